@@ -1,0 +1,54 @@
+# Two commands do everything on a machine with Python 3.11 and make: `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+RUN := $(BIN)/dpdist
+
+.PHONY: help setup demo test lint lock bench clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
+
+$(VENV)/.ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@UV_COMPILE_BYTECODE=1 $(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+setup: $(VENV)/.ready ## install into .venv what the lock file names
+
+demo: setup ## release a made-up census table on an embedded cluster
+	@rm -rf demo && mkdir -p demo
+	@echo "==> a made-up census table of 300,000 rows"
+	@$(RUN) sample demo/census --rows 300000
+	@echo "==> a data set with a budget"
+	@$(RUN) ledger create demo --epsilon 4 --delta 1e-8 --allow dp --allow pd-per-record --ledger sqlite:///demo/ledger.db
+	@echo "==> what the release would cost"
+	@$(RUN) plan deploy/releases/demo.yaml
+	@echo "==> the release"
+	@$(RUN) release deploy/releases/demo.yaml
+	@$(RUN) verify demo/release
+
+test: setup ## run the test suite
+	@$(BIN)/python -m pytest
+
+lint: setup ## formatting, style, types and layers
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+lock: setup ## resolve the dependencies again
+	@$(BIN)/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
+		--group dev pyproject.toml --output-file requirements.lock
+
+bench: setup ## speed, memory and quality (writes bench/*.json); needs ../shared/data or DPDIST_DATA
+	@mkdir -p bench
+	@for script in tests/benchmarks/bench_*.py; do \
+		$(BIN)/python $$script --json bench/$$(basename $$script .py).json || exit 1; done
+
+clean: ## remove what the targets above made
+	@rm -rf demo bench $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,5 @@
+"""``python -m dpdist``."""
+
+from dpdist.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""The distributed table: reading, checking, encoding, splitting and counting."""

@@ -1,0 +1,243 @@
+"""Where graphs run: an embedded cluster of processes, a Dask scheduler by address, or the threads of this process.
+
+The result of a graph is the same in all three; only speed and memory differ.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import dask
+from dask.callbacks import Callback
+
+from dpdist.errors import ClusterUnreachable, DpdistError, OutOfMemory, ResourceError, SpecError
+
+if TYPE_CHECKING:
+    from dask.delayed import Delayed
+    from distributed import Client
+
+Progress = Callable[[int, int], None]
+"""Called with (finished tasks, all tasks) while a graph runs."""
+
+
+class Cluster:
+    """Computes delayed graphs with progress.
+
+    Parameters
+    ----------
+    client : distributed.Client or None
+        The client of a cluster; None runs graphs in the threads of this process.
+    """
+
+    def __init__(self, client: Client | None = None) -> None:
+        self._client = client
+
+    @property
+    def dashboard(self) -> str | None:
+        """Address of the dashboard, if there is one."""
+        return None if self._client is None else self._client.dashboard_link
+
+    @property
+    def slots(self) -> int:
+        """Number of tasks that run at once."""
+        if self._client is None:
+            return os.cpu_count() or 1
+        return sum(self._client.nthreads().values()) or 1
+
+    @property
+    def worker_memory(self) -> int:
+        """Smallest memory limit of a worker, in bytes."""
+        import psutil
+
+        limits: list[int] = []
+        if self._client is not None:
+            workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+            limits = [worker["memory_limit"] for worker in workers if worker["memory_limit"]]
+        return min(limits, default=int(psutil.virtual_memory().available))
+
+    def persist(self, tasks: Sequence[Delayed]) -> list[Delayed]:
+        """Compute tasks and keep their results where they were computed.
+
+        Returns
+        -------
+        list of Delayed
+            Tasks whose results are held by the workers (or, with threads, by this process).
+        """
+        if self._client is not None:
+            return list(self._client.persist(list(tasks)))
+        with _translated():
+            return list(dask.persist(*tasks, scheduler="threads"))
+
+    def compute(self, tasks: Sequence[Delayed], *, progress: Progress | None = None) -> list[Any]:
+        """Compute delayed objects together and return their results in order.
+
+        Raises
+        ------
+        ResourceError
+            A task kept killing its worker, the scheduler was lost, or memory ran out.
+        DpdistError
+            Whatever dpdist error a task raised.
+        """
+        with _translated():
+            if self._client is None:
+                with _ThreadProgress(progress):
+                    return list(dask.compute(*tasks, scheduler="threads"))
+            futures = self._client.compute(list(tasks))
+            if progress is not None:
+                _watch(self._client, futures, progress)
+            return list(self._client.gather(futures))
+
+
+class _ThreadProgress(Callback):
+    """Counts finished tasks of the threaded scheduler."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._report = progress or (lambda done, total: None)
+        self._total = 0
+        self._done = 0
+        super().__init__(start_state=self._begin, posttask=self._one)
+
+    def _begin(self, dsk: Any, state: dict[str, Any]) -> None:
+        self._done, self._total = 0, len(state["ready"]) + len(state["waiting"])
+
+    def _one(self, *_: Any) -> None:
+        self._done += 1
+        self._report(min(self._done, self._total), self._total)
+
+
+def _watch(client: Client, futures: list[Any], progress: Progress) -> None:
+    """Forward the scheduler's count of finished tasks until the futures are done."""
+    from distributed.diagnostics.progressbar import TextProgressBar
+
+    class Forward(TextProgressBar):
+        def _draw_bar(self, remaining: int, all: int, **_: Any) -> None:
+            progress(all - remaining, all)
+
+        def _draw_stop(self, **_: Any) -> None:
+            pass
+
+    Forward(futures, scheduler=client.scheduler.address, interval="250ms")
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Raise the errors of a cluster as errors of dpdist."""
+    from concurrent.futures import CancelledError
+
+    from distributed import KilledWorker
+    from distributed.comm.core import CommClosedError
+
+    try:
+        yield
+    except DpdistError:
+        raise
+    except KilledWorker:
+        raise OutOfMemory(
+            "a task killed its worker repeatedly, most likely for lack of memory: raise cluster.memory_limit, "
+            "or use more partitions (cluster.partitions); the release can be resumed"
+        ) from None
+    except MemoryError:
+        raise OutOfMemory(
+            "a task ran out of memory: use more partitions (cluster.partitions) or a larger worker; "
+            "the release can be resumed"
+        ) from None
+    except (CommClosedError, CancelledError, TimeoutError, ConnectionError):
+        raise ClusterUnreachable(
+            "the connection to the Dask cluster was lost; start it again and resume the release"
+        ) from None
+    except OSError as error:
+        raise ResourceError(f"a task failed: {error.strerror or type(error).__name__}") from None
+
+
+@contextmanager
+def open_cluster(
+    *,
+    mode: str = "embedded",
+    address: str | None = None,
+    workers: int | None = None,
+    memory_limit: str = "auto",
+    timeout: float = 30,
+    environment: dict[str, str] | None = None,
+) -> Iterator[Cluster]:
+    """Open a cluster for the time of a release.
+
+    Parameters
+    ----------
+    mode : {"embedded", "address", "threads"}
+    address : str, optional
+        Scheduler address for ``mode="address"``.
+    workers : int, optional
+        Number of embedded worker processes; default one per core.
+    memory_limit : str
+        Memory limit of each embedded worker.
+    timeout : float
+        Seconds to wait for the scheduler and for a first worker.
+    environment : dict of str to str, optional
+        Environment of the embedded workers, for the locations of secrets (never secrets themselves).
+
+    Raises
+    ------
+    ClusterUnreachable
+        No scheduler answers at the address, or no worker is behind it.
+    """
+    if mode == "threads":
+        with _environment(environment or {}):
+            yield Cluster()
+        return
+    import logging
+
+    from distributed import Client, LocalCluster
+
+    for name in ("distributed", "distributed.scheduler", "distributed.worker", "distributed.nanny"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    if mode == "address":
+        if address is None:
+            raise SpecError("cluster.address: expected the address of a Dask scheduler")
+        try:
+            client = Client(address, timeout=timeout, set_as_default=False)
+        except (OSError, TimeoutError, ValueError):
+            raise ClusterUnreachable(
+                f"no Dask scheduler answers at {address}: check cluster.address, or use cluster.mode=embedded"
+            ) from None
+        with client:
+            try:
+                client.wait_for_workers(1, timeout=timeout)
+            except TimeoutError:
+                raise ClusterUnreachable(
+                    f"the Dask scheduler at {address} has no workers: start one, or use cluster.mode=embedded"
+                ) from None
+            yield Cluster(client)
+        return
+    with (
+        dask.config.set({"distributed.worker.daemon": False, "distributed.comm.timeouts.connect": f"{timeout}s"}),
+        _environment(environment or {}),
+        LocalCluster(
+            n_workers=workers or os.cpu_count() or 1,
+            threads_per_worker=1,
+            processes=True,
+            memory_limit=memory_limit,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            silence_logs=logging.ERROR,
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield Cluster(client)
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Set environment variables for a while; worker processes started meanwhile inherit them."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = old

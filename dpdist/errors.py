@@ -1,0 +1,165 @@
+"""Every error dpdist raises on purpose.
+
+A message names the column or the setting, what was expected and what to do about it. It never carries a
+private value or a private count: those go to the operator's confidential run record.
+
+::
+
+    DpdistError
+    ├── SpecError                 the spec or the schema is not valid
+    ├── DataError                 the table cannot be used
+    │   ├── DataNotFound          no file at the path, or no access to it
+    │   ├── UnreadableFile        a file is damaged or not of the declared format
+    │   ├── EmptyTable            the table has no rows
+    │   ├── ColumnMismatch        a column is missing, unknown or of the wrong type
+    │   └── OutOfDomain           values outside the declared domain under the policy `refuse`
+    ├── PrivacyError              what was asked cannot be given
+    │   ├── BudgetExceeded        the data set's budget does not admit the charge
+    │   ├── GuaranteeRefused      the data set's policy does not allow this kind of guarantee
+    │   ├── AccountingError       no finite or valid guarantee at these parameters
+    │   └── CheckFailed           a declared public lower bound was not confirmed; nothing is published
+    ├── LedgerError               the ledger cannot be used or refuses the transition
+    │   ├── DatasetUnknown        no such data set in the ledger
+    │   ├── DatasetExists         the data set is in the ledger already
+    │   ├── ReleaseConflict       the release name is taken, by another spec, input or attempt
+    │   └── KeyUnavailable        the attempt's key or the key-encryption key cannot be read
+    ├── PublicationError          the release cannot be written or read
+    │   ├── OutputExists          the output already holds a release
+    │   ├── OutputUnwritable      the output cannot be written
+    │   └── VerificationFailed    the release differs from what its manifest says
+    └── ResourceError             the machine or the cluster gave up; the run can be resumed
+        ├── ClusterUnreachable    no scheduler at the address, or no worker
+        ├── OutOfMemory           a task needs more memory than its worker has
+        ├── OutOfDisk             no space left on the device
+        └── StorageUnavailable    the storage does not answer, or refuses for now
+"""
+
+from __future__ import annotations
+
+
+class DpdistError(Exception):
+    """Base of all errors that dpdist raises on purpose.
+
+    Attributes
+    ----------
+    exit_code : int
+        What the command line exits with.
+    """
+
+    exit_code = 1
+
+
+class SpecError(DpdistError):
+    """The spec or the schema is not valid."""
+
+    exit_code = 2
+
+
+class DataError(DpdistError):
+    """The table cannot be used."""
+
+    exit_code = 3
+
+
+class DataNotFound(DataError):
+    """No file at the path, or no access to it."""
+
+
+class UnreadableFile(DataError):
+    """A file is damaged or not of the declared format."""
+
+
+class EmptyTable(DataError):
+    """The table has no rows."""
+
+
+class ColumnMismatch(DataError):
+    """A column is missing, unknown or of the wrong type."""
+
+
+class OutOfDomain(DataError):
+    """Values outside the declared domain under the policy ``refuse``."""
+
+
+class PrivacyError(DpdistError):
+    """What was asked cannot be given."""
+
+    exit_code = 4
+
+
+class BudgetExceeded(PrivacyError):
+    """The data set's budget does not admit the charge."""
+
+
+class GuaranteeRefused(PrivacyError):
+    """The data set's policy does not allow this kind of guarantee."""
+
+
+class AccountingError(PrivacyError):
+    """No finite or valid guarantee at these parameters."""
+
+
+class CheckFailed(PrivacyError):
+    """A declared public lower bound was not confirmed; nothing is published."""
+
+
+class LedgerError(DpdistError):
+    """The ledger cannot be used, or refuses the transition."""
+
+    exit_code = 5
+
+
+class DatasetUnknown(LedgerError):
+    """No such data set in the ledger."""
+
+
+class DatasetExists(LedgerError):
+    """The data set is in the ledger already."""
+
+
+class ReleaseConflict(LedgerError):
+    """The release name is taken, by another spec, input or attempt."""
+
+
+class KeyUnavailable(LedgerError):
+    """The attempt's key or the key-encryption key cannot be read."""
+
+
+class PublicationError(DpdistError):
+    """The release cannot be written or read."""
+
+    exit_code = 6
+
+
+class OutputExists(PublicationError):
+    """The output already holds a release."""
+
+
+class OutputUnwritable(PublicationError):
+    """The output cannot be written."""
+
+
+class VerificationFailed(PublicationError):
+    """The release differs from what its manifest says."""
+
+
+class ResourceError(DpdistError):
+    """The machine or the cluster gave up; the run can be resumed."""
+
+    exit_code = 7
+
+
+class ClusterUnreachable(ResourceError):
+    """No scheduler at the address, or no worker behind it."""
+
+
+class OutOfMemory(ResourceError):
+    """A task needs more memory than its worker has."""
+
+
+class OutOfDisk(ResourceError):
+    """No space left on the device."""
+
+
+class StorageUnavailable(ResourceError):
+    """The storage does not answer, or refuses for now."""

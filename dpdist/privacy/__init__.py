@@ -1,0 +1,1 @@
+"""Pure mathematics of privacy: noise, sensitivities, accounting, guarantees, the ledger of budgets."""

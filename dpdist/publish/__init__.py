@@ -1,0 +1,1 @@
+"""Publication: stores, parts, manifests, signatures and their verification."""

@@ -1,0 +1,303 @@
+"""The public schema of a table: attribute names, domains, buckets and policies.
+
+A schema is public. It never comes from the data: every value, bound and bucket is declared before a record is
+read, so that none of them can carry information about a record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from dpdist.errors import SpecError
+
+Value = Annotated[int | str, Field(union_mode="smart")]
+
+MAX_CARDINALITY = 65_536
+"""Largest domain of one attribute, in values."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(cached_property,))
+
+
+class Category(_Frozen):
+    """A declared category that stands for missing or out-of-domain values."""
+
+    category: str = Field(min_length=1, description="Label of the category.")
+
+
+class Width(_Frozen):
+    """Buckets of equal width, in consecutive values."""
+
+    width: int = Field(ge=1, description="Number of consecutive values in a bucket.")
+
+
+class Edges(_Frozen):
+    """Intervals of integers given by the lower edge of each; the first is the lower bound of the domain."""
+
+    edges: tuple[int, ...] = Field(min_length=1, description="Lower edges, strictly increasing.")
+
+    @model_validator(mode="after")
+    def _increasing(self) -> Edges:
+        if any(a >= b for a, b in zip(self.edges, self.edges[1:], strict=False)):
+            raise ValueError("edges must be strictly increasing")
+        return self
+
+
+class Count(_Frozen):
+    """A number of bins of equal width (to one unit) over the bounds."""
+
+    count: int = Field(ge=1, le=MAX_CARDINALITY, description="Number of bins.")
+
+
+class Groups(_Frozen):
+    """Buckets as lists of values; each value stands in exactly one."""
+
+    groups: tuple[tuple[Value, ...], ...] = Field(min_length=1, description="One list of values per bucket.")
+
+
+class Attribute(_Frozen):
+    """One column of the table.
+
+    The *domain* has ``cardinality`` codes ``0 .. cardinality - 1``: the values (or bins) in their declared order,
+    then the missing category if one is declared.
+    """
+
+    name: str = Field(min_length=1, description="Name of the column.")
+    kind: Literal["categorical", "ordinal", "integer"] = Field(
+        description="categorical: unordered values; ordinal: ordered values; integer: a range of integers."
+    )
+    values: tuple[Value, ...] | None = Field(
+        default=None, description="The domain of a categorical or ordinal attribute, in order."
+    )
+    labels: tuple[str, ...] | None = Field(
+        default=None,
+        description="A label for each value (or bin), for releases written with `values: labels`.",
+    )
+    bounds: tuple[int, int] | None = Field(
+        default=None, description="Smallest and largest value of an integer attribute, both included."
+    )
+    bins: Count | Edges | None = Field(
+        default=None, description="Public bins of an integer attribute; without them each integer is a value."
+    )
+    buckets: Width | Edges | Groups | tuple[int, ...] | None = Field(
+        default=None,
+        description="Coarser values used where the attribute is a parent: {width: w}, {edges: [...]}, "
+        "{groups: [[...], ...]} or one bucket number per value.",
+    )
+    missing: Literal["refuse", "drop"] | Category = Field(
+        default="refuse", description="Policy for missing values: refuse, drop or {category: NAME}."
+    )
+    missing_values: tuple[str, ...] = Field(
+        default=(), description="Texts that mean missing, besides nulls and (in CSV) empty fields."
+    )
+    aliases: dict[str, Value] = Field(
+        default_factory=dict, description="Other spellings found in the data: text -> declared value."
+    )
+    out_of_domain: Literal["refuse", "drop", "clip"] | Category = Field(
+        default="refuse",
+        description="Policy for values outside the domain: refuse, drop, clip (ordered attributes) or "
+        "{category: one of the values}.",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Attribute:
+        if self.kind == "integer":
+            if self.bounds is None or self.values is not None:
+                raise ValueError(f"attribute {self.name!r}: an integer attribute takes `bounds`, not `values`")
+            lo, hi = self.bounds
+            if lo > hi:
+                raise ValueError(f"attribute {self.name!r}: the lower bound exceeds the upper bound")
+            if isinstance(self.bins, Edges) and (self.bins.edges[0] != lo or self.bins.edges[-1] > hi):
+                raise ValueError(f"attribute {self.name!r}: bin edges start at the lower bound and end inside")
+            if isinstance(self.bins, Count) and self.bins.count > hi - lo + 1:
+                raise ValueError(f"attribute {self.name!r}: more bins than integers in the bounds")
+        else:
+            if not self.values or self.bounds is not None or self.bins is not None:
+                raise ValueError(f"attribute {self.name!r}: a {self.kind} attribute takes `values` only")
+            if len(set(map(str, self.values))) != len(self.values):
+                raise ValueError(f"attribute {self.name!r}: a value is declared twice")
+            if len({isinstance(v, int) for v in self.values}) > 1:
+                raise ValueError(f"attribute {self.name!r}: values are all integers or all texts (quote them)")
+        if set(map(str, self.aliases.values())) - set(map(str, self.values or ())):
+            raise ValueError(f"attribute {self.name!r}: an alias points to a value that is not declared")
+        if self.labels is not None and len(self.labels) != self._declared:
+            raise ValueError(f"attribute {self.name!r}: expected {self._declared} labels, one per value")
+        if self.out_of_domain == "clip" and self.kind == "categorical":
+            raise ValueError(f"attribute {self.name!r}: `clip` needs an ordered attribute")
+        if isinstance(self.out_of_domain, Category):
+            allowed = set(map(str, self.values or ())) | (
+                {self.missing.category} if isinstance(self.missing, Category) else set()
+            )
+            if self.out_of_domain.category not in allowed:
+                raise ValueError(
+                    f"attribute {self.name!r}: the out-of-domain category must be a value or the missing category"
+                )
+        if self.cardinality > MAX_CARDINALITY:
+            raise ValueError(f"attribute {self.name!r}: the domain exceeds {MAX_CARDINALITY} values; declare `bins`")
+        self.bucket_map  # noqa: B018  (validates the buckets)
+        return self
+
+    @property
+    def _declared(self) -> int:
+        if self.kind != "integer":
+            return len(self.values or ())
+        return len(self.bin_edges)
+
+    @cached_property
+    def bin_edges(self) -> NDArray[np.int64]:
+        """Lower edges of the bins of an integer attribute, int64, ascending (one per integer without `bins`)."""
+        if self.bounds is None:
+            raise TypeError(f"attribute {self.name!r} is not an integer attribute")
+        lo, hi = self.bounds
+        if isinstance(self.bins, Edges):
+            return np.array(self.bins.edges, np.int64)
+        if isinstance(self.bins, Count):
+            return lo + (np.arange(self.bins.count, dtype=np.int64) * (hi - lo + 1)) // self.bins.count
+        if hi - lo + 1 > MAX_CARDINALITY:
+            raise ValueError(f"attribute {self.name!r}: the domain exceeds {MAX_CARDINALITY} values; declare `bins`")
+        return np.arange(lo, hi + 1, dtype=np.int64)
+
+    @property
+    def is_binned(self) -> bool:
+        """Whether a code stands for an interval of integers."""
+        return self.bins is not None
+
+    @property
+    def missing_code(self) -> int | None:
+        """Code of the missing category, or None."""
+        return self._declared if isinstance(self.missing, Category) else None
+
+    @property
+    def cardinality(self) -> int:
+        """Number of codes."""
+        return self._declared + isinstance(self.missing, Category)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Smallest unsigned dtype that holds the codes."""
+        return np.min_scalar_type(self.cardinality - 1)
+
+    @cached_property
+    def bucket_map(self) -> NDArray[np.uint32]:
+        """Bucket of each code, uint32, shape (cardinality,), numbered from 0 in order of first appearance."""
+        n = self._declared
+        buckets = self.buckets
+        if buckets is None:
+            raw: Sequence[int] = range(n)
+        elif isinstance(buckets, Width):
+            raw = [code // buckets.width for code in range(n)]
+        elif isinstance(buckets, Edges):
+            if self.kind != "integer" or self.bounds is None:
+                raise ValueError(f"attribute {self.name!r}: bucket edges need an integer attribute")
+            if buckets.edges[0] != self.bounds[0]:
+                raise ValueError(f"attribute {self.name!r}: bucket edges start at the lower bound")
+            raw = np.searchsorted(buckets.edges, self.bin_edges, side="right").tolist()
+        elif isinstance(buckets, Groups):
+            where = {str(v): g for g, group in enumerate(buckets.groups) for v in group}
+            names = list(map(str, self.values if self.values is not None else self.bin_edges.tolist()))
+            if set(where) != set(names) or sum(map(len, buckets.groups)) != len(names):
+                raise ValueError(f"attribute {self.name!r}: each value stands in exactly one bucket group")
+            raw = [where[v] for v in names]
+        else:
+            if len(buckets) != n:
+                raise ValueError(f"attribute {self.name!r}: expected {n} bucket numbers, one per value")
+            raw = buckets
+        dense: dict[int, int] = {}
+        out = [dense.setdefault(int(b), len(dense)) for b in raw]
+        if isinstance(self.missing, Category):
+            out.append(len(dense))
+        result = np.array(out, np.uint32)
+        result.setflags(write=False)
+        return result
+
+    @property
+    def bucket_count(self) -> int:
+        """Number of buckets."""
+        return int(self.bucket_map.max()) + 1
+
+
+class Schema(_Frozen):
+    """The attributes of a table, in the order of release."""
+
+    attributes: tuple[Attribute, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _unique(self) -> Schema:
+        names = [a.name for a in self.attributes]
+        if len(set(names)) != len(names):
+            raise ValueError("attribute names must differ")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Attribute names, in order."""
+        return tuple(a.name for a in self.attributes)
+
+    @property
+    def cardinalities(self) -> tuple[int, ...]:
+        """Number of codes of each attribute."""
+        return tuple(a.cardinality for a in self.attributes)
+
+    @property
+    def bucket_counts(self) -> tuple[int, ...]:
+        """Number of buckets of each attribute."""
+        return tuple(a.bucket_count for a in self.attributes)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the canonical JSON of the schema, in hexadecimal."""
+        text = json.dumps(self.model_dump(mode="json", exclude_defaults=True), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> Schema:
+        """Read a schema file.
+
+        Raises
+        ------
+        SpecError
+            The file is missing, is not YAML or does not describe a schema.
+        """
+        try:
+            return cls.model_validate(load_yaml(path))
+        except ValidationError as error:
+            raise SpecError(f"{path} is not a valid schema:\n{validation_message(error)}") from None
+
+
+def load_yaml(path: str | Path) -> Any:
+    """Parse a YAML file with the safe loader.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read or is not YAML.
+    """
+    try:
+        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(f"cannot read {path}: {error.strerror or error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        where = getattr(error, "problem_mark", None)
+        line = f" (line {where.line + 1})" if where is not None else ""
+        raise SpecError(f"{path} is not valid YAML{line}") from None
+
+
+def validation_message(error: ValidationError) -> str:
+    """The problems of a pydantic error as one readable text, a line each."""
+    lines = []
+    for item in error.errors(include_url=False, include_input=False):
+        where = ".".join(str(part) for part in item["loc"])
+        message = item["msg"].removeprefix("Value error, ")
+        lines.append(f"{where}: {message}" if where else message)
+    return "\n".join(lines)

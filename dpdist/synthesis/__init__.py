@@ -1,0 +1,1 @@
+"""Plausible-deniability synthesis: structure, parameters, network, candidates and the privacy test."""

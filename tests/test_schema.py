@@ -1,0 +1,117 @@
+"""Schemas: domains, buckets, policies and the errors of a wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from dpdist.errors import SpecError
+from dpdist.schema import MAX_CARDINALITY, Attribute, Category, Count, Edges, Groups, Schema, Width
+
+RELEASES = Path(__file__).parents[1] / "deploy" / "releases"
+
+
+def test_integer_domain_and_width_buckets() -> None:
+    age = Attribute(name="age", kind="integer", bounds=(17, 96), buckets=Width(width=10))
+    assert (age.cardinality, age.dtype, age.bucket_count) == (80, np.uint8, 8)
+    np.testing.assert_array_equal(age.bucket_map, np.arange(80) // 10)
+
+
+def test_missing_category_is_the_last_code_with_a_bucket_of_its_own() -> None:
+    work = Attribute(
+        name="w",
+        kind="categorical",
+        values=("a", "b", "c"),
+        missing=Category(category="?"),
+        buckets=Groups(groups=(("a", "c"), ("b",))),
+    )
+    assert (work.missing_code, work.cardinality) == (3, 4)
+    assert work.bucket_map.tolist() == [0, 1, 0, 2]
+
+
+@given(lo=st.integers(-(10**6), 10**6), span=st.integers(1, 5000), bins=st.integers(1, 200))
+def test_equal_bins_cover_the_bounds_with_widths_one_apart(lo: int, span: int, bins: int) -> None:
+    bins = min(bins, span)
+    edges = Attribute(name="x", kind="integer", bounds=(lo, lo + span - 1), bins=Count(count=bins)).bin_edges
+    widths = np.diff([*edges.tolist(), lo + span])
+    assert edges[0] == lo
+    assert widths.min() >= 1
+    assert widths.max() - widths.min() <= 1
+
+
+def test_bucket_edges_of_binned_integers() -> None:
+    gain = Attribute(
+        name="g", kind="integer", bounds=(0, 99), bins=Edges(edges=(0, 1, 10, 50)), buckets=Edges(edges=(0, 10))
+    )
+    assert gain.bucket_map.tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"kind": "integer"}, "takes `bounds`"),
+        ({"kind": "integer", "bounds": (5, 1)}, "lower bound exceeds"),
+        ({"kind": "integer", "bounds": (0, 10), "bins": {"edges": (1, 2)}}, "start at the lower bound"),
+        ({"kind": "integer", "bounds": (0, 3), "bins": {"count": 5}}, "more bins than integers"),
+        ({"kind": "integer", "bounds": (0, MAX_CARDINALITY)}, "declare `bins`"),
+        ({"kind": "integer", "bounds": (0, 9), "bins": {"edges": (0, 5, 5)}}, "strictly increasing"),
+        ({"kind": "categorical"}, "takes `values` only"),
+        ({"kind": "categorical", "values": ("a", "a")}, "declared twice"),
+        ({"kind": "categorical", "values": ("a", 1)}, "all integers or all texts"),
+        ({"kind": "categorical", "values": ("a", "b"), "labels": ("x",)}, "expected 2 labels"),
+        ({"kind": "categorical", "values": ("a", "b"), "out_of_domain": "clip"}, "needs an ordered"),
+        ({"kind": "categorical", "values": ("a", "b"), "out_of_domain": {"category": "z"}}, "must be a value"),
+        ({"kind": "categorical", "values": ("a", "b"), "aliases": {"A": "z"}}, "alias points"),
+        ({"kind": "categorical", "values": ("a", "b"), "buckets": (1,)}, "expected 2 bucket numbers"),
+        ({"kind": "categorical", "values": ("a", "b"), "buckets": {"groups": (("a",),)}}, "exactly one bucket"),
+        ({"kind": "categorical", "values": ("a", "b"), "buckets": {"edges": (0,)}}, "need an integer"),
+    ],
+)
+def test_a_wrong_attribute_says_what_is_wrong(fields: dict, text: str) -> None:
+    with pytest.raises(ValidationError, match=text):
+        Attribute.model_validate({"name": "x", **fields})
+
+
+def test_names_differ() -> None:
+    x = Attribute(name="x", kind="integer", bounds=(0, 1))
+    with pytest.raises(ValidationError, match="names must differ"):
+        Schema(attributes=(x, x))
+
+
+def test_fingerprint_follows_the_content() -> None:
+    x = Attribute(name="x", kind="integer", bounds=(0, 1))
+    same = Attribute(name="x", kind="integer", bounds=(0, 1))
+    other = Attribute(name="x", kind="integer", bounds=(0, 2))
+    assert Schema(attributes=(x,)).fingerprint == Schema(attributes=(same,)).fingerprint
+    assert Schema(attributes=(x,)).fingerprint != Schema(attributes=(other,)).fingerprint
+
+
+def test_errors_of_a_schema_file(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="cannot read"):
+        Schema.from_yaml(tmp_path / "none.yaml")
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("attributes: [")
+    with pytest.raises(SpecError, match="not valid YAML"):
+        Schema.from_yaml(bad)
+    bad.write_text("attributes: [{name: x, kind: integer}]")
+    with pytest.raises(SpecError, match="takes `bounds`"):
+        Schema.from_yaml(bad)
+
+
+def test_the_papers_schema_has_the_papers_domains_and_buckets(shared_data) -> None:
+    schema = Schema.from_yaml(RELEASES / "schemas" / "acs2013.yaml")
+    domains = [line.split(",") for line in shared_data("acs2013_sgf_attrs.csv").read_text().splitlines()]
+    groups = [line.split(",") for line in shared_data("acs2013_sgf_grps.csv").read_text().splitlines()]
+    assert len(domains) == len(schema.attributes)
+    for attribute, (name, *codes), group in zip(schema.attributes, domains, groups, strict=True):
+        assert attribute.name == name.strip()
+        declared = attribute.values or attribute.bin_edges.tolist()
+        assert [int(code) for code in codes] == list(declared)
+        wanted = np.array(group, int)
+        same = attribute.bucket_map[:, None] == attribute.bucket_map
+        np.testing.assert_array_equal(same, wanted[:, None] == wanted)

@@ -1,0 +1,133 @@
+"""Specs: parsing, overrides, exact shares, fingerprints and the errors of a wrong one."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dpdist.errors import SpecError
+from dpdist.spec import ReleaseSpec, build_spec, json_schema, load_spec, parse_overrides
+
+RELEASES = Path(__file__).parents[1] / "deploy" / "releases"
+SPECS = sorted(path.name for path in RELEASES.glob("*.yaml"))
+
+
+def load(*settings: str, name: str = "acs2013.yaml") -> ReleaseSpec:
+    return load_spec(RELEASES / name, parse_overrides(settings))
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_shipped_specs_load_and_name_their_sections(name: str) -> None:
+    spec = load(name=name)
+    assert sum(spec.split.shares) == 1
+    tree = yaml.safe_load((RELEASES / name).read_text())
+    assert set(tree) <= set(json_schema()["properties"])
+
+
+def test_json_schema_follows_the_code() -> None:
+    schema = json_schema()
+    assert schema["additionalProperties"] is False
+    assert set(schema["properties"]) == {f.alias or n for n, f in ReleaseSpec.model_fields.items()}
+    assert json.loads(json.dumps(schema)) == schema
+    assert {"type": "string"} in schema["properties"]["schema"]["anyOf"]
+
+
+def test_overrides_reach_every_depth_and_keep_types() -> None:
+    spec = load("synthesis.records=7", "privacy.model.delta=1e-8", "output.values=labels", "synthesis.omega=[1, 11]")
+    assert spec.synthesis.records == 7
+    assert spec.privacy.model.delta == 1e-8
+    assert spec.output.values == "labels"
+    assert spec.omegas == (1, 11)
+    assert spec.uses_seeds
+
+
+def test_shares_are_exact_rationals() -> None:
+    spec = load("split.structure=1/3", "split.parameters=1/3", "split.seeds=1/3")
+    assert spec.split.shares == (Fraction(1, 3),) * 3
+    spec = load("split.structure=0.1", "split.parameters=0.2", "split.seeds=0.7")
+    assert spec.split.shares == (Fraction(1, 10), Fraction(1, 5), Fraction(7, 10))
+
+
+def test_a_spec_survives_its_own_serialisation() -> None:
+    spec = load("split.structure=1/3", "split.parameters=1/3", "split.seeds=1/3")
+    again = build_spec(spec.model_dump(mode="json", by_alias=True))
+    assert again.fingerprint == spec.fingerprint
+
+
+def test_the_fingerprint_ignores_where_it_runs_and_nothing_else() -> None:
+    base = load().fingerprint
+    assert load("cluster.workers=7", "ledger=sqlite:///x.db", "work=w", "output.path=o").fingerprint == base
+    for other in ("synthesis.records=1", "data.minimum_records=5", "privacy.deniability.k=7", "output.values=codes"):
+        assert load(other).fingerprint != base
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ("kind=nope", "`kind` is 'nope'"),
+        ("split.seeds=0.4", "must be exactly 1"),
+        ("split.seeds=many", "expected a number"),
+        ("privacy.model.epsilon=0", "privacy.model.epsilon: Input should be greater than 0"),
+        ("privacy.model.epsilon=-1", "greater than 0"),
+        ("privacy.model.epsilon=.inf", "privacy.model.epsilon"),
+        ("privacy.model.epsilon=.nan", "privacy.model.epsilon"),
+        ("privacy.model.delta=1", "privacy.model.delta"),
+        ("privacy.deniability.gamma=1", "gamma"),
+        ("privacy.deniability.k=0", "privacy.deniability.k"),
+        ("synthesis.omega=0", "between 1 and 11"),
+        ("synthesis.omega=12", "between 1 and 11"),
+        ("synthesis.omega=[9, 9]", "listed twice"),
+        ("synthesis.omega=[]", "between 1 and 11"),
+        ("synthesis.records=0", "synthesis.records"),
+        ("synthesis.colour=red", "Extra inputs"),
+        ("cluster.mode=address", "`address` goes with"),
+        ("schema=../acs2013.yaml", "without `..`"),
+        ("schema=/etc/passwd", "without `..`"),
+        ("schema=schemas/none.yaml", "cannot read"),
+        ("name=../up", "name"),
+        ("data.csv={header: false}", "needs `columns`"),
+    ],
+)
+def test_a_wrong_setting_is_named(setting: str, text: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        load(setting)
+    assert text in str(caught.value)
+
+
+def test_seeds_need_a_share() -> None:
+    with pytest.raises(SpecError, match=r"split\.seeds: must be above 0"):
+        load("split.seeds=0", "split.parameters=0.8")
+    assert not load("split.seeds=0", "split.parameters=0.8", "synthesis.omega=all").uses_seeds
+
+
+def test_structure_needs_a_share_if_it_is_learned() -> None:
+    with pytest.raises(SpecError, match=r"split\.structure: must be above 0"):
+        load("split.structure=0", "split.parameters=0.7")
+    load("split.structure=0", "split.parameters=0.7", "model.structure=independent")
+
+
+@pytest.mark.parametrize("text", ["records", "=1", "a..b=1", "a=[1"])
+def test_a_wrong_override_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="--set"):
+        parse_overrides([text])
+
+
+def test_an_override_into_a_value_is_refused() -> None:
+    with pytest.raises(SpecError, match="`name` is not a section"):
+        load("name.first=x")
+
+
+def test_files_that_are_no_specs(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    with pytest.raises(SpecError, match="cannot read"):
+        load_spec(path)
+    path.write_text("- 1")
+    with pytest.raises(SpecError, match="expected a mapping"):
+        load_spec(path)
+    path.write_text("a: [")
+    with pytest.raises(SpecError, match="not valid YAML"):
+        load_spec(path)
