@@ -1,0 +1,225 @@
+"""Symmetric distributions on the integers as exact thresholds on uniform words.
+
+A draw is a uniform U on [0, 1), read from keyed words of 64 bits, and a comparison with the thresholds
+``T_v = floor(2**128 * P(Z <= v))``: Z is the number of thresholds that U has reached, counted from the smallest
+value. The first word decides alone, by comparison with ``floor(2**64 * P(Z <= v))``, unless it is *equal* to
+one of these (less than one draw in 2**46); then the next 64 bits of U are read from a second word. So a draw
+costs one word and is within 2**-110 of its distribution in total variation. 64 bits alone cannot give that:
+10**5 thresholds rounded to 64 bits may be off by 2**-49.
+
+Thresholds are certified: they come from ball arithmetic (Arb), at a precision where the floor is the same
+over the whole ball [1]_. No floating-point logarithm, exponential or error function is involved.
+
+Wide distributions are sums of independent narrow ones, one per digit, so that no table is large:
+
+- *Discrete Laplace, base b, exact.* With ``q = exp(-1/scale)``, a geometric variable is b times a geometric
+  variable of ratio ``q**b`` plus a remainder, truncated geometric on [0, b) and independent of it. A discrete
+  Laplace variable is the difference of two geometric ones. Hence ``Z = b*Z' + D``, with Z' discrete Laplace
+  of scale ``scale/b`` and D the difference of two remainders.
+- *Gaussian, base B.* Let K be discrete Gaussian, ``P(k) ~ exp(-k**2 / (2*s**2))``, and W continuous
+  ``N(0, t**2)``. With ``S**2 = B**2 * s**2 + t**2`` and ``r = B*s*t/S``, the density of ``B*K + W`` at x is
+  proportional to ``exp(-x**2 / (2*S**2)) * sum_k exp(-(B*k - m)**2 / (2*r**2))`` for some m = m(x). By
+  Poisson summation the sum is ``1 + 2*sum_j exp(-2*(pi*j*r/B)**2) * cos(2*pi*j*m/B)`` up to a constant [2]_.
+  Here ``t = 3*B`` and ``S >= 4*B``, so ``(r/B)**2 >= 63/16``: the sum is constant, and the law is
+  ``N(0, S**2)``, to a relative 2**-110. Because ``B*K`` is an integer, the integer nearest to ``B*K + W`` is ``B*K``
+  plus the integer nearest to W. The same identity on the integers splits K.
+
+References
+----------
+.. [1] Johansson, *Arb: efficient arbitrary-precision midpoint-radius interval arithmetic*, 2017.
+.. [2] Micciancio, Walter, *Gaussian sampling over the integers: efficient, generic, constant-time*, 2017.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from flint import arb
+
+WIDEST_TABLE = 1024  # the largest scale or deviation served by one table
+LAPLACE_BASE = 4096
+GAUSSIAN_BASE = 256
+GAUSSIAN_DIGIT = 768  # the deviation of a Gaussian digit, three times the base
+
+_ALWAYS_ZERO = Fraction(1, 90)  # below this scale P(Z != 0) < 2**-128, for both families
+_GUIDE_BITS = 18  # 2**18 guide entries of 2 bytes stay in a core's cache
+_UNDECIDED = np.iinfo(np.int16).min
+_arithmetic = threading.Lock()  # Arb's working precision is one setting for the whole process
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Table:
+    """A symmetric distribution on the integers, as thresholds on a 128-bit uniform word.
+
+    Attributes
+    ----------
+    high, low : uint64[2 * bound]
+        The thresholds ``high * 2**64 + low`` of the values ``-bound, ..., bound - 1``, ascending.
+    guide : int16[2**bits]
+        The value for every word with these leading bits, ``_UNDECIDED`` if a threshold starts with them too.
+    """
+
+    high: NDArray[np.uint64]
+    low: NDArray[np.uint64]
+    guide: NDArray[np.int16]
+
+    @classmethod
+    def from_tail(cls, tail: Iterable[int]) -> Table:
+        """Build the table from ``floor(2**128 * P(Z > v))``, v = 0, 1, 2, ..."""
+        packed = b"".join(value.to_bytes(16, "little") for value in tail)
+        low, high = np.frombuffer(packed, dtype="<u8").astype(np.uint64).reshape(-1, 2).T
+        # P(Z <= -v - 1) = P(Z > v), and floor(2**128 * (1 - p)) is the complement of floor(2**128 * p)
+        high, low = np.concatenate([high[::-1], ~high]), np.concatenate([low[::-1], ~low])
+        bits = min(max(high.size.bit_length() + 4, 8), _GUIDE_BITS)
+        first_words = np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)
+        passed = np.append(np.searchsorted(high, first_words), high.size)
+        value = passed[:-1] - high.size // 2
+        decided = (passed[:-1] == passed[1:]) & (np.abs(value) < -_UNDECIDED)
+        return cls(high, low, np.where(decided, value, _UNDECIDED).astype(np.int16))
+
+    @property
+    def bound(self) -> int:
+        """Values lie in ``[-bound, bound]``."""
+        return self.high.size // 2
+
+    def draw(self, words: NDArray[np.uint64], second_words: Callable[[], NDArray[np.uint64]]) -> NDArray[np.int64]:
+        """Return one value a word; ``second_words()`` are the next 64 bits of each draw, read only on a tie."""
+        shift = np.uint64(65 - self.guide.size.bit_length())
+        guessed = self.guide[(words >> shift).view(np.int64)]
+        values = guessed.astype(np.int64)
+        undecided = np.flatnonzero(guessed == _UNDECIDED)
+        wanted = words[undecided]
+        passed = self.high.searchsorted(wanted, side="right")
+        ties = np.flatnonzero(self.high[passed - 1] == wanted)
+        if ties.size:
+            for j, second in zip(ties, second_words()[undecided[ties]], strict=True):
+                tied = slice(self.high.searchsorted(wanted[j]), passed[j])
+                passed[j] = tied.start + self.low[tied].searchsorted(second, side="right")
+        values[undecided] = passed - self.bound
+        return values
+
+
+Digits = tuple[tuple[int, Table], ...]
+"""Independent tables and the factor of each: the draw is the sum of factor times value."""
+
+
+@lru_cache(maxsize=16)
+def laplace(scale: Fraction) -> Digits:
+    """Digits of the discrete Laplace distribution, ``P(z) ~ exp(-|z| / scale)``."""
+    digits = []
+    factor = 1
+    while scale > WIDEST_TABLE:
+        digits.append((factor, laplace_digit(scale, LAPLACE_BASE)))
+        factor *= LAPLACE_BASE
+        scale /= LAPLACE_BASE
+    return (*digits, (factor, laplace_table(scale)))
+
+
+@lru_cache(maxsize=16)
+def gaussian(sigma: Fraction) -> Digits:
+    """Digits of the rounded Gaussian distribution, the integer nearest to ``N(0, sigma**2)``."""
+    if sigma <= WIDEST_TABLE:
+        return ((1, rounded_gaussian_table(sigma)),)
+    digits = [(1, rounded_gaussian_table(Fraction(GAUSSIAN_DIGIT)))]
+    factor = GAUSSIAN_BASE
+    variance = (sigma**2 - GAUSSIAN_DIGIT**2) / GAUSSIAN_BASE**2
+    while variance > WIDEST_TABLE**2:
+        digits.append((factor, discrete_gaussian_table(Fraction(GAUSSIAN_DIGIT**2))))
+        factor *= GAUSSIAN_BASE
+        variance = (variance - GAUSSIAN_DIGIT**2) / GAUSSIAN_BASE**2
+    return (*digits, (factor, discrete_gaussian_table(variance)))
+
+
+def laplace_table(scale: Fraction) -> Table:
+    """``P(z) ~ q**|z|`` with ``q = exp(-1 / scale)``: ``P(Z > v) = q**(v + 1) / (1 + q)``."""
+
+    def tail(precision: int) -> Iterator[arb]:
+        q = (-_ball(1 / scale)).exp()
+        probability = q / (1 + q)
+        while True:
+            yield probability
+            probability *= q
+
+    return Table.from_tail([] if scale < _ALWAYS_ZERO else _certified_floors(tail))
+
+
+def laplace_digit(scale: Fraction, base: int) -> Table:
+    """The difference of two remainders: ``P(d) ~ q**|d| - q**(2*base - |d|)`` for ``|d| < base``."""
+
+    def tail(precision: int) -> Iterator[arb]:
+        q = (-_ball(1 / scale)).exp()
+        to_base = q**base
+        norm = (1 + q) * (1 - to_base) ** 2
+        rising, falling = q, to_base * to_base
+        for _ in range(base - 1):
+            yield (rising - to_base - to_base * q + falling) / norm
+            rising, falling = rising * q, falling / q
+
+    return Table.from_tail(_certified_floors(tail))
+
+
+@lru_cache(maxsize=16)
+def rounded_gaussian_table(sigma: Fraction) -> Table:
+    """The integer nearest to ``N(0, sigma**2)``: ``P(Z > v) = erfc((v + 1/2) / (sigma * sqrt(2))) / 2``."""
+
+    def tail(precision: int) -> Iterator[arb]:
+        unit = 1 / (_ball(2 * sigma) * _ball(Fraction(2)).sqrt())
+        for v in itertools.count():
+            yield ((2 * v + 1) * unit).erfc() / 2
+
+    return Table.from_tail([] if sigma < _ALWAYS_ZERO else _certified_floors(tail))
+
+
+@lru_cache(maxsize=16)
+def discrete_gaussian_table(variance: Fraction) -> Table:
+    """``P(k) ~ exp(-k**2 / (2 * variance))`` on the integers."""
+
+    def tail(precision: int) -> Iterator[arb]:
+        last = int(float(1.4 * precision * variance) ** 0.5) + 2
+        rate = -_ball(1 / (2 * variance))
+        weights = [(rate * (k * k)).exp() for k in range(last + 1)]
+        # beyond `last` the weights fall faster than a geometric series of ratio exp(-last / variance)
+        rest = weights[last] / (_ball(last / variance).exp() - 1)
+        above = [rest.union(0 * rest)]
+        for weight in reversed(weights):
+            above.append(above[-1] + weight)
+        norm = 2 * above[-1] - weights[0]
+        return (mass / norm for mass in reversed(above[:-1]))
+
+    return Table.from_tail(_certified_floors(tail))
+
+
+def _ball(value: Fraction) -> arb:
+    from flint import arb, fmpq
+
+    return arb(fmpq(value.numerator, value.denominator))
+
+
+def _certified_floors(tail: Callable[[int], Iterator[arb]]) -> list[int]:
+    """Return ``floor(2**128 * p)`` for the p that ``tail(precision)`` encloses, up to the first zero."""
+    from flint import ctx
+
+    with _arithmetic:
+        for precision in (256, 512, 1024, 2048, 4096):
+            floors = []
+            with ctx.workprec(precision):
+                for enclosure in tail(precision):
+                    floor = (enclosure * 2**128).floor().unique_fmpz()
+                    if not floor:  # None: the ball is too wide to tell
+                        break
+                    floors.append(int(floor))
+                else:
+                    return floors
+            if floor is not None:
+                return floors
+    raise ArithmeticError("no precision up to 4096 bits separates a threshold from an integer")

@@ -1,0 +1,289 @@
+"""Thresholds against high-precision arithmetic, digits against what they add up to, privacy from the thresholds."""
+
+from __future__ import annotations
+
+import bisect
+import math
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from functools import cache
+
+import mpmath
+import numpy as np
+import pytest
+from flint import arb, ctx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpmath import mpf
+from scipy import stats
+
+from dpdist.privacy import _thresholds
+from dpdist.privacy._thresholds import Table
+from dpdist.privacy.noise import SAMPLER_DELTA
+
+UNIT = 2**128
+
+
+@pytest.fixture(autouse=True)
+def high_precision() -> Iterator[None]:
+    with mpmath.workdps(90):
+        yield
+
+
+def exact(value: Fraction) -> mpf:
+    return mpf(value.numerator) / value.denominator
+
+
+@cache
+def thresholds(table: Table) -> list[int]:
+    return [(high << 64) + low for high, low in zip(table.high.tolist(), table.low.tolist(), strict=True)]
+
+
+def probabilities(table: Table) -> dict[int, int]:
+    """``2**128 * P(Z = v)``, as drawn."""
+    edges = [0, *thresholds(table), UNIT]
+    return {v - table.bound: edges[v + 1] - edges[v] for v in range(2 * table.bound + 1)}
+
+
+def laplace_tail(scale: Fraction) -> Callable[[int], mpf]:
+    q = mpmath.exp(-1 / exact(scale))
+    return lambda v: q ** (v + 1) / (1 + q)
+
+
+def laplace_digit_tail(scale: Fraction, base: int) -> Callable[[int], mpf]:
+    q = mpmath.exp(-1 / exact(scale))
+    weights = [q**r for r in range(base)]
+    total = sum(weights) ** 2
+    # the difference of two remainders exceeds v: one is r, the other above r + v
+    above = [mpf(0)]
+    for weight in reversed(weights):
+        above.append(above[-1] + weight)
+    above.reverse()  # above[r] = sum of the weights from r on
+    return lambda v: sum(weights[r] * above[r + v + 1] for r in range(base - v - 1)) / total
+
+
+def gaussian_tail(sigma: Fraction) -> Callable[[int], mpf]:
+    return lambda v: mpmath.erfc((v + mpf(0.5)) / (exact(sigma) * mpmath.sqrt(2))) / 2
+
+
+def discrete_gaussian_tail(variance: Fraction) -> Callable[[int], mpf]:
+    last = int(21 * math.sqrt(variance)) + 40
+    weights = [mpmath.exp(-mpf(k * k) / (2 * exact(variance))) for k in range(last)]
+    total = 2 * mpmath.fsum(weights) - 1
+    return lambda v: mpmath.fsum(weights[v + 1 :]) / total
+
+
+CASES: dict[str, tuple[Table, Callable[[int], mpf]]] = {}
+with mpmath.workdps(90):
+    for _scale in map(Fraction, ["1/50", "0.1", "0.5", "1", "17.3", "1000", "1024"]):
+        CASES[f"laplace {_scale}"] = _thresholds.laplace_table(_scale), laplace_tail(_scale)
+        CASES[f"gaussian {_scale}"] = _thresholds.rounded_gaussian_table(_scale), gaussian_tail(_scale)
+    for _scale, _base in [(Fraction(5), 7), (Fraction(2**40), 64), (Fraction(1, 3), 16)]:
+        CASES[f"digit {_scale} {_base}"] = (
+            _thresholds.laplace_digit(_scale, _base),
+            laplace_digit_tail(_scale, _base),
+        )
+    for _variance in (Fraction(7), Fraction(1, 3), Fraction(40_000, 7)):
+        CASES[f"discrete gaussian {_variance}"] = (
+            _thresholds.discrete_gaussian_table(_variance),
+            discrete_gaussian_tail(_variance),
+        )
+every_table = pytest.mark.parametrize(("table", "tail"), CASES.values(), ids=CASES)
+
+
+class TestThresholds:
+    @every_table
+    def test_right_to_the_last_unit(self, table: Table, tail: Callable[[int], mpf]) -> None:
+        edges = thresholds(table)
+        # all of a small table; of a large one the centre, the end and a sample
+        chosen = {*range(60), *range(table.bound - 20, table.bound), *range(0, table.bound, 401)}
+        for v in sorted(chosen & set(range(table.bound))):
+            p = tail(v)
+            assert edges[table.bound - 1 - v] == int(mpmath.floor(UNIT * p))
+            assert edges[table.bound + v] == int(mpmath.floor(UNIT * (1 - p)))
+            assert table.high[table.bound + v] == int(mpmath.floor(2**64 * (1 - p)))
+        assert UNIT * tail(table.bound) < 1  # nothing that 128 bits can hold was cut off
+
+    @every_table
+    def test_ascending_and_symmetric(self, table: Table, tail: Callable[[int], mpf]) -> None:
+        edges = thresholds(table)
+        assert edges == sorted(edges)
+        assert all(a + b == UNIT - 1 for a, b in zip(edges, reversed(edges), strict=True))
+
+    @pytest.mark.parametrize("scale", [Fraction(2**40), Fraction(10**6), Fraction(12345, 7)])
+    def test_largest_digit_in_closed_form(self, scale: Fraction) -> None:
+        base = _thresholds.LAPLACE_BASE
+        (_, table), *_ = _thresholds.laplace(scale)
+        tail = laplace_digit_tail(scale, base)
+        edges = thresholds(table)
+        for v in (0, 1, 2000, base - 3, base - 2):
+            assert edges[table.bound - 1 - v] == int(mpmath.floor(UNIT * tail(v)))
+        assert table.bound == base - 1
+
+    def test_close_calls_are_settled_at_a_higher_precision(self) -> None:
+        seen = []
+
+        def tail(precision: int) -> Iterator[arb]:
+            seen.append(precision)
+            yield arb(1) / 2 - arb(2) ** -400
+            yield arb(0)
+
+        assert _thresholds._certified_floors(tail) == [2**127 - 1]
+        assert seen == [256, 512]
+        assert ctx.prec == 53
+
+    def test_undecidable_thresholds_are_refused(self) -> None:
+        with pytest.raises(ArithmeticError, match="separates a threshold"):
+            _thresholds._certified_floors(lambda precision: iter([arb(0.5, 1e-9)]))
+
+    def test_threads_build_the_same_tables(self) -> None:
+        scales = [Fraction(n, 3) for n in range(1, 25)]
+        expected = [thresholds(_thresholds.laplace_table(scale)) for scale in scales]
+        together = threading.Barrier(4)
+
+        def build(worker: int) -> list[list[int]]:
+            together.wait()
+            return [thresholds(_thresholds.laplace_table(scale)) for scale in scales]
+
+        with ThreadPoolExecutor(4) as pool:
+            assert all(built == expected for built in pool.map(build, range(4)))
+
+
+def no_tie() -> np.ndarray:
+    raise RuntimeError("a second word was read without a tie")
+
+
+class TestDraw:
+    @every_table
+    @settings(deadline=None)
+    @given(data=st.data())
+    def test_equals_a_search_over_128_bits(self, table: Table, tail: Callable[[int], mpf], data: st.DataObject) -> None:
+        near = (
+            table.high.tolist()[:: max(1, table.high.size // 500)] + table.high.tolist()[:3] + table.high.tolist()[-3:]
+        )
+        any_word = st.integers(0, 2**64 - 1)
+        word = any_word | st.builds(
+            lambda high, step: min(max(high + step, 0), 2**64 - 1), st.sampled_from(near or [0]), st.integers(-1, 1)
+        )
+        words = data.draw(st.lists(word, min_size=1, max_size=20))
+        close = st.sampled_from(table.low.tolist()[-200:] or [0])
+        seconds = data.draw(st.lists(any_word | close, min_size=len(words), max_size=len(words)))
+        drawn = table.draw(np.array(words, dtype=np.uint64), lambda: np.array(seconds, dtype=np.uint64))
+        edges = thresholds(table)
+        expected = [
+            bisect.bisect_right(edges, (word << 64) + second) - table.bound
+            for word, second in zip(words, seconds, strict=True)
+        ]
+        assert drawn.dtype == np.int64
+        assert drawn.tolist() == expected
+
+    @every_table
+    def test_both_sides_of_every_tie(self, table: Table, tail: Callable[[int], mpf]) -> None:
+        chosen = np.unique(np.linspace(0, max(table.high.size - 1, 0), min(table.high.size, 400)).astype(int))
+        edges = thresholds(table)
+        for offset in (-1, 0, 1):
+            uniforms = [min(max(edges[i] + offset, 0), UNIT - 1) for i in chosen]
+            words = np.array([u >> 64 for u in uniforms], dtype=np.uint64)
+            seconds = np.array([u & (2**64 - 1) for u in uniforms], dtype=np.uint64)
+            drawn = table.draw(words, lambda seconds=seconds: seconds)
+            assert drawn.tolist() == [bisect.bisect_right(edges, u) - table.bound for u in uniforms]
+
+    def test_complement_changes_the_sign(self) -> None:
+        words = np.random.Generator(np.random.Philox(1)).integers(0, 2**64, 100_000, dtype=np.uint64)
+        for table in (_thresholds.laplace_table(Fraction(1000)), _thresholds.rounded_gaussian_table(Fraction(1000))):
+            np.testing.assert_array_equal(table.draw(~words, no_tie), -table.draw(words, no_tie))
+
+    def test_extreme_words(self) -> None:
+        table = _thresholds.laplace_table(Fraction(2))
+        ends = np.array([0, 2**64 - 1], dtype=np.uint64)
+        assert table.draw(ends, lambda: ends).tolist() == [-table.bound, table.bound]
+
+
+class TestDigits:
+    """The sum of the digits has the distribution that one table would have."""
+
+    @staticmethod
+    def probability(digits: _thresholds.Digits, value: int) -> Fraction:
+        """``P(sum of factor * digit = value)`` from the thresholds themselves."""
+        cells = [(factor, probabilities(table), table.bound) for factor, table in digits]
+        partial = {value: Fraction(1)}
+        for level, (factor, mass, _) in enumerate(cells):
+            rest = cells[level + 1 :]
+            step = rest[0][0] if rest else 0
+            reach = sum(above * bound for above, _, bound in rest)
+            following: dict[int, Fraction] = {}
+            for wanted, weight in partial.items():
+                for digit, cell in mass.items():
+                    left = wanted - factor * digit
+                    if abs(left) <= reach and (left == 0 if step == 0 else left % step == 0):
+                        following[left] = following.get(left, Fraction(0)) + weight * Fraction(cell, UNIT)
+            partial = following
+        return partial.get(0, Fraction(0))
+
+    @pytest.mark.parametrize("scale", [Fraction(5000), Fraction(12345, 7)])
+    def test_laplace(self, scale: Fraction) -> None:
+        digits = _thresholds.laplace(scale)
+        assert len(digits) == 2
+        tail = laplace_tail(scale)
+        for value in (0, 1, 4095, 4096, -4097, 12_288, -100_000):
+            expected = tail(abs(value) - 1) - tail(abs(value)) if value else 1 - 2 * tail(0)
+            assert abs(exact(self.probability(digits, value)) - expected) < mpf(2) ** -120
+
+    @pytest.mark.parametrize("sigma", [Fraction(1025), Fraction(40_000), Fraction(10**6)])
+    def test_gaussian(self, sigma: Fraction) -> None:
+        digits = _thresholds.gaussian(sigma)
+        assert len(digits) == 2 + (sigma > 2**18)
+        tail = gaussian_tail(sigma)
+        # three digits are enumerated at the centre only: their convolution has 10**5 terms
+        for value in (0, 1, 255, 256, -257, 3000) if len(digits) == 2 else (128,):
+            expected = tail(value - 1) - tail(value) if value > 0 else tail(-value - 1) - tail(-value)
+            found = exact(self.probability(digits, value))
+            assert abs(found - expected) < expected * mpf(2) ** -107 + mpf(2) ** -120
+
+    @pytest.mark.parametrize("sigma", [1024.0001, 2.0**18, 1e6, 2.0**33, 2.0**45])
+    def test_variances_add_up(self, sigma: float) -> None:
+        *low, (factor, _) = _thresholds.gaussian(Fraction(sigma))
+        assert [f for f, _ in low] == [256**i for i in range(len(low))]
+        top = Fraction(sigma) ** 2
+        for f, _ in low:
+            top -= Fraction(f * _thresholds.GAUSSIAN_DIGIT) ** 2
+        variance = top / factor**2
+        assert (3 * 256**2 * 16 / 9 / 256**2) < variance <= _thresholds.WIDEST_TABLE**2
+        (_, table) = _thresholds.gaussian(Fraction(sigma))[-1]
+        assert thresholds(table) == thresholds(_thresholds.discrete_gaussian_table(variance))
+
+
+class TestPrivacy:
+    """The hockey-stick divergence between neighbours, exactly, from the thresholds as drawn."""
+
+    @staticmethod
+    def delta(table: Table, factor: mpf, shift: int) -> mpf:
+        mass = probabilities(table)
+        excess = (p - factor * mass.get(v + shift, 0) for v, p in mass.items())
+        return mpmath.fsum(e for e in excess if e > 0) / UNIT
+
+    @pytest.mark.parametrize("scale", [Fraction(1, 20), Fraction(1, 2), Fraction(1), Fraction(173, 10), Fraction(300)])
+    def test_laplace_is_pure_but_for_the_sampler(self, scale: Fraction) -> None:
+        table = _thresholds.laplace_table(scale)
+        e_epsilon = mpmath.exp(1 / exact(scale))
+        for shift in (1, -1):
+            assert self.delta(table, e_epsilon, shift) < SAMPLER_DELTA
+            assert self.delta(table, e_epsilon ** mpf(0.9), shift) > 1e-12  # the test would see less noise
+
+    @pytest.mark.parametrize("sigma", [Fraction(1, 2), Fraction(2), Fraction(173, 10), Fraction(300)])
+    @pytest.mark.parametrize("epsilon", [0.01, 0.3, 2.0, 10.0])
+    def test_gaussian_is_no_worse_than_the_continuous_one(self, sigma: Fraction, epsilon: float) -> None:
+        table = _thresholds.rounded_gaussian_table(sigma)
+        s = exact(sigma)
+        normal = mpmath.ncdf
+        continuous = normal(1 / (2 * s) - epsilon * s) - mpmath.exp(epsilon) * normal(-1 / (2 * s) - epsilon * s)
+        for shift in (1, -1):
+            assert self.delta(table, mpmath.exp(epsilon), shift) < continuous + SAMPLER_DELTA
+
+    def test_continuous_formula_is_the_textbook_one(self) -> None:
+        sigma, epsilon = 2.0, 0.3
+        textbook = stats.norm.cdf(0.25 - 0.6) - math.exp(epsilon) * stats.norm.cdf(-0.25 - 0.6)
+        found = self.delta(_thresholds.rounded_gaussian_table(Fraction(sigma)), mpmath.exp(epsilon), 1)
+        assert 0.9 * textbook < found < textbook
