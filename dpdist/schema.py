@@ -22,12 +22,21 @@ from dpdist.errors import SpecError
 
 Value = Annotated[int | str, Field(union_mode="smart")]
 
+LARGEST_INTEGER = 1 << 62
+"""Largest absolute value of an integer in a domain."""
+
 MAX_CARDINALITY = 65_536
 """Largest domain of one attribute, in values."""
 
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(cached_property,))
+
+    def __eq__(self, other: object) -> bool:  # by field: cached arrays have no truth value
+        return type(other) is type(self) and all(getattr(self, f) == getattr(other, f) for f in type(self).model_fields)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.model_dump_json()))
 
 
 class Category(_Frozen):
@@ -118,6 +127,8 @@ class Attribute(_Frozen):
             lo, hi = self.bounds
             if lo > hi:
                 raise ValueError(f"attribute {self.name!r}: the lower bound exceeds the upper bound")
+            if lo < -LARGEST_INTEGER or hi > LARGEST_INTEGER:
+                raise ValueError(f"attribute {self.name!r}: bounds lie within -2^62 and 2^62")
             if isinstance(self.bins, Edges) and (self.bins.edges[0] != lo or self.bins.edges[-1] > hi):
                 raise ValueError(f"attribute {self.name!r}: bin edges start at the lower bound and end inside")
             if isinstance(self.bins, Count) and self.bins.count > hi - lo + 1:
@@ -129,6 +140,10 @@ class Attribute(_Frozen):
                 raise ValueError(f"attribute {self.name!r}: a value is declared twice")
             if len({isinstance(v, int) for v in self.values}) > 1:
                 raise ValueError(f"attribute {self.name!r}: values are all integers or all texts (quote them)")
+            if any(isinstance(v, int) and abs(v) > LARGEST_INTEGER for v in self.values):
+                raise ValueError(f"attribute {self.name!r}: values lie within -2^62 and 2^62")
+            if isinstance(self.missing, Category) and self.missing.category in map(str, self.values):
+                raise ValueError(f"attribute {self.name!r}: the missing category is also a declared value")
         if set(map(str, self.aliases.values())) - set(map(str, self.values or ())):
             raise ValueError(f"attribute {self.name!r}: an alias points to a value that is not declared")
         if self.labels is not None and len(self.labels) != self._declared:
@@ -163,7 +178,7 @@ class Attribute(_Frozen):
         if isinstance(self.bins, Edges):
             return np.array(self.bins.edges, np.int64)
         if isinstance(self.bins, Count):
-            return lo + (np.arange(self.bins.count, dtype=np.int64) * (hi - lo + 1)) // self.bins.count
+            return np.array([lo + i * (hi - lo + 1) // self.bins.count for i in range(self.bins.count)], np.int64)
         if hi - lo + 1 > MAX_CARDINALITY:
             raise ValueError(f"attribute {self.name!r}: the domain exceeds {MAX_CARDINALITY} values; declare `bins`")
         return np.arange(lo, hi + 1, dtype=np.int64)

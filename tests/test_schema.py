@@ -60,6 +60,9 @@ def test_bucket_edges_of_binned_integers() -> None:
         ({"kind": "integer", "bounds": (0, 3), "bins": {"count": 5}}, "more bins than integers"),
         ({"kind": "integer", "bounds": (0, MAX_CARDINALITY)}, "declare `bins`"),
         ({"kind": "integer", "bounds": (0, 9), "bins": {"edges": (0, 5, 5)}}, "strictly increasing"),
+        ({"kind": "integer", "bounds": (0, 2**63), "bins": {"count": 2}}, "within -2"),
+        ({"kind": "categorical", "values": (0, 2**63)}, "within -2"),
+        ({"kind": "categorical", "values": ("a", "b"), "missing": {"category": "a"}}, "also a declared value"),
         ({"kind": "categorical"}, "takes `values` only"),
         ({"kind": "categorical", "values": ("a", "a")}, "declared twice"),
         ({"kind": "categorical", "values": ("a", 1)}, "all integers or all texts"),
@@ -115,3 +118,12 @@ def test_the_papers_schema_has_the_papers_domains_and_buckets(shared_data) -> No
         wanted = np.array(group, int)
         same = attribute.bucket_map[:, None] == attribute.bucket_map
         np.testing.assert_array_equal(same, wanted[:, None] == wanted)
+
+
+def test_equality_is_by_field_also_when_arrays_are_cached() -> None:
+    a = Schema(attributes=(Attribute(name="x", kind="integer", bounds=(0, 10**15), bins=Count(count=20_000)),))
+    b = Schema.model_validate(a.model_dump())
+    assert (np.diff(a.attributes[0].bin_edges) > 0).all()
+    assert a == b
+    assert hash(a) == hash(b)
+    assert a != Schema(attributes=(Attribute(name="x", kind="integer", bounds=(0, 1)),))

@@ -1,0 +1,292 @@
+"""The manifest: what a release is, what it guarantees, and which files belong to it.
+
+A release exists when its manifest does. The manifest is written last, by one single PUT or rename, and readers find
+everything through it. All of it is public: released records are counted, everything else is a parameter that was
+declared before a record was read. It has no place for true counts, pass rates, numbers of candidates, run times, keys
+or addresses of ledgers, and refuses names and addresses that look like a secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from platform import python_version
+from typing import Any, Literal
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+
+from dpdist.errors import OutputExists, OutputUnwritable, VerificationFailed
+from dpdist.privacy.guarantee import Guarantee
+from dpdist.publish.parts import PartFormat, PartRecord
+from dpdist.publish.signature import sign
+from dpdist.publish.store import Store
+from dpdist.schema import Schema, validation_message
+
+MANIFEST = "manifest.json"
+SIGNATURE = "manifest.sig"
+
+NOT_PRIVATE = (
+    "not private: the noise came from a fixed test key that others know, so it hides nothing and the guarantee below "
+    "does not hold"
+)
+SECURITY = (
+    "All randomness comes from AES-256-CTR under a 256-bit key from the operating system, one per attempt, destroyed "
+    "at commit. The guarantee is computational: it holds against whoever cannot tell that key stream from random bits."
+)
+_PACKAGES = (
+    *("dpdist", "numpy", "scipy", "pyarrow", "cryptography", "mpmath", "dp-accounting", "pydantic"),
+    *("dask", "distributed", "fsspec", "s3fs", "sqlalchemy"),
+)
+_NOT_PUBLIC = {"ledger", "work", "storage", "storage_options", "signing_key", "test_key", "password", "secret", "token"}
+_CREDENTIALS = re.compile(r"://[^/\s]*@|-----BEGIN")
+
+
+class Manifest(BaseModel):
+    """The public description of a release; written as ``manifest.json``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", title="dpdist release manifest")
+
+    not_private: str | None = Field(
+        default=None, pattern="^not private", description="Present, and first, if the noise key was a fixed test key."
+    )
+    guarantee: str = Field(min_length=1, description="What the release guarantees, in words.")
+    guarantees: tuple[dict[str, JsonValue], ...] = Field(
+        min_length=1, description="The same in numbers: kind, epsilon, delta, adjacency, what it covers."
+    )
+    computational_security: str = Field(default=SECURITY, description="What the guarantee assumes.")
+    schema_version: Literal[1] = Field(default=1, description="Version of this format.")
+    kind: str = Field(min_length=1, description="Family of the release.")
+    name: str = Field(min_length=1, description="Name of the release.")
+    attempt: str = Field(pattern="^[0-9A-Za-z-]{1,64}$", description="The attempt that was committed; random.")
+    created: date = Field(description="Day of the attempt, UTC.")
+    records: int = Field(ge=0, description="Number of released records.")
+    parameters: dict[str, JsonValue] = Field(description="Public parameters: noise scales, thresholds, shares.")
+    spec_sha256: str = Field(pattern="^[0-9a-f]{64}$", description="Fingerprint of the spec.")
+    spec: dict[str, JsonValue] = Field(description="The public part of the spec.")
+    table: Schema = Field(description="The public schema of the table.")
+    format: PartFormat = Field(description="How values are written.")
+    parts: tuple[PartRecord, ...] = Field(description="The Parquet files, in order of the records.")
+    packages: dict[str, str] = Field(description="Versions of the packages that made the release.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Manifest:
+        if sum(part.rows for part in self.parts) != self.records:
+            raise ValueError("records: the rows of the parts do not add up to it")
+        if len({part.name for part in self.parts}) != len(self.parts):
+            raise ValueError("parts: a name is listed twice")
+        if any(not isinstance(item.get("kind"), str) for item in self.guarantees):
+            raise ValueError("guarantees: each has a kind")
+        if self.guarantee != " ".join(str(item.get("sentence")) for item in self.guarantees):
+            raise ValueError("guarantee: it is not the sentences of the guarantees")
+        sections = [self.spec, *(section for section in self.spec.values() if isinstance(section, dict))]
+        for setting in _NOT_PUBLIC.intersection(itertools.chain(*sections)):
+            raise ValueError(f"spec: the setting {setting!r} is not public, leave it out")
+        for field in ("guarantees", "parameters", "spec"):
+            for place, problem in _unfit(getattr(self, field), field):
+                raise ValueError(f"{place}: {problem}")
+        return self
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON: fields in their order, names inside them sorted, two spaces, UTF-8."""
+        fields = self.model_dump(mode="json")
+        fields["table"] = self.table.model_dump(mode="json", exclude_defaults=True)
+        if self.not_private is None:
+            del fields["not_private"]
+        ordered = {name: _sorted(value) for name, value in fields.items()}
+        return (json.dumps(ordered, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Manifest:
+        """Read a manifest.
+
+        Raises
+        ------
+        VerificationFailed
+            It is not a manifest, of a later version, or not in the form in which manifests are written.
+        """
+        advice = "get the release again from its publisher"
+        try:
+            fields = json.loads(content)
+            if isinstance(fields, dict) and fields.get("schema_version", 1) != 1:
+                raise VerificationFailed(f"{MANIFEST} has a later format: update dpdist")
+            manifest = cls.model_validate(fields)
+            same = manifest.to_bytes() == content
+        except ValidationError as error:
+            raise VerificationFailed(
+                f"{MANIFEST} is not a valid manifest; {advice}:\n{validation_message(error)}"
+            ) from None
+        except (ValueError, RecursionError):
+            raise VerificationFailed(f"{MANIFEST} is not JSON: {advice}") from None
+        if not same:
+            raise VerificationFailed(f"{MANIFEST} was edited after it was written: {advice}")
+        return manifest
+
+
+def build_manifest(
+    *,
+    guarantees: Sequence[Guarantee],
+    kind: str,
+    name: str,
+    attempt: str,
+    created: date,
+    parameters: Mapping[str, Any],
+    spec_sha256: str,
+    spec: Mapping[str, Any],
+    table: Schema,
+    form: PartFormat,
+    parts: Sequence[PartRecord],
+    fixed_key: bool = False,
+) -> Manifest:
+    """Make the manifest of a release.
+
+    Parameters
+    ----------
+    guarantees : sequence of Guarantee
+        The one about the whole release first: its sentence opens the manifest.
+    created : date
+        Day of the attempt as the ledger has it, not of this call: a resumed attempt writes the same manifest.
+    parameters, spec : mapping
+        Public parameters, and the public part of the spec: what JSON holds.
+    fixed_key : bool
+        Whether the noise key was a fixed test key.
+
+    Raises
+    ------
+    ValueError
+        A field is not public, or the parts do not fit; a mistake of the caller.
+    """
+    numbers = [guarantee.to_json() for guarantee in guarantees]
+    return Manifest(
+        not_private=NOT_PRIVATE if fixed_key else None,
+        guarantee=" ".join(item["sentence"] for item in numbers),
+        guarantees=tuple(numbers),
+        kind=kind,
+        name=name,
+        attempt=attempt,
+        created=created,
+        records=sum(part.rows for part in parts),
+        parameters=dict(parameters),
+        spec_sha256=spec_sha256,
+        spec=dict(spec),
+        table=table,
+        format=form,
+        parts=tuple(parts),
+        packages=package_versions(),
+    )
+
+
+def require_vacant(store: Store) -> None:
+    """Refuse an output that holds a release.
+
+    Raises
+    ------
+    OutputExists
+        There is a manifest.
+    DataNotFound, StorageUnavailable
+        The output cannot be looked at.
+    """
+    if store.exists(MANIFEST):
+        raise OutputExists(
+            f"{store.uri} already holds a release ({MANIFEST}): choose another output.path, or delete that one first"
+        )
+
+
+def publish(store: Store, manifest: Manifest, *, signing_key: Ed25519PrivateKey | None = None) -> Manifest:
+    """Make a release visible: check that its parts are there, sign, write the manifest last.
+
+    Idempotent for an attempt: a resumed one finds its own manifest and leaves it as it is. Who may publish is not
+    decided here but by the ledger, where one attempt of a release commits.
+
+    Returns
+    -------
+    Manifest
+        What is stored.
+
+    Raises
+    ------
+    OutputExists
+        The output holds another release, or another attempt's.
+    OutputUnwritable
+        A part is missing or has another size, or the place cannot be written.
+    OutOfDisk, StorageUnavailable
+        As `Store.write_bytes`.
+    """
+    content = manifest.to_bytes()
+    if not store.exists(MANIFEST):
+        sizes = store.sizes()
+        for part in manifest.parts:
+            if sizes.get(part.name) != part.bytes:
+                raise OutputUnwritable(f"{store.uri}: {part.name} is missing or was changed before publication: resume")
+        if signing_key is None:
+            store.delete(SIGNATURE)  # of an attempt that ended before its manifest
+        else:
+            store.write_bytes(SIGNATURE, sign(content, signing_key))
+        content = store.write_exclusive(MANIFEST, content)
+    else:
+        content = store.read_bytes(MANIFEST)
+    try:
+        stored = Manifest.from_bytes(content)
+    except VerificationFailed:
+        stored = None
+    if stored is None or stored.attempt != manifest.attempt or stored.parts != manifest.parts:
+        raise OutputExists(f"{store.uri} already holds another release: choose another output.path, then resume")
+    return stored
+
+
+def canonical_json(value: Any) -> bytes:
+    """JSON with sorted names and no spaces, for fingerprints.
+
+    Raises
+    ------
+    ValueError
+        A number is not finite.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def fingerprint(value: Any) -> str:
+    """SHA-256 of the canonical JSON, in hexadecimal."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of ``manifest.json``."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Manifest.model_json_schema()}
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of Python and of the packages that take part in a release, as far as they are installed."""
+    versions = {"python": python_version()}
+    for name in _PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _sorted(value[name]) for name in sorted(value)}
+    return [_sorted(item) for item in value] if isinstance(value, list) else value
+
+
+def _unfit(value: object, place: str) -> Iterator[tuple[str, str]]:
+    """Where a value holds what a manifest must not, and why."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _unfit(item, f"{place}.{name}")
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _unfit(item, f"{place}.{index}")
+    elif isinstance(value, str) and _CREDENTIALS.search(value):
+        yield place, "a manifest is public and holds no credentials, leave the address out"
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield place, "a number is not finite, give it as a text"

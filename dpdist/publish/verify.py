@@ -1,0 +1,204 @@
+"""Reading a release, and checking that it is what its manifest says.
+
+Both start at the manifest and touch nothing that it does not name, one part in memory at a time. A part is used only
+after its size and SHA-256 were found right. With a public key the signature is required, and through the manifest it
+covers every part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from dpdist.errors import DataNotFound, VerificationFailed
+from dpdist.publish.manifest import MANIFEST, SIGNATURE, Manifest
+from dpdist.publish.parts import PartRecord, arrow_schema, columns
+from dpdist.publish.signature import check_signature
+from dpdist.publish.store import Store
+
+BATCH_ROWS = 1 << 16
+"""Rows of a batch, unless another number is asked for."""
+
+_AGAIN = "copy the release again from its publisher"
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyReport:
+    """What was verified.
+
+    Attributes
+    ----------
+    signature : {"valid", "not checked", "none"}
+        Not checked: there is one, but no public key was given.
+    unlisted : tuple of str
+        Files beside it that the manifest does not name, such as parts of an interrupted attempt; never read.
+    """
+
+    uri: str
+    kind: str
+    name: str
+    private: bool
+    guarantee: str
+    records: int
+    parts: int
+    bytes: int
+    signature: Literal["valid", "not checked", "none"]
+    unlisted: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as a JSON object."""
+        return asdict(self)
+
+
+def verify(
+    uri: str | os.PathLike[str],
+    public_key: Ed25519PublicKey | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> VerifyReport:
+    """Check a release: manifest, signature, and of every part the size, SHA-256, columns, rows and values.
+
+    Parameters
+    ----------
+    uri : str or path
+        Folder or ``s3://`` prefix of the release.
+    public_key : Ed25519PublicKey, optional
+        The signature is then required.
+
+    Raises
+    ------
+    VerificationFailed
+        A file is not what the manifest or the signature says; the message names the file.
+    DataNotFound
+        There is no release, or no access to it.
+    StorageUnavailable
+        The storage does not answer.
+    """
+    store = Store(uri, storage_options)
+    manifest, signature = _open(store, public_key)
+    sizes = _check_sizes(store, manifest)
+    released = columns(manifest.table, manifest.format)
+    expected = pa.schema([column.field for column in released])
+    for part in manifest.parts:
+        for batch in _batches(store, part, expected, BATCH_ROWS):
+            for column, values in zip(released, batch.columns, strict=True):
+                if not column.admits(values):
+                    raise VerificationFailed(
+                        f"{part.name}: column {column.field.name!r} holds values outside its declared domain: {_AGAIN}"
+                    )
+    listed = {MANIFEST, SIGNATURE, *(part.name for part in manifest.parts)}
+    return VerifyReport(
+        uri=store.uri,
+        kind=manifest.kind,
+        name=manifest.name,
+        private=manifest.not_private is None,
+        guarantee=manifest.guarantee,
+        records=manifest.records,
+        parts=len(manifest.parts),
+        bytes=sum(part.bytes for part in manifest.parts),
+        signature=signature,
+        unlisted=tuple(name for name in sizes if name not in listed),
+    )
+
+
+def read_manifest(
+    uri: str | os.PathLike[str],
+    public_key: Ed25519PublicKey | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """The manifest of a release; with a public key, its signature is checked. Raises as `verify`."""
+    return _open(Store(uri, storage_options), public_key)[0]
+
+
+def iter_release(
+    uri: str | os.PathLike[str],
+    public_key: Ed25519PublicKey | None = None,
+    *,
+    batch_rows: int = BATCH_ROWS,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The records of a release, batch by batch and in order, through its manifest only.
+
+    Yields
+    ------
+    pyarrow.RecordBatch
+        Of schema `arrow_schema`, at most `batch_rows` rows.
+
+    Raises
+    ------
+    VerificationFailed, DataNotFound, StorageUnavailable
+        As `verify`; values are not compared with their domains.
+    """
+    store = Store(uri, storage_options)
+    manifest, _ = _open(store, public_key)
+    yield from _records(store, manifest, arrow_schema(manifest.table, manifest.format), batch_rows)
+
+
+def read_release(
+    uri: str | os.PathLike[str],
+    public_key: Ed25519PublicKey | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> pa.Table:
+    """All records of a release as one table; see `iter_release`."""
+    store = Store(uri, storage_options)
+    manifest, _ = _open(store, public_key)
+    expected = arrow_schema(manifest.table, manifest.format)
+    batches = _records(store, manifest, expected, BATCH_ROWS)
+    return pa.Table.from_batches(batches, expected).unify_dictionaries()
+
+
+def _open(store: Store, key: Ed25519PublicKey | None) -> tuple[Manifest, Literal["valid", "not checked", "none"]]:
+    try:
+        content = store.read_bytes(MANIFEST)
+    except DataNotFound as error:
+        raise DataNotFound(f"there is no finished release at {store.uri}: {error}") from None
+    signed = store.exists(SIGNATURE)
+    if key is not None:
+        if not signed:
+            raise VerificationFailed(f"{SIGNATURE} is missing, but a public key was given: {_AGAIN}")
+        check_signature(content, store.read_bytes(SIGNATURE), key)
+    manifest = Manifest.from_bytes(content)
+    return manifest, "none" if not signed else "not checked" if key is None else "valid"
+
+
+def _check_sizes(store: Store, manifest: Manifest) -> dict[str, int]:
+    sizes = store.sizes()
+    for part in manifest.parts:
+        if part.name not in sizes:
+            raise VerificationFailed(f"{part.name} is missing: {_AGAIN}")
+        if sizes[part.name] != part.bytes:
+            raise VerificationFailed(f"{part.name} has {sizes[part.name]} bytes, expected {part.bytes}: {_AGAIN}")
+    return sizes
+
+
+def _records(store: Store, manifest: Manifest, expected: pa.Schema, rows: int) -> Iterator[pa.RecordBatch]:
+    _check_sizes(store, manifest)
+    for part in manifest.parts:
+        yield from _batches(store, part, expected, rows)
+
+
+def _batches(store: Store, part: PartRecord, expected: pa.Schema, rows: int) -> Iterator[pa.RecordBatch]:
+    """The batches of one part, after its size, SHA-256, columns and rows were found right."""
+    content = store.read_bytes(part.name)
+    if hashlib.sha256(content).hexdigest() != part.sha256:
+        raise VerificationFailed(f"{part.name} was changed, its SHA-256 is not that of the manifest: {_AGAIN}")
+    texts = [field.name for field in expected if pa.types.is_dictionary(field.type)]
+    try:
+        file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts)
+        if not file.schema_arrow.equals(expected):
+            raise VerificationFailed(f"{part.name} does not have the columns of the manifest's schema: {_AGAIN}")
+        if file.metadata.num_rows != part.rows:
+            raise VerificationFailed(f"{part.name} does not have the {part.rows} rows of the manifest: {_AGAIN}")
+        yield from file.iter_batches(batch_size=rows, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        kind = type(error).__name__
+        raise VerificationFailed(f"{part.name} is not a readable Parquet file ({kind}): {_AGAIN}") from None
