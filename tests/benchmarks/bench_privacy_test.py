@@ -1,0 +1,148 @@
+"""Candidates made and tested a second, one core, on ACS 2024: seeds are half of its 1.3 million rows.
+
+Run ``python tests/benchmarks/bench_privacy_test.py --data ../shared/data --json privacy_test.json``.
+
+The network has no noise: each attribute has as parents the two earlier ones that tell most about it. "test" is what
+the privacy test alone does (count the seeds by prefix, buckets of exact probabilities, threshold noise, comparison);
+"whole" also makes the candidates and collects those that pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from dpdist.data.count import coarsen, configuration_index, pair_counts, table_counts
+from dpdist.privacy.noise import Noise
+from dpdist.schema import Schema
+from dpdist.synthesis.candidates import Synthesizer, seed_ranks
+from dpdist.synthesis.deniability import PrivacyTest, candidate_batch
+from dpdist.synthesis.network import Codes, Network
+from dpdist.synthesis.prefixes import SeedIndex, seed_keys
+from dpdist.synthesis.thresholds import thresholds_from_weights
+
+SCHEMA = Path(__file__).parents[2] / "deploy" / "releases" / "schemas" / "acs2024.yaml"
+OMEGAS = ((9,), (9, 10, 11), (5, 6, 7, 8, 9, 10, 11), (11,))
+BLOCK = 1 << 16
+TEST = PrivacyTest(k=50, gamma=4, epsilon0=1)
+
+
+def read(schema: Schema, path: Path) -> Codes:
+    """Codes of a clean table."""
+    table = pq.read_table(path)
+    codes = []
+    for attribute in schema.attributes:
+        values: Any = attribute.values or attribute.bin_edges.tolist()
+        lookup = np.zeros(max(values) + 1, attribute.dtype)
+        lookup[list(values)] = np.arange(len(values))
+        codes.append(lookup[table[attribute.name].to_numpy()])
+    return codes
+
+
+def learn(schema: Schema, codes: Codes, order: Sequence[int]) -> Network:
+    """The network of the given order with two parents for each attribute."""
+    pairs = pair_counts(codes, schema.cardinalities)
+    maps = [a.bucket_map for a in schema.attributes]
+    buckets = schema.bucket_counts
+    parents: dict[int, tuple[int, ...]] = {}
+    for position, i in enumerate(order):
+        told = {
+            p: information(coarsen(pairs.pair(p, i), maps[p], buckets=buckets[p], axis=0)) for p in order[:position]
+        }
+        parents[i] = tuple(sorted(sorted(told, key=told.__getitem__)[-2:]))
+    thresholds = []
+    for i, attribute in enumerate(schema.attributes):
+        sizes = [buckets[p] for p in parents[i]] or [1]
+        columns = [maps[p][codes[p]] for p in parents[i]] or [np.zeros(len(codes[i]), np.uint8)]
+        counts = table_counts(
+            codes[i],
+            configuration_index(columns, sizes),
+            cardinality=attribute.cardinality,
+            configurations=int(np.prod(sizes)),
+        )
+        thresholds.append(thresholds_from_weights(10 * counts + 1))
+    links = tuple(parents[i] for i in range(len(order)))
+    return Network(schema.cardinalities, tuple(maps), buckets, links, tuple(order), tuple(thresholds))
+
+
+def information(counts: np.ndarray) -> float:
+    """Mutual information of the two axes of a table, in nats."""
+    joint = counts / counts.sum()
+    product = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0, keepdims=True)
+    some = joint > 0
+    return float((joint[some] * np.log(joint[some] / product[some])).sum())
+
+
+def measure(network: Network, seeds: Codes, omegas: tuple[int, ...], count: int) -> dict[str, Any]:
+    """Rates for one set of omegas."""
+    noise, synthesizer = Noise(bytes(32)), Synthesizer(network, omegas)
+    record: dict[str, Any] = {"omega": list(omegas), "candidates": count, "seeds": len(seeds[0])}
+    index = None
+    if synthesizer.uses_seeds:
+        begin = time.perf_counter()
+        index = SeedIndex(synthesizer.prefix_code, seed_keys(synthesizer.prefix_code, seeds))
+        record["index_seconds"] = time.perf_counter() - begin
+    candidate_batch(noise, synthesizer, index, TEST, 0, BLOCK)  # builds the tables of the threshold noise
+    begin = time.perf_counter()
+    passed = candidate_batch(noise, synthesizer, index, TEST, 0, count)
+    record["whole_per_second"] = count / (time.perf_counter() - begin)
+    record["pass_rate"] = len(passed) / count
+    if index is None:
+        return record
+    seconds = 0.0
+    for start in range(0, count, BLOCK):
+        stop = min(start + BLOCK, count)
+        prefix = index.prefixes(seed_ranks(noise, start, stop, seeds=index.size))
+        candidates = synthesizer.propose(noise, prefix, start, stop)
+        begin = time.perf_counter()
+        TEST.passes(noise, synthesizer, candidates, index.counts(candidates.codes), start)
+        seconds += time.perf_counter() - begin
+    record["test_per_second"] = count / seconds
+    return record
+
+
+def main() -> None:
+    """Measure and print; write JSON where asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder that holds acs2024_workers.parquet")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--count", type=int, default=1 << 20)
+    args = parser.parse_args()
+    schema = Schema.from_yaml(SCHEMA)
+    codes = read(schema, args.data / "acs2024_workers.parquet")
+    seeds = [column[::2] for column in codes]
+    ascending = sorted(range(len(codes)), key=schema.cardinalities.__getitem__)
+    results = []
+    for order_name, order in (("small domains first", ascending), ("large domains first", ascending[::-1])):
+        network = learn(schema, codes, order)
+        for omegas in OMEGAS:
+            record = {"order": order_name, **measure(network, seeds, omegas, args.count)}
+            results.append(record)
+            tested = f"{record['test_per_second'] / 1e6:5.1f}" if "test_per_second" in record else "none"
+            print(
+                f"{order_name}, omega in {record['omega']}: pass rate {record['pass_rate']:.3f}, "
+                f"test {tested} M/s, whole {record['whole_per_second'] / 1e6:.1f} M/s"
+            )
+    report = {
+        "benchmark": "privacy_test",
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "results": results,
+    }
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
