@@ -1,0 +1,324 @@
+"""Events in, (epsilon, delta) out.
+
+The accountant turns events into dominating pairs (`dpdist.privacy.pieces`), composes them
+(`dpdist.privacy.composition`) and reports the smallest of three bounds, rounded upwards, for the worse of
+the two directions of add/remove: privacy-loss distributions, Renyi moments, and the sum of the largest
+losses.
+
+It also runs backwards: the least noise that meets a budget, and the kind of noise that needs least.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from dpdist.errors import AccountingError
+from dpdist.privacy.deniability import composed_published, theorem1
+from dpdist.privacy.events import DiscreteLaplace, Event, Gaussian, SeedRecords
+from dpdist.privacy.pieces import composition, extreme
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+_ROUNDING = Context(prec=7, rounding=ROUND_CEILING)
+
+
+def round_up(value: float) -> float:
+    """The value rounded upwards to seven significant digits."""
+    return value if math.isinf(value) else float(_ROUNDING.create_decimal(Decimal(value)))
+
+
+def pld(event: Event) -> PrivacyLossDistribution:
+    """The event as a pessimistic `dp_accounting` privacy-loss distribution, both directions.
+
+    For comparison, and to compose with other distributions of the same interval. `epsilon` and `delta` are rounded
+    upwards and accurate in the tail; the library's transforms may err on either side by ``count * 2^-52`` of the mass.
+    """
+    whole = composition(event)
+    if whole is None:
+        from dp_accounting.pld.privacy_loss_distribution import identity
+
+        return identity()
+    return whole.pld()
+
+
+@lru_cache(maxsize=4096)
+def _epsilons(event: Event, delta: float) -> tuple[float, float]:
+    whole = composition(event)
+    if whole is None:
+        return 0.0, 0.0
+    both = [whole.epsilon(delta, reverse) for reverse in (False, True)]
+    return max(one for one, _ in both), max(other for _, other in both)
+
+
+def epsilon(event: Event, *, delta: float) -> float:
+    """Least epsilon at which the event is (epsilon, delta)-DP (add/remove), rounded upwards.
+
+    Parameters
+    ----------
+    event : Event
+    delta : float
+        In (0, 1), or 0 for events that are purely differentially private.
+
+    Raises
+    ------
+    AccountingError
+        delta is out of range, or no finite epsilon exists at this delta.
+
+    Examples
+    --------
+    >>> from dpdist.privacy.events import Gaussian
+    >>> epsilon(Gaussian(noise_multiplier=2.0), delta=1e-9)
+    2.909737
+    """
+    if not 0 <= delta < 1:
+        raise AccountingError(f"delta must be in [0, 1), got {delta!r}")
+    largest, failure = extreme(event)
+    value = largest if failure <= delta else math.inf
+    if delta > 0:
+        value = min(value, *_epsilons(event, float(delta)))
+    if math.isinf(value):
+        raise AccountingError(
+            f"no finite epsilon at delta = {delta:g}: the mechanism fails with a larger probability; raise delta or, "
+            "for released records, raise k"
+        )
+    return round_up(value)
+
+
+def delta(event: Event, *, epsilon: float) -> float:
+    """Least delta at which the event is (epsilon, delta)-DP (add/remove), rounded upwards.
+
+    Raises
+    ------
+    AccountingError
+        epsilon is negative or not finite.
+    """
+    if not 0 <= epsilon < math.inf:
+        raise AccountingError(f"epsilon must be finite and not negative, got {epsilon!r}")
+    whole = composition(event)
+    if whole is None:
+        return 0.0
+    value = max(whole.delta(float(epsilon), reverse) for reverse in (False, True))
+    largest, failure = extreme(event)
+    return round_up(min(value, failure) if epsilon >= largest else value)
+
+
+def summary(event: Event, *, delta: float) -> dict[str, Any]:
+    """What the event costs at this delta, as a JSON object: by PLD, by Renyi moments, and the smaller."""
+    by_pld, by_renyi = _epsilons(event, float(delta))
+    return {
+        "epsilon": epsilon(event, delta=delta),
+        "delta": delta,
+        "adjacency": "add/remove",
+        "epsilon_pld": round_up(by_pld) if math.isfinite(by_pld) else None,
+        "epsilon_renyi": round_up(by_renyi) if math.isfinite(by_renyi) else None,
+        "event": event.to_json(),
+    }
+
+
+def plausible_deniability(
+    *, k: int, gamma: float, epsilon0: float, passing_mass: float, records: int, delta: float
+) -> dict[str, Any]:
+    """What R seed-dependent records cost: the whole release, one record, and the published theorem composed.
+
+    Parameters
+    ----------
+    k, gamma, epsilon0, passing_mass, records :
+        As in `dpdist.privacy.events.SeedRecords`.
+    delta : float
+        Of the whole release, and the most that one record's may be.
+
+    Returns
+    -------
+    dict
+        A JSON object: `summary`, with ``epsilon`` for the whole release, and ``epsilon_one_record`` (a release of one
+        record), ``epsilon_per_record`` and ``delta_per_record`` (PD Theorem 1), ``epsilon_published_composition``
+        (PD Theorem 1 over all records); the published ones are null where the theorem gives nothing.
+
+    Raises
+    ------
+    AccountingError
+        A parameter is out of range, or no finite epsilon exists at this delta.
+    """
+    event, one = (
+        SeedRecords(k=k, gamma=gamma, epsilon0=epsilon0, passing_mass=passing_mass, records=count)
+        for count in (records, 1)
+    )
+    try:
+        record = theorem1(k=k, gamma=gamma, epsilon0=epsilon0, delta=delta)
+    except AccountingError:
+        record = None  # no t reaches delta
+    composed = composed_published(k=k, gamma=gamma, epsilon0=epsilon0, records=records, delta=delta)
+    return {
+        **summary(event, delta=delta),
+        "epsilon_one_record": epsilon(one, delta=delta),
+        "epsilon_per_record": record and record.epsilon,
+        "delta_per_record": record and record.delta,
+        "epsilon_published_composition": composed if math.isfinite(composed) else None,
+    }
+
+
+# --- calibration ------------------------------------------------------------------------------------------------------
+
+
+def calibrate(
+    event_of: Callable[[float], Event], *, epsilon: float, delta: float, start: float = 1.0, tolerance: float = 1e-4
+) -> float:
+    """Least scale whose event is within (epsilon, delta), for a family that leaks less at a larger scale.
+
+    Parameters
+    ----------
+    event_of : callable
+        Scale to event.
+    start : float
+        First scale to try.
+    tolerance : float
+        Relative; the returned scale is always within the budget.
+
+    Raises
+    ------
+    AccountingError
+        No scale meets the budget, or the budget is not valid.
+    """
+    _budget(epsilon, delta)
+
+    def within(scale: float) -> bool:
+        try:
+            return _at(event_of(scale), delta) <= epsilon
+        except AccountingError:
+            return False
+
+    high = low = start
+    while not within(high):
+        low, high = high, high * 4
+        if high > 1e15 * start:
+            raise AccountingError(
+                f"no amount of noise meets epsilon = {epsilon:g} at delta = {delta:g}; raise one of them"
+            )
+    while low == high or within(low):
+        high, low = low, low / 4
+        if low < 1e-15 * start:
+            return high
+    while high / low > 1 + tolerance:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if within(middle) else (middle, high)
+    return high
+
+
+def _at(event: Event, delta: float) -> float:
+    return epsilon(event, delta=delta)
+
+
+def _budget(epsilon: float, delta: float) -> None:
+    if not 0 < epsilon < math.inf or not 0 <= delta < 1:
+        raise AccountingError(f"a budget needs a finite epsilon > 0 and a delta in [0, 1), got {epsilon!r}, {delta!r}")
+
+
+def calibrate_gaussian(*, sensitivity: float, epsilon: float, delta: float, count: int = 1) -> float:
+    """Standard deviation of the Gaussian mechanism, analytically (Balle and Wang 2018, Algorithm 1), rounded upwards.
+
+    Parameters
+    ----------
+    sensitivity : float
+        L2 sensitivity of one of ``count`` composed statistics.
+    """
+    from dp_accounting import get_sigma_gaussian
+
+    _budget(epsilon, delta)
+    if delta == 0:
+        raise AccountingError("Gaussian noise needs delta > 0; use Laplace noise at delta = 0")
+    multiplier = float(get_sigma_gaussian(epsilon, delta)) * (1 + 1e-6)
+    while _at(Gaussian(multiplier), delta) > epsilon:  # the accountant's own rounding
+        multiplier *= 1 + 1e-5
+    return multiplier * sensitivity * math.sqrt(count) * (1 + 1e-12)
+
+
+def calibrate_discrete_laplace(*, epsilon: float, delta: float, sensitivity: int = 1, count: int = 1) -> float:
+    """Scale of the discrete Laplace noise on ``count`` integers that one record changes by at most ``sensitivity``."""
+    _budget(epsilon, delta)
+    basic = sensitivity * count / epsilon * (1 + 1e-12)
+    if delta == 0:
+        return basic
+    scale = calibrate(
+        lambda scale: DiscreteLaplace(scale=scale, sensitivity=sensitivity, count=count),
+        epsilon=epsilon,
+        delta=delta,
+        start=basic,
+    )
+    return min(basic, scale)
+
+
+@dataclass(frozen=True)
+class NoiseChoice:
+    """The noise that `choose_noise` picked.
+
+    Attributes
+    ----------
+    kind : {"laplace", "gaussian"}
+    scale : float
+        Laplace scale or Gaussian standard deviation, in the unit of the statistic.
+    standard_deviation : float
+        Of the noise on each statistic, in the same unit.
+    event : Event
+        What to charge.
+    """
+
+    kind: Literal["laplace", "gaussian"]
+    scale: float
+    standard_deviation: float
+    event: Event
+
+
+def choose_noise(
+    *, count: int, epsilon: float, delta: float, sensitivity: float = 1.0, grid: float = 1.0, label: str = ""
+) -> NoiseChoice:
+    """Laplace or Gaussian noise for ``count`` statistics over the same records, whichever deviates less.
+
+    Parameters
+    ----------
+    count : int
+        Statistics that one record can change: entropies, or count tables (one cell of each).
+    sensitivity : float
+        Most that one record changes each of them.
+    grid : float
+        Lattice on which the noise lives; 1 for counts. Statistics that are not on it are rounded to it first, which is
+        charged.
+
+    Returns
+    -------
+    NoiseChoice
+
+    Raises
+    ------
+    AccountingError
+        The budget is not valid.
+
+    Examples
+    --------
+    >>> choose_noise(count=1, epsilon=1.0, delta=1e-9).kind, choose_noise(count=60, epsilon=1.0, delta=1e-9).kind
+    ('laplace', 'gaussian')
+    """
+    _budget(epsilon, delta)
+    if count < 1 or not sensitivity > 0 or not grid > 0:
+        raise AccountingError(f"expected a positive count, sensitivity and grid, got {count}, {sensitivity}, {grid}")
+    steps = 1 if sensitivity == grid == 1 else math.floor(sensitivity / grid) + 1
+
+    def laplace(scale: float) -> NoiseChoice:
+        event = DiscreteLaplace(scale=scale, sensitivity=steps, count=count, label=label)
+        deviation = math.sqrt(2 * math.exp(-1 / scale)) / -math.expm1(-1 / scale)
+        return NoiseChoice("laplace", scale * grid, deviation * grid, event)
+
+    if delta > 0:
+        sigma = calibrate_gaussian(sensitivity=steps * grid, epsilon=epsilon, delta=delta, count=count)
+        event = Gaussian(noise_multiplier=sigma / (steps * grid), count=count, label=label)
+        gaussian = NoiseChoice("gaussian", sigma, math.hypot(sigma, grid / math.sqrt(12)), event)
+        # Laplace noise of the same deviation, the inverse of `deviation` above, must be within the budget.
+        even = laplace(1 / (2 * math.asinh(grid / (math.sqrt(2) * gaussian.standard_deviation))))
+        if _at(even.event, delta) > epsilon:
+            return gaussian
+    return laplace(calibrate_discrete_laplace(epsilon=epsilon, delta=delta, sensitivity=steps, count=count))

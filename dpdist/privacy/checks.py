@@ -1,0 +1,302 @@
+r"""Checks of declared public lower bounds: a noisy count decides whether anything is published.
+
+The number of records is private (add/remove), but noise is scaled with a lower bound of it, and the
+guarantee of the released records needs a lower bound of their passing mass Z. The spec declares both; a
+check confirms them with noise and **only its outcome shows**. Where a check fails nothing is published.
+
+**Why a check is enough.** Let the part that follows be (epsilon, delta)-DP for the tables on which the
+declared bound holds (a number of records for the *larger* of two neighbours, a passing mass for the
+*smaller*). Both of two neighbours on which it does not hold pass with probability at most d. So whatever
+follows shows up with probability at most d there, and the whole is dominated by the check's own event
+composed with the part that follows and a failure of probability d. `CountCheck.event` and
+`PassCheck.event` include the failure.
+
+**Records of a split.** The count of a split has sensitivity 1. A count below the minimum passes only if the
+noise is at least ``t``, the smallest integer with ``Pr[L >= t] <= delta``.
+
+**Passing mass.** Among the first M candidates (M public, all of them drawn) N pass, N ~ Bin(M, p), p = Z/n.
+The records that are released are the first R that pass. *Which* candidates pass is independent of *what*
+those that pass look like, so N and the released records are independent, and checking the same candidates
+that are released costs nothing more.
+
+With D' = D + d': ``p' - p = (Z' - Z)/(n+1) - p/(n+1)`` lies in ``[-1/(n+1), h/(n+1)]``. Compare the same M
+uniform numbers with p and with p': N and N' differ by at most Bin(M, r), ``r = max(h, 1)/n_lo`` where ``n+1
+>= n_lo``, hence by more than G, its (1 - delta) quantile, with probability at most delta. Given that they
+do not, noise of scale ``G/epsilon`` makes them epsilon-DP (a shift of log-concave noise by less than G is
+dominated by one by G), and H_alpha is jointly convex.
+
+If ``Z < Z_declared + h`` and ``n >= n_lo``, then ``p < p* = (Z_declared + h)/n_lo``; by Clopper and Pearson
+N is at least c with probability at most beta where ``p*`` is the beta quantile of Beta(c, M-c+1). So with
+noise below t, ``noisy = N + L <= c + t - 2``: the bound ``n_lo Beta_beta(noisy - t + 1) - h`` reaches
+``Z_declared`` with probability at most ``beta + Pr[L >= t]``. Subtracting h covers the neighbour: when the
+smaller table's Z is below ``Z_declared``, the larger one's is below ``Z_declared + h``, and both are
+refused.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dpdist.errors import AccountingError
+from dpdist.privacy.deniability import growth
+from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace
+
+
+def noise_tail(scale: float, probability: float) -> int:
+    """The smallest integer t >= 1 with ``Pr[L >= t] <= probability``, L discrete Laplace with the given scale."""
+    if not scale > 0 or not 0 < probability < 1:
+        raise AccountingError(f"expected a positive scale and a probability in (0, 1), got {scale}, {probability}")
+    # Pr[L >= t] = e^{-t/scale} / (1 + e^{-1/scale})
+    return max(math.ceil(-scale * (math.log(probability) + math.log1p(math.exp(-1 / scale))) * (1 + 1e-12)), 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountCheck:
+    """A noisy count of the records of a split, against a public minimum.
+
+    Attributes
+    ----------
+    minimum : int
+        What passing confirms: the public lower bound of the records in the split.
+    threshold : int
+        The noisy count must reach it.
+    scale : float
+        Scale of the discrete Laplace noise on the count.
+    delta : float
+        Bound of the probability that a smaller count passes; charged.
+    """
+
+    minimum: int
+    threshold: int
+    scale: float
+    delta: float
+
+    def passes(self, noisy: int) -> bool:
+        """Whether the noisy count confirms the minimum."""
+        return int(noisy) >= self.threshold
+
+    @property
+    def event(self) -> Composed:
+        """What the check costs, false passes included."""
+        return Composed(
+            (DiscreteLaplace(self.scale, label="noisy count"), ApproximateDP(0.0, self.delta, label="false pass")),
+            label="check of the number of records",
+        )
+
+
+def count_check(*, records: int, share: float = 1.0, epsilon: float, delta: float, failure: float = 1e-6) -> CountCheck:
+    """The check of a split's size, from the declared minimum of records of the whole table.
+
+    Parameters
+    ----------
+    records : int
+        Declared minimum of records of the table.
+    share : float
+        Probability with which a record goes to the split; 1 for the whole table.
+    epsilon, delta : float
+        Budget of the check.
+    failure : float
+        Most that the probability may be that a table of `records` or more is refused.
+
+    Raises
+    ------
+    AccountingError
+        The parameters are out of range, or so few records cannot be confirmed with this budget.
+    """
+    from scipy.stats import binom
+
+    if not epsilon > 0 or not 0 < delta < 1 or not 0 < share <= 1 or not 0 < failure < 1 or records < 1:
+        raise AccountingError(
+            "a count check needs records >= 1, a share in (0, 1], epsilon > 0 and delta and failure in (0, 1), "
+            f"got {records}, {share}, {epsilon}, {delta}, {failure}"
+        )
+    scale = 1 / epsilon
+    expected = records if share == 1 else int(binom.ppf(failure / 2, records, share))
+    threshold = expected - noise_tail(scale, failure / 2) + 1
+    minimum = threshold + 1 - noise_tail(scale, delta)
+    if minimum < 1:
+        raise AccountingError(
+            f"a declared minimum of {records} records is too small to be confirmed for a share of {share:g} at "
+            f"epsilon = {epsilon:g}, delta = {delta:g}: declare more records or give the check a larger epsilon"
+        )
+    return CountCheck(minimum=minimum, threshold=threshold, scale=scale, delta=delta)
+
+
+def pass_count_sensitivity(*, candidates: int, seeds: int, growth: float, delta: float) -> int:
+    """G: how far one seed moves the number of passes among the first candidates, except with probability delta.
+
+    Parameters
+    ----------
+    candidates : int
+        M, the candidates drawn for the check.
+    seeds : int
+        Checked lower bound of the number of seeds.
+    growth : float
+        h, the most by which one seed raises the passing mass (`dpdist.privacy.deniability.growth`).
+    delta : float
+        Probability that the passes differ by more.
+    """
+    from scipy.stats import binom
+
+    if candidates < 1 or seeds < 1 or not 0 < delta < 1:
+        raise AccountingError(
+            f"expected candidates and seeds >= 1 and delta in (0, 1), got {candidates}, {seeds}, {delta}"
+        )
+    rate = min(max(growth, 1.0) / seeds, 1.0)
+    quantile = int(binom.isf(delta, candidates, rate))
+    while binom.sf(quantile, candidates, rate) > delta:
+        quantile += 1
+    return max(quantile, 1)
+
+
+def lower_bound_from_noisy_count(
+    noisy: int, *, candidates: int, seeds: int, growth: float, scale: float, delta: float
+) -> float:
+    """Lower bound of Z of the smaller neighbour: above the true one with probability at most delta.
+
+    Half of delta goes to the noise's tail, half to the Clopper-Pearson bound; h is subtracted.
+
+    Parameters
+    ----------
+    noisy : int
+        Noisy number of passes.
+    candidates, seeds, growth : as in `pass_count_sensitivity`
+    scale : float
+        Scale of the discrete Laplace noise on the number of passes.
+    """
+    from scipy.stats import beta
+
+    count = min(int(noisy) - noise_tail(scale, delta / 2) + 1, candidates)
+    if count < 1:
+        return 0.0
+    rate = float(beta.ppf(delta / 2, count, candidates - count + 1)) * (1 - 1e-9)
+    return max(seeds * rate - growth, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassCheck:
+    """A noisy number of passes among the first candidates, against the declared passing mass.
+
+    Attributes
+    ----------
+    passing_mass : float
+        Z, what passing confirms, for the smaller of two neighbours.
+    candidates : int
+        M, all of which are drawn and tested.
+    seeds : int
+        Confirmed lower bound of the number of seeds.
+    growth : float
+        h.
+    sensitivity : int
+        G.
+    scale : float
+        Scale of the discrete Laplace noise on the number of passes, ``G / epsilon``.
+    delta : float
+        Two thirds for false passes, one third for passes that differ by more than G; charged.
+    """
+
+    passing_mass: float
+    candidates: int
+    seeds: int
+    growth: float
+    sensitivity: int
+    scale: float
+    delta: float
+
+    def lower_bound(self, noisy: int) -> float:
+        """The lower bound of Z that a noisy number of passes gives; confidential where the check fails."""
+        return lower_bound_from_noisy_count(
+            noisy,
+            candidates=self.candidates,
+            seeds=self.seeds,
+            growth=self.growth,
+            scale=self.scale,
+            delta=self.delta * 2 / 3,
+        )
+
+    def passes(self, noisy: int) -> bool:
+        """Whether the noisy number of passes confirms the declared passing mass."""
+        return self.lower_bound(noisy) >= self.passing_mass
+
+    @property
+    def event(self) -> Composed:
+        """What the check costs, its failures included."""
+        return Composed(
+            (
+                DiscreteLaplace(self.scale, self.sensitivity, label="noisy number of passes"),
+                ApproximateDP(0.0, self.delta, label="false pass or large difference"),
+            ),
+            label="check of the passing mass",
+        )
+
+
+def pass_check(
+    *,
+    k: int,
+    gamma: float,
+    epsilon0: float,
+    passing_mass: float,
+    seeds: int,
+    candidates: int,
+    epsilon: float,
+    delta: float,
+) -> PassCheck:
+    """The check of a declared passing mass.
+
+    Parameters
+    ----------
+    k, gamma, epsilon0, passing_mass :
+        As in `dpdist.privacy.events.SeedRecords`.
+    seeds : int
+        Confirmed lower bound of the number of seeds (`CountCheck.minimum`).
+    candidates : int
+        M.
+    epsilon, delta : float
+        Budget of the check.
+
+    Raises
+    ------
+    AccountingError
+        No outcome of the check could confirm so large a passing mass.
+    """
+    if not epsilon > 0 or not 0 < delta < 1:
+        raise AccountingError(f"a pass check needs epsilon > 0 and delta in (0, 1), got {epsilon}, {delta}")
+    h = growth(k=k, gamma=gamma, epsilon0=epsilon0)
+    moved = pass_count_sensitivity(candidates=candidates, seeds=seeds, growth=h, delta=delta / 3)
+    check = PassCheck(
+        passing_mass=passing_mass,
+        candidates=candidates,
+        seeds=seeds,
+        growth=h,
+        sensitivity=moved,
+        scale=moved / epsilon,
+        delta=delta,
+    )
+    if not check.passes(candidates + noise_tail(check.scale, delta / 3) - 1):
+        raise AccountingError(
+            f"a passing mass of {passing_mass:g} cannot be confirmed with {seeds} seeds: declare a smaller one, or "
+            "more seeds, or draw more candidates for the check"
+        )
+    return check
+
+
+def expected_lower_bound(check: PassCheck, *, pass_rate: float, failure: float = 1e-6) -> float:
+    """The passing mass that a table with this true pass rate confirms, except with probability `failure`."""
+    from scipy.stats import binom
+
+    passes = int(binom.ppf(failure / 2, check.candidates, pass_rate))
+    return check.lower_bound(passes - noise_tail(check.scale, failure / 2) + 1)
+
+
+def candidates_needed(*, records: int, pass_rate: float, failure: float = 2.0**-60) -> int:
+    """Candidates after which fewer than `records` have passed with probability at most `failure`.
+
+    With the confirmed pass rate ``(Z + h)/n_lo`` less one record's ``max(h, 1)/n_lo`` the shortage, which shows,
+    is as rare as the failures of the samplers.
+    """
+    from scipy.stats import nbinom
+
+    if records < 1 or not 0 < pass_rate <= 1:
+        raise AccountingError(f"expected records >= 1 and a pass rate in (0, 1], got {records}, {pass_rate}")
+    return records if pass_rate == 1 else records + int(nbinom.isf(failure, records, pass_rate)) + 1

@@ -1,0 +1,288 @@
+"""Privacy events: what a stage did to the records, as frozen mathematics.
+
+Events describe, the accountant decides (`dpdist.privacy.accountant`). Unless an event says otherwise its adjacency is
+*add/remove*: the two tables differ by the presence of one record. Every event round-trips through JSON exactly
+(Python writes a float with the fewest digits that read back to the same float), and the field ``type`` carries a
+version, so that a ledger can be recomputed years later.
+
+>>> event = Composed((DiscreteLaplace(scale=4.0, count=11, label="tables"), ApproximateDP(0.0, 2.0**-40)))
+>>> from_json(event.to_json()) == event
+True
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from dpdist.errors import AccountingError
+
+_REGISTRY: dict[str, type[Event]] = {}
+
+
+@dataclass(frozen=True)
+class Event:
+    """Base of all events; frozen and hashable.
+
+    Attributes
+    ----------
+    label : str
+        Name of the stage for people. It takes no part in equality, nor in the accounting.
+    """
+
+    type: ClassVar[str] = ""
+    label: str = field(default="", compare=False, kw_only=True)
+
+    def __init_subclass__(cls) -> None:
+        if cls.type:
+            _REGISTRY[cls.type] = cls
+
+    def to_json(self) -> dict[str, Any]:
+        """The event as a JSON object: ``type`` (with its version) and the fields."""
+        body: dict[str, Any] = {"type": self.type}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name == "label" and not value:
+                continue
+            body[item.name] = _encode(value)
+        return body
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, Event):
+        return value.to_json()
+    if isinstance(value, tuple):
+        return [_encode(part) for part in value]
+    return value
+
+
+def _decode(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return from_json(value)
+    if isinstance(value, (list, tuple)):
+        return tuple(_decode(part) for part in value)
+    return value
+
+
+def from_json(data: Mapping[str, Any] | str) -> Event:
+    """The event that `Event.to_json` wrote.
+
+    Parameters
+    ----------
+    data : mapping or str
+        The JSON object, or its text.
+
+    Raises
+    ------
+    AccountingError
+        The type is unknown, or a field is missing, unknown or out of its range.
+    """
+    body = dict(json.loads(data) if isinstance(data, str) else data)
+    kind = body.pop("type", None)
+    if kind not in _REGISTRY:
+        raise AccountingError(
+            f"unknown privacy event type {kind!r}: this version knows {', '.join(sorted(_REGISTRY))}; "
+            "read the ledger with the version that wrote it or a later one"
+        )
+    try:
+        return _REGISTRY[kind](**{name: _decode(value) for name, value in body.items()})
+    except TypeError as error:
+        raise AccountingError(f"privacy event {kind}: {error}") from None
+
+
+def _number(event: Event, name: str, *, low: float, high: float = math.inf, closed: bool = False) -> None:
+    """Check that a field is a finite real number in (low, high], or [low, high] when closed."""
+    value = getattr(event, name)
+    valid = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not valid or not (low <= value if closed else low < value) or value > high:
+        bracket = "[" if closed else "("
+        top = "infinity)" if math.isinf(high) else f"{high}]"
+        raise AccountingError(f"{event.type}: {name} must be a finite number in {bracket}{low}, {top}, got {value!r}")
+    object.__setattr__(event, name, float(value))
+
+
+def _integer(event: Event, name: str, *, low: int) -> None:
+    """Check that a field is an integer of at least ``low``."""
+    value = getattr(event, name)
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < low:
+        raise AccountingError(f"{event.type}: {name} must be an integer of at least {low}, got {value!r}")
+    object.__setattr__(event, name, int(value))
+
+
+@dataclass(frozen=True)
+class DiscreteLaplace(Event):
+    """``count`` integers, each with noise ``P(z) ~ exp(-|z| / scale)``.
+
+    Attributes
+    ----------
+    scale : float
+        Scale of the noise, in units of the lattice the statistic lives on.
+    sensitivity : int
+        Most that one record changes each of the integers, in the same units.
+    count : int
+        Number of integers that one record can change (composition).
+    """
+
+    type: ClassVar[str] = "discrete-laplace/1"
+    scale: float
+    sensitivity: int = 1
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        _number(self, "scale", low=0)
+        _integer(self, "sensitivity", low=1)
+        _integer(self, "count", low=1)
+
+    @classmethod
+    def on_grid(
+        cls, *, scale: float, sensitivity: float, grid: float, count: int = 1, label: str = ""
+    ) -> DiscreteLaplace:
+        """The event for real statistics rounded to multiples of ``grid``.
+
+        Values that differ by at most ``sensitivity`` round to multiples that differ by at most
+        ``floor(sensitivity / grid) + 1`` steps; `scale`, `sensitivity` and `grid` have the statistic's unit.
+        """
+        if not grid > 0 or not sensitivity >= 0:
+            raise AccountingError(
+                f"discrete-laplace/1: grid must be positive and sensitivity not negative, got {grid}, {sensitivity}"
+            )
+        return cls(scale=scale / grid, sensitivity=math.floor(sensitivity / grid) + 1, count=count, label=label)
+
+
+@dataclass(frozen=True)
+class Gaussian(Event):
+    """``count`` Gaussian mechanisms with standard deviation ``noise_multiplier`` times the L2 sensitivity.
+
+    The rounded Gaussian on integer statistics is a post-processing of this event.
+    """
+
+    type: ClassVar[str] = "gaussian/1"
+    noise_multiplier: float
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        _number(self, "noise_multiplier", low=0)
+        _integer(self, "count", low=1)
+
+
+@dataclass(frozen=True)
+class SubsampledGaussian(Event):
+    """``count`` Gaussian mechanisms, each on a Poisson sample of rate ``sampling_rate``.
+
+    One synthetic point of DP-CDA (``l`` records without replacement out of ``N_k``) is dominated by this pair with rate
+    ``l / N_k`` and multiplier ``sigma l / (2 c)``.
+    """
+
+    type: ClassVar[str] = "subsampled-gaussian/1"
+    sampling_rate: float
+    noise_multiplier: float
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        _number(self, "sampling_rate", low=0, high=1)
+        _number(self, "noise_multiplier", low=0)
+        _integer(self, "count", low=1)
+
+
+@dataclass(frozen=True)
+class ApproximateDP(Event):
+    """Any mechanism of which only its (epsilon, delta) is known."""
+
+    type: ClassVar[str] = "approximate-dp/1"
+    epsilon: float
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        _number(self, "epsilon", low=0, closed=True)
+        _number(self, "delta", low=0, high=1, closed=True)
+
+
+@dataclass(frozen=True)
+class SeedRecords(Event):
+    """``records`` released records, each conditional on passing the randomised plausible-deniability test.
+
+    Attributes
+    ----------
+    k : int
+        Threshold of the test.
+    gamma : float
+        Width of the buckets of generation probability; 1 where all plausible seeds have the *same* probability
+        (fixed omega).
+    epsilon0 : float
+        Parameter of the discrete Laplace noise on the threshold, ``P(z) ~ exp(-epsilon0 |z|)``.
+    passing_mass : float
+        Checked lower bound of ``Z = n Pr[pass]``, for the smaller of two adjacent sets of seeds.
+    records : int
+        Released records R.
+
+    Notes
+    -----
+    `dpdist.privacy.deniability` derives the dominating pair.
+    """
+
+    type: ClassVar[str] = "seed-records/1"
+    k: int
+    gamma: float
+    epsilon0: float
+    passing_mass: float
+    records: int
+
+    def __post_init__(self) -> None:
+        _integer(self, "k", low=1)
+        _number(self, "gamma", low=1, closed=True)
+        _number(self, "epsilon0", low=0)
+        _number(self, "passing_mass", low=0)
+        _integer(self, "records", low=1)
+
+
+def _events(event: Event, name: str, parts: Any) -> None:
+    if not isinstance(parts, tuple) or not all(isinstance(part, Event) for part in parts):
+        raise AccountingError(f"{event.type}: {name} must be a tuple of events")
+
+
+@dataclass(frozen=True)
+class Composed(Event):
+    """Mechanisms on the same records, each seeing the outputs of those before it."""
+
+    type: ClassVar[str] = "composed/1"
+    events: tuple[Event, ...]
+
+    def __post_init__(self) -> None:
+        _events(self, "events", self.events)
+
+
+@dataclass(frozen=True)
+class Parallel(Event):
+    """Mechanisms on parts of the table fixed by each record's own public attributes (classes): the worst of them."""
+
+    type: ClassVar[str] = "parallel/1"
+    events: tuple[Event, ...]
+
+    def __post_init__(self) -> None:
+        _events(self, "events", self.events)
+
+
+@dataclass(frozen=True)
+class RandomSplit(Event):
+    """Stages on disjoint splits, each record sent to split j with probability ``share_j`` independently.
+
+    Attributes
+    ----------
+    stages : tuple of (float, Event or None)
+        Share of the split and what is done to it; ``None`` costs nothing. The shares sum to one. A later stage may see
+        the outputs of earlier ones. `dpdist.privacy.split` proves the bound.
+    """
+
+    type: ClassVar[str] = "random-split/1"
+    stages: tuple[tuple[float, Event | None], ...]
+
+    def __post_init__(self) -> None:
+        shares = [stage[0] for stage in self.stages if len(stage) == 2]
+        if not shares or len(shares) != len(self.stages):
+            raise AccountingError("random-split/1: stages must be pairs of a share and an event")
+        _events(self, "stages", tuple(stage[1] for stage in self.stages if stage[1] is not None))
+        if not all(isinstance(q, (int, float)) and 0 < q <= 1 for q in shares) or abs(math.fsum(shares) - 1) > 1e-12:
+            raise AccountingError(f"random-split/1: shares must be positive and sum to 1, got {shares}")

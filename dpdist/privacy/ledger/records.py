@@ -1,0 +1,185 @@
+"""What the ledger speaks of: data sets, attempts, budgets. Frozen, without secrets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from fractions import Fraction
+from typing import Any, Final
+
+from dpdist.errors import LedgerError
+
+Rational = Fraction | Decimal | int | float | str
+
+GUARANTEES: Final = ("dp", "pd-per-record", "pml", "lid")
+"""Kinds of guarantee a data set's policy may allow (`docs/guarantees.md`)."""
+
+BUDGETED: Final = ("dp", "pd-per-record")
+"""Kinds whose charge always carries a differentially private event."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set in the ledger: its caps and its policy.
+
+    Attributes
+    ----------
+    name : str
+    epsilon, delta : Fraction
+        The caps on everything that is ever released about the data set, add/remove adjacency.
+    guarantees : tuple of str
+        The kinds of guarantee the policy allows, of `GUARANTEES`.
+    created : str
+        ISO 8601, UTC.
+    """
+
+    name: str
+    epsilon: Fraction
+    delta: Fraction
+    guarantees: tuple[str, ...]
+    created: str
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at a release and its charge, as the ledger had it when it was read.
+
+    Attributes
+    ----------
+    id : str
+        Random (UUID 4). Every transition carries it, so that a stale attempt is detected.
+    dataset, release : str
+    state : str
+        ``reserved``, ``drawing``, ``committed``, ``abandoned`` (replaced after noise was drawn: still spent) or
+        ``void`` (given up before noise was drawn: not spent).
+    guarantee : str
+        The kind of guarantee, of `GUARANTEES`.
+    event : str or None
+        The charge as the canonical JSON of a privacy event; None when the release has no DP guarantee to compose.
+    epsilon : Fraction
+        The charge by itself at the data set's delta cap.
+    spec_hash, input_fingerprint : str
+    manifest_sha256 : str or None
+        Of a committed attempt.
+    receipt : str
+        Digest of the reservation in the data set's journal; `Ledger.verify` can look for it later.
+    created, updated : str
+        ISO 8601, UTC.
+    """
+
+    id: str
+    dataset: str
+    release: str
+    state: str
+    guarantee: str
+    event: str | None
+    epsilon: Fraction
+    spec_hash: str
+    input_fingerprint: str
+    manifest_sha256: str | None
+    receipt: str
+    created: str
+    updated: str
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a data set's charges compose to, and what its caps leave.
+
+    Attributes
+    ----------
+    epsilon_cap, delta_cap : Fraction
+    epsilon_spent : Fraction
+        Epsilon of all charges that are not void, composed by the accountant at ``delta = delta_cap``, rounded
+        upwards. Composition is not addition: a later charge may add less than it costs by itself.
+    charges : int
+        How many charges that is.
+    """
+
+    epsilon_cap: Fraction
+    delta_cap: Fraction
+    epsilon_spent: Fraction
+    charges: int
+
+    @property
+    def epsilon_remaining(self) -> Fraction:
+        """The cap minus what is spent, at least 0."""
+        return max(self.epsilon_cap - self.epsilon_spent, Fraction(0))
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A data set with its budget and all its attempts, oldest first.
+
+    ``head`` is the digest of the newest journal entry: noted elsewhere, it proves later that nothing before it
+    was altered (`Ledger.verify`).
+    """
+
+    dataset: Dataset
+    budget: Budget
+    attempts: tuple[Attempt, ...]
+    head: str
+
+
+def rational(value: Rational, *, setting: str) -> Fraction:
+    """Read a number exactly; a float stands for the decimal it prints as (0.1 is 1/10).
+
+    Raises
+    ------
+    LedgerError
+        `value` is not a finite number.
+    """
+    try:
+        return Fraction(repr(value) if isinstance(value, float) else value)
+    except (ValueError, OverflowError, ZeroDivisionError, TypeError):
+        raise LedgerError(f"{setting} must be a number such as 1, 0.5, 1e-9 or 1/3") from None
+
+
+def upwards(value: Fraction) -> str:
+    """Print a spend: six digits, rounded upwards."""
+    return _digits(value, ROUND_CEILING)
+
+
+def downwards(value: Fraction) -> str:
+    """Print what remains: six digits, rounded downwards."""
+    return _digits(value, ROUND_FLOOR)
+
+
+def _digits(value: Fraction, rounding: str) -> str:
+    context = Context(prec=6, rounding=rounding)
+    number = context.divide(Decimal(value.numerator), Decimal(value.denominator)).normalize(context)
+    return f"{number:f}" if Decimal("1e-4") <= number < Decimal("1e6") else f"{number:g}"
+
+
+def canonical_event(event: Any) -> str:
+    """Return the canonical JSON of a privacy event (an object with ``to_json`` or JSON itself); ``null`` for None.
+
+    Raises
+    ------
+    LedgerError
+        It is no JSON.
+    """
+    value = event.to_json() if hasattr(event, "to_json") else event
+    try:
+        if isinstance(value, str):
+            value = json.loads(value)
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError):
+        raise LedgerError("a charge's event must be a privacy event or its JSON, with finite numbers") from None
+
+
+def checked_guarantees(guarantees: Iterable[str]) -> tuple[str, ...]:
+    """Return the kinds in the order of `GUARANTEES`; refuse none and unknown ones."""
+    chosen = {guarantees} if isinstance(guarantees, str) else set(guarantees)
+    if not chosen or not chosen <= set(GUARANTEES):
+        raise LedgerError(f"guarantees must be one or more of {', '.join(GUARANTEES)}")
+    return tuple(kind for kind in GUARANTEES if kind in chosen)
+
+
+def checked_name(name: str, *, setting: str) -> str:
+    """Return a name of 1 to 200 printable characters without blanks around it."""
+    if not (0 < len(name) <= 200 and name.isprintable() and name == name.strip()):
+        raise LedgerError(f"{setting} must be 1 to 200 printable characters, without blanks around them")
+    return name

@@ -1,0 +1,87 @@
+"""The ledger's tables. Numbers of a budget are exact rationals in text ("4", "1/100000000").
+
+- ``dataset``: a data set, its caps and policy, and the head of its journal. Its row is the lock of the data set.
+- ``charge``: one row per attempt. A partial unique index admits one *live* attempt per release name, so at most
+  one commit.
+- ``journal``: what happened to the data set, append-only and chained by SHA-256.
+
+The names carry a prefix: the ledger may share a database with other programs. A change here needs a migration in
+``dpdist/privacy/migrations/versions`` and a new `REVISION`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import sqlalchemy as sa
+
+REVISION: Final = "0001"
+VERSION_TABLE: Final = "dpdist_ledger_version"
+
+RESERVED: Final = "reserved"
+DRAWING: Final = "drawing"
+COMMITTED: Final = "committed"
+ABANDONED: Final = "abandoned"
+VOID: Final = "void"
+STATES: Final = (RESERVED, DRAWING, COMMITTED, ABANDONED, VOID)
+OPEN: Final = (RESERVED, DRAWING)
+LIVE: Final = (RESERVED, DRAWING, COMMITTED)
+SPENT: Final = (RESERVED, DRAWING, COMMITTED, ABANDONED)
+
+metadata = sa.MetaData()
+
+dataset = sa.Table(
+    "dpdist_dataset",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("name", sa.String(200), nullable=False, unique=True),
+    sa.Column("epsilon_cap", sa.Text, nullable=False),
+    sa.Column("delta_cap", sa.Text, nullable=False),
+    sa.Column("guarantees", sa.Text, nullable=False),
+    sa.Column("created", sa.String(40), nullable=False),
+    sa.Column("length", sa.Integer, nullable=False),
+    sa.Column("head", sa.String(64), nullable=False),
+)
+
+_LIVE_SQL = sa.text("state IN ('reserved', 'drawing', 'committed')")
+
+charge = sa.Table(
+    "dpdist_charge",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("dataset_id", sa.Integer, sa.ForeignKey("dpdist_dataset.id"), nullable=False),
+    sa.Column("attempt", sa.String(36), nullable=False, unique=True),
+    sa.Column("release", sa.String(200), nullable=False),
+    sa.Column("guarantee", sa.String(40), nullable=False),
+    sa.Column("event", sa.Text, nullable=False),
+    sa.Column("epsilon", sa.Text, nullable=False),
+    sa.Column("spec_hash", sa.Text, nullable=False),
+    sa.Column("input_fingerprint", sa.Text, nullable=False),
+    sa.Column("state", sa.String(10), nullable=False),
+    sa.Column("manifest_sha256", sa.String(64)),
+    sa.Column("receipt", sa.String(64), nullable=False),
+    sa.Column("created", sa.String(40), nullable=False),
+    sa.Column("updated", sa.String(40), nullable=False),
+    sa.Column("wrapped_key", sa.LargeBinary),
+    sa.Column("key_uri", sa.Text),
+    sa.CheckConstraint(
+        "state IN ('reserved', 'drawing', 'committed', 'abandoned', 'void')", name="dpdist_charge_state"
+    ),
+    sa.Index(
+        "dpdist_charge_live",
+        "dataset_id",
+        "release",
+        unique=True,
+        sqlite_where=_LIVE_SQL,
+        postgresql_where=_LIVE_SQL,
+    ),
+)
+
+journal = sa.Table(
+    "dpdist_journal",
+    metadata,
+    sa.Column("dataset_id", sa.Integer, sa.ForeignKey("dpdist_dataset.id"), primary_key=True),
+    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("record", sa.Text, nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False),
+)

@@ -1,0 +1,140 @@
+"""Events round-trip exactly and refuse what is no mechanism."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpdist.errors import AccountingError
+from dpdist.privacy import events
+from dpdist.privacy.events import (
+    ApproximateDP,
+    Composed,
+    DiscreteLaplace,
+    Event,
+    Gaussian,
+    Parallel,
+    RandomSplit,
+    SeedRecords,
+    SubsampledGaussian,
+)
+
+positive = st.floats(1e-300, 1e300, allow_nan=False)
+labels = st.text(max_size=5)
+leaves = st.one_of(
+    st.builds(DiscreteLaplace, positive, st.integers(1, 2**70), st.integers(1, 10**9), label=labels),
+    st.builds(Gaussian, positive, st.integers(1, 10**9), label=labels),
+    st.builds(SubsampledGaussian, st.floats(1e-300, 1.0), positive, st.integers(1, 10**9)),
+    st.builds(ApproximateDP, st.floats(0, 1e300), st.floats(0, 1.0)),
+    st.builds(
+        SeedRecords, st.integers(1, 10**6), st.floats(1, 1e3), positive, positive, st.integers(1, 10**8), label=labels
+    ),
+)
+trees = st.recursive(
+    leaves,
+    lambda parts: st.one_of(
+        st.builds(Composed, st.lists(parts, max_size=3).map(tuple), label=labels),
+        st.builds(Parallel, st.lists(parts, max_size=3).map(tuple)),
+        st.builds(lambda a: RandomSplit(((0.25, a), (0.75, None))), parts),
+    ),
+    max_leaves=6,
+)
+
+
+@given(trees)
+def test_round_trip_is_exact(event: Event) -> None:
+    text = json.dumps(event.to_json(), allow_nan=False)
+    again = events.from_json(text)
+    assert again == event
+    assert json.dumps(again.to_json()) == text
+    assert hash(again) == hash(event)
+
+
+def test_written_form_is_stable() -> None:
+    event = Composed((DiscreteLaplace(scale=0.1, count=11, label="tables"), ApproximateDP(0.0, 2.0**-40)))
+    assert event.to_json() == {
+        "type": "composed/1",
+        "events": [
+            {"type": "discrete-laplace/1", "label": "tables", "scale": 0.1, "sensitivity": 1, "count": 11},
+            {"type": "approximate-dp/1", "epsilon": 0.0, "delta": 2.0**-40},
+        ],
+    }
+
+
+def test_labels_do_not_count() -> None:
+    assert Gaussian(2.0, label="a") == Gaussian(2.0, label="b")
+    assert hash(Gaussian(2.0, label="a")) == hash(Gaussian(2.0))
+
+
+def test_real_statistics_on_a_grid() -> None:
+    event = DiscreteLaplace.on_grid(scale=0.3, sensitivity=0.01, grid=2.0**-20, count=66, label="entropies")
+    assert event == DiscreteLaplace(scale=0.3 * 2**20, sensitivity=int(0.01 * 2**20) + 1, count=66)
+    assert event.label == "entropies"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: DiscreteLaplace(0),
+        lambda: DiscreteLaplace(float("inf")),
+        lambda: DiscreteLaplace(float("nan")),
+        lambda: DiscreteLaplace(1, 0),
+        lambda: DiscreteLaplace(1, 1, 0),
+        lambda: DiscreteLaplace(1, 1, 1.5),
+        lambda: DiscreteLaplace(1, 1, True),
+        lambda: DiscreteLaplace("1"),
+        lambda: DiscreteLaplace.on_grid(scale=1, sensitivity=1, grid=0),
+        lambda: Gaussian(-1),
+        lambda: SubsampledGaussian(1.5, 1),
+        lambda: SubsampledGaussian(0, 1),
+        lambda: ApproximateDP(-0.1),
+        lambda: ApproximateDP(1, 1.1),
+        lambda: SeedRecords(0, 2, 0.1, 10, 1),
+        lambda: SeedRecords(5, 0.5, 0.1, 10, 1),
+        lambda: SeedRecords(5, 2, 0, 10, 1),
+        lambda: SeedRecords(5, 2, 0.1, 0, 1),
+        lambda: SeedRecords(5, 2, 0.1, 10, 0),
+        lambda: Composed([Gaussian(1)]),
+        lambda: Composed(("gaussian",)),
+        lambda: Parallel((None,)),
+        lambda: RandomSplit(()),
+        lambda: RandomSplit(((0.5, Gaussian(1)),)),
+        lambda: RandomSplit(((0.5, Gaussian(1)), (0.6, None))),
+        lambda: RandomSplit(((0.0, Gaussian(1)), (1.0, None))),
+        lambda: RandomSplit(((0.5, "gaussian"), (0.5, None))),
+        lambda: RandomSplit(((0.5, Gaussian(1), 2), (0.5, None))),
+    ],
+)
+def test_events_out_of_range_are_refused(make) -> None:
+    with pytest.raises(AccountingError):
+        make()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"type": "gaussian/2", "noise_multiplier": 1.0},
+        {"noise_multiplier": 1.0},
+        {"type": "gaussian/1"},
+        {"type": "gaussian/1", "noise_multiplier": 1.0, "sigma": 2.0},
+        {"type": "gaussian/1", "noise_multiplier": -1.0},
+    ],
+)
+def test_unknown_or_damaged_json_is_refused(body: dict) -> None:
+    with pytest.raises(AccountingError):
+        events.from_json(body)
+
+
+def test_importing_events_is_light() -> None:
+    code = (
+        "import sys, dpdist.privacy.events, dpdist.privacy.guarantee\n"
+        "assert not {'numpy', 'scipy', 'dp_accounting'} & set(sys.modules)\n"
+        "import dpdist.privacy.accountant, dpdist.privacy.checks\n"
+        "assert not {'scipy', 'dp_accounting'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
