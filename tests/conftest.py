@@ -1,12 +1,18 @@
-"""Fixtures shared by all tests."""
+"""Fixtures shared by all tests: public data files, throwaway servers, keys of their own."""
 
 from __future__ import annotations
 
+import base64
 import os
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
+import psycopg
 import pytest
+
+from dpdist.privacy import keys
 
 DATA = Path(os.environ.get("DPDIST_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 
@@ -25,3 +31,48 @@ def shared_data() -> Callable[[str], Path]:
         return file
 
     return path
+
+
+SERVER = Path(__file__).parent / "servers" / "postgres.sh"
+_numbers = count()
+
+
+@pytest.fixture(autouse=True)
+def _own_keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No test sees the key-encryption key of the machine, nor another test's cached keys."""
+    monkeypatch.delenv("DPDIST_KEK", raising=False)
+    monkeypatch.delenv("DPDIST_KEK_FILE", raising=False)
+    keys.forget_keys()
+    yield
+    keys.forget_keys()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[tuple[str, str]]:
+    """(URL, folder) of a PostgreSQL server; skips, or with DPDIST_REQUIRE_SERVERS=1 fails, without its binaries."""
+    started = subprocess.run([SERVER, "start"], capture_output=True, text=True)
+    if started.returncode == 69 and os.environ.get("DPDIST_REQUIRE_SERVERS") != "1":
+        pytest.skip(started.stderr.strip())
+    if started.returncode != 0:
+        pytest.fail(f"PostgreSQL did not start: {started.stderr}")
+    fields = dict(part.split("=", 1) for part in started.stdout.split())
+    yield fields["url"], fields["dir"]
+    subprocess.run([SERVER, "stop", fields["dir"]], check=True)
+
+
+@pytest.fixture
+def postgres_url(postgres_server: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """URL of a new, empty PostgreSQL database; DPDIST_KEK is set."""
+    monkeypatch.setenv("DPDIST_KEK", base64.b64encode(bytes(range(32))).decode())
+    url, name = postgres_server[0], f"ledger_{next(_numbers)}"
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}"'.encode())
+    return url.removesuffix("/postgres") + f"/{name}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """URL of a ledger that is not made yet, on each database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/ledger.db"
+    return str(request.getfixturevalue("postgres_url"))

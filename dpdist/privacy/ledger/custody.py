@@ -34,11 +34,13 @@ def noise(database: Database, attempt: str) -> Noise:
 
 
 def share(database: Database, attempt: str, uri: str) -> keys.KeyRef:
-    """Store the wrapped key of a drawing attempt in a file; erase the file it had elsewhere."""
+    """Store the wrapped key of an open attempt in a file; erase the file it had elsewhere."""
 
     def place(connection: sa.Connection) -> tuple[bytes, str | None]:
         _, charge = lock_charge(connection, attempt)
-        wrapped = _wrapped_key(connection, attempt)
+        if charge["state"] not in tables.OPEN:
+            raise stale(charge)
+        wrapped = bytes(charge["wrapped_key"])
         _set_uri(connection, attempt, uri)  # before the file is written: it is always found again
         return wrapped, charge["key_uri"]
 
@@ -48,7 +50,7 @@ def share(database: Database, attempt: str, uri: str) -> keys.KeyRef:
         keys.erase_key_file(str(before), attempt=attempt)
     ref = keys.write_key_file(uri, attempt=attempt, wrapped=wrapped, kek_file=kek.path)
     charge = database.read(lambda connection: charge_of(connection, attempt))
-    if charge["state"] != tables.DRAWING:  # it ended meanwhile: leave nothing behind
+    if charge["state"] not in tables.OPEN:  # it ended meanwhile: leave nothing behind
         keys.erase_key_file(uri, attempt=attempt)
         raise stale(charge)
     return ref

@@ -267,7 +267,7 @@ class Ledger:
         )
 
     def mark_drawing(self, attempt: Attempt | str) -> Attempt:
-        """Write down that noise is about to be drawn. Keys are handed out only after it.
+        """Write down that noise is about to be drawn; `noise` comes only after it.
 
         Raises
         ------
@@ -327,12 +327,15 @@ class Ledger:
         return custody.noise(self.database, _id(attempt))
 
     def share_key(self, attempt: Attempt | str, uri: str) -> KeyRef:
-        """Store the wrapped key of a drawing attempt at an fsspec address, for its workers; idempotent.
+        """Store the wrapped key of an open attempt at an fsspec address, for its workers; idempotent.
+
+        Before `mark_drawing` the key serves the coins of the split only, which are released in no form: a table that is
+        refused while it is counted costs nothing.
 
         Raises
         ------
-        LedgerError
-            The attempt is not drawing.
+        ReleaseConflict
+            The attempt has ended.
         KeyUnavailable
             The address cannot be written.
         """
