@@ -26,7 +26,8 @@ private value or a private count: those go to the operator's confidential run re
     ├── PublicationError          the release cannot be written or read
     │   ├── OutputExists          the output already holds a release
     │   ├── OutputUnwritable      the output cannot be written
-    │   └── VerificationFailed    the release differs from what its manifest says
+    │   ├── VerificationFailed    the release differs from what its manifest says
+    │   └── RoundFailed           a client's part of a federated round is missing or wrong; nothing is published
     └── ResourceError             the machine or the cluster gave up; the run can be resumed
         ├── ClusterUnreachable    no scheduler at the address, or no worker
         ├── OutOfMemory           a task needs more memory than its worker has
@@ -141,6 +142,10 @@ class OutputUnwritable(PublicationError):
 
 class VerificationFailed(PublicationError):
     """The release differs from what its manifest says."""
+
+
+class RoundFailed(PublicationError):
+    """A client's part of a federated round is missing or wrong; nothing is published."""
 
 
 class ResourceError(DpdistError):

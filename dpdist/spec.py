@@ -179,6 +179,9 @@ class PrivacySpec(_Section):
     check_share: float = Field(
         default=0.02, gt=0, lt=0.5, description="Share of a stage's epsilon and delta spent on its checks."
     )
+    seed_check_epsilon: float = Field(
+        default=0.02, gt=0, le=10, description="Epsilon of each of the two checks on the seeds."
+    )
     deniability: DeniabilitySpec = Field(default_factory=DeniabilitySpec)
     accept_per_record: bool = Field(
         default=False,
@@ -221,7 +224,11 @@ class ModelSpec(_Section):
     structure: Literal["learned", "independent"] = Field(
         default="learned", description="Learn the parents, or release independent marginals (the baseline)."
     )
-    score: Literal["cfs", "mutual-information"] = Field(default="cfs", description="Criterion of the parent search.")
+    score: Literal["cfs", "mutual-information", "total-variation"] = Field(
+        default="cfs",
+        description="Criterion of the parent search: cfs (the published one, from noisy entropies), mutual-information "
+        "(the same entropies, lowest expected error of the two-way marginals) or total-variation (less noise).",
+    )
     max_parent_configurations: int | None = Field(
         default=None,
         ge=1,

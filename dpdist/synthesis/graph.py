@@ -236,24 +236,6 @@ def released_parts(
     return parts
 
 
-def written_parts(
-    parts: Sequence[Delayed], write: Callable[[int, Codes], Any], *, name: str = "write"
-) -> list[Delayed]:
-    """Graphs of what `write` returns for each part of the release.
-
-    Parameters
-    ----------
-    parts : sequence of Delayed of Codes
-        See `released_parts`.
-    write : callable
-        Takes the number of a part, from 0, and its records; runs on the workers, maybe more than once for a part.
-    name : str
-        Stage name.
-    """
-    task = _Tasks(name)
-    return [task("part", write, number, part) for number, part in enumerate(parts)]
-
-
 class _Tasks:
     """Makes tasks named ``<stage>-<what>-<number of the graph>-<number of the task>``."""
 

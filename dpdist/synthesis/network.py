@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import UnreadableFile
+from dpdist.synthesis.thresholds import draw
 
 Codes: TypeAlias = list[NDArray[Any]]
 """One contiguous 1-D array of codes per attribute, schema order, smallest unsigned dtype, equal lengths."""
 
 _FORMAT = "dpdist.network/1"
-_BLOCK = 1 << 14
 _LOG_UNIT = 64 * np.log(2.0)
 
 
@@ -139,27 +139,9 @@ class Network:
         ndarray of unsigned integers, shape (n,)
             The number of thresholds in the row that are at most the word, smallest unsigned dtype.
         """
-        width = self.cardinalities[i] - 1
-        values = np.zeros(len(words), np.min_scalar_type(width))
-        if width == 0:
-            return values
-        flat = self.thresholds[i].reshape(-1)
-        for start in range(0, len(words), _BLOCK):  # blocks stay in the cache
-            word = words[start : start + _BLOCK]
-            row = configuration[start : start + _BLOCK] * width
-            at = row.copy()
-            length = width
-            while length:  # all rows halve together: log2(values) steps
-                half = (length + 1) // 2
-                below = flat[half - 1 :].take(at) <= word
-                at += half * below if half > 1 else below
-                length -= half
-            values[start : start + _BLOCK] = at - row
-        return values
+        return draw(self.thresholds[i], configuration, words)
 
-    def log_probability(
-        self, i: int, configuration: NDArray[np.int64], values: NDArray[Any]
-    ) -> NDArray[np.float64]:
+    def log_probability(self, i: int, configuration: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.float64]:
         """Natural logarithm of the exact probability of values given parent configurations.
 
         Parameters
@@ -186,9 +168,7 @@ class Network:
         places = []
         for parents in self.parents:
             radix = strides([self.bucket_counts[p] for p in parents])
-            places.append(
-                tuple(self.bucket_maps[p].astype(np.int64) * s for p, s in zip(parents, radix, strict=True))
-            )
+            places.append(tuple(self.bucket_maps[p].astype(np.int64) * s for p, s in zip(parents, radix, strict=True)))
         return tuple(places)
 
     @cached_property

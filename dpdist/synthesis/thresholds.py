@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+_BLOCK = 1 << 14
+
 WEIGHT_BITS = 48
 """The integer weights of one distribution sum to at most 2^48, so that 64-bit arithmetic is exact."""
 
@@ -65,3 +67,40 @@ def _integer_weights(table: NDArray[Any]) -> NDArray[np.uint64]:
     scaled = np.rint(np.ldexp(table, bits - exponent))
     result: NDArray[np.uint64] = np.maximum(scaled, table > 0).astype(np.uint64)
     return result
+
+
+def draw(
+    thresholds: NDArray[np.uint64], row: NDArray[np.int64], words: NDArray[np.uint64]
+) -> NDArray[np.unsignedinteger[Any]]:
+    """Values drawn from rows of thresholds.
+
+    Parameters
+    ----------
+    thresholds : ndarray of uint64, shape (rows, values - 1)
+    row : ndarray of int64, shape (n,)
+        The distribution of each draw.
+    words : ndarray of uint64, shape (n,)
+        Uniform words.
+
+    Returns
+    -------
+    ndarray of unsigned integers, shape (n,)
+        The number of thresholds in the row that are at most the word, smallest unsigned dtype.
+    """
+    width = thresholds.shape[1]
+    values = np.zeros(len(words), np.min_scalar_type(width))
+    if width == 0:
+        return values
+    flat = thresholds.reshape(-1)
+    for start in range(0, len(words), _BLOCK):  # blocks stay in the cache
+        word = words[start : start + _BLOCK]
+        first = row[start : start + _BLOCK] * width
+        at = first.copy()
+        length = width
+        while length:  # all draws halve together: log2(values) steps
+            half = (length + 1) // 2
+            below = flat[half - 1 :].take(at) <= word
+            at += half * below if half > 1 else below
+            length -= half
+        values[start : start + _BLOCK] = at - first
+    return values

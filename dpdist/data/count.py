@@ -1,0 +1,274 @@
+"""Counting kernels: all single and pairwise counts in one pass, and counts given a parent configuration.
+
+Pairs are not counted one by one. The attributes are covered by a few *blocks* (subsets whose joint domain stays
+in the cache) so that each pair lies in at least one block; a row then costs one increment per block instead of
+one per pair (11 census attributes: 11 increments instead of 55), and a pair's table is the marginal of its block's.
+All counts are exact int64; adding summaries is associative, so any partitioning of the rows gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.errors import SpecError
+
+Codes = list[np.ndarray]
+"""One contiguous 1-D array of unsigned integers per attribute, in schema order, all of the same length."""
+
+Counts = NDArray[np.int64]
+
+MAX_PAIR_CELLS = 1 << 25
+"""Largest total number of cells of all single and pairwise tables (256 MiB of int64)."""
+
+BLOCK_CELLS = 1 << 15
+"""Largest joint domain of a block, in cells, unless a single pair exceeds it (256 KiB of int64)."""
+
+CHUNK_ROWS = 1 << 16
+"""Rows packed at a time, so that the packed indexes stay in the cache."""
+
+
+def pair_cells(cardinalities: Sequence[int]) -> int:
+    """Number of cells of all single and all pairwise tables over the attributes.
+
+    Raises
+    ------
+    SpecError
+        The tables would not fit in a worker's memory (more than `MAX_PAIR_CELLS` cells).
+    """
+    total = sum(cardinalities)
+    cells = total + (total * total - sum(c * c for c in cardinalities)) // 2
+    if cells > MAX_PAIR_CELLS:
+        largest = sorted(cardinalities, reverse=True)[:2]
+        raise SpecError(
+            f"all pairwise counts over these domains need {cells:,} cells, more than the limit of {MAX_PAIR_CELLS:,} "
+            f"(the two largest domains have {' and '.join(f'{c:,}' for c in largest)} values): declare `bins` for "
+            "large integer attributes or merge rare values"
+        )
+    return cells
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PairCounts:
+    """All single and pairwise counts of a set of records.
+
+    Parameters
+    ----------
+    cardinalities : tuple of int
+        Number of codes of each attribute.
+    cells : ndarray of int64, shape (pair_cells(cardinalities),)
+        The single tables in order, then the tables of the pairs (0, 1), (0, 2), ..., (1, 2), ... in C order.
+
+    Notes
+    -----
+    The counts are confidential; ``repr`` hides them. ``a + b`` is the counts of the disjoint union.
+    """
+
+    cardinalities: tuple[int, ...]
+    cells: Counts
+
+    def __repr__(self) -> str:
+        return f"PairCounts(cardinalities={self.cardinalities}, <counts hidden>)"
+
+    def __add__(self, other: PairCounts) -> PairCounts:
+        if self.cardinalities != other.cardinalities:
+            raise ValueError("counts over different domains cannot be added")
+        return PairCounts(self.cardinalities, self.cells + other.cells)
+
+    @property
+    def total(self) -> int:
+        """Number of records counted."""
+        return int(self.single(0).sum())
+
+    def single(self, i: int) -> Counts:
+        """Counts of attribute `i`, shape (cardinalities[i],)."""
+        start, stop = _layout(self.cardinalities)[(i,)]
+        return self.cells[start:stop]
+
+    def pair(self, i: int, j: int) -> Counts:
+        """Joint counts of two different attributes, shape (cardinalities[i], cardinalities[j])."""
+        if i > j:
+            return self.pair(j, i).T
+        start, stop = _layout(self.cardinalities)[i, j]
+        return self.cells[start:stop].reshape(self.cardinalities[i], self.cardinalities[j])
+
+
+def pair_counts(codes: Codes, cardinalities: Sequence[int]) -> PairCounts:
+    """Count all single values and all pairs of values.
+
+    Parameters
+    ----------
+    codes : list of ndarray of unsigned int, shape (rows,)
+        One array per attribute; each code is below the attribute's cardinality.
+    cardinalities : sequence of int
+        Number of codes of each attribute.
+
+    Raises
+    ------
+    SpecError
+        Too many cells; see `pair_cells`.
+    """
+    return counts_of_blocks(block_counts(codes, tuple(cardinalities)), tuple(cardinalities))
+
+
+def block_counts(codes: Codes, cardinalities: tuple[int, ...]) -> Counts:
+    """Count the joint tables of the covering blocks, one after another in one int64 vector."""
+    blocks = covering_blocks(cardinalities)
+    tables = [np.zeros(prod(cardinalities[i] for i in block), np.int64) for block in blocks]
+    rows = len(codes[0])
+    for start in range(0, rows, CHUNK_ROWS):
+        chunk = [column[start : start + CHUNK_ROWS] for column in codes]
+        for block, table in zip(blocks, tables, strict=True):
+            np.add.at(table, _pack(chunk, block, cardinalities), 1)
+    return np.concatenate(tables)
+
+
+def counts_of_blocks(blocks: Counts, cardinalities: tuple[int, ...]) -> PairCounts:
+    """Marginalise the tables of `block_counts` to all single and pairwise tables (a linear map)."""
+    layout = _layout(cardinalities)
+    cells = np.empty(pair_cells(cardinalities), np.int64)
+    done: set[tuple[int, ...]] = set()
+    start = 0
+    for block in covering_blocks(cardinalities):
+        shape = tuple(cardinalities[i] for i in block)
+        table = blocks[start : start + prod(shape)].reshape(shape)
+        start += prod(shape)
+        for size in (1, 2):
+            for axes in combinations(range(len(block)), size):
+                key = tuple(block[axis] for axis in axes)
+                if key not in done:
+                    done.add(key)
+                    others = tuple(axis for axis in range(len(block)) if axis not in axes)
+                    begin, end = layout[key]
+                    cells[begin:end] = table.sum(axis=others).ravel()
+    return PairCounts(cardinalities, cells)
+
+
+@lru_cache(maxsize=64)
+def covering_blocks(cardinalities: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Cover all pairs of attributes by few blocks of at most `BLOCK_CELLS` cells each (one pair may exceed that).
+
+    Greedy and deterministic: start from the uncovered pair with the most cells, then add the attribute that covers
+    the most further pairs while the block stays within the limit.
+    """
+    pair_cells(cardinalities)
+    m = len(cardinalities)
+    if m == 1:
+        return ((0,),)
+    open_pairs = set(combinations(range(m), 2))
+    by_size = sorted(open_pairs, key=lambda pair: (-cardinalities[pair[0]] * cardinalities[pair[1]], pair))
+    blocks = []
+    while open_pairs:
+        block = list(next(pair for pair in by_size if pair in open_pairs))
+        while True:
+            room = BLOCK_CELLS // prod(cardinalities[i] for i in block)
+            gains = {
+                i: sum((min(i, j), max(i, j)) in open_pairs for j in block)
+                for i in range(m)
+                if i not in block and cardinalities[i] <= room
+            }
+            best = max(gains, key=lambda i: (gains[i], cardinalities[i], -i), default=-1)
+            if best < 0 or gains[best] == 0:
+                break
+            block.append(best)
+        block.sort()
+        open_pairs -= set(combinations(block, 2))
+        blocks.append(tuple(block))
+    return tuple(blocks)
+
+
+def configuration_index(columns: Sequence[np.ndarray], sizes: Sequence[int]) -> NDArray[np.int64]:
+    """Mixed-radix index of the rows of several columns, the first column most significant; int64, shape (rows,)."""
+    return _pack(columns, range(len(columns)), sizes)
+
+
+def table_counts(
+    values: np.ndarray, configuration: NDArray[np.int64], *, cardinality: int, configurations: int
+) -> Counts:
+    """Count one attribute given a configuration index.
+
+    Parameters
+    ----------
+    values : ndarray of unsigned int, shape (rows,)
+        Codes of the attribute, below `cardinality`.
+    configuration : ndarray of int64, shape (rows,)
+        Index of the parents' configuration, below `configurations`.
+
+    Returns
+    -------
+    ndarray of int64, shape (configurations, cardinality)
+    """
+    counts = np.zeros(configurations * cardinality, np.int64)
+    index = configuration.astype(np.int64) * cardinality
+    index += values
+    np.add.at(counts, index, 1)
+    return counts.reshape(configurations, cardinality)
+
+
+def contingency(
+    codes: Codes,
+    attributes: Sequence[int],
+    sizes: Sequence[int],
+    *,
+    maps: Sequence[np.ndarray | None] | None = None,
+) -> Counts:
+    """Joint counts of any set of attributes, each optionally mapped onto its buckets first.
+
+    Parameters
+    ----------
+    codes : list of ndarray of unsigned int, shape (rows,)
+    attributes : sequence of int
+        The axes of the table, as indexes into `codes`.
+    sizes : sequence of int
+        Number of codes (or of buckets, where mapped) of each axis.
+    maps : sequence of (ndarray of int, shape (cardinality,), or None), optional
+        For each axis the bucket of each code.
+
+    Returns
+    -------
+    ndarray of int64, shape sizes
+    """
+    columns = [
+        codes[i] if bucket_map is None else bucket_map.take(codes[i])
+        for i, bucket_map in zip(attributes, maps or [None] * len(attributes), strict=True)
+    ]
+    counts = np.zeros(prod(sizes), np.int64)
+    np.add.at(counts, configuration_index(columns, sizes), 1)
+    return counts.reshape(tuple(sizes))
+
+
+def coarsen(counts: Counts, bucket_map: np.ndarray, *, buckets: int, axis: int) -> Counts:
+    """Sum a table's cells onto the buckets of one of its axes."""
+    shape = list(counts.shape)
+    shape[axis] = buckets
+    out = np.zeros(shape, counts.dtype)
+    np.add.at(np.moveaxis(out, axis, 0), bucket_map, np.moveaxis(counts, axis, 0))
+    return out
+
+
+def _pack(columns: Sequence[np.ndarray], which: Sequence[int], sizes: Sequence[int]) -> NDArray[np.int64]:
+    """Mixed-radix index of some columns in Horner's scheme, in 32 bits where the domain allows."""
+    word = np.dtype(np.uint32 if prod(sizes[i] for i in which) <= 1 << 32 else np.int64)
+    index = columns[which[0]].astype(word)
+    for i in which[1:]:
+        np.multiply(index, word.type(sizes[i]), out=index)
+        np.add(index, columns[i], out=index, casting="unsafe")
+    return index.astype(np.int64, copy=False)
+
+
+@lru_cache(maxsize=64)
+def _layout(cardinalities: tuple[int, ...]) -> dict[tuple[int, ...], tuple[int, int]]:
+    """Where each single and each pair table stands in `PairCounts.cells`."""
+    where, start = {}, 0
+    m = range(len(cardinalities))
+    for key in [*((i,) for i in m), *combinations(m, 2)]:
+        stop = start + prod(cardinalities[i] for i in key)
+        where[key] = (start, stop)
+        start = stop
+    return where

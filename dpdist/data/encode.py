@@ -1,0 +1,240 @@
+"""Arrow columns to integer codes, by the declared schema and its policies.
+
+Each value falls into one *class*: its code, or one of five kinds of trouble. Classes come from lookup tables: one
+per distinct integer for 8- and 16-bit columns and for narrow domains, one per dictionary entry for texts (only the
+dictionary is seen by Python), a binary search for wide binned domains. The policy is a second lookup table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dpdist.data.count import Codes
+from dpdist.data.integers import LIMIT, IntegerDomain, parse_integer
+from dpdist.data.report import ABOVE, BELOW, MISSING, MISTYPED, OUTSIDE, TROUBLES, UNKNOWN, RowReport
+from dpdist.errors import ColumnMismatch
+from dpdist.schema import Attribute, Category, Schema
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EncodedRows:
+    """Codes of a run of rows.
+
+    Parameters
+    ----------
+    codes : list of ndarray of unsigned int, shape (rows,)
+        Codes in schema order; 0 where a row is refused or not kept.
+    keep : ndarray of bool, shape (rows,), or None
+        Rows to keep; None for all.
+    report : RowReport
+        What the policies met.
+    """
+
+    codes: Codes
+    keep: NDArray[np.bool_] | None
+    report: RowReport
+
+
+class TableEncoder:
+    """Encodes record batches by a schema.
+
+    Parameters
+    ----------
+    schema : Schema
+    strip : bool
+        Whether blanks around texts are removed.
+    empty_is_missing : bool
+        Whether an empty text is a missing value (as in CSV).
+    """
+
+    def __init__(self, schema: Schema, *, strip: bool = False, empty_is_missing: bool = False) -> None:
+        self._schema = schema
+        self._columns = [ColumnEncoder(a, strip=strip, empty_is_missing=empty_is_missing) for a in schema.attributes]
+
+    def encode(self, batch: pa.RecordBatch) -> EncodedRows:
+        """Encode a batch that has (at least) the schema's columns, by name.
+
+        Raises
+        ------
+        ColumnMismatch
+            A column's type cannot hold the attribute.
+        """
+        codes: Codes = []
+        keep: NDArray[np.bool_] | None = None
+        counts = np.zeros((len(self._columns), TROUBLES), np.int64)
+        for i, (attribute, encoder) in enumerate(zip(self._schema.attributes, self._columns, strict=True)):
+            column, dropped, counts[i] = encoder.encode(batch.column(attribute.name))
+            codes.append(column)
+            if dropped is not None:
+                keep = ~dropped if keep is None else keep & ~dropped
+        kept = batch.num_rows if keep is None else int(np.count_nonzero(keep))
+        return EncodedRows(codes, keep, RowReport(batch.num_rows, kept, counts))
+
+
+class ColumnEncoder:
+    """Encodes arrays of one attribute; see `TableEncoder` for the parameters."""
+
+    def __init__(self, attribute: Attribute, *, strip: bool = False, empty_is_missing: bool = False) -> None:
+        self._attribute = attribute
+        self._strip = strip
+        self._size = attribute.cardinality
+        self._dtype = np.min_scalar_type(self._size + TROUBLES - 1)
+        self._integers = IntegerDomain.of(attribute, self._dtype)
+        self._lenient = attribute.kind == "integer" or isinstance((attribute.values or ("",))[0], int)
+        self._not_whole = self._size + (MISTYPED if attribute.kind == "integer" else UNKNOWN)
+        self._known_texts = _known_texts(attribute, empty_is_missing=empty_is_missing, strip=strip)
+        self._policy, self._drops = _policy_tables(attribute, self._integers)
+
+    def encode(self, array: pa.Array) -> tuple[np.ndarray, NDArray[np.bool_] | None, NDArray[np.int64]]:
+        """Encode an array.
+
+        Returns
+        -------
+        codes : ndarray of unsigned int, shape (rows,), dtype of the attribute
+        dropped : ndarray of bool, shape (rows,), or None
+            Rows that a policy drops.
+        counts : ndarray of int64, shape (5,)
+            A row of `RowReport.counts`.
+
+        Raises
+        ------
+        ColumnMismatch
+            The array's type cannot hold the attribute.
+        """
+        classes = self._classes(array)
+        counts = np.zeros(TROUBLES, np.int64)
+        dropped = None
+        if classes.size and classes.max() >= self._size:
+            counts += [np.count_nonzero(classes == self._size + trouble) for trouble in range(TROUBLES)]
+            if (self._drops[self._size :] & (counts > 0)).any():
+                dropped = self._drops.take(classes)
+            classes = self._policy.take(classes)
+        return classes.astype(self._attribute.dtype, copy=False), dropped, counts
+
+    def _classes(self, array: pa.Array) -> np.ndarray:
+        """The class of each value: its code, or ``cardinality + trouble``."""
+        kind = array.type
+        if pa.types.is_dictionary(kind):
+            return self._by_table(self._classes_of_dictionary(array.dictionary), array.indices)
+        if pa.types.is_null(kind):
+            return np.full(len(array), self._size + MISSING, self._dtype)
+        if pa.types.is_boolean(kind):
+            names = ["0", "1"] if self._integers is not None else ["false", "true"]
+            return self._by_table(self._classes_of_texts(names), array.cast(pa.int8()))
+        if is_text(kind):
+            return self._classes(array.cast(pa.large_string()).dictionary_encode())
+        if self._integers is not None and pa.types.is_integer(kind):
+            classes = self._integers.classes(_filled(array).to_numpy())
+        elif self._integers is not None and pa.types.is_floating(kind):
+            classes = self._classes_of_floats(self._integers, _filled(array.cast(pa.float64())).to_numpy())
+        elif pa.types.is_integer(kind) or (self._integers is not None and pa.types.is_decimal(kind)):
+            return self._classes(array.cast(pa.string()))
+        else:
+            check_type(self._attribute, kind)
+            raise TypeError(f"unexpected Arrow type {kind}")
+        if array.null_count:
+            classes[array.is_null().to_numpy(zero_copy_only=False)] = self._size + MISSING
+        return classes
+
+    def _by_table(self, table: np.ndarray, indices: pa.Array) -> np.ndarray:
+        """Look up classes by index, null standing for missing."""
+        if indices.null_count:
+            indices = indices.cast(pa.int64()).fill_null(len(table))
+            table = np.append(table, self._dtype.type(self._size + MISSING))
+        classes: np.ndarray = table.take(indices.to_numpy())
+        return classes
+
+    def _classes_of_dictionary(self, values: pa.Array) -> np.ndarray:
+        if is_text(values.type):
+            return self._classes_of_texts(values.to_pylist())
+        return self._classes(values)
+
+    def _classes_of_texts(self, texts: Sequence[str | None]) -> np.ndarray:
+        classes = np.full(len(texts), self._not_whole, self._dtype)
+        numbers: dict[int, int] = {}
+        for i, text in enumerate(texts):
+            key = text.strip() if self._strip and text is not None else text
+            known = self._size + MISSING if key is None else self._known_texts.get(key)
+            if known is not None:
+                classes[i] = known
+            elif (number := parse_integer(key or "")) is not None and (self._lenient or str(number) == key):
+                numbers[i] = max(-LIMIT - 1, min(number, LIMIT + 1))
+        if numbers and self._integers is not None:
+            where, values = np.fromiter(numbers, np.intp), np.fromiter(numbers.values(), np.int64)
+            classes[where] = self._integers.classes(values)
+        return classes
+
+    def _classes_of_floats(self, integers: IntegerDomain, values: NDArray[np.float64]) -> np.ndarray:
+        whole = values == np.trunc(values)
+        within = np.clip(np.where(whole, values, 0.0), -2.0 * LIMIT, LIMIT + 1024.0)  # both ends outside every domain
+        classes = integers.classes(within.astype(np.int64))
+        if not whole.all():
+            classes[~whole] = self._not_whole
+            classes[np.isnan(values)] = self._size + MISSING
+        return classes
+
+
+def check_type(attribute: Attribute, kind: pa.DataType) -> None:
+    """Refuse an Arrow type that cannot hold an attribute.
+
+    Raises
+    ------
+    ColumnMismatch
+        The type is not among text, integer, boolean and, for attributes whose values are integers, decimal or float.
+    """
+    found = kind
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    numeric = pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    if is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
+        return
+    if not (numeric and IntegerDomain.of(attribute, np.dtype(np.uint32)) is not None):
+        raise ColumnMismatch(
+            f"column {attribute.name!r} has the type {found}, which cannot hold a {attribute.kind} attribute: "
+            "convert it, or correct the schema"
+        )
+
+
+def _known_texts(attribute: Attribute, *, empty_is_missing: bool, strip: bool) -> Mapping[str, int]:
+    """Classes of declared texts: the values, over their aliases, over what means missing."""
+    missing = attribute.cardinality + MISSING
+    values = {str(value): code for code, value in enumerate(attribute.values or ())}
+    texts = dict.fromkeys(attribute.missing_values, missing)
+    if empty_is_missing:
+        texts[""] = missing
+    texts |= {alias: values[str(value)] for alias, value in attribute.aliases.items()} | values
+    return {text.strip(): known for text, known in texts.items()} if strip else texts
+
+
+def _policy_tables(attribute: Attribute, integers: IntegerDomain | None) -> tuple[np.ndarray, NDArray[np.bool_]]:
+    """For each class the code it becomes, and whether its row is dropped."""
+    size = attribute.cardinality
+    codes = np.append(np.arange(size), np.zeros(TROUBLES, np.int64))
+    drops = np.zeros(size + TROUBLES, bool)
+    if attribute.missing_code is not None:
+        codes[size + MISSING] = attribute.missing_code
+    drops[size + MISSING] = attribute.missing == "drop"
+    outside = [size + trouble for trouble in OUTSIDE]
+    drops[outside] = attribute.out_of_domain == "drop"
+    if isinstance(attribute.out_of_domain, Category):
+        labels = [*map(str, attribute.values or ())]
+        if isinstance(attribute.missing, Category):
+            labels.append(attribute.missing.category)
+        codes[outside] = size - len(labels) + labels.index(attribute.out_of_domain.category)
+    elif attribute.out_of_domain == "clip" and integers is not None:
+        codes[size + BELOW], codes[size + ABOVE] = integers.codes[0], integers.codes[-1]
+    return codes.astype(attribute.dtype), drops
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether an Arrow type is a text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _filled(array: pa.Array) -> pa.Array:
+    return array.fill_null(0) if array.null_count else array

@@ -1,0 +1,147 @@
+"""The files of a table: their columns and their extent, from footers and headers; no record is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import pyarrow.parquet as pq
+
+from dpdist.data.encode import check_type, is_text
+from dpdist.data.lines import first_record
+from dpdist.data.source import FoundFile, TableSource
+from dpdist.data.storage import compression_of, is_local, open_file, storage_errors, unless_damaged
+from dpdist.errors import ColumnMismatch, EmptyTable
+from dpdist.schema import Schema
+
+_HEAD_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A file of a table.
+
+    Parameters
+    ----------
+    found : FoundFile
+        Path, size and stamp.
+    columns : tuple of str
+        Column names in the order of the file.
+    boundaries : tuple of int
+        Parquet: first row of each row group, then the number of rows. CSV: first byte of the records and end of
+        the file (compressed: start of the records plus the compressed size, a measure of its length only).
+    compression : str or None
+        Compression of a CSV file, which then cannot be cut.
+    texts : tuple of str
+        Parquet: columns of texts, read as dictionaries.
+    group_bytes : int
+        Parquet: compressed size of the largest row group.
+    """
+
+    found: FoundFile
+    columns: tuple[str, ...]
+    boundaries: tuple[int, ...] = field(repr=False)
+    compression: str | None = None
+    texts: tuple[str, ...] = ()
+    group_bytes: int = 0
+
+    @property
+    def length(self) -> int:
+        """Extent in rows (Parquet) or bytes (CSV)."""
+        return self.boundaries[-1] - self.boundaries[0]
+
+
+def inspect_parquet(found: FoundFile, source: TableSource, schema: Schema) -> TableFile:
+    """Read the footer of a Parquet file and check its columns and their types."""
+    if not found.size:
+        raise EmptyTable(f"{found.path} is empty (0 bytes): write or copy it again")
+    with storage_errors(found.path), open_parquet(found, source) as file:
+        types = file.schema_arrow
+        groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    group_bytes = max((sum(g.column(i).total_compressed_size for i in range(g.num_columns)) for g in groups), default=0)
+    _check_columns(found.path, types.names, source, schema)
+    for attribute in schema.attributes:
+        try:
+            check_type(attribute, types.field(attribute.name).type)
+        except ColumnMismatch as error:
+            raise ColumnMismatch(f"{found.path}: {error}") from None
+    boundaries = (0, *accumulate(group.num_rows for group in groups))
+    texts = tuple(field.name for field in types if field.name in schema.names and is_text(field.type))
+    return TableFile(found, tuple(types.names), boundaries, texts=texts, group_bytes=group_bytes)
+
+
+def open_parquet(found: FoundFile, source: TableSource, **options: object) -> pq.ParquetFile:
+    """Open a Parquet file, reading its footer.
+
+    Raises
+    ------
+    UnreadableFile
+        The file is truncated, damaged or not Parquet.
+    """
+    file = found.path if is_local(found.path) else open_file(found.path, source.storage_options)
+
+    def message() -> str:
+        with open_file(found.path, source.storage_options) as raw:
+            is_parquet = raw.read(4) == b"PAR1"
+        if is_parquet:
+            return f"{found.path} is a truncated or damaged Parquet file: write or copy it again"
+        return f"{found.path} is not a Parquet file: check data.path and data.format"
+
+    return unless_damaged(lambda: pq.ParquetFile(file, **options), message)
+
+
+def inspect_csv(found: FoundFile, source: TableSource, schema: Schema) -> TableFile:
+    """Read the header of a CSV file and check its columns."""
+    options, compression = source.csv, compression_of(found.path)
+    with storage_errors(found.path):
+        head = _read_head(found, source, compression)
+    names, start = first_record(
+        head,
+        whole=len(head) < _HEAD_BYTES,
+        path=found.path,
+        delimiter=options.delimiter,
+        header=options.header,
+        comment=options.comment,
+        skip_rows=options.skip_rows,
+        strip=options.strip,
+    )
+    columns = options.columns if options.columns is not None else names or ()
+    if head:  # a file of no bytes is a part without rows
+        if names is not None and len(names) != len(columns):
+            raise ColumnMismatch(f"{found.path}: the header has {len(names)} columns, csv.columns has {len(columns)}")
+        _check_columns(found.path, columns, source, schema)
+    stop = found.size if compression is None else start + found.size * (len(head) > start)
+    return TableFile(found, tuple(columns), (min(start, stop), stop), compression)
+
+
+def _read_head(found: FoundFile, source: TableSource, compression: str | None) -> bytes:
+    """The first bytes of a CSV file."""
+    with open_file(found.path, source.storage_options, compression=compression) as file:
+        message = f"{found.path} is not a valid {compression or 'CSV'} file: write or copy it again"
+        return unless_damaged(lambda: file.read(_HEAD_BYTES), message)
+
+
+def _check_columns(path: str, columns: Sequence[str], source: TableSource, schema: Schema) -> None:
+    for name in schema.names:
+        if columns.count(name) != 1:
+            problem = "appears more than once" if name in columns else "is missing"
+            raise ColumnMismatch(f"{path}: the column {name!r} {problem}; the file has {_listed(columns)}")
+    extra = [name for name in columns if name not in schema.names]
+    if extra and source.extra_columns == "refuse":
+        raise ColumnMismatch(
+            f"{path}: the schema does not name {_listed(extra)}: describe each column, "
+            "or set data.extra_columns to ignore"
+        )
+
+
+def line_bytes(file: TableFile, source: TableSource) -> int:
+    """Length of a record of a CSV file, estimated from the first ones."""
+    with storage_errors(file.found.path):
+        head = _read_head(file.found, source, file.compression)[file.boundaries[0] :]
+    return max(1, round(len(head) / max(1, head.count(b"\n"))))
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:12]))
+    return f"the column{'s' if len(names) > 1 else ''} {shown}" + (", ..." if len(names) > 12 else "")

@@ -1,0 +1,167 @@
+"""One pass over a table as a Dask graph: an operator on each partition, then a tree of sums.
+
+An `Operator` is a record of pure functions. A pass in this process (`dpdist.data.passes.run_pass`) is the meaning;
+the
+graph computes the same bits for any number of partitions, any batch size and any scheduler, because the split
+addresses records by file and row, and the combination is exact, associative and applied in the order of the rows.
+
+Two strategies. `table_pass` reads the files each time and holds one batch per task: use it when the table exceeds
+the workers' memory or is read once. `encoded_partitions` reads once and keeps codes in worker memory (one byte or
+so per value); `reduce_partitions` then makes each later pass at memory speed. Building a graph computes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import uuid4
+
+from dask import delayed
+from dask.delayed import Delayed
+
+from dpdist.data.operators import Operator
+from dpdist.data.passes import combine, encode_partition, finish, pass_encoded, pass_partition, select_label
+from dpdist.data.read import BATCH_ROWS, count_records
+from dpdist.data.split import Split
+from dpdist.data.table import Table
+
+
+def locate(table: Table, *, name: str = "locate") -> Delayed:
+    """Graph of a `Table` whose row numbers are known (CSV: a scan of the files; Parquet: the table as it is).
+
+    The task raises `EmptyTable` when there is no record, and `UnreadableFile` where files cannot be cut.
+    """
+    task = _Namer(name)
+    shared = task.constant(table)
+    if table.is_located:
+        return shared
+    counts = [task("scan", count_records, shared, i) for i in range(len(table.partitions))]
+    return task("table", Table.located, shared, counts)
+
+
+def table_pass(
+    table: Table,
+    operator: Operator,
+    *,
+    name: str,
+    split: Split | None = None,
+    label: int | None = None,
+    batch_rows: int = BATCH_ROWS,
+) -> Delayed:
+    """Graph of one pass over the files: read, encode, split, select, summarise.
+
+    Parameters
+    ----------
+    table : Table
+        Located (see `locate`).
+    operator : Operator
+        What to compute; see `together` for several.
+    name : str
+        Stage name, the beginning of every task's name.
+    split : Split, optional
+        The split of the records.
+    label : int, optional
+        The part of the split to use; None for all records.
+    batch_rows : int
+        Rows read at a time.
+
+    Returns
+    -------
+    Delayed of (summary, RowReport)
+        The report covers all rows, whatever the label. Pass it to `dpdist.data.report.check` before the summary is
+        used: values under the policy ``refuse`` are counted as if they were the first of the domain.
+    """
+    _check(table, split, label)
+    task = _Namer(name)
+    shared = task.constant(table)
+    parts = [
+        task(operator.name, pass_partition, shared, i, operator, split, label, batch_rows)
+        for i in range(len(table.partitions))
+    ]
+    return _tree(task, operator, parts)
+
+
+def encoded_partitions(
+    table: Table,
+    *,
+    name: str,
+    split: Split | None = None,
+    label: int | None = None,
+    batch_rows: int = BATCH_ROWS,
+) -> list[Delayed]:
+    """Graphs of the encoded records of each partition, to be persisted in worker memory.
+
+    Parameters
+    ----------
+    table, name, split, batch_rows
+        As for `table_pass`.
+    label : int, optional
+        Keep only this part of the split; None keeps all records, with their labels.
+
+    Returns
+    -------
+    list of Delayed of EncodedPartition
+    """
+    _check(table, split, label)
+    task = _Namer(name)
+    shared = task.constant(table)
+    return [task("encode", encode_partition, shared, i, split, label, batch_rows) for i in range(len(table.partitions))]
+
+
+def partition_codes(parts: Sequence[Delayed], *, name: str, label: int | None = None) -> list[Delayed]:
+    """Graphs of the `Codes` of one part of the split in each encoded partition."""
+    task = _Namer(name)
+    return [task("select", select_label, part, label) for part in parts]
+
+
+def reduce_partitions(
+    parts: Sequence[Delayed],
+    operator: Operator,
+    *,
+    name: str,
+    label: int | None = None,
+    batch_rows: int = BATCH_ROWS,
+) -> Delayed:
+    """Graph of one pass over encoded partitions; the same bits as `table_pass`."""
+    task = _Namer(name)
+    return _tree(
+        task,
+        operator,
+        [task(operator.name, pass_encoded, part, operator, label, batch_rows) for part in parts],
+    )
+
+
+class _Namer:
+    """Makes tasks named ``<stage>-<what>-<number of the graph>-<number of the task>``."""
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+        self._graph = uuid4().hex[:8]  # two graphs never share a task, even on one scheduler
+        self._count = 0
+
+    def _name(self, what: str) -> str:
+        self._count += 1
+        return f"{self._stage}-{what}-{self._graph}-{self._count - 1}"
+
+    def constant(self, value: Any) -> Delayed:
+        """A value that is sent once and shared by tasks."""
+        return delayed(value, name=self._name("plan"), traverse=False)
+
+    def __call__(self, what: str, function: Callable[..., Any], *args: Any) -> Delayed:
+        return delayed(function, pure=False, traverse=False)(*args, dask_key_name=self._name(what))
+
+
+def _tree(task: _Namer, operator: Operator, parts: list[Delayed]) -> Delayed:
+    while len(parts) > 1:
+        parts = [
+            task("sum", combine, operator, parts[i : i + operator.fan_in])
+            for i in range(0, len(parts), operator.fan_in)
+        ]
+    return task("finish", finish, operator, parts[0])
+
+
+def _check(table: Table, split: Split | None, label: int | None) -> None:
+    if not table.is_located:
+        raise ValueError("the rows of a CSV table are located first: see locate")
+    if label is not None and (split is None or not 0 <= label < len(split.shares)):
+        raise ValueError("a label is the number of a part of the split")

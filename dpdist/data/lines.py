@@ -1,0 +1,182 @@
+"""CSV as bytes: where records start, so that a file can be cut into byte ranges without reading it first.
+
+A range owns the lines that *start* in it. A record is a line that is neither blank nor a comment; records are
+numbered from 0 in each file, and this number (not a byte offset, not a partition) is a record's address.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from dpdist.errors import ColumnMismatch, UnreadableFile
+
+MAX_LINE_BYTES = 1 << 26
+"""Longest line accepted; beyond it the file has no line breaks that can be used."""
+
+_BOM = b"\xef\xbb\xbf"
+
+
+def first_record(
+    head: bytes,
+    *,
+    whole: bool,
+    path: str,
+    delimiter: str,
+    header: bool,
+    comment: str | None,
+    skip_rows: int,
+    strip: bool,
+) -> tuple[tuple[str, ...] | None, int]:
+    """Find the column names and the first byte after them.
+
+    Parameters
+    ----------
+    head : bytes
+        The beginning of the file.
+    whole : bool
+        Whether `head` is all of it.
+
+    Returns
+    -------
+    names : tuple of str or None
+        None without a header line, empty if the file ends before it.
+    offset : int
+        Where the records start.
+
+    Raises
+    ------
+    UnreadableFile
+        The beginning is not UTF-8 text or holds no complete header line.
+    ColumnMismatch
+        Two columns have the same name.
+    """
+    position = len(_BOM) if head.startswith(_BOM) else 0
+
+    def next_line() -> bytes | None:
+        nonlocal position
+        if position >= len(head) and whole:
+            return None
+        end = head.find(b"\n", position)
+        if end < 0 and not whole:
+            raise UnreadableFile(f"{path} is not a CSV file: its first {len(head) >> 10} KiB hold no complete header")
+        line = head[position:] if end < 0 else head[position : end + 1]
+        position += len(line)
+        return line
+
+    for _ in range(skip_rows):
+        next_line()
+    if not header:
+        return None, position
+    mark = comment.encode() if comment else None
+    while (line := next_line()) is not None:
+        text = line.rstrip(b"\r\n")
+        if text and not (mark and text.startswith(mark)):
+            break
+    else:
+        return (), position
+    try:
+        names = next(csv.reader([text.decode("utf-8")], delimiter=delimiter))
+    except (UnicodeDecodeError, csv.Error):
+        names = []
+    if not names or b"\0" in text or text.count(b'"') % 2:
+        raise UnreadableFile(f"the header of {path} is not a line of UTF-8 text with column names")
+    names = [name.strip() for name in names] if strip else names
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ColumnMismatch(f"{path}: the column {twice[0]!r} appears more than once in the header")
+    return tuple(names), position
+
+
+def lines_of_range(
+    read: Callable[[int], bytes], *, start: int, stop: int | None, aligned: bool, block_bytes: int, path: str
+) -> Iterator[bytes]:
+    """Yield the lines that start in ``[start, stop)`` as blocks of whole lines, each ending in a line feed.
+
+    Parameters
+    ----------
+    read : callable
+        Returns up to so many of the next bytes of the file, ``b""`` at its end. It is positioned at `start` if
+        `aligned`, else at ``start - 1``.
+    stop : int or None
+        End of the range; None for the end of the file.
+    aligned : bool
+        Whether a line starts at `start` exactly.
+    block_bytes : int
+        Bytes to read at a time.
+
+    Raises
+    ------
+    UnreadableFile
+        A line is longer than `MAX_LINE_BYTES`.
+    """
+    position = start if aligned else start - 1
+    inside = aligned
+    rest = b""
+    while stop is None or position < stop:
+        data = read(block_bytes if stop is None else min(block_bytes, stop - position))
+        if not data:
+            if rest:
+                yield rest + b"\n"
+            return
+        position += len(data)
+        if not inside:
+            cut = data.find(b"\n") + 1
+            if cut == 0:
+                continue
+            inside, data = True, data[cut:]
+        cut = data.rfind(b"\n") + 1
+        if cut:
+            yield rest + data[:cut]
+            rest = data[cut:]
+        else:
+            rest += data
+            _bounded(rest, path)
+    while rest:  # the last line of the range ends beyond it
+        data = read(min(block_bytes, 1 << 16))
+        cut = data.find(b"\n") + 1
+        rest += data[:cut] if cut else data
+        _bounded(rest, path)
+        if cut or not data:
+            yield rest if cut else rest + b"\n"
+            return
+
+
+def records_of_lines(lines: bytes, *, comment: str | None, path: str) -> bytes:
+    """Remove blank and comment lines, and refuse what cannot be cut at line feeds.
+
+    Raises
+    ------
+    UnreadableFile
+        A quoted field spans lines (or a quote is not closed), or line breaks are not LF or CR LF.
+    """
+    mark = comment.encode() if comment else None
+    special = lines.startswith(b"\n") or b"\n\n" in lines
+    if b"\r" in lines:
+        if lines.count(b"\r") != lines.count(b"\r\n"):
+            raise UnreadableFile(
+                f"{path} has carriage returns that do not end a line: rewrite it with LF or CR LF line breaks"
+            )
+        special = special or lines.startswith(b"\r") or b"\n\r" in lines
+    if mark:
+        special = special or lines.startswith(mark) or b"\n" + mark in lines
+    if special:
+        pattern = rb"^(?:%b[^\n]*|\r?)\n" % re.escape(mark) if mark else rb"^\r?\n"
+        lines = re.sub(pattern, b"", lines, flags=re.MULTILINE)
+    if b'"' in lines:
+        text = np.frombuffer(lines, np.uint8)
+        quotes_so_far = np.searchsorted(np.flatnonzero(text == ord('"')), np.flatnonzero(text == ord("\n")))
+        if np.any(quotes_so_far % 2):
+            raise UnreadableFile(
+                f"{path}: a quoted field spans several lines or a quote is not closed; a table is cut at line breaks, "
+                "so write the file without line breaks inside fields, or as Parquet"
+            )
+    return lines
+
+
+def _bounded(rest: bytes, path: str) -> None:
+    if len(rest) > MAX_LINE_BYTES:
+        raise UnreadableFile(f"{path} has a line longer than {MAX_LINE_BYTES >> 20} MiB: it is not a CSV file")

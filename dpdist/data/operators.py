@@ -1,0 +1,103 @@
+"""What a pass over the records computes: operators as records of pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dpdist.data.count import MAX_PAIR_CELLS, Codes, block_counts, counts_of_blocks, pair_cells
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What a pass computes from the records.
+
+    Parameters
+    ----------
+    name : str
+        For people: it appears in task names.
+    chunk : callable
+        Codes of a batch (possibly of no rows) to a summary.
+    combine : callable
+        Two summaries of consecutive records to the summary of both: exact, associative, pure.
+    compact : callable, optional
+        Applied to the summary of a partition before it travels; commutes with `combine`.
+    finish : callable, optional
+        Applied to the summary of the whole table.
+    fan_in : int
+        Summaries combined by one task.
+    """
+
+    name: str
+    chunk: Callable[[Codes], Any]
+    combine: Callable[[Any, Any], Any]
+    compact: Callable[[Any], Any] | None = None
+    finish: Callable[[Any], Any] | None = None
+    fan_in: int = 8
+
+
+def pair_counts_operator(cardinalities: Sequence[int]) -> Operator:
+    """All single and pairwise counts: `dpdist.data.count.PairCounts`.
+
+    Raises
+    ------
+    SpecError
+        Too many cells; see `dpdist.data.count.pair_cells`.
+    """
+    cardinalities = tuple(cardinalities)
+    return Operator(
+        name="pairs",
+        chunk=partial(block_counts, cardinalities=cardinalities),
+        combine=_add,
+        compact=partial(counts_of_blocks, cardinalities=cardinalities),
+        fan_in=8 if pair_cells(cardinalities) <= MAX_PAIR_CELLS // 16 else 2,
+    )
+
+
+def together(operators: Sequence[Operator]) -> Operator:
+    """Several operators in one pass; the summary is a tuple."""
+    return Operator(
+        name="-".join(operator.name for operator in operators),
+        chunk=partial(_chunk_all, tuple(operators)),
+        combine=partial(_combine_all, tuple(operators)),
+        compact=partial(_compact_all, tuple(operators)),
+        finish=partial(_finish_all, tuple(operators)),
+        fan_in=min(operator.fan_in for operator in operators),
+    )
+
+
+def gather_operator() -> Operator:
+    """The records themselves, in the order of the rows: `Codes`. For parts of a table that fit in one memory."""
+    return Operator(name="gather", chunk=_same, combine=_concatenate)
+
+
+def _add(a: Any, b: Any) -> Any:
+    return a + b
+
+
+def _same(codes: Codes) -> Codes:
+    return codes
+
+
+def _concatenate(a: Codes, b: Codes) -> Codes:
+    return [np.concatenate(pair) for pair in zip(a, b, strict=True)]
+
+
+def _chunk_all(operators: tuple[Operator, ...], codes: Codes) -> tuple[Any, ...]:
+    return tuple(operator.chunk(codes) for operator in operators)
+
+
+def _combine_all(operators: tuple[Operator, ...], a: Sequence[Any], b: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(operator.combine(x, y) for operator, x, y in zip(operators, a, b, strict=True))
+
+
+def _compact_all(operators: tuple[Operator, ...], a: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(operator.compact(x) if operator.compact else x for operator, x in zip(operators, a, strict=True))
+
+
+def _finish_all(operators: tuple[Operator, ...], a: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(operator.finish(x) if operator.finish else x for operator, x in zip(operators, a, strict=True))

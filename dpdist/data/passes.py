@@ -1,0 +1,175 @@
+"""One pass over a table, in this process: the meaning of a pass, which the graphs reproduce bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.data.count import Codes
+from dpdist.data.operators import Operator
+from dpdist.data.read import BATCH_ROWS, EncodedBatch, count_records, encoded_batches
+from dpdist.data.report import RowReport
+from dpdist.data.split import Split, split_labels
+from dpdist.data.table import Table
+from dpdist.privacy.keys import load_noise
+
+Result = tuple[Any, RowReport]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EncodedPartition:
+    """The encoded records of a partition, in the order of the rows; rows that a policy drops are gone.
+
+    Parameters
+    ----------
+    codes : list of ndarray of unsigned int, shape (rows,)
+    labels : ndarray of uint8, shape (rows,), or None
+        Label of each record; None without a split, or when only one label was kept.
+    report : RowReport
+        What the policies met in the partition, all labels together.
+    """
+
+    codes: Codes
+    labels: NDArray[np.uint8] | None
+    report: RowReport
+
+    def __sizeof__(self) -> int:
+        return sum(column.nbytes for column in self.codes) + (0 if self.labels is None else self.labels.nbytes)
+
+
+def run_pass(
+    table: Table,
+    operator: Operator,
+    *,
+    split: Split | None = None,
+    label: int | None = None,
+    batch_rows: int = BATCH_ROWS,
+) -> Result:
+    """One pass over the files, in this process.
+
+    Parameters
+    ----------
+    table : Table
+        Located (see `located_table`).
+    operator : Operator
+        What to compute.
+    split : Split, optional
+        The split of the records.
+    label : int, optional
+        The part of the split to use; None for all records.
+    batch_rows : int
+        Rows read at a time.
+
+    Returns
+    -------
+    summary : object
+        What the operator computes.
+    report : RowReport
+        Of all rows, whatever the label. Pass it to `dpdist.data.report.check` before the summary is used: values
+        under the policy ``refuse`` are counted as if they were the first of the domain.
+    """
+    parts = [pass_partition(table, i, operator, split, label, batch_rows) for i in range(len(table.partitions))]
+    return finish(operator, combine(operator, parts))
+
+
+def located_table(table: Table) -> Table:
+    """The table with its row numbers (CSV: a scan of the files; Parquet: the table as it is)."""
+    if table.is_located:
+        return table
+    return table.located([count_records(table, i) for i in range(len(table.partitions))])
+
+
+def pass_partition(
+    table: Table, partition: int, operator: Operator, split: Split | None, label: int | None, batch_rows: int
+) -> Result:
+    """Read a partition and summarise the records of one label."""
+    summary, report = operator.chunk(_no_codes(table)), RowReport.empty(table.schema)
+    for batch, labels in _labelled_batches(table, partition, split, batch_rows):
+        codes, _ = _select(batch.codes, labels, batch.keep, label)
+        summary = operator.combine(summary, operator.chunk(codes))
+        report += batch.report
+    return (operator.compact(summary) if operator.compact else summary), report
+
+
+def pass_encoded(part: EncodedPartition, operator: Operator, label: int | None, batch_rows: int) -> Result:
+    """Summarise the records of one label of an encoded partition."""
+    summary = operator.chunk([column[:0] for column in part.codes])
+    for start in range(0, len(part.codes[0]), batch_rows):
+        rows = slice(start, start + batch_rows)
+        labels = None if part.labels is None else part.labels[rows]
+        codes, _ = _select([column[rows] for column in part.codes], labels, None, label)
+        summary = operator.combine(summary, operator.chunk(codes))
+    return (operator.compact(summary) if operator.compact else summary), part.report
+
+
+def encode_partition(
+    table: Table, partition: int, split: Split | None, label: int | None, batch_rows: int
+) -> EncodedPartition:
+    """Read a partition and keep the records of one label, or all with their labels."""
+    report = RowReport.empty(table.schema)
+    pieces = [_no_codes(table)]
+    labels_of_pieces = [np.empty(0, np.uint8)]
+    for batch, labels in _labelled_batches(table, partition, split, batch_rows):
+        codes, chosen = _select(batch.codes, labels, batch.keep, label)
+        pieces.append(codes)
+        if chosen is not None:
+            labels_of_pieces.append(chosen)
+        report += batch.report
+    columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
+    labelled = split is not None and label is None
+    return EncodedPartition(columns, np.concatenate(labels_of_pieces) if labelled else None, report)
+
+
+def select_label(part: EncodedPartition, label: int | None) -> Codes:
+    """The codes of one label of an encoded partition."""
+    return _select(part.codes, part.labels, None, label)[0]
+
+
+def combine(operator: Operator, parts: list[Result]) -> Result:
+    """Combine the results of consecutive partitions, in order."""
+    return reduce(lambda a, b: (operator.combine(a[0], b[0]), a[1] + b[1]), parts)
+
+
+def finish(operator: Operator, result: Result) -> Result:
+    """Apply the operator's last step."""
+    summary, report = result
+    return (operator.finish(summary) if operator.finish else summary), report
+
+
+def _labelled_batches(
+    table: Table, partition: int, split: Split | None, batch_rows: int
+) -> Iterator[tuple[EncodedBatch, NDArray[np.uint8] | None]]:
+    noise = None if split is None else load_noise(split.key)
+    for batch in encoded_batches(table, partition, batch_rows=batch_rows):
+        if noise is None or split is None:
+            yield batch, None
+            continue
+        rows = len(batch.codes[0])
+        yield (
+            batch,
+            split_labels(noise, file=batch.file, row_start=batch.first_row, count=rows, shares=split.shares),
+        )
+
+
+def _select(
+    codes: Codes, labels: NDArray[np.uint8] | None, keep: NDArray[np.bool_] | None, label: int | None
+) -> tuple[Codes, NDArray[np.uint8] | None]:
+    """The kept records of one label (of all for None), and their labels."""
+    chosen = keep
+    if label is not None:
+        if labels is None:
+            raise ValueError("these records have no labels: encode them with a split and without a label")
+        chosen = labels == label if keep is None else keep & (labels == label)
+    if chosen is None:
+        return codes, labels
+    rows = np.flatnonzero(chosen)
+    return [column.take(rows) for column in codes], None if labels is None else labels.take(rows)
+
+
+def _no_codes(table: Table) -> Codes:
+    return [np.empty(0, attribute.dtype) for attribute in table.schema.attributes]

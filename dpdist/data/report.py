@@ -1,0 +1,112 @@
+"""What the policies of a schema met in a table: confidential counts, and the refusal that shows none of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.errors import ColumnMismatch, EmptyTable, OutOfDomain
+from dpdist.schema import Schema
+
+MISSING, BELOW, ABOVE, UNKNOWN, MISTYPED = range(5)
+"""The troubles a value can be: absent, an integer below or above the domain, otherwise outside it, no integer."""
+
+TROUBLES = 5
+OUTSIDE = [BELOW, ABOVE, UNKNOWN]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RowReport:
+    """What the policies met in a set of rows; confidential, so ``repr`` hides it. ``a + b`` is that of the union.
+
+    Parameters
+    ----------
+    rows : int
+        Rows read.
+    kept : int
+        Rows kept.
+    counts : ndarray of int64, shape (attributes, 5)
+        Missing values, integers below and above the domain, other values outside it, values of the wrong type.
+    """
+
+    rows: int
+    kept: int
+    counts: NDArray[np.int64]
+
+    def __repr__(self) -> str:
+        return "RowReport(<counts hidden>)"
+
+    def __add__(self, other: RowReport) -> RowReport:
+        return RowReport(self.rows + other.rows, self.kept + other.kept, self.counts + other.counts)
+
+    @classmethod
+    def empty(cls, schema: Schema) -> RowReport:
+        """The report of no rows."""
+        return cls(0, 0, np.zeros((len(schema.attributes), TROUBLES), np.int64))
+
+    def confidential(self, schema: Schema) -> dict[str, Any]:
+        """The true counts, for the operator's confidential record only."""
+        return {
+            "rows_read": self.rows,
+            "rows_kept": self.kept,
+            "columns": {
+                name: {
+                    "missing": int(counts[MISSING]),
+                    "out_of_domain": int(counts[OUTSIDE].sum()),
+                    "wrong_type": int(counts[MISTYPED]),
+                }
+                for name, counts in zip(schema.names, self.counts, strict=True)
+                if counts.any()
+            },
+        }
+
+
+def check(report: RowReport, schema: Schema) -> None:
+    """Refuse a table whose values the policies do not admit; called once, after a whole pass.
+
+    Raises
+    ------
+    ColumnMismatch
+        An integer column holds something that is no integer.
+    OutOfDomain
+        Missing or out-of-domain values where the policy is ``refuse`` (or ``clip`` and the value has no order).
+    EmptyTable
+        No row is left.
+    """
+    attributes = list(zip(schema.attributes, report.counts, strict=True))
+    mistyped = [a.name for a, counts in attributes if counts[MISTYPED]]
+    if mistyped:
+        raise ColumnMismatch(
+            f"{_columns(mistyped)}: values that are no integers in an integer attribute; clean them, or list the texts "
+            "that mean missing under `missing_values`"
+        )
+    problems = []
+    missing = [a.name for a, counts in attributes if a.missing == "refuse" and counts[MISSING]]
+    if missing:
+        problems.append(
+            f"{_columns(missing)}: missing values, and the policy is `missing: refuse`; declare `drop` or a category"
+        )
+    outside = [a.name for a, counts in attributes if a.out_of_domain == "refuse" and counts[OUTSIDE].any()]
+    if outside:
+        problems.append(
+            f"{_columns(outside)}: values outside the declared domain, and the policy is `out_of_domain: refuse`; "
+            "correct the domain from public knowledge, add `aliases` for other spellings, or declare `drop`, `clip` "
+            "or a category"
+        )
+    unordered = [a.name for a, counts in attributes if a.out_of_domain == "clip" and counts[UNKNOWN]]
+    if unordered:
+        problems.append(
+            f"{_columns(unordered)}: values outside the declared domain that lie neither below nor above it, so "
+            "`out_of_domain: clip` does not apply; declare `drop` or a category"
+        )
+    if problems:
+        raise OutOfDomain("\n".join(problems))
+    if not report.kept:
+        raise EmptyTable("no row is left: the table has none, or the policies `drop` removed all of them")
+
+
+def _columns(names: list[str]) -> str:
+    return f"column{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))}"

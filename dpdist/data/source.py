@@ -1,0 +1,235 @@
+"""Where a table is: files, folders or globs, local or ``s3://``, found through fsspec in an order that never varies.
+
+Files are numbered in the order of their paths. The number of a file and the number of a row in it are the address
+of a record, which the split and every keyed draw refer to; how the table is cut into partitions plays no part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from glob import has_magic
+from itertools import takewhile
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from fsspec.implementations.local import LocalFileSystem
+
+from dpdist.data.storage import compression_of, open_filesystem, storage_errors
+from dpdist.errors import DataNotFound, SpecError
+
+Format = Literal["parquet", "csv"]
+
+_SUFFIXES: Mapping[str, Format] = {".parquet": "parquet", ".parq": "parquet", ".pq": "parquet", ".csv": "csv"}
+
+
+@dataclass(frozen=True)
+class CsvOptions:
+    """How CSV files are laid out.
+
+    Parameters
+    ----------
+    header : bool
+        Whether the first line (after `skip_rows`, blank and comment lines) holds the column names.
+    columns : tuple of str, optional
+        Column names; needed without a header, instead of its names with one.
+    delimiter : str
+        Field separator, one character.
+    strip : bool
+        Whether blanks around fields are removed.
+    comment : str, optional
+        Lines that start with this text are passed over.
+    skip_rows : int
+        Lines to skip at the top of each file.
+
+    Raises
+    ------
+    SpecError
+        The options contradict each other.
+    """
+
+    header: bool = True
+    columns: tuple[str, ...] | None = None
+    delimiter: str = ","
+    strip: bool = True
+    comment: str | None = None
+    skip_rows: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.header and not self.columns:
+            raise SpecError("a CSV without header needs csv.columns")
+        if len(self.delimiter) != 1 or self.delimiter in '"\r\n' or not self.delimiter.isascii():
+            raise SpecError("csv.delimiter must be one ASCII character, neither a quote nor a line break")
+        if self.comment is not None and (not self.comment or "\n" in self.comment):
+            raise SpecError("csv.comment must be a text without line breaks, or absent")
+        if self.skip_rows < 0:
+            raise SpecError("csv.skip_rows must be 0 or more")
+        if self.columns is not None and len(set(self.columns)) != len(self.columns):
+            raise SpecError("csv.columns names a column twice")
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """The files of a table.
+
+    Parameters
+    ----------
+    paths : tuple of str
+        Files, folders (searched at every depth) or globs; local, ``s3://`` or any fsspec protocol. Files found twice
+        count once; in folders and globs, names that start with ``_`` or ``.`` are ignored.
+    format : {"parquet", "csv"}, optional
+        Told from the names of the files if absent. CSV files may be compressed (told from the suffix).
+    csv : CsvOptions
+        How CSV files are laid out.
+    extra_columns : {"refuse", "ignore"}
+        What to do with columns that the schema does not name.
+    storage_options : mapping
+        Keyword arguments of the fsspec file system of remote paths (endpoint, profile); hidden in ``repr``.
+    """
+
+    paths: tuple[str, ...]
+    format: Format | None = None
+    csv: CsvOptions = field(default_factory=CsvOptions)
+    extra_columns: Literal["refuse", "ignore"] = "refuse"
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.paths, str) or not self.paths:
+            raise SpecError("data.path must name at least one file, folder or glob")
+        object.__setattr__(self, "paths", tuple(map(str, self.paths)))
+        object.__setattr__(self, "storage_options", dict(self.storage_options))
+
+
+@dataclass(frozen=True, order=True)
+class FoundFile:
+    """A file: full path, size in bytes, and a stamp (ETag or time of modification) that tells versions apart."""
+
+    path: str
+    size: int
+    stamp: str
+
+
+def find_files(source: TableSource) -> tuple[FoundFile, ...]:
+    """List the files of a table, sorted by path.
+
+    Raises
+    ------
+    DataNotFound
+        A path leads to no file, the bucket does not exist, access is denied or the storage does not answer.
+    SpecError
+        There is no file system for a path's protocol.
+    """
+    found: set[FoundFile] = set()
+    for path in source.paths:
+        with storage_errors(path):
+            fs, root = open_filesystem(path, source.storage_options)
+            fs.invalidate_cache()
+            entries = _expand(fs, root)
+            if not entries:
+                raise DataNotFound(_nothing_there(fs, root, path))
+            found.update(
+                FoundFile(_full_path(fs, name), int(info["size"]), _stamp(fs, name, info))
+                for name, info in entries.items()
+            )
+    return tuple(sorted(found))
+
+
+def fingerprint(source: TableSource) -> str:
+    """SHA-256 over path, size and ETag (or time of modification) of every file, in hexadecimal; reads no record."""
+    return fingerprint_of(find_files(source))
+
+
+def fingerprint_of(files: tuple[FoundFile, ...]) -> str:
+    """The `fingerprint` of files already found."""
+    text = json.dumps([[file.path, file.size, file.stamp] for file in files])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def format_of(source: TableSource, files: tuple[FoundFile, ...]) -> Format:
+    """The declared format, or the one all the files' names agree on.
+
+    Raises
+    ------
+    SpecError
+        The names do not tell, or disagree.
+    """
+    if source.format is not None:
+        return source.format
+    formats: dict[Format, str] = {}
+    for file in files:
+        kind = _format_of_name(file.path)
+        if kind is None:
+            raise SpecError(f"the name of {file.path} does not tell its format: set data.format to parquet or csv")
+        formats.setdefault(kind, file.path)
+    if len(formats) > 1:
+        raise SpecError(
+            f"{' and '.join(sorted(formats.values()))} have different formats: name files of one format, "
+            "or set data.format"
+        )
+    return next(iter(formats))
+
+
+def _expand(fs: Any, root: str) -> dict[str, dict[str, Any]]:
+    """Files of a path: itself, those below it, or those (and those below folders) that match it."""
+    try:
+        info = fs.info(root)
+    except FileNotFoundError:
+        if not has_magic(root):
+            return {}
+        entries: dict[str, dict[str, Any]] = {}
+        fixed = PurePosixPath(*takewhile(lambda part: not has_magic(part), PurePosixPath(root).parts))
+        for name, match in fs.glob(root, detail=True).items():
+            if not any(map(_hidden, PurePosixPath(name).relative_to(fixed).parts)):
+                entries |= {name: match} if match["type"] == "file" else _below(fs, name)
+        return entries
+    return {root: info} if info["type"] == "file" else _below(fs, root)
+
+
+def _below(fs: Any, folder: str) -> dict[str, dict[str, Any]]:
+    prefix = folder.rstrip("/") + "/"
+    return {
+        name: info
+        for name, info in fs.find(folder, detail=True).items()
+        if info["type"] == "file"
+        and not name.endswith("/")
+        and name != folder
+        and not any(map(_hidden, name.removeprefix(prefix).split("/")))
+    }
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith((".", "_"))
+
+
+def _full_path(fs: Any, name: str) -> str:
+    return os.path.abspath(name) if isinstance(fs, LocalFileSystem) else str(fs.unstrip_protocol(name))
+
+
+def _stamp(fs: Any, name: str, info: Mapping[str, Any]) -> str:
+    if isinstance(fs, LocalFileSystem):
+        return str(os.stat(name).st_mtime_ns)
+    for key in ("ETag", "etag", "md5", "LastModified", "last_modified", "mtime"):
+        if info.get(key):
+            return str(info[key]).strip('"')
+    return str(fs.ukey(name))
+
+
+def _format_of_name(path: str) -> Format | None:
+    suffixes = [suffix.lower() for suffix in PurePosixPath(path).suffixes]
+    if len(suffixes) > 1 and compression_of(path):
+        suffixes.pop()
+    return _SUFFIXES.get(suffixes[-1]) if suffixes else None
+
+
+def _nothing_there(fs: Any, root: str, path: str) -> str:
+    bucket = root.split("/", 1)[0]
+    if not isinstance(fs, LocalFileSystem) and "s3" in fs.protocol and not fs.exists(bucket):
+        return f"there is no bucket {bucket!r} (or it may not be listed): check data.path and data.storage"
+    if has_magic(root):
+        return f"no file matches {path}: check data.path"
+    if fs.exists(root):
+        return f"the folder {path} holds no data file (names that start with _ or . are ignored)"
+    return f"there is no file at {path}: check data.path"

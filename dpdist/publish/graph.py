@@ -1,0 +1,62 @@
+"""Parts as task graphs: each worker decodes and writes the records it holds. Building a graph computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import uuid4
+
+from dask import delayed
+from dask.delayed import Delayed
+
+from dpdist.privacy.keys import KeyRef, load_noise
+from dpdist.publish.parts import Codes, PartFormat, PartRecord, decode, part_name, write_part
+from dpdist.publish.store import Store
+from dpdist.schema import Schema
+
+
+def written_parts(
+    parts: Sequence[Delayed],
+    *,
+    schema: Schema,
+    form: PartFormat,
+    store: Store,
+    attempt: str,
+    key: KeyRef,
+    rows_per_part: int,
+    name: str = "write",
+) -> list[Delayed]:
+    """Graphs that write the parts of a release.
+
+    Parameters
+    ----------
+    parts : sequence of Delayed of Codes
+        Part p holds the released records from ``p * rows_per_part`` on.
+    schema : Schema
+    form : PartFormat
+    store : Store
+        The release's folder.
+    attempt : str
+        Id of the attempt.
+    key : KeyRef
+        For integers drawn within bins.
+    rows_per_part : int
+    name : str
+        Stage name, the beginning of every task's name.
+
+    Returns
+    -------
+    list of Delayed of PartRecord
+    """
+    graph = uuid4().hex[:8]
+    constants = delayed((schema, form, store, attempt, key), name=f"{name}-how-{graph}", traverse=False)
+    task = delayed(_write, pure=False, traverse=False)
+    return [
+        task(constants, part, index, index * rows_per_part, dask_key_name=f"{name}-part-{graph}-{index}")
+        for index, part in enumerate(parts)
+    ]
+
+
+def _write(how: tuple[Schema, PartFormat, Store, str, KeyRef], codes: Codes, index: int, start: int) -> PartRecord:
+    schema, form, store, attempt, key = how
+    table = decode(schema, codes, form=form, noise=load_noise(key), start=start)
+    return write_part(store, part_name(attempt, index), table)

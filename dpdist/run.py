@@ -1,0 +1,413 @@
+"""The life of a release: plan, charge, compute, publish, commit. Resumable at every step.
+
+Order matters, and this is where it is kept:
+
+1. What can be refused without a record is refused first: spec, ledger, output, files, cluster.
+2. The charge is reserved before a record is read, and given back if the table is refused before noise is drawn.
+3. Noise is drawn only after the ledger has written down that it will be.
+4. The manifest is kept aside, the ledger commits this attempt and destroys its key, and only then is the manifest
+   written to the output. A run that dies in between is finished by resuming it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from datetime import date
+from functools import partial
+from typing import Any
+
+from dpdist.context import Context, Progress, silent
+from dpdist.data.cluster import open_cluster
+from dpdist.data.source import CsvOptions, TableSource
+from dpdist.data.table import open_table
+from dpdist.errors import (
+    DataError,
+    DatasetUnknown,
+    GuaranteeRefused,
+    LedgerError,
+    ReleaseConflict,
+)
+from dpdist.plan import Plan, make_plan
+from dpdist.privacy.keys import KeyRef
+from dpdist.privacy.ledger import Attempt, Ledger
+from dpdist.privacy.ledger.records import downwards, upwards
+from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, publish, require_vacant
+from dpdist.publish.parts import PartFormat
+from dpdist.publish.signature import load_signing_key
+from dpdist.publish.store import Store
+from dpdist.spec import ReleaseSpec
+from dpdist.synthesis import release as plausible_deniability
+
+FAMILIES: dict[str, dict[str, Callable[[Context], None]]] = {"plausible-deniability": plausible_deniability.STEPS}
+"""The steps that compute the parts of a release, by kind of spec."""
+
+KEY_FILE = "key.json"
+RUN_RECORD = "run-record.json"
+CONFIDENTIAL = "confidential: for the operator of this release only; it holds private counts"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A published release."""
+
+    uri: str
+    attempt: str
+    records: int
+    guarantee: str
+    budget: str
+    run_record: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as a JSON object."""
+        return asdict(self)
+
+
+def table_source(spec: ReleaseSpec) -> TableSource:
+    """The table a spec names."""
+    data = spec.data
+    csv = data.csv
+    return TableSource(
+        paths=data.paths,
+        format=data.format,
+        csv=CsvOptions(
+            header=csv.header,
+            columns=csv.columns,
+            delimiter=csv.delimiter,
+            strip=csv.strip,
+            comment=csv.comment,
+            skip_rows=csv.skip_rows,
+        ),
+        extra_columns=data.extra_columns,
+        storage_options=data.storage.options,
+    )
+
+
+class Run:
+    """One run of a release: opened, then its steps in order.
+
+    Steps can be repeated: each finds what it stored, and noise is a pure function of the attempt's key.
+
+    Parameters
+    ----------
+    spec : ReleaseSpec
+    resume : bool
+        Continue the attempt that was interrupted: the same bytes, no new charge.
+    new_attempt : bool
+        Give up an interrupted attempt and charge a new one.
+    fixed_key : str, optional
+        64 hexadecimal digits; for tests only: the manifest then begins with "not private".
+    progress : callable
+        Called with (stage, finished steps, all steps).
+    announce : callable
+        Called with a line for people now and then, such as the address of the dashboard.
+
+    Attributes
+    ----------
+    plan : Plan
+    outcome : Outcome or None
+        What was published, once it is.
+    """
+
+    def __init__(
+        self,
+        spec: ReleaseSpec,
+        *,
+        resume: bool = False,
+        new_attempt: bool = False,
+        fixed_key: str | None = None,
+        progress: Progress = silent,
+        announce: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.spec = spec
+        self.plan = make_plan(spec)
+        self.outcome: Outcome | None = None
+        self._resume, self._new_attempt, self._fixed_key = resume, new_attempt, fixed_key
+        self._progress, self._announce = progress, announce
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Run:
+        with ExitStack() as stack:
+            self._open(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    @property
+    def steps(self) -> dict[str, Callable[[], None]]:
+        """The steps of the release by name, in order; none when a resumed release was committed already."""
+        if self.outcome is not None:
+            return {}
+        family = {name: partial(self._step, step) for name, step in FAMILIES[self.spec.kind].items()}
+        return {"charge": self._charge, **family, "publish": self._publish}
+
+    def _open(self, stack: ExitStack) -> None:
+        """Refuse what can be refused without a charge; open what the steps need."""
+        spec = self.spec
+        _refuse(self.plan)
+        self._output = Store(spec.output.path, spec.output.storage.options)
+        self._work = Store(spec.work, spec.output.storage.options if spec.work.startswith("s3") else None)
+        self._signing_key = load_signing_key(spec.output.signing_key)
+        self._ledger = Ledger.open(spec.ledger, create=False)
+        stack.callback(self._ledger.close)
+        if self._resume:
+            self.outcome = _finish_committed(self._ledger, spec, self._output, self._work, self._signing_key)
+            if self.outcome is not None:
+                return
+        require_vacant(self._output)
+        self._table = open_table(table_source(spec), spec.table, partitions=spec.cluster.partitions)
+        self._output.check_writable()
+        self._work.check_writable()
+        self._cluster = stack.enter_context(
+            open_cluster(
+                mode=spec.cluster.mode,
+                address=spec.cluster.address,
+                workers=spec.cluster.workers,
+                memory_limit=spec.cluster.memory_limit,
+                timeout=spec.cluster.timeout,
+            )
+        )
+        if self._cluster.dashboard:
+            self._announce(f"dashboard  {self._cluster.dashboard}")
+
+    def _charge(self) -> None:
+        """Reserve the charge, or take up the attempt that was interrupted."""
+        spec, ledger = self.spec, self._ledger
+        bound = {"spec_hash": spec.fingerprint, "input_fingerprint": self._table.fingerprint}
+        if self._resume:
+            attempt = ledger.resume(dataset=spec.dataset, release=spec.name, **bound)
+        else:
+            attempt = ledger.reserve(
+                dataset=spec.dataset,
+                release=spec.name,
+                event=self.plan.event,
+                guarantee=self.plan.kind,
+                new_attempt=self._new_attempt,
+                **bound,
+            )
+        self._attempt = attempt
+        self._announce(f"attempt    {attempt.id}")
+        work = self._work / attempt.id
+        key = f"{work.uri}/{KEY_FILE}"
+        self._context = Context(
+            spec=spec,
+            plan=self.plan,
+            table=self._table,
+            cluster=self._cluster,
+            key=KeyRef.fixed(self._fixed_key) if self._fixed_key else ledger.share_key(attempt, key),
+            attempt=attempt.id,
+            work=work,
+            output=self._output,
+            progress=self._progress,
+            before_noise=partial(self._mark_drawing, attempt),
+        )
+
+    def _mark_drawing(self, attempt: Attempt) -> None:
+        self._ledger.mark_drawing(attempt)
+
+    def _step(self, step: Callable[[Context], None]) -> None:
+        """A step of the family; a table that is refused before noise was drawn costs nothing."""
+        try:
+            step(self._context)
+        except DataError:
+            with suppress(LedgerError):  # noise was drawn: the charge stays
+                self._ledger.void(self._attempt)
+            raise
+
+    def _publish(self) -> None:
+        """Keep the manifest aside, let the ledger decide, and only then make the release visible."""
+        spec, context, attempt = self.spec, self._context, self._attempt
+        self._progress("publishing", 0, 1)
+        manifest = build_manifest(
+            guarantees=self.plan.guarantees,
+            kind=spec.kind,
+            name=spec.name,
+            attempt=attempt.id,
+            created=date.fromisoformat(attempt.created[:10]),
+            parameters=self.plan.public_parameters(),
+            spec_sha256=spec.fingerprint,
+            spec=public_spec(spec),
+            table=spec.table,
+            form=PartFormat(values=spec.output.values, bins=spec.output.bins),
+            parts=context.parts,
+            fixed_key=self._fixed_key is not None,
+        )
+        content = context.stored(MANIFEST, manifest.to_bytes)
+        require_vacant(self._output)
+        self._ledger.commit(attempt, manifest_sha256=hashlib.sha256(content).hexdigest())
+        published = publish(self._output, Manifest.from_bytes(content), signing_key=self._signing_key)
+        _record(context, attempt)
+        self.outcome = _outcome(self._ledger, spec, self._output, published, context.work)
+        self._progress("publishing", 1, 1)
+
+
+def run_release(
+    spec: ReleaseSpec,
+    *,
+    resume: bool = False,
+    new_attempt: bool = False,
+    fixed_key: str | None = None,
+    progress: Progress = silent,
+    announce: Callable[[str], None] = lambda text: None,
+) -> Outcome:
+    """Run a release from its spec to its manifest; parameters as for `Run`.
+
+    Returns
+    -------
+    Outcome
+
+    Raises
+    ------
+    DpdistError
+        See `dpdist.errors`; nothing is published, the ledger is consistent, and unless the message says otherwise
+        the attempt can be resumed.
+    """
+    with Run(
+        spec, resume=resume, new_attempt=new_attempt, fixed_key=fixed_key, progress=progress, announce=announce
+    ) as run:
+        for step in run.steps.values():
+            step()
+        if run.outcome is None:
+            raise LedgerError(f"release {spec.name!r} ended without an outcome: resume it")
+        return run.outcome
+
+
+def _refuse(plan: Plan) -> None:
+    """Refuse a plan whose guarantee the spec did not ask for."""
+    privacy = plan.spec.privacy
+    if plan.kind == "pd-per-record" and not privacy.accept_per_record:
+        raise GuaranteeRefused(
+            "the guarantee would cover each released record, not the whole release: use the randomised test, or accept "
+            "it with privacy.accept_per_record=true"
+        )
+    if privacy.limit is not None and plan.epsilon > privacy.limit:
+        raise GuaranteeRefused(
+            f"the release costs epsilon {plan.epsilon:.6g} at delta {plan.delta:g}, above privacy.limit="
+            f"{privacy.limit:g}: spend less, or raise the limit"
+        )
+
+
+def _finish_committed(
+    ledger: Ledger, spec: ReleaseSpec, output: Store, work: Store, signing_key: Any
+) -> Outcome | None:
+    """Finish a run that died between the ledger's commit and the manifest; None when there is no such run."""
+    attempt = ledger.find(spec.dataset, spec.name)
+    if attempt is None or attempt.state != "committed":
+        return None
+    folder = work / attempt.id
+    if attempt.spec_hash != spec.fingerprint:
+        raise ReleaseConflict(
+            f"release {spec.name!r} of data set {spec.dataset!r} is committed, with another spec: choose another name"
+        )
+    if output.exists(MANIFEST):
+        content = output.read_bytes(MANIFEST)
+    elif folder.exists(MANIFEST):
+        content = folder.read_bytes(MANIFEST)
+    else:
+        content = b""
+    if hashlib.sha256(content).hexdigest() != attempt.manifest_sha256:
+        raise ReleaseConflict(
+            f"release {spec.name!r} of data set {spec.dataset!r} is committed, but neither {output.uri} nor the work "
+            "folder holds its manifest: give the output.path and work it was made with"
+        )
+    manifest = Manifest.from_bytes(content)
+    publish(output, manifest, signing_key=signing_key)
+    return _outcome(ledger, spec, output, manifest, folder)
+
+
+def public_spec(spec: ReleaseSpec) -> dict[str, Any]:
+    """The part of a spec that says what is released, without where it runs and where its files are."""
+    public = spec.model_dump(mode="json", by_alias=True, exclude={"cluster", "ledger", "work", "table"})
+    public["data"] = {"minimum_records": spec.data.minimum_records}
+    for name in ("storage", "signing_key", "path"):
+        del public["output"][name]
+    return public
+
+
+def _record(context: Context, attempt: Attempt) -> None:
+    """Write the operator's run record: confidential, beside the attempt's other files, never in the release."""
+    record = {
+        "confidential": CONFIDENTIAL,
+        "release": context.spec.name,
+        "dataset": context.spec.dataset,
+        "attempt": attempt.id,
+        "reserved": attempt.created,
+        **context.operator,
+    }
+    context.work.write_bytes(RUN_RECORD, json.dumps(record, indent=2).encode())
+
+
+def _outcome(ledger: Ledger, spec: ReleaseSpec, output: Store, manifest: Manifest, work: Store) -> Outcome:
+    return Outcome(
+        uri=output.uri,
+        attempt=manifest.attempt,
+        records=manifest.records,
+        guarantee=manifest.guarantee,
+        budget=budget_sentence(ledger, spec.dataset),
+        run_record=f"{work.uri}/{RUN_RECORD}",
+    )
+
+
+def budget_sentence(ledger: Ledger, dataset: str) -> str:
+    """What a data set has left, in words."""
+    budget = ledger.remaining(dataset)
+    return (
+        f"epsilon {downwards(budget.epsilon_remaining)} of {downwards(budget.epsilon_cap)} left for data set {dataset} "
+        f"at delta {upwards(budget.delta_cap)} (add/remove adjacency)"
+    )
+
+
+def budget_after(plan: Plan) -> str:
+    """What the budget is before a release and after it, in words."""
+    spec = plan.spec
+    try:
+        ledger = Ledger.open(spec.ledger, create=False)
+    except LedgerError:
+        return f"there is no ledger yet: dpdist ledger create {spec.dataset} --epsilon E --delta D"
+    try:
+        before = budget_sentence(ledger, spec.dataset)
+        after = ledger.remaining(spec.dataset, event=plan.event)
+    except DatasetUnknown as error:
+        return str(error)
+    finally:
+        ledger.close()
+    if after.epsilon_spent > after.epsilon_cap:
+        return f"{before}; too little for this release"
+    return f"{before}; {downwards(after.epsilon_remaining)} after this release"
+
+
+def ledger_rows(ledger: Ledger, dataset: str | None = None) -> list[dict[str, Any]]:
+    """The data sets of a ledger with their charges, as JSON objects."""
+    names = [dataset] if dataset else [known.name for known in ledger.datasets()]
+    rows = []
+    for name in names:
+        statement = ledger.show(name)
+        rows.append(
+            {
+                "dataset": name,
+                "epsilon": float(statement.budget.epsilon_cap),
+                "delta": float(statement.budget.delta_cap),
+                "adjacency": "add/remove",
+                "spent_epsilon": float(statement.budget.epsilon_spent),
+                "remaining_epsilon": float(statement.budget.epsilon_remaining),
+                "guarantees": list(statement.dataset.guarantees),
+                "head": statement.head,
+                "charges": [
+                    {
+                        "release": attempt.release,
+                        "attempt": attempt.id,
+                        "state": attempt.state,
+                        "guarantee": attempt.guarantee,
+                        "epsilon": float(attempt.epsilon),
+                        "created": attempt.created,
+                    }
+                    for attempt in statement.attempts
+                ],
+            }
+        )
+    return rows

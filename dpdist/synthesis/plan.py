@@ -1,0 +1,361 @@
+"""The plan of a plausible-deniability release.
+
+Every record is sent to one of three splits by a secret coin: structure (T), parameters (P), seeds (S). What is done
+to each split is an event; the release is their `RandomSplit`. The model's budget is met by T and P *together*: each
+stage may spend more than the budget by itself, by the factor that the random split admits, because a record is in
+one split only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from dpdist.errors import SpecError
+from dpdist.privacy import accountant
+from dpdist.privacy.checks import CountCheck, PassCheck, candidates_needed, count_check, pass_check
+from dpdist.privacy.deniability import theorem1
+from dpdist.privacy.events import ApproximateDP, Composed, Event, RandomSplit, SeedRecords
+from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, PlausibleDeniability
+from dpdist.privacy.noise import SAMPLER_DELTA
+from dpdist.spec import ReleaseSpec
+from dpdist.synthesis.parameters import ParameterPlan, parameter_plan
+from dpdist.synthesis.structure import StructurePlan, structure_plan
+
+PARTITION_ROWS = 1 << 20
+BATCH_ROWS = 1 << 18
+
+MAX_CELLS = 1 << 24
+"""Noisy cells that the count tables of one release may have together."""
+
+_STAGE_TOLERANCE = 1e-3
+_LARGEST_FACTOR = 8.0
+_CHECKED_CANDIDATES = 1 << 20
+_DRAWS_LOST = SAMPLER_DELTA * MAX_CELLS
+_LOST = ApproximateDP(0.0, _DRAWS_LOST, label="draws")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedPlan:
+    """What is done to the seeds.
+
+    Attributes
+    ----------
+    minimum : int
+        Public lower bound of the number of seeds; checked in whole-release mode.
+    whole_release : bool
+        Whether the guarantee covers all released records, or each by itself.
+    count, passes : CountCheck and PassCheck or None
+        The checks of whole-release mode.
+    candidates : int
+        Candidates after which a release that passed its checks has enough records, but for a negligible chance.
+    event : Event or None
+        The charge of the seeds; None per record.
+    """
+
+    minimum: int
+    whole_release: bool
+    count: CountCheck | None
+    passes: PassCheck | None
+    candidates: int
+    event: Event | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPlan:
+    """What is done to the splits T and P.
+
+    Attributes
+    ----------
+    spec : ReleaseSpec
+    check : CountCheck or None
+        Of the number of records in T; its minimum scales the noise of the entropies.
+    structure : StructurePlan or None
+        None for independent marginals.
+    parameters : ParameterPlan
+    """
+
+    spec: ReleaseSpec
+    check: CountCheck | None
+    structure: StructurePlan | None
+    parameters: ParameterPlan
+
+    @property
+    def structure_event(self) -> Event | None:
+        """What T costs."""
+        if self.check is None or self.structure is None:
+            return None
+        return Composed((self.check.event, self.structure.event, _LOST), label="structure")
+
+    @property
+    def parameters_event(self) -> Event:
+        """What P costs."""
+        return Composed((self.parameters.event, _LOST), label="parameters")
+
+    @cached_property
+    def event(self) -> Event:
+        """What the model costs."""
+        return _split(self.spec, self.structure_event, self.parameters_event, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlausibleDeniabilityPlan:
+    """Everything a plausible-deniability release will do and cost, before it reads a record.
+
+    Attributes
+    ----------
+    spec : ReleaseSpec
+    model : ModelPlan
+    seeds : SeedPlan or None
+        None when every attribute is resampled.
+    event : Event
+        The charge of the release.
+    """
+
+    spec: ReleaseSpec
+    model: ModelPlan
+    seeds: SeedPlan | None
+    event: Event
+
+    @property
+    def kind(self) -> str:
+        """Kind of guarantee, as the ledger's policies name it."""
+        return "pd-per-record" if self.seeds is not None and not self.seeds.whole_release else "dp"
+
+    @property
+    def delta(self) -> float:
+        """Delta at which the guarantee is stated."""
+        privacy = self.spec.privacy
+        return privacy.release_delta if self.kind == "dp" else privacy.model.delta
+
+    @cached_property
+    def epsilon(self) -> float:
+        """Epsilon of the charge at `delta`: of the whole release, or of the model in a per-record release."""
+        return accountant.epsilon(self.event, delta=self.delta)
+
+    @cached_property
+    def guarantees(self) -> tuple[Guarantee, ...]:
+        """What the release promises, the first thing first."""
+        if self.kind == "dp":
+            whole = DifferentialPrivacy(
+                epsilon=self.epsilon, delta=self.delta, adjacency="add/remove", covers="the whole release"
+            )
+            return (whole, self._deniability) if self.seeds is not None else (whole,)
+        model = DifferentialPrivacy(epsilon=self.epsilon, delta=self.delta, adjacency="add/remove", covers="the model")
+        return (self._deniability, model)
+
+    @property
+    def _deniability(self) -> PlausibleDeniability:
+        test = self.spec.privacy.deniability
+        if test.test == "deterministic":
+            return PlausibleDeniability(k=test.k, gamma=test.gamma)
+        return theorem1(k=test.k, gamma=test.gamma, epsilon0=test.epsilon0, delta=self.spec.privacy.release_delta)
+
+    @property
+    def sentence(self) -> str:
+        """The guarantee in words."""
+        return self.guarantees[0].sentence()
+
+    def public_parameters(self) -> dict[str, Any]:
+        """The public parameters, for the manifest."""
+        spec = self.spec
+        out: dict[str, Any] = {}
+        out["shares"] = {
+            name: str(share)
+            for name, share in zip(("structure", "parameters", "seeds"), spec.split.shares, strict=True)
+        }
+        out["minimum_records"] = spec.data.minimum_records
+        if self.model.structure is not None:
+            out["structure"] = self.model.structure.to_json()
+        out["parameters"] = self.model.parameters.to_json()
+        if self.seeds is not None:
+            test = spec.privacy.deniability
+            out["deniability"] = {
+                "k": test.k,
+                "gamma": test.gamma,
+                "epsilon0": test.epsilon0 if test.test == "randomised" else None,
+                "test": test.test,
+                "omega": list(spec.omegas),
+                "seeds_at_least": self.seeds.minimum,
+                "passing_mass_at_least": self.seeds.passes.passing_mass if self.seeds.passes else None,
+            }
+        out["event"] = self.event.to_json()
+        return out
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as a JSON object."""
+        return {
+            "name": self.spec.name,
+            "kind": self.spec.kind,
+            "guarantees": [guarantee.to_json() for guarantee in self.guarantees],
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "covers": "the whole release" if self.kind == "dp" else "the model; the seeds are covered per record",
+            "parameters": self.public_parameters(),
+            "resources": self.resources(),
+            "spec_sha256": self.spec.fingerprint,
+        }
+
+    def resources(self) -> dict[str, Any]:
+        """Memory and tasks, from public sizes only."""
+        spec = self.spec
+        rows = spec.data.minimum_records
+        partitions = spec.cluster.partitions or max(1, round(rows / PARTITION_ROWS))
+        row_bytes = sum(attribute.dtype.itemsize for attribute in spec.table.attributes) + 1
+        cells = self.model.parameters.cells_at_most
+        candidates = spec.synthesis.records if self.seeds is None else self.seeds.candidates
+        batches = math.ceil(candidates / BATCH_ROWS)
+        return {
+            "records_at_least": rows,
+            "partitions": partitions,
+            "encoded_bytes": rows * row_bytes,
+            "task_bytes": 8 * cells + 40 * row_bytes * BATCH_ROWS,
+            "tasks_about": 3 * partitions + batches + math.ceil(spec.synthesis.records / spec.output.rows_per_part),
+        }
+
+    def explain(self) -> str:
+        """The plan for people."""
+        spec, resources = self.spec, self.resources()
+        lines = [f"Release {spec.name} ({spec.kind}) of data set {spec.dataset}", ""]
+        lines += [guarantee.sentence() for guarantee in self.guarantees]
+        lines += ["", f"Charge      epsilon {self.epsilon:.6g} at delta {self.delta:g} (add/remove adjacency)"]
+        shares = zip(("structure", "parameters", "seeds"), spec.split.shares, strict=True)
+        lines.append("Splits      " + ", ".join(f"{name} {float(share):.3g}" for name, share in shares))
+        if self.model.structure is not None:
+            lines.append(f"Structure   {self.model.structure.explain()}")
+        lines.append(f"Parameters  {self.model.parameters.explain()}")
+        if self.seeds is not None:
+            test = spec.privacy.deniability
+            noisy = f", epsilon0 {test.epsilon0:g}" if test.test == "randomised" else ", deterministic"
+            lines.append(
+                f"Seeds       at least {self.seeds.minimum:,}; k {test.k}, gamma {test.gamma:g}{noisy}; "
+                f"omega {', '.join(map(str, spec.omegas))} of {len(spec.table.attributes)} attributes"
+            )
+            if self.seeds.passes is not None:
+                lines.append(
+                    f"Checks      passing mass at least {self.seeds.passes.passing_mass:,.0f}, confirmed with noise of "
+                    f"scale {self.seeds.passes.scale:.3g} among {self.seeds.passes.candidates:,} candidates"
+                )
+        else:
+            lines.append("Seeds       not used: every attribute is resampled, so any number of records costs the same")
+        if spec.synthesis.max_plausible or spec.synthesis.max_check_plausible:
+            lines.append("Note        max_plausible and max_check_plausible have no effect: all seeds are counted")
+        lines.append(
+            f"Resources   about {resources['partitions']} partitions, {resources['tasks_about']} tasks; "
+            f"{resources['encoded_bytes'] / 2**20:,.0f} MiB of codes in the workers' memory, or read again if they do "
+            f"not fit; {resources['task_bytes'] / 2**20:,.0f} MiB per running task"
+        )
+        return "\n".join(lines)
+
+
+def plan(spec: ReleaseSpec) -> PlausibleDeniabilityPlan:
+    """Plan a plausible-deniability release.
+
+    Raises
+    ------
+    SpecError
+        Settings contradict each other.
+    AccountingError
+        No valid guarantee, or too few declared records for the checks.
+    """
+    seeds = _plan_seeds(spec) if spec.uses_seeds else None
+    budget = spec.privacy.model
+
+    def within(factor: float) -> bool:
+        return accountant.epsilon(_model(spec, factor).event, delta=budget.delta) <= budget.epsilon
+
+    model = _model(spec, _largest(within))
+    event = model.event
+    if seeds is not None and seeds.event is not None:
+        event = _split(spec, model.structure_event, model.parameters_event, seeds.event)
+    return PlausibleDeniabilityPlan(spec=spec, model=model, seeds=seeds, event=event)
+
+
+def _model(spec: ReleaseSpec, factor: float) -> ModelPlan:
+    """The model's plan when each stage, by itself, spends `factor` times the model's epsilon."""
+    epsilon, delta = spec.privacy.model.epsilon * factor, spec.privacy.model.delta
+    check = structure = None
+    if spec.model.structure == "learned":
+        spent = spec.privacy.check_share
+        check = count_check(
+            records=spec.data.minimum_records,
+            share=float(spec.split.structure),
+            epsilon=epsilon * spent,
+            delta=delta * spent,
+        )
+        structure = structure_plan(
+            spec.table,
+            minimum_records=check.minimum,
+            epsilon=epsilon * (1 - spent),
+            delta=delta * (1 - spent) - _DRAWS_LOST,
+            score=spec.model.score,
+        )
+    parameters = parameter_plan(spec.table, epsilon=epsilon, delta=delta - _DRAWS_LOST)
+    return ModelPlan(spec=spec, check=check, structure=structure, parameters=parameters)
+
+
+def _split(spec: ReleaseSpec, *events: Event | None) -> Event:
+    """The random split of the stages; a split with no share has no stage."""
+    shares = (float(share) for share in spec.split.shares)
+    stages = tuple((share, event) for share, event in zip(shares, events, strict=True) if share > 0)
+    total = math.fsum(share for share, _ in stages)
+    return RandomSplit(tuple((share / total, event) for share, event in stages))
+
+
+def _largest(within: Callable[[float], bool]) -> float:
+    """The largest factor from 1 to `_LARGEST_FACTOR` that is within the budget, to one part in a thousand."""
+    low, high = 1.0, _LARGEST_FACTOR
+    if not within(low):
+        low, high = 0.5, 1.0
+    while high / low > 1 + _STAGE_TOLERANCE:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if within(middle) else (low, middle)
+    return low
+
+
+def _plan_seeds(spec: ReleaseSpec) -> SeedPlan:
+    """What is done to the seeds and what it costs."""
+    test, privacy, synthesis = spec.privacy.deniability, spec.privacy, spec.synthesis
+    whole = test.test == "randomised" and not privacy.accept_per_record
+    spent, delta = privacy.check_share, privacy.release_delta
+    count = count_check(
+        records=spec.data.minimum_records,
+        share=float(spec.split.seeds),
+        epsilon=privacy.seed_check_epsilon,
+        delta=delta * spent / 2,
+    )
+    if test.k > count.minimum:
+        raise SpecError(
+            f"privacy.deniability.k: {test.k} plausible seeds are asked for, but data.minimum_records and split.seeds "
+            f"promise only {count.minimum} seeds: lower k, or raise split.seeds"
+        )
+    most = candidates_needed(records=synthesis.records, pass_rate=synthesis.minimum_pass_rate)
+    if not whole:
+        return SeedPlan(
+            minimum=count.minimum, whole_release=False, count=None, passes=None, candidates=most, event=None
+        )
+    gamma = 1.0 if len(spec.omegas) == 1 else test.gamma
+    mass = math.floor(count.minimum * synthesis.minimum_pass_rate)
+    passes = pass_check(
+        k=test.k,
+        gamma=gamma,
+        epsilon0=test.epsilon0,
+        passing_mass=mass,
+        seeds=count.minimum,
+        candidates=max(synthesis.records, _CHECKED_CANDIDATES),
+        epsilon=privacy.seed_check_epsilon,
+        delta=delta * spent / 2,
+    )
+    records = SeedRecords(k=test.k, gamma=gamma, epsilon0=test.epsilon0, passing_mass=mass, records=synthesis.records)
+    lost = ApproximateDP(0.0, SAMPLER_DELTA * most * (len(spec.table.attributes) + 3), label="draws")
+    return SeedPlan(
+        minimum=count.minimum,
+        whole_release=True,
+        count=count,
+        passes=passes,
+        candidates=most,
+        event=Composed((count.event, passes.event, records, lost), label="seeds"),
+    )

@@ -1,0 +1,83 @@
+"""Small releases for tests: a made-up table, a spec around it and a ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dpdist.privacy.ledger import Ledger
+from dpdist.spec import ReleaseSpec, build_spec
+
+SCHEMA: dict[str, Any] = {
+    "attributes": [
+        {"name": "region", "kind": "categorical", "values": ["north", "south", "east", "west"]},
+        {"name": "age", "kind": "integer", "bounds": [0, 99], "bins": {"count": 20}, "buckets": {"width": 4}},
+        {"name": "sex", "kind": "categorical", "values": [1, 2], "labels": ["female", "male"]},
+        {"name": "score", "kind": "ordinal", "values": [0, 1, 2, 3, 4, 5, 6, 7]},
+        {"name": "employed", "kind": "categorical", "values": ["yes", "no"]},
+    ]
+}
+KEY = "00112233445566778899aabbccddeeff" * 2
+
+
+def table(rows: int, *, seed: int = 0) -> pa.Table:
+    """An invented table of the schema above, with dependences."""
+    rng = np.random.default_rng(seed)
+    region = rng.choice(4, rows, p=[0.4, 0.3, 0.2, 0.1])
+    age = np.clip(rng.normal(45 + 3 * region, 18, rows), 0, 99).astype(int)
+    sex = rng.integers(1, 3, rows)
+    score = np.clip(age // 16 + rng.integers(0, 3, rows), 0, 7)
+    employed = rng.random(rows) < np.where((age > 18) & (age < 66), 0.8, 0.15)
+    return pa.table(
+        {
+            "region": pa.array(np.array(["north", "south", "east", "west"])[region]),
+            "age": pa.array(age),
+            "sex": pa.array(sex),
+            "score": pa.array(score),
+            "employed": pa.array(np.where(employed, "yes", "no")),
+        }
+    )
+
+
+def project(folder: Path, *, rows: int = 30_000, epsilon: str = "50", **changes: Any) -> ReleaseSpec:
+    """Write a table and a ledger below `folder`; return a spec for them.
+
+    `changes` are settings by dotted path, with ``__`` for the dots.
+    """
+    data = folder / "table.parquet"
+    if not data.exists():
+        pq.write_table(table(rows), data, row_group_size=7_000)
+    url = f"sqlite:///{folder}/ledger.db"
+    if not (folder / "ledger.db").exists():
+        ledger = Ledger.open(url)
+        ledger.create_dataset("people", epsilon=epsilon, delta="1e-5", guarantees=("dp", "pd-per-record"))
+        ledger.close()
+    tree: dict[str, Any] = {
+        "kind": "plausible-deniability",
+        "name": "first",
+        "dataset": "people",
+        "schema": SCHEMA,
+        "data": {"path": str(data), "minimum_records": 25_000},
+        "output": {"path": str(folder / "release"), "rows_per_part": 1_000},
+        "ledger": url,
+        "work": str(folder / "work"),
+        "cluster": {"mode": "threads"},
+        "privacy": {
+            "model": {"epsilon": 2, "delta": 1e-7},
+            "deniability": {"k": 20, "gamma": 4, "epsilon0": 1},
+            "accept_per_record": True,
+        },
+        "split": {"structure": 0.3, "parameters": 0.4, "seeds": 0.3},
+        "synthesis": {"records": 2_500, "omega": [3, 4, 5], "minimum_pass_rate": 0.1},
+    }
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        node = tree
+        for name in parents:
+            node = node.setdefault(name, {})
+        node[last] = value
+    return build_spec(tree)

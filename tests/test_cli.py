@@ -1,0 +1,156 @@
+"""The command line: every command on real input, every error with its own exit code and without a traceback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from releases import KEY, project, table
+
+ENTRY = [sys.executable, "-m", "dpdist"]
+
+
+def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*ENTRY, *arguments], capture_output=True, text=True, cwd=cwd, check=False)
+
+
+@pytest.fixture
+def spec_file(tmp_path: Path) -> Path:
+    spec = project(tmp_path)
+    path = tmp_path / "spec.yaml"
+    path.write_text(yaml.safe_dump(spec.model_dump(mode="json", by_alias=True)))
+    return path
+
+
+def test_help_is_at_once() -> None:
+    best = 9.0
+    for _ in range(5):
+        start = time.perf_counter()
+        result = run("--help")
+        best = min(best, time.perf_counter() - start)
+        assert "release" in result.stdout
+    heavy = subprocess.run(
+        [sys.executable, "-c", "import sys, dpdist.cli; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert not {"dask", "distributed", "numpy", "pyarrow", "sqlalchemy", "pydantic", "scipy"} & set(heavy)
+
+
+def test_from_ledger_to_verified_release(spec_file: Path, tmp_path: Path) -> None:
+    planned = run("plan", str(spec_file))
+    assert planned.returncode == 0, planned.stderr
+    assert "add/remove" in planned.stdout
+    assert "left for data set people" in planned.stdout
+    released = run("release", str(spec_file), "--set", "synthesis.records=1500")
+    assert released.returncode == 0, released.stderr
+    assert str(tmp_path / "release") in released.stdout
+    assert "Guarantee" in released.stdout
+    assert "left for data set people" in released.stdout
+    checked = run("verify", str(tmp_path / "release"))
+    assert checked.returncode == 0, checked.stderr
+    assert "1,500 records" in checked.stdout
+    shown = run("ledger", "show", "people", "--ledger", f"sqlite:///{tmp_path}/ledger.db", "--json")
+    assert json.loads(shown.stdout)[0]["charges"][0]["state"] == "committed"
+    assert run("ledger", "verify", "--ledger", f"sqlite:///{tmp_path}/ledger.db").returncode == 0
+    part = next((tmp_path / "release" / "data").rglob("*.parquet"))
+    part.write_bytes(part.read_bytes()[:-1])
+    broken = run("verify", str(tmp_path / "release"))
+    assert broken.returncode == 6
+    assert part.name in broken.stderr
+
+
+def test_plan_json_carries_the_charge_and_reads_nothing(spec_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "table.parquet").unlink()
+    answer = json.loads(run("plan", str(spec_file), "--json").stdout)
+    assert 1.5 < answer["epsilon"] <= 2
+    assert answer["delta"] == 1e-7
+    assert answer["guarantees"][0]["kind"] == "plausible-deniability"
+
+
+def test_creating_a_data_set(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/l.db"
+    assert run("ledger", "create", "acs", "--epsilon", "4", "--delta", "1e-8", "--ledger", url).returncode == 0
+    again = run("ledger", "create", "acs", "--epsilon", "4", "--delta", "1e-8", "--ledger", url)
+    assert (again.returncode, "Traceback" in again.stderr) == (5, False)
+    assert run("ledger", "create", "x", "--epsilon", "-1", "--delta", "1e-8", "--ledger", url).returncode != 0
+    assert "acs" in run("ledger", "show", "--ledger", url).stdout
+
+
+def test_spec_schema_is_json() -> None:
+    assert json.loads(run("spec", "schema").stdout)["properties"]["kind"]
+
+
+def test_sample_writes_rows(tmp_path: Path) -> None:
+    assert run("sample", str(tmp_path / "t"), "--rows", "1234").returncode == 0
+    assert pq.read_table(tmp_path / "t").num_rows == 1234
+
+
+def test_account_plausible_deniability() -> None:
+    words = [
+        "--k",
+        "2000",
+        "--gamma",
+        "2",
+        "--epsilon0",
+        "0.02",
+        "--passing-mass",
+        "367500",
+        "--records",
+        "10000",
+        "--delta",
+        "1e-9",
+    ]
+    answer = json.loads(run("account", "plausible-deniability", *words.split(" ")).stdout)
+    assert answer["epsilon"] == pytest.approx(0.913, rel=0.02)
+    assert answer["epsilon_published_composition"] == pytest.approx(21.8, rel=0.02)
+    assert answer["epsilon_per_record"] < 0.1
+
+
+@pytest.mark.parametrize(
+    ("setting", "code"),
+    [
+        ("split.seeds=0.4", 2),
+        ("privacy.model.epsilon=0", 2),
+        ("privacy.model.epsilon=-1", 2),
+        ("privacy.deniability.k=20000", 2),
+        ("data.path=/nowhere/table.parquet", 3),
+        ("data.minimum_records=60000", 4),
+        ("privacy.limit=0.1", 4),
+        ("dataset=nobody", 5),
+        ("ledger=sqlite:////nowhere/ledger.db", 5),
+        ("output.path=/proc/release", 6),
+        ("cluster={mode: address, address: 'tcp://127.0.0.1:9', timeout: 1}", 7),
+    ],
+)
+def test_errors_have_codes_and_no_traceback(spec_file: Path, tmp_path: Path, setting: str, code: int) -> None:
+    result = run("release", str(spec_file), "--set", setting)
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stderr.strip()
+    assert not (tmp_path / "release" / "manifest.json").exists()
+    assert run("ledger", "verify", "--ledger", f"sqlite:///{tmp_path}/ledger.db").returncode == 0
+
+
+def test_output_that_holds_a_release(spec_file: Path) -> None:
+    assert run("release", str(spec_file), "--test-key", KEY).returncode == 0
+    again = run("release", str(spec_file), "--set", "name=second")
+    assert again.returncode == 6
+    assert "already holds a release" in again.stderr
+
+
+def test_a_value_out_of_its_domain_is_not_shown(spec_file: Path, tmp_path: Path) -> None:
+    bad = table(30_000).to_pydict()
+    bad["score"][5] = 987_654
+    pq.write_table(type(table(1)).from_pydict(bad), tmp_path / "table.parquet")
+    result = run("release", str(spec_file))
+    assert result.returncode == 3
+    assert "score" in result.stderr
+    assert "987" not in result.stderr
