@@ -168,7 +168,7 @@ def _summary(outcome: Outcome) -> str:
     lines = [
         f"Release    {outcome.uri}",
         f"Records    {outcome.records:,}",
-        f"Guarantee  {outcome.guarantee}",
+        *(f"Guarantee  {sentence}" for sentence in outcome.guarantees),
         f"Budget     {outcome.budget}",
     ]
     return "\n".join(lines)

@@ -58,6 +58,7 @@ class Outcome:
     attempt: str
     records: int
     guarantee: str
+    guarantees: tuple[str, ...]
     budget: str
     run_record: str
 
@@ -348,6 +349,7 @@ def _outcome(ledger: Ledger, spec: ReleaseSpec, output: Store, manifest: Manifes
         attempt=manifest.attempt,
         records=manifest.records,
         guarantee=manifest.guarantee,
+        guarantees=tuple(str(item["sentence"]) for item in manifest.guarantees),
         budget=budget_sentence(ledger, spec.dataset),
         run_record=f"{work.uri}/{RUN_RECORD}",
     )

@@ -94,20 +94,7 @@ def test_sample_writes_rows(tmp_path: Path) -> None:
 
 
 def test_account_plausible_deniability() -> None:
-    words = [
-        "--k",
-        "2000",
-        "--gamma",
-        "2",
-        "--epsilon0",
-        "0.02",
-        "--passing-mass",
-        "367500",
-        "--records",
-        "10000",
-        "--delta",
-        "1e-9",
-    ]
+    words = "--k 2000 --gamma 2 --epsilon0 0.02 --passing-mass 367500 --records 10000 --delta 1e-9"
     answer = json.loads(run("account", "plausible-deniability", *words.split(" ")).stdout)
     assert answer["epsilon"] == pytest.approx(0.913, rel=0.02)
     assert answer["epsilon_published_composition"] == pytest.approx(21.8, rel=0.02)

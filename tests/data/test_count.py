@@ -1,0 +1,136 @@
+"""Counting kernels against brute force."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpdist.data import count
+from dpdist.data.count import (
+    MAX_PAIR_CELLS,
+    PairCounts,
+    coarsen,
+    configuration_index,
+    contingency,
+    covering_blocks,
+    pair_cells,
+    pair_counts,
+    table_counts,
+)
+from dpdist.errors import SpecError
+
+ACS = (56, 79, 8, 24, 5, 25, 5, 2, 99, 2, 2)
+
+
+def draw_codes(cardinalities: tuple[int, ...], rows: int, seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, c, rows).astype(np.min_scalar_type(c - 1)) for c in cardinalities]
+
+
+def brute_force(codes: list[np.ndarray], counts: PairCounts) -> None:
+    rows = list(zip(*(c.tolist() for c in codes), strict=True))
+    assert counts.total == len(rows)
+    for i in range(len(codes)):
+        assert counts.single(i).tolist() == [Counter(codes[i].tolist())[v] for v in range(counts.cardinalities[i])]
+    for i, j in combinations(range(len(codes)), 2):
+        expected = Counter((row[i], row[j]) for row in rows)
+        assert counts.pair(i, j).shape == (counts.cardinalities[i], counts.cardinalities[j])
+        assert {k: v for k, v in np.ndenumerate(counts.pair(i, j)) if v} == expected
+        assert np.array_equal(counts.pair(j, i), counts.pair(i, j).T)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=7).map(tuple),
+    st.integers(0, 80),
+    st.sampled_from([4, 64, 1 << 15]),
+    st.sampled_from([1, 7, 1 << 16]),
+)
+def test_pairs_equal_brute_force(cardinalities: tuple[int, ...], rows: int, cells: int, chunk: int) -> None:
+    codes = draw_codes(cardinalities, rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(count, "BLOCK_CELLS", cells)
+        patch.setattr(count, "CHUNK_ROWS", chunk)
+        covering_blocks.cache_clear()
+        counts = pair_counts(codes, cardinalities)
+    covering_blocks.cache_clear()
+    assert len(counts.cells) == pair_cells(cardinalities)
+    brute_force(codes, counts)
+
+
+def test_every_dtype_and_large_domains() -> None:
+    cardinalities = (2, 256, 257, 3000, 1)
+    codes = draw_codes(cardinalities, 500)
+    assert [c.dtype for c in codes] == [np.uint8, np.uint8, np.uint16, np.uint16, np.uint8]
+    brute_force(codes, pair_counts(codes, cardinalities))
+    codes[0] = codes[0].astype(np.uint32)
+    brute_force(codes, pair_counts(codes, cardinalities))
+
+
+def test_blocks_cover_every_pair_within_the_limit() -> None:
+    for cardinalities in (ACS, (2,) * 30, (65_536, 100, 2), (1000, 1000, 5)):
+        blocks = covering_blocks(cardinalities)
+        covered = {pair for block in blocks for pair in combinations(block, 2)}
+        assert covered == set(combinations(range(len(cardinalities)), 2))
+        assert all(len(b) == 2 or prod(cardinalities[i] for i in b) <= count.BLOCK_CELLS for b in blocks)
+    assert len(covering_blocks(ACS)) <= 12  # instead of 55 pairs
+
+
+def test_counts_add_up_in_any_grouping() -> None:
+    codes = draw_codes((5, 6, 7), 300)
+    parts = [pair_counts([c[a:b] for c in codes], (5, 6, 7)) for a, b in ((0, 10), (10, 10), (10, 222), (222, 300))]
+    whole = pair_counts(codes, (5, 6, 7)).cells
+    assert np.array_equal((parts[0] + (parts[1] + parts[2]) + parts[3]).cells, whole)
+    assert np.array_equal((parts[0] + parts[1] + (parts[2] + parts[3])).cells, whole)
+    with pytest.raises(ValueError, match="different domains"):
+        parts[0] + pair_counts(codes[:2], (5, 6))
+
+
+def test_a_table_too_large_to_count_is_refused_with_advice() -> None:
+    assert pair_cells((3, 4, 5)) == 12 + 12 + 15 + 20
+    assert pair_cells((65_536, *ACS)) <= MAX_PAIR_CELLS
+    for action in (pair_cells, covering_blocks, lambda c: pair_counts([], c)):
+        with pytest.raises(SpecError, match=r"cells, more than the limit of .*65,536 and 65,536 values.*bins"):
+            action((65_536, 65_536))
+
+
+def test_counts_are_hidden() -> None:
+    counts = pair_counts(draw_codes((3, 4), 977), (3, 4))
+    assert "977" not in repr(counts)
+    assert repr(counts) == "PairCounts(cardinalities=(3, 4), <counts hidden>)"
+
+
+def test_marginals_onto_buckets() -> None:
+    codes = draw_codes((6, 9), 200)
+    to_three, to_two = np.array([0, 1, 0, 2, 2, 1], np.uint32), np.array([0, 0, 0, 1, 1, 1, 0, 1, 0], np.uint32)
+    pair = pair_counts(codes, (6, 9)).pair(0, 1)
+    both = coarsen(coarsen(pair, to_three, buckets=3, axis=0), to_two, buckets=2, axis=1)
+    direct = contingency([to_three[codes[0]], to_two[codes[1]]], (0, 1), (3, 2))
+    assert np.array_equal(both, direct)
+    assert np.array_equal(contingency(codes, (0, 1), (3, 2), maps=(to_three, to_two)), direct)
+    assert np.array_equal(contingency(codes, (1, 0), (9, 3), maps=(None, to_three)).sum(0), direct.sum(1))
+
+
+def test_counts_given_a_configuration() -> None:
+    codes = draw_codes((4, 5, 6), 300)
+    configuration = configuration_index([codes[0], codes[2]], (4, 6))
+    assert configuration.dtype == np.int64
+    assert np.array_equal(configuration, codes[0].astype(int) * 6 + codes[2])
+    table = table_counts(codes[1], configuration, cardinality=5, configurations=24)
+    assert table.dtype == np.int64
+    assert np.array_equal(table.reshape(4, 6, 5), contingency(codes, (0, 2, 1), (4, 6, 5)))
+    expected = Counter(zip(configuration.tolist(), codes[1].tolist(), strict=True))
+    assert {k: v for k, v in np.ndenumerate(table) if v} == expected
+
+
+def test_indexes_beyond_32_bits() -> None:
+    sizes = (65_536, 65_536, 65_536)
+    codes = [np.array([65_535, 0], np.uint16)] * 3
+    assert configuration_index(codes, sizes).tolist() == [2**48 - 1, 0]
+    assert configuration_index(codes[:2], sizes[:2]).tolist() == [2**32 - 1, 0]

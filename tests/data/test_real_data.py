@@ -1,0 +1,115 @@
+"""The public tables with their ready-to-run schemas: read as they are distributed, against a second reading."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from dpdist.data.operators import gather_operator, pair_counts_operator, together
+from dpdist.data.passes import located_table, run_pass
+from dpdist.data.report import check
+from dpdist.data.source import CsvOptions, TableSource
+from dpdist.data.split import Split
+from dpdist.data.table import open_table
+from dpdist.errors import ColumnMismatch
+from dpdist.privacy.keys import KeyRef
+from dpdist.schema import Schema
+
+SCHEMAS = Path(__file__).parents[2] / "deploy" / "releases" / "schemas"
+SPLIT = Split(KeyRef.fixed("ab" * 32), ("0.1", "0.4", "0.5"))
+ADULT = CsvOptions(
+    header=False,
+    comment="|",
+    columns=(
+        "age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship",
+        "race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country", "income",
+    ),
+)  # fmt: skip
+SharedData = Callable[[str], Path]
+
+
+def test_acs_2013_csv(shared_data: SharedData) -> None:
+    path, schema = shared_data("acs2013_sgf_100k.csv"), Schema.from_yaml(SCHEMAS / "acs2013.yaml")
+    source = TableSource((str(path),))
+    operator = together([gather_operator(), pair_counts_operator(schema.cardinalities)])
+    results = []
+    for partitions in (1, 3, 16):
+        table = located_table(open_table(source, schema, partitions=partitions))
+        assert (len(table.partitions), table.rows) == (partitions, 100_000)
+        results.append(run_pass(table, operator, split=SPLIT, label=2, batch_rows=10_000))
+        check(results[-1][1], schema)
+    raw = np.loadtxt(path, delimiter=",", skiprows=1, dtype=np.int64)
+    (codes, counts), report = results[0]
+    assert report.confidential(schema) == {"rows_read": 100_000, "rows_kept": 100_000, "columns": {}}
+    assert 49_000 < counts.total < 51_000
+    for (other, other_counts), _ in results[1:]:
+        assert all(map(np.array_equal, codes, other))
+        assert np.array_equal(counts.cells, other_counts.cells)
+    (everything, all_counts), _ = run_pass(table, operator)
+    for i, attribute in enumerate(schema.attributes):
+        values = attribute.values or attribute.bin_edges
+        assert np.array_equal(np.array(values)[everything[i]], raw[:, i])
+    seen = Counter(zip(everything[0].tolist(), everything[4].tolist(), strict=True))
+    assert {k: v for k, v in np.ndenumerate(all_counts.pair(0, 4)) if v} == seen
+
+
+def test_acs_2024_parquet(shared_data: SharedData) -> None:
+    path, schema = shared_data("acs2024_workers.parquet"), Schema.from_yaml(SCHEMAS / "acs2024.yaml")
+    operator = pair_counts_operator(schema.cardinalities)
+    totals = []
+    for partitions in (None, 16):
+        table = open_table(TableSource((str(path),)), schema, partitions=partitions)
+        assert table.rows == 1_326_858
+        counts, report = run_pass(table, operator, split=SPLIT, label=0)
+        check(report, schema)
+        totals.append(counts.cells)
+    assert np.array_equal(*totals)
+    counts, _ = run_pass(table, operator)
+    raw = pq.read_table(path)
+    for i, attribute in enumerate(schema.attributes):
+        seen = Counter(raw[attribute.name].to_pylist())
+        values = attribute.values or attribute.bin_edges.tolist()
+        assert counts.single(i).tolist() == [seen[v] for v in values]
+
+
+@pytest.mark.parametrize("partitions", [None, 1, 5])
+def test_adult_raw_files(shared_data: SharedData, partitions: int | None) -> None:
+    paths = [shared_data(name) for name in ("adult.data", "adult.test")]
+    schema = Schema.from_yaml(SCHEMAS / "adult.yaml")
+    source = TableSource(tuple(map(str, paths)), format="csv", csv=ADULT)
+    table = located_table(open_table(source, schema, partitions=partitions))
+    assert table.rows == 48_842
+    codes, report = run_pass(table, gather_operator())
+    check(report, schema)
+    rows = []
+    for path in paths:
+        with open(path, newline="") as file:
+            rows += [row for row in csv.reader(file, skipinitialspace=True) if len(row) == 15]
+    assert len(codes[0]) == len(rows) == 48_842
+    for column, attribute in enumerate(schema.attributes):
+        texts = [row[column].removesuffix(".") for row in rows]
+        if attribute.values is None:
+            inside = np.clip(np.array(texts, np.int64), *(attribute.bounds or (0, 0)))
+            expected = np.searchsorted(attribute.bin_edges, inside, side="right") - 1
+        else:
+            names = [*map(str, attribute.values), "?"]
+            expected = np.array([names.index(text) for text in texts])
+        assert np.array_equal(codes[column], expected), attribute.name
+    troubles = report.confidential(schema)["columns"]
+    assert {name: t["missing"] for name, t in troubles.items()} == {
+        "workclass": 2799,
+        "occupation": 2809,
+        "native-country": 857,
+    }
+
+
+def test_adult_with_a_wrong_schema(shared_data: SharedData) -> None:
+    schema = Schema.from_yaml(SCHEMAS / "acs2013.yaml")
+    with pytest.raises(ColumnMismatch, match="'wc' is missing"):
+        open_table(TableSource((str(shared_data("adult.data")),), format="csv", csv=ADULT), schema)

@@ -1,0 +1,236 @@
+"""Finding files, telling their versions apart, and saying what is wrong with a path."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+
+from dpdist.data.source import CsvOptions, TableSource, find_files, fingerprint, format_of
+from dpdist.data.storage import storage_errors
+from dpdist.errors import DataNotFound, DpdistError, SpecError, UnreadableFile
+
+
+def touch(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("a\n1\n")
+
+
+def names(folder: Path, *paths: str) -> list[str]:
+    found = find_files(TableSource(tuple(str(folder / p) if p else str(folder) for p in paths)))
+    return [str(Path(file.path).relative_to(folder)) for file in found]
+
+
+def test_files_folders_and_globs(tmp_path: Path) -> None:
+    touch(tmp_path, "b.csv", "a.csv", "B.csv", "10.csv", "9.csv", "sub/c.csv", "sub/deep/d.csv")
+    touch(tmp_path, "_SUCCESS", ".hidden.csv", "_metadata", "_old/e.csv", "sub/.part.crc", "sub/_tmp/f.csv")
+    every = ["10.csv", "9.csv", "B.csv", "a.csv", "b.csv", "sub/c.csv", "sub/deep/d.csv"]
+    assert names(tmp_path, "") == every
+    assert names(tmp_path, "*.csv") == every[:5]
+    assert names(tmp_path, "sub*") == every[5:]
+    assert names(tmp_path, "**/*.csv") == every
+    assert names(tmp_path, "b.csv", "*.csv", "sub", "sub/deep/d.csv", "a.csv") == every
+    assert names(tmp_path, ".hidden.csv") == [".hidden.csv"]
+    assert names(tmp_path, "[ab].csv") == ["a.csv", "b.csv"]
+    touch(tmp_path, "[x].csv")
+    assert names(tmp_path, "[x].csv") == ["[x].csv"]
+
+
+def test_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path, "t/a.csv")
+    monkeypatch.chdir(tmp_path)
+    for path in ("t/a.csv", "t", "./t/*.csv", f"file://{tmp_path}/t"):
+        assert [file.path for file in find_files(TableSource((path,)))] == [str(tmp_path / "t/a.csv")]
+
+
+def test_the_fingerprint_tells_versions_apart(tmp_path: Path) -> None:
+    touch(tmp_path, "a.csv", "b.csv")
+    source = TableSource((str(tmp_path),))
+    first = fingerprint(source)
+    assert first == fingerprint(TableSource((str(tmp_path / "b.csv"), str(tmp_path / "a.csv"))))
+    assert len(first) == 64
+    stat = (tmp_path / "a.csv").stat()
+    os.utime(tmp_path / "a.csv", ns=(0, stat.st_mtime_ns + 1))  # one nanosecond later
+    second = fingerprint(source)
+    (tmp_path / "a.csv").write_text("a\n1\n2\n")
+    os.utime(tmp_path / "a.csv", ns=(0, stat.st_mtime_ns))
+    third = fingerprint(source)
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    os.utime(tmp_path / "a.csv", ns=(0, stat.st_mtime_ns))
+    assert fingerprint(source) == first
+    touch(tmp_path, "c.csv")
+    assert len({first, second, third, fingerprint(source)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("declared", "files", "expected"),
+    [
+        (None, ["a.parquet", "b.pq", "c.PARQ"], "parquet"),
+        (None, ["a.csv", "b.csv.gz", "c.v1.CSV.bz2"], "csv"),
+        ("csv", ["adult.data", "adult.test"], "csv"),
+    ],
+)
+def test_formats(tmp_path: Path, declared: Any, files: list[str], expected: str) -> None:
+    touch(tmp_path, *files)
+    source = TableSource((str(tmp_path),), format=declared)
+    assert format_of(source, find_files(source)) == expected
+
+
+def test_formats_that_cannot_be_told(tmp_path: Path) -> None:
+    touch(tmp_path, "a.csv", "adult.data", "x/a.csv", "x/b.parquet")
+    for path, message in (
+        ("adult.data", r"adult.data does not tell its format: set data\.format"),
+        ("x", "different formats"),
+    ):
+        source = TableSource((str(tmp_path / path),))
+        with pytest.raises(SpecError, match=message):
+            format_of(source, find_files(source))
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("none.csv", "there is no file at .*none.csv: check data.path"),
+        ("none/", "there is no file at"),
+        ("*.parquet", r"no file matches .*\*\.parquet"),
+        ("empty", "the folder .*empty holds no data file"),
+        ("hidden", "the folder .*hidden holds no data file"),
+    ],
+)
+def test_nothing_there(tmp_path: Path, path: str, message: str) -> None:
+    (tmp_path / "empty").mkdir()
+    touch(tmp_path, "a.csv", "hidden/_SUCCESS")
+    with pytest.raises(DataNotFound, match=message):
+        find_files(TableSource((str(tmp_path / "a.csv"), str(tmp_path / path))))
+
+
+def test_access_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: Any, **__: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(LocalFileSystem, "info", denied)
+    with pytest.raises(DataNotFound, match=r"access to .*a\.csv is denied: check the file's permissions"):
+        find_files(TableSource((str(tmp_path / "a.csv"),)))
+
+
+class NoCredentialsError(Exception):
+    """Named like botocore's."""
+
+
+class EndpointConnectionError(Exception):
+    """Named like botocore's."""
+
+
+for _error in (NoCredentialsError, EndpointConnectionError):
+    _error.__module__ = "botocore.exceptions"
+
+
+@pytest.mark.parametrize(
+    ("raised", "error", "message"),
+    [
+        (FileNotFoundError(2, "x"), DataNotFound, "there is no file at s3://b/k"),
+        (PermissionError("Forbidden"), DataNotFound, "access to s3://b/k is denied"),
+        (ConnectionResetError(), DataNotFound, "the storage of s3://b/k does not answer"),
+        (TimeoutError(), DataNotFound, "the storage of s3://b/k does not answer"),
+        (NoCredentialsError("x"), DataNotFound, "no credentials for s3://b/k: set the AWS_"),
+        (EndpointConnectionError("x"), DataNotFound, "the storage of s3://b/k does not answer .*endpoint_url"),
+        (ModuleNotFoundError("x", name="s3fs"), SpecError, "needs a package that is not installed: s3fs"),
+        (ValueError("Protocol not known: s4"), SpecError, "s3://b/k cannot be opened: Protocol not known: s4"),
+        (OSError(5, "Input/output error"), UnreadableFile, "s3://b/k cannot be read: Input/output error"),
+        (OSError("17,8,18"), UnreadableFile, "s3://b/k cannot be read: OSError"),
+        (ValueError("another"), ValueError, "another"),
+        (KeyError("another"), KeyError, "another"),
+        (SpecError("as it is"), SpecError, "as it is"),
+    ],
+)
+def test_errors_of_storage(raised: Exception, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as caught, storage_errors("s3://b/k"):
+        raise raised
+    if isinstance(caught.value, DpdistError):
+        assert caught.value.__suppress_context__ or caught.value is raised
+
+
+def test_an_unknown_protocol() -> None:
+    with pytest.raises(SpecError, match="s4://b/k cannot be opened: Protocol not known"):
+        find_files(TableSource(("s4://b/k",)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"header": False}, "needs csv.columns"),
+        ({"delimiter": ""}, "csv.delimiter"),
+        ({"delimiter": '"'}, "csv.delimiter"),
+        ({"delimiter": "||"}, "csv.delimiter"),
+        ({"delimiter": "§"}, "csv.delimiter"),
+        ({"comment": ""}, "csv.comment"),
+        ({"comment": "a\nb"}, "csv.comment"),
+        ({"skip_rows": -1}, "csv.skip_rows"),
+        ({"columns": ("a", "a")}, "csv.columns names a column twice"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        CsvOptions(**options)
+
+
+@pytest.mark.parametrize("paths", [(), "a.csv"])
+def test_bad_paths(paths: Any) -> None:
+    with pytest.raises(SpecError, match=r"data.path"):
+        TableSource(paths)
+
+
+def test_a_source_travels_and_hides_its_options() -> None:
+    source = TableSource(("s3://b/k",), storage_options={"key": "secret"})
+    assert "secret" not in repr(source)
+    assert pickle.loads(pickle.dumps(source)) == source
+
+
+def test_s3(s3: Any, s3_server: str) -> None:
+    options = {"endpoint_url": s3_server}
+    for name in ("t/b.csv", "t/a.csv", "t/_SUCCESS", "t/sub/c.csv", "t/", "u.csv"):
+        s3.pipe(f"census/{name}", b"" if name.endswith("/") else b"a\n1\n")
+
+    def found(*paths: str) -> list[str]:
+        return [file.path for file in find_files(TableSource(paths, storage_options=options))]
+
+    every = ["s3://census/t/a.csv", "s3://census/t/b.csv", "s3://census/t/sub/c.csv"]
+    assert found("s3://census/t") == found("s3://census/t/") == every
+    assert found("s3://census/t/*.csv") == every[:2]
+    assert found("s3://census/t/*.csv", "s3://census/t/a.csv") == every[:2]
+    assert found("s3://census/u.csv", "s3://census/t/sub/c.csv") == [every[2], "s3://census/u.csv"]
+    source = TableSource(("s3://census/t",), storage_options=options)
+    first = fingerprint(source)
+    assert first == fingerprint(TableSource(tuple(every), storage_options=options))
+    s3.pipe("census/t/a.csv", b"a\n2\n")
+    assert fingerprint(source) != first
+
+
+def test_what_is_wrong_on_s3(s3: Any, s3_server: str) -> None:
+    from moto.core import set_initial_no_auth_action_count
+
+    s3.pipe("census/t/a.csv", b"a\n1\n")
+
+    def find(path: str) -> Any:
+        return find_files(TableSource((path,), storage_options={"endpoint_url": s3_server}))
+
+    with pytest.raises(DataNotFound, match="there is no bucket 'elsewhere'"):
+        find("s3://elsewhere/t/a.csv")
+    with pytest.raises(DataNotFound, match="there is no bucket 'elsewhere'"):
+        find("s3://elsewhere/*.csv")
+    with pytest.raises(DataNotFound, match=r"there is no file at s3://census/t/b.csv"):
+        find("s3://census/t/b.csv")
+    with pytest.raises(DataNotFound, match=r"no file matches s3://census/t/\*\.parquet"):
+        find("s3://census/t/*.parquet")
+
+    @set_initial_no_auth_action_count(0)
+    def find_without_permission() -> None:
+        find("s3://census/t/a.csv")
+
+    with pytest.raises(DataNotFound, match=r"access to s3://census/t/a.csv is denied: check .* credentials"):
+        find_without_permission()
