@@ -57,16 +57,16 @@ def _shape(name: str) -> NDArray[np.float64]:
     """Invented marginal weights of one attribute."""
     if name == "age":
         x = np.arange(1, 80)
-        return np.exp(-(((x - 28) / 19.0) ** 2)) + 0.35 * np.exp(-(((x - 8) / 5.0) ** 2)) + 2e-3
+        return np.asarray(np.exp(-(((x - 28) / 19.0) ** 2)) + 0.35 * np.exp(-(((x - 8) / 5.0) ** 2)) + 2e-3)
     if name == "hpw":
         x = np.arange(1, 100)
         heaps = np.where(x % 10 == 0, 12.0, np.where(x % 5 == 0, 4.0, 0.4))
-        return heaps * np.exp(-(((x - 40) / 14.0) ** 2)) + 20.0 * (x == 40) + 1e-2
+        return np.asarray(heaps * np.exp(-(((x - 40) / 14.0) ** 2)) + 20.0 * (x == 40) + 1e-2)
     if name == "edu":
         x = np.arange(1, 25)
-        return np.where(x < 16, 0.02 * x, np.exp(-(((x - 19) / 3.0) ** 2)) + 0.1)
+        return np.asarray(np.where(x < 16, 0.02 * x, np.exp(-(((x - 19) / 3.0) ** 2)) + 0.1))
     count = dict(zip(SCHEMA.names, SCHEMA.cardinalities, strict=True))[name]
-    return 1.0 / (1.0 + np.arange(count)) ** (0.2 if count == 2 else 1.1)
+    return np.asarray(1.0 / (1.0 + np.arange(count)) ** (0.2 if count == 2 else 1.1))
 
 
 PARENTS: dict[str, tuple[str, ...]] = {

@@ -100,6 +100,14 @@ def test_same_key_same_bytes_for_any_partitioning(tmp_path: Path, partitions: in
     assert contents(tmp_path / "release") == contents(tmp_path / "again")
 
 
+def test_worker_processes_give_the_bytes_of_threads(tmp_path: Path) -> None:
+    run_release(project(tmp_path), fixed_key=KEY)
+    cluster = {"mode": "embedded", "workers": 2, "partitions": 5}
+    again = project(tmp_path, name="again", output__path=str(tmp_path / "again"), cluster=cluster)
+    run_release(again, fixed_key=KEY)
+    assert contents(tmp_path / "release") == contents(tmp_path / "again")
+
+
 def test_another_key_other_records(tmp_path: Path) -> None:
     run_release(project(tmp_path), fixed_key=KEY)
     run_release(project(tmp_path, name="b", output__path=str(tmp_path / "b")), fixed_key="ff" * 32)

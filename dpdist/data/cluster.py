@@ -111,7 +111,7 @@ class Cluster:
             return list(self._client.gather(futures))
 
 
-class _ThreadProgress(Callback):
+class _ThreadProgress(Callback):  # type: ignore[misc]
     """Counts finished tasks of the threaded scheduler."""
 
     def __init__(self, progress: Progress | None) -> None:
@@ -132,7 +132,7 @@ def _watch(client: Client, futures: list[Any], progress: Progress) -> None:
     """Forward the scheduler's count of finished tasks until the futures are done."""
     from distributed.diagnostics.progressbar import TextProgressBar
 
-    class Forward(TextProgressBar):
+    class Forward(TextProgressBar):  # type: ignore[misc]
         def _draw_bar(self, remaining: int, all: int, **_: Any) -> None:
             progress(all - remaining, all)
 

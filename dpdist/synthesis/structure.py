@@ -49,7 +49,7 @@ Order: TypeAlias = Literal["learned", "small-first"]
 MAX_TABLE_CELLS = 1 << 22
 """Largest count table of one attribute, in cells (32 MiB of int64)."""
 
-RECORDS_PER_CELL = 4
+RECORDS_PER_CELL = 2
 """Without `max_parent_configurations`, ``cfs`` keeps this many standard deviations of noise in an average cell."""
 
 BUCKET_LOSS = 0.1

@@ -1,0 +1,194 @@
+"""Rows a second through the distributed table on ACS 2024: reading, encoding, the coin, counting, whole passes.
+
+Run ``python tests/benchmarks/bench_counting.py --data ../shared/data --json counting.json``. The table is written
+again and again into one Parquet and one CSV file until they have the rows asked for. Rates are of one core: wall
+clock, and CPU time where other work shares the machine. ``--cluster N`` adds a pass on N worker processes, with the
+peak memory of a worker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from dpdist.data.count import covering_blocks, pair_counts
+from dpdist.data.encode import TableEncoder
+from dpdist.data.graph import encoded_partitions, reduce_partitions, table_pass
+from dpdist.data.operators import Operator, pair_counts_operator
+from dpdist.data.passes import located_table, run_pass
+from dpdist.data.read import BATCH_ROWS
+from dpdist.data.source import TableSource
+from dpdist.data.split import Split, split_labels
+from dpdist.data.table import open_table
+from dpdist.privacy.keys import KeyRef, load_noise
+from dpdist.schema import Schema
+
+SCHEMA = Path(__file__).parents[2] / "deploy" / "releases" / "schemas" / "acs2024.yaml"
+SPLIT = Split(KeyRef.fixed("00" * 32), (Fraction(1, 10), Fraction(2, 5), Fraction(1, 2)))
+
+
+def nothing(codes: list[np.ndarray]) -> int:
+    """A summary that costs nothing."""
+    return 0
+
+
+def add(a: int, b: int) -> int:
+    """Sum of two summaries."""
+    return a + b
+
+
+READ_ONLY = Operator(name="nothing", chunk=nothing, combine=add)
+
+
+def rate(rows: int, action: Callable[[], object], repeats: int = 3) -> dict[str, float]:
+    """Best rows a second over some repeats, by wall clock and by CPU time."""
+    wall, cpu = [], []
+    for _ in range(repeats):
+        begin = time.perf_counter(), time.process_time()
+        action()
+        wall.append(time.perf_counter() - begin[0])
+        cpu.append(time.process_time() - begin[1])
+    return {"rows_per_second": rows / min(wall), "rows_per_cpu_second": rows / min(cpu)}
+
+
+def measure_kernels(schema: Schema, table: pa.Table) -> dict[str, Any]:
+    """The pure functions on batches in memory."""
+    batches = table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
+    rows = table.num_rows
+    encoder = TableEncoder(schema)
+    codes = encoder.encode(table.combine_chunks().to_batches()[0]).codes
+    noise = load_noise(SPLIT.key)
+
+    def pairs_one_by_one() -> None:
+        for start in range(0, rows, BATCH_ROWS):
+            batch = [column[start : start + BATCH_ROWS] for column in codes]
+            for i, j in combinations(range(len(batch)), 2):
+                index = batch[i].astype(np.int64) * schema.cardinalities[j] + batch[j]
+                np.bincount(index, minlength=schema.cardinalities[i] * schema.cardinalities[j])
+
+    return {
+        "encode": rate(rows, lambda: [encoder.encode(batch) for batch in batches]),
+        "coin": rate(rows, lambda: split_labels(noise, file=0, row_start=0, count=rows, shares=SPLIT.shares)),
+        "pair counts": rate(rows, lambda: pair_counts(codes, schema.cardinalities)),
+        "pair counts, a bincount per pair": rate(rows, pairs_one_by_one),
+    }
+
+
+def measure_passes(schema: Schema, path: Path) -> dict[str, Any]:
+    """Passes over a file in this process."""
+    table = located_table(open_table(TableSource((str(path),)), schema))
+    rows = table.rows or 0
+    pairs = pair_counts_operator(schema.cardinalities)
+    kind = path.suffix[1:]
+    result = {
+        f"{kind}: read and encode": rate(rows, lambda: run_pass(table, READ_ONLY)),
+        f"{kind}: read, encode, split, select a tenth": rate(
+            rows, lambda: run_pass(table, READ_ONLY, split=SPLIT, label=0)
+        ),
+        f"{kind}: whole pass, pairs of a tenth": rate(rows, lambda: run_pass(table, pairs, split=SPLIT, label=0)),
+        f"{kind}: whole pass, pairs of all": rate(rows, lambda: run_pass(table, pairs)),
+    }
+    if kind == "csv":
+        fresh = open_table(TableSource((str(path),)), schema)
+        result[f"{kind}: locate rows"] = rate(rows, lambda: located_table(fresh))
+    return result
+
+
+def measure_cluster(schema: Schema, path: Path, workers: int) -> dict[str, Any]:
+    """Passes over a file on worker processes."""
+    from distributed import Client, LocalCluster
+
+    table = open_table(TableSource((str(path),)), schema)
+    rows = table.rows or 0
+    pairs = pair_counts_operator(schema.cardinalities)
+    with (
+        LocalCluster(
+            n_workers=workers, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0"
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+
+        def run(graph: Any) -> None:
+            client.compute(graph).result()
+
+        name = f"parquet, {workers} processes"
+        result = {
+            f"{name}: whole pass, pairs of a tenth": rate(
+                rows, lambda: run(table_pass(table, pairs, name="pass", split=SPLIT, label=0)), 2
+            )
+        }
+        resident = max(client.run(_peak_memory).values())
+        begin = time.perf_counter()
+        parts = client.persist(encoded_partitions(table, name="cache", split=SPLIT))
+        client.gather(client.compute([reduce_partitions(parts, READ_ONLY, name="wait")]))
+        result[f"{name}: encode into memory"] = {"rows_per_second": rows / (time.perf_counter() - begin)}
+        result[f"{name}: pass over encoded partitions"] = rate(
+            rows, lambda: run(reduce_partitions(parts, pairs, name="later", label=0)), 2
+        )
+        for record in result.values():
+            record.pop("rows_per_cpu_second", None)
+        return result | {"peak_worker_bytes": resident, "partitions": len(table.partitions)}
+
+
+def _peak_memory() -> int:
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> None:
+    """Print the rates and, with ``--json``, write them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of acs2024_workers.parquet")
+    parser.add_argument("--rows", type=int, default=5_000_000, help="rows of the Parquet file (CSV: a fifth)")
+    parser.add_argument("--cluster", type=int, default=0, help="also measure on so many worker processes")
+    parser.add_argument("--json", type=Path, help="write the measurements to this file")
+    arguments = parser.parse_args()
+    schema = Schema.from_yaml(SCHEMA)
+    once = pq.read_table(arguments.data / "acs2024_workers.parquet")
+    results = measure_kernels(schema, once)
+    with tempfile.TemporaryDirectory() as folder:
+        parquet, text = Path(folder) / "acs.parquet", Path(folder) / "acs.csv"
+        with pq.ParquetWriter(parquet, once.schema) as writer:
+            for start in range(0, arguments.rows, once.num_rows):
+                writer.write_table(once.slice(0, arguments.rows - start))
+        pa.csv.write_csv(once.slice(0, arguments.rows // 5), text)
+        results |= measure_passes(schema, parquet) | measure_passes(schema, text)
+        if arguments.cluster:
+            results |= measure_cluster(schema, parquet, arguments.cluster)
+    for name, record in results.items():
+        if isinstance(record, dict):
+            shown = ", ".join(f"{value / 1e6:7.1f} M {unit.replace('_', ' ')}" for unit, value in record.items())
+            print(f"{name:<58} {shown}")
+        else:
+            print(f"{name:<58} {record}")
+    if arguments.json:
+        report = {
+            "benchmark": "counting",
+            "machine": platform.machine(),
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "pyarrow": pa.__version__,
+            "rows": arguments.rows,
+            "attributes": len(schema.attributes),
+            "increments_per_row": len(covering_blocks(schema.cardinalities)),
+            "results": results,
+        }
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
