@@ -65,8 +65,22 @@ def _load(path: Path, settings: list[str] | None) -> ReleaseSpec:
     return load_spec(path, overrides)
 
 
+def stage_bars(console: Any) -> Any:
+    """The progress display of a release: a bar per stage."""
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        SpinnerColumn(finished_text="✓"),
+        TextColumn("{task.description:<22}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        console=console,
+    )
+
+
 @contextmanager
-def _bars() -> Iterator[Any]:
+def bars() -> Iterator[Any]:
     """One progress bar per stage on a terminal; one plain line per finished stage elsewhere."""
     from rich.console import Console
 
@@ -81,22 +95,13 @@ def _bars() -> Iterator[Any]:
 
         yield plain
         return
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    with Progress(
-        SpinnerColumn(finished_text="✓"),
-        TextColumn("{task.description:<34}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(),
-        console=console,
-    ) as bars:
+    with stage_bars(console) as progress:
         tasks: dict[str, Any] = {}
 
         def draw(stage: str, done: int, total: int) -> None:
             if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=max(total, 1))
-            bars.update(tasks[stage], completed=done if total else 1, total=max(total, 1))
+                tasks[stage] = progress.add_task(stage, total=max(total, 1))
+            progress.update(tasks[stage], completed=done if total else 1, total=max(total, 1))
 
         yield draw
 
@@ -152,7 +157,7 @@ def release(
     from dpdist.run import run_release
 
     loaded = _load(spec, settings)
-    with _bars() as progress:
+    with bars() as progress:
         outcome = run_release(
             loaded,
             resume=resume,
@@ -209,7 +214,7 @@ def sample(
     """Write a made-up census-like table (schema of deploy/releases/schemas/acs2013.yaml) to try things out."""
     from dpdist.sample import write
 
-    with _bars() as progress:
+    with bars() as progress:
         write(folder, rows, seed=seed, progress=lambda done, total: progress("writing rows", done, total))
     typer.echo(f"{folder}: {rows:,} invented rows")
 

@@ -18,11 +18,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from datetime import date
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from dpdist.context import Context, Progress, silent
 from dpdist.data.cluster import open_cluster
-from dpdist.data.source import CsvOptions, TableSource
+from dpdist.data.source import CsvOptions, TableSource, fingerprint
 from dpdist.data.table import open_table
 from dpdist.errors import (
     DataError,
@@ -34,7 +35,7 @@ from dpdist.errors import (
 from dpdist.plan import Plan, make_plan
 from dpdist.privacy.keys import KeyRef
 from dpdist.privacy.ledger import Attempt, Ledger
-from dpdist.privacy.ledger.records import downwards, upwards
+from dpdist.privacy.ledger.records import canonical_event, downwards, upwards
 from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, publish, require_vacant
 from dpdist.publish.parts import PartFormat
 from dpdist.publish.signature import load_signing_key
@@ -164,6 +165,8 @@ class Run:
         self._table = open_table(table_source(spec), spec.table, partitions=spec.cluster.partitions)
         self._output.check_writable()
         self._work.check_writable()
+        if self._work.is_local:
+            Path(self._work.uri).chmod(0o700)
         self._cluster = stack.enter_context(
             open_cluster(
                 mode=spec.cluster.mode,
@@ -182,6 +185,11 @@ class Run:
         bound = {"spec_hash": spec.fingerprint, "input_fingerprint": self._table.fingerprint}
         if self._resume:
             attempt = ledger.resume(dataset=spec.dataset, release=spec.name, **bound)
+            if attempt.event != canonical_event(self.plan.event):
+                raise ReleaseConflict(
+                    f"release {spec.name!r} was charged for another plan, most likely by another version of dpdist: "
+                    "resume it with that version, or start a new attempt (--new-attempt)"
+                )
         else:
             attempt = ledger.reserve(
                 dataset=spec.dataset,
@@ -239,6 +247,11 @@ class Run:
             fixed_key=self._fixed_key is not None,
         )
         content = context.stored(MANIFEST, manifest.to_bytes)
+        if fingerprint(table_source(spec)) != attempt.input_fingerprint:
+            raise ReleaseConflict(
+                "the input changed while it was read, so nothing is published: leave the files alone during a release, "
+                "and start a new attempt (--new-attempt). The charge stays spent"
+            )
         require_vacant(self._output)
         self._ledger.commit(attempt, manifest_sha256=hashlib.sha256(content).hexdigest())
         published = publish(self._output, Manifest.from_bytes(content), signing_key=self._signing_key)

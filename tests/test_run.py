@@ -185,6 +185,36 @@ def test_a_resume_on_changed_input_or_spec_is_refused(tmp_path: Path) -> None:
     assert states(spec) == ["abandoned", "committed"]
 
 
+def test_an_input_that_changes_while_it_is_read_is_not_published(tmp_path: Path) -> None:
+    def progress(name: str, done: int, total: int) -> None:
+        if name == "writing" and done == 0:
+            pq.write_table(table(30_000, seed=1), tmp_path / "table.parquet")
+
+    spec = project(tmp_path)
+    with pytest.raises(errors.ReleaseConflict, match="changed while it was read"):
+        run_release(spec, progress=progress)
+    assert not (tmp_path / "release" / "manifest.json").exists()
+    assert states(spec) == ["drawing"]
+
+
+def test_a_resume_under_another_plan_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def progress(name: str, done: int, total: int) -> None:
+        if name == "synthesising":
+            raise Crash
+
+    spec = project(tmp_path)
+    with pytest.raises(Crash):
+        run_release(spec, progress=progress)
+    monkeypatch.setattr("dpdist.synthesis.plan._STAGE_TOLERANCE", 0.5)
+    with pytest.raises(errors.ReleaseConflict, match="another plan"):
+        run_release(spec, resume=True)
+
+
+def test_the_work_folder_is_the_operators_alone(tmp_path: Path) -> None:
+    run_release(project(tmp_path))
+    assert (tmp_path / "work").stat().st_mode & 0o777 == 0o700
+
+
 def test_a_second_run_of_a_committed_release_is_refused(tmp_path: Path) -> None:
     spec = project(tmp_path)
     run_release(spec)

@@ -5,8 +5,10 @@ The result of a graph is the same in all three; only speed and memory differ.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -129,24 +131,28 @@ class _ThreadProgress(Callback):  # type: ignore[misc]
 
 
 def _watch(client: Client, futures: list[Any], progress: Progress) -> None:
-    """Forward the scheduler's count of finished tasks until the futures are done."""
-    from distributed.diagnostics.progressbar import TextProgressBar
+    """Forward the scheduler's count of finished tasks until the futures are done or the scheduler is lost."""
+    from distributed.diagnostics.progressbar import ProgressBar
 
-    class Forward(TextProgressBar):  # type: ignore[misc]
+    class Forward(ProgressBar):
         def _draw_bar(self, remaining: int, all: int, **_: Any) -> None:
             progress(all - remaining, all)
 
-        def _draw_stop(self, **_: Any) -> None:
-            pass
+    async def watch() -> None:
+        listening = asyncio.ensure_future(Forward(futures, scheduler=client.scheduler.address, interval="250ms").listen())
+        while client.status == "running":
+            if (await asyncio.wait([listening], timeout=0.25))[0]:
+                return listening.result()
+        listening.cancel()
 
-    Forward(futures, scheduler=client.scheduler.address, interval="250ms")
+    client.sync(watch)
+    if any(future.cancelled() for future in futures):
+        raise CancelledError
 
 
 @contextmanager
 def _translated() -> Iterator[None]:
     """Raise the errors of a cluster as errors of dpdist."""
-    from concurrent.futures import CancelledError
-
     from distributed import KilledWorker
     from distributed.comm.core import CommClosedError
 
@@ -212,7 +218,7 @@ def open_cluster(
     from distributed import Client, LocalCluster
 
     for name in ("distributed", "distributed.scheduler", "distributed.worker", "distributed.nanny"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     if mode == "address":
         if address is None:
             raise SpecError("cluster.address: expected the address of a Dask scheduler")
@@ -241,7 +247,7 @@ def open_cluster(
             memory_limit=memory_limit,
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
-            silence_logs=logging.ERROR,
+            silence_logs=logging.CRITICAL,
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):

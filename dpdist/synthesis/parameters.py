@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dpdist.data.count import Codes, Counts, configuration_index, table_counts
 from dpdist.errors import UnreadableFile
-from dpdist.privacy.accountant import calibrate_gaussian
+from dpdist.privacy.accountant import calibrate_discrete_laplace, calibrate_gaussian
 from dpdist.privacy.events import ApproximateDP, Event, Gaussian
 from dpdist.privacy.noise import Noise
 from dpdist.schema import Schema
@@ -114,11 +114,11 @@ def parameter_plan(schema: Schema, *, epsilon: float, delta: float) -> Parameter
         The budget is not valid.
     """
     m = len(schema.attributes)
-    pure: Event = ApproximateDP(epsilon=epsilon, label="parameters")
-    rate = m / epsilon
+    scale = calibrate_discrete_laplace(epsilon=epsilon, delta=0.0, count=m)
     noise: Literal["laplace", "gaussian"] = "laplace"
-    total, deviation, event = epsilon, math.sqrt(2 * math.exp(-1 / rate)) / -math.expm1(-1 / rate), pure
-    if delta > 0:
+    total, deviation = epsilon, math.sqrt(_laplace_variance(scale))
+    event: Event = ApproximateDP(epsilon=epsilon, label="parameters")
+    if delta:
         sigma = calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta)
         if math.sqrt(m * sigma**2 + 1 / 12) < deviation:
             noise, total, deviation = "gaussian", 1 / sigma, math.sqrt(m * sigma**2 + 1 / 12)
@@ -130,6 +130,11 @@ def parameter_plan(schema: Schema, *, epsilon: float, delta: float) -> Parameter
     return ParameterPlan(
         tables=m, noise=noise, total=total, standard_deviation=deviation, cells_at_most=sum(cells), event=event
     )
+
+
+def _laplace_variance(scale: float) -> float:
+    """Variance of the discrete Laplace distribution."""
+    return 2 * math.exp(-1 / scale) / math.expm1(-1 / scale) ** 2
 
 
 def count_tables(codes: Codes, *, structure: Structure, bucket_maps: Sequence[NDArray[np.uint32]]) -> Counts:
@@ -187,7 +192,7 @@ class NoisyTables:
     def variances(self) -> tuple[float, ...]:
         """Variance of the noise in a cell of each table."""
         if self.noise == "laplace":
-            return tuple(2 * math.exp(-1 / b) / math.expm1(-1 / b) ** 2 for b in self.scales)
+            return tuple(map(_laplace_variance, self.scales))
         if self.noise == "gaussian":
             return tuple(sigma**2 + 1 / 12 for sigma in self.scales)
         return (0.0,) * len(self.tables)

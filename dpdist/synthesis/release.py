@@ -160,22 +160,19 @@ def learn_parameters_step(context: Context) -> None:
 
     def measure() -> bytes:
         maps = tuple(attribute.bucket_map for attribute in spec.table.attributes)
-        tables = Operator(
-            name="tables", chunk=partial(count_tables, structure=structure, bucket_maps=maps), combine=operator.add
-        )
-        counts = _passes(context).run(tables, PARAMETERS, stage="learning parameters")
+        chunk = partial(count_tables, structure=structure, bucket_maps=maps)
+        count = Operator(name="tables", chunk=chunk, combine=operator.add)
+        counts = _passes(context).run(count, PARAMETERS, stage="learning parameters")
         return measure_tables(counts, structure, plan=plan.parameters, noise=context.noise).to_bytes()
 
+    tables = NoisyTables.from_bytes(context.stored("parameter-tables.npz", measure))
+
     def estimate() -> bytes:
-        noisy = NoisyTables.from_bytes(context.stored("parameter-tables.npz", measure))
-        return estimate_network(
-            noisy,
-            structure,
-            spec.table,
-            noise=context.noise,
-            prior=spec.model.prior,
-            estimate=spec.model.estimate,
-        ).to_bytes()
+        model = spec.model
+        network = estimate_network(
+            tables, structure, spec.table, noise=context.noise, prior=model.prior, estimate=model.estimate
+        )
+        return network.to_bytes()
 
     with context.stage("estimating"):
         context.results["network"] = Network.from_bytes(context.stored("network.bin", estimate))
