@@ -21,13 +21,13 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import Codes, Counts, configuration_index, table_counts
+from dpdist.data.count import CHUNK_ROWS, Codes, Counts, configuration_index
 from dpdist.errors import UnreadableFile
 from dpdist.privacy.accountant import calibrate_discrete_laplace, calibrate_gaussian
 from dpdist.privacy.events import ApproximateDP, Event, Gaussian
 from dpdist.privacy.noise import Noise
 from dpdist.schema import Schema
-from dpdist.synthesis.structure import MAX_TABLE_CELLS, Structure
+from dpdist.synthesis.structure import MAX_CELLS, Structure
 
 Kind: TypeAlias = Literal["laplace", "gaussian", "none"]
 
@@ -124,9 +124,8 @@ def parameter_plan(schema: Schema, *, epsilon: float, delta: float) -> Parameter
             noise, total, deviation = "gaussian", 1 / sigma, math.sqrt(m * sigma**2 + 1 / 12)
             event = Gaussian(noise_multiplier=sigma, label="parameters")
     every = prod(schema.bucket_counts)
-    cells = (
-        min(MAX_TABLE_CELLS, c * (every // b)) for c, b in zip(schema.cardinalities, schema.bucket_counts, strict=True)
-    )
+    sizes = zip(schema.cardinalities, schema.bucket_counts, strict=True)
+    cells = (min(max(MAX_CELLS // m, size), size * (every // buckets)) for size, buckets in sizes)
     return ParameterPlan(
         tables=m, noise=noise, total=total, standard_deviation=deviation, cells_at_most=sum(cells), event=event
     )
@@ -152,18 +151,20 @@ def count_tables(codes: Codes, *, structure: Structure, bucket_maps: Sequence[ND
     ndarray of int64, shape (sum of cells,)
         The tables one after another, each in C order; see `split_tables`.
     """
-    buckets = {p: np.take(bucket_maps[p], codes[p]) for chosen in structure.parents for p in chosen}
-    tables = []
-    for i, chosen in enumerate(structure.parents):
-        if chosen:
-            index = configuration_index([buckets[p] for p in chosen], [structure.bucket_counts[p] for p in chosen])
-        else:
-            index = np.zeros(len(codes[i]), np.int64)
-        table = table_counts(
-            codes[i], index, cardinality=structure.cardinalities[i], configurations=structure.configurations[i]
-        )
-        tables.append(table.reshape(-1))
-    return np.concatenate(tables)
+    tables = [
+        np.zeros((c, size), np.int64) for c, size in zip(structure.configurations, structure.cardinalities, strict=True)
+    ]
+    for start in range(0, len(codes[0]), CHUNK_ROWS):  # chunks stay in the cache
+        chunk = [column[start : start + CHUNK_ROWS] for column in codes]
+        buckets = {p: np.take(bucket_maps[p], chunk[p]) for chosen in structure.parents for p in chosen}
+        for i, chosen in enumerate(structure.parents):
+            index = np.zeros(len(chunk[i]), np.int64)
+            if chosen:
+                index = configuration_index([buckets[p] for p in chosen], [structure.bucket_counts[p] for p in chosen])
+            index *= structure.cardinalities[i]
+            index += chunk[i]
+            np.add.at(tables[i].reshape(-1), index, 1)
+    return np.concatenate([table.reshape(-1) for table in tables])
 
 
 def split_tables(vector: NDArray[Any], structure: Structure) -> tuple[NDArray[Any], ...]:

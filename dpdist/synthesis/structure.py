@@ -45,9 +45,9 @@ from dpdist.synthesis.network import check_order
 from dpdist.synthesis.search import cfs_parents, dependence_parents, topological_order
 
 Score: TypeAlias = Literal["cfs", "mutual-information", "total-variation"]
-Order: TypeAlias = Literal["learned", "small-first"]
-MAX_TABLE_CELLS = 1 << 22
-"""Largest count table of one attribute, in cells (32 MiB of int64)."""
+Order: TypeAlias = Literal["learned", "small-first"] | tuple[str, ...]
+MAX_CELLS = 1 << 22
+"""Largest number of cells of all count tables together (32 MiB of int64); an attribute's table has an equal share."""
 
 RECORDS_PER_CELL = 2
 """Without `max_parent_configurations`, ``cfs`` keeps this many standard deviations of noise in an average cell."""
@@ -294,16 +294,20 @@ def learn_structure(
     max_parent_configurations : int, optional
         Largest number of joint parent configurations. By default ``cfs`` keeps the average cell above
         `RECORDS_PER_CELL` standard deviations of noise, and the other scores weigh the noise themselves.
-    order : {"learned", "small-first"}
-        Where the parents leave a choice: schema order, or small domains first.
+    order : {"learned", "small-first"} or tuple of str
+        Where the parents leave a choice: schema order, or small domains first. Or the names of all attributes, in the
+        order to keep: an attribute's parents are chosen among those before it.
     """
     sizes, buckets = schema.cardinalities, schema.bucket_counts
-    cells = MAX_TABLE_CELLS
+    places = _places(schema, order)
+    cells = MAX_CELLS // len(sizes)
     if statistics.score == "cfs" and max_parent_configurations is None:
         cells = min(cells, int(records / (RECORDS_PER_CELL * max(table_noise, 1e-9))))
 
     def admissible(i: int, chosen: Sequence[int]) -> bool:
         configurations = prod(buckets[p] for p in chosen)
+        if isinstance(order, tuple) and any(places[p] > places[i] for p in chosen):
+            return False
         return configurations <= (max_parent_configurations or cells) and configurations * sizes[i] <= cells
 
     if statistics.score == "cfs":
@@ -329,13 +333,21 @@ def learn_structure(
 
 
 def _structure(schema: Schema, parents: Sequence[Sequence[int]], order: Order) -> Structure:
-    priority = schema.cardinalities if order == "small-first" else range(len(parents))
     return Structure(
         cardinalities=schema.cardinalities,
         bucket_counts=schema.bucket_counts,
         parents=tuple(tuple(sorted(chosen)) for chosen in parents),
-        order=topological_order(parents, priority),
+        order=topological_order(parents, _places(schema, order)),
     )
+
+
+def _places(schema: Schema, order: Order) -> Sequence[int]:
+    """What decides which of two attributes comes first."""
+    if order == "small-first":
+        return schema.cardinalities
+    if order == "learned":
+        return range(len(schema.attributes))
+    return [order.index(name) for name in schema.names]
 
 
 def _to_bytes(record: StructureStatistics | Structure) -> bytes:

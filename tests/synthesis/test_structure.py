@@ -15,7 +15,7 @@ from dpdist.privacy.noise import Noise
 from dpdist.schema import Attribute, Schema
 from dpdist.synthesis.dependence import entropies, entropy_columns, pair_distances, total_variation_sensitivity
 from dpdist.synthesis.structure import (
-    MAX_TABLE_CELLS,
+    MAX_CELLS,
     RECORDS_PER_CELL,
     Structure,
     StructureStatistics,
@@ -165,13 +165,13 @@ def test_by_default_cfs_keeps_the_cells_above_the_noise(counts):
         assert largest * RECORDS_PER_CELL * 10.0 <= records
 
 
-def test_no_table_exceeds_what_a_worker_holds():
+def test_all_tables_together_fit_in_a_worker():
     m = 12
     schema = _schema([64] * m)
     values = (1.0,) * (m * (m - 1) // 2)
     statistics = StructureStatistics(score="total-variation", values=values)
     structure = learn_structure(statistics, schema, records=1e15, table_noise=1e-3)
-    assert max(structure.cells) <= MAX_TABLE_CELLS
+    assert max(structure.cells) <= MAX_CELLS // m
     assert max(map(len, structure.parents)) >= 2
 
 
