@@ -188,61 +188,6 @@ def configuration_index(columns: Sequence[np.ndarray], sizes: Sequence[int]) -> 
     return _pack(columns, range(len(columns)), sizes)
 
 
-def table_counts(
-    values: np.ndarray, configuration: NDArray[np.int64], *, cardinality: int, configurations: int
-) -> Counts:
-    """Count one attribute given a configuration index.
-
-    Parameters
-    ----------
-    values : ndarray of unsigned int, shape (rows,)
-        Codes of the attribute, below `cardinality`.
-    configuration : ndarray of int64, shape (rows,)
-        Index of the parents' configuration, below `configurations`.
-
-    Returns
-    -------
-    ndarray of int64, shape (configurations, cardinality)
-    """
-    counts = np.zeros(configurations * cardinality, np.int64)
-    index = configuration.astype(np.int64) * cardinality
-    index += values
-    np.add.at(counts, index, 1)
-    return counts.reshape(configurations, cardinality)
-
-
-def contingency(
-    codes: Codes,
-    attributes: Sequence[int],
-    sizes: Sequence[int],
-    *,
-    maps: Sequence[np.ndarray | None] | None = None,
-) -> Counts:
-    """Joint counts of any set of attributes, each optionally mapped onto its buckets first.
-
-    Parameters
-    ----------
-    codes : list of ndarray of unsigned int, shape (rows,)
-    attributes : sequence of int
-        The axes of the table, as indexes into `codes`.
-    sizes : sequence of int
-        Number of codes (or of buckets, where mapped) of each axis.
-    maps : sequence of (ndarray of int, shape (cardinality,), or None), optional
-        For each axis the bucket of each code.
-
-    Returns
-    -------
-    ndarray of int64, shape sizes
-    """
-    columns = [
-        codes[i] if bucket_map is None else bucket_map.take(codes[i])
-        for i, bucket_map in zip(attributes, maps or [None] * len(attributes), strict=True)
-    ]
-    counts = np.zeros(prod(sizes), np.int64)
-    np.add.at(counts, configuration_index(columns, sizes), 1)
-    return counts.reshape(tuple(sizes))
-
-
 def coarsen(counts: Counts, bucket_map: np.ndarray, *, buckets: int, axis: int) -> Counts:
     """Sum a table's cells onto the buckets of one of its axes."""
     shape = list(counts.shape)

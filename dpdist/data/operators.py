@@ -24,6 +24,9 @@ class Operator:
         Codes of a batch (possibly of no rows) to a summary.
     combine : callable
         Two summaries of consecutive records to the summary of both: exact, associative, pure.
+    update : callable, optional
+        Adds a batch to a summary that the task owns, in place where that is faster; the same as
+        ``combine(summary, chunk(codes))``, which is the default.
     compact : callable, optional
         Applied to the summary of a partition before it travels; commutes with `combine`.
     finish : callable, optional
@@ -35,9 +38,16 @@ class Operator:
     name: str
     chunk: Callable[[Codes], Any]
     combine: Callable[[Any, Any], Any]
+    update: Callable[[Any, Codes], Any] | None = None
     compact: Callable[[Any], Any] | None = None
     finish: Callable[[Any], Any] | None = None
     fan_in: int = 8
+
+    def add(self, summary: Any, codes: Codes) -> Any:
+        """The summary with one more batch; the summary given is no longer used."""
+        if self.update is not None:
+            return self.update(summary, codes)
+        return self.combine(summary, self.chunk(codes))
 
 
 def pair_counts_operator(cardinalities: Sequence[int]) -> Operator:

@@ -91,7 +91,7 @@ def pass_partition(
     summary, report = operator.chunk(_no_codes(table)), RowReport.empty(table.schema)
     for batch, labels in _labelled_batches(table, partition, split, batch_rows):
         codes, _ = _select(batch.codes, labels, batch.keep, label)
-        summary = operator.combine(summary, operator.chunk(codes))
+        summary = operator.add(summary, codes)
         report += batch.report
     return (operator.compact(summary) if operator.compact else summary), report
 
@@ -103,7 +103,7 @@ def pass_encoded(part: EncodedPartition, operator: Operator, label: int | None, 
         rows = slice(start, start + batch_rows)
         labels = None if part.labels is None else part.labels[rows]
         codes, _ = _select([column[rows] for column in part.codes], labels, None, label)
-        summary = operator.combine(summary, operator.chunk(codes))
+        summary = operator.add(summary, codes)
     return (operator.compact(summary) if operator.compact else summary), part.report
 
 

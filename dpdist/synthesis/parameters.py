@@ -151,9 +151,14 @@ def count_tables(codes: Codes, *, structure: Structure, bucket_maps: Sequence[ND
     ndarray of int64, shape (sum of cells,)
         The tables one after another, each in C order; see `split_tables`.
     """
-    tables = [
-        np.zeros((c, size), np.int64) for c, size in zip(structure.configurations, structure.cardinalities, strict=True)
-    ]
+    return add_to_tables(np.zeros(sum(structure.cells), np.int64), codes, structure=structure, bucket_maps=bucket_maps)
+
+
+def add_to_tables(
+    counts: Counts, codes: Codes, *, structure: Structure, bucket_maps: Sequence[NDArray[np.uint32]]
+) -> Counts:
+    """`count_tables` of more records, added in place to `counts` and returned: no table is made per batch."""
+    tables = np.split(counts, np.cumsum(structure.cells)[:-1])
     for start in range(0, len(codes[0]), CHUNK_ROWS):  # chunks stay in the cache
         chunk = [column[start : start + CHUNK_ROWS] for column in codes]
         buckets = {p: np.take(bucket_maps[p], chunk[p]) for chosen in structure.parents for p in chosen}
@@ -163,8 +168,8 @@ def count_tables(codes: Codes, *, structure: Structure, bucket_maps: Sequence[ND
                 index = configuration_index([buckets[p] for p in chosen], [structure.bucket_counts[p] for p in chosen])
             index *= structure.cardinalities[i]
             index += chunk[i]
-            np.add.at(tables[i].reshape(-1), index, 1)
-    return np.concatenate([table.reshape(-1) for table in tables])
+            np.add.at(tables[i], index, 1)
+    return counts
 
 
 def split_tables(vector: NDArray[Any], structure: Structure) -> tuple[NDArray[Any], ...]:

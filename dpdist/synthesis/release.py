@@ -30,7 +30,7 @@ from dpdist.synthesis.graph import (
     sharded_seeds,
 )
 from dpdist.synthesis.network import Network
-from dpdist.synthesis.parameters import NoisyTables, count_tables, measure_tables
+from dpdist.synthesis.parameters import NoisyTables, add_to_tables, count_tables, measure_tables
 from dpdist.synthesis.plan import MAX_CELLS, PlausibleDeniabilityPlan
 from dpdist.synthesis.structure import (
     StructureStatistics,
@@ -160,8 +160,13 @@ def learn_parameters_step(context: Context) -> None:
 
     def measure() -> bytes:
         maps = tuple(attribute.bucket_map for attribute in spec.table.attributes)
-        chunk = partial(count_tables, structure=structure, bucket_maps=maps)
-        count = Operator(name="tables", chunk=chunk, combine=operator.add)
+        model = {"structure": structure, "bucket_maps": maps}
+        count = Operator(
+            name="tables",
+            chunk=partial(count_tables, **model),
+            combine=operator.add,
+            update=partial(add_to_tables, **model),
+        )
         counts = _passes(context).run(count, PARAMETERS, stage="learning parameters")
         return measure_tables(counts, structure, plan=plan.parameters, noise=context.noise).to_bytes()
 

@@ -9,6 +9,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
@@ -232,3 +233,14 @@ def cases(draw: st.DrawFn, *, max_rows: int = 60) -> Case:
         partitions=draw(st.sampled_from([1, 2, 3, 7, 16, 100])),
         batch_rows=draw(st.sampled_from([1, 2, 5, 1000])),
     )
+
+
+def contingency(codes, attributes, sizes, *, maps=None):
+    """Joint counts of any attributes, each optionally mapped onto its buckets first: the plain way."""
+    columns = [
+        codes[i] if bucket_map is None else bucket_map.take(codes[i])
+        for i, bucket_map in zip(attributes, maps or [None] * len(attributes), strict=True)
+    ]
+    counts = np.zeros(tuple(sizes), np.int64)
+    np.add.at(counts, tuple(column.astype(np.int64) for column in columns), 1)
+    return counts

@@ -17,13 +17,12 @@ from dpdist.data.count import (
     PairCounts,
     coarsen,
     configuration_index,
-    contingency,
     covering_blocks,
     pair_cells,
     pair_counts,
-    table_counts,
 )
 from dpdist.errors import SpecError
+from tests.data.strategies import contingency
 
 ACS = (56, 79, 8, 24, 5, 25, 5, 2, 99, 2, 2)
 
@@ -117,16 +116,11 @@ def test_marginals_onto_buckets() -> None:
     assert np.array_equal(contingency(codes, (1, 0), (9, 3), maps=(None, to_three)).sum(0), direct.sum(1))
 
 
-def test_counts_given_a_configuration() -> None:
+def test_a_configuration_index_is_mixed_radix() -> None:
     codes = draw_codes((4, 5, 6), 300)
     configuration = configuration_index([codes[0], codes[2]], (4, 6))
     assert configuration.dtype == np.int64
     assert np.array_equal(configuration, codes[0].astype(int) * 6 + codes[2])
-    table = table_counts(codes[1], configuration, cardinality=5, configurations=24)
-    assert table.dtype == np.int64
-    assert np.array_equal(table.reshape(4, 6, 5), contingency(codes, (0, 2, 1), (4, 6, 5)))
-    expected = Counter(zip(configuration.tolist(), codes[1].tolist(), strict=True))
-    assert {k: v for k, v in np.ndenumerate(table) if v} == expected
 
 
 def test_indexes_beyond_32_bits() -> None:

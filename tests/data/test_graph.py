@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpdist.data import storage
-from dpdist.data.count import PairCounts, contingency, pair_counts
+from dpdist.data.count import PairCounts, pair_counts
 from dpdist.data.graph import encoded_partitions, locate, partition_codes, reduce_partitions, table_pass
 from dpdist.data.operators import Operator, gather_operator, pair_counts_operator, together
 from dpdist.data.passes import located_table, run_pass
@@ -31,7 +31,7 @@ from dpdist.data.table import open_table
 from dpdist.errors import EmptyTable, OutOfDomain
 from dpdist.privacy.keys import KeyRef, load_noise
 from dpdist.schema import Attribute, Schema
-from tests.data.strategies import Case, cases
+from tests.data.strategies import Case, cases, contingency
 
 KEY = KeyRef.fixed("5a" * 32)
 SPLIT = Split(KEY, ("1/3", "0.5", "1/6"))
@@ -231,11 +231,18 @@ def test_an_operator_may_finish_what_it_combined(tmp_path: Path) -> None:
     assert total == 1000
     assert run_pass(table, joint)[0] == 1000
     whole = Operator(name="joint", chunk=_joint, combine=np.add)
+    in_place = Operator(name="joint", chunk=_joint, combine=np.add, update=_add_joint)
+    assert np.array_equal(run_pass(table, in_place, batch_rows=77)[0], run_pass(table, whole)[0])
     assert np.array_equal(run_pass(table, whole)[0], _joint([c.astype(np.uint16) for c in columns]))
 
 
 def _joint(codes: list[np.ndarray]) -> np.ndarray:
     return contingency(codes, (2, 0), (2, 7))
+
+
+def _add_joint(summary: np.ndarray, codes: list[np.ndarray]) -> np.ndarray:
+    summary += _joint(codes)
+    return summary
 
 
 def test_misuse_is_refused(tmp_path: Path) -> None:

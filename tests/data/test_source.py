@@ -12,7 +12,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from dpdist.data.source import CsvOptions, TableSource, find_files, fingerprint, format_of
 from dpdist.data.storage import storage_errors
-from dpdist.errors import DataNotFound, DpdistError, SpecError, UnreadableFile
+from dpdist.errors import DataNotFound, DpdistError, SpecError, StorageUnavailable, UnreadableFile
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -135,13 +135,15 @@ for _error in (NoCredentialsError, EndpointConnectionError):
     [
         (FileNotFoundError(2, "x"), DataNotFound, "there is no file at s3://b/k"),
         (PermissionError("Forbidden"), DataNotFound, "access to s3://b/k is denied"),
-        (ConnectionResetError(), DataNotFound, "the storage of s3://b/k does not answer"),
-        (TimeoutError(), DataNotFound, "the storage of s3://b/k does not answer"),
+        (ConnectionResetError(), StorageUnavailable, "the storage of s3://b/k does not answer"),
+        (TimeoutError(), StorageUnavailable, "the storage of s3://b/k does not answer"),
         (NoCredentialsError("x"), DataNotFound, "no credentials for s3://b/k: set the AWS_"),
-        (EndpointConnectionError("x"), DataNotFound, "the storage of s3://b/k does not answer .*endpoint_url"),
+        (EndpointConnectionError("x"), StorageUnavailable, "the storage of s3://b/k does not answer.*endpoint_url"),
         (ModuleNotFoundError("x", name="s3fs"), SpecError, "needs a package that is not installed: s3fs"),
         (ValueError("Protocol not known: s4"), SpecError, "s3://b/k cannot be opened: Protocol not known: s4"),
         (OSError(5, "Input/output error"), UnreadableFile, "s3://b/k cannot be read: Input/output error"),
+        (OSError(16, "a server's text"), StorageUnavailable, "the storage of s3://b/k does not answer"),
+        (OSError(22, "a server's text"), UnreadableFile, "s3://b/k cannot be read: Invalid argument"),
         (OSError("17,8,18"), UnreadableFile, "s3://b/k cannot be read: OSError"),
         (ValueError("another"), ValueError, "another"),
         (KeyError("another"), KeyError, "another"),

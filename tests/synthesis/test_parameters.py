@@ -18,6 +18,7 @@ from dpdist.privacy.noise import Noise
 from dpdist.schema import Attribute, Schema
 from dpdist.synthesis.parameters import (
     NoisyTables,
+    add_to_tables,
     count_tables,
     exact_tables,
     measure_tables,
@@ -118,6 +119,10 @@ def test_counts_of_partitions_add_up(codes):
         parts = [np.split(column, cuts) for column in codes]
         counts = [count_tables(list(part), structure=STRUCTURE, bucket_maps=MAPS) for part in zip(*parts, strict=True)]
         np.testing.assert_array_equal(sum(counts), whole)
+        in_place = np.zeros_like(whole)
+        for part in zip(*parts, strict=True):
+            assert add_to_tables(in_place, list(part), structure=STRUCTURE, bucket_maps=MAPS) is in_place
+        np.testing.assert_array_equal(in_place, whole)
 
 
 @pytest.mark.parametrize(("epsilon", "delta", "repeat"), [(1.0, 0.0, 3), (1.0, 1e-9, 30)])
