@@ -43,7 +43,7 @@ lint: setup ## formatting, style, types and layers
 
 lock: setup ## resolve the dependencies again
 	@$(BIN)/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
-		--group dev pyproject.toml --output-file requirements.lock
+		--extra flows --group dev pyproject.toml --output-file requirements.lock
 
 bench: setup ## speed, memory and quality (writes bench/*.json); needs ../shared/data or DPDIST_DATA
 	@mkdir -p bench

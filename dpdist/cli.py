@@ -116,6 +116,10 @@ def plan(
     ] = False,
     epsilon: Annotated[float | None, typer.Option(help="With --solve: whole-release epsilon to reach.")] = None,
     pass_rate: Annotated[float | None, typer.Option(help="With --solve: lowest pass rate that is acceptable.")] = None,
+    public_table: Annotated[
+        Path | None, typer.Option(help="With --solve: a PUBLIC table of the same schema, such as last year's.")
+    ] = None,
+    write: Annotated[Path | None, typer.Option(help="With --solve: write the completed spec here.")] = None,
 ) -> None:
     """Say what a release would guarantee, cost and need. Touches no record."""
     from dpdist.plan import make_plan
@@ -123,10 +127,14 @@ def plan(
 
     loaded = _load(spec, settings)
     if solve:
-        from dpdist.solve import solve_plan
+        from dpdist.synthesis.reference import Reference
+        from dpdist.synthesis.solve import solve_plan
 
-        solution = solve_plan(loaded, epsilon=epsilon, pass_rate=pass_rate)
-        typer.echo(solution.to_json() if as_json else solution.explain())
+        public = Reference.table(public_table, loaded.table) if public_table else None
+        solution = solve_plan(loaded, epsilon=epsilon, pass_rate=pass_rate, reference=public)
+        if write:
+            solution.write(write, source=spec, settings=settings or [])
+        typer.echo(json.dumps(solution.to_json(), indent=2) if as_json else solution.explain())
         return
     made = make_plan(loaded)
     if as_json:

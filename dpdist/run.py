@@ -26,6 +26,7 @@ from dpdist.data.cluster import open_cluster
 from dpdist.data.source import CsvOptions, TableSource, fingerprint
 from dpdist.data.table import open_table
 from dpdist.errors import (
+    CheckFailed,
     DataError,
     DatasetUnknown,
     GuaranteeRefused,
@@ -174,6 +175,7 @@ class Run:
                 workers=spec.cluster.workers,
                 memory_limit=spec.cluster.memory_limit,
                 timeout=spec.cluster.timeout,
+                security=spec.cluster.security,
             )
         )
         if self._cluster.dashboard:
@@ -223,7 +225,11 @@ class Run:
         """A step of the family; a table that is refused before noise was drawn costs nothing."""
         try:
             step(self._context)
+        except CheckFailed:
+            _record(self._context, self._attempt)  # how far the declared bound was missed is the operator's to know
+            raise
         except DataError:
+            _record(self._context, self._attempt)
             with suppress(LedgerError):  # noise was drawn: the charge stays
                 self._ledger.void(self._attempt)
             raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from functools import cached_property
@@ -123,6 +124,14 @@ class OutputSpec(_Section):
     storage: StorageSpec = Field(default_factory=StorageSpec)
 
 
+class SecuritySpec(_Section):
+    """Files for TLS between the processes of a Dask cluster; `dpdist cluster certs` makes them."""
+
+    ca: str = Field(description="PEM file of the authority that signed all certificates of the cluster.")
+    cert: str = Field(description="PEM file of this client's certificate.")
+    key: str = Field(description="PEM file of its private key.")
+
+
 class ClusterSpec(_Section):
     """Where the work runs."""
 
@@ -130,7 +139,8 @@ class ClusterSpec(_Section):
         default="embedded",
         description="embedded: worker processes on this machine; address: a Dask scheduler; threads: this process.",
     )
-    address: str | None = Field(default=None, description="Scheduler address, such as tcp://scheduler:8786.")
+    address: str | None = Field(default=None, description="Scheduler address, such as tls://scheduler:8786.")
+    security: SecuritySpec | None = Field(default=None, description="Certificates, for an address tls://…")
     workers: int | None = Field(default=None, ge=1, description="Embedded workers; default: one per core.")
     memory_limit: str = Field(default="auto", description="Memory limit of an embedded worker, such as 3GiB.")
     partitions: int | None = Field(
@@ -142,6 +152,8 @@ class ClusterSpec(_Section):
     def _addressed(self) -> ClusterSpec:
         if (self.mode == "address") != (self.address is not None):
             raise ValueError("`address` goes with `mode: address`, and only with it")
+        if self.security is not None and not (self.address or "").startswith("tls://"):
+            raise ValueError("`security` goes with an address that begins with tls://")
         return self
 
 
@@ -177,10 +189,16 @@ class PrivacySpec(_Section):
         default=None, gt=0, description="Refuse to run if the whole release costs more than this epsilon."
     )
     check_share: float = Field(
-        default=0.02, gt=0, lt=0.5, description="Share of a stage's epsilon and delta spent on its checks."
+        default=0.1, gt=0, lt=0.5, description="Share of a stage's epsilon and delta spent on its checks."
     )
     seed_check_epsilon: float = Field(
         default=0.02, gt=0, le=10, description="Epsilon of each of the two checks on the seeds."
+    )
+    checked_candidates: int = Field(
+        default=1 << 20,
+        ge=1,
+        le=1 << 32,
+        description="Candidates drawn at least, among which the pass rate is checked.",
     )
     deniability: DeniabilitySpec = Field(default_factory=DeniabilitySpec)
     accept_per_record: bool = Field(
@@ -225,9 +243,10 @@ class ModelSpec(_Section):
         default="learned", description="Learn the parents, or release independent marginals (the baseline)."
     )
     score: Literal["cfs", "mutual-information", "total-variation"] = Field(
-        default="cfs",
+        default="total-variation",
         description="Criterion of the parent search: cfs (the published one, from noisy entropies), mutual-information "
-        "(the same entropies, lowest expected error of the two-way marginals) or total-variation (less noise).",
+        "(the same entropies, lowest expected error of the two-way marginals) or total-variation (the same search from "
+        "distances to independence, whose sensitivity is several times smaller).",
     )
     max_parent_configurations: int | None = Field(
         default=None,
@@ -235,10 +254,10 @@ class ModelSpec(_Section):
         le=4_000_000,
         description="Largest number of joint parent configurations; default: by the size of the table.",
     )
-    order: Literal["learned", "small-first"] = Field(
+    order: Literal["learned", "small-first"] | tuple[str, ...] = Field(
         default="small-first",
-        description="Order of the attributes where the network leaves a choice; small domains first keeps more "
-        "seeds plausible.",
+        description="Order of the attributes where the network leaves a choice (small domains first keeps more seeds "
+        "plausible), or the names of all attributes in a declared order: parents then come before their children.",
     )
     estimate: Literal["mean", "sample"] = Field(
         default="mean", description="Conditional tables: posterior mean, or one draw from the posterior."
@@ -304,6 +323,9 @@ class PlausibleDeniabilitySpec(_Section):
             raise ValueError("synthesis.omega: a number is listed twice")
         if self.uses_seeds and self.split.seeds == 0:
             raise ValueError("split.seeds: must be above 0 when some attribute keeps its seed's value")
+        order = self.model.order
+        if isinstance(order, tuple) and sorted(order) != sorted(self.table.names):
+            raise ValueError("model.order: a declared order names every attribute of the schema once")
         if self.model.structure == "learned" and self.split.structure == 0:
             raise ValueError("split.structure: must be above 0 when the structure is learned")
         return self
@@ -320,6 +342,18 @@ class PlausibleDeniabilitySpec(_Section):
     def uses_seeds(self) -> bool:
         """Whether any candidate keeps values of its seed."""
         return self.omegas != (len(self.table.attributes),)
+
+    @property
+    def kept_combinations(self) -> int | None:
+        """Combinations of values that candidates can keep of their seeds; None where they are not declared.
+
+        Known where the order is declared and one number of attributes is resampled.
+        """
+        order = self.model.order
+        if not isinstance(order, tuple) or len(self.omegas) > 1:
+            return None
+        sizes = dict(zip(self.table.names, self.table.cardinalities, strict=True))
+        return math.prod(sizes[name] for name in order[: len(order) - self.omegas[0]])
 
     @cached_property
     def fingerprint(self) -> str:
@@ -342,6 +376,19 @@ def _set(tree: dict[str, Any], path: str, value: Any) -> None:
             raise SpecError(f"--set {path}: `{name}` is not a section")
         node = child
     node[last] = value
+
+
+def override(tree: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The mapping itself, with values set by dotted path.
+
+    Raises
+    ------
+    SpecError
+        A path leads through something that is not a section.
+    """
+    for path, value in settings.items():
+        _set(tree, path, value)
+    return tree
 
 
 def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
@@ -387,9 +434,18 @@ def load_spec(path: str | Path, overrides: Mapping[str, Any] | None = None) -> R
     tree = load_yaml(path)
     if not isinstance(tree, dict):
         raise SpecError(f"{path} is not a spec: expected a mapping with `kind`, `name`, `data` ...")
-    for key, value in (overrides or {}).items():
-        _set(tree, key, value)
-    return build_spec(tree, base=Path(path).parent, source=str(path))
+    return build_spec(override(tree, overrides or {}), base=Path(path).parent, source=str(path))
+
+
+def change(spec: ReleaseSpec, settings: Mapping[str, Any]) -> ReleaseSpec:
+    """A spec with other values at some dotted paths.
+
+    Raises
+    ------
+    SpecError
+        The changed spec is not valid.
+    """
+    return build_spec(override(spec.model_dump(mode="json", by_alias=True), settings))
 
 
 def build_spec(tree: Mapping[str, Any], *, base: Path | None = None, source: str = "the spec") -> ReleaseSpec:

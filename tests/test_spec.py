@@ -100,14 +100,14 @@ def test_a_wrong_setting_is_named(setting: str, text: str) -> None:
 
 def test_seeds_need_a_share() -> None:
     with pytest.raises(SpecError, match=r"split\.seeds: must be above 0"):
-        load("split.seeds=0", "split.parameters=0.8")
-    assert not load("split.seeds=0", "split.parameters=0.8", "synthesis.omega=all").uses_seeds
+        load("split.seeds=0", "split.parameters=0.9")
+    assert not load("split.seeds=0", "split.parameters=0.9", "synthesis.omega=all").uses_seeds
 
 
 def test_structure_needs_a_share_if_it_is_learned() -> None:
     with pytest.raises(SpecError, match=r"split\.structure: must be above 0"):
-        load("split.structure=0", "split.parameters=0.7")
-    load("split.structure=0", "split.parameters=0.7", "model.structure=independent")
+        load("split.structure=0", "split.parameters=0.7", "split.seeds=0.3")
+    load("split.structure=0", "split.parameters=0.7", "split.seeds=0.3", "model.structure=independent")
 
 
 @pytest.mark.parametrize("text", ["records", "=1", "a..b=1", "a=[1"])

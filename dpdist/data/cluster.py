@@ -19,7 +19,9 @@ from dpdist.errors import ClusterUnreachable, DpdistError, OutOfMemory, Resource
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
-    from distributed import Client
+    from distributed import Client, Security
+
+    from dpdist.spec import SecuritySpec
 
 WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": 1, "MKL_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1}
 """Environment of embedded workers. Dask's own default also sets MALLOC_TRIM_THRESHOLD_=65536, which hands every
@@ -134,15 +136,17 @@ def _watch(client: Client, futures: list[Any], progress: Progress) -> None:
     """Forward the scheduler's count of finished tasks until the futures are done or the scheduler is lost."""
     from distributed.diagnostics.progressbar import ProgressBar
 
-    class Forward(ProgressBar):
+    class Forward(ProgressBar):  # type: ignore[misc]
         def _draw_bar(self, remaining: int, all: int, **_: Any) -> None:
             progress(all - remaining, all)
 
     async def watch() -> None:
-        listening = asyncio.ensure_future(Forward(futures, scheduler=client.scheduler.address, interval="250ms").listen())
+        bar = Forward(futures, scheduler=client.scheduler.address, interval="250ms")
+        listening = asyncio.ensure_future(bar.listen())
         while client.status == "running":
             if (await asyncio.wait([listening], timeout=0.25))[0]:
-                return listening.result()
+                listening.result()
+                return
         listening.cancel()
 
     client.sync(watch)
@@ -186,6 +190,7 @@ def open_cluster(
     workers: int | None = None,
     memory_limit: str = "auto",
     timeout: float = 30,
+    security: SecuritySpec | None = None,
     environment: dict[str, str] | None = None,
 ) -> Iterator[Cluster]:
     """Open a cluster for the time of a release.
@@ -201,6 +206,8 @@ def open_cluster(
         Memory limit of each embedded worker.
     timeout : float
         Seconds to wait for the scheduler and for a first worker.
+    security : SecuritySpec, optional
+        Certificates for ``mode="address"`` with TLS; without it those of Dask's own configuration.
     environment : dict of str to str, optional
         Environment of the embedded workers, for the locations of secrets (never secrets themselves).
 
@@ -223,10 +230,11 @@ def open_cluster(
         if address is None:
             raise SpecError("cluster.address: expected the address of a Dask scheduler")
         try:
-            client = Client(address, timeout=timeout, set_as_default=False)
-        except (OSError, TimeoutError, ValueError):
+            client = Client(address, timeout=timeout, security=_security(security), set_as_default=False)
+        except (OSError, TimeoutError, ValueError, TypeError):
             raise ClusterUnreachable(
-                f"no Dask scheduler answers at {address}: check cluster.address, or use cluster.mode=embedded"
+                f"no Dask scheduler answers at {address}, or it speaks TLS with other certificates: check "
+                "cluster.address and cluster.security, or use cluster.mode=embedded"
             ) from None
         with client:
             try:
@@ -252,6 +260,27 @@ def open_cluster(
         Client(cluster, set_as_default=False) as client,
     ):
         yield Cluster(client)
+
+
+def _security(files: SecuritySpec | None) -> Security | None:
+    """The certificates a client shows and asks for."""
+    import ssl
+
+    from distributed import Security
+
+    if files is None:
+        return None
+    security = Security(
+        tls_ca_file=files.ca, tls_client_cert=files.cert, tls_client_key=files.key, require_encryption=True
+    )
+    try:
+        security.get_connection_args("client")
+    except (OSError, ssl.SSLError):
+        raise SpecError(
+            "cluster.security: a file is missing or is not a certificate or key in PEM format; make a set with "
+            "dpdist cluster certs FOLDER"
+        ) from None
+    return security
 
 
 @contextmanager

@@ -118,7 +118,9 @@ def find_files(source: TableSource) -> tuple[FoundFile, ...]:
     Raises
     ------
     DataNotFound
-        A path leads to no file, the bucket does not exist, access is denied or the storage does not answer.
+        A path leads to no file, the bucket does not exist or access is denied.
+    StorageUnavailable
+        The storage does not answer.
     SpecError
         There is no file system for a path's protocol.
     """

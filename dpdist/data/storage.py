@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import lzma
+import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,9 +14,11 @@ import pyarrow as pa
 from fsspec.core import url_to_fs
 from fsspec.utils import infer_compression
 
-from dpdist.errors import DataNotFound, SpecError, UnreadableFile
+from dpdist.errors import DataNotFound, SpecError, StorageUnavailable, UnreadableFile
 
 T = TypeVar("T")
+
+_BUSY = {errno.EBUSY, errno.EAGAIN, errno.ETIMEDOUT, getattr(errno, "EREMOTEIO", errno.ETIMEDOUT)}
 
 
 def open_file(path: str, options: Mapping[str, Any], *, compression: str | None = None) -> IO[bytes]:
@@ -46,7 +50,9 @@ def storage_errors(path: str) -> Iterator[None]:
     Raises
     ------
     DataNotFound
-        No file, no access or no answer.
+        No file, or no access.
+    StorageUnavailable
+        No answer for now: the run can be resumed.
     UnreadableFile
         The file exists and cannot be read.
     SpecError
@@ -56,8 +62,6 @@ def storage_errors(path: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise DataNotFound(f"there is no file at {path}: check data.path") from None
-    except (ConnectionError, TimeoutError):
-        raise DataNotFound(f"the storage of {path} does not answer: check data.storage.endpoint_url") from None
     except PermissionError:
         raise DataNotFound(
             f"access to {path} is denied: check the file's permissions, or the credentials and the bucket's policy"
@@ -74,12 +78,24 @@ def storage_errors(path: str) -> Iterator[None]:
                 raise DataNotFound(
                     f"no credentials for {path}: set the AWS_* variables or data.storage.profile"
                 ) from None
-            raise DataNotFound(
-                f"the storage of {path} does not answer ({type(error).__name__}): check data.storage.endpoint_url"
-            ) from None
-        if isinstance(error, OSError):
-            raise UnreadableFile(f"{path} cannot be read: {error.strerror or type(error).__name__}") from None
+            raise _unavailable(path) from None
+        if _passing(error):
+            raise _unavailable(path) from None
+        if isinstance(error, OSError):  # the error's own text may be a server's, or a record's
+            reason = os.strerror(error.errno) if error.errno else type(error).__name__
+            raise UnreadableFile(f"{path} cannot be read: {reason}") from None
         raise
+
+
+def _unavailable(path: str) -> StorageUnavailable:
+    return StorageUnavailable(
+        f"the storage of {path} does not answer: check data.storage.endpoint_url and the network, then resume"
+    )
+
+
+def _passing(error: Exception) -> bool:
+    """Whether a storage does not answer for now, as s3fs and the system say it."""
+    return isinstance(error, ConnectionError | TimeoutError) or (isinstance(error, OSError) and error.errno in _BUSY)
 
 
 def unless_damaged(action: Callable[[], T], message: str | Callable[[], str]) -> T:
@@ -94,8 +110,9 @@ def unless_damaged(action: Callable[[], T], message: str | Callable[[], str]) ->
     """
     try:
         return action()
-    except (FileNotFoundError, PermissionError, ConnectionError, TimeoutError, MemoryError):
+    except (FileNotFoundError, PermissionError, MemoryError):
         raise
-    except (pa.ArrowException, OSError, EOFError, zlib.error, lzma.LZMAError):
-        pass
+    except (pa.ArrowException, OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        if _passing(error):
+            raise
     raise UnreadableFile(message if isinstance(message, str) else message())

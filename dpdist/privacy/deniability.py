@@ -81,6 +81,26 @@ def growth(*, k: int, gamma: float, epsilon0: float) -> float:
     return float(_lines(k, gamma, epsilon0)[2].max())
 
 
+def certain_mass(*, seeds: int, combinations: int, k: int, epsilon0: float) -> float:
+    """Lower bound of the passing mass Z of *every* table with so many seeds, for a fixed omega.
+
+    All seeds with the same kept values are plausible together, so ``Z = sum_c n_c pt(n_c)`` over the combinations c of
+    kept values, ``sum_c n_c = n``, and ``n - Z <= combinations * max_C C (1 - pt(C))``. For ``C >= k`` the maximand is
+    ``C e^{-epsilon0 (C + 1 - k)}`` up to a constant, which falls from ``1/epsilon0`` on.
+
+    Parameters
+    ----------
+    seeds : int
+        Lower bound of the number of seeds.
+    combinations : int
+        Of values that a candidate can keep.
+    """
+    SeedRecords(k=k, gamma=1.0, epsilon0=epsilon0, passing_mass=1.0, records=1)
+    count = np.arange(max(k, math.ceil(1 / epsilon0)) + 2, dtype=np.float64)
+    fails = 1 - pass_probability(count, k=k, epsilon0=epsilon0)
+    return max(seeds - combinations * float((count * fails).max()) * (1 + 2.0**-40), 0.0)
+
+
 @lru_cache(maxsize=256)
 def record_pair(*, k: int, gamma: float, epsilon0: float, passing_mass: float) -> DominatingPair:
     """The dominating pair of one released record, A with the added seed and B without it.

@@ -17,7 +17,7 @@ from typing import Any
 from dpdist.errors import SpecError
 from dpdist.privacy import accountant
 from dpdist.privacy.checks import CountCheck, PassCheck, candidates_needed, count_check, pass_check
-from dpdist.privacy.deniability import theorem1
+from dpdist.privacy.deniability import certain_mass, theorem1
 from dpdist.privacy.events import ApproximateDP, Composed, Event, RandomSplit, SeedRecords
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, PlausibleDeniability
 from dpdist.privacy.noise import SAMPLER_DELTA
@@ -33,7 +33,6 @@ MAX_CELLS = 1 << 24
 
 _STAGE_TOLERANCE = 1e-3
 _LARGEST_FACTOR = 8.0
-_CHECKED_CANDIDATES = 1 << 20
 _DRAWS_LOST = SAMPLER_DELTA * MAX_CELLS
 _LOST = ApproximateDP(0.0, _DRAWS_LOST, label="draws")
 
@@ -49,7 +48,10 @@ class SeedPlan:
     whole_release : bool
         Whether the guarantee covers all released records, or each by itself.
     count, passes : CountCheck and PassCheck or None
-        The checks of whole-release mode.
+        The checks of whole-release mode. There is none of the pass rate where every table with so many seeds passes it
+        (`dpdist.privacy.deniability.certain_mass`).
+    passing_mass : int or None
+        Z, the lower bound that the charge of whole-release mode rests on.
     candidates : int
         Candidates after which a release that passed its checks has enough records, but for a negligible chance.
     event : Event or None
@@ -60,6 +62,7 @@ class SeedPlan:
     whole_release: bool
     count: CountCheck | None
     passes: PassCheck | None
+    passing_mass: int | None
     candidates: int
     event: Event | None
 
@@ -98,7 +101,7 @@ class ModelPlan:
     @cached_property
     def event(self) -> Event:
         """What the model costs."""
-        return _split(self.spec, self.structure_event, self.parameters_event, None)
+        return random_split(self.spec, self.structure_event, self.parameters_event, None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +183,7 @@ class PlausibleDeniabilityPlan:
                 "test": test.test,
                 "omega": list(spec.omegas),
                 "seeds_at_least": self.seeds.minimum,
-                "passing_mass_at_least": self.seeds.passes.passing_mass if self.seeds.passes else None,
+                "passing_mass_at_least": self.seeds.passing_mass,
             }
         out["event"] = self.event.to_json()
         return out
@@ -239,6 +242,11 @@ class PlausibleDeniabilityPlan:
                     f"Checks      passing mass at least {self.seeds.passes.passing_mass:,.0f}, confirmed with noise of "
                     f"scale {self.seeds.passes.scale:.3g} among {self.seeds.passes.candidates:,} candidates"
                 )
+            elif self.seeds.passing_mass is not None:
+                lines.append(
+                    f"Checks      passing mass at least {self.seeds.passing_mass:,} in every table with so many seeds: "
+                    f"candidates keep {spec.kept_combinations or 0:,} combinations of values at most"
+                )
         else:
             lines.append("Seeds       not used: every attribute is resampled, so any number of records costs the same")
         if spec.synthesis.max_plausible or spec.synthesis.max_check_plausible:
@@ -261,20 +269,20 @@ def plan(spec: ReleaseSpec) -> PlausibleDeniabilityPlan:
     AccountingError
         No valid guarantee, or too few declared records for the checks.
     """
-    seeds = _plan_seeds(spec) if spec.uses_seeds else None
+    seeds = plan_seeds(spec) if spec.uses_seeds else None
     budget = spec.privacy.model
 
-    def within(factor: float) -> bool:
-        return accountant.epsilon(_model(spec, factor).event, delta=budget.delta) <= budget.epsilon
+    def excess(factor: float) -> float:
+        return math.log(accountant.epsilon(plan_model(spec, factor).event, delta=budget.delta) / budget.epsilon)
 
-    model = _model(spec, _largest(within))
+    model = plan_model(spec, _largest(excess))
     event = model.event
     if seeds is not None and seeds.event is not None:
-        event = _split(spec, model.structure_event, model.parameters_event, seeds.event)
+        event = random_split(spec, model.structure_event, model.parameters_event, seeds.event)
     return PlausibleDeniabilityPlan(spec=spec, model=model, seeds=seeds, event=event)
 
 
-def _model(spec: ReleaseSpec, factor: float) -> ModelPlan:
+def plan_model(spec: ReleaseSpec, factor: float) -> ModelPlan:
     """The model's plan when each stage, by itself, spends `factor` times the model's epsilon."""
     epsilon, delta = spec.privacy.model.epsilon * factor, spec.privacy.model.delta
     check = structure = None
@@ -297,7 +305,7 @@ def _model(spec: ReleaseSpec, factor: float) -> ModelPlan:
     return ModelPlan(spec=spec, check=check, structure=structure, parameters=parameters)
 
 
-def _split(spec: ReleaseSpec, *events: Event | None) -> Event:
+def random_split(spec: ReleaseSpec, *events: Event | None) -> Event:
     """The random split of the stages; a split with no share has no stage."""
     shares = (float(share) for share in spec.split.shares)
     stages = tuple((share, event) for share, event in zip(shares, events, strict=True) if share > 0)
@@ -305,18 +313,27 @@ def _split(spec: ReleaseSpec, *events: Event | None) -> Event:
     return RandomSplit(tuple((share / total, event) for share, event in stages))
 
 
-def _largest(within: Callable[[float], bool]) -> float:
-    """The largest factor from 1 to `_LARGEST_FACTOR` that is within the budget, to one part in a thousand."""
-    low, high = 1.0, _LARGEST_FACTOR
-    if not within(low):
-        low, high = 0.5, 1.0
-    while high / low > 1 + _STAGE_TOLERANCE:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if within(middle) else (low, middle)
-    return low
+def _largest(excess: Callable[[float], float]) -> float:
+    """The largest factor up to `_LARGEST_FACTOR` without an excess over the budget, to one part in a thousand.
+
+    The excess rises with the factor, about as its logarithm, so a few steps of Brent's method are enough.
+    """
+    from scipy.optimize import brentq
+
+    low, high = (0.5, 1.0) if excess(1.0) > 0 else (1.0, 2.0)
+    while high < _LARGEST_FACTOR and excess(high) <= 0:
+        low, high = high, 2 * high
+    if excess(high) <= 0:
+        return high
+    tolerance = _STAGE_TOLERANCE / 3
+    root = brentq(lambda x: excess(math.exp(x)), math.log(low), math.log(high), xtol=tolerance, rtol=1e-12)
+    factor = math.exp(root - tolerance)
+    while excess(factor) > 0:
+        factor *= 1 - tolerance
+    return factor
 
 
-def _plan_seeds(spec: ReleaseSpec) -> SeedPlan:
+def plan_seeds(spec: ReleaseSpec) -> SeedPlan:
     """What is done to the seeds and what it costs."""
     test, privacy, synthesis = spec.privacy.deniability, spec.privacy, spec.synthesis
     whole = test.test == "randomised" and not privacy.accept_per_record
@@ -335,20 +352,30 @@ def _plan_seeds(spec: ReleaseSpec) -> SeedPlan:
     most = candidates_needed(records=synthesis.records, pass_rate=synthesis.minimum_pass_rate)
     if not whole:
         return SeedPlan(
-            minimum=count.minimum, whole_release=False, count=None, passes=None, candidates=most, event=None
+            minimum=count.minimum,
+            whole_release=False,
+            count=None,
+            passes=None,
+            passing_mass=None,
+            candidates=most,
+            event=None,
         )
     gamma = 1.0 if len(spec.omegas) == 1 else test.gamma
     mass = math.floor(count.minimum * synthesis.minimum_pass_rate)
-    passes = pass_check(
-        k=test.k,
-        gamma=gamma,
-        epsilon0=test.epsilon0,
-        passing_mass=mass,
-        seeds=count.minimum,
-        candidates=max(synthesis.records, _CHECKED_CANDIDATES),
-        epsilon=privacy.seed_check_epsilon,
-        delta=delta * spent / 2,
-    )
+    combinations, passes = spec.kept_combinations, None
+    if combinations is None or mass > certain_mass(
+        seeds=count.minimum - 1, combinations=combinations, k=test.k, epsilon0=test.epsilon0
+    ):
+        passes = pass_check(
+            k=test.k,
+            gamma=gamma,
+            epsilon0=test.epsilon0,
+            passing_mass=mass,
+            seeds=count.minimum,
+            candidates=max(synthesis.records, privacy.checked_candidates),
+            epsilon=privacy.seed_check_epsilon,
+            delta=delta * spent / 2,
+        )
     records = SeedRecords(k=test.k, gamma=gamma, epsilon0=test.epsilon0, passing_mass=mass, records=synthesis.records)
     lost = ApproximateDP(0.0, SAMPLER_DELTA * most * (len(spec.table.attributes) + 3), label="draws")
     return SeedPlan(
@@ -356,6 +383,7 @@ def _plan_seeds(spec: ReleaseSpec) -> SeedPlan:
         whole_release=True,
         count=count,
         passes=passes,
+        passing_mass=mass,
         candidates=most,
-        event=Composed((count.event, passes.event, records, lost), label="seeds"),
+        event=Composed((count.event, *((passes.event,) if passes else ()), records, lost), label="seeds"),
     )

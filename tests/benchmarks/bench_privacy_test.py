@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from dpdist.data.count import coarsen, configuration_index, pair_counts, table_counts
+from dpdist.data.count import coarsen, configuration_index, pair_counts
 from dpdist.privacy.noise import Noise
 from dpdist.schema import Schema
 from dpdist.synthesis.candidates import Synthesizer, seed_ranks
@@ -63,12 +63,9 @@ def learn(schema: Schema, codes: Codes, order: Sequence[int]) -> Network:
     for i, attribute in enumerate(schema.attributes):
         sizes = [buckets[p] for p in parents[i]] or [1]
         columns = [maps[p][codes[p]] for p in parents[i]] or [np.zeros(len(codes[i]), np.uint8)]
-        counts = table_counts(
-            codes[i],
-            configuration_index(columns, sizes),
-            cardinality=attribute.cardinality,
-            configurations=int(np.prod(sizes)),
-        )
+        index = configuration_index(columns, sizes) * attribute.cardinality + codes[i]
+        counts = np.bincount(index, minlength=int(np.prod(sizes)) * attribute.cardinality)
+        counts = counts.reshape(-1, attribute.cardinality)
         thresholds.append(thresholds_from_weights(10 * counts + 1))
     links = tuple(parents[i] for i in range(len(order)))
     return Network(schema.cardinalities, tuple(maps), buckets, links, tuple(order), tuple(thresholds))
