@@ -54,6 +54,24 @@ def main() -> None:
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(1)
+    except Exception as error:  # its text may quote a value: it goes to a file only the operator reads
+        typer.echo(
+            f"dpdist: internal error ({type(error).__name__}); what was charged stays charged and the run can be "
+            f"resumed. The details are in {_confidential_traceback()}: they may hold private values",
+            err=True,
+        )
+        sys.exit(70)
+
+
+def _confidential_traceback() -> str:
+    """Write the traceback of the current exception to a file of mode 0600."""
+    import tempfile
+    import traceback
+
+    handle, path = tempfile.mkstemp(prefix="dpdist-error-", suffix=".txt")
+    with os.fdopen(handle, "w") as file:
+        file.write(traceback.format_exc())
+    return path
 
 
 def _load(path: Path, settings: list[str] | None) -> ReleaseSpec:

@@ -27,11 +27,14 @@ from dpdist.data.source import CsvOptions, TableSource, fingerprint
 from dpdist.data.table import open_table
 from dpdist.errors import (
     CheckFailed,
-    DataError,
     DatasetUnknown,
+    DpdistError,
     GuaranteeRefused,
     LedgerError,
+    OutputExists,
     ReleaseConflict,
+    ResourceError,
+    SpecError,
 )
 from dpdist.plan import Plan, make_plan
 from dpdist.privacy.keys import KeyRef
@@ -48,6 +51,9 @@ FAMILIES: dict[str, dict[str, Callable[[Context], None]]] = {"plausible-deniabil
 """The steps that compute the parts of a release, by kind of spec."""
 
 KEY_FILE = "key.json"
+CLAIM = "claim"
+"""File that reserves an output between the ledger's commit and the manifest."""
+
 RUN_RECORD = "run-record.json"
 CONFIDENTIAL = "confidential: for the operator of this release only; it holds private counts"
 
@@ -159,15 +165,17 @@ class Run:
         self._ledger = Ledger.open(spec.ledger, create=False)
         stack.callback(self._ledger.close)
         if self._resume:
-            self.outcome = _finish_committed(self._ledger, spec, self._output, self._work, self._signing_key)
+            self.outcome = self._finish_committed()
             if self.outcome is not None:
                 return
+        _keep_apart(self._output, self._work)
         require_vacant(self._output)
         self._table = open_table(table_source(spec), spec.table, partitions=spec.cluster.partitions)
         self._output.check_writable()
+        if self._work.is_local and not Path(self._work.uri).exists():
+            with suppress(OSError):  # the store says what is wrong
+                Path(self._work.uri).mkdir(mode=0o700)
         self._work.check_writable()
-        if self._work.is_local:
-            Path(self._work.uri).chmod(0o700)
         self._cluster = stack.enter_context(
             open_cluster(
                 mode=spec.cluster.mode,
@@ -181,10 +189,17 @@ class Run:
         if self._cluster.dashboard:
             self._announce(f"dashboard  {self._cluster.dashboard}")
 
+    @property
+    def _bound(self) -> str:
+        """What an attempt is bound to besides its input: the spec, and whether its key is one that others know."""
+        if self._fixed_key is None:
+            return self.spec.fingerprint
+        return f"{self.spec.fingerprint} test key {hashlib.sha256(self._fixed_key.encode()).hexdigest()}"
+
     def _charge(self) -> None:
         """Reserve the charge, or take up the attempt that was interrupted."""
         spec, ledger = self.spec, self._ledger
-        bound = {"spec_hash": spec.fingerprint, "input_fingerprint": self._table.fingerprint}
+        bound = {"spec_hash": self._bound, "input_fingerprint": self._table.fingerprint}
         if self._resume:
             attempt = ledger.resume(dataset=spec.dataset, release=spec.name, **bound)
             if attempt.event != canonical_event(self.plan.event):
@@ -204,6 +219,8 @@ class Run:
         self._attempt = attempt
         self._announce(f"attempt    {attempt.id}")
         work = self._work / attempt.id
+        if work.is_local:
+            Path(work.uri).mkdir(mode=0o700, exist_ok=True)
         key = f"{work.uri}/{KEY_FILE}"
         self._context = Context(
             spec=spec,
@@ -218,6 +235,29 @@ class Run:
             before_noise=partial(self._mark_drawing, attempt),
         )
 
+    def _finish_committed(self) -> Outcome | None:
+        """Finish a run that died between the ledger's commit and the manifest; None when there is no such run."""
+        spec, ledger, output = self.spec, self._ledger, self._output
+        attempt = ledger.find(spec.dataset, spec.name)
+        if attempt is None or attempt.state != "committed":
+            return None
+        if attempt.spec_hash != self._bound:
+            raise ReleaseConflict(
+                f"release {spec.name!r} of data set {spec.dataset!r} is committed, with another spec: choose another "
+                "name"
+            )
+        folder = self._work / attempt.id
+        for place in (output, folder):
+            content = place.read_bytes(MANIFEST) if place.exists(MANIFEST) else b""
+            if hashlib.sha256(content).hexdigest() == attempt.manifest_sha256:
+                published = publish(output, Manifest.from_bytes(content), signing_key=self._signing_key)
+                output.delete(CLAIM)
+                return _outcome(ledger, spec, output, published, folder)
+        raise ReleaseConflict(
+            f"release {spec.name!r} of data set {spec.dataset!r} is committed, but neither {output.uri} nor the work "
+            "folder holds its manifest: give the output.path and work it was made with"
+        )
+
     def _mark_drawing(self, attempt: Attempt) -> None:
         self._ledger.mark_drawing(attempt)
 
@@ -228,7 +268,9 @@ class Run:
         except CheckFailed:
             _record(self._context, self._attempt)  # how far the declared bound was missed is the operator's to know
             raise
-        except DataError:
+        except DpdistError as error:
+            if isinstance(error, ResourceError):
+                raise
             _record(self._context, self._attempt)
             with suppress(LedgerError):  # noise was drawn: the charge stays
                 self._ledger.void(self._attempt)
@@ -259,8 +301,14 @@ class Run:
                 "and start a new attempt (--new-attempt). The charge stays spent"
             )
         require_vacant(self._output)
+        if self._output.write_exclusive(CLAIM, attempt.id.encode()) != attempt.id.encode():
+            raise OutputExists(
+                f"{self._output.uri} is claimed by another release (file {CLAIM}): choose another output.path, or "
+                "delete that file if the other release was given up"
+            )
         self._ledger.commit(attempt, manifest_sha256=hashlib.sha256(content).hexdigest())
         published = publish(self._output, Manifest.from_bytes(content), signing_key=self._signing_key)
+        self._output.delete(CLAIM)
         _record(context, attempt)
         self.outcome = _outcome(self._ledger, spec, self._output, published, context.work)
         self._progress("publishing", 1, 1)
@@ -312,32 +360,13 @@ def _refuse(plan: Plan) -> None:
         )
 
 
-def _finish_committed(
-    ledger: Ledger, spec: ReleaseSpec, output: Store, work: Store, signing_key: Any
-) -> Outcome | None:
-    """Finish a run that died between the ledger's commit and the manifest; None when there is no such run."""
-    attempt = ledger.find(spec.dataset, spec.name)
-    if attempt is None or attempt.state != "committed":
-        return None
-    folder = work / attempt.id
-    if attempt.spec_hash != spec.fingerprint:
-        raise ReleaseConflict(
-            f"release {spec.name!r} of data set {spec.dataset!r} is committed, with another spec: choose another name"
+def _keep_apart(output: Store, work: Store) -> None:
+    """Refuse a confidential folder inside the release, and a release inside the confidential folder."""
+    a, b = (store.uri.rstrip("/") + "/" for store in (output, work))
+    if a.startswith(b) or b.startswith(a):
+        raise SpecError(
+            "output.path and work must not contain each other: the work folder is confidential, the output is published"
         )
-    if output.exists(MANIFEST):
-        content = output.read_bytes(MANIFEST)
-    elif folder.exists(MANIFEST):
-        content = folder.read_bytes(MANIFEST)
-    else:
-        content = b""
-    if hashlib.sha256(content).hexdigest() != attempt.manifest_sha256:
-        raise ReleaseConflict(
-            f"release {spec.name!r} of data set {spec.dataset!r} is committed, but neither {output.uri} nor the work "
-            "folder holds its manifest: give the output.path and work it was made with"
-        )
-    manifest = Manifest.from_bytes(content)
-    publish(output, manifest, signing_key=signing_key)
-    return _outcome(ledger, spec, output, manifest, folder)
 
 
 def public_spec(spec: ReleaseSpec) -> dict[str, Any]:
@@ -376,10 +405,13 @@ def _outcome(ledger: Ledger, spec: ReleaseSpec, output: Store, manifest: Manifes
 
 def budget_sentence(ledger: Ledger, dataset: str) -> str:
     """What a data set has left, in words."""
-    budget = ledger.remaining(dataset)
+    statement = ledger.show(dataset)
+    budget = statement.budget
+    per_record = sum(attempt.guarantee == "pd-per-record" and attempt.state != "void" for attempt in statement.attempts)
     return (
         f"epsilon {downwards(budget.epsilon_remaining)} of {downwards(budget.epsilon_cap)} left for data set {dataset} "
         f"at delta {upwards(budget.delta_cap)} (add/remove adjacency)"
+        + (f"; without the seeds of {per_record} per-record releases, which no budget covers" if per_record else "")
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from functools import cached_property
@@ -124,6 +125,18 @@ class OutputSpec(_Section):
     storage: StorageSpec = Field(default_factory=StorageSpec)
 
 
+LEAST_WORKER_MEMORY = 256 << 20
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of a size such as 3GiB or 500MB; ValueError for anything else."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B\s*", text)
+    if match is None:
+        raise ValueError(text)
+    number, prefix, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** ("kMGT".index(prefix) + 1 if prefix else 0))
+
+
 class SecuritySpec(_Section):
     """Files for TLS between the processes of a Dask cluster; `dpdist cluster certs` makes them."""
 
@@ -152,6 +165,15 @@ class ClusterSpec(_Section):
     def _addressed(self) -> ClusterSpec:
         if (self.mode == "address") != (self.address is not None):
             raise ValueError("`address` goes with `mode: address`, and only with it")
+        if self.address is not None and not re.fullmatch(r"(tcp|tls|ucx|ws|wss)://[^\s/]+:\d+/?", self.address):
+            raise ValueError("`address` is a scheduler's, such as tls://scheduler:8786")
+        if self.memory_limit != "auto":
+            try:
+                enough = parse_bytes(self.memory_limit) >= LEAST_WORKER_MEMORY
+            except ValueError:
+                raise ValueError("`memory_limit` is auto or a size such as 3GiB") from None
+            if not enough:
+                raise ValueError("`memory_limit` is too small for a worker: give it 256MiB or more")
         if self.security is not None and not (self.address or "").startswith("tls://"):
             raise ValueError("`security` goes with an address that begins with tls://")
         return self
@@ -160,8 +182,8 @@ class ClusterSpec(_Section):
 class Budget(_Section):
     """An (epsilon, delta) pair."""
 
-    epsilon: float = Field(gt=0, le=1e6, allow_inf_nan=False)
-    delta: float = Field(gt=0, lt=1, allow_inf_nan=False)
+    epsilon: float = Field(gt=0, le=20, allow_inf_nan=False)
+    delta: float = Field(ge=1e-10, lt=1, allow_inf_nan=False)
 
 
 class DeniabilitySpec(_Section):

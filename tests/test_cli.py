@@ -133,6 +133,36 @@ def test_output_that_holds_a_release(spec_file: Path) -> None:
     assert "already holds a release" in again.stderr
 
 
+def test_a_csv_read_with_a_header_it_does_not_have_shows_no_value(spec_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("north,33,1,secret-7,yes\n" * 30_000)
+    result = run("release", str(spec_file), "--set", f"data.path={tmp_path}/t.csv")
+    assert result.returncode == 3
+    assert "data.csv.header" in result.stderr
+    assert "secret" not in result.stderr
+    assert "33" not in result.stderr.replace(str(tmp_path), "")
+
+
+def test_an_unforeseen_error_shows_neither_text_nor_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from dpdist import cli
+
+    def fail(**_: object) -> None:
+        raise RuntimeError("secret value 42")
+
+    monkeypatch.setattr(cli, "app", fail)
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    message = capsys.readouterr().err
+    assert caught.value.code == 70
+    assert "RuntimeError" in message
+    assert "secret" not in message
+    file = Path(message.split("The details are in ")[1].split(":")[0])
+    assert "secret value 42" in file.read_text()
+    assert file.stat().st_mode & 0o077 == 0
+    file.unlink()
+
+
 def test_a_value_out_of_its_domain_is_not_shown(spec_file: Path, tmp_path: Path) -> None:
     bad = table(30_000).to_pydict()
     bad["score"][5] = 987_654

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -334,6 +335,98 @@ def test_unknown_data_set(tmp_path: Path) -> None:
     with pytest.raises(errors.DatasetUnknown):
         run_release(project(tmp_path, dataset="nobody"))
     assert states(spec) == []
+
+
+def test_one_record(tmp_path: Path) -> None:
+    assert run_release(project(tmp_path, synthesis__records=1)).records == 1
+
+
+@pytest.mark.parametrize(("output", "work"), [("a", "a/work"), ("a", "a"), ("a/b", "a")])
+def test_the_confidential_folder_stays_apart(tmp_path: Path, output: str, work: str) -> None:
+    spec = project(tmp_path, output__path=str(tmp_path / output), work=str(tmp_path / work))
+    refused(spec, errors.SpecError, "contain each other")
+
+
+def test_a_test_key_cannot_become_a_private_release(tmp_path: Path) -> None:
+    def progress(name: str, done: int, total: int) -> None:
+        if name == "synthesising":
+            raise Crash
+
+    spec = project(tmp_path)
+    for first, second in ((KEY, None), (None, KEY), (KEY, "ff" * 32)):
+        with pytest.raises(Crash):
+            run_release(spec, fixed_key=first, progress=progress, new_attempt=True)
+        with pytest.raises(errors.ReleaseConflict):
+            run_release(spec, fixed_key=second, resume=True)
+        spec = spec.model_copy(update={"name": spec.name + "x"})
+
+
+def test_a_rewritten_input_with_its_old_time_is_another_input(tmp_path: Path) -> None:
+    def progress(name: str, done: int, total: int) -> None:
+        if name == "synthesising":
+            raise Crash
+
+    spec = project(tmp_path)
+    with pytest.raises(Crash):
+        run_release(spec, progress=progress)
+    path = tmp_path / "table.parquet"
+    status = path.stat()
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1]]))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(errors.ReleaseConflict):
+        run_release(spec, resume=True)
+
+
+def test_another_user_of_the_machine_cannot_join_the_embedded_cluster(tmp_path: Path) -> None:
+    from distributed import Client
+
+    tried: list[bool] = []
+
+    def progress(name: str, done: int, total: int) -> None:
+        if name == "counting" and not tried:
+            for port in listening():
+                for scheme in ("tcp", "tls"):
+                    with pytest.raises((OSError, TimeoutError, TypeError)):
+                        Client(f"{scheme}://127.0.0.1:{port}", timeout=2, set_as_default=False)
+                tried.append(True)
+
+    def listening() -> set[int]:
+        import psutil
+
+        return {
+            c.laddr.port
+            for c in psutil.Process().net_connections("tcp")
+            if c.status == psutil.CONN_LISTEN and c.laddr.port not in dashboards
+        }
+
+    dashboards: set[int] = set()
+
+    def announce(text: str) -> None:
+        if text.startswith("dashboard"):
+            dashboards.add(int(text.rsplit(":", 1)[1].split("/")[0]))
+
+    spec = project(tmp_path, cluster={"mode": "embedded", "workers": 1})
+    run_release(spec, progress=progress, announce=announce)
+    assert tried
+
+
+def test_a_claimed_output_is_left_alone(tmp_path: Path) -> None:
+    spec = project(tmp_path)
+    (tmp_path / "release").mkdir()
+    (tmp_path / "release" / "claim").write_text("another attempt")
+    with pytest.raises(errors.OutputExists, match="claimed"):
+        run_release(spec)
+    assert states(spec) == ["drawing"]
+    (tmp_path / "release" / "claim").unlink()
+    run_release(spec, resume=True)
+    assert not (tmp_path / "release" / "claim").exists()
+
+
+def test_domains_whose_pairs_do_not_fit_are_refused_before_the_charge(tmp_path: Path) -> None:
+    wide = [{"name": name, "kind": "integer", "bounds": [0, 65_535]} for name in ("a", "b")]
+    spec = project(tmp_path, schema={"attributes": wide}, synthesis__omega="all", privacy__accept_per_record=False)
+    refused(spec, errors.SpecError, "pair")
 
 
 def test_too_few_pass(tmp_path: Path) -> None:

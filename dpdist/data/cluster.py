@@ -255,6 +255,7 @@ def open_cluster(
             memory_limit=memory_limit,
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
+            security=True,  # certificates made for this cluster: no other process of the machine can connect
             silence_logs=logging.CRITICAL,
         ) as cluster,
         Client(cluster, set_as_default=False) as client,

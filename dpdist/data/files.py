@@ -110,7 +110,7 @@ def inspect_csv(found: FoundFile, source: TableSource, schema: Schema) -> TableF
     if head:  # a file of no bytes is a part without rows
         if names is not None and len(names) != len(columns):
             raise ColumnMismatch(f"{found.path}: the header has {len(names)} columns, csv.columns has {len(columns)}")
-        _check_columns(found.path, columns, source, schema)
+        (_check_columns if options.columns is not None else _check_header)(found.path, columns, source, schema)
     stop = found.size if compression is None else start + found.size * (len(head) > start)
     return TableFile(found, tuple(columns), (min(start, stop), stop), compression)
 
@@ -120,6 +120,19 @@ def _read_head(found: FoundFile, source: TableSource, compression: str | None) -
     with open_file(found.path, source.storage_options, compression=compression) as file:
         message = f"{found.path} is not a valid {compression or 'CSV'} file: write or copy it again"
         return unless_damaged(lambda: file.read(_HEAD_BYTES), message)
+
+
+def _check_header(path: str, columns: Sequence[str], source: TableSource, schema: Schema) -> None:
+    """As `_check_columns`, without a name that was found: in a file without header these are a person's values."""
+    advice = "if the files have no header, set data.csv.header to false and list data.csv.columns"
+    missing = [name for name in schema.names if columns.count(name) != 1]
+    if missing:
+        raise ColumnMismatch(f"{path}: the header does not have {_listed(missing)} once each; {advice}")
+    if len(columns) > len(schema.names) and source.extra_columns == "refuse":
+        raise ColumnMismatch(
+            f"{path}: the header has columns that the schema does not name: describe each, or set data.extra_columns "
+            f"to ignore; {advice}"
+        )
 
 
 def _check_columns(path: str, columns: Sequence[str], source: TableSource, schema: Schema) -> None:

@@ -85,9 +85,11 @@ def first_record(
     if not names or b"\0" in text or text.count(b'"') % 2:
         raise UnreadableFile(f"the header of {path} is not a line of UTF-8 text with column names")
     names = [name.strip() for name in names] if strip else names
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ColumnMismatch(f"{path}: the column {twice[0]!r} appears more than once in the header")
+    if len(set(names)) < len(names):
+        raise ColumnMismatch(
+            f"{path}: a name appears more than once in the header; if the files have no header, set data.csv.header to "
+            "false and list data.csv.columns"
+        )
     return tuple(names), position
 
 

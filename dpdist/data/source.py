@@ -212,7 +212,8 @@ def _full_path(fs: Any, name: str) -> str:
 
 def _stamp(fs: Any, name: str, info: Mapping[str, Any]) -> str:
     if isinstance(fs, LocalFileSystem):
-        return str(os.stat(name).st_mtime_ns)
+        status = os.stat(name)  # the time of change cannot be set back, as that of modification can
+        return f"{status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
     for key in ("ETag", "etag", "md5", "LastModified", "last_modified", "mtime"):
         if info.get(key):
             return str(info[key]).strip('"')

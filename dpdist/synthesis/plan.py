@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from dpdist.data.count import pair_cells
 from dpdist.errors import SpecError
 from dpdist.privacy import accountant
 from dpdist.privacy.checks import CountCheck, PassCheck, candidates_needed, count_check, pass_check
@@ -23,17 +24,14 @@ from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, PlausibleDe
 from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.spec import ReleaseSpec
 from dpdist.synthesis.parameters import ParameterPlan, parameter_plan
-from dpdist.synthesis.structure import StructurePlan, structure_plan
+from dpdist.synthesis.structure import MAX_CELLS, StructurePlan, structure_plan
 
 PARTITION_ROWS = 1 << 20
 BATCH_ROWS = 1 << 18
 
-MAX_CELLS = 1 << 24
-"""Noisy cells that the count tables of one release may have together."""
-
 _STAGE_TOLERANCE = 1e-3
 _LARGEST_FACTOR = 8.0
-_DRAWS_LOST = SAMPLER_DELTA * MAX_CELLS
+_DRAWS_LOST = SAMPLER_DELTA * 2 * MAX_CELLS  # more than the cells of all tables and the statistics of pairs
 _LOST = ApproximateDP(0.0, _DRAWS_LOST, label="draws")
 
 
@@ -269,6 +267,8 @@ def plan(spec: ReleaseSpec) -> PlausibleDeniabilityPlan:
     AccountingError
         No valid guarantee, or too few declared records for the checks.
     """
+    if spec.model.structure == "learned":
+        pair_cells(spec.table.cardinalities)  # refuses domains whose pairs do not fit a worker
     seeds = plan_seeds(spec) if spec.uses_seeds else None
     budget = spec.privacy.model
 
@@ -377,7 +377,8 @@ def plan_seeds(spec: ReleaseSpec) -> SeedPlan:
             delta=delta * spent / 2,
         )
     records = SeedRecords(k=test.k, gamma=gamma, epsilon0=test.epsilon0, passing_mass=mass, records=synthesis.records)
-    lost = ApproximateDP(0.0, SAMPLER_DELTA * most * (len(spec.table.attributes) + 3), label="draws")
+    drawn = max(most, passes.candidates if passes is not None else 0) + BATCH_ROWS
+    lost = ApproximateDP(0.0, SAMPLER_DELTA * drawn * (len(spec.table.attributes) + 3), label="draws")
     return SeedPlan(
         minimum=count.minimum,
         whole_release=True,

@@ -14,7 +14,7 @@ from dpdist.data.operators import Operator, pair_counts_operator
 from dpdist.data.report import RowReport, check
 from dpdist.data.split import Split
 from dpdist.data.table import Table
-from dpdist.errors import CheckFailed, SpecError
+from dpdist.errors import CheckFailed
 from dpdist.publish.graph import written_parts
 from dpdist.publish.parts import PartFormat
 from dpdist.synthesis.candidates import Synthesizer
@@ -31,7 +31,7 @@ from dpdist.synthesis.graph import (
 )
 from dpdist.synthesis.network import Network
 from dpdist.synthesis.parameters import NoisyTables, add_to_tables, count_tables, measure_tables
-from dpdist.synthesis.plan import MAX_CELLS, PlausibleDeniabilityPlan
+from dpdist.synthesis.plan import PlausibleDeniabilityPlan
 from dpdist.synthesis.structure import (
     StructureStatistics,
     independent_structure,
@@ -146,17 +146,14 @@ def _confirm(check: Any, count: int, *, context: Context, name: str, setting: st
     if not check.passes(noisy):
         raise CheckFailed(
             f"a declared public lower bound was not confirmed, so nothing is published: {setting} is more than the "
-            "table supports with the noise of the check; declare less, from public knowledge. The charge stays spent"
+            "table supports with the noise of the check; declare less, from public knowledge, under another release "
+            "name. The charge stays spent"
         )
 
 
 def learn_parameters_step(context: Context) -> None:
     """The network: noisy count tables of P, and the conditional distributions they support."""
     spec, plan, structure = context.spec, _plan(context).model, context.results["structure"]
-    if sum(structure.cells) > MAX_CELLS:
-        raise SpecError(
-            f"model.max_parent_configurations: the count tables have more than {MAX_CELLS} cells together; lower it"
-        )
 
     def measure() -> bytes:
         maps = tuple(attribute.bucket_map for attribute in spec.table.attributes)
@@ -212,7 +209,8 @@ def release_records_step(context: Context) -> None:
     synthesizer, seeds = context.results["synthesizer"], context.results["seeds"]
     records, most = spec.synthesis.records, spec.synthesis.records if plan is None else plan.candidates
     checked = plan.passes.candidates if plan is not None and plan.passes is not None else 0
-    size = min(BATCH_SIZE, max(_SMALLEST_BATCH, 1 << math.ceil(math.log2(max(records, checked) / cluster.slots))))
+    share = math.ceil(max(records, checked) / cluster.slots)
+    size = min(BATCH_SIZE, max(_SMALLEST_BATCH, 1 << math.ceil(math.log2(share))))
     test = spec.privacy.deniability
     epsilon0 = test.epsilon0 if test.test == "randomised" else None
     privacy_test = PrivacyTest(k=test.k, gamma=test.gamma, epsilon0=epsilon0)

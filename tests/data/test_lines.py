@@ -95,7 +95,7 @@ def test_where_records_start() -> None:
 @pytest.mark.parametrize(
     ("content", "options", "error", "message"),
     [
-        (b"a,b,a\n", {}, ColumnMismatch, "'a' appears more than once"),
+        (b"a,b,a\n", {}, ColumnMismatch, "a name appears more than once"),
         (b"\xff\xfea\x00,\x00\n", {}, UnreadableFile, "header of f is not a line of UTF-8"),
         (b"a\x00b\n", {}, UnreadableFile, "header of f is not a line of UTF-8"),
         (b'"a\nb",c\n', {}, UnreadableFile, "header of f is not a line of UTF-8"),
