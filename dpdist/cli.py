@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpdist.errors import DpdistError, SpecError
+from dpdist.errors import AccountingError, DpdistError, SpecError
 
 if TYPE_CHECKING:
     from dpdist.privacy.ledger import Ledger
@@ -243,6 +243,32 @@ def sample(
     with bars() as progress:
         write(folder, rows, seed=seed, progress=lambda done, total: progress("writing rows", done, total))
     typer.echo(f"{folder}: {rows:,} invented rows")
+
+
+@app.command()
+def audit(
+    spec: SpecPath,
+    settings: Settings = None,
+    runs: Annotated[int, typer.Option(min=200, help="Runs of each mechanism on each of two tables.")] = 4000,
+    confidence: Annotated[float, typer.Option(help="Confidence of each lower bound.")] = 0.999,
+    as_json: AsJson = False,
+) -> None:
+    """Attack the mechanisms of a spec on made-up tables: stated epsilon against a measured lower bound."""
+    from dpdist.evaluate.audit import audit as attack
+    from dpdist.evaluate.audit import table_of
+    from dpdist.evaluate.claims import claims_of
+    from dpdist.plan import make_plan
+
+    claims = claims_of(make_plan(_load(spec, settings)))  # type: ignore[arg-type]
+    findings = []
+    with bars() as progress:
+        for claim in claims:
+            progress(claim.name, 0, 1)
+            findings.append(attack(claim, runs=runs, confidence=confidence))
+            progress(claim.name, 1, 1)
+    typer.echo(json.dumps([f.to_json() for f in findings], indent=2) if as_json else table_of(findings))
+    if any(finding.rejected for finding in findings):
+        raise AccountingError("a mechanism leaks more than it states; do not publish with it")
 
 
 @ledger_app.command("create")

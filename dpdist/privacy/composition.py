@@ -178,7 +178,7 @@ class Composition:
 
     def profile(self, size: int, reverse: bool) -> tuple[Floats, Floats]:
         """Epsilons from 0 to where delta is negligible, denser towards 0, and upper bounds of delta at them."""
-        negligible = self.infinite(reverse) + 1e-22
+        negligible = self.infinite(reverse) * (1 + 2.0**-40) + 1e-22
         top, scale = self.renyi(negligible, reverse)[0], math.sqrt(self.variance) / 8
         epsilons = scale * np.sinh(np.linspace(0, math.asinh(max(top, self.interval) / scale), size))
         targets = (self.infinite(reverse) + 10.0**-power for power in (1, 4, 8, 12, 16, 20))

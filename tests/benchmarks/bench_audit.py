@@ -1,0 +1,125 @@
+"""Empirical lower bounds on epsilon beside the stated ones, for each mechanism and for whole releases.
+
+Run ``python tests/benchmarks/bench_audit.py --json audit.json``; ``--runs`` sets the releases of each table.
+Whole releases are a tenth as many: each simulates 2^18 records to fit its network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpdist.evaluate.audit import Finding, audit, audit_in_one_run, table_of
+from dpdist.evaluate.claims import (
+    alike,
+    even_network,
+    records_claim,
+    stacked,
+    structure_claim,
+    tables_canaries,
+    tables_claim,
+)
+from dpdist.evaluate.whole import release_claim
+from dpdist.schema import Schema
+from dpdist.spec import build_spec
+from dpdist.synthesis.candidates import Synthesizer
+from dpdist.synthesis.deniability import PrivacyTest
+from dpdist.synthesis.parameters import parameter_plan
+from dpdist.synthesis.plan import plan
+from dpdist.synthesis.structure import Score, independent_structure, structure_plan
+
+KEY = bytes(range(32))
+SIZES = (2, 3, 3)
+STRUCTURES: tuple[tuple[Score, float, float], ...] = (("cfs", 2, 1e-6), ("cfs", 2, 0.05), ("total-variation", 2, 1e-6))
+TABLES = (((3,), 1, 1e-9), ((3, 3), 2, 1e-9), ((2, 3, 3, 4, 5), 1, 1e-9), ((2, 3, 3, 4, 5), 1, 0.05))
+CELLS = (((1 << 14,), 1), ((1 << 14, 1 << 14), 1), ((1 << 14,), 4))
+SEEDS = ((3, 1.0, 1, 0.05), (4, 2.0, 1, 0.05), (6, 1.0, 5, 0.05), (6, 1.0, 10, 0.2), (60, 0.25, 20, 0.05))
+
+
+def schema(*cardinalities: int) -> Schema:
+    """Categorical attributes of the given numbers of values."""
+    attributes = [
+        {"name": f"a{i}", "kind": "categorical", "values": list(range(size))} for i, size in enumerate(cardinalities)
+    ]
+    return Schema.model_validate({"attributes": attributes})
+
+
+def whole_release(records: int, split: dict[str, float]) -> Any:
+    """A release of a table of 4,000 records and its canary."""
+    spec = build_spec(
+        {
+            "kind": "plausible-deniability",
+            "name": "small",
+            "dataset": "small",
+            "schema": schema(*SIZES).model_dump(mode="json", exclude_none=True),
+            "data": {"path": "unused.parquet", "minimum_records": 4000},
+            "output": {"path": "unused"},
+            "privacy": {
+                "model": {"epsilon": 3, "delta": 1e-6},
+                "check_share": 0.1,
+                "seed_check_epsilon": 0.3,
+                "checked_candidates": 4096,
+                "deniability": {"k": 60, "gamma": 2, "epsilon0": 0.25},
+            },
+            "model": {"structure": "learned" if split["structure"] else "independent"},
+            "split": split,
+            "synthesis": {"records": records, "omega": 2, "minimum_pass_rate": 0.2},
+        }
+    )
+    companions = [np.full(118, 1, np.uint8), *alike(SIZES[1:], 118)]
+    return release_claim(plan(spec), stacked(alike(SIZES, 4000), companions), alike(SIZES, 1, code=1))
+
+
+def audits(runs: int, confidence: float) -> Iterator[Callable[[], Finding]]:
+    """Every audit, as a call."""
+    settings = {"confidence": confidence, "key": KEY}
+    table = schema(*SIZES)
+    for score, epsilon, delta in STRUCTURES:
+        planned = structure_plan(table, minimum_records=50, epsilon=epsilon, delta=delta, score=score)
+        yield lambda p=planned, d=delta: audit(structure_claim(table, p, delta=d), runs=runs, **settings)
+    for sizes, epsilon, delta in TABLES:
+        one, noise = schema(*sizes), parameter_plan(schema(*sizes), epsilon=epsilon, delta=delta)
+        claim = tables_claim(one, independent_structure(one), noise, delta=delta)
+        yield lambda c=claim: audit(c, runs=runs, **settings)
+    for sizes, epsilon in CELLS:
+        canaries = tables_canaries(schema(*sizes), parameter_plan(schema(*sizes), epsilon=epsilon, delta=0), delta=0)
+        yield lambda c=canaries: audit_in_one_run(c, runs=5, **settings)
+    for k, epsilon0, records, delta in SEEDS:
+        test = PrivacyTest(k=k, gamma=2, epsilon0=epsilon0)
+        claim = records_claim(Synthesizer(even_network(schema(3, 4)), (1,)), test, records=records, delta=delta)
+        yield lambda c=claim: audit(c, runs=runs, **settings)
+    for shares in ((0.2, 0.4, 0.4), (0, 0.5, 0.5)):
+        split = dict(zip(("structure", "parameters", "seeds"), shares, strict=True))
+        claim = whole_release(2, split)
+        yield lambda c=claim: audit(c, runs=max(runs // 10, 1000), **settings)
+
+
+def main() -> None:
+    """Print the table; write it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=20_000)
+    parser.add_argument("--confidence", type=float, default=0.999)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    findings, seconds = [], []
+    for one in audits(arguments.runs, arguments.confidence):
+        start = time.perf_counter()
+        findings.append(one())
+        seconds.append(round(time.perf_counter() - start, 2))
+        print(table_of(findings[-1:]).splitlines()[-1], flush=True)
+    print("\n" + table_of(findings))
+    if arguments.json:
+        rows = [f.to_json() | {"seconds": s} for f, s in zip(findings, seconds, strict=True)]
+        body = {"machine": platform.processor(), "python": platform.python_version(), "audits": rows}
+        arguments.json.write_text(json.dumps(body, indent=2))
+
+
+if __name__ == "__main__":
+    main()
