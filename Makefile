@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/dpdist
 
-.PHONY: help setup demo test lint lock bench clean
+.PHONY: help setup demo test lint e2e lock bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -40,6 +40,9 @@ lint: setup ## formatting, style, types and layers
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+e2e: setup ## the whole thing on real servers: PostgreSQL, Ceph, Prefect, Dask with TLS (installs them by apt, as root)
+	@$(BIN)/python tests/e2e/run.py
 
 lock: setup ## resolve the dependencies again
 	@$(BIN)/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dpdist.cluster_cli import cluster_app
 from dpdist.errors import AccountingError, DpdistError, SpecError
+from dpdist.runs import runs_app
 
 if TYPE_CHECKING:
     from dpdist.privacy.ledger import Ledger
@@ -33,6 +35,8 @@ account_app = typer.Typer(help="What would it cost, without a spec.", no_args_is
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(spec_app, name="spec")
 app.add_typer(account_app, name="account")
+app.add_typer(cluster_app, name="cluster")
+app.add_typer(runs_app, name="runs")
 
 DEFAULT_LEDGER = "sqlite:///dpdist-ledger.db"
 
@@ -48,6 +52,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def main() -> None:
     """Run the command line; errors of dpdist end with one message and their own exit code."""
     try:
+        if os.environ.get("DPDIST_LOG") == "json":
+            from dpdist.logs import configure
+
+            configure("json")
         app(standalone_mode=True)
     except DpdistError as error:
         typer.echo(f"dpdist: {error}", err=True)

@@ -1,0 +1,1 @@
+"""Histograms, entropies and function-valued means with differential privacy or a bound on maximal leakage."""

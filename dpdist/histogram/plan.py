@@ -1,0 +1,343 @@
+"""From the spec of a histogram release to its frozen plan: noise, guarantee, charge, memory. Touches no record."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+from dpdist.errors import AccountingError
+from dpdist.histogram.counts import CountPlan, Query, parent_cells
+from dpdist.histogram.curves import CurvePlan, plan_mean
+from dpdist.histogram.entropy import EntropyPlan, plan_entropies
+from dpdist.histogram.kernels import Kernel, eigenbasis
+from dpdist.histogram.leakage import LeakagePlan, plan_leakage
+from dpdist.histogram.measurement import Measurement, Mechanism, deviation, plan_measurement
+from dpdist.histogram.spec import HistogramSpec
+from dpdist.privacy import accountant
+from dpdist.privacy.checks import CountCheck, count_check
+from dpdist.privacy.events import ApproximateDP, Composed, Event
+from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
+
+_STEPS = 9  # of the search for what composition leaves over
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistogramPlan:
+    """Everything a histogram release will do and cost, before it reads a record.
+
+    Attributes
+    ----------
+    spec : HistogramSpec
+    counts : CountPlan or None
+        What one pass counts; None for curves.
+    measurement : Measurement or None
+        Noise of the histograms, unless it is calibrated to leakage.
+    leakage : LeakagePlan or None
+        Noise of the one histogram whose leakage is bounded.
+    entropies : EntropyPlan or None
+    count : CountCheck or None
+        The check of ``data.minimum_records`` that entropies need (add/remove; under replacement the number is public).
+    curves : CurvePlan or None
+    event : Event or None
+        The charge; None where exact counts are released by name.
+    """
+
+    spec: HistogramSpec
+    counts: CountPlan | None = None
+    measurement: Measurement | None = None
+    leakage: LeakagePlan | None = None
+    entropies: EntropyPlan | None = None
+    count: CountCheck | None = None
+    curves: CurvePlan | None = None
+    event: Event | None
+
+    @property
+    def kind(self) -> str:
+        """Kind of guarantee, as the ledger's policies name it."""
+        return "dp" if self.leakage is None else "pml"
+
+    @cached_property
+    def delta(self) -> float:
+        """Delta at which the guarantee is stated: the spec's, or what the sampler loses."""
+        return self.spec.privacy.delta or math.fsum(_sampler_deltas(self.event))
+
+    @cached_property
+    def epsilon(self) -> float:
+        """Epsilon of the charge at `delta`; infinite for exact counts."""
+        return math.inf if self.event is None else accountant.epsilon(self.event, delta=self.delta)
+
+    @cached_property
+    def guarantees(self) -> tuple[Guarantee, ...]:
+        """What the release promises."""
+        if self.leakage is not None:
+            return (self.leakage.guarantee,)
+        privacy = self.spec.privacy
+        return (
+            DifferentialPrivacy(
+                epsilon=self.epsilon, delta=self.delta, adjacency=privacy.adjacency, covers="the whole release"
+            ),
+        )
+
+    @property
+    def noise(self) -> tuple[tuple[Mechanism, float | None], ...]:
+        """(mechanism, scale) of each histogram; a scale of None is no noise."""
+        if self.leakage is not None:
+            return (("laplace", self.leakage.scale),)
+        if self.measurement is None:
+            return ()
+        return tuple((self.measurement.mechanism, scale) for scale in self.measurement.scales)
+
+    @property
+    def deviations(self) -> tuple[float, ...]:
+        """Standard deviation of the noise in each cell, for each histogram."""
+        return tuple(0.0 if scale is None else deviation(kind, scale) for kind, scale in self.noise)
+
+    def public_parameters(self) -> dict[str, Any]:
+        """The public parameters, for the manifest."""
+        spec = self.spec
+        out: dict[str, Any] = {"adjacency": spec.privacy.adjacency, "minimum_records": spec.data.minimum_records}
+        if self.counts is not None:
+            out["histograms"] = [
+                {
+                    "columns": list(query.columns),
+                    "buckets": query.buckets,
+                    "cells": cells,
+                    "mechanism": kind if scale is not None else "none",
+                    "scale": scale,
+                    "deviation": sd,
+                }
+                for query, cells, (kind, scale), sd in zip(
+                    spec.queries, self.counts.table_cells, self.noise, self.deviations, strict=True
+                )
+            ]
+        if self.measurement is not None:
+            for entry, share in zip(out["histograms"], self.measurement.shares, strict=True):
+                entry["share"] = str(share)
+        if self.leakage is not None:
+            out["leakage"] = self.leakage.guarantee.to_json()
+        if self.entropies is not None:
+            out["entropies"] = [
+                {
+                    "histogram": number,
+                    "order": order,
+                    "mechanism": self.entropies.mechanism,
+                    "scale": scale,
+                    "sensitivity": both.sensitivity,
+                    "published_bound": both.published_bound,
+                }
+                for (number, order), scale, both in zip(
+                    spec.entropy_targets, self.entropies.scales, self.entropies.bounds, strict=True
+                )
+            ]
+        if self.curves is not None:
+            plan = self.curves
+            out["curves"] = {
+                "kernel": spec.curves.kernel.model_dump() if spec.curves else None,
+                "penalty": plan.penalty,
+                "clip": plan.clip,
+                "clip_norm": "L2",
+                "terms": plan.basis.eigenvalues.size,
+                "truncation": plan.truncation,
+                "sensitivity_of_sum": plan.sensitivity,
+                "sigma": plan.sigma,
+                "count_sigma": plan.count_sigma,
+            }
+        out["event"] = None if self.event is None else self.event.to_json()
+        return out
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as a JSON object."""
+        return {
+            "name": self.spec.name,
+            "kind": self.spec.kind,
+            "guarantees": [guarantee.to_json() for guarantee in self.guarantees],
+            "epsilon": self.epsilon if self.event is not None else None,
+            "delta": self.delta,
+            "covers": "the whole release",
+            "parameters": self.public_parameters(),
+            "resources": self.resources(),
+            "spec_sha256": self.spec.fingerprint,
+        }
+
+    def resources(self) -> dict[str, Any]:
+        """Memory and tasks, from public sizes only."""
+        rows = self.spec.data.minimum_records
+        partitions = self.spec.cluster.partitions or max(1, round(rows / (1 << 20)))
+        row_bytes = sum(attribute.dtype.itemsize for attribute in self.spec.table.attributes)
+        summary = 0 if self.counts is None else self.counts.task_bytes + self.counts.merge_bytes
+        return {
+            "records_at_least": rows,
+            "partitions": partitions,
+            "cells": 0 if self.counts is None else self.counts.cells,
+            "task_bytes": summary + 40 * row_bytes * (1 << 17),
+            "tasks_about": partitions + math.ceil(partitions / 7) + 2,
+        }
+
+    def explain(self) -> str:
+        """The plan for people."""
+        spec, privacy = self.spec, self.spec.privacy
+        lines = [f"Release {spec.name} ({spec.kind}) of data set {spec.dataset}", ""]
+        lines += [guarantee.sentence() for guarantee in self.guarantees] + [""]
+        if self.event is None:
+            lines.append("Charge      none: exact counts are released, as asked for by name")
+        else:
+            lines.append(
+                f"Charge      epsilon {self.epsilon:.6g} at delta {self.delta:g} ({privacy.adjacency} adjacency)"
+            )
+        if self.counts is not None:
+            for query, cells, (kind, scale), sd in zip(
+                spec.queries, self.counts.table_cells, self.noise, self.deviations, strict=True
+            ):
+                noisy = "no noise" if scale is None else f"{kind} noise, {sd:.4g} per cell"
+                buckets = " (buckets)" if query.buckets else ""
+                lines.append(f"Histogram   {' x '.join(query.columns)}{buckets}: {cells:,} cells, {noisy}")
+        if self.entropies is not None:
+            for (number, order), sd, both in zip(
+                spec.entropy_targets, self.entropies.deviations, self.entropies.bounds, strict=True
+            ):
+                name = "Shannon" if order == 1 else f"Renyi (order {order:g})"
+                published = "published bound" if order == 1 else "the published bound is false:"
+                lines.append(
+                    f"Entropy     {name} of histogram {number}: noise {sd:.4g} bits; sensitivity "
+                    f"{both.sensitivity:.4g} ({published} {both.published_bound:.4g})"
+                )
+        if self.curves is not None:
+            plan = self.curves
+            lines.append(
+                f"Curves      {plan.basis.times.size} times, {plan.basis.eigenvalues.size} terms (truncation at most "
+                f"{plan.truncation:.4g}); clipped at L2 norm {plan.clip:g}; noise at most {plan.expected_error:.4g} "
+                f"in L2 for {plan.curves:,} curves or more"
+            )
+        resources = self.resources()
+        lines.append(
+            f"Resources   about {resources['partitions']} partitions, {resources['tasks_about']} tasks, one pass; "
+            f"{resources['task_bytes'] / 2**20:,.0f} MiB per running task"
+        )
+        return "\n".join(lines)
+
+
+def plan(spec: HistogramSpec) -> HistogramPlan:
+    """Plan a histogram release.
+
+    Raises
+    ------
+    SpecError
+        The settings contradict each other, or there are too many cells.
+    AccountingError
+        No valid guarantee at these parameters.
+    GuaranteeRefused
+        Leakage so large that no noise is needed, and that was not asked for by name.
+    """
+    privacy = spec.privacy
+    if spec.curves is not None:
+        curves = _plan_curves(spec)
+        return HistogramPlan(spec=spec, curves=curves, event=curves.event)
+    names = spec.table.names
+    queries = tuple(Query(tuple(map(names.index, query.columns)), coarse=query.buckets) for query in spec.queries)
+    maps = tuple(tuple(attribute.bucket_map.tolist()) for attribute in spec.table.attributes)
+    counts = CountPlan(queries, spec.table.cardinalities, maps)
+    for fine, coarse in (pair for chain in spec.counts.hierarchies for pair in pairwise(chain)):
+        parent_cells(counts, fine, coarse)
+    if privacy.mechanism == "pml":
+        leakage = plan_leakage(
+            epsilon=privacy.epsilon,
+            alpha=privacy.alpha or 0.0,
+            bins=counts.table_cells[0],
+            accept_no_noise=privacy.accept_no_noise,
+        )
+        return HistogramPlan(spec=spec, counts=counts, leakage=leakage, event=leakage.event)
+
+    return _filled(_plan_counts(spec, counts))
+
+
+def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
+    """Histograms and entropies, each within its share of epsilon and delta."""
+    privacy, epsilon, total = spec.privacy, spec.privacy.epsilon, Fraction(1)
+    entropies = check = None
+    if spec.entropies is not None:
+        records = spec.data.minimum_records
+        share, spent = spec.entropies.share, Fraction(0)
+        if privacy.adjacency == "add/remove":
+            if not privacy.delta:
+                raise AccountingError(
+                    "entropies need a check of data.minimum_records, which may fail: set privacy.delta above 0"
+                )
+            spent = privacy.check_share
+            check = count_check(records=records, epsilon=epsilon * float(spent), delta=privacy.delta * float(spent))
+            records = check.minimum
+        entropies = plan_entropies(
+            [order for _, order in spec.entropy_targets],
+            records=records,
+            epsilon=epsilon * float(share),
+            delta=privacy.delta * float(share),
+            adjacency=privacy.adjacency,
+            mechanism=spec.entropies.mechanism,
+        )
+        total -= share + spent
+        if total <= 0:
+            raise AccountingError(
+                "entropies.share and privacy.check_share leave nothing for the histograms; lower them"
+            )
+    stated = [query.share for query in spec.queries if query.share is not None]
+    measurement = plan_measurement(
+        counts.table_cells,
+        mechanism="auto" if privacy.mechanism == "pml" else privacy.mechanism,
+        epsilon=epsilon * float(total),
+        delta=privacy.delta * float(total),
+        adjacency=privacy.adjacency,
+        shares=stated or spec.shares,
+    )
+    return _composed(
+        HistogramPlan(spec=spec, counts=counts, measurement=measurement, entropies=entropies, count=check, event=None)
+    )
+
+
+def _composed(made: HistogramPlan) -> HistogramPlan:
+    """The plan with the charge of its stages."""
+    parts = [part.event for part in (made.count, made.entropies, made.measurement) if part is not None]
+    return replace(made, event=parts[0] if len(parts) == 1 else Composed(tuple(parts)))
+
+
+def _filled(whole: HistogramPlan) -> HistogramPlan:
+    """Less noise where composition leaves something over: stages cost less together than one by one."""
+    budget, entropies, measurement = whole.spec.privacy, whole.entropies, whole.measurement
+    if not budget.delta or entropies is None or measurement is None:
+        return whole
+    low, high = 1.0, 4.0
+    for _ in range(_STEPS):
+        factor = math.sqrt(low * high)
+        tighter = (entropies.with_less_noise(factor), measurement.with_less_noise(factor))
+        less = _composed(replace(whole, entropies=tighter[0], measurement=tighter[1]))
+        if less.epsilon <= budget.epsilon:
+            low, whole = factor, less
+        else:
+            high = factor
+    return whole
+
+
+def _plan_curves(spec: HistogramSpec) -> CurvePlan:
+    curves, privacy = spec.curves, spec.privacy
+    if curves is None:
+        raise ValueError("the release has no curves")
+    kernel = Kernel(name=curves.kernel.name, length=curves.kernel.length, smoothness=curves.kernel.smoothness)
+    return plan_mean(
+        eigenbasis(kernel, curves.grid, terms=curves.terms),
+        penalty=curves.penalty,
+        clip=curves.clip,
+        curves=spec.data.minimum_records,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        adjacency=privacy.adjacency,
+        count_share=float(curves.count_share),
+    )
+
+
+def _sampler_deltas(event: Event | None) -> list[float]:
+    """Deltas of the failures in an event that is otherwise purely differentially private."""
+    if isinstance(event, Composed):
+        return [delta for part in event.events for delta in _sampler_deltas(part)]
+    return [event.delta] if isinstance(event, ApproximateDP) else []

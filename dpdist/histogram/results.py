@@ -1,0 +1,171 @@
+"""What a histogram release writes: one table of statistics, with the noisy value and what was fitted to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise, product
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dpdist.data.count import Counts
+from dpdist.histogram.counts import CountPlan, Query, parent_cells
+from dpdist.histogram.curves import CurveMean
+from dpdist.histogram.postprocess import common_total, fit_hierarchy, largest_remainder, project, synthetic_counts
+from dpdist.histogram.spec import CountsSpec
+from dpdist.privacy.noise import Noise
+from dpdist.schema import Attribute, Category, Schema
+
+STATISTICS = pa.schema(
+    [
+        pa.field("statistic", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("of", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("cell", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("noisy", pa.float64(), nullable=False),
+        pa.field("value", pa.float64(), nullable=False),
+    ]
+)
+"""``statistic``: count, entropy of an order, or mean. ``of``: the columns. ``cell``: values joined by " | ", or a time.
+``noisy``: as drawn, which is what carries the guarantee. ``value``: fitted to it (non-negative, consistent)."""
+
+
+def fit(
+    noisy: Sequence[Counts], settings: CountsSpec, plan: CountPlan, *, variances: Sequence[float], noise: Noise
+) -> list[NDArray[Any]]:
+    """Post-process the noisy tables of a release as its spec says.
+
+    Parameters
+    ----------
+    noisy : sequence of ndarray of int64
+    settings : CountsSpec
+    plan : CountPlan
+    variances : sequence of float
+        Variance of the noise in one cell of each table.
+    noise : Noise
+        For synthetic records.
+
+    Returns
+    -------
+    list of ndarray
+        int64 if non-negative or synthetic, else float64.
+    """
+    tables: list[NDArray[Any]] = [table.astype(np.float64) for table in noisy]
+    spreads = [max(variance, 1e-12) for variance in variances]
+    links: dict[int, tuple[int, NDArray[np.intp]]] = {}
+    for chain in settings.hierarchies:
+        parents = [parent_cells(plan, fine, coarse) for fine, coarse in pairwise(chain)]
+        fitted = fit_hierarchy(
+            [tables[i].ravel() for i in chain], parents=parents, variances=[spreads[i] for i in chain]
+        )
+        for number, table in zip(chain, fitted, strict=True):
+            tables[number] = table.reshape(tables[number].shape)
+        links |= {fine: (coarse, link) for (fine, coarse), link in zip(pairwise(chain), parents, strict=True)}
+    if not settings.non_negative and settings.synthetic_records is None:
+        return tables
+    shared: int | None = None
+    if settings.total != "own":
+        shared = round(common_total(noisy, variances=spreads)) if settings.total == "common" else settings.total
+    done: dict[int, NDArray[np.int64]] = {}
+
+    def integers(number: int) -> NDArray[np.int64]:
+        if number not in done:
+            if number in links:
+                coarse, link = links[number]
+                done[number] = _below(tables[number], integers(coarse).ravel(), link)
+            else:
+                total = max(round(float(tables[number].sum())), 0) if shared is None else shared
+                done[number] = largest_remainder(project(tables[number], total=total), total=total)
+        return done[number]
+
+    result = [integers(number) for number in range(len(tables))]
+    if settings.synthetic_records is not None:
+        records = settings.synthetic_records
+        result = [
+            synthetic_counts(table, records=records, noise=noise, name=f"histogram/synthetic/{i}")
+            for i, table in enumerate(result)
+        ]
+    return list(result)
+
+
+def _below(table: NDArray[Any], totals: NDArray[np.int64], link: NDArray[np.intp]) -> NDArray[np.int64]:
+    """Non-negative integers nearest to a table whose cells sum to the given totals of their parents."""
+    result = np.zeros(table.size, np.int64)
+    order = np.argsort(link, kind="stable")
+    edges = np.searchsorted(link[order], np.arange(totals.size + 1))
+    for parent, total in enumerate(totals.tolist()):
+        children = order[edges[parent] : edges[parent + 1]]
+        result[children] = largest_remainder(project(table.ravel()[children], total=total), total=total)
+    return result.reshape(table.shape)
+
+
+def count_statistics(
+    noisy: Sequence[Counts], fitted: Sequence[NDArray[Any]], plan: CountPlan, schema: Schema
+) -> list[pa.Table]:
+    """One table of statistics per histogram."""
+    return [
+        _table("count", _of(query, schema), _cells(query, schema), table.ravel(), values.ravel())
+        for query, table, values in zip(plan.queries, noisy, fitted, strict=True)
+    ]
+
+
+def entropy_statistics(
+    noisy: NDArray[np.float64], targets: Sequence[tuple[int, float]], plan: CountPlan, schema: Schema
+) -> pa.Table:
+    """The table of the entropies; fitted values are cut to what an entropy can be."""
+    pieces = []
+    for drawn, (number, order) in zip(noisy, targets, strict=True):
+        name = "shannon entropy" if order == 1 else f"renyi entropy of order {order:g}"
+        largest = np.log2(plan.table_cells[number])
+        value = np.clip(drawn, 0.0, largest)
+        pieces.append(_table(name, _of(plan.queries[number], schema), [""], np.array([drawn]), np.array([value])))
+    return pa.concat_tables(pieces).unify_dictionaries()
+
+
+def curve_statistics(mean: CurveMean, times: Sequence[float]) -> pa.Table:
+    """The table of a function-valued mean at its times."""
+    return _table("mean", "curves", [repr(float(time)) for time in times], mean.values, mean.values)
+
+
+def _of(query: Query, schema: Schema) -> str:
+    name = " x ".join(schema.names[i] for i in query.attributes)
+    return f"{name} (buckets)" if query.coarse else name
+
+
+def _cells(query: Query, schema: Schema) -> list[str]:
+    axes = [_labels(schema.attributes[i], coarse=query.coarse) for i in query.attributes]
+    return [" | ".join(labels) for labels in product(*axes)]
+
+
+def _labels(attribute: Attribute, *, coarse: bool) -> list[str]:
+    """What each code, or bucket, of an attribute stands for."""
+    if attribute.labels is not None:
+        names = list(attribute.labels)
+    elif attribute.values is not None:
+        names = list(map(str, attribute.values))
+    else:
+        edges = attribute.bin_edges.tolist()
+        ends = [*(edge - 1 for edge in edges[1:]), attribute.bounds[1] if attribute.bounds else edges[-1]]
+        names = [str(low) if low == high else f"{low}..{high}" for low, high in zip(edges, ends, strict=True)]
+    if isinstance(attribute.missing, Category):
+        names.append(attribute.missing.category)
+    if not coarse:
+        return names
+    groups: list[list[str]] = [[] for _ in range(attribute.bucket_count)]
+    for name, bucket in zip(names, attribute.bucket_map.tolist(), strict=True):
+        groups[bucket].append(name)
+    return [group[0] if len(group) == 1 else f"{group[0]} .. {group[-1]}" for group in groups]
+
+
+def _table(statistic: str, of: str, cells: Sequence[str], noisy: NDArray[Any], values: NDArray[Any]) -> pa.Table:
+    rows = len(cells)
+    first = pa.array(np.zeros(rows, np.int32))
+    arrays = [
+        pa.DictionaryArray.from_arrays(first, pa.array([statistic])),
+        pa.DictionaryArray.from_arrays(first, pa.array([of])),
+        pa.DictionaryArray.from_arrays(pa.array(np.arange(rows, dtype=np.int32)), pa.array(cells, pa.string())),
+        pa.array(noisy.astype(np.float64)),
+        pa.array(values.astype(np.float64)),
+    ]
+    return pa.Table.from_arrays(arrays, schema=STATISTICS)

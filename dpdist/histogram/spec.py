@@ -1,0 +1,237 @@
+"""The spec of a histogram release: tables of counts and their entropies, or a function-valued mean."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from fractions import Fraction
+from functools import cached_property
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from dpdist.schema import Schema
+from dpdist.spec import ClusterSpec, DataSpec, Exact, OutputSpec
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(cached_property,))
+
+
+class HistogramPrivacySpec(_Section):
+    """What the release may cost, for which neighbours, and with which noise."""
+
+    adjacency: Literal["add/remove", "replacement"] = Field(
+        default="add/remove",
+        description="Neighbouring tables: one record more or less, or one exchanged (the number of records is public).",
+    )
+    mechanism: Literal["auto", "laplace", "gaussian", "pml"] = Field(
+        default="auto",
+        description="Discrete Laplace or rounded Gaussian noise, whichever errs less (auto), or discrete Laplace noise "
+        "calibrated to pointwise maximal leakage (pml: not differential privacy at that epsilon).",
+    )
+    epsilon: float = Field(gt=0, le=1e6, allow_inf_nan=False, description="Budget: epsilon, or PML leakage in nats.")
+    delta: float = Field(default=0, ge=0, lt=1, allow_inf_nan=False, description="Budget; 0 takes Laplace noise only.")
+    alpha: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="With pml: assumed least probability of every bin, for every record. An assumption about the "
+        "population, never estimated from the data.",
+    )
+    accept_no_noise: bool = Field(
+        default=False, description="With pml: release exact counts where epsilon >= ln(1/alpha) needs no noise."
+    )
+    check_share: Exact = Field(
+        default=Fraction(1, 50), gt=0, lt=1, description="With entropies: share of the check of minimum_records."
+    )
+    limit: float | None = Field(default=None, gt=0, description="Refuse to run if the release costs more than this.")
+
+    @model_validator(mode="after")
+    def _fitting(self) -> HistogramPrivacySpec:
+        if (self.mechanism == "pml") != (self.alpha is not None):
+            raise ValueError("privacy.alpha goes with `mechanism: pml`, and only with it")
+        if self.mechanism == "pml" and (self.adjacency != "replacement" or self.delta):
+            raise ValueError("`mechanism: pml` is about replacement, with delta 0: set privacy.adjacency: replacement")
+        if self.mechanism != "pml" and self.accept_no_noise:
+            raise ValueError("privacy.accept_no_noise goes with `mechanism: pml`")
+        if self.mechanism == "gaussian" and not self.delta:
+            raise ValueError("`mechanism: gaussian` needs privacy.delta above 0")
+        return self
+
+
+class HistogramQuerySpec(_Section):
+    """One histogram."""
+
+    columns: tuple[str, ...] = Field(min_length=1, description="Columns counted jointly, at least one.")
+    buckets: bool = Field(default=False, description="Count the buckets of the columns instead of their values.")
+    share: Exact | None = Field(
+        default=None, gt=0, le=1, description="Share of the histograms' budget; for all histograms or for none."
+    )
+
+
+class CountsSpec(_Section):
+    """What becomes of the noisy counts; costs nothing."""
+
+    non_negative: bool = Field(default=True, description="Fit non-negative integers to the noisy counts.")
+    total: int | Literal["own", "common"] = Field(
+        default="own",
+        description="Total of each histogram: its own noisy one, the best estimate from all, or a public number.",
+    )
+    hierarchies: tuple[tuple[int, ...], ...] = Field(
+        default=(),
+        description="Histograms that are made to agree, by number, each list from fine to coarse: each is a sum of "
+        "cells of the one before.",
+    )
+    synthetic_records: int | None = Field(
+        default=None, ge=1, description="Release counts of so many records drawn from the noisy histograms instead."
+    )
+
+
+class EntropiesSpec(_Section):
+    """Entropies of histograms, released with noise of their own."""
+
+    of: tuple[int, ...] | Literal["all"] = Field(default="all", description="Histograms, by number from 0.")
+    orders: tuple[float, ...] = Field(default=(1.0,), min_length=1, description="Renyi orders; 1 is Shannon's.")
+    share: Exact = Field(default=Fraction(1, 5), gt=0, lt=1, description="Share of the release's budget.")
+    mechanism: Literal["auto", "laplace", "gaussian"] = Field(default="auto", description="Their noise.")
+
+
+class KernelSpec(_Section):
+    """Covariance kernel of the noise of a function-valued mean."""
+
+    name: Literal["wiener", "gaussian", "matern"] = Field(default="wiener", description="Kernel on [0, 1].")
+    length: float = Field(default=0.1, gt=0, description="Length scale of gaussian and matern, share of the domain.")
+    smoothness: float = Field(default=1.5, description="Of matern: 0.5, 1.5 or 2.5.")
+
+    @model_validator(mode="after")
+    def _known(self) -> KernelSpec:
+        if self.smoothness not in (0.5, 1.5, 2.5):
+            raise ValueError("kernel.smoothness is 0.5, 1.5 or 2.5")
+        return self
+
+
+class CurvesSpec(_Section):
+    """A function-valued mean. Every record is a curve (wide), or every run of records with one id is (long)."""
+
+    columns: tuple[str, ...] | None = Field(
+        default=None, min_length=2, description="Wide: the columns of the values, in the order of the times."
+    )
+    long: tuple[str, str, str] | None = Field(
+        default=None, description="Long: the columns of id, time and value; the records of a curve stand together."
+    )
+    times: tuple[float, ...] | None = Field(
+        default=None, min_length=2, description="Times of the values; wide: by default equidistant over the domain."
+    )
+    domain: tuple[float, float] = Field(default=(0.0, 1.0), description="First and last time; mapped to [0, 1].")
+    kernel: KernelSpec = Field(default_factory=KernelSpec)
+    penalty: float = Field(gt=0, allow_inf_nan=False, description="Rho: more smooths more and needs less noise.")
+    clip: float = Field(gt=0, allow_inf_nan=False, description="Tau: largest L2 norm of a curve; larger are scaled.")
+    terms: int | None = Field(default=None, ge=1, description="Terms of the expansion; default: all on the grid.")
+    count_share: Exact = Field(
+        default=Fraction(1, 20), gt=0, lt=1, description="Share of the budget for the number of curves (add/remove)."
+    )
+
+    @model_validator(mode="after")
+    def _one_layout(self) -> CurvesSpec:
+        if (self.columns is None) == (self.long is None):
+            raise ValueError("curves are wide (`columns`) or long (`long`), one of the two")
+        if self.long is not None and self.times is None:
+            raise ValueError("long curves need their `times`")
+        if self.columns is not None and self.times is not None and len(self.columns) != len(self.times):
+            raise ValueError("curves.times has one time per column")
+        if not self.domain[0] < self.domain[1]:
+            raise ValueError("curves.domain goes from a smaller to a larger time")
+        return self
+
+    @property
+    def grid(self) -> tuple[float, ...]:
+        """Times mapped to [0, 1]."""
+        low, high = self.domain
+        if self.times is not None:
+            return tuple((time - low) / (high - low) for time in self.times)
+        last = len(self.columns or ()) - 1
+        return tuple(i / last for i in range(last + 1))
+
+
+class HistogramSpec(_Section):
+    """Histograms, cross-tabulations and entropies of one table in one pass, or a function-valued mean."""
+
+    kind: Literal["histogram"]
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Name of the release, once per data set."
+    )
+    dataset: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Data set whose budget is charged.")
+    data: DataSpec
+    table: Schema = Field(alias="schema", description="The schema, or the path of its file (from the spec).")
+    output: OutputSpec
+    ledger: str = Field(default="sqlite:///dpdist-ledger.db", description="SQLAlchemy URL of the ledger.")
+    work: str = Field(
+        default=".dpdist",
+        description="Confidential folder for what a running attempt stores; local or s3://.",
+    )
+    cluster: ClusterSpec = Field(default_factory=ClusterSpec)
+    privacy: HistogramPrivacySpec
+    histograms: tuple[HistogramQuerySpec, ...] | Literal["each column"] = Field(
+        default=(), description="The histograms, or one of each column of the schema."
+    )
+    shares: Literal["equal", "optimal"] = Field(
+        default="optimal",
+        description="Split of the histograms' budget if they state no shares: equal, or least total squared error.",
+    )
+    counts: CountsSpec = Field(default_factory=CountsSpec)
+    entropies: EntropiesSpec | None = Field(default=None, description="Entropies to release.")
+    curves: CurvesSpec | None = Field(default=None, description="A function-valued mean; by itself in a release.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> HistogramSpec:
+        names = set(self.table.names)
+        if (self.curves is None) == (not self.queries):
+            raise ValueError("a release has `histograms` or `curves`, one of the two")
+        wanted = {name for query in self.queries for name in query.columns}
+        if self.curves is not None:
+            wanted = set(self.curves.columns or self.curves.long or ())
+            if self.privacy.mechanism not in ("auto", "gaussian") or not self.privacy.delta:
+                raise ValueError("curves take Gaussian noise: privacy.delta above 0, mechanism auto or gaussian")
+            if self.entropies is not None:
+                raise ValueError("`entropies` go with `histograms`")
+        if wanted - names:
+            raise ValueError(f"the schema has no column {', '.join(map(repr, sorted(wanted - names)))}")
+        if any(len(set(query.columns)) != len(query.columns) for query in self.queries):
+            raise ValueError("a histogram names a column twice")
+        stated = [query.share for query in self.queries if query.share is not None]
+        if stated and (len(stated) != len(self.queries) or sum(stated) != 1):
+            raise ValueError("histograms.share: state it for all histograms or for none; they sum to exactly 1")
+        if self.privacy.mechanism == "pml" and (len(self.queries) > 1 or self.entropies is not None):
+            raise ValueError("`mechanism: pml` covers one histogram and nothing else; count the columns jointly")
+        numbers = [number for chain in self.counts.hierarchies for number in chain]
+        if len(set(numbers)) != len(numbers) or any(len(chain) < 2 for chain in self.counts.hierarchies):
+            raise ValueError("counts.hierarchies: lists of at least two histograms, each in at most one list")
+        if isinstance(self.counts.total, int) and self.counts.total < 0:
+            raise ValueError("counts.total is not negative")
+        numbers += self.entropies.of if self.entropies and self.entropies.of != "all" else ()
+        if any(not 0 <= number < len(self.queries) for number in numbers):
+            raise ValueError(f"histograms are numbered from 0 to {len(self.queries) - 1}")
+        return self
+
+    @property
+    def queries(self) -> tuple[HistogramQuerySpec, ...]:
+        """The histograms, in order."""
+        if self.histograms == "each column":
+            return tuple(HistogramQuerySpec(columns=(name,)) for name in self.table.names)
+        return self.histograms
+
+    @property
+    def entropy_targets(self) -> tuple[tuple[int, float], ...]:
+        """(number of the histogram, order) of each entropy."""
+        if self.entropies is None:
+            return ()
+        chosen = range(len(self.queries)) if self.entropies.of == "all" else self.entropies.of
+        return tuple((number, order) for number in chosen for order in self.entropies.orders)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of what decides the released bytes: all but where it runs and where its files are."""
+        public = self.model_dump(mode="json", by_alias=True, exclude={"cluster", "ledger", "work"})
+        del public["data"]["storage"], public["output"]["storage"], public["output"]["path"]
+        return hashlib.sha256(json.dumps(public, sort_keys=True).encode()).hexdigest()

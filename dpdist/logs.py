@@ -1,0 +1,51 @@
+"""Structured logs: one JSON object a line, with a stage, an attempt and a duration, never a value.
+
+Only the fields of `FIELDS` and the fixed text of a message are written: what else a record carries, arguments and
+the texts of exceptions included, is left out, so no value of a table reaches a log by accident.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import IO, Literal
+
+FIELDS = ("stage", "attempt", "release", "dataset", "partitions", "files", "seconds")
+"""What a message may say besides its text."""
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one JSON object."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as one line of JSON."""
+        entry: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "message": str(record.msg),
+        }
+        entry.update({name: getattr(record, name) for name in FIELDS if hasattr(record, name)})
+        if record.exc_info and record.exc_info[0]:
+            entry["error"] = record.exc_info[0].__name__
+        return json.dumps(entry)
+
+
+def configure(form: Literal["json", "none", ""], *, stream: IO[str] | None = None) -> None:
+    """Send the log of dpdist to a stream (standard error by default); repeated calls replace each other.
+
+    Parameters
+    ----------
+    form : {"json", "none", ""}
+        What the variable ``DPDIST_LOG`` says; anything but ``json`` writes no log.
+    """
+    log = logging.getLogger("dpdist")
+    for handler in [handler for handler in log.handlers if isinstance(handler.formatter, JsonFormatter)]:
+        log.removeHandler(handler)
+    if form != "json":
+        return
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)

@@ -1,0 +1,1 @@
+"""Class-wise noisy mixtures (DP-CDA), central and federated."""

@@ -1,0 +1,309 @@
+"""A mixing release as task graphs: codes by class, rows in shards, mixtures in blocks, parts of a fixed number of rows.
+
+The codes of the records (a few bytes each) are gathered by class on one worker; their vectors, many times larger, are
+made shard by shard where they are summed. Sums of shards are exact, so neither the partitions of the table nor the
+shards change a bit of what is released. Building a graph computes nothing.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+from dask import delayed
+from dask.delayed import Delayed
+from numpy.typing import NDArray
+
+from dpdist.data.count import Codes
+from dpdist.data.operators import Operator
+from dpdist.mixing.mixture import Indices, Mixer, Rows, clip_rows, sum_rows, sum_rows_of_shard
+from dpdist.mixing.output import (
+    Finishing,
+    Released,
+    assemble,
+    finish_block,
+    part_slices,
+    vector_table,
+    with_label,
+)
+from dpdist.mixing.restore import MixtureSums, mixture_sums
+from dpdist.mixing.scaling import Encoding
+from dpdist.privacy.keys import KeyRef, load_noise
+from dpdist.publish.parts import PartRecord, part_name, write_part
+from dpdist.publish.store import Store
+from dpdist.schema import Attribute
+
+SHARD_BYTES = 1 << 28
+"""Vectors of a shard."""
+
+_FAN_IN = 8
+
+ClassCodes = list[Codes]
+"""The codes of the records of each class, the class attribute left out."""
+
+
+# --- records by class ---
+
+
+def class_operator(label: int, classes: Sequence[int]) -> Operator:
+    """The codes of the records of some classes, in the order of the rows: `ClassCodes`.
+
+    Parameters
+    ----------
+    label : int
+        Place of the class attribute in the schema.
+    classes : sequence of int
+        Codes of the classes.
+    """
+    return Operator(name="classes", chunk=partial(_by_class, label=label, classes=tuple(classes)), combine=_joined)
+
+
+def _by_class(codes: Codes, label: int, classes: tuple[int, ...]) -> ClassCodes:
+    features = [column for place, column in enumerate(codes) if place != label]
+    chosen = [np.flatnonzero(codes[label] == code) for code in classes]
+    return [[column.take(rows) for column in features] for rows in chosen]
+
+
+def _joined(a: ClassCodes, b: ClassCodes) -> ClassCodes:
+    return [[np.concatenate(pair) for pair in zip(x, y, strict=True)] for x, y in zip(a, b, strict=True)]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ClassStatistics:
+    """Records of each class, and with each code of each attribute; confidential.
+
+    Parameters
+    ----------
+    sizes : tuple of int
+    counts : tuple of int64[cardinality]
+        Over all the classes, the class attribute left out.
+    """
+
+    sizes: tuple[int, ...]
+    counts: tuple[NDArray[np.int64], ...]
+
+
+def class_statistics(codes: Delayed, cardinalities: Sequence[int], *, name: str = "classes") -> Delayed:
+    """Graph of the `ClassStatistics` of gathered codes."""
+    return _Tasks(name)("count", _statistics, codes, tuple(cardinalities))
+
+
+def _statistics(codes: ClassCodes, cardinalities: tuple[int, ...]) -> ClassStatistics:
+    counts = tuple(
+        reduce(operator.add, (np.bincount(part[i], minlength=size) for part in codes)).astype(np.int64)
+        for i, size in enumerate(cardinalities)
+    )
+    return ClassStatistics(tuple(len(part[0]) for part in codes), counts)
+
+
+# --- mixtures ---
+
+
+def mixture_blocks(
+    codes: Delayed,
+    *,
+    place: int,
+    size: int,
+    encoding: Encoding,
+    mixer: Mixer,
+    records: int,
+    block: int,
+    key: KeyRef,
+    shard_bytes: int = SHARD_BYTES,
+    name: str = "mixing",
+) -> list[Delayed]:
+    """Graphs of the mixtures of one class, block by block.
+
+    Parameters
+    ----------
+    codes : Delayed of ClassCodes
+    place : int
+        Which of the classes.
+    size : int
+        Its records; confidential.
+    encoding : Encoding
+    mixer : Mixer
+    records : int
+        Mixtures of the class.
+    block : int
+        Mixtures in a block.
+    key : KeyRef
+    shard_bytes : int
+        Memory for the vectors of a shard.
+    name : str
+        Stage name, the beginning of every task's name.
+
+    Returns
+    -------
+    list of Delayed of float32[t, d]
+    """
+    task = _Tasks(name)
+    how = task.constant("how", (encoding, mixer, key))
+    rows = max(1, shard_bytes // (4 * encoding.width))
+    shards = [(first, task("rows", _rows, how, codes, place, first, rows)) for first in range(0, max(size, 1), rows)]
+    blocks = []
+    for start in range(0, records, block):
+        stop = min(start + block, records)
+        sums = [task("sum", _sum_shard, how, shard, first, size, start, stop) for first, shard in shards]
+        blocks.append(task("noise", _finish, how, task.tree("add", _add_all, sums), start))
+    return blocks
+
+
+def _rows(how: tuple[Encoding, Mixer, KeyRef], codes: ClassCodes, place: int, first: int, rows: int) -> Rows:
+    encoding, mixer, _ = how
+    piece = [column[first : first + rows] for column in codes[place]]
+    return clip_rows(encoding.encode(piece), clip=mixer.clip)
+
+
+def _sum_shard(how: tuple[Encoding, Mixer, KeyRef], rows: Rows, first: int, size: int, start: int, stop: int) -> Rows:
+    _, mixer, key = how
+    noise = load_noise(key)
+
+    def sums(indices: Indices) -> Rows:
+        return sum_rows(rows, indices) if len(rows) == size else sum_rows_of_shard(rows, indices, first=first)
+
+    pieces = [sums(mixer.sample(noise, a, b, size=size)) for a, b in mixer.blocks(start, stop, width=rows.shape[1])]
+    return np.concatenate(pieces)
+
+
+def _add_all(parts: Sequence[Any]) -> Any:
+    return reduce(operator.add, parts)
+
+
+def _finish(how: tuple[Encoding, Mixer, KeyRef], sums: Rows, start: int) -> Rows:
+    _, mixer, key = how
+    return mixer.finish(load_noise(key), sums, start)
+
+
+def sums_of_mixtures(blocks: Sequence[Delayed], *, name: str = "spread") -> Delayed:
+    """Graph of the `MixtureSums` of the mixtures of one class, summed in the order of the blocks."""
+    task = _Tasks(name)
+    return task.tree("add", _add_sums, [task("sums", mixture_sums, block) for block in blocks])
+
+
+def _add_sums(parts: Sequence[MixtureSums]) -> MixtureSums:
+    return reduce(operator.add, parts)
+
+
+# --- what is released ---
+
+
+def released_blocks(
+    blocks: Sequence[Delayed], finishing: Finishing, *, block: int, key: KeyRef, name: str = "release"
+) -> list[Delayed]:
+    """Graphs of what is released of the mixtures of one class, block by block; `block` mixtures in each but the last.
+
+    Returns
+    -------
+    list of Delayed of Released
+    """
+    task = _Tasks(name)
+    how = task.constant("how", (finishing, key))
+    return [task("block", _finish_block, how, mixtures, number * block) for number, mixtures in enumerate(blocks)]
+
+
+def released_parts(
+    blocks: Sequence[Delayed], rows: Sequence[int], *, rows_per_part: int, name: str = "parts"
+) -> list[Delayed]:
+    """Graphs of the parts of a release, each of a fixed number of rows but the last.
+
+    Parameters
+    ----------
+    blocks : sequence of Delayed of Released
+        Of all classes, in order.
+    rows : sequence of int
+        Rows of each block.
+
+    Returns
+    -------
+    list of Delayed of Released
+    """
+    task = _Tasks(name)
+    return [
+        task("part", assemble, [blocks[number] for number, _, _ in pieces], [(a, b) for _, a, b in pieces])
+        for pieces in part_slices(rows, rows_per_part)
+    ]
+
+
+def part_codes(parts: Sequence[Delayed], label: int, dtype: np.dtype[Any], *, name: str = "parts") -> list[Delayed]:
+    """Graphs of the `Codes` of all attributes, the class in its place in the schema."""
+    task = _Tasks(name)
+    return [task("codes", with_label, part, label, dtype) for part in parts]
+
+
+def written_vectors(
+    parts: Sequence[Delayed],
+    names: Sequence[str],
+    label: Attribute,
+    *,
+    store: Store,
+    attempt: str,
+    name: str = "write",
+) -> list[Delayed]:
+    """Graphs that write parts of vectors: a float32 column per coordinate, and the class as text.
+
+    Parameters
+    ----------
+    parts : sequence of Delayed of Released
+    names : sequence of str
+        Of the coordinates.
+    label : Attribute
+        The class.
+    store : Store
+        The release's folder.
+    attempt : str
+        Id of the attempt.
+    name : str
+        Stage name, the beginning of every task's name.
+
+    Returns
+    -------
+    list of Delayed of PartRecord
+    """
+    task = _Tasks(name)
+    how = task.constant("how", (tuple(names), label, store, attempt))
+    return [task("part", _write_vectors, how, part, number) for number, part in enumerate(parts)]
+
+
+def _finish_block(how: tuple[Finishing, KeyRef], mixtures: Rows, start: int) -> Released:
+    finishing, key = how
+    return finish_block(finishing, mixtures, load_noise(key), start=start)
+
+
+def _write_vectors(how: tuple[tuple[str, ...], Attribute, Store, str], part: Released, number: int) -> PartRecord:
+    names, label, store, attempt = how
+    return write_part(store, part_name(attempt, number), vector_table(part, names, label))
+
+
+class _Tasks:
+    """Makes tasks named ``<stage>-<what>-<number of the graph>-<number of the task>``."""
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+        self._graph = uuid4().hex[:8]  # two graphs never share a task, even on one scheduler
+        self._count = 0
+
+    def _name(self, what: str) -> str:
+        self._count += 1
+        return f"{self._stage}-{what}-{self._graph}-{self._count - 1}"
+
+    def constant(self, what: str, value: Any) -> Delayed:
+        """A value that is sent once and shared by tasks."""
+        return delayed(value, name=self._name(what), traverse=False)
+
+    def __call__(self, what: str, function: Callable[..., Any], *args: Any) -> Delayed:
+        return delayed(function, pure=False)(*args, dask_key_name=self._name(what))
+
+    def tree(self, what: str, function: Callable[[Sequence[Any]], Any], parts: list[Delayed]) -> Delayed:
+        """Combine in order, a few at a time."""
+        while len(parts) > 1:
+            parts = [
+                parts[i] if i + 1 == len(parts) else self(what, function, parts[i : i + _FAN_IN])
+                for i in range(0, len(parts), _FAN_IN)
+            ]
+        return parts[0]

@@ -1,0 +1,200 @@
+"""The steps of a mixing release, in order: confirm the classes, mix, write."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpdist.context import Context
+from dpdist.data.graph import locate, table_pass
+from dpdist.data.report import check
+from dpdist.errors import CheckFailed
+from dpdist.mixing.graph import (
+    ClassStatistics,
+    class_operator,
+    class_statistics,
+    mixture_blocks,
+    part_codes,
+    released_blocks,
+    released_parts,
+    sums_of_mixtures,
+    written_vectors,
+)
+from dpdist.mixing.mixture import Mixer
+from dpdist.mixing.output import Finishing
+from dpdist.mixing.plan import BLOCK, MixingPlan
+from dpdist.mixing.restore import Restoration, restoration
+from dpdist.mixing.scaling import Encoding, Moments, noisy_moments
+from dpdist.mixing.spec import MixingSpec
+from dpdist.publish.graph import written_parts
+from dpdist.publish.parts import PartFormat
+
+if TYPE_CHECKING:
+    from dask.delayed import Delayed
+
+CONFIRMED_FILE = "classes.json"
+"""Which classes were confirmed: the outcomes of the noisy counts, drawn once, stored, read back."""
+
+MOMENTS_FILE = "moments.npz"
+"""The noisy moments of an attempt."""
+
+
+def confirm_step(context: Context) -> None:
+    """Gather the records by class, confirm the declared minima with noisy counts, and draw the moments.
+
+    Raises
+    ------
+    DataError
+        The table breaks its declared policies.
+    CheckFailed
+        No class was confirmed.
+    """
+    spec, plan = _of(context)
+    label = spec.table.names.index(spec.mixing.label)
+    with context.stage("reading"):
+        table = context.cluster.compute([locate(context.table, name="locate")])[0]
+    with context.stage("gathering classes") as progress:
+        graph = table_pass(table, class_operator(label, spec.class_codes), name="gathering")
+        held = context.cluster.persist([graph], progress=progress)[0]
+        sizes = [attribute.cardinality for attribute in plan.encoding.attributes]
+        statistics, report = context.cluster.compute([class_statistics(held[0], sizes), held[1]])
+    context.operator["table"] = report.confidential(spec.table)
+    context.operator["class_sizes"] = dict(zip((part.value for part in plan.classes), statistics.sizes, strict=True))
+    check(report, spec.table)
+    confirmed = json.loads(context.stored(CONFIRMED_FILE, lambda: _confirmed(context, plan, statistics)))
+    if not any(confirmed):
+        raise CheckFailed(
+            "no class of mixing.classes has its declared minimum confirmed, so nothing is published: declare less, "
+            "from public knowledge. The charge stays spent"
+        )
+    encoding, clip = plan.encoding, plan.clip
+    if plan.moments is not None:
+        moments = _moments_of(context.stored(MOMENTS_FILE, lambda: _drawn_moments(context, plan, statistics)))
+        divide = spec.mixing.scaling == "standardised"
+        encoding = plan.encoding.scaled(moments, divide=divide)
+        clip = clip if clip is not None else moments.norm(divide=divide)
+    left_out = [part.value for part, kept in zip(plan.classes, confirmed, strict=True) if not kept]
+    context.results.update(codes=held[0], sizes=statistics.sizes, confirmed=confirmed, encoding=encoding, clip=clip)
+    context.results["public"] = {"classes_left_out": left_out, "clip": clip}
+
+
+def _confirmed(context: Context, plan: MixingPlan, statistics: ClassStatistics) -> bytes:
+    """Whether each class passes its check; a class that cannot fill a mixture never does."""
+    noise = context.noise
+    outcomes = []
+    for part, size in zip(plan.classes, statistics.sizes, strict=True):
+        noisy = size + int(noise.discrete_laplace(f"checks/class/{part.code}", 1, scale=part.check.scale)[0])
+        outcomes.append(part.check.passes(noisy) and size >= plan.order)
+    return json.dumps(outcomes).encode()
+
+
+def _drawn_moments(context: Context, plan: MixingPlan, statistics: ClassStatistics) -> bytes:
+    if plan.moments is None:
+        raise ValueError("scaling by bounds has no moments")
+    minimum = sum(part.mixtures.minimum for part in plan.classes)
+    moments = noisy_moments(context.noise, plan.encoding, statistics.counts, plan.moments, minimum=minimum)
+    buffer = io.BytesIO()
+    np.savez(buffer, mean=moments.mean, variance=moments.variance, deviation=moments.deviation)
+    return buffer.getvalue()
+
+
+def _moments_of(content: bytes) -> Moments:
+    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+        return Moments(stored["mean"], stored["variance"], stored["deviation"])
+
+
+def mix_step(context: Context) -> None:
+    """The noisy mixtures of every confirmed class, in the workers' memory, and how to restore their spread."""
+    spec, plan = _of(context)
+    encoding: Encoding = context.results["encoding"]
+    context.before_noise()
+    blocks: dict[int, list[Delayed]] = {}
+    restorations: dict[int, Restoration] = {}
+    for place, part in enumerate(plan.classes):
+        if not context.results["confirmed"][place]:
+            continue
+        mixer = _mixer(context, plan, part.code)
+        with context.stage(f"mixing {spec.mixing.label} {place + 1} of {len(plan.classes)}") as progress:
+            graphs = mixture_blocks(
+                context.results["codes"],
+                place=place,
+                size=context.results["sizes"][place],
+                encoding=encoding,
+                mixer=mixer,
+                records=part.mixtures.records,
+                block=BLOCK,
+                key=context.key,
+            )
+            blocks[place] = context.cluster.persist(graphs, progress=progress)
+        if spec.mixing.spread == "restored":
+            made = context.cluster.compute([sums_of_mixtures(blocks[place])])[0]
+            restored = restoration(made, encoding, order=plan.order, sigma=mixer.sigma)
+            stored = context.stored(f"restoration-{place}.npz", restored.to_bytes)
+            restorations[place] = Restoration.from_bytes(stored)
+    context.results.update(blocks=blocks, restorations=restorations)
+
+
+def _mixer(context: Context, plan: MixingPlan, code: int) -> Mixer:
+    clip = context.results["clip"]
+    return Mixer(order=plan.order, clip=clip, sigma=plan.sigma_over_clip * clip, name=f"mixing/{code}")
+
+
+def write_step(context: Context) -> None:
+    """Decode the mixtures, or keep their vectors, and write the parts."""
+    spec, plan = _of(context)
+    label = spec.table.names.index(spec.mixing.label)
+    kept = tuple(part.code for part, kept in zip(plan.classes, context.results["confirmed"], strict=True) if kept)
+    released: list[Delayed] = []
+    rows: list[int] = []
+    for place, blocks in context.results["blocks"].items():
+        part = plan.classes[place]
+        finishing = Finishing(
+            encoding=context.results["encoding"],
+            restoration=context.results["restorations"].get(place),
+            decode=spec.mixing.release == "records",
+            label=label,
+            classes=kept,
+            place=kept.index(part.code),
+            label_sigma=plan.label_sigma,
+            name=f"mixing/{part.code}",
+        )
+        released += released_blocks(blocks, finishing, block=BLOCK, key=context.key)
+        rows += [min(BLOCK, part.mixtures.records - start) for start in range(0, part.mixtures.records, BLOCK)]
+    parts = released_parts(released, rows, rows_per_part=spec.output.rows_per_part)
+    with context.stage("writing") as progress:
+        written = _written_records if spec.mixing.release == "records" else _written_vectors
+        graphs = written(context, spec, parts)
+        context.parts = tuple(context.cluster.compute(graphs, progress=progress))
+
+
+def _written_records(context: Context, spec: MixingSpec, parts: list[Delayed]) -> list[Delayed]:
+    label = spec.table.names.index(spec.mixing.label)
+    return written_parts(
+        part_codes(parts, label, spec.table.attributes[label].dtype),
+        schema=spec.table,
+        form=PartFormat(values=spec.output.values, bins=spec.output.bins),
+        store=context.output,
+        attempt=context.attempt,
+        key=context.key,
+        rows_per_part=spec.output.rows_per_part,
+    )
+
+
+def _written_vectors(context: Context, spec: MixingSpec, parts: list[Delayed]) -> list[Delayed]:
+    names = context.results["encoding"].names
+    return written_vectors(parts, names, spec.label, store=context.output, attempt=context.attempt)
+
+
+STEPS: dict[str, Callable[[Context], None]] = {"classes": confirm_step, "mixtures": mix_step, "write": write_step}
+"""The steps of a mixing release, in order."""
+
+
+def _of(context: Context) -> tuple[MixingSpec, MixingPlan]:
+    spec, plan = context.spec, context.plan
+    if not isinstance(spec, MixingSpec) or not isinstance(plan, MixingPlan):
+        raise TypeError("expected the spec and the plan of a mixing release")
+    return spec, plan

@@ -1,0 +1,307 @@
+"""Records as vectors and back: one table per attribute, from a code to its coordinates.
+
+Unordered attributes become one coordinate per value (one-hot); ordered ones one coordinate, from -1 at the lower
+bound of the declared domain to 1 at its upper bound (bins at their centre), and a second one that tells missing
+values where these are a declared category. Everything comes from the schema, so nothing is spent. An image is a row
+of integer attributes.
+
+With *centred* scaling the tables are centred at a mean, and with *standardised* scaling ordered attributes are divided
+by a deviation, too. The published method takes these from the data, which is not private; here they come from noisy
+sums that are charged.
+
+A vector becomes a record by the nearest row of each table: the largest coordinate of a one-hot, the nearest value of an
+ordered attribute. So a decoded record is always in the domain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.data.count import Codes
+from dpdist.errors import SpecError
+from dpdist.privacy.accountant import calibrate_gaussian
+from dpdist.privacy.events import Gaussian
+from dpdist.privacy.grid import round_to_grid
+from dpdist.privacy.noise import Noise
+from dpdist.schema import Attribute, Schema
+
+Floats = NDArray[np.float64]
+
+MOMENT_GRID = 2.0**-17
+"""Grid to which coordinates and squares are rounded before their sums are taken."""
+
+_LEAST_DEVIATION = 2.0**-6  # of an ordered attribute, whose values span [-1, 1]
+
+
+@dataclass(frozen=True, eq=False)
+class Encoding:
+    """How records become vectors.
+
+    Attributes
+    ----------
+    attributes : tuple of Attribute
+        All but the class.
+    tables : tuple of float64[cardinality, coordinates]
+        The coordinates of each code of each attribute.
+    """
+
+    attributes: tuple[Attribute, ...]
+    tables: tuple[Floats, ...]
+
+    @property
+    def width(self) -> int:
+        """Number of coordinates, d."""
+        return sum(table.shape[1] for table in self.tables)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """A name for each coordinate: ``age``, ``sex=Female``, ``age=unknown``."""
+        names: list[str] = []
+        for attribute in self.attributes:
+            texts = _texts(attribute)
+            if attribute.kind == "categorical":
+                names += [f"{attribute.name}={text}" for text in texts]
+            else:
+                names += [attribute.name, *(f"{attribute.name}={text}" for text in texts)]
+        return tuple(names)
+
+    @property
+    def largest_norm(self) -> float:
+        """L2 norm that no record's vector exceeds: the clipping norm that clips nothing."""
+        return math.sqrt(sum(float((table**2).sum(axis=1).max()) for table in self.tables)) * (1 + 2.0**-20)
+
+    def encode(self, codes: Codes) -> NDArray[np.float32]:
+        """Vectors of records.
+
+        Parameters
+        ----------
+        codes : Codes
+            One array of n codes per attribute, the class left out.
+
+        Returns
+        -------
+        float32[n, d]
+        """
+        rows = np.empty((len(codes[0]), self.width), np.float32)
+        at = 0
+        for table, column in zip(self.tables, codes, strict=True):
+            rows[:, at : at + table.shape[1]] = table.astype(np.float32).take(column, axis=0)
+            at += table.shape[1]
+        return rows
+
+    def decode(self, vectors: NDArray[np.floating]) -> Codes:
+        """The records whose vectors are nearest, attribute by attribute; the first code where several are.
+
+        Parameters
+        ----------
+        vectors : float[n, d]
+
+        Returns
+        -------
+        Codes
+            One array of n codes per attribute, the class left out.
+        """
+        codes: Codes = []
+        at = 0
+        for attribute, table in zip(self.attributes, self.tables, strict=True):
+            piece = np.asarray(vectors[:, at : at + table.shape[1]], np.float64)
+            at += table.shape[1]
+            nearest = _nearest_category(piece, table) if attribute.kind == "categorical" else _nearest(piece, table)
+            codes.append(nearest.astype(attribute.dtype))
+        return codes
+
+    def scaled(self, moments: Moments, *, divide: bool) -> Encoding:
+        """The encoding centred at the means and, if asked, ordered attributes divided by their deviations."""
+        tables, at = [], 0
+        for table in self.tables:
+            place = slice(at, at + table.shape[1])
+            tables.append((table - moments.mean[place]) / (moments.deviation[place] if divide else 1.0))
+            at = place.stop
+        return replace(self, tables=tuple(tables))
+
+
+def declared_encoding(schema: Schema, *, class_attribute: str) -> Encoding:
+    """The encoding by the declared domains; it reads no record.
+
+    Raises
+    ------
+    SpecError
+        The class is not an attribute, or the only one.
+    """
+    if class_attribute not in schema.names:
+        raise SpecError(f"mixing.class: {class_attribute!r} is not an attribute of the schema")
+    attributes = tuple(a for a in schema.attributes if a.name != class_attribute)
+    if not attributes:
+        raise SpecError("mixing: the schema needs an attribute besides the class")
+    return Encoding(attributes, tuple(_declared_table(a) for a in attributes))
+
+
+def _declared_table(attribute: Attribute) -> Floats:
+    if attribute.kind == "categorical":
+        return np.eye(attribute.cardinality)
+    values = _positions(attribute)
+    missing = attribute.missing_code is not None
+    table = np.zeros((attribute.cardinality, 1 + missing))
+    span = (values[0], values[-1]) if attribute.bounds is None else attribute.bounds
+    if span[1] > span[0]:
+        table[: len(values), 0] = (2 * values - span[0] - span[1]) / (span[1] - span[0])
+    if missing:
+        table[-1, 1] = 1.0
+    return table
+
+
+def _positions(attribute: Attribute) -> Floats:
+    """Where the codes of an ordered attribute lie: values, centres of bins, or places in the declared order."""
+    if attribute.bounds is None:
+        return np.arange(len(attribute.values or ()), dtype=np.float64)
+    edges = attribute.bin_edges.astype(np.float64)
+    if not attribute.is_binned:
+        return edges
+    return np.asarray((edges + np.append(edges[1:] - 1, attribute.bounds[1])) / 2)
+
+
+def _texts(attribute: Attribute) -> list[str]:
+    """Names of the one-hot coordinates: the values, or the missing category only where values are ordered."""
+    texts = [] if attribute.kind != "categorical" else [str(value) for value in attribute.values or ()]
+    if attribute.missing_code is not None:
+        texts.append(attribute.missing.category)  # type: ignore[union-attr]
+    return texts
+
+
+def _nearest_category(vectors: Floats, table: Floats) -> NDArray[np.intp]:
+    return np.asarray(np.argmax(vectors @ table.T - (table**2).sum(axis=1) / 2, axis=1))
+
+
+def _nearest(vectors: Floats, table: Floats) -> NDArray[np.intp]:
+    declared = len(table) - (table.shape[1] > 1)
+    values = table[:declared, 0]
+    nearest = np.searchsorted((values[1:] + values[:-1]) / 2, vectors[:, 0])
+    if table.shape[1] > 1:
+        missing = ((vectors - table[-1]) ** 2).sum(axis=1) < ((vectors - table[nearest]) ** 2).sum(axis=1)
+        nearest = np.where(missing, declared, nearest)
+    return nearest
+
+
+# --- charged moments --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Noisy moments of the coordinates of a declared encoding.
+
+    Attributes
+    ----------
+    mean, variance : float64[d]
+    deviation : float64[d]
+        What standardised coordinates are divided by: 1 but for the values of ordered attributes.
+    """
+
+    mean: Floats
+    variance: Floats
+    deviation: Floats
+
+    def norm(self, *, divide: bool) -> float:
+        """Root mean square norm of a scaled record, by these moments: a sensible clipping norm."""
+        scaled = self.variance / self.deviation**2 if divide else self.variance
+        return math.sqrt(max(float(scaled.sum()), _LEAST_DEVIATION**2))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MomentPlan:
+    """Noise on the number of records, the sums of all coordinates, and the sums of squares of ordered attributes.
+
+    A record adds one vector ``(1, x, x**2)`` to these sums, rounded to `MOMENT_GRID` value by value; `sensitivity` is
+    the largest norm of such a vector (add/remove). The sums are exact.
+
+    Attributes
+    ----------
+    sigma : float
+        Deviation of the noise on each sum, before rounding.
+    sensitivity : float
+    """
+
+    sigma: float
+    sensitivity: float
+
+    @property
+    def event(self) -> Gaussian:
+        """The charge."""
+        return Gaussian(noise_multiplier=self.sigma / self.sensitivity, label="means and deviations")
+
+
+def moment_plan(encoding: Encoding, *, epsilon: float, delta: float) -> MomentPlan:
+    """The noise of the moments within a budget.
+
+    Parameters
+    ----------
+    encoding : Encoding
+        The declared one.
+
+    Raises
+    ------
+    AccountingError
+        The budget is not valid.
+    """
+    largest = 1 + sum(float((table**2).sum(axis=1).max()) for table in _moment_tables(encoding))
+    sensitivity = math.sqrt(largest) * (1 + 2.0**-40)
+    sigma = calibrate_gaussian(sensitivity=sensitivity, epsilon=epsilon, delta=delta)
+    return MomentPlan(sigma=sigma, sensitivity=sensitivity)
+
+
+def noisy_moments(
+    noise: Noise,
+    encoding: Encoding,
+    counts: Sequence[NDArray[np.int64]],
+    plan: MomentPlan,
+    *,
+    minimum: int,
+    name: str = "mixing/moments",
+) -> Moments:
+    """Means and deviations of the table, with noise.
+
+    Parameters
+    ----------
+    encoding : Encoding
+        The declared one.
+    counts : sequence of int64[cardinality]
+        Records with each code of each attribute, the class left out; confidential.
+    minimum : int
+        Public lower bound of the number of records; the noisy number is raised to it.
+    name : str
+        Address of the noise.
+    """
+    steps = [np.rint(table / MOMENT_GRID).astype(np.int64) for table in _moment_tables(encoding)]
+    sums = [count @ table for count, table in zip(counts, steps, strict=True)]
+    exact = np.concatenate([[counts[0].sum()], *sums]) * np.append(1.0, np.full(sum(map(len, sums)), MOMENT_GRID))
+    noisy = exact + noise.grid_gaussian(name, len(exact), sigma=plan.sigma, grid=MOMENT_GRID)
+    averages = np.clip(noisy[1:] / max(noisy[0], minimum), -1.0, 1.0)
+    means, deviations, variances = [], [], []
+    at = 0
+    for attribute, table in zip(encoding.attributes, encoding.tables, strict=True):
+        mean = averages[at : at + table.shape[1]]
+        deviation, variance = np.ones(len(mean)), np.maximum(mean * (1 - mean), 0.0)
+        at += len(mean)
+        if attribute.kind != "categorical":
+            variance[0] = max(averages[at] - mean[0] ** 2, 0.0)
+            deviation[0] = math.sqrt(max(variance[0], _LEAST_DEVIATION**2))
+            at += 1
+        means.append(mean)
+        deviations.append(deviation)
+        variances.append(variance)
+    return Moments(np.concatenate(means), np.concatenate(variances), np.concatenate(deviations))
+
+
+def _moment_tables(encoding: Encoding) -> list[Floats]:
+    """The tables with the squares of the values of ordered attributes beside them, on the grid."""
+    return [
+        round_to_grid(
+            table if attribute.kind == "categorical" else np.column_stack([table, table[:, 0] ** 2]), grid=MOMENT_GRID
+        )
+        for attribute, table in zip(encoding.attributes, encoding.tables, strict=True)
+    ]

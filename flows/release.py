@@ -1,0 +1,202 @@
+"""A release as a Prefect flow: one task per step, a plain Dask client inside, nothing private in Prefect.
+
+- Parameters hold a spec by path or inline, never a key and never a credential: those are found by each process.
+- No result is stored or cached (`NO_CACHE`, ``persist_result=False``): Prefect's caches are no guard for a budget. The
+  ledger is. A retry, a run after a crash and a second click all continue the attempt that is open, at no charge.
+- What fails is told in the words of `dpdist.errors`; of any other exception only its type and place are told, since
+  its text may quote a record.
+- Cancellation ends the run like any other exception: the Dask client is closed and the scheduler drops its tasks.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, get_client, get_run_logger, runtime, task
+from prefect.cache_policies import NO_CACHE
+from prefect.concurrency.sync import concurrency
+
+from dpdist.errors import DpdistError, ResourceError, SpecError, StorageUnavailable
+from dpdist.privacy.ledger import Ledger
+from dpdist.run import Outcome, Run
+from dpdist.spec import ReleaseSpec, build_spec, load_spec, override
+from flows.reporting import StepProgress, artifact_key, show_outcome, show_plan
+
+DELAYS = (20, 60)
+"""Seconds to wait before a run that lost its cluster or its storage is continued."""
+
+TASK_DELAY = 10
+"""Seconds to wait before a step whose storage did not answer is repeated."""
+
+FOLDER = "DPDIST_SPECS"
+"""Environment variable of a worker: the folder below which the paths of specs lie; default: where it runs."""
+
+
+@flow(
+    name="release",
+    description="Release data with a privacy guarantee: charge, compute, publish.",
+    persist_result=False,
+    validate_parameters=True,
+)
+def release(
+    spec: str | dict[str, Any],
+    settings: dict[str, Any] | None = None,
+    new_attempt: bool = False,
+) -> str:
+    """Run a release, or continue the one that was interrupted.
+
+    Parameters
+    ----------
+    spec : str or dict
+        Path of a spec file below the folder of specs, or a whole spec with its schema.
+    settings : dict, optional
+        Values that replace those of the spec, by dotted path: ``{"synthesis.records": 1000}``.
+    new_attempt : bool
+        Give up an interrupted attempt; its charge stays, a new one is made.
+
+    Returns
+    -------
+    str
+        Address of the release.
+    """
+    with told():
+        loaded = read_spec(spec, settings or {})
+        with one_at_a_time(loaded.dataset):
+            return run_patiently(loaded, new_attempt=new_attempt).uri
+
+
+def run_patiently(spec: ReleaseSpec, *, new_attempt: bool) -> Outcome:
+    """Run a release, and continue it after a while when the cluster or the storage was lost; nothing else is repeated.
+
+    Prefect's own retries would repeat a refusal as well.
+    """
+    new_attempt = new_attempt and runtime.flow_run.run_count in (None, 0, 1)
+    for delay in DELAYS:
+        try:
+            return run_steps(spec, new_attempt=new_attempt)
+        except ResourceError as error:
+            get_run_logger().warning("%s. Continued in %s s", error, delay)
+        time.sleep(delay)
+        new_attempt = False
+    return run_steps(spec, new_attempt=new_attempt)
+
+
+def run_steps(spec: ReleaseSpec, *, new_attempt: bool) -> Outcome:
+    """Run the steps of a release, each as a task."""
+    logger = get_run_logger()
+    resume = not new_attempt and is_begun(spec)
+    reporter: list[StepProgress] = []
+
+    def progress(stage: str, done: int, total: int) -> None:
+        if reporter:
+            reporter[-1].report(stage, done, total)
+
+    logger.info("release %s of data set %s: %s", spec.name, spec.dataset, "resumed" if resume else "begun")
+    with Run(spec, resume=resume, new_attempt=new_attempt, progress=progress, announce=logger.info) as run:
+        show_plan(run.plan)
+        for name, step in run.steps.items():
+            as_task(name, step, key=artifact_key(spec.dataset, spec.name, name), reporter=reporter)()
+        if run.outcome is None:
+            raise SpecError(f"release {spec.name!r} ended without an outcome: run it again, it will be resumed")
+        show_outcome(run.outcome, dataset=spec.dataset, release=spec.name)
+        return run.outcome
+
+
+def as_task(name: str, step: Callable[[], None], *, key: str, reporter: list[StepProgress]) -> Callable[[], None]:
+    """A step as a task without parameters and without a result.
+
+    It is retried by itself only where the storage did not answer; whatever else can be resumed, a lost cluster
+    above all, needs a new client (`run_patiently`).
+    """
+
+    @task(
+        name=name,
+        cache_policy=NO_CACHE,
+        persist_result=False,
+        retries=2,
+        retry_delay_seconds=TASK_DELAY,
+        retry_condition_fn=_storage_was_away,
+    )
+    def run_step() -> None:
+        with told(), StepProgress(key, name) as progress:
+            reporter.append(progress)
+            try:
+                step()
+            finally:
+                reporter.remove(progress)
+
+    return run_step
+
+
+def _storage_was_away(_task: Any, _run: Any, state: Any) -> bool:
+    try:
+        state.result()
+    except StorageUnavailable:
+        return True
+    except BaseException:
+        return False
+    return False
+
+
+def is_begun(spec: ReleaseSpec) -> bool:
+    """Whether the ledger has an open or committed attempt of the release, which a run continues or finishes.
+
+    Whether spec and input are still the same is checked when it is resumed.
+    """
+    ledger = Ledger.open(spec.ledger, create=False)
+    try:
+        return ledger.find(spec.dataset, spec.name) is not None
+    finally:
+        ledger.close()
+
+
+def read_spec(spec: str | Mapping[str, Any], settings: Mapping[str, Any]) -> ReleaseSpec:
+    """The spec of a run.
+
+    Raises
+    ------
+    SpecError
+        It is not valid, or its path leaves the folder of specs.
+    """
+    settings = dict(settings)
+    if "ledger" not in settings and os.environ.get("DPDIST_LEDGER"):
+        settings["ledger"] = os.environ["DPDIST_LEDGER"]
+    if not isinstance(spec, str):
+        return build_spec(override({**spec}, settings))
+    folder = Path(os.environ.get(FOLDER, ".")).resolve()
+    path = (folder / spec).resolve()
+    if not path.is_relative_to(folder):
+        raise SpecError(f"the path of the spec leaves the folder of specs: give one below it, or set {FOLDER}")
+    return load_spec(path, settings)
+
+
+@contextmanager
+def one_at_a_time(dataset: str) -> Iterator[None]:
+    """Let one run of a data set work at a time, over all deployments; others wait."""
+    name = f"dpdist-{artifact_key(dataset)}"
+    with get_client(sync_client=True) as client:
+        client.upsert_global_concurrency_limit_by_name(name, 1)
+    with concurrency(name, occupy=1, strict=True, lease_duration=60):
+        yield
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Raise what goes wrong without its text, unless that text is known to hold no value."""
+    try:
+        yield
+    except DpdistError as error:
+        known = error
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        place = next((f"{Path(f.filename).name}:{f.lineno}" for f in reversed(frames) if "dpdist" in f.filename), "")
+        known = DpdistError(f"an unforeseen {type(error).__name__} at {place or 'a library'}; the run can be resumed")
+    else:
+        return
+    raise known.with_traceback(None) from None

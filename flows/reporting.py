@@ -1,0 +1,101 @@
+"""What people see of a release in Prefect: artifacts of public facts only."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any
+from uuid import UUID
+
+from prefect.artifacts import (
+    create_link_artifact,
+    create_markdown_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
+
+from dpdist.plan import Plan
+from dpdist.run import Outcome
+
+_INTERVAL = 1.0
+
+
+def artifact_key(*parts: str) -> str:
+    """A key as Prefect accepts it: lower-case letters, digits and dashes."""
+    return re.sub("[^a-z0-9]+", "-", "-".join(parts).lower()).strip("-")
+
+
+def show_plan(plan: Plan) -> None:
+    """The plan as a table. It is made without touching a record."""
+    spec = plan.spec
+    rows: list[dict[str, Any]] = [
+        {"item": "release", "value": spec.name},
+        {"item": "data set", "value": spec.dataset},
+        {"item": "kind", "value": spec.kind},
+        {"item": "charge", "value": f"epsilon {plan.epsilon:.6g} at delta {plan.delta:g} (add/remove adjacency)"},
+        *({"item": "guarantee", "value": guarantee.sentence()} for guarantee in plan.guarantees),
+        *(
+            {"item": name.strip().lower(), "value": text.strip()}
+            for name, text in re.findall(r"^(Splits|Structure|Parameters|Seeds) +(.*)$", plan.explain(), re.MULTILINE)
+        ),
+    ]
+    create_table_artifact(table=rows, key=artifact_key(spec.dataset, spec.name, "plan"), description="Plan")
+
+
+def show_outcome(outcome: Outcome, *, dataset: str, release: str) -> None:
+    """A link to the release, and its guarantee and the budget left in words."""
+    create_link_artifact(
+        link=outcome.uri, link_text=outcome.uri, key=artifact_key(dataset, release, "link"), description="Release"
+    )
+    create_markdown_artifact(
+        markdown=(
+            f"# {release}\n\n`{outcome.uri}`: {outcome.records:,} records, attempt `{outcome.attempt}`\n\n"
+            f"**Guarantee.** {outcome.guarantee}\n\n**Budget.** {outcome.budget}\n"
+        ),
+        key=artifact_key(dataset, release, "guarantee"),
+        description="Guarantee",
+    )
+
+
+class StepProgress:
+    """A progress artifact of one step: the stage and its percentage, never a number of records or tasks.
+
+    Stages report from threads that must not wait for a server, so a thread of its own sends what is newest.
+    """
+
+    def __init__(self, key: str, step: str) -> None:
+        self._step, self._news, self._ended = step, threading.Event(), False
+        self._latest = (0.0, step)
+        self._artifact: UUID = create_progress_artifact(0.0, key=key, description=step)  # type: ignore[assignment]
+        self._thread = threading.Thread(target=self._send, name="progress", daemon=True)
+
+    def __enter__(self) -> StepProgress:
+        self._thread.start()
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is None:
+            self._latest = (100.0, self._step)
+        self._ended = True
+        self._news.set()
+        self._thread.join(timeout=10)
+
+    def report(self, stage: str, done: int, total: int) -> None:
+        """Note how far a stage is."""
+        self._latest = (100.0 * done / max(total, 1), stage)
+        self._news.set()
+
+    def _send(self) -> None:
+        sent = (0.0, self._step)
+        pause = threading.Event()
+        while not self._ended:
+            self._news.wait()
+            self._news.clear()
+            if self._latest != sent:
+                sent = self._latest
+                update_progress_artifact(self._artifact, sent[0], description=sent[1])
+            if not self._ended:
+                pause.wait(_INTERVAL)
+        if self._latest != sent:
+            update_progress_artifact(self._artifact, self._latest[0], description=self._latest[1])

@@ -1,0 +1,157 @@
+"""Servers to break: a Dask cluster of separate processes, and an S3 server; faults on order."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+LOOPBACK = ["--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0"]
+PRELOAD = Path(__file__).parent / "faults" / "dask_faults.py"
+
+
+def free_port() -> int:
+    """A port on 127.0.0.1 that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+class DaskProcesses:
+    """A scheduler and two workers with their nannies, started by Dask's own command line; faults on order."""
+
+    def __init__(self, folder: Path, *, memory: str = "2GiB", certificates: Path | None = None) -> None:
+        self.folder = folder
+        self.certificates = certificates
+        self.memory = memory
+        self.port = free_port()
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def address(self) -> str:
+        return f"{'tls' if self.certificates else 'tcp'}://127.0.0.1:{self.port}"
+
+    def _tls(self, role: str) -> list[str]:
+        if self.certificates is None:
+            return []
+        files = {"ca-file": "ca", "cert": role, "key": f"{role}-key"}
+        pairs = [(f"--tls-{option}", f"{self.certificates}/{name}.pem") for option, name in files.items()]
+        return ["--protocol", "tls", *(text for pair in pairs for text in pair)]
+
+    def _start(self, *command: str) -> subprocess.Popen[bytes]:
+        environment = {
+            **os.environ,
+            "DPDIST_FAULTS": str(self.folder),
+            "PYTHONPATH": str(Path(__file__).parents[1]),
+            "DASK_DISTRIBUTED__ADMIN__LOW_LEVEL_LOG_LENGTH": "0",
+        }
+        with (self.folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "dask", *command, *LOOPBACK, "--preload", str(PRELOAD), *self._tls(command[0])],
+                env=environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def start(self) -> None:
+        """Start what is not running."""
+        if self.processes and all(process.poll() is None for process in self.processes):
+            return
+        self.stop()
+        self.processes = [self._start("scheduler", "--port", str(self.port))]
+        for number in range(2):
+            options = ["--nthreads", "1", "--memory-limit", self.memory, "--death-timeout", "60"]
+            options += ["--local-directory", str(self.folder / f"worker-{number}"), "--no-dashboard"]
+            self.processes.append(self._start("worker", self.address, *options))
+
+    def kill(self, role: str) -> None:
+        """SIGKILL the scheduler, or a worker with its nanny."""
+        process = self.processes[0 if role == "scheduler" else 1]
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+
+    def order(self, role: str, task: str, *, state: str, action: str = "kill") -> None:
+        """Let a worker or the scheduler act when a task reaches a state."""
+        temporary = self.folder / ".order"
+        temporary.write_text(f"{task} {state} {action}")
+        temporary.rename(self.folder / role)
+
+    def carried_out(self, role: str) -> bool:
+        return not (self.folder / role).exists()
+
+    def cancel(self) -> None:
+        for role in ("worker", "scheduler"):
+            (self.folder / role).unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        """End all processes that this object started."""
+        for process in self.processes:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        for process in self.processes:
+            process.wait(30)
+        self.processes = []
+
+
+def parts(release: Path) -> list[bytes]:
+    """The released records, byte for byte."""
+    return [path.read_bytes() for path in sorted((release / "data").rglob("*.parquet"))]
+
+
+class FlakyS3:
+    """An S3 server (moto) that fails when told to."""
+
+    def __init__(self) -> None:
+        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+        from werkzeug.serving import make_server
+
+        logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
+        self._app = DomainDispatcherApplication(create_backend_app)
+        self._faults: Iterator[str] = iter(())
+        self.bucket = ""
+        self._lock = threading.Lock()
+        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
+        self.environment = {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._server.server_port}",
+            "AWS_ACCESS_KEY_ID": "planted-access-key",
+            "AWS_SECRET_ACCESS_KEY": "planted-secret",
+        }
+
+    def __enter__(self) -> FlakyS3:
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def fail(self, *faults: str, forever: bool = False) -> None:
+        """Let the next requests fail, each with its error code; ``hang up`` closes the connection instead."""
+        with self._lock:
+            self._faults = cycle(faults) if forever else iter(faults)
+
+    def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Any:
+        from werkzeug import Request, Response
+
+        with self._lock:
+            fault = next(self._faults, None)
+        if fault is None:
+            return self._app(environ, start)
+        Request(environ).get_data()
+        if fault == "hang up":
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            raise ConnectionResetError
+        status = 500 if fault == "InternalError" else 503
+        body = f"<Error><Code>{fault}</Code><Message>planted</Message></Error>"
+        return Response(body, status, mimetype="application/xml")(environ, start)

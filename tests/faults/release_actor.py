@@ -1,0 +1,61 @@
+"""The command line of dpdist, killed at a chosen point.
+
+    release_actor.py POINT release SPEC ...
+
+POINT is a stage (killed while it runs) or one of `COMMIT`: around what the publication writes down.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import dpdist.run
+from dpdist import cli
+from dpdist.privacy.ledger import Ledger
+
+COMMIT = ("before-commit", "before-manifest", "after-manifest")
+
+
+def die(*_: Any, **__: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def before(function: Callable[..., Any]) -> Callable[..., Any]:
+    return die
+
+
+def after(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> None:
+        function(*args, **kwargs)
+        die()
+
+    return call
+
+
+def arm(point: str) -> None:
+    """Let this process die at the point."""
+    if point == "before-commit":
+        Ledger.commit = before(Ledger.commit)  # type: ignore[method-assign]
+    elif point == "before-manifest":
+        dpdist.run.publish = before(dpdist.run.publish)
+    elif point == "after-manifest":
+        dpdist.run.publish = after(dpdist.run.publish)
+    else:
+        plain = dpdist.run.run_release
+        calls: list[str] = []
+
+        def progress(stage: str, done: int, total: int) -> None:
+            calls.append(stage)
+            if calls.count(point) == 2:  # the first call is before the stage's graph runs
+                die()
+
+        dpdist.run.run_release = lambda spec, **options: plain(spec, **{**options, "progress": progress})
+
+
+if __name__ == "__main__":
+    arm(sys.argv.pop(1))
+    cli.main()

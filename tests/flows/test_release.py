@@ -1,0 +1,219 @@
+"""The release as a flow: what Prefect shows, what it must not hold, and what a retry does."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from outcomes import states
+from releases import project
+
+from dpdist import errors
+from dpdist.context import Context
+from dpdist.publish.verify import verify
+from dpdist.spec import ReleaseSpec
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+
+
+@pytest.fixture
+def release(prefect_home: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The flow; it waits for nothing."""
+    import flows.release
+
+    logging.getLogger("prefect").setLevel(logging.INFO)
+    monkeypatch.setattr(flows.release, "DELAYS", (0, 0))
+    return flows.release.release
+
+
+@pytest.fixture
+def artifacts(prefect_home: tuple[Path, ...]) -> Any:
+    """All artifacts by key, the newest of each."""
+    from prefect import get_client
+
+    def read() -> dict[str, Any]:
+        with get_client(sync_client=True) as client:
+            return {artifact.key: artifact for artifact in client.read_artifacts()}
+
+    return read
+
+
+def held(folders: tuple[Path, ...]) -> bytes:
+    """All that Prefect holds: database, logs and results."""
+    time.sleep(1)  # logs are sent in batches
+    return b"".join(path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file())
+
+
+def inline(spec: ReleaseSpec) -> dict[str, Any]:
+    tree: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return tree
+
+
+def test_a_release_shows_its_plan_its_progress_and_its_guarantee(tmp_path: Path, release: Any, artifacts: Any) -> None:
+    spec = project(tmp_path, name="Shown.1")
+    assert release(inline(spec)) == spec.output.path
+    assert verify(spec.output.path).records == 2_500
+    assert states(spec) == ["committed"]
+    shown = {key: artifact.data for key, artifact in artifacts().items() if key.startswith("people-shown-1")}
+    assert set(shown) == {
+        f"people-shown-1-{name}"
+        for name in ("plan", "charge", "structure", "parameters", "seeds", "records", "publish", "link", "guarantee")
+    }
+    assert "plausible deniability" in shown["people-shown-1-plan"]
+    assert shown["people-shown-1-records"] == 100
+    assert "Per record" in shown["people-shown-1-guarantee"]
+    assert "left for data set people" in shown["people-shown-1-guarantee"]
+    assert spec.output.path in shown["people-shown-1-link"]
+    assert release(inline(spec)) == spec.output.path  # a second click: nothing is charged or computed
+    assert states(spec) == ["committed"]
+
+
+def test_nothing_private_is_held(tmp_path: Path, prefect_home: tuple[Path, ...], release: Any) -> None:
+    spec = project(tmp_path, name="held", rows=131_071)
+    release(inline(spec))
+    record = json.loads(next((tmp_path / "work").glob("*/run-record.json")).read_text())
+    private = [131_071, record["seeds"], record["candidates"]["passed"]]
+    content = held(prefect_home)
+    assert b"people-held-plan" in content
+    for number in (text for count in private for text in (f"{count}", f"{count:,}")):
+        assert not re.search(rf"(?<![\w.,-])(?<![0-9]:){number}(?![\w.,-])".encode(), content), number
+    assert b"release held of data set people" in content
+    assert not list((prefect_home[0] / "storage").glob("*"))
+
+
+@pytest.mark.parametrize("by", ["the flow", "prefect"])
+def test_a_retry_continues_the_same_attempt(
+    by: str, tmp_path: Path, release: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = project(tmp_path, name="retried")
+    plain, failures = Context.stored, [errors.ClusterUnreachable("lost"), errors.ClusterUnreachable("lost")]
+    if by == "prefect":
+        release, failures = release.with_options(retries=1), [ValueError("the value 77")]
+
+    def lost(self: Context, name: str, make: Any) -> bytes:
+        content = plain(self, name, make)
+        if name == "network.bin" and failures:
+            raise failures.pop()
+        return content
+
+    monkeypatch.setattr(Context, "stored", lost)
+    release(inline(spec))
+    assert not failures
+    assert states(spec) == ["committed"]
+
+
+def test_a_storage_that_was_away_is_asked_again_by_the_task(
+    tmp_path: Path, release: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import flows.release
+
+    spec = project(tmp_path, name="away")
+    plain, failures = Context.stored, [errors.StorageUnavailable("the storage does not answer")]
+
+    def away(self: Context, name: str, make: Any) -> bytes:
+        if name == "parameter-tables.npz" and failures:
+            raise failures.pop()
+        return plain(self, name, make)
+
+    monkeypatch.setattr(Context, "stored", away)
+    monkeypatch.setattr(flows.release, "TASK_DELAY", 0)
+    monkeypatch.setattr(flows.release, "DELAYS", ())
+    release(inline(spec))
+    assert not failures
+    assert states(spec) == ["committed"]
+
+
+def test_an_unforeseen_exception_is_told_without_its_text(
+    tmp_path: Path,
+    prefect_home: tuple[Path, ...],
+    release: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    spec = project(tmp_path, name="unforeseen")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ValueError("the value planted-4711 is odd")
+
+    monkeypatch.setattr("dpdist.synthesis.release.learn_structure", fail)
+    with pytest.raises(errors.DpdistError, match="unforeseen ValueError at") as caught:
+        release(inline(spec))
+    assert "4711" not in str(caught.value) + caplog.text
+    assert b"planted-4711" not in held(prefect_home)
+    assert states(spec) == ["drawing"]
+
+
+def test_what_is_refused_is_told_in_plain_words(tmp_path: Path, release: Any) -> None:
+    spec = project(tmp_path, name="refused", epsilon="0.5")
+    with pytest.raises(errors.BudgetExceeded, match="people"):
+        release(inline(spec))
+    with pytest.raises(errors.SpecError, match=r"synthesis\.records"):
+        release(inline(spec), settings={"synthesis.records": 0})
+    assert states(spec) == []
+
+
+def test_a_new_attempt_is_made_once_however_often_the_flow_is_retried(
+    tmp_path: Path, release: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = project(tmp_path, name="anew")
+    plain, failures = Context.stored, [errors.ClusterUnreachable("lost")] * 4
+
+    def lost(self: Context, name: str, make: Any) -> bytes:
+        if name == "network.bin" and failures:
+            raise failures.pop()
+        return plain(self, name, make)
+
+    monkeypatch.setattr(Context, "stored", lost)
+    with pytest.raises(errors.ClusterUnreachable):
+        release(inline(spec))
+    release(inline(spec), new_attempt=True)
+    assert states(spec) == ["abandoned", "committed"]
+
+
+def test_parameters_are_checked_and_paths_stay_inside(
+    tmp_path: Path, release: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prefect.exceptions import ParameterTypeError
+
+    monkeypatch.setenv("DPDIST_SPECS", str(tmp_path))
+    for path in ("../spec.yaml", "/etc/passwd"):
+        with pytest.raises(errors.SpecError, match="leaves the folder"):
+            release(path)
+    with pytest.raises(ParameterTypeError):
+        release(7)
+
+
+def test_an_interrupted_flow_closes_its_cluster(tmp_path: Path, release: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Prefect raises in a flow that is cancelled is no ordinary exception either."""
+    import flows.release
+
+    class Interrupt(BaseException):
+        """Stands for Prefect's TerminationSignal, which ends the process."""
+
+    closed: list[str] = []
+    plain = flows.release.Run.__exit__
+
+    def close(self: Any, *error: object) -> None:
+        closed.append("closed")
+        plain(self, *error)
+
+    def cancel(*_: Any, **__: Any) -> None:
+        raise Interrupt
+
+    monkeypatch.setattr(flows.release.Run, "__exit__", close)
+    monkeypatch.setattr("dpdist.synthesis.release.learn_structure", cancel)
+    spec = project(tmp_path, name="cancelled")
+    with pytest.raises(Interrupt):
+        release(inline(spec))
+    assert closed == ["closed"]
+    monkeypatch.undo()
+    release(inline(spec))
+    assert states(spec) == ["committed"]

@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chi2
+
+from dpdist.errors import AccountingError, DataError, RoundFailed
+from dpdist.mixing.correlated import (
+    Masks,
+    correlated_noise,
+    leakage,
+    local_noise,
+    new_private_key,
+    public_key,
+)
+from dpdist.mixing.federation import assemble, client_message
+from dpdist.mixing.mixture import Mixer, clip_rows
+from dpdist.privacy.noise import Noise
+
+CLIENTS = tuple(f"client-{i}" for i in range(8))
+ROUND = "attempt-1/class-0"
+MIXER = Mixer(order=8, clip=2.0, sigma=0.2, name="mixing/0")
+
+
+def keys(count: int) -> list[bytes]:
+    return [bytes([i + 1]) * 32 for i in range(count)]
+
+
+def agree(count: int, context: str = ROUND) -> list[Masks]:
+    private = keys(count)
+    public = [public_key(key) for key in private]
+    return [Masks.agree(key, [p for p in public if p != public_key(key)], context=context) for key in private]
+
+
+def client_rows(count: int, width: int = 5) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [clip_rows(rng.normal(size=(40, width)) * 0.5, clip=2.0) for _ in range(count)]
+
+
+def send(count: int, noise_of, *, mixtures: int = 30, rows=None, masked: bool = True):
+    rows = client_rows(count) if rows is None else rows
+    masks = agree(count) if masked else [Masks()] * count
+    return [
+        client_message(
+            Noise(bytes([i]) * 32), masks[i], rows[i], MIXER, noise_of, 0, mixtures, client=CLIENTS[i], round=ROUND
+        )
+        for i in range(count)
+    ]
+
+
+# --- the formula ------------------------------------------------------------------------------------------------------
+
+
+def view_covariance(clients: int, honest: int, sigma: float, mask_sigma: float) -> np.ndarray:
+    """Covariance of the honest messages once the masks shared with colluding clients are removed, pair by pair."""
+    covariance = sigma**2 * np.eye(honest)
+    for s in range(honest):
+        for r in range(s + 1, honest):
+            pair = np.zeros(honest)
+            pair[s], pair[r] = 1, -1
+            covariance += mask_sigma**2 * np.outer(pair, pair)
+    return covariance
+
+
+@pytest.mark.parametrize(("clients", "colluding"), [(2, 0), (8, 0), (8, 2), (8, 6), (8, 7), (1, 0)])
+@pytest.mark.parametrize("mask_ratio", [0.3, 1.0, 64.0])
+def test_leakage_is_that_of_the_exact_covariance(clients, colluding, mask_ratio):
+    noise = correlated_noise(0.7, clients=clients, colluding=colluding, mask_ratio=mask_ratio)
+    honest = clients - colluding
+    covariance = view_covariance(clients, honest, noise.sigma, noise.mask_sigma)
+    shift = np.zeros(honest)
+    shift[0] = 0.25
+    exact = math.sqrt(shift @ np.linalg.solve(covariance, shift))
+    formula = leakage(sensitivity=0.25, sigma=noise.sigma, mask_sigma=noise.mask_sigma, honest=noise.honest)
+    assert formula == pytest.approx(exact, rel=1e-9)
+    # Calibrated to the guarantee of independent noise, never less of it.
+    assert exact <= 0.25 / 0.7 * (1 + 1e-9)
+    assert exact == pytest.approx(0.25 / 0.7, rel=1e-9)
+    assert noise.equivalent == pytest.approx(0.7, rel=1e-9)
+
+
+@pytest.mark.parametrize(("clients", "colluding"), [(8, 0), (8, 2)])
+def test_the_average_is_as_good_as_with_a_trusted_curator(clients, colluding):
+    tau, honest = 0.7, clients - colluding
+    noise = correlated_noise(tau, clients=clients, colluding=colluding)
+    assert noise.sigma == pytest.approx(tau / math.sqrt(honest), rel=1e-3)
+    curator = tau / clients
+    assert noise.average == pytest.approx(curator * math.sqrt(clients / honest), rel=1e-3)
+    assert local_noise(tau, clients=clients).average == pytest.approx(curator * math.sqrt(clients))
+
+
+def test_two_of_eight_colluding_clients_are_paid_for():
+    priced = correlated_noise(1.0, clients=8, colluding=2)
+    naive = correlated_noise(1.0, clients=8)
+    exact = np.linalg.inv(view_covariance(8, 6, naive.sigma, naive.mask_sigma))[0, 0]
+    assert math.sqrt(exact) > 1.15  # what ignoring them would leak, in units of the target
+    assert math.sqrt(np.linalg.inv(view_covariance(8, 6, priced.sigma, priced.mask_sigma))[0, 0]) <= 1 + 1e-12
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"clients": 2, "colluding": 2}, {"clients": 0}, {"clients": 3, "colluding": -1}, {"clients": 3, "mask_ratio": 0}],
+)
+def test_rounds_without_an_honest_client_are_refused(bad):
+    with pytest.raises(AccountingError):
+        correlated_noise(1.0, **bad)
+
+
+# --- masks ------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 8), st.integers(0, 50), st.integers(1, 20))
+def test_masks_cancel_exactly(count, start, draws):
+    masks = [m.draw("x", draws, sigma=1e7, start=start) for m in agree(count)]
+    assert np.array_equal(np.sum(masks, axis=0), np.zeros(draws, np.int64))
+    assert np.any(masks[0] != 0)
+    assert np.array_equal(agree(count)[0].draw("x", start + draws, sigma=1e7)[start:], masks[0])
+
+
+@pytest.mark.parametrize(("factor", "accepted"), [(1.0, True), (1.3, False)])
+def test_masks_have_the_stated_deviation(factor, accepted):
+    draws = 50_000
+    mask = agree(4)[1].draw("x", draws, sigma=1e4)
+    statistic = ((mask / (1e4 * factor * math.sqrt(3))) ** 2).sum()
+    assert (min(chi2.sf(statistic, draws), chi2.cdf(statistic, draws)) > 1e-20) == accepted
+
+
+def test_masks_belong_to_their_attempt_and_pair():
+    one, other = agree(3), agree(3, "attempt-2/class-0")
+    assert not np.array_equal(one[0].draw("x", 20, sigma=1e6), other[0].draw("x", 20, sigma=1e6))
+    assert not np.array_equal(np.abs(one[0].draw("x", 20, sigma=1e6)), np.abs(one[1].draw("x", 20, sigma=1e6)))
+
+
+def test_keys_are_fresh_and_hidden():
+    key = new_private_key()
+    assert len(key) == 32
+    assert key != new_private_key()
+    assert "Noise" not in repr(agree(2)[0])
+
+
+@pytest.mark.parametrize("peer", [bytes(32), b"short"])
+def test_a_public_key_that_is_none_is_refused(peer):
+    with pytest.raises(RoundFailed, match="not a valid"):
+        Masks.agree(keys(1)[0], [peer], context=ROUND)
+
+
+def test_a_public_key_given_twice_is_refused():
+    peer = public_key(keys(2)[1])
+    with pytest.raises(RoundFailed, match="twice"):
+        Masks.agree(keys(1)[0], [peer, peer], context=ROUND)
+    with pytest.raises(RoundFailed, match="twice"):
+        Masks.agree(keys(1)[0], [public_key(keys(1)[0])], context=ROUND)
+
+
+# --- rounds -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("colluding", [0, 2, 7])
+def test_the_average_is_that_of_the_clients_noisy_mixtures(colluding):
+    noise = correlated_noise(MIXER.sigma, clients=8, colluding=colluding)
+    rows = client_rows(8)
+    messages = send(8, noise, rows=rows, masked=noise.mask_sigma > 0)
+    mixed = assemble(messages, MIXER, clients=CLIENTS, round=ROUND, shape=(30, 5))
+    own = replace(MIXER, sigma=noise.sigma)
+    alone = [own.mixtures(Noise(bytes([i]) * 32), rows[i], 0, 30).astype(np.float64) for i in range(8)]
+    assert mixed == pytest.approx(np.mean(alone, axis=0), abs=1e-6)
+
+
+def test_a_message_alone_shows_nothing_of_its_sums():
+    noise = correlated_noise(MIXER.sigma, clients=8)
+    unit = MIXER.sigma * MIXER.order / MIXER.grid
+    spread = send(8, noise, mixtures=2000)[0].steps.std()
+    assert spread == pytest.approx(64 * math.sqrt(7) * unit, rel=0.1)
+
+
+def test_the_average_has_the_stated_noise():
+    rows = [np.zeros((20, 10), np.float32)] * 8
+    for noise in (correlated_noise(MIXER.sigma, clients=8, colluding=2), local_noise(MIXER.sigma, clients=8)):
+        messages = send(8, noise, mixtures=2000, rows=rows, masked=noise.mask_sigma > 0)
+        mixed = assemble(messages, MIXER, clients=CLIENTS, round=ROUND, shape=(2000, 10)).astype(np.float64)
+        statistic = ((mixed / noise.average) ** 2).sum()
+        assert min(chi2.sf(statistic, mixed.size), chi2.cdf(statistic, mixed.size)) > 1e-20
+        assert chi2.sf(statistic * 1.3**2, mixed.size) < 1e-20
+
+
+def test_messages_do_not_depend_on_their_range():
+    noise = correlated_noise(MIXER.sigma, clients=3)
+    masks, rows = agree(3)[0], client_rows(1)[0]
+
+    def steps(a: int, b: int) -> np.ndarray:
+        own = Noise(bytes(32))
+        return client_message(own, masks, rows, MIXER, noise, a, b, client="a", round=ROUND).steps
+
+    assert np.array_equal(steps(0, 50), np.concatenate([steps(0, 13), steps(13, 13), steps(13, 50)]))
+
+
+def assembled(messages, **changed):
+    settings = {"clients": CLIENTS[:3], "round": ROUND, "shape": (30, 5)} | changed
+    return assemble(messages, MIXER, **settings)
+
+
+def broken(message, steps):
+    return replace(message, steps=steps)
+
+
+def test_a_message_sent_twice_counts_once():
+    messages = send(3, correlated_noise(MIXER.sigma, clients=3))
+    again = broken(messages[1], messages[1].steps.copy())
+    assert np.array_equal(assembled(messages), assembled([*messages, again]))
+    assert np.array_equal(assembled(messages), assembled(messages[::-1]))
+
+
+def test_faults_fail_the_round():
+    messages = send(3, correlated_noise(MIXER.sigma, clients=3))
+    first, *rest = messages
+    faults = {
+        "no message from 'client-0'": rest,
+        "two different messages": [*messages, broken(first, first.steps + 1)],
+        "is not one of the round's": [*messages, replace(first, client="stranger")],
+        "of another round": [replace(first, round="attempt-0/class-0"), *rest],
+        "30 x 5 int64": [broken(first, first.steps[:-1]), *rest],
+        "no array of 30": [broken(first, np.full((30, 5), np.nan)), *rest],
+        "no array of": [broken(first, first.steps.tolist()), *rest],
+        "beyond": [broken(first, np.full((30, 5), np.iinfo(np.int64).min)), *rest],
+    }
+    for text, sent in faults.items():
+        with pytest.raises(RoundFailed, match=text):
+            assembled(sent)
+
+
+def test_masks_of_other_rounds_are_refused():
+    noise = correlated_noise(MIXER.sigma, clients=3)
+    own, rows = Noise(bytes(32)), client_rows(1)[0]
+    for masks, of in ((Masks(), noise), (agree(4)[0], noise), (agree(3)[0], local_noise(0.2, clients=3))):
+        with pytest.raises(RoundFailed, match="masks"):
+            client_message(own, masks, rows, MIXER, of, 0, 1, client="a", round=ROUND)
+
+
+def test_a_client_without_records_of_a_class_is_refused():
+    noise = local_noise(MIXER.sigma, clients=3)
+    none = np.empty((0, 5), np.float32)
+    with pytest.raises(DataError, match="fewer records"):
+        client_message(Noise(bytes(32)), Masks(), none, MIXER, noise, 0, 1, client="a", round=ROUND)
+
+
+def test_correlated_noise_below_the_grid_is_refused():
+    noise = correlated_noise(1e-4, clients=3)
+    with pytest.raises(AccountingError, match="too small for the grid"):
+        client_message(Noise(bytes(32)), agree(3)[0], client_rows(1)[0], MIXER, noise, 0, 1, client="a", round=ROUND)

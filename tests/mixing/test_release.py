@@ -1,0 +1,317 @@
+"""Spec, plan and stages of a central mixing release, from a table to its parts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from dask import delayed
+from pydantic import ValidationError
+
+from dpdist.context import Context, silent
+from dpdist.data.cluster import Cluster
+from dpdist.data.source import TableSource
+from dpdist.data.table import open_table
+from dpdist.errors import AccountingError, CheckFailed, OutOfDomain, SpecError
+from dpdist.mixing.graph import mixture_blocks, sums_of_mixtures
+from dpdist.mixing.mixture import Mixer, clip_rows
+from dpdist.mixing.order import ORDERS
+from dpdist.mixing.plan import MixingPlan, compare, plan
+from dpdist.mixing.release import STEPS
+from dpdist.mixing.scaling import declared_encoding
+from dpdist.mixing.spec import MixingSpec
+from dpdist.privacy import accountant
+from dpdist.privacy.events import ApproximateDP, Composed, Parallel
+from dpdist.privacy.keys import KeyRef, load_noise
+from dpdist.publish.store import Store
+from dpdist.schema import Schema
+
+KEY = bytes(range(32)).hex()
+ROWS = 20_000
+SCHEMA = {
+    "attributes": [
+        {"name": "age", "kind": "integer", "bounds": [0, 59]},
+        {"name": "class", "kind": "categorical", "values": ["low", "high", "rare"]},
+        {"name": "sex", "kind": "categorical", "values": ["F", "M"], "missing": {"category": "?"}},
+    ]
+}
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(1)
+    label = rng.choice(3, ROWS, p=[0.7, 0.295, 0.005])
+    age = np.clip(rng.normal(20 + 20 * label, 8, ROWS), 0, 59).astype(int)
+    sex = rng.integers(0, 3, ROWS)
+    table = pa.table(
+        {
+            "age": age,
+            "class": np.array(["low", "high", "rare"])[label],
+            "sex": pa.array(np.array(["F", "M", ""])[sex], pa.string(), mask=sex == 2),
+        }
+    )
+    folder = tmp_path_factory.mktemp("people")
+    pq.write_table(table, folder / "people.parquet", row_group_size=3000)
+    return folder
+
+
+def spec(folder: Path | str = "people.parquet", out: Path | str = "out", **changes: Any) -> MixingSpec:
+    mixing: dict[str, Any] = {
+        "class": "class",
+        "classes": {"low": {"minimum": 12_000, "records": 9000}, "high": {"minimum": 5000, "records": 3000}},
+        "order": 32,
+    }
+    return MixingSpec.model_validate(
+        {
+            "kind": "mixing",
+            "name": "m",
+            "dataset": "d",
+            "schema": SCHEMA,
+            "data": {"path": str(folder), "minimum_records": 15_000},
+            "output": {"path": str(out), "rows_per_part": 5000},
+            "privacy": {"epsilon": 10, "delta": 1e-5} | changes.pop("privacy", {}),
+            "mixing": mixing | changes,
+        }
+    )
+
+
+@lru_cache
+def planned(changes: str) -> MixingPlan:
+    return plan(spec(**json.loads(changes)))
+
+
+def context(folder: Path, tmp_path: Path, *, partitions: int = 3, key: str = KEY, **changes: Any) -> Context:
+    tmp_path.mkdir(exist_ok=True)
+    made = spec(folder, tmp_path / "out", **changes)
+    return Context(
+        spec=made,  # type: ignore[arg-type]
+        plan=replace(planned(json.dumps(changes)), spec=made),  # type: ignore[arg-type]
+        table=open_table(TableSource(paths=(str(folder),)), made.table, partitions=partitions),
+        cluster=Cluster(),
+        key=KeyRef.fixed(key),
+        attempt="1",
+        work=Store(str(tmp_path / "work")),
+        output=Store(str(tmp_path / "out")),
+        progress=silent,
+        before_noise=lambda: None,
+    )
+
+
+def released(made: Context) -> pa.Table:
+    for step in STEPS.values():
+        step(made)
+    return pa.concat_tables([pq.read_table(made.output.uri + "/" + part.name) for part in made.parts])
+
+
+# --- spec and plan ----------------------------------------------------------------------------------------------------
+
+
+def test_the_plan_fills_its_budget():
+    made = planned("{}")
+    assert 10 * (1 - 3e-3) <= made.epsilon <= 10
+    assert isinstance(made.event, Parallel)
+    assert made.epsilon == accountant.epsilon(made.event, delta=1e-5)
+    low, high = made.classes
+    assert low.mixtures.minimum == low.check.minimum < 12_000
+    assert high.mixtures.sampling_rate == 32 / high.check.minimum
+    text = made.explain()
+    assert "class = high: 3,000 mixtures" in text
+    assert "norm" in text
+    out = made.to_json()
+    assert out["parameters"]["order"] == 32
+    assert out["parameters"]["clip"] == pytest.approx(np.sqrt(2), rel=1e-3)
+    assert out["parameters"]["classes"][1]["declared_minimum"] == 5000
+
+
+def test_every_class_carries_its_check_its_mixtures_the_moments_and_the_samplers():
+    made = planned(json.dumps({"scaling": "standardised"}))
+    assert made.clip is None
+    for event in made.event.events:
+        assert isinstance(event, Composed)
+        checked, mixtures, moments, lost = event.events
+        assert made.moments is not None
+        assert moments == made.moments.event
+        assert isinstance(lost, ApproximateDP)
+        assert 0 < lost.delta < 1e-10
+        assert checked in [part.check.event for part in made.classes]
+        assert mixtures in [part.mixtures.event(made.sigma_over_clip) for part in made.classes]
+    assert "Scaling" in made.explain()
+
+
+def test_classes_that_cost_the_same_count_once():
+    made = plan(spec(classes={name: {"minimum": 5000, "records": 1000} for name in ("low", "high")}))
+    assert isinstance(made.event, Composed)
+
+
+def test_auto_takes_an_order_by_public_numbers():
+    made = spec(order="auto", classes={"low": {"minimum": 2000, "records": 500}})
+    chosen = plan(made).order
+    assert chosen in ORDERS
+    smaller, same, larger = compare(made, orders=(chosen // 2, chosen, chosen * 2))
+    assert same.noise_to_spread <= min(smaller.noise_to_spread, larger.noise_to_spread)
+
+
+def test_published_label_noise():
+    made = planned(json.dumps({"noise_on_labels": "paper"}))
+    assert made.label_sigma == pytest.approx(made.sigma_over_clip / np.sqrt(2))
+    assert "protects nothing" in made.explain()
+    assert planned("{}").label_sigma == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"class": "wage"}, "no attribute 'wage'"),
+        ({"classes": {"middle": {"minimum": 1, "records": 1}}}, "'middle' is no value"),
+        ({"classes": {}}, "at least 1 item"),
+        ({"classes": {"low": {"minimum": 0, "records": 1}}}, "greater than or equal to 1"),
+        ({"order": 0}, "mixing.order"),
+        ({"order": 4000}, "mixing.order"),
+        ({"clip": -1}, "greater than 0"),
+        ({"privacy": {"epsilon": 0}}, "greater than 0"),
+        ({"surprise": 1}, "not permitted"),
+    ],
+)
+def test_specs_that_make_no_sense_are_refused(changes, message):
+    with pytest.raises(ValidationError, match=message):
+        spec(**changes)
+
+
+def test_plans_that_cannot_be_met_are_refused():
+    with pytest.raises(SpecError, match="lower the order, or leave the class out"):
+        plan(spec(classes={"low": {"minimum": 500, "records": 10}}, order=512))
+    with pytest.raises(AccountingError, match="too small to be confirmed"):
+        plan(spec(classes={"low": {"minimum": 5, "records": 10}}, order=1))
+    with pytest.raises(SpecError, match="leave nothing"):
+        plan(spec(scaling="standardised", privacy={"check_share": "1/2", "scaling_share": "1/2"}))
+
+
+# --- graphs and stages ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shard_rows", [10_000, 700, 97])
+def test_shards_and_blocks_do_not_change_the_mixtures(shard_rows):
+    encoding = declared_encoding(Schema.model_validate(SCHEMA), class_attribute="class")
+    rng = np.random.default_rng(0)
+    codes = [[rng.integers(0, 60, 2000).astype(np.uint8), rng.integers(0, 3, 2000).astype(np.uint8)]]
+    mixer = Mixer(order=16, clip=1.2, sigma=0.1, name="mixing/0")
+    rows = clip_rows(encoding.encode(codes[0]), clip=1.2)
+    expected = mixer.mixtures(load_noise(KeyRef.fixed(KEY)), rows, 0, 500)
+    for block in (500, 128):
+        graphs = mixture_blocks(
+            codes,  # type: ignore[arg-type]
+            place=0,
+            size=2000,
+            encoding=encoding,
+            mixer=mixer,
+            records=500,
+            block=block,
+            key=KeyRef.fixed(KEY),
+            shard_bytes=4 * encoding.width * shard_rows,
+        )
+        assert np.array_equal(np.concatenate(Cluster().compute(graphs)), expected)
+
+
+def test_building_graphs_computes_nothing_and_names_tell_no_size():
+    def fail() -> None:
+        raise AssertionError("computed")
+
+    codes = delayed(fail)()
+    encoding = declared_encoding(Schema.model_validate(SCHEMA), class_attribute="class")
+    mixer = Mixer(order=16, clip=1.2, sigma=0.1, name="mixing/0")
+    settings = {"place": 0, "encoding": encoding, "mixer": mixer, "block": 100, "key": KeyRef.fixed(KEY)}
+    blocks = mixture_blocks(codes, size=7919, records=500, **settings)
+    keys = [key for block in blocks for key in block.dask if "fail" not in str(key)]
+    assert len(blocks) == 5
+    assert all(str(key).startswith("mixing-") for key in keys)
+    assert not any("7919" in str(key) for key in keys)
+    assert len(sums_of_mixtures(blocks).dask) > len(blocks[0].dask)
+
+
+@pytest.mark.parametrize("changes", [{}, {"scaling": "standardised", "release": "vectors"}, {"scaling": "centred"}])
+def test_a_release_does_not_depend_on_partitions(people, tmp_path, changes):
+    tables = [released(context(people, tmp_path / str(n), partitions=n, **changes)) for n in (1, 3, 16)]
+    assert tables[0].equals(tables[1])
+    assert tables[0].equals(tables[2])
+
+
+def test_records_look_like_the_table(people, tmp_path):
+    made = context(people, tmp_path)
+    table = released(made)
+    assert table.num_rows == 12_000
+    assert [part.rows for part in made.parts] == [5000, 5000, 2000]
+    assert table.column_names == ["age", "class", "sex"]
+    label = np.array(table["class"].to_pylist())
+    assert np.unique(label, return_counts=True)[1].tolist() == [3000, 9000]
+    age = np.array(table["age"])
+    assert age[label == "low"].mean() == pytest.approx(20, abs=1)
+    assert age[label == "high"].mean() == pytest.approx(40, abs=1)
+    assert age[label == "low"].std() == pytest.approx(8, abs=2)  # restored: mixtures of 32 have 8 / sqrt(32)
+    assert made.results["public"] == {"classes_left_out": [], "clip": made.plan.clip}
+
+
+def test_mixtures_as_they_are_hardly_vary(people, tmp_path):
+    table = released(context(people, tmp_path, spread="mixtures"))
+    age = np.array(table["age"])[np.array(table["class"].to_pylist()) == "low"]
+    assert age.std() < 4
+
+
+def test_vectors_have_a_column_per_coordinate(people, tmp_path):
+    table = released(context(people, tmp_path, release="vectors", spread="mixtures"))
+    assert table.column_names == ["age", "sex=F", "sex=M", "sex=?", "class"]
+    assert table.schema.field("age").type == pa.float32()
+    shares = np.array([table[f"sex={value}"].to_numpy().mean() for value in ("F", "M", "?")])
+    assert shares == pytest.approx([1 / 3] * 3, abs=0.02)
+
+
+def test_label_noise_flips_labels_only_if_asked_for(people, tmp_path):
+    noisy, clean = (
+        context(people, tmp_path / name, noise_on_labels=name, spread="mixtures") for name in ("paper", "none")
+    )
+    for made in (noisy, clean):
+        made.plan = replace(made.plan, sigma_over_clip=0.6)  # as for single records
+    noisy, clean = released(noisy), released(clean)
+    flipped = np.mean(np.array(noisy["class"].to_pylist()) != np.array(clean["class"].to_pylist()))
+    assert 0.01 < flipped < 0.5
+    assert noisy["age"].equals(clean["age"])
+
+
+def test_a_class_below_its_minimum_is_left_out_and_named(people, tmp_path):
+    classes = {"rare": {"minimum": 3000, "records": 100}, "high": {"minimum": 5000, "records": 3000}}
+    made = context(people, tmp_path, classes=classes)
+    table = released(made)
+    assert made.results["public"]["classes_left_out"] == ["rare"]
+    assert set(table["class"].to_pylist()) == {"high"}
+
+
+def test_nothing_is_released_without_a_confirmed_class(people, tmp_path):
+    made = context(people, tmp_path, classes={"rare": {"minimum": 3000, "records": 100}})
+    with pytest.raises(CheckFailed, match="nothing is published") as error:
+        released(made)
+    assert "100" not in str(error.value)
+    assert made.parts == ()
+
+
+def test_a_table_that_breaks_its_policies_is_refused_before_noise_is_drawn(tmp_path):
+    pq.write_table(pa.table({"age": [99], "class": ["low"], "sex": ["F"]}), tmp_path / "bad.parquet")
+    made = context(tmp_path / "bad.parquet", tmp_path)
+    drawn = []
+    made.before_noise = lambda: drawn.append(True)
+    with pytest.raises(OutOfDomain, match="age"):
+        STEPS["classes"](made)
+    assert drawn == []
+
+
+def test_a_resumed_attempt_releases_the_same_bytes(people, tmp_path):
+    first = context(people, tmp_path, scaling="standardised")
+    released(first)
+    again = context(people, tmp_path, scaling="standardised", partitions=2)
+    released(again)
+    assert [part.sha256 for part in again.parts] == [part.sha256 for part in first.parts]

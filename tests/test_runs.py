@@ -1,0 +1,103 @@
+"""Run lists, run records and structured logs."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from releases import project
+from typer.testing import CliRunner
+
+from dpdist import errors, logs
+from dpdist.run import run_release
+from dpdist.runs import runs_app
+
+
+class Crash(Exception):
+    """Stands for a power cut."""
+
+
+@pytest.fixture
+def two_runs(tmp_path: Path) -> tuple[list[str], str]:
+    """Options of a ledger with a finished and an interrupted release, and the id of the finished attempt."""
+
+    def crash(stage: str, *_: int) -> None:
+        if stage == "synthesising":
+            raise Crash
+
+    done = run_release(project(tmp_path))
+    with pytest.raises(Crash):
+        run_release(project(tmp_path, name="second", output__path=str(tmp_path / "second")), progress=crash)
+    return ["--ledger", f"sqlite:///{tmp_path}/ledger.db", "--work", str(tmp_path / "work")], done.attempt
+
+
+def test_runs_are_listed_with_what_they_stored(two_runs: tuple[list[str], str]) -> None:
+    options, _ = two_runs
+    listed = json.loads(CliRunner().invoke(runs_app, ["list", "--json", *options]).output)
+    assert [(run["release"], run["state"]) for run in listed] == [("first", "committed"), ("second", "drawing")]
+    assert "run-record.json" in listed[0]["stored"]
+    assert "network.bin" in listed[1]["stored"]
+    assert "manifest.json" not in listed[1]["stored"]
+    table = CliRunner().invoke(runs_app, ["list", *options]).output
+    assert "committed" in table
+    assert "drawing" in table
+
+
+def test_a_run_record_is_shown_as_confidential(two_runs: tuple[list[str], str]) -> None:
+    options, attempt = two_runs
+    record = json.loads(CliRunner().invoke(runs_app, ["show", attempt, *options]).output)
+    assert record["confidential"].startswith("confidential")
+    assert record["attempt"] == attempt
+    assert set(record["seconds"]) >= {"counting", "writing"}
+
+
+def test_a_run_without_record(two_runs: tuple[list[str], str]) -> None:
+    options, _ = two_runs
+    listed = json.loads(CliRunner().invoke(runs_app, ["list", "--json", *options]).output)
+    answer = CliRunner().invoke(runs_app, ["show", listed[1]["attempt"], *options])
+    assert isinstance(answer.exception, errors.DataNotFound)
+    answer = CliRunner().invoke(runs_app, ["show", "nobody", *options])
+    assert isinstance(answer.exception, errors.LedgerError)
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    stream = io.StringIO()
+    logs.configure("json", stream=stream)
+    yield stream
+    logs.configure("none")
+
+
+def test_stages_are_logged_as_json(tmp_path: Path, log: io.StringIO) -> None:
+    outcome = run_release(project(tmp_path))
+    entries = [json.loads(line) for line in log.getvalue().splitlines()]
+    started = [entry["stage"] for entry in entries if entry["message"] == "stage started"]
+    assert started.index("counting") < started.index("synthesising") < started.index("writing")
+    assert {entry["attempt"] for entry in entries if "stage" in entry} == {outcome.attempt}
+    assert all(entry["seconds"] >= 0 for entry in entries if entry["message"] == "stage finished")
+
+
+def test_values_never_reach_the_log(log: io.StringIO) -> None:
+    try:
+        raise ValueError("secret 4711")
+    except ValueError:
+        logging.getLogger("dpdist").exception("a stage failed: %s", "secret 4711", extra={"row": "secret 4711"})
+    entry = json.loads(log.getvalue())
+    assert entry["error"] == "ValueError"
+    assert entry["level"] == "error"
+    assert "4711" not in log.getvalue()
+
+
+def test_configuring_again_replaces_and_removes(log: io.StringIO) -> None:
+    again = io.StringIO()
+    logs.configure("json", stream=again)
+    logging.getLogger("dpdist").info("once")
+    assert json.loads(again.getvalue())["message"] == "once"
+    assert not log.getvalue()
+    logs.configure("none")
+    logging.getLogger("dpdist").info("never")
+    assert again.getvalue().count("\n") == 1
