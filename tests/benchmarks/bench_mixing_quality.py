@@ -58,7 +58,7 @@ class Task:
 
     def plan(self, epsilon: float, order: int) -> MixingPlan:
         """The plan of a release."""
-        tree = self.tree | {"privacy": {"epsilon": epsilon, "delta": DELTA}}
+        tree = self.tree | {"privacy": self.tree["privacy"] | {"epsilon": epsilon, "delta": DELTA}}
         tree["mixing"] = self.tree["mixing"] | {"order": order}
         return plan(MixingSpec.model_validate(tree))
 
@@ -168,6 +168,7 @@ def mnist() -> Task:
     attributes.append({"name": "digit", "kind": "ordinal", "values": list(range(10))})
     classes = {digit: {"minimum": 650, "records": 600} for digit in range(10)}
     tree = settings("digit", classes, {"attributes": attributes}, scaling="centred")
+    tree["privacy"] = {"check_share": "1/10"}  # classes are small
 
     def part(rows: np.ndarray) -> Split:
         return list(np.ascontiguousarray(pixels[rows].T)), digits[rows].astype(np.int64)
@@ -184,6 +185,7 @@ def settings(label: str, classes: dict[Any, Any], schema: dict[str, Any], *, sca
         "data": {"path": "unused.csv", "minimum_records": 1000},
         "schema": schema,
         "output": {"path": "unused"},
+        "privacy": {},
         "mixing": {"class": label, "classes": classes, "scaling": scaling},
     }
 
