@@ -50,6 +50,9 @@ from dpdist.synthesis import release as plausible_deniability
 FAMILIES: dict[str, dict[str, Callable[[Context], None]]] = {"plausible-deniability": plausible_deniability.STEPS}
 """The steps that compute the parts of a release, by kind of spec."""
 
+LARGEST_EPSILON = 27
+"""Largest epsilon of a release: up to it a draw loses less than `dpdist.privacy.noise.SAMPLER_DELTA`."""
+
 KEY_FILE = "key.json"
 CLAIM = "claim"
 """File that reserves an output between the ledger's commit and the manifest."""
@@ -352,6 +355,11 @@ def _refuse(plan: Plan) -> None:
         raise GuaranteeRefused(
             "the guarantee would cover each released record, not the whole release: use the randomised test, or accept "
             "it with privacy.accept_per_record=true"
+        )
+    if plan.epsilon > LARGEST_EPSILON:
+        raise GuaranteeRefused(
+            f"the release would cost epsilon {plan.epsilon:.6g}; above {LARGEST_EPSILON} what the samplers lose is not "
+            "negligible, and a guarantee says nothing: spend less"
         )
     if privacy.limit is not None and plan.epsilon > privacy.limit:
         raise GuaranteeRefused(

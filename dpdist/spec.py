@@ -208,7 +208,9 @@ class PrivacySpec(_Section):
         description="Delta of the whole-release guarantee; default: that of the model.",
     )
     limit: float | None = Field(
-        default=None, gt=0, description="Refuse to run if the whole release costs more than this epsilon."
+        default=None,
+        gt=0,
+        description="Refuse to run if the charge exceeds this epsilon (per record, the charge is that of the model).",
     )
     check_share: float = Field(
         default=0.1, gt=0, lt=0.5, description="Share of a stage's epsilon and delta spent on its checks."

@@ -310,6 +310,18 @@ def test_a_limit_is_kept(tmp_path: Path) -> None:
     refused(project(tmp_path, privacy__limit=0.5), errors.GuaranteeRefused, "privacy.limit")
 
 
+def test_a_guarantee_that_says_nothing_is_refused(tmp_path: Path) -> None:
+    spec = project(
+        tmp_path,
+        privacy__accept_per_record=False,
+        privacy__seed_check_epsilon=10,
+        synthesis__omega=[3],
+        synthesis__minimum_pass_rate=0.5,
+        synthesis__records=60_000,
+    )
+    refused(spec, errors.GuaranteeRefused, "above 27")
+
+
 def test_unreachable_scheduler(tmp_path: Path) -> None:
     spec = project(tmp_path, cluster={"mode": "address", "address": "tcp://127.0.0.1:9", "timeout": 1})
     refused(spec, errors.ClusterUnreachable, "127.0.0.1:9")

@@ -96,9 +96,14 @@ def certain_mass(*, seeds: int, combinations: int, k: int, epsilon0: float) -> f
         Of values that a candidate can keep.
     """
     SeedRecords(k=k, gamma=1.0, epsilon0=epsilon0, passing_mass=1.0, records=1)
-    count = np.arange(max(k, math.ceil(1 / epsilon0)) + 2, dtype=np.float64)
-    fails = 1 - pass_probability(count, k=k, epsilon0=epsilon0)
-    return max(seeds - combinations * float((count * fails).max()) * (1 + 2.0**-40), 0.0)
+    stop = max(k, 1 / epsilon0) + 2
+    if stop > _MOST_LINES:
+        raise AccountingError(f"epsilon0 = {epsilon0:g} or k = {k} is out of range: use epsilon0 >= 1e-5 and k <= 1e6")
+    count = np.arange(math.ceil(stop), dtype=np.float64)
+    worst = float((count * (1 - pass_probability(count, k=k, epsilon0=epsilon0))).max()) * (1 + 2.0**-40)
+    if combinations * worst >= seeds if combinations < 1 << 53 else worst > 0:
+        return 0.0
+    return max(seeds - combinations * worst, 0.0)
 
 
 @lru_cache(maxsize=256)

@@ -233,7 +233,7 @@ class SeedRecords(Event):
     def __post_init__(self) -> None:
         _integer(self, "k", low=1)
         _number(self, "gamma", low=1, closed=True)
-        _number(self, "epsilon0", low=0)
+        _number(self, "epsilon0", low=0, high=100)
         _number(self, "passing_mass", low=0)
         _integer(self, "records", low=1)
 

@@ -180,7 +180,7 @@ class PlausibleDeniabilityPlan:
                 "epsilon0": test.epsilon0 if test.test == "randomised" else None,
                 "test": test.test,
                 "omega": list(spec.omegas),
-                "seeds_at_least": self.seeds.minimum,
+                "seeds_at_least": self.seeds.minimum if self.seeds.count is not None else None,
                 "passing_mass_at_least": self.seeds.passing_mass,
             }
         out["event"] = self.event.to_json()

@@ -308,3 +308,15 @@ def test_parameters_out_of_range(change: dict) -> None:
 def test_infinite_mass_above_delta_is_reported() -> None:
     with pytest.raises(AccountingError, match="raise k"):
         accountant.epsilon(SeedRecords(10, 1, 0.5, 1000, 100), delta=1e-9)
+
+
+def test_the_certain_mass_of_extreme_settings() -> None:
+    from dpdist.errors import AccountingError
+    from dpdist.privacy.deniability import certain_mass
+
+    assert certain_mass(seeds=10**6, combinations=11**300, k=50, epsilon0=1.0) == 0
+    assert certain_mass(seeds=10**6, combinations=10**7, k=50, epsilon0=1.0) == 0
+    assert 10**6 - 10 * 60 < certain_mass(seeds=10**6, combinations=10, k=50, epsilon0=1.0) < 10**6
+    for epsilon0 in (1e-9, 1e-320, 1000.0):
+        with pytest.raises(AccountingError):
+            certain_mass(seeds=10**6, combinations=10, k=50, epsilon0=epsilon0)

@@ -32,7 +32,13 @@ leaves = st.one_of(
     st.builds(SubsampledGaussian, st.floats(1e-300, 1.0), positive, st.integers(1, 10**9)),
     st.builds(ApproximateDP, st.floats(0, 1e300), st.floats(0, 1.0)),
     st.builds(
-        SeedRecords, st.integers(1, 10**6), st.floats(1, 1e3), positive, positive, st.integers(1, 10**8), label=labels
+        SeedRecords,
+        st.integers(1, 10**6),
+        st.floats(1, 1e3),
+        st.floats(1e-300, 100),
+        positive,
+        st.integers(1, 10**8),
+        label=labels,
     ),
 )
 trees = st.recursive(
@@ -97,6 +103,7 @@ def test_real_statistics_on_a_grid() -> None:
         lambda: SeedRecords(0, 2, 0.1, 10, 1),
         lambda: SeedRecords(5, 0.5, 0.1, 10, 1),
         lambda: SeedRecords(5, 2, 0, 10, 1),
+        lambda: SeedRecords(5, 2, 101, 10, 1),
         lambda: SeedRecords(5, 2, 0.1, 0, 1),
         lambda: SeedRecords(5, 2, 0.1, 10, 0),
         lambda: Composed([Gaussian(1)]),
