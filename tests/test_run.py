@@ -397,7 +397,7 @@ def test_another_user_of_the_machine_cannot_join_the_embedded_cluster(tmp_path: 
 
     def progress(name: str, done: int, total: int) -> None:
         if name == "counting" and not tried:
-            for port in listening():
+            for port in listening() - before - dashboards:
                 for scheme in ("tcp", "tls"):
                     with pytest.raises((OSError, TimeoutError, TypeError)):
                         Client(f"{scheme}://127.0.0.1:{port}", timeout=2, set_as_default=False)
@@ -406,12 +406,9 @@ def test_another_user_of_the_machine_cannot_join_the_embedded_cluster(tmp_path: 
     def listening() -> set[int]:
         import psutil
 
-        return {
-            c.laddr.port
-            for c in psutil.Process().net_connections("tcp")
-            if c.status == psutil.CONN_LISTEN and c.laddr.port not in dashboards
-        }
+        return {c.laddr.port for c in psutil.Process().net_connections("tcp") if c.status == psutil.CONN_LISTEN}
 
+    before = listening()
     dashboards: set[int] = set()
 
     def announce(text: str) -> None:
