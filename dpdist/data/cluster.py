@@ -44,6 +44,11 @@ class Cluster:
         self._client = client
 
     @property
+    def address(self) -> str | None:
+        """Address of the scheduler, if there is one."""
+        return None if self._client is None else str(self._client.scheduler.address)
+
+    @property
     def dashboard(self) -> str | None:
         """Address of the dashboard, if there is one."""
         return None if self._client is None else self._client.dashboard_link
