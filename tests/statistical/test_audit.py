@@ -348,6 +348,7 @@ def test_the_audited_release_is_the_published_one(tmp_path: Path) -> None:
         privacy__seed_check_epsilon=1,
         synthesis__omega=[3, 4],
         synthesis__minimum_pass_rate=0.05,
+        synthesis__records=20,
     )
     run_release(spec, fixed_key=KEY)
     published = read_release(spec.output.path)
