@@ -1,7 +1,8 @@
 """What an evaluation says: sections of tables, plots and figures, with a verdict in words.
 
-A section is what one part of an evaluation (the marginals, a model, an attack) hands to the page and to the JSON. Text is
-plain text: the page escapes it. Cells are numbers, text, booleans or None; the page formats numbers and sorts by them.
+A section is what one part of an evaluation (the marginals, a model, an attack) hands to the page and to the JSON. Text
+is plain text: the page escapes it. Cells are numbers, text, booleans or None; the page formats numbers and sorts by
+them.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ class Plot:
     ----------
     title : str
     svg : str
-        One `<svg>` element, as `dpdist.evaluate.plots.svg_of` writes it: no script, no style sheet of its own, no reference
-        to anything outside it.
+        One `<svg>` element, as `dpdist.evaluate.plots.svg_of` writes it: no script, no style sheet of its own, no
+        reference to anything outside it.
     alt : str
         What the plot shows, for who cannot see it.
     """
