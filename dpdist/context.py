@@ -48,6 +48,8 @@ class Context:
         What only the operator may see; ends in the run record.
     results : dict
         What a step leaves for the next ones, in this process.
+    public : dict
+        Public facts found on the way, such as the outcomes of noisy checks; they end in the manifest's parameters.
     parts : tuple of PartRecord
         The written parts of the release, once they are.
     """
@@ -64,6 +66,7 @@ class Context:
     before_noise: Callable[[], None]
     operator: dict[str, Any] = field(default_factory=dict)
     results: dict[str, Any] = field(default_factory=dict)
+    public: dict[str, Any] = field(default_factory=dict)
     parts: tuple[PartRecord, ...] = ()
 
     @property

@@ -1,12 +1,16 @@
-"""From a spec to a frozen plan: noise, guarantee, charge, checks, memory and tasks. Touches no record."""
+"""What the plans of all families say: noise, guarantee, charge, checks, memory and tasks. A plan touches no record."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dpdist.privacy.events import Event
 from dpdist.privacy.guarantee import Guarantee
+from dpdist.schema import Schema
 from dpdist.spec import ReleaseSpec
+
+if TYPE_CHECKING:
+    from dpdist.publish.parts import PartFormat
 
 
 class Plan(Protocol):
@@ -36,6 +40,18 @@ class Plan(Protocol):
     def guarantees(self) -> tuple[Guarantee, ...]:
         """What the release promises, the first thing first."""
 
+    @property
+    def refusal(self) -> str | None:
+        """Why the release must not run as the spec stands, and what to change; None where nothing stands against it."""
+
+    @property
+    def released(self) -> Schema:
+        """The attributes of the released records."""
+
+    @property
+    def form(self) -> PartFormat:
+        """How the parts of the release are written."""
+
     def public_parameters(self) -> dict[str, Any]:
         """The public parameters, for the manifest."""
 
@@ -44,18 +60,3 @@ class Plan(Protocol):
 
     def explain(self) -> str:
         """The plan for people."""
-
-
-def make_plan(spec: ReleaseSpec) -> Plan:
-    """Plan a release, whatever its family.
-
-    Raises
-    ------
-    SpecError
-        Settings contradict each other.
-    AccountingError
-        No valid guarantee at these parameters.
-    """
-    from dpdist.synthesis.plan import plan
-
-    return plan(spec)

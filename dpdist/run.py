@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpdist.context import Context, Progress, silent
 from dpdist.data.cluster import open_cluster
@@ -36,19 +36,17 @@ from dpdist.errors import (
     ResourceError,
     SpecError,
 )
-from dpdist.plan import Plan, make_plan
+from dpdist.families import make_plan, steps_of
 from dpdist.privacy.keys import KeyRef
 from dpdist.privacy.ledger import Attempt, Ledger
 from dpdist.privacy.ledger.records import canonical_event, downwards, upwards
 from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, publish, require_vacant
-from dpdist.publish.parts import PartFormat
 from dpdist.publish.signature import load_signing_key
 from dpdist.publish.store import Store
 from dpdist.spec import ReleaseSpec
-from dpdist.synthesis import release as plausible_deniability
 
-FAMILIES: dict[str, dict[str, Callable[[Context], None]]] = {"plausible-deniability": plausible_deniability.STEPS}
-"""The steps that compute the parts of a release, by kind of spec."""
+if TYPE_CHECKING:
+    from dpdist.plan import Plan
 
 LARGEST_EPSILON = 27
 """Largest epsilon of a release: up to it a draw loses less than `dpdist.privacy.noise.SAMPLER_DELTA`."""
@@ -155,7 +153,7 @@ class Run:
         """The steps of the release by name, in order; none when a resumed release was committed already."""
         if self.outcome is not None:
             return {}
-        family = {name: partial(self._step, step) for name, step in FAMILIES[self.spec.kind].items()}
+        family = {name: partial(self._step, step) for name, step in steps_of(self.spec).items()}
         return {"charge": self._charge, **family, "publish": self._publish}
 
     def _open(self, stack: ExitStack) -> None:
@@ -289,11 +287,11 @@ class Run:
             name=spec.name,
             attempt=attempt.id,
             created=date.fromisoformat(attempt.created[:10]),
-            parameters=self.plan.public_parameters(),
+            parameters={**self.plan.public_parameters(), **context.public},
             spec_sha256=spec.fingerprint,
             spec=public_spec(spec),
-            table=spec.table,
-            form=PartFormat(values=spec.output.values, bins=spec.output.bins),
+            table=self.plan.released,
+            form=self.plan.form,
             parts=context.parts,
             fixed_key=self._fixed_key is not None,
         )
@@ -350,21 +348,18 @@ def run_release(
 
 def _refuse(plan: Plan) -> None:
     """Refuse a plan whose guarantee the spec did not ask for."""
-    privacy = plan.spec.privacy
-    if plan.kind == "pd-per-record" and not privacy.accept_per_record:
-        raise GuaranteeRefused(
-            "the guarantee would cover each released record, not the whole release: use the randomised test, or accept "
-            "it with privacy.accept_per_record=true"
-        )
+    if plan.refusal is not None:
+        raise GuaranteeRefused(plan.refusal)
     if plan.epsilon > LARGEST_EPSILON:
         raise GuaranteeRefused(
             f"the release would cost epsilon {plan.epsilon:.6g}; above {LARGEST_EPSILON} what the samplers lose is not "
             "negligible, and a guarantee says nothing: spend less"
         )
-    if privacy.limit is not None and plan.epsilon > privacy.limit:
+    limit = plan.spec.privacy.limit
+    if limit is not None and plan.epsilon > limit:
         raise GuaranteeRefused(
             f"the release costs epsilon {plan.epsilon:.6g} at delta {plan.delta:g}, above privacy.limit="
-            f"{privacy.limit:g}: spend less, or raise the limit"
+            f"{limit:g}: spend less, or raise the limit"
         )
 
 

@@ -23,9 +23,10 @@ from prefect.cache_policies import NO_CACHE
 from prefect.concurrency.sync import concurrency
 
 from dpdist.errors import DpdistError, ResourceError, SpecError, StorageUnavailable
+from dpdist.families import build_spec, load_spec
 from dpdist.privacy.ledger import Ledger
 from dpdist.run import Outcome, Run
-from dpdist.spec import ReleaseSpec, build_spec, load_spec, override
+from dpdist.spec import ReleaseSpec, override
 from flows.reporting import StepProgress, artifact_key, show_outcome, show_plan
 
 DELAYS = (20, 60)

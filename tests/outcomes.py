@@ -10,7 +10,7 @@ from clusters import parts
 
 from dpdist.privacy.ledger import Ledger
 from dpdist.publish.verify import verify
-from dpdist.spec import ReleaseSpec
+from dpdist.synthesis.spec import PlausibleDeniabilitySpec
 
 
 def at(stage: str, act: Callable[[], Any]) -> Callable[[str, int, int], None]:
@@ -25,7 +25,7 @@ def at(stage: str, act: Callable[[], Any]) -> Callable[[str, int, int], None]:
     return progress
 
 
-def states(spec: ReleaseSpec) -> list[str]:
+def states(spec: PlausibleDeniabilitySpec) -> list[str]:
     ledger = Ledger.open(spec.ledger, create=False)
     try:
         ledger.verify(spec.dataset)
@@ -34,7 +34,7 @@ def states(spec: ReleaseSpec) -> list[str]:
         ledger.close()
 
 
-def whole(spec: ReleaseSpec, calm: list[bytes]) -> None:
+def whole(spec: PlausibleDeniabilitySpec, calm: list[bytes]) -> None:
     """The release is what it is without faults, and was charged once."""
     verify(spec.output.path)
     assert parts(Path(spec.output.path)) == calm

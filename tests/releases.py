@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dpdist.families import build_spec
 from dpdist.privacy.ledger import Ledger
-from dpdist.spec import ReleaseSpec, build_spec
+from dpdist.synthesis.spec import PlausibleDeniabilitySpec
 
 SCHEMA: dict[str, Any] = {
     "attributes": [
@@ -43,7 +44,7 @@ def table(rows: int, *, seed: int = 0) -> pa.Table:
     )
 
 
-def project(folder: Path, *, rows: int = 30_000, epsilon: str = "50", **changes: Any) -> ReleaseSpec:
+def project(folder: Path, *, rows: int = 30_000, epsilon: str = "50", **changes: Any) -> PlausibleDeniabilitySpec:
     """Write a table and a ledger below `folder`; return a spec for them.
 
     `changes` are settings by dotted path, with ``__`` for the dots.

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from dpdist import errors
 from dpdist.certificates import ROLES, write_certificates
-from dpdist.cluster_cli import cluster_app
+from dpdist.cli.cluster import cluster_app
 from dpdist.run import run_release
 
 

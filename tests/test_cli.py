@@ -146,11 +146,12 @@ def test_an_unforeseen_error_shows_neither_text_nor_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from dpdist import cli
+    from dpdist.cli import commands
 
     def fail(**_: object) -> None:
         raise RuntimeError("secret value 42")
 
-    monkeypatch.setattr(cli, "app", fail)
+    monkeypatch.setattr(commands, "app", fail)
     with pytest.raises(SystemExit) as caught:
         cli.main()
     message = capsys.readouterr().err

@@ -20,10 +20,10 @@ from dpdist.data.cluster import open_cluster
 from dpdist.privacy.ledger import Ledger
 from dpdist.publish.verify import read_manifest, read_release, verify
 from dpdist.run import run_release
-from dpdist.spec import ReleaseSpec
+from dpdist.synthesis.spec import PlausibleDeniabilitySpec
 
 
-def states(spec: ReleaseSpec) -> list[str]:
+def states(spec: PlausibleDeniabilitySpec) -> list[str]:
     ledger = Ledger.open(spec.ledger, create=False)
     try:
         return [attempt.state for attempt in ledger.show(spec.dataset).attempts]
@@ -285,7 +285,7 @@ def test_bad_tables_are_refused_and_cost_nothing(tmp_path: Path, kind: str, erro
     ledger.close()
 
 
-def refused(spec: ReleaseSpec, error: type[Exception], text: str) -> None:
+def refused(spec: PlausibleDeniabilitySpec, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         run_release(spec)
     assert states(spec) in ([], ["void"])

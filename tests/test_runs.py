@@ -13,8 +13,8 @@ from releases import project
 from typer.testing import CliRunner
 
 from dpdist import errors, logs
+from dpdist.cli.runs import runs_app
 from dpdist.run import run_release
-from dpdist.runs import runs_app
 
 
 class Crash(Exception):

@@ -10,13 +10,15 @@ import pytest
 import yaml
 
 from dpdist.errors import SpecError
-from dpdist.spec import ReleaseSpec, build_spec, json_schema, load_spec, parse_overrides
+from dpdist.families import build_spec, json_schema, load_spec
+from dpdist.spec import parse_overrides
+from dpdist.synthesis.spec import PlausibleDeniabilitySpec
 
 RELEASES = Path(__file__).parents[1] / "deploy" / "releases"
 SPECS = sorted(path.name for path in RELEASES.glob("*.yaml"))
 
 
-def load(*settings: str, name: str = "acs2013.yaml") -> ReleaseSpec:
+def load(*settings: str, name: str = "acs2013.yaml") -> PlausibleDeniabilitySpec:
     return load_spec(RELEASES / name, parse_overrides(settings))
 
 
@@ -31,7 +33,7 @@ def test_shipped_specs_load_and_name_their_sections(name: str) -> None:
 def test_json_schema_follows_the_code() -> None:
     schema = json_schema()
     assert schema["additionalProperties"] is False
-    assert set(schema["properties"]) == {f.alias or n for n, f in ReleaseSpec.model_fields.items()}
+    assert set(schema["properties"]) == {f.alias or n for n, f in PlausibleDeniabilitySpec.model_fields.items()}
     assert json.loads(json.dumps(schema)) == schema
     assert {"type": "string"} in schema["properties"]["schema"]["anyOf"]
 

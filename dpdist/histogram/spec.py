@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from fractions import Fraction
-from functools import cached_property
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from dpdist.schema import Schema
-from dpdist.spec import ClusterSpec, DataSpec, Exact, OutputSpec
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(cached_property,))
+from dpdist.spec import Exact, PrivacyLimit, ReleaseSpec, Section
 
 
-class HistogramPrivacySpec(_Section):
+class HistogramPrivacySpec(PrivacyLimit):
     """What the release may cost, for which neighbours, and with which noise."""
 
     adjacency: Literal["add/remove", "replacement"] = Field(
@@ -45,7 +37,6 @@ class HistogramPrivacySpec(_Section):
     check_share: Exact = Field(
         default=Fraction(1, 50), gt=0, lt=1, description="With entropies: share of the check of minimum_records."
     )
-    limit: float | None = Field(default=None, gt=0, description="Refuse to run if the release costs more than this.")
 
     @model_validator(mode="after")
     def _fitting(self) -> HistogramPrivacySpec:
@@ -60,7 +51,7 @@ class HistogramPrivacySpec(_Section):
         return self
 
 
-class HistogramQuerySpec(_Section):
+class HistogramQuerySpec(Section):
     """One histogram."""
 
     columns: tuple[str, ...] = Field(min_length=1, description="Columns counted jointly, at least one.")
@@ -70,7 +61,7 @@ class HistogramQuerySpec(_Section):
     )
 
 
-class CountsSpec(_Section):
+class CountsSpec(Section):
     """What becomes of the noisy counts; costs nothing."""
 
     non_negative: bool = Field(default=True, description="Fit non-negative integers to the noisy counts.")
@@ -88,7 +79,7 @@ class CountsSpec(_Section):
     )
 
 
-class EntropiesSpec(_Section):
+class EntropiesSpec(Section):
     """Entropies of histograms, released with noise of their own."""
 
     of: tuple[int, ...] | Literal["all"] = Field(default="all", description="Histograms, by number from 0.")
@@ -97,7 +88,7 @@ class EntropiesSpec(_Section):
     mechanism: Literal["auto", "laplace", "gaussian"] = Field(default="auto", description="Their noise.")
 
 
-class KernelSpec(_Section):
+class KernelSpec(Section):
     """Covariance kernel of the noise of a function-valued mean."""
 
     name: Literal["wiener", "gaussian", "matern"] = Field(default="wiener", description="Kernel on [0, 1].")
@@ -111,7 +102,7 @@ class KernelSpec(_Section):
         return self
 
 
-class CurvesSpec(_Section):
+class CurvesSpec(Section):
     """A function-valued mean. Every record is a curve (wide), or every run of records with one id is (long)."""
 
     columns: tuple[str, ...] | None = Field(
@@ -154,23 +145,10 @@ class CurvesSpec(_Section):
         return tuple(i / last for i in range(last + 1))
 
 
-class HistogramSpec(_Section):
+class HistogramSpec(ReleaseSpec):
     """Histograms, cross-tabulations and entropies of one table in one pass, or a function-valued mean."""
 
     kind: Literal["histogram"]
-    name: str = Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Name of the release, once per data set."
-    )
-    dataset: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Data set whose budget is charged.")
-    data: DataSpec
-    table: Schema = Field(alias="schema", description="The schema, or the path of its file (from the spec).")
-    output: OutputSpec
-    ledger: str = Field(default="sqlite:///dpdist-ledger.db", description="SQLAlchemy URL of the ledger.")
-    work: str = Field(
-        default=".dpdist",
-        description="Confidential folder for what a running attempt stores; local or s3://.",
-    )
-    cluster: ClusterSpec = Field(default_factory=ClusterSpec)
     privacy: HistogramPrivacySpec
     histograms: tuple[HistogramQuerySpec, ...] | Literal["each column"] = Field(
         default=(), description="The histograms, or one of each column of the schema."
@@ -228,10 +206,3 @@ class HistogramSpec(_Section):
             return ()
         chosen = range(len(self.queries)) if self.entropies.of == "all" else self.entropies.of
         return tuple((number, order) for number in chosen for order in self.entropies.orders)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 of what decides the released bytes: all but where it runs and where its files are."""
-        public = self.model_dump(mode="json", by_alias=True, exclude={"cluster", "ledger", "work"})
-        del public["data"]["storage"], public["output"]["storage"], public["output"]["path"]
-        return hashlib.sha256(json.dumps(public, sort_keys=True).encode()).hexdigest()

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from fractions import Fraction
-from functools import cached_property
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from dpdist.mixing.mixture import LARGEST_ORDER
-from dpdist.schema import Attribute, Category, Schema, Value
-from dpdist.spec import ClusterSpec, DataSpec, Exact, OutputSpec
+from dpdist.schema import Attribute, Category, Value
+from dpdist.spec import Exact, PrivacyLimit, ReleaseSpec, Section
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", ignored_types=(cached_property,), validate_by_name=True, validate_by_alias=True
-    )
-
-
-class MixingPrivacySpec(_Section):
+class MixingPrivacySpec(PrivacyLimit):
     """What the release may cost (add/remove adjacency)."""
 
     epsilon: float = Field(gt=0, le=1e6, allow_inf_nan=False, description="Budget of the whole release.")
@@ -33,10 +24,9 @@ class MixingPrivacySpec(_Section):
     scaling_share: Exact = Field(
         default=Fraction(1, 20), gt=0, lt=1, description="Share of the noisy means and deviations of the scaling."
     )
-    limit: float | None = Field(default=None, gt=0, description="Refuse to run if the release costs more than this.")
 
 
-class ClassSpec(_Section):
+class ClassSpec(Section):
     """One class."""
 
     minimum: int = Field(
@@ -47,7 +37,7 @@ class ClassSpec(_Section):
     records: int = Field(ge=1, description="Mixtures to release.")
 
 
-class MixturesSpec(_Section):
+class MixturesSpec(Section):
     """How records are mixed, and what is released of the mixtures."""
 
     label: str = Field(alias="class", description="The attribute that holds the class.")
@@ -89,23 +79,10 @@ class MixturesSpec(_Section):
         return self
 
 
-class MixingSpec(_Section):
+class MixingSpec(ReleaseSpec):
     """Class-wise mixtures with Gaussian noise (DP-CDA)."""
 
     kind: Literal["mixing"]
-    name: str = Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Name of the release, once per data set."
-    )
-    dataset: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Data set whose budget is charged.")
-    data: DataSpec
-    table: Schema = Field(alias="schema", description="The schema, or the path of its file (from the spec).")
-    output: OutputSpec
-    ledger: str = Field(default="sqlite:///dpdist-ledger.db", description="SQLAlchemy URL of the ledger.")
-    work: str = Field(
-        default=".dpdist",
-        description="Confidential folder for what a running attempt stores; local or s3://.",
-    )
-    cluster: ClusterSpec = Field(default_factory=ClusterSpec)
     privacy: MixingPrivacySpec
     mixing: MixturesSpec
 
@@ -130,13 +107,6 @@ class MixingSpec(_Section):
         """Code of each class that is released, in the order of the spec."""
         names = class_names(self.label)
         return tuple(names.index(str(value)) for value in self.mixing.classes)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 of what decides the released bytes: all but where it runs and where its files are."""
-        public = self.model_dump(mode="json", by_alias=True, exclude={"cluster", "ledger", "work"})
-        del public["data"]["storage"], public["output"]["storage"], public["output"]["path"]
-        return hashlib.sha256(json.dumps(public, sort_keys=True).encode()).hexdigest()
 
 
 def class_names(label: Attribute) -> list[str]:

@@ -22,8 +22,10 @@ from dpdist.privacy.deniability import certain_mass, theorem1
 from dpdist.privacy.events import ApproximateDP, Composed, Event, RandomSplit, SeedRecords
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, PlausibleDeniability
 from dpdist.privacy.noise import SAMPLER_DELTA
-from dpdist.spec import ReleaseSpec
+from dpdist.publish.parts import PartFormat
+from dpdist.schema import Schema
 from dpdist.synthesis.parameters import ParameterPlan, parameter_plan
+from dpdist.synthesis.spec import PlausibleDeniabilitySpec
 from dpdist.synthesis.structure import MAX_CELLS, StructurePlan, structure_plan
 
 PARTITION_ROWS = 1 << 20
@@ -71,7 +73,7 @@ class ModelPlan:
 
     Attributes
     ----------
-    spec : ReleaseSpec
+    spec : PlausibleDeniabilitySpec
     check : CountCheck or None
         Of the number of records in T; its minimum scales the noise of the entropies.
     structure : StructurePlan or None
@@ -79,7 +81,7 @@ class ModelPlan:
     parameters : ParameterPlan
     """
 
-    spec: ReleaseSpec
+    spec: PlausibleDeniabilitySpec
     check: CountCheck | None
     structure: StructurePlan | None
     parameters: ParameterPlan
@@ -108,7 +110,7 @@ class PlausibleDeniabilityPlan:
 
     Attributes
     ----------
-    spec : ReleaseSpec
+    spec : PlausibleDeniabilitySpec
     model : ModelPlan
     seeds : SeedPlan or None
         None when every attribute is resampled.
@@ -116,7 +118,7 @@ class PlausibleDeniabilityPlan:
         The charge of the release.
     """
 
-    spec: ReleaseSpec
+    spec: PlausibleDeniabilitySpec
     model: ModelPlan
     seeds: SeedPlan | None
     event: Event
@@ -147,6 +149,26 @@ class PlausibleDeniabilityPlan:
             return (whole, self._deniability) if self.seeds is not None else (whole,)
         model = DifferentialPrivacy(epsilon=self.epsilon, delta=self.delta, adjacency="add/remove", covers="the model")
         return (self._deniability, model)
+
+    @property
+    def refusal(self) -> str | None:
+        """A guarantee per released record has to be asked for."""
+        if self.kind == "dp" or self.spec.privacy.accept_per_record:
+            return None
+        return (
+            "the guarantee would cover each released record, not the whole release: use the randomised test, or accept "
+            "it with privacy.accept_per_record=true"
+        )
+
+    @property
+    def released(self) -> Schema:
+        """The attributes of the released records: those of the table."""
+        return self.spec.table
+
+    @property
+    def form(self) -> PartFormat:
+        """How the records are written."""
+        return PartFormat(values=self.spec.output.values, bins=self.spec.output.bins)
 
     @property
     def _deniability(self) -> PlausibleDeniability:
@@ -257,7 +279,7 @@ class PlausibleDeniabilityPlan:
         return "\n".join(lines)
 
 
-def plan(spec: ReleaseSpec) -> PlausibleDeniabilityPlan:
+def plan(spec: PlausibleDeniabilitySpec) -> PlausibleDeniabilityPlan:
     """Plan a plausible-deniability release.
 
     Raises
@@ -282,7 +304,7 @@ def plan(spec: ReleaseSpec) -> PlausibleDeniabilityPlan:
     return PlausibleDeniabilityPlan(spec=spec, model=model, seeds=seeds, event=event)
 
 
-def plan_model(spec: ReleaseSpec, factor: float) -> ModelPlan:
+def plan_model(spec: PlausibleDeniabilitySpec, factor: float) -> ModelPlan:
     """The model's plan when each stage, by itself, spends `factor` times the model's epsilon."""
     epsilon, delta = spec.privacy.model.epsilon * factor, spec.privacy.model.delta
     check = structure = None
@@ -305,7 +327,7 @@ def plan_model(spec: ReleaseSpec, factor: float) -> ModelPlan:
     return ModelPlan(spec=spec, check=check, structure=structure, parameters=parameters)
 
 
-def random_split(spec: ReleaseSpec, *events: Event | None) -> Event:
+def random_split(spec: PlausibleDeniabilitySpec, *events: Event | None) -> Event:
     """The random split of the stages; a split with no share has no stage."""
     shares = (float(share) for share in spec.split.shares)
     stages = tuple((share, event) for share, event in zip(shares, events, strict=True) if share > 0)
@@ -333,7 +355,7 @@ def _largest(excess: Callable[[float], float]) -> float:
     return factor
 
 
-def plan_seeds(spec: ReleaseSpec) -> SeedPlan:
+def plan_seeds(spec: PlausibleDeniabilitySpec) -> SeedPlan:
     """What is done to the seeds and what it costs."""
     test, privacy, synthesis = spec.privacy.deniability, spec.privacy, spec.synthesis
     whole = test.test == "randomised" and not privacy.accept_per_record

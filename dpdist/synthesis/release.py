@@ -56,7 +56,7 @@ class Passes:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._split = Split(context.key, context.spec.split.shares)
+        self._split = Split(context.key, _plan(context).spec.split.shares)
         self._checked = False
 
     @cached_property
@@ -118,7 +118,7 @@ class Passes:
 
 def learn_structure_step(context: Context) -> None:
     """Parents and order, from noisy statistics of all pairs of attributes in T."""
-    spec, plan = context.spec, _plan(context).model
+    spec, plan = _plan(context).spec, _plan(context).model
     check, structure = plan.check, plan.structure
     if check is None or structure is None:
         context.results["structure"] = independent_structure(spec.table, order=spec.model.order)
@@ -153,7 +153,7 @@ def _confirm(check: Any, count: int, *, context: Context, name: str, setting: st
 
 def learn_parameters_step(context: Context) -> None:
     """The network: noisy count tables of P, and the conditional distributions they support."""
-    spec, plan, structure = context.spec, _plan(context).model, context.results["structure"]
+    spec, plan, structure = _plan(context).spec, _plan(context).model, context.results["structure"]
 
     def measure() -> bytes:
         maps = tuple(attribute.bucket_map for attribute in spec.table.attributes)
@@ -182,7 +182,7 @@ def learn_parameters_step(context: Context) -> None:
 
 def index_seeds_step(context: Context) -> None:
     """Indexes of the seeds, held by the workers; their number is confirmed first."""
-    spec, plan = context.spec, _plan(context).seeds
+    spec, plan = _plan(context).spec, _plan(context).seeds
     synthesizer = Synthesizer(context.results["network"], spec.omegas)
     context.results["synthesizer"], context.results["seeds"] = synthesizer, []
     if plan is None:
@@ -205,7 +205,7 @@ def index_seeds_step(context: Context) -> None:
 
 def release_records_step(context: Context) -> None:
     """The first R candidates that pass, written in parts of a fixed number of rows."""
-    spec, cluster, plan = context.spec, context.cluster, _plan(context).seeds
+    spec, cluster, plan = _plan(context).spec, context.cluster, _plan(context).seeds
     synthesizer, seeds = context.results["synthesizer"], context.results["seeds"]
     records, most = spec.synthesis.records, spec.synthesis.records if plan is None else plan.candidates
     checked = plan.passes.candidates if plan is not None and plan.passes is not None else 0

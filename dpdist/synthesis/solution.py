@@ -11,8 +11,9 @@ import yaml
 
 from dpdist.errors import SpecError
 from dpdist.schema import load_yaml
-from dpdist.spec import ReleaseSpec, override, parse_overrides
+from dpdist.spec import override, parse_overrides
 from dpdist.synthesis.plan import PlausibleDeniabilityPlan
+from dpdist.synthesis.spec import PlausibleDeniabilitySpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,7 @@ class Solution:
     reference: str
 
     @property
-    def spec(self) -> ReleaseSpec:
+    def spec(self) -> PlausibleDeniabilitySpec:
         """The completed spec."""
         return self.plan.spec
 

@@ -35,10 +35,11 @@ from dpdist.privacy import accountant
 from dpdist.privacy.checks import count_check, expected_lower_bound, pass_check
 from dpdist.privacy.deniability import certain_mass
 from dpdist.privacy.events import Composed, Event, Gaussian, SeedRecords
-from dpdist.spec import ReleaseSpec, change
+from dpdist.spec import change
 from dpdist.synthesis.plan import PlausibleDeniabilityPlan, plan, plan_model, plan_seeds, random_split
 from dpdist.synthesis.reference import Combinations, Reference, expected_error
 from dpdist.synthesis.solution import Alternative, Solution
+from dpdist.synthesis.spec import PlausibleDeniabilitySpec
 
 _SEED_SHARES = (Fraction(1, 5), Fraction(3, 10), Fraction(2, 5), Fraction(1, 2), Fraction(3, 5))
 _STRUCTURE_SHARES = (Fraction(1, 20), Fraction(1, 10), Fraction(1, 5), Fraction(3, 10))
@@ -56,7 +57,7 @@ _CLOSE = 1.1
 
 
 def solve_plan(
-    spec: ReleaseSpec,
+    spec: PlausibleDeniabilitySpec,
     *,
     epsilon: float | None = None,
     pass_rate: float | None = None,
@@ -66,7 +67,7 @@ def solve_plan(
 
     Parameters
     ----------
-    spec : ReleaseSpec
+    spec : PlausibleDeniabilitySpec
         Its records, minimum of records, delta, schema and model are kept; shares, budgets, test, omega, order and
         declared pass rate are replaced.
     epsilon : float, optional
@@ -109,7 +110,7 @@ class _Seeds:
 
 
 class _Solver:
-    def __init__(self, spec: ReleaseSpec, target: float, pass_rate: float, reference: Reference) -> None:
+    def __init__(self, spec: PlausibleDeniabilitySpec, target: float, pass_rate: float, reference: Reference) -> None:
         self.spec, self.target, self.pass_rate, self.reference = spec, target, pass_rate, reference
         self.delta, self.records = spec.privacy.release_delta, spec.synthesis.records
         self.order = reference.order

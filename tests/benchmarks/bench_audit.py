@@ -27,8 +27,8 @@ from dpdist.evaluate.claims import (
     tables_claim,
 )
 from dpdist.evaluate.whole import release_claim
+from dpdist.families import build_spec
 from dpdist.schema import Schema
-from dpdist.spec import build_spec
 from dpdist.synthesis.candidates import Synthesizer
 from dpdist.synthesis.deniability import PrivacyTest
 from dpdist.synthesis.parameters import parameter_plan

@@ -26,14 +26,15 @@ from dpdist.data.count import Codes, PairCounts, pair_counts
 from dpdist.data.operators import gather_operator
 from dpdist.data.passes import located_table, run_pass
 from dpdist.data.table import open_table
+from dpdist.families import load_spec
 from dpdist.privacy.noise import Noise
 from dpdist.run import table_source
-from dpdist.spec import ReleaseSpec, load_spec
 from dpdist.synthesis.dependence import entropies, pair_distances
 from dpdist.synthesis.estimation import estimate_network
 from dpdist.synthesis.network import Network
 from dpdist.synthesis.parameters import count_tables, exact_tables, measure_tables
 from dpdist.synthesis.plan import plan
+from dpdist.synthesis.spec import PlausibleDeniabilitySpec
 from dpdist.synthesis.structure import (
     StructureStatistics,
     independent_structure,
@@ -56,7 +57,7 @@ STRUCTURE_SHARES = {
 """Share of the records that learns the structure; distances need less of them than entropies."""
 
 
-def release_spec(table: str, options: argparse.Namespace, **model: Any) -> ReleaseSpec:
+def release_spec(table: str, options: argparse.Namespace, **model: Any) -> PlausibleDeniabilitySpec:
     """The table's spec with every attribute resampled and no seeds."""
     share: Fraction = options.structure_share or STRUCTURE_SHARES[model.get("score", "total-variation")]
     settings = {
@@ -84,7 +85,7 @@ def generate(network: Network, noise: Noise, records: int) -> Codes:
     return codes
 
 
-def learn(spec: ReleaseSpec, codes: Codes, noise: Noise, seed: int, *, noisy: bool) -> Network:
+def learn(spec: PlausibleDeniabilitySpec, codes: Codes, noise: Noise, seed: int, *, noisy: bool) -> Network:
     """The release's own steps on records in memory; the noise is left out where asked, its limits are not."""
     schema, model = spec.table, plan(spec).model
     in_structure = np.random.default_rng(seed).random(len(codes[0])) < float(spec.split.structure)

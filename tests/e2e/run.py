@@ -62,7 +62,7 @@ class House:
         """Start the servers; all secrets are made here and reach processes through their environment only."""
         processes, folder, environment = self.processes, self.folder, self.processes.environment
         postgres, ceph = processes.script("postgres"), processes.script("ceph")
-        processes.run("certs", folder / "tls", module="dpdist.cluster_cli")
+        processes.run("certs", folder / "tls", module="dpdist.cli.cluster")
         kek = base64.b64encode(secrets.token_bytes(32)).decode()
         (folder / "kek").touch(mode=0o600)
         (folder / "kek").write_text(kek)

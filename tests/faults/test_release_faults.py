@@ -15,7 +15,7 @@ from releases import KEY, project
 
 from dpdist import errors
 from dpdist.run import run_release
-from dpdist.spec import ReleaseSpec
+from dpdist.synthesis.spec import PlausibleDeniabilitySpec
 
 ACTOR = Path(__file__).with_name("release_actor.py")
 STAGES = {  # stage: the beginning of the names of its tasks, and the state in which a fault strikes
@@ -76,7 +76,9 @@ def test_publishing_needs_no_cluster(role: str, tmp_path: Path, dask_cluster: Da
     whole(spec, calm)
 
 
-def command(spec: ReleaseSpec, folder: Path, *options: str, point: str = "") -> subprocess.CompletedProcess[str]:
+def command(
+    spec: PlausibleDeniabilitySpec, folder: Path, *options: str, point: str = ""
+) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own; with `point`, one that dies there."""
     file = folder / "spec.yaml"
     file.write_text(yaml.safe_dump(spec.model_dump(mode="json", by_alias=True, exclude_none=True)))

@@ -22,7 +22,7 @@ from dpdist import errors
 from dpdist.privacy.ledger import Ledger
 from dpdist.publish.verify import read_release, verify
 from dpdist.run import run_release
-from dpdist.spec import ReleaseSpec
+from dpdist.synthesis.spec import PlausibleDeniabilitySpec
 
 SERVER = Path(__file__).parents[1] / "servers" / "postgres.sh"
 STAGES = ["reading", "counting", "learning parameters", "indexing seeds", "synthesising", "writing", "publishing"]
@@ -69,7 +69,7 @@ def flaky_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[FlakyS3]:
     s3fs.S3FileSystem.clear_instance_cache()
 
 
-def in_bucket(folder: Path, bucket: str) -> ReleaseSpec:
+def in_bucket(folder: Path, bucket: str) -> PlausibleDeniabilitySpec:
     """A release that reads, works and writes on S3."""
     project(folder)
     s3fs.S3FileSystem().put_file(str(folder / "table.parquet"), f"{bucket}/input/table.parquet")

@@ -16,7 +16,7 @@ from releases import project
 from dpdist import errors
 from dpdist.context import Context
 from dpdist.publish.verify import verify
-from dpdist.spec import ReleaseSpec
+from dpdist.synthesis.spec import PlausibleDeniabilitySpec
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -52,7 +52,7 @@ def held(folders: tuple[Path, ...]) -> bytes:
     return b"".join(path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file())
 
 
-def inline(spec: ReleaseSpec) -> dict[str, Any]:
+def inline(spec: PlausibleDeniabilitySpec) -> dict[str, Any]:
     tree: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     return tree
 

@@ -31,17 +31,18 @@ from dpdist.evaluate.claims import (
     tables_claim,
 )
 from dpdist.evaluate.whole import release_claim, release_once
+from dpdist.families import build_spec
 from dpdist.privacy import accountant
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_release
 from dpdist.run import run_release, table_source
 from dpdist.schema import Schema
-from dpdist.spec import ReleaseSpec, build_spec
 from dpdist.synthesis import deniability, estimation
 from dpdist.synthesis import plan as planning
 from dpdist.synthesis.candidates import Candidates, Synthesizer
 from dpdist.synthesis.deniability import Passed, PrivacyTest
 from dpdist.synthesis.parameters import ParameterPlan, parameter_plan
+from dpdist.synthesis.spec import PlausibleDeniabilitySpec
 from dpdist.synthesis.structure import Score, independent_structure, structure_plan
 
 AUDIT_KEY = bytes(range(32))
@@ -268,7 +269,7 @@ def test_visible_failures_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
 SIZES = (2, 3, 3)
 
 
-def small_release(**model: Any) -> ReleaseSpec:
+def small_release(**model: Any) -> PlausibleDeniabilitySpec:
     return build_spec(
         {
             "kind": "plausible-deniability",
@@ -329,7 +330,7 @@ def test_a_stage_that_is_not_charged_is_rejected(monkeypatch: pytest.MonkeyPatch
 
     split = planning.random_split
 
-    def without_parameters(spec: ReleaseSpec, first: Any, second: Any, third: Any) -> Any:
+    def without_parameters(spec: PlausibleDeniabilitySpec, first: Any, second: Any, third: Any) -> Any:
         return split(spec, first, second if third is None else None, third)
 
     monkeypatch.setattr(planning, "random_split", without_parameters)

@@ -18,24 +18,24 @@ import yaml
 from releases import project, table
 
 from dpdist.errors import CheckFailed, DataNotFound, SpecError
-from dpdist.plan import make_plan
+from dpdist.families import load_spec, make_plan
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Gaussian, RandomSplit
 from dpdist.privacy.ledger import Ledger
 from dpdist.publish.verify import read_manifest, verify
 from dpdist.run import run_release
-from dpdist.spec import ReleaseSpec, load_spec
 from dpdist.synthesis.dependence import entropy_columns
 from dpdist.synthesis.plan import PlausibleDeniabilityPlan, plan
 from dpdist.synthesis.reference import Reference
 from dpdist.synthesis.solution import Solution
 from dpdist.synthesis.solve import solve_plan, stage_epsilon
+from dpdist.synthesis.spec import PlausibleDeniabilitySpec
 from dpdist.synthesis.structure import StructureStatistics, learn_structure
 
 RELEASES = Path(__file__).parents[2] / "deploy" / "releases"
 
 
-def small(folder: Path, **changes: Any) -> ReleaseSpec:
+def small(folder: Path, **changes: Any) -> PlausibleDeniabilitySpec:
     """What the solver is asked: 300 of at least 25,000 records."""
     return project(
         folder, **{"synthesis": {"records": 300}, "privacy": {"model": {"epsilon": 1, "delta": 1e-7}}} | changes
@@ -47,7 +47,7 @@ def solved(tmp_path_factory: pytest.TempPathFactory) -> Solution:
     return solve_plan(small(tmp_path_factory.mktemp("solved")), epsilon=4)
 
 
-def spent(spec: ReleaseSpec) -> tuple[float, list[str]]:
+def spent(spec: PlausibleDeniabilitySpec) -> tuple[float, list[str]]:
     ledger = Ledger.open(spec.ledger, create=False)
     try:
         states = [attempt.state for attempt in ledger.show(spec.dataset).attempts]
@@ -219,7 +219,7 @@ def test_a_declared_order_is_kept_by_every_structure(tmp_path: Path, score: Any)
 # --- the checks -------------------------------------------------------------------------------------------------------
 
 
-def checked(folder: Path, **changes: Any) -> ReleaseSpec:
+def checked(folder: Path, **changes: Any) -> PlausibleDeniabilitySpec:
     """A release whose pass rate is checked: 99 % of the fixture's candidates pass."""
     setting = {
         "privacy": {

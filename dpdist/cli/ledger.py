@@ -1,0 +1,93 @@
+"""``dpdist ledger``: the budget of each data set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpdist.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl
+
+if TYPE_CHECKING:
+    from dpdist.privacy.ledger import Ledger
+
+ledger_app = typer.Typer(help="The budget of each data set.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@ledger_app.command("create")
+def ledger_create(
+    dataset: Annotated[str, typer.Argument(help="Name of the data set.")],
+    epsilon: Annotated[str, typer.Option(help="Cap on epsilon over all releases.")],
+    delta: Annotated[str, typer.Option(help="Cap on delta over all releases.")],
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(help="Kinds of guarantee to allow: dp, pd-per-record, pml, lid. Default: dp, pd-per-record."),
+    ] = None,
+    ledger: LedgerUrl = DEFAULT_LEDGER,
+) -> None:
+    """Enter a data set with its budget."""
+    with _ledger(ledger, create=True) as opened:
+        opened.create_dataset(dataset, epsilon=epsilon, delta=delta, guarantees=tuple(allow or ("dp", "pd-per-record")))
+    typer.echo(f"data set {dataset}: epsilon at most {epsilon}, delta at most {delta}, add/remove adjacency")
+
+
+@ledger_app.command("show")
+def ledger_show(
+    dataset: Annotated[str | None, typer.Argument(help="Name of a data set; default: all.")] = None,
+    ledger: LedgerUrl = DEFAULT_LEDGER,
+    as_json: AsJson = False,
+) -> None:
+    """Show data sets, their releases and what is left."""
+    from dpdist.run import ledger_rows
+
+    with _ledger(ledger) as opened:
+        rows = ledger_rows(opened, dataset)
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    for row in rows:
+        console.print(
+            f"[bold]{row['dataset']}[/bold]  epsilon {row['spent_epsilon']:.6g} of {row['epsilon']:g} spent at "
+            f"delta {row['delta']:g} (add/remove adjacency); allows {', '.join(row['guarantees'])}"
+        )
+        table = Table("release", "attempt", "state", "epsilon alone", "since")
+        for charge in row["charges"]:
+            table.add_row(
+                charge["release"],
+                charge["attempt"][:8],
+                charge["state"],
+                f"{charge['epsilon']:.6g}",
+                charge["created"],
+            )
+        console.print(table)
+
+
+@ledger_app.command("verify")
+def ledger_verify(
+    dataset: Annotated[str | None, typer.Argument(help="Name of a data set; default: all.")] = None,
+    ledger: LedgerUrl = DEFAULT_LEDGER,
+) -> None:
+    """Check that no row of the ledger was changed and that no cap is exceeded."""
+    with _ledger(ledger) as opened:
+        names = [dataset] if dataset else [d.name for d in opened.datasets()]
+        for name in names:
+            opened.verify(name)
+            typer.echo(f"{name}: consistent")
+
+
+@contextmanager
+def _ledger(url: str, *, create: bool = False) -> Iterator[Ledger]:
+    from dpdist.privacy.ledger import Ledger
+
+    opened = Ledger.open(url, create=create)
+    try:
+        yield opened
+    finally:
+        opened.close()

@@ -1,0 +1,34 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from dpdist.spec import ReleaseSpec
+
+DEFAULT_LEDGER = "sqlite:///dpdist-ledger.db"
+
+SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="Spec file (YAML).")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=C", help="Override a setting of the spec; may be repeated."),
+]
+LedgerUrl = Annotated[str, typer.Option("--ledger", envvar="DPDIST_LEDGER", help="SQLAlchemy URL of the ledger.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Endpoint = Annotated[str | None, typer.Option(help="Endpoint of an S3-compatible store.")]
+
+
+def load(path: Path, settings: list[str] | None) -> ReleaseSpec:
+    """The spec of a command line: the file, its overrides, and the ledger of the environment."""
+    from dpdist.families import load_spec
+    from dpdist.spec import parse_overrides
+
+    overrides = parse_overrides(settings or [])
+    if "ledger" not in overrides and os.environ.get("DPDIST_LEDGER"):
+        overrides["ledger"] = os.environ["DPDIST_LEDGER"]
+    return load_spec(path, overrides)

@@ -1,0 +1,69 @@
+"""``dpdist runs``: what runs there were, finished or not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpdist.cli.options import DEFAULT_LEDGER, AsJson, Endpoint, LedgerUrl
+from dpdist.runs import list_runs, run_record
+
+if TYPE_CHECKING:
+    from dpdist.privacy.ledger import Ledger
+    from dpdist.publish.store import Store
+
+runs_app = typer.Typer(help="Runs of releases, finished or not.", no_args_is_help=True, rich_markup_mode=None)
+
+Work = Annotated[str, typer.Option("--work", help="The confidential folder of the spec (`work`).")]
+
+
+@contextmanager
+def _opened(ledger: str, work: str, endpoint_url: str | None) -> Iterator[tuple[Ledger, Store]]:
+    from dpdist.privacy.ledger import Ledger
+    from dpdist.publish.store import Store
+
+    opened = Ledger.open(ledger, create=False)
+    try:
+        yield opened, Store(work, {"endpoint_url": endpoint_url} if endpoint_url else None)
+    finally:
+        opened.close()
+
+
+@runs_app.command("list")
+def runs_list(
+    ledger: LedgerUrl = DEFAULT_LEDGER,
+    work: Work = ".dpdist",
+    endpoint_url: Endpoint = None,
+    as_json: AsJson = False,
+) -> None:
+    """List all attempts with their state and what they stored."""
+    with _opened(ledger, work, endpoint_url) as (opened, folder):
+        runs = list_runs(opened, folder)
+    if as_json:
+        typer.echo(json.dumps([asdict(run) for run in runs], indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("data set", "release", "attempt", "state", "since", "stored")
+    for run in runs:
+        table.add_row(run.dataset, run.release, run.attempt, run.state, run.created, ", ".join(run.stored))
+    Console().print(table)
+
+
+@runs_app.command("show")
+def runs_show(
+    attempt: Annotated[str, typer.Argument(help="Id of the attempt.")],
+    ledger: LedgerUrl = DEFAULT_LEDGER,
+    work: Work = ".dpdist",
+    endpoint_url: Endpoint = None,
+) -> None:
+    """Print the run record of an attempt. Confidential: it holds private counts."""
+    with _opened(ledger, work, endpoint_url) as (opened, folder):
+        record = run_record(folder, opened.attempt(attempt))
+    typer.echo(json.dumps(record, indent=2))

@@ -1,0 +1,26 @@
+"""``dpdist spec``: the JSON schema of specs, and a spec as it will be used."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+from dpdist.cli.options import Settings, SpecPath, load
+
+spec_app = typer.Typer(help="Specs: their JSON schema.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@spec_app.command("schema")
+def spec_schema() -> None:
+    """Print the JSON schema of a spec file."""
+    from dpdist.families import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=2))
+
+
+@spec_app.command("show")
+def spec_show(spec: SpecPath, settings: Settings = None) -> None:
+    """Print a spec as it will be used, defaults included."""
+    loaded = load(spec, settings)
+    typer.echo(loaded.model_dump_json(indent=2, by_alias=True))

@@ -1,0 +1,1 @@
+"""Two-stage synthesis: synthetic inputs mixed with original ones, responses from a regression."""
