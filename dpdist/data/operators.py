@@ -74,6 +74,7 @@ def together(operators: Sequence[Operator]) -> Operator:
         name="-".join(operator.name for operator in operators),
         chunk=partial(_chunk_all, tuple(operators)),
         combine=partial(_combine_all, tuple(operators)),
+        update=partial(_add_all, tuple(operators)),
         compact=partial(_compact_all, tuple(operators)),
         finish=partial(_finish_all, tuple(operators)),
         fan_in=min(operator.fan_in for operator in operators),
@@ -103,6 +104,10 @@ def _chunk_all(operators: tuple[Operator, ...], codes: Codes) -> tuple[Any, ...]
 
 def _combine_all(operators: tuple[Operator, ...], a: Sequence[Any], b: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(operator.combine(x, y) for operator, x, y in zip(operators, a, b, strict=True))
+
+
+def _add_all(operators: tuple[Operator, ...], a: Sequence[Any], codes: Codes) -> tuple[Any, ...]:
+    return tuple(operator.add(x, codes) for operator, x in zip(operators, a, strict=True))
 
 
 def _compact_all(operators: tuple[Operator, ...], a: Sequence[Any]) -> tuple[Any, ...]:

@@ -142,6 +142,43 @@ def iter_release(
     yield from _records(store, manifest, arrow_schema(manifest.table, manifest.format), batch_rows)
 
 
+def part_batches(
+    store: Store, manifest: Manifest, part: int, *, batch_rows: int = BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """The batches of one part of a release whose manifest was read, for tasks that read a part each.
+
+    Yields
+    ------
+    pyarrow.RecordBatch
+        At most `batch_rows` rows.
+
+    Raises
+    ------
+    VerificationFailed, DataNotFound, StorageUnavailable
+        As `verify`, for this part; values are not compared with their domains.
+    """
+    yield from _batches(store, manifest.parts[part], arrow_schema(manifest.table, manifest.format), batch_rows)
+
+
+def open_release(
+    uri: str | os.PathLike[str],
+    public_key: Ed25519PublicKey | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> tuple[Store, Manifest]:
+    """The store and the manifest of a release; of the parts only the sizes are looked at.
+
+    Raises
+    ------
+    VerificationFailed, DataNotFound, StorageUnavailable
+        As `verify`.
+    """
+    store = Store(uri, storage_options)
+    manifest, _ = _open(store, public_key)
+    _check_sizes(store, manifest)
+    return store, manifest
+
+
 def read_release(
     uri: str | os.PathLike[str],
     public_key: Ed25519PublicKey | None = None,
