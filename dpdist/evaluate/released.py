@@ -1,0 +1,118 @@
+"""Released records as codes: the way back from what a reader finds in the parts of a release."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dpdist.data.count import Codes
+from dpdist.errors import VerificationFailed
+from dpdist.publish.parts import Column, PartFormat, columns
+from dpdist.schema import Attribute, Schema
+
+
+@dataclass(frozen=True, eq=False)
+class Decoder:
+    """From the values of one released column to the codes of its attribute.
+
+    Two codes that are written alike (two values with one label) cannot be told apart: both become the first of them,
+    in released and, by `merged`, in real records.
+    """
+
+    column: Column
+    attribute: Attribute
+    first: NDArray[np.int64] | None = field(repr=False, default=None)
+
+    @classmethod
+    def of(cls, column: Column, attribute: Attribute) -> Decoder:
+        """The decoder of a column of a release."""
+        if column.texts is None:
+            return cls(column, attribute)
+        seen: dict[str, int] = {}
+        first = np.array([seen.setdefault(text, code) for code, text in enumerate(column.texts)], np.int64)
+        return cls(column, attribute, None if len(seen) == len(column.texts) else first)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the codes: float64 for numbers, which are their own codes."""
+        return np.dtype(np.float64) if pa.types.is_floating(self.column.field.type) else self.attribute.dtype
+
+    def merged(self, codes: np.ndarray) -> np.ndarray:
+        """Codes of real records, those that are written alike merged."""
+        return codes if self.first is None else self.first[codes].astype(codes.dtype)
+
+    def codes(self, values: pa.Array) -> np.ndarray:
+        """Codes of released values.
+
+        Raises
+        ------
+        VerificationFailed
+            A value is not of the declared domain.
+        """
+        column, dtype = self.column, self.attribute.dtype
+        if pa.types.is_floating(values.type):
+            return values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
+        if column.texts is not None:
+            dictionary = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+            known = {text: code for code, text in reversed(list(enumerate(column.texts)))}
+            table = np.array([known.get(text, -1) for text in dictionary.dictionary.to_pylist()], np.int64)
+            codes = table[dictionary.indices.to_numpy(zero_copy_only=False)] if len(values) else table[:0]
+            self._check(bool((codes < 0).any()))
+            return codes.astype(dtype)
+        if column.integers is None:
+            codes = values.to_numpy(zero_copy_only=False)
+            self._check(bool(codes.size and codes.max() >= column.cardinality))
+            return codes.astype(dtype, copy=False)
+        return self._of_integers(values).astype(dtype)
+
+    def _of_integers(self, values: pa.Array) -> NDArray[np.int64]:
+        column = self.column
+        lows = np.asarray(column.integers)[: column.cardinality - (column.missing is not None)]
+        absent = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
+        self._check(absent is not None and column.missing is None)
+        numbers = (values.fill_null(int(lows[0])) if values.null_count else values).to_numpy(zero_copy_only=False)
+        order = np.argsort(lows, kind="stable")
+        place = np.searchsorted(lows[order], numbers, side="right") - 1
+        codes = order[np.maximum(place, 0)].astype(np.int64)
+        widths = None if column.widths is None else column.widths[codes].astype(np.int64)
+        high = lows[codes] if widths is None else lows[codes] + widths - 1
+        self._check(bool(((place < 0) | (numbers > high)).any()))
+        if absent is not None and column.missing is not None:
+            codes[absent] = column.missing
+        return codes
+
+    def _check(self, wrong: bool) -> None:
+        if wrong:
+            raise VerificationFailed(
+                f"column {self.attribute.name!r} of the release holds values outside its declared domain: "
+                "copy the release again from its publisher"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class ReleaseDecoder:
+    """From record batches of a release to codes, in schema order."""
+
+    columns: tuple[Decoder, ...]
+
+    @classmethod
+    def of(cls, schema: Schema, form: PartFormat) -> ReleaseDecoder:
+        """The decoder of a release."""
+        pairs = zip(columns(schema, form), schema.attributes, strict=True)
+        return cls(tuple(Decoder.of(column, attribute) for column, attribute in pairs))
+
+    def codes(self, batch: pa.RecordBatch) -> Codes:
+        """The codes of a batch."""
+        return [decoder.codes(values) for decoder, values in zip(self.columns, batch.columns, strict=True)]
+
+    def none(self) -> Codes:
+        """The codes of no record."""
+        return [np.empty(0, decoder.dtype) for decoder in self.columns]
+
+    def merged(self, codes: Codes) -> Codes:
+        """Codes of real records as far as released ones can tell them apart."""
+        return [decoder.merged(column) for decoder, column in zip(self.columns, codes, strict=True)]
