@@ -16,11 +16,22 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import yaml
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from dpdist.errors import SpecError
 
 Value = Annotated[int | str, Field(union_mode="smart")]
+
+Number = Annotated[int | FiniteFloat, Field(union_mode="smart")]
 
 LARGEST_INTEGER = 1 << 62
 """Largest absolute value of an integer in a domain."""
@@ -52,9 +63,9 @@ class Width(_Frozen):
 
 
 class Edges(_Frozen):
-    """Intervals of integers given by the lower edge of each; the first is the lower bound of the domain."""
+    """Intervals given by the lower edge of each; the first is the lower bound of the domain."""
 
-    edges: tuple[int, ...] = Field(min_length=1, description="Lower edges, strictly increasing.")
+    edges: tuple[Number, ...] = Field(min_length=1, description="Lower edges, strictly increasing.")
 
     @model_validator(mode="after")
     def _increasing(self) -> Edges:
@@ -64,7 +75,7 @@ class Edges(_Frozen):
 
 
 class Count(_Frozen):
-    """A number of bins of equal width (to one unit) over the bounds."""
+    """A number of bins of equal width (of integers: to one unit) over the bounds."""
 
     count: int = Field(ge=1, le=MAX_CARDINALITY, description="Number of bins.")
 
@@ -79,12 +90,14 @@ class Attribute(_Frozen):
     """One column of the table.
 
     The *domain* has ``cardinality`` codes ``0 .. cardinality - 1``: the values (or bins) in their declared order,
-    then the missing category if one is declared.
+    then the missing category if one is declared. A number without bins has no codes: it is *continuous*, and its
+    records are float64 values within the bounds.
     """
 
     name: str = Field(min_length=1, description="Name of the column.")
-    kind: Literal["categorical", "ordinal", "integer"] = Field(
-        description="categorical: unordered values; ordinal: ordered values; integer: a range of integers."
+    kind: Literal["categorical", "ordinal", "integer", "number"] = Field(
+        description="categorical: unordered values; ordinal: ordered values; integer: a range of integers; "
+        "number: an interval of real numbers."
     )
     values: tuple[Value, ...] | None = Field(
         default=None, description="The domain of a categorical or ordinal attribute, in order."
@@ -93,11 +106,13 @@ class Attribute(_Frozen):
         default=None,
         description="A label for each value (or bin), for releases written with `values: labels`.",
     )
-    bounds: tuple[int, int] | None = Field(
-        default=None, description="Smallest and largest value of an integer attribute, both included."
+    bounds: tuple[Number, Number] | None = Field(
+        default=None, description="Smallest and largest value of an integer or number attribute, both included."
     )
     bins: Count | Edges | None = Field(
-        default=None, description="Public bins of an integer attribute; without them each integer is a value."
+        default=None,
+        description="Public bins: {count: n} or {edges: [...]}, the lower edges. Without them each integer is a "
+        "value, and a number stays continuous. The last bin of a number includes the upper bound.",
     )
     buckets: Width | Edges | Groups | tuple[int, ...] | None = Field(
         default=None,
@@ -119,8 +134,19 @@ class Attribute(_Frozen):
         "{category: one of the values}.",
     )
 
+    @field_validator("bounds", "bins", "buckets", mode="after")
+    @classmethod
+    def _of_one_type(cls, field: Any, info: ValidationInfo) -> Any:
+        """Bounds and edges of a number are floats, of the others integers."""
+        kind, name = info.data.get("kind"), info.data.get("name")
+        if isinstance(field, Edges):
+            return Edges(edges=_one_type(field.edges, kind, name))
+        return _one_type(field, kind, name) if info.field_name == "bounds" and field is not None else field
+
     @model_validator(mode="after")
     def _consistent(self) -> Attribute:
+        if set(map(str, self.aliases.values())) - set(map(str, self.values or ())):
+            raise ValueError(f"attribute {self.name!r}: an alias points to a value that is not declared")
         if self.kind == "integer":
             if self.bounds is None or self.values is not None:
                 raise ValueError(f"attribute {self.name!r}: an integer attribute takes `bounds`, not `values`")
@@ -133,6 +159,10 @@ class Attribute(_Frozen):
                 raise ValueError(f"attribute {self.name!r}: bin edges start at the lower bound and end inside")
             if isinstance(self.bins, Count) and self.bins.count > hi - lo + 1:
                 raise ValueError(f"attribute {self.name!r}: more bins than integers in the bounds")
+        elif self.kind == "number":
+            self._check_number()
+            if self.is_continuous:
+                return self
         else:
             if not self.values or self.bounds is not None or self.bins is not None:
                 raise ValueError(f"attribute {self.name!r}: a {self.kind} attribute takes `values` only")
@@ -144,8 +174,6 @@ class Attribute(_Frozen):
                 raise ValueError(f"attribute {self.name!r}: values lie within -2^62 and 2^62")
             if isinstance(self.missing, Category) and self.missing.category in map(str, self.values):
                 raise ValueError(f"attribute {self.name!r}: the missing category is also a declared value")
-        if set(map(str, self.aliases.values())) - set(map(str, self.values or ())):
-            raise ValueError(f"attribute {self.name!r}: an alias points to a value that is not declared")
         if self.labels is not None and len(self.labels) != self._declared:
             raise ValueError(f"attribute {self.name!r}: expected {self._declared} labels, one per value")
         if self.out_of_domain == "clip" and self.kind == "categorical":
@@ -163,18 +191,58 @@ class Attribute(_Frozen):
         self.bucket_map  # noqa: B018  (validates the buckets)
         return self
 
+    def _check_number(self) -> None:
+        """Refuse what a number attribute cannot be."""
+        if self.bounds is None or self.values is not None:
+            raise ValueError(f"attribute {self.name!r}: a number attribute takes `bounds`, not `values`")
+        lo, hi = self.bounds
+        if lo >= hi:
+            raise ValueError(f"attribute {self.name!r}: the lower bound of a number is below the upper bound")
+        if not np.isfinite(hi - lo):
+            raise ValueError(f"attribute {self.name!r}: the bounds are too far apart for floats")
+        if self.is_continuous:
+            if self.buckets is not None or self.labels is not None:
+                raise ValueError(f"attribute {self.name!r}: buckets and labels of a number need `bins`")
+            if isinstance(self.missing, Category) or isinstance(self.out_of_domain, Category):
+                raise ValueError(f"attribute {self.name!r}: a category among numbers needs `bins`")
+            return
+        edges = self.bin_edges
+        if (np.diff(edges) <= 0).any():
+            raise ValueError(f"attribute {self.name!r}: more bins than floats in the bounds")
+        if edges[0] != lo or edges[-1] >= hi:
+            raise ValueError(
+                f"attribute {self.name!r}: the bins do not cover the domain: their edges start at the lower bound, "
+                "and the last one lies below the upper bound"
+            )
+
     @property
     def _declared(self) -> int:
-        if self.kind != "integer":
+        if self.kind not in ("integer", "number"):
             return len(self.values or ())
+        if self.is_continuous:
+            raise SpecError(
+                f"attribute {self.name!r} is a continuous number, which has no codes: declare `bins` (public ones) "
+                "where a method needs categories"
+            )
         return len(self.bin_edges)
 
     @cached_property
-    def bin_edges(self) -> NDArray[np.int64]:
-        """Lower edges of the bins of an integer attribute, int64, ascending (one per integer without `bins`)."""
-        if self.bounds is None:
-            raise TypeError(f"attribute {self.name!r} is not an integer attribute")
+    def bin_edges(self) -> NDArray[Any]:
+        """Lower edges of the bins, ascending: int64 of integers (one per integer without `bins`), float64 of numbers.
+
+        Raises
+        ------
+        TypeError
+            The attribute has neither.
+        """
+        if self.bounds is None or self.is_continuous:
+            raise TypeError(f"attribute {self.name!r} has no bins")
         lo, hi = self.bounds
+        if self.kind == "number":
+            if isinstance(self.bins, Count):
+                return np.linspace(lo, hi, self.bins.count + 1)[:-1]
+            return np.array(self.bins.edges if isinstance(self.bins, Edges) else (), np.float64)
+        lo, hi = int(lo), int(hi)
         if isinstance(self.bins, Edges):
             return np.array(self.bins.edges, np.int64)
         if isinstance(self.bins, Count):
@@ -185,8 +253,13 @@ class Attribute(_Frozen):
 
     @property
     def is_binned(self) -> bool:
-        """Whether a code stands for an interval of integers."""
+        """Whether a code stands for an interval of integers or numbers."""
         return self.bins is not None
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether the records are float64 values instead of codes: a number without bins."""
+        return self.kind == "number" and self.bins is None
 
     @property
     def missing_code(self) -> int | None:
@@ -195,12 +268,20 @@ class Attribute(_Frozen):
 
     @property
     def cardinality(self) -> int:
-        """Number of codes."""
+        """Number of codes.
+
+        Raises
+        ------
+        SpecError
+            The attribute is continuous.
+        """
         return self._declared + isinstance(self.missing, Category)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Smallest unsigned dtype that holds the codes."""
+        """Smallest unsigned dtype that holds the codes; float64 if the attribute is continuous."""
+        if self.is_continuous:
+            return np.dtype(np.float64)
         return np.min_scalar_type(self.cardinality - 1)
 
     @cached_property
@@ -213,13 +294,15 @@ class Attribute(_Frozen):
         elif isinstance(buckets, Width):
             raw = [code // buckets.width for code in range(n)]
         elif isinstance(buckets, Edges):
-            if self.kind != "integer" or self.bounds is None:
-                raise ValueError(f"attribute {self.name!r}: bucket edges need an integer attribute")
+            if self.bounds is None:
+                raise ValueError(f"attribute {self.name!r}: bucket edges need an integer or number attribute")
             if buckets.edges[0] != self.bounds[0]:
                 raise ValueError(f"attribute {self.name!r}: bucket edges start at the lower bound")
             raw = np.searchsorted(buckets.edges, self.bin_edges, side="right").tolist()
         elif isinstance(buckets, Groups):
             where = {str(v): g for g, group in enumerate(buckets.groups) for v in group}
+            if self.kind == "number":
+                raise ValueError(f"attribute {self.name!r}: numbers have buckets by {{width: w}} or {{edges: [...]}}")
             names = list(map(str, self.values if self.values is not None else self.bin_edges.tolist()))
             if set(where) != set(names) or sum(map(len, buckets.groups)) != len(names):
                 raise ValueError(f"attribute {self.name!r}: each value stands in exactly one bucket group")
@@ -260,6 +343,11 @@ class Schema(_Frozen):
         return tuple(a.name for a in self.attributes)
 
     @property
+    def continuous(self) -> tuple[str, ...]:
+        """Names of the continuous attributes, which have no codes."""
+        return tuple(a.name for a in self.attributes if a.is_continuous)
+
+    @property
     def cardinalities(self) -> tuple[int, ...]:
         """Number of codes of each attribute."""
         return tuple(a.cardinality for a in self.attributes)
@@ -288,6 +376,21 @@ class Schema(_Frozen):
             return cls.model_validate(load_yaml(path))
         except ValidationError as error:
             raise SpecError(f"{path} is not a valid schema:\n{validation_message(error)}") from None
+
+
+def _one_type(numbers: tuple[Any, ...], kind: str | None, name: str | None) -> tuple[Any, ...]:
+    """Floats for a number, else integers.
+
+    Raises
+    ------
+    ValueError
+        One is not an integer.
+    """
+    if kind == "number":
+        return tuple(map(float, numbers))
+    if any(int(number) != number for number in numbers):
+        raise ValueError(f"attribute {name!r}: bounds and edges of integers are integers")
+    return tuple(map(int, numbers))
 
 
 def load_yaml(path: str | Path) -> Any:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from dpdist.errors import SpecError
 from dpdist.schema import MAX_CARDINALITY, Attribute, Category, Count, Edges, Groups, Schema, Width
 
+NONE = {"category": "none"}
 RELEASES = Path(__file__).parents[1] / "deploy" / "releases"
 
 
@@ -63,6 +64,27 @@ def test_bucket_edges_of_binned_integers() -> None:
         ({"kind": "integer", "bounds": (0, 2**63), "bins": {"count": 2}}, "within -2"),
         ({"kind": "categorical", "values": (0, 2**63)}, "within -2"),
         ({"kind": "categorical", "values": ("a", "b"), "missing": {"category": "a"}}, "also a declared value"),
+        ({"kind": "integer", "bounds": (0, 9.5)}, "of integers are integers"),
+        ({"kind": "integer", "bounds": (0, 9), "bins": {"edges": (0, 2.5)}}, "of integers are integers"),
+        ({"kind": "number"}, "number attribute takes `bounds`"),
+        ({"kind": "number", "bounds": (0, 1), "values": (1,)}, "number attribute takes `bounds`"),
+        ({"kind": "number", "bounds": (1, 1)}, "below the upper bound"),
+        ({"kind": "number", "bounds": (0, float("inf"))}, "finite number"),
+        ({"kind": "number", "bounds": (float("nan"), 1)}, "finite number"),
+        ({"kind": "number", "bounds": (-1.7e308, 1.7e308)}, "too far apart"),
+        ({"kind": "number", "bounds": (0, 1), "bins": {"edges": (0.1, 0.5)}}, "do not cover the domain"),
+        ({"kind": "number", "bounds": (0, 1), "bins": {"edges": (0, 1)}}, "do not cover the domain"),
+        ({"kind": "number", "bounds": (0, 1), "bins": {"edges": (0, 0.5, 0.5)}}, "strictly increasing"),
+        ({"kind": "number", "bounds": (1, 1 + 1e-15), "bins": {"count": 50}}, "more bins than floats"),
+        ({"kind": "number", "bounds": (0, 1), "bins": {"count": MAX_CARDINALITY}, "missing": NONE}, "exceeds"),
+        ({"kind": "number", "bounds": (0, 1), "missing": NONE}, "needs `bins`"),
+        ({"kind": "number", "bounds": (0, 1), "out_of_domain": NONE}, "needs `bins`"),
+        ({"kind": "number", "bounds": (0, 1), "buckets": {"width": 2}}, "need `bins`"),
+        ({"kind": "number", "bounds": (0, 1), "labels": ("x",)}, "need `bins`"),
+        ({"kind": "number", "bounds": (0, 1), "aliases": {"x": 1}}, "alias points"),
+        ({"kind": "number", "bounds": (0, 1), "bins": {"count": 2}, "buckets": {"groups": ((0, 1),)}}, "by {width"),
+        ({"kind": "number", "bounds": (0, 1), "bins": {"count": 2}, "labels": ("x",)}, "expected 2 labels"),
+        ({"kind": "number", "bounds": (0, 1), "bins": {"count": 2}, "out_of_domain": NONE}, "must be a value"),
         ({"kind": "categorical"}, "takes `values` only"),
         ({"kind": "categorical", "values": ("a", "a")}, "declared twice"),
         ({"kind": "categorical", "values": ("a", 1)}, "all integers or all texts"),
@@ -78,6 +100,35 @@ def test_bucket_edges_of_binned_integers() -> None:
 def test_a_wrong_attribute_says_what_is_wrong(fields: dict, text: str) -> None:
     with pytest.raises(ValidationError, match=text):
         Attribute.model_validate({"name": "x", **fields})
+
+
+def test_numbers_with_and_without_bins() -> None:
+    plain = Attribute(name="x", kind="number", bounds=(0, 1))
+    assert (plain.bounds, plain.is_continuous, plain.is_binned, plain.dtype) == ((0.0, 1.0), True, False, np.float64)
+    assert plain == Attribute.model_validate({"name": "x", "kind": "number", "bounds": [0.0, "1e0"]})
+    for word in ("cardinality", "bucket_map", "bucket_count"):
+        with pytest.raises(SpecError, match="attribute 'x' is a continuous number, which has no codes: declare `bins`"):
+            getattr(plain, word)
+    schema = Schema(attributes=(Attribute(name="n", kind="integer", bounds=(0, 1)), plain))
+    assert schema.continuous == ("x",)
+    with pytest.raises(SpecError, match="'x' is a continuous"):
+        schema.cardinalities  # noqa: B018
+    binned = Attribute(
+        name="x", kind="number", bounds=(-1, 1), bins=Count(count=4), buckets=Edges(edges=(-1, 0)), missing=NONE
+    )
+    np.testing.assert_array_equal(binned.bin_edges, [-1, -0.5, 0, 0.5])
+    assert (binned.cardinality, binned.missing_code, binned.dtype) == (5, 4, np.uint8)
+    assert binned.bucket_map.tolist() == [0, 0, 1, 1, 2]
+    edges = Attribute(name="x", kind="number", bounds=(0, 2), bins=Edges(edges=(0, 1)), buckets=Width(width=2))
+    assert (edges.bin_edges.tolist(), edges.bin_edges.dtype, edges.bucket_count) == ([0.0, 1.0], np.float64, 1)
+    assert Attribute.model_validate_json(binned.model_dump_json()) == binned
+
+
+@given(low=st.floats(-1e6, 1e6), width=st.floats(1e-3, 1e6), count=st.integers(1, 500))
+def test_equal_bins_of_a_number_are_those_of_numpy(low: float, width: float, count: int) -> None:
+    bounds = (low, low + width)
+    edges = Attribute(name="x", kind="number", bounds=bounds, bins=Count(count=count)).bin_edges
+    np.testing.assert_array_equal([*edges, bounds[1]], np.histogram_bin_edges([], count, bounds))
 
 
 def test_names_differ() -> None:

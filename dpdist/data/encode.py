@@ -3,6 +3,7 @@
 Each value falls into one *class*: its code, or one of five kinds of trouble. Classes come from lookup tables: one
 per distinct integer for 8- and 16-bit columns and for narrow domains, one per dictionary entry for texts (only the
 dictionary is seen by Python), a binary search for wide binned domains. The policy is a second lookup table.
+Numbers are encoded by `dpdist.data.numbers`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from numpy.typing import NDArray
 
 from dpdist.data.count import Codes
 from dpdist.data.integers import LIMIT, IntegerDomain, parse_integer
+from dpdist.data.numbers import NumberEncoder, wrong_type
 from dpdist.data.report import ABOVE, BELOW, MISSING, MISTYPED, OUTSIDE, TROUBLES, UNKNOWN, RowReport
-from dpdist.errors import ColumnMismatch
 from dpdist.schema import Attribute, Category, Schema
 
 
@@ -28,7 +29,8 @@ class EncodedRows:
     Parameters
     ----------
     codes : list of ndarray of unsigned int, shape (rows,)
-        Codes in schema order; 0 where a row is refused or not kept.
+        Codes in schema order; 0 where a row is refused or not kept. Of a continuous attribute the values, float64;
+        the lower bound where a row is refused or not kept.
     keep : ndarray of bool, shape (rows,), or None
         Rows to keep; None for all.
     report : RowReport
@@ -54,7 +56,10 @@ class TableEncoder:
 
     def __init__(self, schema: Schema, *, strip: bool = False, empty_is_missing: bool = False) -> None:
         self._schema = schema
-        self._columns = [ColumnEncoder(a, strip=strip, empty_is_missing=empty_is_missing) for a in schema.attributes]
+        self._columns = [
+            (NumberEncoder if a.kind == "number" else ColumnEncoder)(a, strip=strip, empty_is_missing=empty_is_missing)
+            for a in schema.attributes
+        ]
 
     def encode(self, batch: pa.RecordBatch) -> EncodedRows:
         """Encode a batch that has (at least) the schema's columns, by name.
@@ -185,7 +190,7 @@ def check_type(attribute: Attribute, kind: pa.DataType) -> None:
     Raises
     ------
     ColumnMismatch
-        The type is not among text, integer, boolean and, for attributes whose values are integers, decimal or float.
+        The type is not among text, integer, boolean and, for attributes of integers or numbers, decimal or float.
     """
     found = kind
     if pa.types.is_dictionary(kind):
@@ -193,11 +198,9 @@ def check_type(attribute: Attribute, kind: pa.DataType) -> None:
     numeric = pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     if is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
         return
-    if not (numeric and IntegerDomain.of(attribute, np.dtype(np.uint32)) is not None):
-        raise ColumnMismatch(
-            f"column {attribute.name!r} has the type {found}, which cannot hold a {attribute.kind} attribute: "
-            "convert it, or correct the schema"
-        )
+    of_numbers = attribute.kind == "number" or IntegerDomain.of(attribute, np.dtype(np.uint32)) is not None
+    if not (numeric and of_numbers):
+        raise wrong_type(attribute, found)
 
 
 def _known_texts(attribute: Attribute, *, empty_is_missing: bool, strip: bool) -> Mapping[str, int]:

@@ -67,7 +67,8 @@ def inspect_parquet(found: FoundFile, source: TableSource, schema: Schema) -> Ta
         except ColumnMismatch as error:
             raise ColumnMismatch(f"{found.path}: {error}") from None
     boundaries = (0, *accumulate(group.num_rows for group in groups))
-    texts = tuple(field.name for field in types if field.name in schema.names and is_text(field.type))
+    wanted = set(schema.names) - set(schema.continuous)
+    texts = tuple(field.name for field in types if field.name in wanted and is_text(field.type))
     return TableFile(found, tuple(types.names), boundaries, texts=texts, group_bytes=group_bytes)
 
 

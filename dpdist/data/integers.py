@@ -59,7 +59,9 @@ class IntegerDomain:
         if attribute.bounds is not None:
             starts = attribute.bin_edges
             codes = np.arange(len(starts)).astype(dtype)
-            return cls(starts, codes, attribute.bounds[1], exact=False, missing=missing, size=attribute.cardinality)
+            return cls(
+                starts, codes, int(attribute.bounds[1]), exact=False, missing=missing, size=attribute.cardinality
+            )
         numbers = [parse_integer(str(value)) for value in attribute.values or ()]
         whole = [number for number in numbers if number is not None and abs(number) <= LIMIT]
         if [*map(str, whole)] != [*map(str, attribute.values or ())]:

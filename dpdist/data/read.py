@@ -37,7 +37,7 @@ class EncodedBatch:
     ----------
     file, first_row : int
         Address of the first row.
-    codes : list of ndarray of unsigned int, shape (rows,)
+    codes : list of ndarray of unsigned int (float64 if continuous), shape (rows,)
         In schema order.
     keep : ndarray of bool, shape (rows,), or None
         Rows that no policy drops; None for all.
@@ -122,11 +122,13 @@ def _parquet_batches(table: Table, piece: Slice, batch_rows: int) -> Iterator[pa
 
 
 def _csv_batches(table: Table, piece: Slice, batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """The records of a stretch of a CSV file; all columns are texts in dictionaries."""
+    """The records of a stretch of a CSV file; all columns are texts, but for continuous ones in dictionaries."""
     file, options = table.files[piece.file], table.source.csv
     names = list(table.schema.names)
     parse = pa.csv.ParseOptions(delimiter=options.delimiter, newlines_in_values=False)
-    texts = dict.fromkeys(names, pa.dictionary(pa.int32(), pa.string()))
+    texts = dict.fromkeys(names, pa.dictionary(pa.int32(), pa.string())) | dict.fromkeys(
+        table.schema.continuous, pa.string()
+    )
     convert = pa.csv.ConvertOptions(include_columns=names, column_types=texts, strings_can_be_null=False)
     message = (
         f"{file.found.path} has a record that is not UTF-8 text with {len(file.columns)} fields separated by "

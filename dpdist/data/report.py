@@ -12,7 +12,7 @@ from dpdist.errors import ColumnMismatch, EmptyTable, OutOfDomain
 from dpdist.schema import Schema
 
 MISSING, BELOW, ABOVE, UNKNOWN, MISTYPED = range(5)
-"""The troubles a value can be: absent, an integer below or above the domain, otherwise outside it, no integer."""
+"""The troubles a value can be: absent, a number below or above the domain, otherwise outside it, no number."""
 
 TROUBLES = 5
 OUTSIDE = [BELOW, ABOVE, UNKNOWN]
@@ -29,7 +29,7 @@ class RowReport:
     kept : int
         Rows kept.
     counts : ndarray of int64, shape (attributes, 5)
-        Missing values, integers below and above the domain, other values outside it, values of the wrong type.
+        Missing values, numbers below and above the domain, other values outside it, values of the wrong type.
     """
 
     rows: int
@@ -70,19 +70,22 @@ def check(report: RowReport, schema: Schema) -> None:
     Raises
     ------
     ColumnMismatch
-        An integer column holds something that is no integer.
+        An integer column holds something that is no integer, or a number column something that is no number.
     OutOfDomain
         Missing or out-of-domain values where the policy is ``refuse`` (or ``clip`` and the value has no order).
     EmptyTable
         No row is left.
     """
     attributes = list(zip(schema.attributes, report.counts, strict=True))
-    mistyped = [a.name for a, counts in attributes if counts[MISTYPED]]
-    if mistyped:
-        raise ColumnMismatch(
-            f"{_columns(mistyped)}: values that are no integers in an integer attribute; clean them, or list the texts "
-            "that mean missing under `missing_values`"
-        )
+    for kind, article in (("integer", "an"), ("number", "a")):
+        mistyped = [
+            a.name for a, counts in attributes if counts[MISTYPED] and (a.kind == "number") == (kind == "number")
+        ]
+        if mistyped:
+            raise ColumnMismatch(
+                f"{_columns(mistyped)}: values that are no {kind}s in {article} {kind} attribute; clean them, or list "
+                "the texts that mean missing under `missing_values`"
+            )
     problems = []
     missing = [a.name for a, counts in attributes if a.missing == "refuse" and counts[MISSING]]
     if missing:

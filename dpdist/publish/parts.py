@@ -46,7 +46,7 @@ class PartFormat(BaseModel):
     )
     bins: Literal["uniform", "label"] = Field(
         default="uniform",
-        description="A binned integer as an integer drawn uniformly in its bin, or as the bin's text.",
+        description="A binned integer or number as one drawn uniformly in its bin, or as the bin's text.",
     )
 
 
@@ -63,7 +63,7 @@ class PartRecord(BaseModel):
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """What becomes of the codes of one attribute. One of the three tables is set; none means that codes stay.
+    """What becomes of the codes of one attribute. One of the tables is set; none means that codes stay.
 
     Attributes
     ----------
@@ -75,44 +75,68 @@ class Column:
         Integer of each code, or the lowest one of its bin.
     widths : uint64 (cardinality,), optional
         Number of integers in the bin of each code, where one is drawn.
+    edges : float64 (bins + 1,), optional
+        Ends of the bins of a number, in which one is drawn; of a continuous number its bounds.
     missing : int, optional
         The code that is written as null.
     """
 
     field: pa.Field
-    cardinality: int
+    cardinality: int = 0
     texts: tuple[str, ...] | None = None
     integers: NDArray[np.int64] | None = None
     widths: NDArray[np.uint64] | None = None
+    edges: NDArray[np.float64] | None = None
     missing: int | None = None
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether `decode` needs words."""
+        return self.widths is not None or (self.edges is not None and self.cardinality > 0)
+
     def decode(self, codes: NDArray[Any], words: NDArray[np.uint64] | None = None) -> pa.Array:
-        """The Arrow array of `codes`; `words`, uint64 and uniform, place a binned integer in its bin.
+        """The Arrow array of `codes`; `words`, uint64 and uniform, place a binned integer or number in its bin.
 
         Raises
         ------
         ValueError
-            A code is outside the domain, or words are needed.
+            A code or number is outside the domain, or words are needed.
         """
+        if not self.cardinality:
+            numbers = pa.array(codes, pa.float64())
+            if not self.admits(numbers):
+                raise ValueError(f"attribute {self.field.name!r}: a number is outside the domain")
+            return numbers
         if codes.size and codes.max() >= self.cardinality:
             raise ValueError(f"attribute {self.field.name!r}: a code is outside the domain")
+        if self.is_drawn and words is None:
+            raise ValueError(f"attribute {self.field.name!r}: bins need noise to draw from")
         if self.texts is not None:
             distinct = list(dict.fromkeys(self.texts))
             index = np.array([distinct.index(text) for text in self.texts], np.int32)
             return pa.DictionaryArray.from_arrays(pa.array(index[codes]), pa.array(distinct, pa.string()))
+        mask = None if self.missing is None else codes == self.missing
+        if self.edges is not None and words is not None:
+            bins = np.minimum(codes, len(self.edges) - 2)  # the missing category is masked
+            low, high = self.edges[bins], self.edges[bins + 1]
+            drawn = low + (high - low) * ((words >> np.uint64(11)) * 2.0**-53)
+            return pa.array(np.where(drawn < high, drawn, low), mask=mask)  # the sum may round up to the next bin
         if self.integers is None:
             return pa.array(codes, self.field.type)
-        numbers = self.integers[codes]
-        if self.widths is not None:
-            if words is None:
-                raise ValueError(f"attribute {self.field.name!r}: bins need noise to draw from")
-            numbers += (words % self.widths[codes]).astype(np.int64)  # uniform to within width * 2^-64
-        return pa.array(numbers, mask=None if self.missing is None else codes == self.missing)
+        integers = self.integers[codes]
+        if self.widths is not None and words is not None:
+            integers += (words % self.widths[codes]).astype(np.int64)  # uniform to within width * 2^-64
+        return pa.array(integers, mask=mask)
 
     def admits(self, values: pa.Array | pa.ChunkedArray) -> bool:
         """Whether every value could have come from a code."""
         if values.type != self.field.type or (values.null_count and not self.field.nullable):
             return False
+        if self.edges is not None:  # bins lie side by side
+            ends = pc.min_max(values, min_count=0)
+            low, high = ends["min"].as_py(), ends["max"].as_py()
+            whole = not pc.any(pc.is_nan(values), min_count=0).as_py()
+            return low is None or (whole and bool(self.edges[0] <= low) and bool(high <= self.edges[-1]))
         distinct = values.unique().drop_null()
         if self.texts is not None:
             known = pa.array(self.texts, pa.string())
@@ -135,7 +159,7 @@ def columns(schema: Schema, form: PartFormat) -> tuple[Column, ...]:
 
 
 def arrow_schema(schema: Schema, form: PartFormat) -> pa.Schema:
-    """The Arrow schema of a release: int64, dictionary-encoded text, or unsigned codes."""
+    """The Arrow schema of a release: int64, float64, dictionary-encoded text, or unsigned codes."""
     return pa.schema([column.field for column in columns(schema, form)])
 
 
@@ -143,13 +167,14 @@ def decode(schema: Schema, codes: Codes, *, form: PartFormat, noise: Noise | Non
     """Turn codes into the values of a release.
 
     A code becomes its declared value, its label or stays as it is (`PartFormat.values`). The missing category becomes
-    null in columns of integers, its text in columns of text. A binned integer becomes ``lowest..highest`` or an integer
-    drawn uniformly in the bin: post-processing, from word ``start + row`` of the stream ``decode/<attribute index>``.
+    null in columns of integers or numbers, its text in columns of text. A binned integer or number becomes
+    ``lowest..highest`` or one drawn uniformly in the bin: post-processing, from word ``start + row`` of the stream
+    ``decode/<attribute index>``. Continuous numbers stay as they are.
 
     Parameters
     ----------
     codes : sequence of unsigned arrays
-        One per attribute, all of the same length.
+        One per attribute, all of the same length; float64 where the attribute is continuous.
     form : PartFormat
     noise : Noise, optional
         Needed if bins are drawn from.
@@ -171,7 +196,7 @@ def decode(schema: Schema, codes: Codes, *, form: PartFormat, noise: Noise | Non
     released, arrays = columns(schema, form), []
     for index, (column, array) in enumerate(zip(released, codes, strict=True)):
         words = None
-        if column.widths is not None and noise is not None:
+        if column.is_drawn and noise is not None:
             words = noise.words(f"decode/{index}", len(array), start=start)
         arrays.append(column.decode(array, words))
     return pa.Table.from_arrays(arrays, schema=pa.schema([column.field for column in released]))
@@ -228,7 +253,10 @@ def write_part(store: Store, name: str, table: pa.Table) -> PartRecord:
 
 
 def _column(attribute: Attribute, form: PartFormat) -> Column:
-    size, name = attribute.cardinality, attribute.name
+    name = attribute.name
+    if attribute.is_continuous:
+        return Column(pa.field(name, pa.float64(), nullable=False), edges=np.array(attribute.bounds, np.float64))
+    size = attribute.cardinality
     if form.values == "codes":
         return Column(pa.field(name, pa.from_numpy_dtype(attribute.dtype), nullable=False), size)
     texts = _texts(attribute, form)
@@ -236,6 +264,11 @@ def _column(attribute: Attribute, form: PartFormat) -> Column:
         extra = (attribute.missing.category,) if isinstance(attribute.missing, Category) else ()
         field = pa.field(name, pa.dictionary(pa.int32(), pa.string()), nullable=False)
         return Column(field, size, texts=(*texts, *extra))
+    if attribute.kind == "number":
+        lows, highs = _intervals(attribute)
+        edges = np.append(lows, highs[-1:])
+        field = pa.field(name, pa.float64(), nullable=attribute.missing_code is not None)
+        return Column(field, size, edges=edges, missing=attribute.missing_code)
     integers = attribute.bin_edges if attribute.values is None else np.array(attribute.values, np.int64)
     widths = None
     if attribute.is_binned:
@@ -261,8 +294,8 @@ def _texts(attribute: Attribute, form: PartFormat) -> tuple[str, ...] | None:
     return None
 
 
-def _intervals(attribute: Attribute) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Lowest and highest integer of each bin."""
+def _intervals(attribute: Attribute) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Lowest and highest integer of each bin, or the ends of the bins of a number."""
     lows = attribute.bin_edges
-    highest = attribute.bounds[1] if attribute.bounds else int(lows[-1])
-    return lows, np.append(lows[1:] - 1, np.int64(highest))
+    highest = attribute.bounds[1] if attribute.bounds else lows[-1]
+    return lows, np.append(lows[1:] - (attribute.kind == "integer"), lows.dtype.type(highest))

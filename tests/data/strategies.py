@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dpdist.data.source import CsvOptions, TableSource
 from dpdist.schema import Attribute, Category, Count, Edges, Schema
 
-Value = int | str | None
+Value = int | float | str | None
 
 LABELS = ("red", "green", "blue", "black and white", "Zürich", "a,b", "7")
 ALIASES = {"RED": "red", "verde": "green"}
@@ -108,7 +108,7 @@ def is_missing(value: Value) -> bool:
 
 def in_domain(attribute: Attribute, value: Value) -> bool:
     if attribute.bounds is not None:
-        return attribute.bounds[0] <= int(value or 0) <= attribute.bounds[1]
+        return attribute.bounds[0] <= float(value or 0) <= attribute.bounds[1]
     return str(value) in (*map(str, attribute.values or ()), *attribute.aliases)
 
 
@@ -119,7 +119,7 @@ def code_of(attribute: Attribute, value: Value) -> int | None:
         return attribute.missing_code if isinstance(attribute.missing, Category) else None
     if in_domain(attribute, value):
         if attribute.bounds is not None:
-            return sum(1 for edge in attribute.bin_edges if edge <= int(value or 0)) - 1
+            return sum(1 for edge in attribute.bin_edges if edge <= float(value or 0)) - 1
         names = [str(v) for v in attribute.values or ()]
         return names.index(str(attribute.aliases.get(str(value), value)))
     if attribute.out_of_domain == "drop":
@@ -129,7 +129,7 @@ def code_of(attribute: Attribute, value: Value) -> int | None:
         name = attribute.out_of_domain.category
         return names.index(name) if name in names else attribute.missing_code
     assert attribute.bounds is not None
-    return 0 if int(value or 0) < attribute.bounds[0] else declared - 1
+    return 0 if float(value or 0) < attribute.bounds[0] else declared - 1
 
 
 def physical(column: tuple[Value, ...], kind: pa.DataType) -> pa.Array:
@@ -179,11 +179,32 @@ def attributes(name: str) -> st.SearchStrategy[Attribute]:
             out_of_domain=draw(st.sampled_from(["drop", Category(category=str(values[-1]))])),
         )
 
-    return st.one_of(integers(), categories())
+    @st.composite
+    def numbers(draw: st.DrawFn) -> Attribute:
+        low, width = draw(st.integers(-8, 8)) / 4, draw(st.integers(1, 40)) / 4
+        inner = st.sets(st.integers(1, 39).map(lambda n: n / 4).filter(lambda w: w < width), max_size=4)
+        edges = inner.map(lambda s: Edges(edges=(low, *(low + w for w in sorted(s)))))
+        absent = draw(missing)
+        outside = ["drop", "clip"] + ([absent] if isinstance(absent, Category) else [])
+        return Attribute(
+            name=name,
+            kind="number",
+            bounds=(low, low + width),
+            bins=draw(st.one_of(edges, st.integers(1, 9).map(lambda n: Count(count=n)))),
+            missing=absent,
+            missing_values=(SENTINEL,),
+            out_of_domain=draw(st.sampled_from(outside)),
+        )
+
+    return st.one_of(integers(), categories(), numbers())
 
 
 def values_of(attribute: Attribute) -> st.SearchStrategy[Value]:
     absent = st.sampled_from([None, int(SENTINEL)])
+    if attribute.kind == "number":
+        low, high = map(float, attribute.bounds or ())
+        quarters = st.integers(int(low * 4) - 9, int(high * 4) + 9).map(lambda n: n / 4)
+        return st.one_of(quarters, st.floats(low, high), st.sampled_from([low, high, np.inf, -np.inf]), absent)
     if attribute.bounds is not None:
         low, high = attribute.bounds
         return st.one_of(st.integers(low, high), st.integers(low - 9, high + 9), absent)
@@ -194,6 +215,8 @@ def values_of(attribute: Attribute) -> st.SearchStrategy[Value]:
 
 def types_of(attribute: Attribute) -> st.SearchStrategy[pa.DataType]:
     texts = [pa.string(), pa.dictionary(pa.int8(), pa.string())]
+    if attribute.kind == "number":
+        return st.sampled_from([pa.float64(), pa.dictionary(pa.int16(), pa.float64()), *texts])
     if attribute.bounds is None and not isinstance((attribute.values or ("",))[0], int):
         return st.sampled_from(texts)
     return st.sampled_from(

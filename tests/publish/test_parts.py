@@ -47,6 +47,16 @@ def attributes(draw: st.DrawFn, name: str) -> Attribute:
         kind = draw(st.sampled_from(["categorical", "ordinal"]))
         labels = draw(st.none() | labels_of(len(values)))
         return Attribute(name=name, kind=kind, values=values, labels=labels, missing=policy)
+    if draw(st.booleans()):
+        low, width = draw(st.integers(-(2**20), 2**20)) / 8, draw(st.integers(1, 40)) / 4
+        if draw(st.booleans()):
+            return Attribute(name=name, kind="number", bounds=(low, low + width))
+        count = draw(st.integers(1, 40))
+        labels = draw(st.none() | labels_of(count))
+        parted = Count(count=count)
+        return Attribute(
+            name=name, kind="number", bounds=(low, low + width), bins=parted, labels=labels, missing=policy
+        )
     low = draw(integers)
     size = draw(st.integers(1, 40))
     bins: Count | Edges | None = None
@@ -71,7 +81,16 @@ def tables(draw: st.DrawFn) -> tuple[Schema, list[np.ndarray], PartFormat]:
     schema = Schema(attributes=tuple(draw(attributes(name)) for name in names))
     rows = draw(st.integers(0, 30))
     codes = [
-        np.array(draw(st.lists(st.integers(0, a.cardinality - 1), min_size=rows, max_size=rows)), a.dtype)
+        np.array(
+            draw(
+                st.lists(
+                    st.floats(*map(float, a.bounds or ())) if a.is_continuous else st.integers(0, a.cardinality - 1),
+                    min_size=rows,
+                    max_size=rows,
+                )
+            ),
+            a.dtype,
+        )
         for a in schema.attributes
     ]
     values = draw(st.sampled_from(["values", "labels", "codes"]))
@@ -80,6 +99,8 @@ def tables(draw: st.DrawFn) -> tuple[Schema, list[np.ndarray], PartFormat]:
 
 def code_of(attribute: Attribute, form: PartFormat, value: Any) -> int:
     """The code a written value came from, found without the code under test."""
+    if attribute.is_continuous:
+        return value
     if form.values == "codes":
         return int(value)
     if value is None or (isinstance(attribute.missing, Category) and value == attribute.missing.category):
@@ -91,7 +112,7 @@ def code_of(attribute: Attribute, form: PartFormat, value: Any) -> int:
     if attribute.values is not None:
         return attribute.values.index(value)
     if isinstance(value, str):
-        value = int(value.split("..")[0])
+        value = (float if attribute.kind == "number" else int)(value.split("..")[0])
     return int(np.searchsorted(attribute.bin_edges, value, side="right")) - 1
 
 
@@ -122,6 +143,9 @@ class TestDecode:
             assert column.admits(array)
             if column.texts is not None:
                 foreign: list[Any] = [max(column.texts) + "x"]
+            elif column.edges is not None:
+                low, high = map(float, attribute.bounds or ())
+                foreign = [np.nextafter(low, -np.inf), np.nextafter(high, np.inf), np.inf, np.nan, None]
             elif column.integers is not None:
                 foreign = [attribute.bounds[1] + 1 if attribute.bounds else 2**41, None]
             else:
@@ -170,6 +194,24 @@ class TestDecode:
             deviation = np.sqrt(100_000 / width * (1 - 1 / width))
             assert np.all(np.abs(counts - 100_000 / width) <= 7 * deviation)
 
+    def test_binned_numbers_are_uniform_in_their_bin(self) -> None:
+        attribute = Attribute(name="a", kind="number", bounds=(-1.5, 20), bins=Edges(edges=(-1.5, 0.1, 0.3)))
+        codes = np.resize(np.arange(3, dtype=np.uint8), 300_000)
+        drawn = decode(Schema(attributes=(attribute,)), [codes], form=PartFormat(), noise=NOISE)["a"].to_numpy()
+        for bin_, (low, high) in enumerate(((-1.5, 0.1), (0.1, 0.3), (0.3, 20))):
+            inside = drawn[codes == bin_]
+            assert low <= inside.min()
+            assert inside.max() < high
+            counts = np.histogram(inside, 50, (low, high))[0]
+            assert np.all(np.abs(counts - 2000) <= 7 * np.sqrt(2000))
+
+    def test_a_draw_that_rounds_up_stays_in_its_bin(self) -> None:
+        edges = (1.0, float(np.nextafter(1, 2)), float(np.nextafter(np.nextafter(1, 2), 2)))
+        attribute = Attribute(name="a", kind="number", bounds=(1, 2), bins=Edges(edges=edges))
+        codes = np.resize(np.arange(2, dtype=np.uint8), 1000)
+        drawn = decode(Schema(attributes=(attribute,)), [codes], form=PartFormat(), noise=NOISE)["a"].to_numpy()
+        assert np.array_equal(drawn, np.array(edges)[codes])
+
     def test_draws_belong_to_the_record_whatever_the_pieces(self, schema: Schema, codes: list[np.ndarray]) -> None:
         form = PartFormat()
         whole = decode(schema, codes, form=form, noise=NOISE, start=7)
@@ -181,6 +223,13 @@ class TestDecode:
             assert pa.concat_tables(pieces).to_pylist() == whole.to_pylist()
         assert decode(schema, codes, form=form, noise=NOISE, start=8)["wage"] != whole["wage"]
         assert decode(schema, codes, form=form, noise=Noise(b"x" * 32), start=7)["wage"] != whole["wage"]
+
+    def test_numbers_outside_their_bounds_are_refused(self) -> None:
+        schema = Schema(attributes=(Attribute(name="a", kind="number", bounds=(0, 1)),))
+        assert decode(schema, [np.array([0, 0.5, 1])], form=PartFormat(values="codes"))["a"].to_pylist() == [0, 0.5, 1]
+        for wrong in (-0.1, 1.5, np.nan, np.inf):
+            with pytest.raises(ValueError, match="'a': a number is outside the domain"):
+                decode(schema, [np.array([0.5, wrong])], form=PartFormat())
 
     def test_wrong_codes_and_missing_noise_are_refused(self, schema: Schema, codes: list[np.ndarray]) -> None:
         form = PartFormat()
