@@ -91,7 +91,8 @@ def chosen_triples(
     """
     every = list(combinations(range(len(sizes)), 3))
     order = np.random.default_rng(seed).permutation(len(every))
-    chosen, left = [], cells
+    chosen: list[Subset] = []
+    left = cells
     for place in order.tolist():
         need = prod(sizes[i] for i in every[place])
         if len(chosen) < most and need <= left:

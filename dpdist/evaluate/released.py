@@ -55,18 +55,18 @@ class Decoder:
         """
         column, dtype = self.column, self.attribute.dtype
         if pa.types.is_floating(values.type):
-            return values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
+            return np.asarray(values.to_numpy(zero_copy_only=False), np.float64)
         if column.texts is not None:
             dictionary = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
             known = {text: code for code, text in reversed(list(enumerate(column.texts)))}
             table = np.array([known.get(text, -1) for text in dictionary.dictionary.to_pylist()], np.int64)
             codes = table[dictionary.indices.to_numpy(zero_copy_only=False)] if len(values) else table[:0]
             self._check(bool((codes < 0).any()))
-            return codes.astype(dtype)
+            return np.asarray(codes, dtype)
         if column.integers is None:
             codes = values.to_numpy(zero_copy_only=False)
             self._check(bool(codes.size and codes.max() >= column.cardinality))
-            return codes.astype(dtype, copy=False)
+            return np.asarray(codes, dtype)
         return self._of_integers(values).astype(dtype)
 
     def _of_integers(self, values: pa.Array) -> NDArray[np.int64]:
@@ -77,7 +77,7 @@ class Decoder:
         numbers = (values.fill_null(int(lows[0])) if values.null_count else values).to_numpy(zero_copy_only=False)
         order = np.argsort(lows, kind="stable")
         place = np.searchsorted(lows[order], numbers, side="right") - 1
-        codes = order[np.maximum(place, 0)].astype(np.int64)
+        codes = np.asarray(order[np.maximum(place, 0)], np.int64)
         widths = None if column.widths is None else column.widths[codes].astype(np.int64)
         high = lows[codes] if widths is None else lows[codes] + widths - 1
         self._check(bool(((place < 0) | (numbers > high)).any()))

@@ -135,7 +135,7 @@ def _axis(attribute: Attribute, largest: int) -> Axis:
 
 def is_number(attribute: Attribute) -> bool:
     """Whether the codes of an attribute are the numbers themselves."""
-    return str(attribute.kind) == "number" and attribute.bins is None
+    return attribute.is_continuous
 
 
 def code_labels(attribute: Attribute) -> tuple[str, ...]:
