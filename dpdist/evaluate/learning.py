@@ -1,0 +1,345 @@
+"""The sections on models: trained on released records, tested on real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpdist.data.count import Codes
+from dpdist.evaluate import erm, plots
+from dpdist.evaluate.models import (
+    CLASSIFIERS,
+    Fitted,
+    Labels,
+    code_matrix,
+    encoded,
+    fit,
+    forest,
+    independent,
+    indicator_matrix,
+)
+from dpdist.evaluate.sections import Cell, Section, State, Table, does_not_apply
+from dpdist.evaluate.view import View
+
+Step = Callable[[int, int], None]
+
+LEAST = 50
+"""Fewest records to train on, and to test on."""
+
+PENALTIES = (1e-3, 1e-4, 1e-5, 1e-6)
+"""Penalties of the DP-ERM baselines, as in the paper; the best for each is shown."""
+
+_DRAWS = 5
+_FOREST_ROWS, _FOREST_TREES = 10_000, 20
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """Records to train on and to test on, as codes of the view; all training tables have the same size.
+
+    Attributes
+    ----------
+    training : mapping of str to Codes
+        ``real``, ``released``, ``independent``: real one-way marginals, attributes independent of each other.
+    test : Codes
+        Real records that no model of ``real`` is trained on.
+    fresh : bool
+        Whether the test records are a hold-out: not in the table that the release was made from.
+    seed : int
+    """
+
+    training: Mapping[str, Codes]
+    test: Codes
+    fresh: bool
+    seed: int
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """Number of records to train on and to test on."""
+        return len(self.training["real"][0]), len(self.test[0])
+
+    @property
+    def too_small(self) -> bool:
+        """Whether there is too little to say anything."""
+        return min(self.rows) < LEAST
+
+    @property
+    def sentence(self) -> str:
+        """What was trained and tested on what."""
+        train, test = self.rows
+        source = (
+            "held-out records" if self.fresh else "real records that the release was made from too (no --holdout given)"
+        )
+        return f"Trained on {train:,} records of each table and tested on {test:,} {source}; seed {self.seed}."
+
+    def part(self, train: int, test: int) -> Trial:
+        """The first records of each."""
+        tables = {name: [column[:train] for column in codes] for name, codes in self.training.items()}
+        return Trial(tables, [column[:test] for column in self.test], self.fresh, self.seed)
+
+
+def make_trial(real: Codes, released: Codes, holdout: Codes | None, *, train: int, test: int, seed: int) -> Trial:
+    """Draw the records of a trial.
+
+    Parameters
+    ----------
+    real, released, holdout : Codes
+        Codes of the view. Without a hold-out, a third of the real records at most is set aside for testing.
+    train, test : int
+        Records at most.
+    seed : int
+    """
+    rng = np.random.default_rng([seed, 1])
+    order = rng.permutation(len(real[0]))
+    if holdout is None:
+        test = min(test, len(order) // 3)
+        tested = [column[order[:test]] for column in real]
+        order = order[test:]
+    else:
+        rows = rng.permutation(len(holdout[0]))[:test]
+        tested = [column[rows] for column in holdout]
+    train = min(train, len(order), len(released[0]))
+    ours = [column[order[:train]] for column in real]
+    rows = rng.permutation(len(released[0]))[:train]
+    theirs = [column[rows] for column in released]
+    training = {"real": ours, "released": theirs, "independent": independent(ours, seed)}
+    return Trial(training, tested, holdout is not None, seed)
+
+
+def default_target(view: View) -> int:
+    """The attribute to predict unless one is named: the last with two values, else the one with the fewest."""
+    sizes = view.sizes
+    binary = [i for i, size in enumerate(sizes) if size == 2]
+    return binary[-1] if binary else int(np.argmin([size if size > 1 else 1 << 30 for size in sizes]))
+
+
+def training_section(trial: Trial, view: View, target: int, *, progress: Step) -> Section:
+    """Train on synthetic, test on real, for each kind of model (the paper's Table 3 and the upper part of Table 4)."""
+    name, title = "models", f"Models that predict {view.names[target]}"
+    if trial.too_small or len(view.names) < 2:
+        return _too_small(name, title, trial)
+    places = [i for i in range(len(view.names)) if i != target]
+    truth = trial.test[target].astype(np.int64)
+    fits: dict[str, dict[str, Fitted]] = {kind: {} for kind in CLASSIFIERS}
+    total, done = len(CLASSIFIERS) * len(trial.training), 0
+    for kind, classifier in CLASSIFIERS.items():
+        test = encoded(trial.test, view.axes, places, classifier.sees)
+        for source, codes in trial.training.items():
+            matrix = encoded(codes, view.axes, places, classifier.sees)
+            fits[kind][source] = fit(classifier.make, trial.seed, matrix, codes[target].astype(np.int64), test)
+            done += 1
+            progress(done, total)
+    rows: list[tuple[Cell, ...]] = []
+    figures: dict[str, dict[str, dict[str, float | None]]] = {}
+    for kind, of in fits.items():
+        figures[kind] = {}
+        for source, fitted in of.items():
+            found = {
+                "accuracy": fitted.accuracy(truth),
+                "auc": fitted.auc(truth),
+                "agreement": fitted.agreement(of["real"]),
+            }
+            figures[kind][source] = found
+            agreement = None if source == "real" else found["agreement"]
+            rows.append((kind, source, found["accuracy"], found["auc"], agreement))
+    majority = _majority(trial, target)
+    rows.append(("most frequent value", "real", majority, None, None))
+    series = [
+        (source, [figures[kind][source]["accuracy"] or 0.0 for kind in fits], colour)
+        for source, colour in (("real", plots.REAL), ("released", plots.RELEASED), ("independent", plots.OTHER))
+    ]
+    state, verdict = _judged(figures, majority)
+    columns = ("model", "trained on", "accuracy", "AUC", "agreement with the model of real records")
+    table = Table(f"Predicting {view.names[target]}", columns, tuple(rows), trial.sentence)
+    plot = plots.bar_plot(
+        f"Accuracy on real records, predicting {view.names[target]}", list(fits), series, label="accuracy"
+    )
+    recorded = {
+        "target": view.names[target],
+        "train_rows": trial.rows[0],
+        "test_rows": trial.rows[1],
+        "held_out": trial.fresh,
+        "seed": trial.seed,
+        "majority": majority,
+        "models": figures,
+    }
+    return Section(name, title, verdict, state, (table,), (plot,), recorded)
+
+
+def _judged(figures: Mapping[str, Mapping[str, Mapping[str, float | None]]], majority: float) -> tuple[State, str]:
+    best = max(figures, key=lambda kind: figures[kind]["real"]["accuracy"] or 0.0)
+    accuracy = {source: figures[best][source]["accuracy"] or 0.0 for source in ("real", "released")}
+    agreement = figures[best]["released"]["agreement"] or 0.0
+    text = (
+        f"The best model of real records ({best}) is right in {accuracy['real']:.1%} of cases, the same kind of model "
+        f"of released ones in {accuracy['released']:.1%}; they agree on {agreement:.1%} of the records. The most "
+        f"frequent value alone is right in {majority:.1%}."
+    )
+    gain = accuracy["real"] - majority
+    if gain <= 0.005:
+        return "info", text + " No model learns much here, so this says little."
+    kept = (accuracy["released"] - majority) / gain
+    return ("good" if kept >= 0.9 else "fair" if kept >= 0.6 else "bad"), text
+
+
+def attribute_section(trial: Trial, view: View, *, progress: Step) -> Section:
+    """How well a random forest predicts each attribute from all others (the paper's Figures 1 and 2)."""
+    name, title = "attributes", "Each attribute from all others"
+    trial = trial.part(_FOREST_ROWS, _FOREST_ROWS)
+    if trial.too_small or len(view.names) < 2:
+        return _too_small(name, title, trial)
+    rows: list[tuple[Cell, ...]] = []
+    figures: dict[str, dict[str, float | None]] = {}
+    for target, attribute in enumerate(view.names):
+        places = [i for i in range(len(view.names)) if i != target]
+        truth = trial.test[target].astype(np.int64)
+        test = code_matrix(trial.test, places)
+        fitted = {
+            source: fit(
+                lambda seed: forest(seed, trees=_FOREST_TREES),
+                trial.seed,
+                code_matrix(trial.training[source], places),
+                trial.training[source][target].astype(np.int64),
+                test,
+            )
+            for source in ("real", "released")
+        }
+        real, released = (fitted[source].accuracy(truth) for source in ("real", "released"))
+        majority = _majority(trial, target)
+        kept = (released - majority) / (real - majority) if real - majority > 0.005 else None
+        rows.append((attribute, view.sizes[target], majority, real, released, released - real, kept))
+        figures[attribute] = {"most_frequent": majority, "real": real, "released": released, "kept": kept}
+        progress(target + 1, len(view.names))
+    kept_of = [row["kept"] for row in figures.values() if row["kept"] is not None]
+    mean = float(np.mean(kept_of)) if kept_of else None
+    losses = [figures[attribute]["real"] - figures[attribute]["released"] for attribute in figures]  # type: ignore[operator]
+    worst = view.names[int(np.argmax(losses))]
+    verdict = (
+        f"A random forest of released records predicts an attribute {np.mean(losses) * 100:.1f} percentage points less "
+        f"often right than one of real records on average, {max(losses) * 100:.1f} for {worst}"
+        + ("." if mean is None else f"; it keeps {mean:.0%} of what the forest gains over the most frequent value.")
+    )
+    state: State = "info" if mean is None else "good" if mean >= 0.85 else "fair" if mean >= 0.5 else "bad"
+    columns = ("attribute", "values", "most frequent", "real", "released", "difference", "gain kept")
+    note = f"Accuracy of {_FOREST_TREES} trees. {trial.sentence}"
+    plot = plots.bar_plot(
+        "Accuracy on real records, predicting each attribute",
+        list(view.names),
+        [
+            (label, [figures[attribute][key] or 0.0 for attribute in figures], colour)
+            for label, key, colour in (
+                ("real", "real", plots.REAL),
+                ("released", "released", plots.RELEASED),
+                ("most frequent", "most_frequent", plots.OTHER),
+            )
+        ],
+        label="accuracy",
+    )
+    recorded = {"train_rows": trial.rows[0], "test_rows": trial.rows[1], "seed": trial.seed, "attributes": figures}
+    return Section(name, title, verdict, state, (Table(title, columns, tuple(rows), note),), (plot,), recorded)
+
+
+def baseline_section(trial: Trial, view: View, target: int, *, epsilon: float, progress: Step) -> Section:
+    """Models of released records beside models that are differentially private themselves (the paper's Table 4).
+
+    Parameters
+    ----------
+    trial : Trial
+    view : View
+    target : int
+        Of an attribute with two values; else the section does not apply.
+    epsilon : float
+        Of each DP model.
+    """
+    name, title = "dp-erm", "Against models that are private themselves"
+    if view.sizes[target] != 2:
+        return does_not_apply(name, title, f"{view.names[target]} does not have two values.")
+    if trial.too_small or len(view.names) < 2:
+        return _too_small(name, title, trial)
+    places = [i for i in range(len(view.names)) if i != target]
+    data = {
+        source: (erm.unit_rows(indicator_matrix(codes, view.axes, places)), erm.signs(codes[target], 1))
+        for source, codes in (*trial.training.items(), ("test", trial.test))
+    }
+    x, y = data["real"]
+    test, truth = data["test"]
+    rng = np.random.default_rng([trial.seed, 2])
+    rows: list[tuple[Cell, ...]] = []
+    figures: dict[str, dict[str, dict[str, float]]] = {}
+
+    def right(weights: erm.Floats) -> float:
+        return float(np.mean(np.where(test @ weights >= 0, 1.0, -1.0) == truth))
+
+    steps, done = 2 * len(PENALTIES), 0
+    for loss in (erm.LOGISTIC, erm.HUBER_SVM):
+        found: dict[str, list[list[float]]] = {}
+        for penalty in PENALTIES:
+            plain = {source: erm.minimise(loss, *data[source], penalty=penalty) for source in trial.training}
+            tries = {f"without privacy, {source} records": [right(weights)] for source, weights in plain.items()}
+            tries["output perturbation"] = [
+                right(plain["real"] + erm.output_noise(x.shape, epsilon=epsilon, penalty=penalty, rng=rng))
+                for _ in range(_DRAWS)
+            ]
+            tries["objective perturbation"] = [
+                right(erm.objective_perturbation(loss, x, y, epsilon=epsilon, penalty=penalty, rng=rng))
+                for _ in range(_DRAWS)
+            ]
+            for how, values in tries.items():
+                found.setdefault(how, []).append(values)
+            done += 1
+            progress(done, steps)
+        figures[loss.name] = {}
+        for how, by_penalty in found.items():
+            best = max(by_penalty, key=lambda values: float(np.mean(values)))
+            mean, spread = float(np.mean(best)), float(np.std(best))
+            figures[loss.name][how] = {
+                "accuracy": mean,
+                "sd": spread,
+                "penalty": PENALTIES[by_penalty.index(best)],
+            }
+            private = None if how.startswith("without") else epsilon
+            rows.append((loss.name, how, mean, spread, PENALTIES[by_penalty.index(best)], private))
+    ours = max(of["without privacy, released records"]["accuracy"] for of in figures.values())
+    theirs = max(of[how]["accuracy"] for of in figures.values() for how in of if how.endswith("perturbation"))
+    verdict = (
+        f"A linear model of released records is right in {ours:.1%} of cases; the best one that is ({epsilon:g}, 0)-"
+        f"differentially private itself, and answers this one question, in {theirs:.1%}."
+    )
+    note = (
+        "Chaudhuri, Monteleoni, Sarwate 2011, Algorithms 1 and 2, replacement adjacency; mean and deviation of "
+        f"{_DRAWS} draws; for each the best of the penalties {', '.join(f'{p:g}' for p in PENALTIES)} by the test "
+        f"records, which favours all of them. The private models are thrown away. {trial.sentence}"
+    )
+    columns = ("loss", "model", "accuracy", "deviation", "penalty", "epsilon of the model")
+    state: State = "good" if ours >= theirs - 0.005 else "fair" if ours >= theirs - 0.05 else "bad"
+    recorded = {"target": view.names[target], "epsilon": epsilon, "models": figures, "train_rows": trial.rows[0]}
+    return Section(name, title, verdict, state, (Table(title, columns, tuple(rows), note),), (), recorded)
+
+
+def _majority(trial: Trial, target: int) -> float:
+    """How often the most frequent value of the real training records is right."""
+    labels: Labels = trial.training["real"][target].astype(np.int64)
+    return float(np.mean(trial.test[target] == np.bincount(labels).argmax()))
+
+
+def _too_small(name: str, title: str, trial: Trial) -> Section:
+    return does_not_apply(name, title, f"it needs {LEAST} records to train on and to test on, and two attributes.")
+
+
+def named_target(view: View, name: str | None) -> int:
+    """The place of the attribute to predict.
+
+    Raises
+    ------
+    SpecError
+        There is no such attribute.
+    """
+    from dpdist.errors import SpecError
+
+    if name is None:
+        return default_target(view)
+    if name not in view.names:
+        raise SpecError(f"--target {name}: expected one of {', '.join(view.names)}")
+    return view.names.index(name)
