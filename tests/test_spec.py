@@ -6,11 +6,12 @@ import json
 from fractions import Fraction
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
 
 from dpdist.errors import SpecError
-from dpdist.families import build_spec, json_schema, load_spec
+from dpdist.families import FAMILIES, build_spec, json_schema, load_spec
 from dpdist.spec import parse_overrides
 from dpdist.synthesis.spec import PlausibleDeniabilitySpec
 
@@ -23,19 +24,28 @@ def load(*settings: str, name: str = "acs2013.yaml") -> PlausibleDeniabilitySpec
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_shipped_specs_load_and_name_their_sections(name: str) -> None:
-    spec = load(name=name)
-    assert sum(spec.split.shares) == 1
-    tree = yaml.safe_load((RELEASES / name).read_text())
-    assert set(tree) <= set(json_schema()["properties"])
+def test_shipped_specs_load_and_fit_the_json_schema(name: str) -> None:
+    spec = load_spec(RELEASES / name)
+    jsonschema.validate(yaml.safe_load((RELEASES / name).read_text()), json_schema())
+    jsonschema.validate(spec.model_dump(mode="json", by_alias=True), json_schema())
 
 
 def test_json_schema_follows_the_code() -> None:
     schema = json_schema()
-    assert schema["additionalProperties"] is False
-    assert set(schema["properties"]) == {f.alias or n for n, f in PlausibleDeniabilitySpec.model_fields.items()}
     assert json.loads(json.dumps(schema)) == schema
-    assert {"type": "string"} in schema["properties"]["schema"]["anyOf"]
+    for kind, (spec, _) in FAMILIES.items():
+        of_kind = schema["$defs"][spec.__name__]
+        assert of_kind["additionalProperties"] is False
+        assert of_kind["properties"]["kind"]["const"] == kind
+        assert set(of_kind["properties"]) == {f.alias or n for n, f in spec.model_fields.items()}
+        assert {"type": "string"} in of_kind["properties"]["schema"]["anyOf"]
+
+
+def test_json_schema_rejects_what_the_code_rejects() -> None:
+    tree = yaml.safe_load((RELEASES / "acs2013.yaml").read_text())
+    for wrong in ({"kind": "nope"}, {"colour": "red"}, {"name": 7}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(tree | wrong, json_schema())
 
 
 def test_overrides_reach_every_depth_and_keep_types() -> None:
