@@ -61,19 +61,27 @@ CONFIDENTIAL = "confidential: for the operator of this release only; it holds pr
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A published release."""
+    """A published release, of so many records, or of so many cells of statistics."""
 
     uri: str
     attempt: str
     records: int
+    cells: int | None
     guarantee: str
     guarantees: tuple[str, ...]
     budget: str
     run_record: str
 
     def to_json(self) -> dict[str, Any]:
-        """The outcome as a JSON object."""
-        return asdict(self)
+        """The outcome as a JSON object; it has ``records`` or ``cells``."""
+        outcome = asdict(self)
+        del outcome["records" if self.cells is not None else "cells"]
+        return outcome
+
+    @property
+    def counted(self) -> str:
+        """How many records, or cells of statistics, in words."""
+        return f"{self.records:,} records" if self.cells is None else f"{self.cells:,} cells"
 
 
 def table_source(spec: ReleaseSpec) -> TableSource:
@@ -399,6 +407,7 @@ def _outcome(ledger: Ledger, spec: ReleaseSpec, output: Store, manifest: Manifes
         uri=output.uri,
         attempt=manifest.attempt,
         records=manifest.records,
+        cells=manifest.cells,
         guarantee=manifest.guarantee,
         guarantees=tuple(str(item["sentence"]) for item in manifest.guarantees),
         budget=budget_sentence(ledger, spec.dataset),

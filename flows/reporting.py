@@ -50,7 +50,7 @@ def show_outcome(outcome: Outcome, *, dataset: str, release: str) -> None:
     )
     create_markdown_artifact(
         markdown=(
-            f"# {release}\n\n`{outcome.uri}`: {outcome.records:,} records, attempt `{outcome.attempt}`\n\n"
+            f"# {release}\n\n`{outcome.uri}`: {outcome.counted}, attempt `{outcome.attempt}`\n\n"
             f"**Guarantee.** {outcome.guarantee}\n\n**Budget.** {outcome.budget}\n"
         ),
         key=artifact_key(dataset, release, "guarantee"),

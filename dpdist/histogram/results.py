@@ -16,19 +16,8 @@ from dpdist.histogram.curves import CurveMean
 from dpdist.histogram.postprocess import common_total, fit_hierarchy, largest_remainder, project, synthetic_counts
 from dpdist.histogram.spec import CountsSpec
 from dpdist.privacy.noise import Noise
+from dpdist.publish.statistics import STATISTICS
 from dpdist.schema import Attribute, Category, Schema
-
-STATISTICS = pa.schema(
-    [
-        pa.field("statistic", pa.dictionary(pa.int32(), pa.string()), nullable=False),
-        pa.field("of", pa.dictionary(pa.int32(), pa.string()), nullable=False),
-        pa.field("cell", pa.dictionary(pa.int32(), pa.string()), nullable=False),
-        pa.field("noisy", pa.float64(), nullable=False),
-        pa.field("value", pa.float64(), nullable=False),
-    ]
-)
-"""``statistic``: count, entropy of an order, or mean. ``of``: the columns. ``cell``: values joined by " | ", or a time.
-``noisy``: as drawn, which is what carries the guarantee. ``value``: fitted to it (non-negative, consistent)."""
 
 
 def fit(

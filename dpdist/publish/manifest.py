@@ -1,9 +1,9 @@
 """The manifest: what a release is, what it guarantees, and which files belong to it.
 
 A release exists when its manifest does. The manifest is written last, by one single PUT or rename, and readers find
-everything through it. All of it is public: released records are counted, everything else is a parameter that was
-declared before a record was read. It has no place for true counts, pass rates, numbers of candidates, run times, keys
-or addresses of ledgers, and refuses names and addresses that look like a secret.
+everything through it. All of it is public: released records (or statistics) are counted, everything else is a
+parameter that was declared before a record was read. It has no place for true counts, pass rates, numbers of
+candidates, run times, keys or addresses of ledgers, and refuses names and addresses that look like a secret.
 """
 
 from __future__ import annotations
@@ -66,19 +66,26 @@ class Manifest(BaseModel):
     name: str = Field(min_length=1, description="Name of the release.")
     attempt: str = Field(pattern="^[0-9A-Za-z-]{1,64}$", description="The attempt that was committed; random.")
     created: date = Field(description="Day of the attempt, UTC.")
-    records: int = Field(ge=0, description="Number of released records.")
+    records: int = Field(default=0, ge=0, description="Number of released records; absent where none are released.")
+    cells: int | None = Field(
+        default=None, ge=0, description="Number of released statistics, such as the counts of the cells of histograms."
+    )
     parameters: dict[str, JsonValue] = Field(description="Public parameters: noise scales, thresholds, shares.")
     spec_sha256: str = Field(pattern="^[0-9a-f]{64}$", description="Fingerprint of the spec.")
     spec: dict[str, JsonValue] = Field(description="The public part of the spec.")
     table: Schema = Field(description="The public schema of the table.")
     format: PartFormat = Field(description="How values are written.")
-    parts: tuple[PartRecord, ...] = Field(description="The Parquet files, in order of the records.")
+    parts: tuple[PartRecord, ...] = Field(description="The Parquet files, in order of their rows.")
     packages: dict[str, str] = Field(description="Versions of the packages that made the release.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Manifest:
-        if sum(part.rows for part in self.parts) != self.records:
-            raise ValueError("records: the rows of the parts do not add up to it")
+        if (self.cells is not None) != (self.format.layout == "statistics") or (
+            self.records and self.cells is not None
+        ):
+            raise ValueError("cells: a release of statistics counts them, and has no records")
+        if sum(part.rows for part in self.parts) != self.rows:
+            raise ValueError(f"{self.counted}: the rows of the parts do not add up to it")
         if len({part.name for part in self.parts}) != len(self.parts):
             raise ValueError("parts: a name is listed twice")
         if any(not isinstance(item.get("kind"), str) for item in self.guarantees):
@@ -93,10 +100,23 @@ class Manifest(BaseModel):
                 raise ValueError(f"{place}: {problem}")
         return self
 
+    @property
+    def counted(self) -> Literal["records", "cells"]:
+        """What the rows of the parts are."""
+        return "records" if self.cells is None else "cells"
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of all parts."""
+        return self.records if self.cells is None else self.cells
+
     def to_bytes(self) -> bytes:
         """Canonical JSON: fields in their order, names inside them sorted, two spaces, UTF-8."""
         fields = self.model_dump(mode="json")
         fields["table"] = self.table.model_dump(mode="json", exclude_defaults=True)
+        del fields["records" if self.counted == "cells" else "cells"]
+        if self.counted == "records":
+            del fields["format"]["layout"], fields["format"]["non_negative"]
         if self.not_private is None:
             del fields["not_private"]
         ordered = {name: _sorted(value) for name, value in fields.items()}
@@ -163,6 +183,7 @@ def build_manifest(
         A field is not public, or the parts do not fit; a mistake of the caller.
     """
     numbers = [guarantee.to_json() for guarantee in guarantees]
+    rows = sum(part.rows for part in parts)
     return Manifest(
         not_private=NOT_PRIVATE if fixed_key else None,
         guarantee=" ".join(item["sentence"] for item in numbers),
@@ -171,7 +192,8 @@ def build_manifest(
         name=name,
         attempt=attempt,
         created=created,
-        records=sum(part.rows for part in parts),
+        records=rows if form.layout == "records" else 0,
+        cells=rows if form.layout == "statistics" else None,
         parameters=dict(parameters),
         spec_sha256=spec_sha256,
         spec=dict(spec),

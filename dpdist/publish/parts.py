@@ -1,4 +1,4 @@
-"""From codes to Parquet: what a reader of a release finds in its columns.
+"""From codes to Parquet: what a reader of a release of records finds in its columns.
 
 The parts of a release are Parquet files of equal numbers of rows under ``data/<attempt>/``. Nothing is moved at commit:
 they are part of a release once its manifest names them. The bytes of a part depend on its rows and on the version of
@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dpdist.errors import OutputUnwritable
 from dpdist.privacy.noise import Noise
+from dpdist.publish.statistics import StatisticColumn, statistic_columns
 from dpdist.publish.store import Store
 from dpdist.schema import Attribute, Category, Schema
 
@@ -37,10 +38,17 @@ PART_NAME = r"^data/[0-9a-zA-Z]{1,8}/part-[0-9]{5,}\.parquet$"
 
 
 class PartFormat(BaseModel):
-    """How codes are written."""
+    """How codes are written, or that the release holds statistics."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    layout: Literal["records", "statistics"] = Field(
+        default="records",
+        description="One row per released record, or one per statistic (columns statistic, of, cell, noisy, value).",
+    )
+    non_negative: bool = Field(
+        default=False, description="Of statistics: whether no number in the column `value` is negative."
+    )
     values: Literal["values", "labels", "codes"] = Field(
         default="values", description="The declared values, their labels where there are any, or integer codes."
     )
@@ -154,13 +162,20 @@ class Column:
 
 
 def columns(schema: Schema, form: PartFormat) -> tuple[Column, ...]:
-    """The columns of a release, in order of the schema."""
+    """The columns of a release of records, in order of the schema."""
     return tuple(_column(attribute, form) for attribute in schema.attributes)
 
 
+def released_columns(schema: Schema, form: PartFormat) -> tuple[Column | StatisticColumn, ...]:
+    """The columns of a release, whatever its layout: each has a ``field`` and ``admits`` values."""
+    if form.layout == "statistics":
+        return statistic_columns(non_negative=form.non_negative)
+    return columns(schema, form)
+
+
 def arrow_schema(schema: Schema, form: PartFormat) -> pa.Schema:
-    """The Arrow schema of a release: int64, float64, dictionary-encoded text, or unsigned codes."""
-    return pa.schema([column.field for column in columns(schema, form)])
+    """The Arrow schema of a release: int64, float64, dictionary-encoded text or unsigned codes, or the statistics."""
+    return pa.schema([column.field for column in released_columns(schema, form)])
 
 
 def decode(schema: Schema, codes: Codes, *, form: PartFormat, noise: Noise | None = None, start: int = 0) -> pa.Table:

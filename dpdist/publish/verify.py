@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from dpdist.errors import DataNotFound, VerificationFailed
 from dpdist.publish.manifest import MANIFEST, SIGNATURE, Manifest
-from dpdist.publish.parts import PartRecord, arrow_schema, columns
+from dpdist.publish.parts import PartRecord, arrow_schema, released_columns
 from dpdist.publish.signature import check_signature
 from dpdist.publish.store import Store
 
@@ -37,6 +37,10 @@ class VerifyReport:
     ----------
     signature : {"valid", "not checked", "none"}
         Not checked: there is one, but no public key was given.
+    records : int
+        Released records; 0 where statistics are released.
+    cells : int or None
+        Released statistics; None where records are released.
     unlisted : tuple of str
         Files beside it that the manifest does not name, such as parts of an interrupted attempt; never read.
     """
@@ -47,14 +51,22 @@ class VerifyReport:
     private: bool
     guarantee: str
     records: int
+    cells: int | None
     parts: int
     bytes: int
     signature: Literal["valid", "not checked", "none"]
     unlisted: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The report as a JSON object."""
-        return asdict(self)
+        """The report as a JSON object; it has ``records`` or ``cells``."""
+        report = asdict(self)
+        del report["records" if self.cells is not None else "cells"]
+        return report
+
+    @property
+    def counted(self) -> str:
+        """How many records, or cells of statistics, in words."""
+        return f"{self.records:,} records" if self.cells is None else f"{self.cells:,} cells"
 
 
 def verify(
@@ -84,8 +96,8 @@ def verify(
     store = Store(uri, storage_options)
     manifest, signature = _open(store, public_key)
     sizes = _check_sizes(store, manifest)
-    released = columns(manifest.table, manifest.format)
-    expected = pa.schema([column.field for column in released])
+    released = released_columns(manifest.table, manifest.format)
+    expected = arrow_schema(manifest.table, manifest.format)
     for part in manifest.parts:
         for batch in _batches(store, part, expected, BATCH_ROWS):
             for column, values in zip(released, batch.columns, strict=True):
@@ -101,6 +113,7 @@ def verify(
         private=manifest.not_private is None,
         guarantee=manifest.guarantee,
         records=manifest.records,
+        cells=manifest.cells,
         parts=len(manifest.parts),
         bytes=sum(part.bytes for part in manifest.parts),
         signature=signature,

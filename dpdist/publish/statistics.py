@@ -1,0 +1,53 @@
+"""Releases of statistics: one table of counts, entropies and means instead of records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+
+STATISTICS = pa.schema(
+    [
+        pa.field("statistic", _TEXT, nullable=False),
+        pa.field("of", _TEXT, nullable=False),
+        pa.field("cell", _TEXT, nullable=False),
+        pa.field("noisy", pa.float64(), nullable=False),
+        pa.field("value", pa.float64(), nullable=False),
+    ]
+)
+"""``statistic``: count, entropy of an order, or mean. ``of``: the columns. ``cell``: values joined by " | ", or a time.
+``noisy``: as drawn, which is what carries the guarantee. ``value``: fitted to it (non-negative, consistent)."""
+
+
+@dataclass(frozen=True, eq=False)
+class StatisticColumn:
+    """A column of a table of statistics.
+
+    Attributes
+    ----------
+    field : pyarrow.Field
+        Name and type.
+    non_negative : bool
+        Whether the release promises that no number is negative.
+    """
+
+    field: pa.Field
+    non_negative: bool = False
+
+    def admits(self, values: pa.Array | pa.ChunkedArray) -> bool:
+        """Whether the values are of the type, present, finite and, where promised, not negative."""
+        if values.type != self.field.type or values.null_count:
+            return False
+        if not pa.types.is_floating(values.type):
+            return True
+        if not pc.all(pc.is_finite(values), min_count=0).as_py():
+            return False
+        return not self.non_negative or bool(pc.all(pc.greater_equal(values, 0.0), min_count=0).as_py())
+
+
+def statistic_columns(*, non_negative: bool) -> tuple[StatisticColumn, ...]:
+    """The columns of a table of statistics, in order; ``value`` may be promised to be non-negative."""
+    return tuple(StatisticColumn(field, non_negative and field.name == "value") for field in STATISTICS)
