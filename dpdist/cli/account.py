@@ -36,3 +36,36 @@ def account_plausible_deniability(
     except ValueError as error:
         raise SpecError(str(error)) from None
     typer.echo(json.dumps(answer, indent=2))
+
+
+@account_app.command("mixing")
+def account_mixing(
+    order: Annotated[int, typer.Option(min=1, help="Records in a mixture, l.")],
+    delta: Annotated[float, typer.Option(help="Delta of the mixtures.")],
+    class_size: Annotated[int | None, typer.Option(min=1, help="Records of the class, a lower bound.")] = None,
+    records: Annotated[int | None, typer.Option(min=1, help="Mixtures of the class.")] = None,
+    sigma_over_clip: Annotated[
+        float | None, typer.Option(help="Noise in each coordinate, in units of the clipping norm: gives epsilon.")
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="In place of the noise: gives the noise it needs.")] = None,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="DP-CDA's published formula, which is no bound; for comparison only.")
+    ] = False,
+    table_size: Annotated[int | None, typer.Option(min=1, help="With --paper: records of the whole table.")] = None,
+    table_records: Annotated[int | None, typer.Option(min=1, help="With --paper: mixtures of all classes.")] = None,
+) -> None:
+    """Cost of the mixtures of a class, or the noise they need, as JSON (add/remove adjacency)."""
+    from dpdist.mixing.accounting import account_mixing as account
+
+    answer = account(
+        order=order,
+        delta=delta,
+        class_size=class_size,
+        records=records,
+        sigma_over_clip=sigma_over_clip,
+        epsilon=epsilon,
+        paper=paper,
+        table_size=table_size,
+        table_records=table_records,
+    )
+    typer.echo(json.dumps(answer, indent=2))

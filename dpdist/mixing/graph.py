@@ -22,20 +22,19 @@ from numpy.typing import NDArray
 from dpdist.data.count import Codes
 from dpdist.data.operators import Operator
 from dpdist.mixing.mixture import Indices, Mixer, Rows, clip_rows, sum_rows, sum_rows_of_shard
+from dpdist.mixing.moments import moment_sums
 from dpdist.mixing.output import (
     Finishing,
     Released,
     assemble,
     finish_block,
     part_slices,
-    vector_table,
+    vector_codes,
     with_label,
 )
 from dpdist.mixing.restore import MixtureSums, mixture_sums
 from dpdist.mixing.scaling import Encoding
 from dpdist.privacy.keys import KeyRef, load_noise
-from dpdist.publish.parts import PartRecord, part_name, write_part
-from dpdist.publish.store import Store
 from dpdist.schema import Attribute
 
 SHARD_BYTES = 1 << 28
@@ -75,30 +74,32 @@ def _joined(a: ClassCodes, b: ClassCodes) -> ClassCodes:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ClassStatistics:
-    """Records of each class, and with each code of each attribute; confidential.
+    """Records of each class, and sums over all of them; confidential.
 
     Parameters
     ----------
     sizes : tuple of int
-    counts : tuple of int64[cardinality]
-        Over all the classes, the class attribute left out.
+    sums : tuple of int64
+        Of each attribute, the class left out: see `dpdist.mixing.moments.moment_sums`. Empty if they are not needed.
     """
 
     sizes: tuple[int, ...]
-    counts: tuple[NDArray[np.int64], ...]
+    sums: tuple[NDArray[np.int64], ...]
 
 
-def class_statistics(codes: Delayed, cardinalities: Sequence[int], *, name: str = "classes") -> Delayed:
-    """Graph of the `ClassStatistics` of gathered codes."""
-    return _Tasks(name)("count", _statistics, codes, tuple(cardinalities))
+def class_statistics(codes: Delayed, encoding: Encoding | None = None, *, name: str = "classes") -> Delayed:
+    """Graph of the `ClassStatistics` of gathered codes, with the sums in a declared encoding if one is given."""
+    return _Tasks(name)("count", statistics, codes, encoding)
 
 
-def _statistics(codes: ClassCodes, cardinalities: tuple[int, ...]) -> ClassStatistics:
-    counts = tuple(
-        reduce(operator.add, (np.bincount(part[i], minlength=size) for part in codes)).astype(np.int64)
-        for i, size in enumerate(cardinalities)
-    )
-    return ClassStatistics(tuple(len(part[0]) for part in codes), counts)
+def statistics(codes: ClassCodes, encoding: Encoding | None = None) -> ClassStatistics:
+    """The `ClassStatistics` of the codes of some classes."""
+    sizes = tuple(len(part[0]) for part in codes)
+    if encoding is None:
+        return ClassStatistics(sizes, ())
+    places = range(len(encoding.attributes))
+    sums = tuple(reduce(operator.add, (moment_sums(encoding, i, part[i]) for part in codes)) for i in places)
+    return ClassStatistics(sizes, sums)
 
 
 # --- mixtures ---
@@ -236,48 +237,15 @@ def part_codes(parts: Sequence[Delayed], label: int, dtype: np.dtype[Any], *, na
     return [task("codes", with_label, part, label, dtype) for part in parts]
 
 
-def written_vectors(
-    parts: Sequence[Delayed],
-    names: Sequence[str],
-    label: Attribute,
-    *,
-    store: Store,
-    attempt: str,
-    name: str = "write",
-) -> list[Delayed]:
-    """Graphs that write parts of vectors: a float32 column per coordinate, and the class as text.
-
-    Parameters
-    ----------
-    parts : sequence of Delayed of Released
-    names : sequence of str
-        Of the coordinates.
-    label : Attribute
-        The class.
-    store : Store
-        The release's folder.
-    attempt : str
-        Id of the attempt.
-    name : str
-        Stage name, the beginning of every task's name.
-
-    Returns
-    -------
-    list of Delayed of PartRecord
-    """
+def part_vectors(parts: Sequence[Delayed], label: Attribute, *, reach: float, name: str = "parts") -> list[Delayed]:
+    """Graphs of the `Codes` of vectors: a column of numbers per coordinate, clipped to `reach`, and the class."""
     task = _Tasks(name)
-    how = task.constant("how", (tuple(names), label, store, attempt))
-    return [task("part", _write_vectors, how, part, number) for number, part in enumerate(parts)]
+    return [task("vectors", vector_codes, part, label, reach=reach) for part in parts]
 
 
 def _finish_block(how: tuple[Finishing, KeyRef], mixtures: Rows, start: int) -> Released:
     finishing, key = how
     return finish_block(finishing, mixtures, load_noise(key), start=start)
-
-
-def _write_vectors(how: tuple[tuple[str, ...], Attribute, Store, str], part: Released, number: int) -> PartRecord:
-    names, label, store, attempt = how
-    return write_part(store, part_name(attempt, number), vector_table(part, names, label))
 
 
 class _Tasks:
@@ -296,8 +264,8 @@ class _Tasks:
         """A value that is sent once and shared by tasks."""
         return delayed(value, name=self._name(what), traverse=False)
 
-    def __call__(self, what: str, function: Callable[..., Any], *args: Any) -> Delayed:
-        return delayed(function, pure=False)(*args, dask_key_name=self._name(what))
+    def __call__(self, what: str, function: Callable[..., Any], *args: Any, **settings: Any) -> Delayed:
+        return delayed(function, pure=False)(*args, dask_key_name=self._name(what), **settings)
 
     def tree(self, what: str, function: Callable[[Sequence[Any]], Any], parts: list[Delayed]) -> Delayed:
         """Combine in order, a few at a time."""

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from dpdist.data.count import Codes
+from dpdist.errors import SpecError
 from dpdist.mixing.mixture import Rows
+from dpdist.mixing.moments import LEAST_DEVIATION
 from dpdist.mixing.restore import Restoration
 from dpdist.mixing.scaling import Encoding
-from dpdist.mixing.spec import class_names
 from dpdist.privacy.noise import Noise
-from dpdist.schema import Attribute
+from dpdist.schema import Attribute, Schema
 
 LABEL_GRID = 2.0**-20
 """Grid of the published noise on labels."""
@@ -124,11 +126,42 @@ def with_label(part: Released, label: int, dtype: np.dtype[Any]) -> Codes:
     return codes
 
 
-def vector_table(part: Released, names: Sequence[str], label: Attribute) -> pa.Table:
-    """Vectors as a table: a float32 column per coordinate, and the class as text."""
+def vector_reach(encoding: Encoding, *, clip: float | None, order: int, sigma_over_clip: float) -> float:
+    """Bound of the coordinates of released vectors, from public numbers: a power of two far beyond what noise reaches.
+
+    Parameters
+    ----------
+    encoding : Encoding
+        The declared one.
+    clip : float or None
+        None where it follows from noisy moments.
+    """
+    norm = encoding.largest_norm / LEAST_DEVIATION if clip is None else clip
+    return 2.0 ** math.ceil(math.log2(norm * math.sqrt(order) * (2 + 40 * sigma_over_clip)))
+
+
+def vector_schema(encoding: Encoding, label: Attribute, *, reach: float) -> Schema:
+    """The attributes of released vectors: a number for each coordinate, and the class.
+
+    Raises
+    ------
+    SpecError
+        Two coordinates would have the same name.
+    """
+    numbers = [{"name": name, "kind": "number", "bounds": (-reach, reach)} for name in encoding.names]
+    plain = label.model_dump(exclude={"buckets"}, exclude_defaults=True)
+    try:
+        return Schema.model_validate({"attributes": [*numbers, plain]})
+    except ValidationError:
+        raise SpecError(
+            "mixing.release: two columns of the vectors would have the same name, such as those of an attribute 'a=b' "
+            "and of the value 'b' of an attribute 'a'; rename one in the schema"
+        ) from None
+
+
+def vector_codes(part: Released, label: Attribute, *, reach: float) -> Codes:
+    """Vectors as columns of numbers, and the class."""
     if part.vectors is None:
         raise ValueError("these are records, not vectors")
-    texts = pa.array(class_names(label), pa.string())
-    classes = pa.DictionaryArray.from_arrays(pa.array(part.labels.astype(np.int32)), texts)
-    columns = [pa.array(np.ascontiguousarray(column)) for column in part.vectors.T]
-    return pa.table([*columns, classes], names=[*names, label.name])
+    numbers = np.clip(part.vectors.T.astype(np.float64), -reach, reach)
+    return [*(np.ascontiguousarray(column) for column in numbers), part.labels.astype(label.dtype)]

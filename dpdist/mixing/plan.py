@@ -7,48 +7,26 @@ record (in parallel); noisy means and deviations of the table if it is scaled by
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from dpdist.errors import SpecError
 from dpdist.mixing.accounting import ClassMixtures
-from dpdist.mixing.calibration import least_scale
-from dpdist.mixing.order import ORDERS, OrderChoice, best_order, common_noise, compare_orders
-from dpdist.mixing.scaling import Encoding, MomentPlan, declared_encoding, moment_plan
+from dpdist.mixing.moments import MomentPlan
+from dpdist.mixing.order import best_order, common_noise
+from dpdist.mixing.output import vector_reach, vector_schema
+from dpdist.mixing.scaling import Encoding, declared_encoding
 from dpdist.mixing.spec import MixingSpec
+from dpdist.mixing.stages import TOLERANCE, ClassPlan, class_events, filled_noise, stages
 from dpdist.privacy import accountant
-from dpdist.privacy.checks import CountCheck, count_check
-from dpdist.privacy.events import ApproximateDP, Composed, Event, Parallel
+from dpdist.privacy.events import Event, Parallel
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
-from dpdist.privacy.noise import SAMPLER_DELTA
+from dpdist.publish.parts import PartFormat
+from dpdist.schema import Schema
 
 BLOCK = 1 << 13
 """Mixtures of a task. What is released does not depend on the cluster, so it is fixed."""
-
-_TOLERANCE = 1e-3
-_MARGIN = 5e-4  # of epsilon: the pair of several classes is found on a lattice
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassPlan:
-    """What is done to one class.
-
-    Attributes
-    ----------
-    value : str
-    code : int
-        In the schema.
-    check : CountCheck
-    mixtures : ClassMixtures
-        Its minimum is the one that passing confirms.
-    """
-
-    value: str
-    code: int
-    check: CountCheck
-    mixtures: ClassMixtures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +58,7 @@ class MixingPlan:
     @cached_property
     def event(self) -> Event:
         """The charge."""
-        events = _class_events(self.classes, self.moments, self.encoding.width, self.sigma_over_clip)
+        events = class_events(self.classes, self.moments, self.encoding.width, self.sigma_over_clip)
         return Parallel(events, label="classes") if len(events) > 1 else events[0]
 
     @property
@@ -101,6 +79,24 @@ class MixingPlan:
                 epsilon=self.epsilon, delta=self.delta, adjacency="add/remove", covers="the whole release"
             ),
         )
+
+    @property
+    def refusal(self) -> str | None:
+        """Nothing stands against the guarantee of the whole release."""
+        return None
+
+    @cached_property
+    def released(self) -> Schema:
+        """The attributes of the released records: those of the table, or the coordinates of the vectors."""
+        if self.spec.mixing.release == "records":
+            return self.spec.table
+        reach = vector_reach(self.encoding, clip=self.clip, order=self.order, sigma_over_clip=self.sigma_over_clip)
+        return vector_schema(self.encoding, self.spec.label, reach=reach)
+
+    @property
+    def form(self) -> PartFormat:
+        """How the records are written."""
+        return PartFormat(values=self.spec.output.values, bins=self.spec.output.bins)
 
     @property
     def clip(self) -> float | None:
@@ -220,7 +216,7 @@ def plan(spec: MixingSpec) -> MixingPlan:
     """
     privacy, mixing = spec.privacy, spec.mixing
     encoding = declared_encoding(spec.table, class_attribute=mixing.label)
-    checks, moments, epsilon, delta = _stages(spec, encoding)
+    checks, moments, epsilon, delta = stages(spec, encoding)
     sizes = {
         str(value): (check.minimum, wanted.records)
         for (value, wanted), check in zip(mixing.classes.items(), checks, strict=True)
@@ -244,66 +240,8 @@ def plan(spec: MixingSpec) -> MixingPlan:
         )
         for (value, (minimum, records)), code, check in zip(sizes.items(), spec.class_codes, checks, strict=True)
     )
-    sigma = common_noise(sizes, order=order, epsilon=epsilon, delta=delta, tolerance=_TOLERANCE)
-    sigma = _filled(sigma, classes, moments, encoding.width, epsilon=privacy.epsilon, delta=privacy.delta)
+    sigma = common_noise(sizes, order=order, epsilon=epsilon, delta=delta, tolerance=TOLERANCE)
+    sigma = filled_noise(sigma, classes, moments, encoding.width, epsilon=privacy.epsilon, delta=privacy.delta)
     return MixingPlan(
         spec=spec, encoding=encoding, moments=moments, classes=classes, order=order, sigma_over_clip=sigma
     )
-
-
-def compare(spec: MixingSpec, *, orders: Sequence[int] = ORDERS) -> tuple[OrderChoice, ...]:
-    """The noise of each order at the budget of the spec; reads no record and spends nothing."""
-    encoding = declared_encoding(spec.table, class_attribute=spec.mixing.label)
-    checks, _, epsilon, delta = _stages(spec, encoding)
-    sizes = {
-        str(value): (check.minimum, wanted.records)
-        for (value, wanted), check in zip(spec.mixing.classes.items(), checks, strict=True)
-    }
-    return compare_orders(sizes, width=encoding.width, epsilon=epsilon, delta=delta, orders=orders)
-
-
-def _stages(spec: MixingSpec, encoding: Encoding) -> tuple[list[CountCheck], MomentPlan | None, float, float]:
-    """Checks, moments, and the budget they leave to the mixtures by basic composition."""
-    privacy = spec.privacy
-    share = float(privacy.check_share)
-    checks = [
-        count_check(records=wanted.minimum, epsilon=privacy.epsilon * share, delta=privacy.delta * share)
-        for wanted in spec.mixing.classes.values()
-    ]
-    if spec.mixing.scaling == "bounds":
-        return checks, None, privacy.epsilon * (1 - share), privacy.delta * (1 - share)
-    spent = float(privacy.scaling_share)
-    if share + spent >= 1:
-        raise SpecError("privacy.check_share and privacy.scaling_share leave nothing for the mixtures; lower them")
-    moments = moment_plan(encoding, epsilon=privacy.epsilon * spent, delta=privacy.delta * spent)
-    return checks, moments, privacy.epsilon * (1 - share - spent), privacy.delta * (1 - share - spent)
-
-
-def _class_events(
-    classes: tuple[ClassPlan, ...], moments: MomentPlan | None, width: int, sigma_over_clip: float
-) -> tuple[Event, ...]:
-    """What is done to the records of each class; classes that cost the same are there once."""
-    table = () if moments is None else (moments.event,)
-    events = []
-    for part in classes:
-        draws = part.mixtures.records * (2 * part.mixtures.order + width + 2)  # rows drawn, some again, and noise
-        lost = ApproximateDP(0.0, draws * SAMPLER_DELTA, label="samplers")
-        events.append(Composed((part.check.event, part.mixtures.event(sigma_over_clip), *table, lost), label="a class"))
-    return tuple(dict.fromkeys(events))
-
-
-def _filled(
-    sigma: float,
-    classes: tuple[ClassPlan, ...],
-    moments: MomentPlan | None,
-    width: int,
-    *,
-    epsilon: float,
-    delta: float,
-) -> float:
-    """The noise that fills the budget: stages cost less together than one by one."""
-
-    def cost(scale: float) -> float:
-        return max(accountant.epsilon(event, delta=delta) for event in _class_events(classes, moments, width, scale))
-
-    return least_scale(cost, epsilon=epsilon * (1 - _MARGIN), delta=delta, start=sigma, tolerance=_TOLERANCE)

@@ -19,19 +19,19 @@ from dpdist.mixing.graph import (
     class_statistics,
     mixture_blocks,
     part_codes,
+    part_vectors,
     released_blocks,
     released_parts,
     sums_of_mixtures,
-    written_vectors,
 )
 from dpdist.mixing.mixture import Mixer
+from dpdist.mixing.moments import Moments, noisy_moments
 from dpdist.mixing.output import Finishing
 from dpdist.mixing.plan import BLOCK, MixingPlan
 from dpdist.mixing.restore import Restoration, restoration
-from dpdist.mixing.scaling import Encoding, Moments, noisy_moments
+from dpdist.mixing.scaling import Encoding
 from dpdist.mixing.spec import MixingSpec
 from dpdist.publish.graph import written_parts
-from dpdist.publish.parts import PartFormat
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
@@ -60,8 +60,8 @@ def confirm_step(context: Context) -> None:
     with context.stage("gathering classes") as progress:
         graph = table_pass(table, class_operator(label, spec.class_codes), name="gathering")
         held = context.cluster.persist([graph], progress=progress)[0]
-        sizes = [attribute.cardinality for attribute in plan.encoding.attributes]
-        statistics, report = context.cluster.compute([class_statistics(held[0], sizes), held[1]])
+        summed = None if plan.moments is None else plan.encoding
+        statistics, report = context.cluster.compute([class_statistics(held[0], summed), held[1]])
     context.operator["table"] = report.confidential(spec.table)
     context.operator["class_sizes"] = dict(zip((part.value for part in plan.classes), statistics.sizes, strict=True))
     check(report, spec.table)
@@ -79,7 +79,7 @@ def confirm_step(context: Context) -> None:
         clip = clip if clip is not None else moments.norm(divide=divide)
     left_out = [part.value for part, kept in zip(plan.classes, confirmed, strict=True) if not kept]
     context.results.update(codes=held[0], sizes=statistics.sizes, confirmed=confirmed, encoding=encoding, clip=clip)
-    context.results["public"] = {"classes_left_out": left_out, "clip": clip}
+    context.public.update(classes_left_out=left_out, clip=clip)
 
 
 def _confirmed(context: Context, plan: MixingPlan, statistics: ClassStatistics) -> bytes:
@@ -96,7 +96,8 @@ def _drawn_moments(context: Context, plan: MixingPlan, statistics: ClassStatisti
     if plan.moments is None:
         raise ValueError("scaling by bounds has no moments")
     minimum = sum(part.mixtures.minimum for part in plan.classes)
-    moments = noisy_moments(context.noise, plan.encoding, statistics.counts, plan.moments, minimum=minimum)
+    records = sum(statistics.sizes)
+    moments = noisy_moments(context.noise, plan.encoding, records, statistics.sums, plan.moments, minimum=minimum)
     buffer = io.BytesIO()
     np.savez(buffer, mean=moments.mean, variance=moments.variance, deviation=moments.deviation)
     return buffer.getvalue()
@@ -165,28 +166,21 @@ def write_step(context: Context) -> None:
         released += released_blocks(blocks, finishing, block=BLOCK, key=context.key)
         rows += [min(BLOCK, part.mixtures.records - start) for start in range(0, part.mixtures.records, BLOCK)]
     parts = released_parts(released, rows, rows_per_part=spec.output.rows_per_part)
+    if spec.mixing.release == "records":
+        codes = part_codes(parts, label, spec.label.dtype)
+    else:
+        codes = part_vectors(parts, spec.label, reach=(plan.released.attributes[0].bounds or (0, 0))[1])
     with context.stage("writing") as progress:
-        written = _written_records if spec.mixing.release == "records" else _written_vectors
-        graphs = written(context, spec, parts)
+        graphs = written_parts(
+            codes,
+            schema=plan.released,
+            form=plan.form,
+            store=context.output,
+            attempt=context.attempt,
+            key=context.key,
+            rows_per_part=spec.output.rows_per_part,
+        )
         context.parts = tuple(context.cluster.compute(graphs, progress=progress))
-
-
-def _written_records(context: Context, spec: MixingSpec, parts: list[Delayed]) -> list[Delayed]:
-    label = spec.table.names.index(spec.mixing.label)
-    return written_parts(
-        part_codes(parts, label, spec.table.attributes[label].dtype),
-        schema=spec.table,
-        form=PartFormat(values=spec.output.values, bins=spec.output.bins),
-        store=context.output,
-        attempt=context.attempt,
-        key=context.key,
-        rows_per_part=spec.output.rows_per_part,
-    )
-
-
-def _written_vectors(context: Context, spec: MixingSpec, parts: list[Delayed]) -> list[Delayed]:
-    names = context.results["encoding"].names
-    return written_vectors(parts, names, spec.label, store=context.output, attempt=context.attempt)
 
 
 STEPS: dict[str, Callable[[Context], None]] = {"classes": confirm_step, "mixtures": mix_step, "write": write_step}

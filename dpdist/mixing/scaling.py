@@ -2,41 +2,36 @@
 
 Unordered attributes become one coordinate per value (one-hot); ordered ones one coordinate, from -1 at the lower
 bound of the declared domain to 1 at its upper bound (bins at their centre), and a second one that tells missing
-values where these are a declared category. Everything comes from the schema, so nothing is spent. An image is a row
-of integer attributes.
+values where these are a declared category. The table of a continuous number holds the coordinates of its two bounds;
+what lies between is linear. Everything comes from the schema, so nothing is spent. An image is a row of integer
+attributes.
 
 With *centred* scaling the tables are centred at a mean, and with *standardised* scaling ordered attributes are divided
 by a deviation, too. The published method takes these from the data, which is not private; here they come from noisy
 sums that are charged.
 
 A vector becomes a record by the nearest row of each table: the largest coordinate of a one-hot, the nearest value of an
-ordered attribute. So a decoded record is always in the domain.
+ordered attribute; a continuous number is clipped to its bounds. So a decoded record is always in the domain.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.count import Codes
 from dpdist.errors import SpecError
-from dpdist.privacy.accountant import calibrate_gaussian
-from dpdist.privacy.events import Gaussian
-from dpdist.privacy.grid import round_to_grid
-from dpdist.privacy.noise import Noise
 from dpdist.schema import Attribute, Schema
 
+if TYPE_CHECKING:
+    from dpdist.mixing.moments import Moments
+
 Floats = NDArray[np.float64]
-
-MOMENT_GRID = 2.0**-17
-"""Grid to which coordinates and squares are rounded before their sums are taken."""
-
-_LEAST_DEVIATION = 2.0**-6  # of an ordered attribute, whose values span [-1, 1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +43,7 @@ class Encoding:
     attributes : tuple of Attribute
         All but the class.
     tables : tuple of float64[cardinality, coordinates]
-        The coordinates of each code of each attribute.
+        The coordinates of each code of each attribute, or of the two bounds of a continuous number.
     """
 
     attributes: tuple[Attribute, ...]
@@ -82,7 +77,7 @@ class Encoding:
         Parameters
         ----------
         codes : Codes
-            One array of n codes per attribute, the class left out.
+            One array of n codes (or continuous numbers) per attribute, the class left out.
 
         Returns
         -------
@@ -90,8 +85,11 @@ class Encoding:
         """
         rows = np.empty((len(codes[0]), self.width), np.float32)
         at = 0
-        for table, column in zip(self.tables, codes, strict=True):
-            rows[:, at : at + table.shape[1]] = table.astype(np.float32).take(column, axis=0)
+        for attribute, table, column in zip(self.attributes, self.tables, codes, strict=True):
+            if attribute.is_continuous:
+                rows[:, at] = np.interp(column, attribute.bounds or (), table[:, 0])
+            else:
+                rows[:, at : at + table.shape[1]] = table.astype(np.float32).take(column, axis=0)
             at += table.shape[1]
         return rows
 
@@ -112,6 +110,9 @@ class Encoding:
         for attribute, table in zip(self.attributes, self.tables, strict=True):
             piece = np.asarray(vectors[:, at : at + table.shape[1]], np.float64)
             at += table.shape[1]
+            if attribute.is_continuous:
+                codes.append(np.interp(piece[:, 0], table[:, 0], attribute.bounds or ()))
+                continue
             nearest = _nearest_category(piece, table) if attribute.kind == "categorical" else _nearest(piece, table)
             codes.append(nearest.astype(attribute.dtype))
         return codes
@@ -143,6 +144,8 @@ def declared_encoding(schema: Schema, *, class_attribute: str) -> Encoding:
 
 
 def _declared_table(attribute: Attribute) -> Floats:
+    if attribute.is_continuous:
+        return np.array([[-1.0], [1.0]])
     if attribute.kind == "categorical":
         return np.eye(attribute.cardinality)
     values = _positions(attribute)
@@ -163,7 +166,8 @@ def _positions(attribute: Attribute) -> Floats:
     edges = attribute.bin_edges.astype(np.float64)
     if not attribute.is_binned:
         return edges
-    return np.asarray((edges + np.append(edges[1:] - 1, attribute.bounds[1])) / 2)
+    step = 1 if attribute.kind == "integer" else 0  # a bin of integers ends before the next one begins
+    return np.asarray((edges + np.append(edges[1:] - step, attribute.bounds[1])) / 2)
 
 
 def _texts(attribute: Attribute) -> list[str]:
@@ -186,122 +190,3 @@ def _nearest(vectors: Floats, table: Floats) -> NDArray[np.intp]:
         missing = ((vectors - table[-1]) ** 2).sum(axis=1) < ((vectors - table[nearest]) ** 2).sum(axis=1)
         nearest = np.where(missing, declared, nearest)
     return nearest
-
-
-# --- charged moments --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Moments:
-    """Noisy moments of the coordinates of a declared encoding.
-
-    Attributes
-    ----------
-    mean, variance : float64[d]
-    deviation : float64[d]
-        What standardised coordinates are divided by: 1 but for the values of ordered attributes.
-    """
-
-    mean: Floats
-    variance: Floats
-    deviation: Floats
-
-    def norm(self, *, divide: bool) -> float:
-        """Root mean square norm of a scaled record, by these moments: a sensible clipping norm."""
-        scaled = self.variance / self.deviation**2 if divide else self.variance
-        return math.sqrt(max(float(scaled.sum()), _LEAST_DEVIATION**2))
-
-
-@dataclass(frozen=True, kw_only=True)
-class MomentPlan:
-    """Noise on the number of records, the sums of all coordinates, and the sums of squares of ordered attributes.
-
-    A record adds one vector ``(1, x, x**2)`` to these sums, rounded to `MOMENT_GRID` value by value; `sensitivity` is
-    the largest norm of such a vector (add/remove). The sums are exact.
-
-    Attributes
-    ----------
-    sigma : float
-        Deviation of the noise on each sum, before rounding.
-    sensitivity : float
-    """
-
-    sigma: float
-    sensitivity: float
-
-    @property
-    def event(self) -> Gaussian:
-        """The charge."""
-        return Gaussian(noise_multiplier=self.sigma / self.sensitivity, label="means and deviations")
-
-
-def moment_plan(encoding: Encoding, *, epsilon: float, delta: float) -> MomentPlan:
-    """The noise of the moments within a budget.
-
-    Parameters
-    ----------
-    encoding : Encoding
-        The declared one.
-
-    Raises
-    ------
-    AccountingError
-        The budget is not valid.
-    """
-    largest = 1 + sum(float((table**2).sum(axis=1).max()) for table in _moment_tables(encoding))
-    sensitivity = math.sqrt(largest) * (1 + 2.0**-40)
-    sigma = calibrate_gaussian(sensitivity=sensitivity, epsilon=epsilon, delta=delta)
-    return MomentPlan(sigma=sigma, sensitivity=sensitivity)
-
-
-def noisy_moments(
-    noise: Noise,
-    encoding: Encoding,
-    counts: Sequence[NDArray[np.int64]],
-    plan: MomentPlan,
-    *,
-    minimum: int,
-    name: str = "mixing/moments",
-) -> Moments:
-    """Means and deviations of the table, with noise.
-
-    Parameters
-    ----------
-    encoding : Encoding
-        The declared one.
-    counts : sequence of int64[cardinality]
-        Records with each code of each attribute, the class left out; confidential.
-    minimum : int
-        Public lower bound of the number of records; the noisy number is raised to it.
-    name : str
-        Address of the noise.
-    """
-    steps = [np.rint(table / MOMENT_GRID).astype(np.int64) for table in _moment_tables(encoding)]
-    sums = [count @ table for count, table in zip(counts, steps, strict=True)]
-    exact = np.concatenate([[counts[0].sum()], *sums]) * np.append(1.0, np.full(sum(map(len, sums)), MOMENT_GRID))
-    noisy = exact + noise.grid_gaussian(name, len(exact), sigma=plan.sigma, grid=MOMENT_GRID)
-    averages = np.clip(noisy[1:] / max(noisy[0], minimum), -1.0, 1.0)
-    means, deviations, variances = [], [], []
-    at = 0
-    for attribute, table in zip(encoding.attributes, encoding.tables, strict=True):
-        mean = averages[at : at + table.shape[1]]
-        deviation, variance = np.ones(len(mean)), np.maximum(mean * (1 - mean), 0.0)
-        at += len(mean)
-        if attribute.kind != "categorical":
-            variance[0] = max(averages[at] - mean[0] ** 2, 0.0)
-            deviation[0] = math.sqrt(max(variance[0], _LEAST_DEVIATION**2))
-            at += 1
-        means.append(mean)
-        deviations.append(deviation)
-        variances.append(variance)
-    return Moments(np.concatenate(means), np.concatenate(variances), np.concatenate(deviations))
-
-
-def _moment_tables(encoding: Encoding) -> list[Floats]:
-    """The tables with the squares of the values of ordered attributes beside them, on the grid."""
-    return [
-        round_to_grid(
-            table if attribute.kind == "categorical" else np.column_stack([table, table[:, 0] ** 2]), grid=MOMENT_GRID
-        )
-        for attribute, table in zip(encoding.attributes, encoding.tables, strict=True)
-    ]

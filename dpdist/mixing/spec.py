@@ -90,6 +90,8 @@ class MixingSpec(ReleaseSpec):
     def _consistent(self) -> MixingSpec:
         if self.mixing.label not in self.table.names:
             raise ValueError(f"mixing.class: the schema has no attribute {self.mixing.label!r}")
+        if self.label.is_continuous:
+            raise ValueError(f"mixing.class: {self.mixing.label!r} is a continuous number; declare `bins`")
         if len(self.table.attributes) < 2:
             raise ValueError("mixing: the schema needs an attribute besides the class")
         unknown = sorted(set(map(str, self.mixing.classes)) - set(class_names(self.label)))

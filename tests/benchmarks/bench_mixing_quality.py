@@ -31,9 +31,10 @@ from sklearn.tree import DecisionTreeClassifier
 from dpdist.mixing.correlated import Masks, correlated_noise, local_noise, new_private_key, public_key
 from dpdist.mixing.federation import assemble, client_message
 from dpdist.mixing.mixture import Mixer, clip_rows
+from dpdist.mixing.moments import moment_sums, noisy_moments
 from dpdist.mixing.plan import MixingPlan, plan
 from dpdist.mixing.restore import mixture_sums, restoration
-from dpdist.mixing.scaling import Encoding, noisy_moments
+from dpdist.mixing.scaling import Encoding
 from dpdist.mixing.spec import MixingSpec
 from dpdist.privacy.noise import Noise
 
@@ -68,8 +69,8 @@ class Task:
         codes, labels = self.train
         encoding, clip = made.encoding, made.clip
         if made.moments is not None:
-            counts = [np.bincount(c, minlength=a.cardinality) for c, a in zip(codes, encoding.attributes, strict=True)]
-            moments = noisy_moments(noise, encoding, counts, made.moments, minimum=1)
+            sums = [moment_sums(encoding, place, column) for place, column in enumerate(codes)]
+            moments = noisy_moments(noise, encoding, len(labels), sums, made.moments, minimum=1)
             divide = made.spec.mixing.scaling == "standardised"
             encoding, clip = encoding.scaled(moments, divide=divide), clip or moments.norm(divide=divide)
         clip = clip or 1.0

@@ -20,10 +20,11 @@ from dpdist.data.cluster import Cluster
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
 from dpdist.errors import AccountingError, CheckFailed, OutOfDomain, SpecError
+from dpdist.mixing.comparison import compare
 from dpdist.mixing.graph import mixture_blocks, sums_of_mixtures
 from dpdist.mixing.mixture import Mixer, clip_rows
 from dpdist.mixing.order import ORDERS
-from dpdist.mixing.plan import MixingPlan, compare, plan
+from dpdist.mixing.plan import MixingPlan, plan
 from dpdist.mixing.release import STEPS
 from dpdist.mixing.scaling import declared_encoding
 from dpdist.mixing.spec import MixingSpec
@@ -154,8 +155,12 @@ def test_auto_takes_an_order_by_public_numbers():
     made = spec(order="auto", classes={"low": {"minimum": 2000, "records": 500}})
     chosen = plan(made).order
     assert chosen in ORDERS
-    smaller, same, larger = compare(made, orders=(chosen // 2, chosen, chosen * 2))
+    compared = compare(made, orders=(chosen // 2, chosen, chosen * 2))
+    smaller, same, larger = compared.choices
     assert same.noise_to_spread <= min(smaller.noise_to_spread, larger.noise_to_spread)
+    assert compared.best is same
+    assert f"here {chosen}" in compared.explain()
+    assert compared.to_json()["order"] == chosen
 
 
 def test_published_label_noise():
@@ -254,7 +259,7 @@ def test_records_look_like_the_table(people, tmp_path):
     assert age[label == "low"].mean() == pytest.approx(20, abs=1)
     assert age[label == "high"].mean() == pytest.approx(40, abs=1)
     assert age[label == "low"].std() == pytest.approx(8, abs=2)  # restored: mixtures of 32 have 8 / sqrt(32)
-    assert made.results["public"] == {"classes_left_out": [], "clip": made.plan.clip}
+    assert made.public == {"classes_left_out": [], "clip": made.plan.clip}
 
 
 def test_mixtures_as_they_are_hardly_vary(people, tmp_path):
@@ -264,9 +269,12 @@ def test_mixtures_as_they_are_hardly_vary(people, tmp_path):
 
 
 def test_vectors_have_a_column_per_coordinate(people, tmp_path):
-    table = released(context(people, tmp_path, release="vectors", spread="mixtures"))
+    made = context(people, tmp_path, release="vectors", spread="mixtures")
+    table = released(made)
     assert table.column_names == ["age", "sex=F", "sex=M", "sex=?", "class"]
-    assert table.schema.field("age").type == pa.float32()
+    assert table.schema.field("age").type == pa.float64()
+    reach = made.plan.released.attributes[0].bounds[1]
+    assert np.abs(table["age"].to_numpy()).max() < reach / 8  # never clipped
     shares = np.array([table[f"sex={value}"].to_numpy().mean() for value in ("F", "M", "?")])
     assert shares == pytest.approx([1 / 3] * 3, abs=0.02)
 
@@ -287,7 +295,7 @@ def test_a_class_below_its_minimum_is_left_out_and_named(people, tmp_path):
     classes = {"rare": {"minimum": 3000, "records": 100}, "high": {"minimum": 5000, "records": 3000}}
     made = context(people, tmp_path, classes=classes)
     table = released(made)
-    assert made.results["public"]["classes_left_out"] == ["rare"]
+    assert made.public["classes_left_out"] == ["rare"]
     assert set(table["class"].to_pylist()) == {"high"}
 
 

@@ -7,7 +7,8 @@ import pytest
 from scipy.stats import norm
 
 from dpdist.errors import AccountingError, SpecError
-from dpdist.mixing.scaling import MOMENT_GRID, declared_encoding, moment_plan, noisy_moments
+from dpdist.mixing.moments import MOMENT_GRID, moment_plan, moment_sums, noisy_moments
+from dpdist.mixing.scaling import Encoding, declared_encoding
 from dpdist.privacy import accountant
 from dpdist.privacy.noise import Noise
 from dpdist.schema import Schema
@@ -123,8 +124,8 @@ def test_a_schema_of_the_class_alone_is_refused():
 # --- charged moments --------------------------------------------------------------------------------------------------
 
 
-def counts_of(codes: list[np.ndarray]) -> list[np.ndarray]:
-    return [np.bincount(c, minlength=a.cardinality) for c, a in zip(codes, FEATURES, strict=True)]
+def sums_of(codes: list[np.ndarray], encoding: Encoding = ENCODING) -> list[np.ndarray]:
+    return [moment_sums(encoding, place, column) for place, column in enumerate(codes)]
 
 
 def statistic(codes: list[np.ndarray]) -> np.ndarray:
@@ -147,7 +148,7 @@ def test_no_record_moves_the_sums_by_more_than_the_sensitivity():
 def test_moments_approach_the_truth_as_the_noise_falls():
     codes = records(50_000)
     plan = moment_plan(ENCODING, epsilon=1e3, delta=1e-6)
-    moments = noisy_moments(NOISE, ENCODING, counts_of(codes), plan, minimum=1)
+    moments = noisy_moments(NOISE, ENCODING, len(codes[0]), sums_of(codes), plan, minimum=1)
     rows = ENCODING.encode(codes).astype(np.float64)
     assert moments.mean == pytest.approx(rows.mean(axis=0), abs=1e-3)
     ordered = [0, 4, 5]
@@ -170,7 +171,7 @@ def test_moments_carry_the_stated_noise():
     plan = moment_plan(ENCODING, epsilon=1, delta=1e-6)
     exact = statistic(codes)[:, 1].sum()
     means = [
-        noisy_moments(NOISE, ENCODING, counts_of(codes), plan, minimum=10**9, name=f"m/{i}").mean[0] * 10**9
+        noisy_moments(NOISE, ENCODING, 1000, sums_of(codes), plan, minimum=10**9, name=f"m/{i}").mean[0] * 10**9
         for i in range(400)
     ]
     spread = (np.array(means) - exact) / plan.sigma
@@ -180,8 +181,8 @@ def test_moments_carry_the_stated_noise():
 
 def test_moments_of_an_empty_table_are_usable():
     plan = moment_plan(ENCODING, epsilon=0.1, delta=1e-6)
-    counts = [np.zeros(a.cardinality, np.int64) for a in FEATURES]
-    moments = noisy_moments(NOISE, ENCODING, counts, plan, minimum=1)
+    nobody = [column[:0] for column in records(10)]
+    moments = noisy_moments(NOISE, ENCODING, 0, sums_of(nobody), plan, minimum=1)
     assert moments.norm(divide=True) > 0
     scaled = ENCODING.scaled(moments, divide=True)
     assert np.all(np.isfinite(scaled.encode(records(10))))
@@ -190,3 +191,44 @@ def test_moments_of_an_empty_table_are_usable():
 def test_a_budget_that_is_none_is_refused():
     with pytest.raises(AccountingError):
         moment_plan(ENCODING, epsilon=0, delta=1e-6)
+
+
+# --- continuous numbers -----------------------------------------------------------------------------------------------
+
+INCOME = Schema.model_validate(
+    {
+        "attributes": [
+            {"name": "income", "kind": "number", "bounds": [0.0, 50.0]},
+            {"name": "sex", "kind": "categorical", "values": ["F", "M"]},
+            {"name": "height", "kind": "number", "bounds": [1.0, 2.0], "bins": {"count": 4}},
+        ]
+    }
+)
+
+
+def test_continuous_numbers_are_scaled_by_their_bounds_and_back():
+    encoding = declared_encoding(INCOME, class_attribute="sex")
+    income, height = np.array([0.0, 12.5, 50.0]), np.array([0, 3, 1], np.uint8)
+    rows = encoding.encode([income, height])
+    assert rows[:, 0] == pytest.approx([-1, -0.5, 1])
+    assert rows[:, 1] == pytest.approx([-0.75, 0.75, -0.25])  # centres of the bins
+    assert encoding.largest_norm == pytest.approx(math.hypot(1, 0.75), rel=1e-5)
+    back = encoding.decode(rows)
+    assert back[0] == pytest.approx(income, abs=1e-5)
+    assert np.array_equal(back[1], height)
+    wild = encoding.decode(np.array([[7.0, 0.0], [-9.0, 0.0]]))
+    assert wild[0].tolist() == [50.0, 0.0]
+
+
+def test_moments_of_continuous_numbers():
+    encoding = declared_encoding(INCOME, class_attribute="sex")
+    rng = np.random.default_rng(0)
+    codes = [rng.uniform(0, 50, 30_000), rng.integers(0, 4, 30_000).astype(np.uint8)]
+    plan = moment_plan(encoding, epsilon=1e3, delta=1e-6)
+    assert plan.sensitivity == pytest.approx(math.sqrt(1 + 2 + 0.75**2 + 0.75**4), rel=1e-4)
+    moments = noisy_moments(NOISE, encoding, 30_000, sums_of(codes, encoding), plan, minimum=1)
+    rows = encoding.encode(codes).astype(np.float64)
+    assert moments.mean == pytest.approx(rows.mean(axis=0), abs=1e-3)
+    assert moments.deviation == pytest.approx(rows.std(axis=0), abs=1e-3)
+    scaled = encoding.scaled(moments, divide=True)
+    assert scaled.decode(scaled.encode(codes))[0] == pytest.approx(codes[0], abs=1e-4)

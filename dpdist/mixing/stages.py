@@ -1,0 +1,89 @@
+"""What is done to the records of each class, stage by stage, and the noise that fills the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dpdist.errors import SpecError
+from dpdist.mixing.accounting import ClassMixtures
+from dpdist.mixing.calibration import least_scale
+from dpdist.mixing.moments import MomentPlan, moment_plan
+from dpdist.mixing.scaling import Encoding
+from dpdist.mixing.spec import MixingSpec
+from dpdist.privacy import accountant
+from dpdist.privacy.checks import CountCheck, count_check
+from dpdist.privacy.events import ApproximateDP, Composed, Event
+from dpdist.privacy.noise import SAMPLER_DELTA
+
+TOLERANCE = 1e-3
+"""Relative tolerance of a calibration, on epsilon."""
+
+_MARGIN = 5e-4  # of epsilon: the pair of several classes is found on a lattice
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassPlan:
+    """What is done to one class.
+
+    Attributes
+    ----------
+    value : str
+    code : int
+        In the schema.
+    check : CountCheck
+    mixtures : ClassMixtures
+        Its minimum is the one that passing confirms.
+    """
+
+    value: str
+    code: int
+    check: CountCheck
+    mixtures: ClassMixtures
+
+
+def stages(spec: MixingSpec, encoding: Encoding) -> tuple[list[CountCheck], MomentPlan | None, float, float]:
+    """Checks, moments, and the budget they leave to the mixtures by basic composition."""
+    privacy = spec.privacy
+    share = float(privacy.check_share)
+    checks = [
+        count_check(records=wanted.minimum, epsilon=privacy.epsilon * share, delta=privacy.delta * share)
+        for wanted in spec.mixing.classes.values()
+    ]
+    if spec.mixing.scaling == "bounds":
+        return checks, None, privacy.epsilon * (1 - share), privacy.delta * (1 - share)
+    spent = float(privacy.scaling_share)
+    if share + spent >= 1:
+        raise SpecError("privacy.check_share and privacy.scaling_share leave nothing for the mixtures; lower them")
+    moments = moment_plan(encoding, epsilon=privacy.epsilon * spent, delta=privacy.delta * spent)
+    return checks, moments, privacy.epsilon * (1 - share - spent), privacy.delta * (1 - share - spent)
+
+
+def class_events(
+    classes: Sequence[ClassPlan], moments: MomentPlan | None, width: int, sigma_over_clip: float
+) -> tuple[Event, ...]:
+    """What is done to the records of each class; classes that cost the same are there once."""
+    table = () if moments is None else (moments.event,)
+    events = []
+    for part in classes:
+        draws = part.mixtures.records * (2 * part.mixtures.order + width + 2)  # rows drawn, some again, and noise
+        lost = ApproximateDP(0.0, draws * SAMPLER_DELTA, label="samplers")
+        events.append(Composed((part.check.event, part.mixtures.event(sigma_over_clip), *table, lost), label="a class"))
+    return tuple(dict.fromkeys(events))
+
+
+def filled_noise(
+    sigma: float,
+    classes: Sequence[ClassPlan],
+    moments: MomentPlan | None,
+    width: int,
+    *,
+    epsilon: float,
+    delta: float,
+) -> float:
+    """The noise that fills the budget: stages cost less together than one by one."""
+
+    def cost(scale: float) -> float:
+        return max(accountant.epsilon(event, delta=delta) for event in class_events(classes, moments, width, scale))
+
+    return least_scale(cost, epsilon=epsilon * (1 - _MARGIN), delta=delta, start=sigma, tolerance=TOLERANCE)
