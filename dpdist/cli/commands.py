@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +13,7 @@ import typer
 
 from dpdist.cli.account import account_app
 from dpdist.cli.cluster import cluster_app
+from dpdist.cli.evaluate import evaluate
 from dpdist.cli.ledger import ledger_app
 from dpdist.cli.options import AsJson, Settings, SpecPath, load
 from dpdist.cli.progress import bars
@@ -30,6 +32,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
+app.command("evaluate")(evaluate)
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(spec_app, name="spec")
 app.add_typer(account_app, name="account")
@@ -44,6 +47,7 @@ def main() -> None:
             from dpdist.logs import configure
 
             configure("json")
+        signal.signal(signal.SIGTERM, _terminated)  # the first process of a container dies of no signal it leaves alone
         app(standalone_mode=True)
     except DpdistError as error:
         typer.echo(f"dpdist: {error}", err=True)
@@ -57,6 +61,13 @@ def main() -> None:
             err=True,
         )
         sys.exit(70)
+
+
+def _terminated(number: int, frame: object) -> None:
+    """End as after an interrupt: clusters are closed, the attempt stays open."""
+    signal.signal(number, signal.SIG_IGN)
+    typer.echo("dpdist: terminated; what was charged stays charged and the run can be resumed", err=True)
+    sys.exit(128 + number)
 
 
 def _confidential_traceback() -> str:
@@ -76,7 +87,12 @@ def plan(
     settings: Settings = None,
     as_json: AsJson = False,
     solve: Annotated[
-        bool, typer.Option("--solve", help="Find k, gamma, epsilon0, omega and the split of epsilon.")
+        bool,
+        typer.Option(
+            "--solve",
+            help="Plausible deniability: find k, gamma, epsilon0, omega and the split of epsilon. "
+            "Mixing: compare the noise of all orders.",
+        ),
     ] = False,
     epsilon: Annotated[float | None, typer.Option(help="With --solve: whole-release epsilon to reach.")] = None,
     pass_rate: Annotated[float | None, typer.Option(help="With --solve: lowest pass rate that is acceptable.")] = None,
@@ -91,10 +107,16 @@ def plan(
 
     loaded = load(spec, settings)
     if solve:
+        from dpdist.mixing.comparison import compare
+        from dpdist.mixing.spec import MixingSpec
         from dpdist.synthesis.reference import Reference
         from dpdist.synthesis.solve import solve_plan
         from dpdist.synthesis.spec import PlausibleDeniabilitySpec
 
+        if isinstance(loaded, MixingSpec):
+            compared = compare(loaded, epsilon=epsilon)
+            typer.echo(json.dumps(compared.to_json(), indent=2) if as_json else compared.explain())
+            return
         if not isinstance(loaded, PlausibleDeniabilitySpec):
             raise SpecError(f"--solve: nothing is solved for specs of kind {loaded.kind}")
         public = Reference.table(public_table, loaded.table) if public_table else None
@@ -122,6 +144,10 @@ def release(
         bool,
         typer.Option("--new-attempt", help="Give up an interrupted attempt; its charge stays, a new one is made."),
     ] = False,
+    once: Annotated[
+        bool,
+        typer.Option("--once", help="For jobs: begin, or continue what was interrupted, or end if it is published."),
+    ] = False,
     test_key: Annotated[
         str | None,
         typer.Option("--test-key", hidden=True, help="A fixed key, 64 hexadecimal digits: NOT PRIVATE."),
@@ -137,6 +163,7 @@ def release(
             loaded,
             resume=resume,
             new_attempt=new_attempt,
+            once=once,
             fixed_key=test_key,
             progress=progress,
             announce=lambda text: typer.echo(text, err=True),
@@ -145,9 +172,10 @@ def release(
 
 
 def _summary(outcome: Outcome) -> str:
-    lines = [
+    lines = [f"Nothing to do: it was published already, by attempt {outcome.attempt}"] if outcome.already else []
+    lines += [
         f"Release    {outcome.uri}",
-        f"Records    {outcome.records:,}",
+        f"Records    {outcome.records:,}" if outcome.cells is None else f"Cells      {outcome.cells:,}",
         *(f"Guarantee  {sentence}" for sentence in outcome.guarantees),
         f"Budget     {outcome.budget}",
     ]
@@ -173,7 +201,7 @@ def verify(
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2))
         return
-    typer.echo(f"{release}: verified, {report.records:,} records in {report.parts} parts")
+    typer.echo(f"{release}: verified, {report.counted} in {report.parts} parts")
     if not report.private:
         typer.echo("NOT PRIVATE: made with a fixed test key")
     typer.echo(f"Guarantee  {report.guarantee}")

@@ -105,7 +105,7 @@ def minimise(loss: Loss, x: Any, y: Floats, *, penalty: float, tilt: Floats | No
         value = float(loss.value(z).mean() + penalty / 2 * (f @ f) + slope @ f)
         return value, np.asarray(transposed @ (loss.slope(z) * y) / n + penalty * f + slope)
 
-    found = minimize(objective, np.zeros(d), jac=True, method="L-BFGS-B", options={"maxiter": 500, "ftol": 1e-12})
+    found = minimize(objective, np.zeros(d), jac=True, method="L-BFGS-B", options={"maxiter": 200, "ftol": 1e-10})
     return np.asarray(found.x, np.float64)
 
 

@@ -87,15 +87,17 @@ def indicator_matrix(codes: Codes, axes: Sequence[Axis], places: Sequence[int]) 
     """An indicator for each value and a standardised code for each ordered attribute: sparse float64[records, d]."""
     from scipy.sparse import csr_array, hstack
 
-    rows = np.arange(len(codes[0]))
+    rows = np.arange(len(codes[0]), dtype=np.int32)
     blocks = []
     for i in places:
         size = axes[i].size
-        blocks.append(csr_array((np.ones(len(rows)), (rows, codes[i].astype(np.int64))), shape=(len(rows), size)))
+        blocks.append(csr_array((np.ones(len(rows)), (rows, codes[i].astype(np.int32))), shape=(len(rows), size)))
         if axes[i].ordered and size > 2:
             spread = np.sqrt((size**2 - 1) / 12)
             blocks.append(csr_array(((codes[i] - (size - 1) / 2) / spread)[:, None]))
-    return hstack(blocks, format="csr")
+    matrix = hstack(blocks, format="csr")
+    matrix.indices, matrix.indptr = matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)
+    return matrix
 
 
 def encoded(codes: Codes, axes: Sequence[Axis], places: Sequence[int], sees: str) -> Any:

@@ -1,0 +1,224 @@
+"""What an evaluation says of a release of records, and how its page and its figures are written.
+
+What it computes is confidential: it reads private records and adds no noise. Its folder is the owner's alone (mode
+0700) and never inside a release.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from dpdist.errors import OutputUnwritable, SpecError
+from dpdist.evaluate.material import Material, shuffled
+from dpdist.evaluate.page import About, render
+from dpdist.evaluate.sections import Section, does_not_apply
+from dpdist.publish.manifest import MANIFEST, Manifest
+from dpdist.publish.store import Store
+
+PAGE, FIGURES = "evaluation.html", "evaluation.json"
+
+_NEEDED = {"sklearn": "scikit-learn", "matplotlib": "matplotlib", "jinja2": "jinja2"}
+_PART_ROWS = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What an evaluation is asked for.
+
+    Attributes
+    ----------
+    target : str or None
+        Attribute that models predict; default: the last with two values.
+    train, test : int
+        Records that models are trained on and tested on, at most.
+    seed : int
+        Of every sample and model.
+    attacks : bool
+        Whether to run the attacks.
+    epsilon : float or None
+        Of the DP-ERM baselines; default: the release's own.
+    """
+
+    target: str | None = None
+    train: int = 30_000
+    test: int = 15_000
+    seed: int = 0
+    attacks: bool = True
+    epsilon: float | None = None
+
+
+def require_packages() -> None:
+    """Refuse to begin without the optional packages.
+
+    Raises
+    ------
+    SpecError
+        One is missing.
+    """
+    missing = [name for module, name in _NEEDED.items() if find_spec(module) is None]
+    if missing:
+        raise SpecError(f"an evaluation needs {', '.join(missing)}: pip install 'dpdist[evaluate]'")
+
+
+def layout_of(manifest: Manifest) -> str:
+    """Whether a release holds records or statistics."""
+    return str(getattr(manifest.format, "layout", "records"))
+
+
+def utility_sections(material: Material, options: Options) -> list[Section]:
+    """The sections on utility, and on attacks if they are asked for."""
+    from dpdist.evaluate import correlations, learning, utility
+
+    view, seed, progress = material.view, material.seed, material.progress
+    target = learning.named_target(view, options.target)
+    counts = material.marginals()
+    sections = [
+        utility.marginal_section(counts, view, seed=seed),
+        correlations.correlation_section(counts, view),
+    ]
+    del counts
+    samples = material.samples()
+    seen = {name: view.codes(codes) for name, codes in samples.items()}
+    real, released = (shuffled(seen[name], _PART_ROWS, seed) for name in ("real", "released"))
+    sections.append(correlations.component_section(real, released, view))
+    trial = learning.make_trial(
+        seen["real"], seen["released"], seen.get("holdout"), train=options.train, test=options.test, seed=seed
+    )
+    del seen
+
+    def step(stage: str) -> learning.Step:
+        progress(stage, 0, 1)
+        return lambda done, total: progress(stage, done, total)
+
+    sections.append(learning.training_section(trial, view, target, progress=step("training models")))
+    sections.append(learning.attribute_section(trial, view, progress=step("predicting attributes")))
+    epsilon = options.epsilon or stated_epsilon(material.manifest)
+    sections.append(learning.baseline_section(trial, view, target, epsilon=epsilon, progress=step("private baselines")))
+    if options.attacks:
+        sections += attack_sections(material, samples)
+    return sections
+
+
+def attack_sections(material: Material, samples: Mapping[str, Any]) -> list[Section]:
+    """The sections on attacks."""
+    from dpdist.evaluate.attacks import attack_sections as attack
+
+    return attack(
+        samples["released"],
+        samples["real"],
+        samples.get("holdout"),
+        material.schema,
+        seed=material.seed,
+        progress=material.progress,
+    )
+
+
+def stated_epsilon(manifest: Manifest) -> float:
+    """The epsilon that a release states for itself or its model, 1 where it states none."""
+    for guarantee in manifest.guarantees:
+        if guarantee.get("kind") == "differential-privacy" and isinstance(guarantee.get("epsilon"), (int, float)):
+            return max(float(guarantee["epsilon"]), 1e-3)  # type: ignore[arg-type]
+    return 1.0
+
+
+def about_release(store: Store, manifest: Manifest, reports: Mapping[str, Any], options: Options) -> About:
+    """What the page says of a release."""
+    facts = [
+        ("kind", manifest.kind),
+        ("released records", f"{manifest.records:,}"),
+        ("attributes", f"{len(manifest.table.attributes)}"),
+        ("released on", manifest.created.isoformat()),
+    ]
+    for name, title in (("real", "real records"), ("holdout", "held-out records")):
+        if name in reports:
+            report = reports[name]
+            dropped = f" (of {report.rows:,} rows)" if report.rows != report.kept else ""
+            facts.append((title, f"{report.kept:,}{dropped}"))
+    if "holdout" not in reports:
+        facts.append(("held-out records", "none"))
+    facts += [("seed", str(options.seed)), ("attempt", manifest.attempt[:8])]
+    return About(
+        name=manifest.name,
+        facts=tuple(facts),
+        guarantees=tuple(str(item["sentence"]) for item in manifest.guarantees),
+        not_private=manifest.not_private,
+        footer=f"Release {manifest.name} at {store.uri}, made with dpdist {manifest.packages.get('dpdist', '')}. "
+        "The same figures are in evaluation.json.",
+    )
+
+
+def to_json(about: About, sections: Sequence[Section], manifest: Manifest) -> dict[str, Any]:
+    """The figures of an evaluation as a JSON object."""
+    return {
+        "confidential": about.banner,
+        "release": manifest.name,
+        "kind": manifest.kind,
+        "attempt": manifest.attempt,
+        **({"not_private": about.not_private} if about.not_private else {}),
+        "guarantees": list(about.guarantees),
+        "facts": dict(about.facts),
+        "sections": {section.name: section.to_json() for section in sections},
+    }
+
+
+def check_output(folder: Path, release: Store) -> None:
+    """Refuse a folder inside a release, or one that holds it.
+
+    Raises
+    ------
+    SpecError
+        It is in the release, or another release's folder.
+    """
+    place = folder.resolve()
+    inside = [place, *place.parents]
+    if release.is_local:
+        home = Path(release.uri).resolve()
+        if home in inside or place in home.parents:
+            raise SpecError(
+                f"--output {folder} and the release must not contain each other: an evaluation is confidential, the "
+                "release is published"
+            )
+    for above in inside:
+        if (above / MANIFEST).exists():
+            raise SpecError(f"--output {folder} is inside a release ({above}): an evaluation is confidential")
+
+
+def write(folder: Path, about: About, sections: Sequence[Section], manifest: Manifest) -> tuple[Path, Path]:
+    """Write the page and the figures, for the owner alone; an earlier evaluation there is replaced.
+
+    Raises
+    ------
+    OutputUnwritable
+        The folder cannot be written.
+    """
+    content = {
+        folder / PAGE: render(about, sections),
+        folder / FIGURES: json.dumps(to_json(about, sections, manifest), indent=1, allow_nan=False) + "\n",
+    }
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path, text in content.items():
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(temporary, path)
+    except OSError as error:
+        raise OutputUnwritable(f"{folder} cannot be written ({error.strerror}): choose another --output") from None
+    return folder / PAGE, folder / FIGURES
+
+
+def not_for_records(manifest: Manifest) -> Section:
+    """Why the sections on records are missing from the evaluation of statistics."""
+    return does_not_apply(
+        "records",
+        "Records",
+        f"a {manifest.kind} release of this layout holds statistics, not records: there is nothing to train a model "
+        "on and no record to attack.",
+    )

@@ -1,0 +1,185 @@
+"""An evaluation from the command line's request to its page: open, look, judge, write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpdist.context import Progress, silent
+from dpdist.data.cluster import Cluster, open_cluster
+from dpdist.data.source import CsvOptions, TableSource, find_files
+from dpdist.errors import SpecError
+from dpdist.evaluate.evaluation import (
+    Options,
+    about_release,
+    check_output,
+    layout_of,
+    require_packages,
+    utility_sections,
+    write,
+)
+from dpdist.evaluate.material import default_output, open_material
+from dpdist.evaluate.sections import Section
+from dpdist.publish.manifest import Manifest
+from dpdist.publish.store import Store
+from dpdist.publish.verify import open_release
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    from dpdist.spec import ReleaseSpec
+
+LARGE = 256 << 20
+"""Bytes of files from which on worker processes read them, unless a cluster is named."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to evaluate, and against what.
+
+    Attributes
+    ----------
+    release : str
+        Folder or ``s3://`` prefix.
+    against : tuple of str
+        Files, folders or globs of the real table; empty for those of the spec.
+    holdout : tuple of str
+        The same of a hold-out; empty for none.
+    spec : ReleaseSpec or None
+        Says how the real table is read (CSV, storage); its schema where the release holds statistics.
+    output : Path or None
+        Folder of the page; default: ``evaluation-<release>``.
+    options : Options
+    cluster : str
+        ``auto``, ``threads``, ``embedded`` or the address of a scheduler.
+    public_key : Ed25519PublicKey or None
+        The release's signature is then required.
+    storage_options : mapping
+        Of object storage, unless the spec says.
+    """
+
+    release: str
+    against: tuple[str, ...] = ()
+    holdout: tuple[str, ...] = ()
+    spec: ReleaseSpec | None = None
+    output: Path | None = None
+    options: Options = field(default_factory=Options)
+    cluster: str = "auto"
+    public_key: Ed25519PublicKey | None = None
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def source(self, paths: tuple[str, ...]) -> TableSource:
+        """How to read a real table at some paths."""
+        if self.spec is None:
+            return TableSource(paths=paths, extra_columns="ignore", storage_options=self.storage_options)
+        data = self.spec.data
+        return TableSource(
+            paths=paths,
+            format=data.format,
+            csv=CsvOptions(**data.csv.model_dump()),
+            extra_columns="ignore",
+            storage_options=data.storage.options or self.storage_options,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """An evaluation that was written.
+
+    Attributes
+    ----------
+    page, figures : str
+        The HTML page and the JSON file; confidential.
+    verdicts : tuple of mapping
+        Name, state and verdict of each section; confidential.
+    """
+
+    page: str
+    figures: str
+    verdicts: tuple[dict[str, str], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """What was written as a JSON object."""
+        return asdict(self)
+
+
+def run_evaluation(request: Request, *, progress: Progress = silent) -> Evaluated:
+    """Evaluate a release and write the page.
+
+    Parameters
+    ----------
+    request : Request
+    progress : callable
+        Called with (stage, finished steps, all steps).
+
+    Raises
+    ------
+    DpdistError
+        The release, the table or the hold-out cannot be read, the table does not fit the release's schema, or the
+        folder cannot be written; see `dpdist.errors`.
+    """
+    require_packages()
+    store, manifest = open_release(request.release, request.public_key, storage_options=request.storage_options)
+    paths = request.against or (request.spec.data.paths if request.spec is not None else ())
+    if not paths:
+        raise SpecError("there is nothing to compare with: give --against PATH, or --spec SPEC of the release")
+    output = request.output or default_output(request.release)
+    check_output(output, store)
+    request = replace(request, against=paths)
+    if layout_of(manifest) == "statistics":
+        about, sections = _statistics(request, store, manifest, progress)
+    else:
+        about, sections = _records(request, store, manifest, progress)
+    page, figures = write(output, about, sections, manifest)
+    return Evaluated(
+        page=str(page),
+        figures=str(figures),
+        verdicts=tuple({"name": s.name, "state": s.state, "verdict": s.verdict} for s in sections),
+    )
+
+
+def _records(request: Request, store: Store, manifest: Manifest, progress: Progress) -> tuple[Any, list[Section]]:
+    against = request.source(request.against)
+    holdout = request.source(request.holdout) if request.holdout else None
+    with opened_cluster(request, against) as cluster:
+        material = open_material(
+            store,
+            manifest,
+            against=against,
+            holdout=holdout,
+            cluster=cluster,
+            seed=request.options.seed,
+            progress=progress,
+        )
+        sections = utility_sections(material, request.options)
+    return about_release(store, manifest, material.reports, request.options), sections
+
+
+def _statistics(request: Request, store: Store, manifest: Manifest, progress: Progress) -> tuple[Any, list[Section]]:
+    from dpdist.evaluate.statistics import statistics_sections
+
+    against = request.source(request.against)
+    with opened_cluster(request, against) as cluster:
+        sections, report = statistics_sections(request.spec, store, manifest, against, cluster, progress=progress)
+    return about_release(store, manifest, {"real": report}, request.options), sections
+
+
+@contextmanager
+def opened_cluster(request: Request, source: TableSource) -> Iterator[Cluster]:
+    """The cluster of a request; by itself: this process for files up to `LARGE`, worker processes above."""
+    mode = request.cluster
+    if mode == "auto":
+        mode = "embedded" if sum(file.size for file in find_files(source)) > LARGE else "threads"
+    if mode not in ("threads", "embedded") and "://" not in mode:
+        raise SpecError("--cluster is auto, threads, embedded or the address of a scheduler, such as tcp://host:8786")
+    spec = request.spec.cluster if request.spec is not None else None
+    if "://" in mode:
+        security = spec.security if spec is not None else None
+        with open_cluster(mode="address", address=mode, security=security) as cluster:
+            yield cluster
+        return
+    with open_cluster(mode=mode) as cluster:
+        yield cluster
