@@ -230,7 +230,7 @@ class Run:
         work = self._work / attempt.id
         if work.is_local:
             Path(work.uri).mkdir(mode=0o700, exist_ok=True)
-        key = f"{work.uri}/{KEY_FILE}"
+        key = work.address(KEY_FILE)
         self._context = Context(
             spec=spec,
             plan=self.plan,
@@ -261,6 +261,7 @@ class Run:
             if hashlib.sha256(content).hexdigest() == attempt.manifest_sha256:
                 published = publish(output, Manifest.from_bytes(content), signing_key=self._signing_key)
                 output.delete(CLAIM)
+                ledger.erase(attempt)
                 return _outcome(ledger, spec, output, published, folder)
         raise ReleaseConflict(
             f"release {spec.name!r} of data set {spec.dataset!r} is committed, but neither {output.uri} nor the work "

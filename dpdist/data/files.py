@@ -80,7 +80,7 @@ def open_parquet(found: FoundFile, source: TableSource, **options: object) -> pq
     UnreadableFile
         The file is truncated, damaged or not Parquet.
     """
-    file = found.path if is_local(found.path) else open_file(found.path, source.storage_options)
+    file = found.path if is_local(found.path) else open_file(found.path, source.storage_options, size=found.size)
 
     def message() -> str:
         with open_file(found.path, source.storage_options) as raw:

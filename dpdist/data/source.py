@@ -18,8 +18,9 @@ from typing import Any, Literal
 
 from fsspec.implementations.local import LocalFileSystem
 
-from dpdist.data.storage import compression_of, open_filesystem, storage_errors
+from dpdist.data.storage import compression_of, storage_errors
 from dpdist.errors import DataNotFound, SpecError
+from dpdist.objects import filesystem
 
 Format = Literal["parquet", "csv"]
 
@@ -127,7 +128,7 @@ def find_files(source: TableSource) -> tuple[FoundFile, ...]:
     found: set[FoundFile] = set()
     for path in source.paths:
         with storage_errors(path):
-            fs, root = open_filesystem(path, source.storage_options)
+            fs, root = filesystem(path, source.storage_options)
             fs.invalidate_cache()
             entries = _expand(fs, root)
             if not entries:

@@ -11,31 +11,35 @@ from contextlib import contextmanager
 from typing import IO, Any, TypeVar
 
 import pyarrow as pa
-from fsspec.core import url_to_fs
 from fsspec.utils import infer_compression
 
-from dpdist.errors import DataNotFound, SpecError, StorageUnavailable, UnreadableFile
+from dpdist.errors import DataNotFound, DpdistError, SpecError, StorageUnavailable, UnreadableFile
+from dpdist.objects import filesystem
+from dpdist.problems import of_server, s3_code
 
 T = TypeVar("T")
 
 _BUSY = {errno.EBUSY, errno.EAGAIN, errno.ETIMEDOUT, getattr(errno, "EREMOTEIO", errno.ETIMEDOUT)}
 
 
-def open_file(path: str, options: Mapping[str, Any], *, compression: str | None = None) -> IO[bytes]:
-    """Open a file for reading in large pieces (remote reads are not cached or read ahead)."""
-    fs, name = open_filesystem(path, options)
-    return fs.open(name, "rb", compression=compression, cache_type="none")  # type: ignore[no-any-return]
+def open_file(
+    path: str, options: Mapping[str, Any], *, compression: str | None = None, size: int | None = None
+) -> IO[bytes]:
+    """Open a file for reading in large pieces (remote reads are not cached or read ahead).
+
+    A remote file of known `size` is not asked for it again.
+    """
+    fs, name = filesystem(path, options)
+    if size is None or compression is not None or is_local(path):
+        return fs.open(name, "rb", compression=compression, cache_type="none")  # type: ignore[no-any-return]
+    file = fs.open(name, "rb", cache_type="none", size=size)
+    file.details = {"name": name, "size": size, "type": "file"}
+    return file  # type: ignore[no-any-return]
 
 
 def compression_of(path: str) -> str | None:
     """Compression of a CSV file by its suffix, or None."""
     return infer_compression(path)  # type: ignore[no-any-return]
-
-
-def open_filesystem(path: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """The fsspec file system of a path and the path in it; `options` go to remote file systems only."""
-    remote = "://" in path and not path.startswith(("file://", "local://"))
-    return url_to_fs(path, **(options if remote else {}))  # type: ignore[no-any-return]
 
 
 def is_local(path: str) -> bool:
@@ -60,31 +64,40 @@ def storage_errors(path: str) -> Iterator[None]:
     """
     try:
         yield
-    except FileNotFoundError:
-        raise DataNotFound(f"there is no file at {path}: check data.path") from None
-    except PermissionError:
-        raise DataNotFound(
-            f"access to {path} is denied: check the file's permissions, or the credentials and the bucket's policy"
-        ) from None
-    except ImportError as error:
-        raise SpecError(f"reading {path} needs a package that is not installed: {error.name}") from None
-    except ValueError as error:
-        if "rotocol" not in str(error) and "ompression" not in str(error):
-            raise
-        raise SpecError(f"{path} cannot be opened: {error}") from None
-    except Exception as error:
-        if type(error).__module__.split(".")[0] in ("botocore", "aiobotocore", "aiohttp"):
-            if "Credential" in type(error).__name__:
-                raise DataNotFound(
-                    f"no credentials for {path}: set the AWS_* variables or data.storage.profile"
-                ) from None
-            raise _unavailable(path) from None
-        if _passing(error):
-            raise _unavailable(path) from None
-        if isinstance(error, OSError):  # the error's own text may be a server's, or a record's
-            reason = os.strerror(error.errno) if error.errno else type(error).__name__
-            raise UnreadableFile(f"{path} cannot be read: {reason}") from None
+    except DpdistError:
         raise
+    except Exception as error:
+        known = _known(error, path)
+        if known is None:
+            raise
+        raise known from None
+
+
+def _known(error: Exception, path: str) -> DpdistError | None:
+    """The error of dpdist for an error of storage."""
+    said = of_server(error)
+    if said is not None:
+        return said[0](f"cannot read {path}: {said[1]}")
+    if isinstance(error, FileNotFoundError):
+        return DataNotFound(f"there is no file at {path}: check data.path")
+    if isinstance(error, PermissionError):
+        return DataNotFound(
+            f"access to {path} is denied: check the file's permissions, or the credentials and the bucket's policy"
+        )
+    if isinstance(error, ImportError):
+        return SpecError(f"reading {path} needs a package that is not installed: {error.name}")
+    if isinstance(error, ValueError) and ("rotocol" in str(error) or "ompression" in str(error)):
+        return SpecError(f"{path} cannot be opened: {error}")
+    if type(error).__module__.split(".")[0] in ("botocore", "aiobotocore", "aiohttp"):
+        if "Credential" in type(error).__name__ or "Profile" in type(error).__name__:
+            return DataNotFound(f"no credentials for {path}: set the AWS_* variables or data.storage.profile")
+        return _unavailable(path)
+    if _passing(error):
+        return _unavailable(path)
+    if isinstance(error, OSError):  # the error's own text may be a server's, or a record's
+        reason = os.strerror(error.errno) if error.errno else type(error).__name__
+        return UnreadableFile(f"{path} cannot be read: {reason}")
+    return None
 
 
 def _unavailable(path: str) -> StorageUnavailable:
@@ -113,6 +126,6 @@ def unless_damaged(action: Callable[[], T], message: str | Callable[[], str]) ->
     except (FileNotFoundError, PermissionError, MemoryError):
         raise
     except (pa.ArrowException, OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        if _passing(error):
+        if _passing(error) or s3_code(error):
             raise
     raise UnreadableFile(message if isinstance(message, str) else message())

@@ -33,7 +33,9 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from dpdist.errors import KeyUnavailable
+from dpdist.objects import IMPATIENT, filesystem, is_s3
 from dpdist.privacy.noise import Noise
+from dpdist.problems import resource_error
 
 KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
@@ -129,7 +131,7 @@ class KeyRef:
     attempt : str
         The attempt's id.
     uri : str
-        fsspec address of the attempt's key file.
+        Address of the attempt's key file; on S3 with its endpoint, profile and region (see `dpdist.objects.address`).
     kek_file : str
         The key-encryption key's file on the driver, used by processes of the same machine that have neither
         ``DPDIST_KEK`` nor ``DPDIST_KEK_FILE``; empty when there is none.
@@ -166,11 +168,13 @@ def write_key_file(uri: str, *, attempt: str, wrapped: bytes, kek_file: str = ""
     ------
     KeyUnavailable
         The file cannot be written.
+    StorageUnavailable, OutOfDisk
+        The storage does not answer or is full.
     """
     record = {"format": _FORMAT, "attempt": attempt, "wrapped": base64.b64encode(wrapped).decode()}
     content = json.dumps(record).encode()
     try:
-        fs, path = _filesystem(uri)
+        fs, path = filesystem(uri)
         if _is_local(fs):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".key-")  # mode 0600
@@ -180,6 +184,7 @@ def write_key_file(uri: str, *, attempt: str, wrapped: bytes, kek_file: str = ""
         else:
             fs.pipe_file(path, content)
     except Exception as error:  # every storage has its own
+        _raise_passing(error, f"the key file of attempt {attempt} cannot be written to {_shown(uri)}")
         raise KeyUnavailable(
             f"the key file of attempt {attempt} cannot be written to {_shown(uri)} ({type(error).__name__}): "
             "check that the folder or bucket exists and may be written, then resume"
@@ -187,17 +192,21 @@ def write_key_file(uri: str, *, attempt: str, wrapped: bytes, kek_file: str = ""
     return KeyRef(attempt, uri, kek_file)
 
 
-def erase_key_file(uri: str, *, attempt: str) -> None:
+def erase_key_file(uri: str, *, attempt: str, patient: bool = True) -> None:
     """Overwrite and delete the key file of an attempt and forget its key in this process; idempotent.
+
+    `patient` asks a storage that does not answer again, as often as any request; else once.
 
     Raises
     ------
     KeyUnavailable
         The file exists and cannot be deleted.
+    StorageUnavailable
+        The storage does not answer.
     """
     forget_keys(attempt)
     try:
-        fs, path = _filesystem(uri)
+        fs, path = filesystem(uri, None if patient or not is_s3(uri) else {"config_kwargs": IMPATIENT})
         fs.invalidate_cache(path)  # a stale listing must not hide the file
         size = fs.info(path)["size"]
         if _is_local(fs):
@@ -211,6 +220,7 @@ def erase_key_file(uri: str, *, attempt: str) -> None:
     except FileNotFoundError:
         return
     except Exception as error:  # every storage has its own
+        _raise_passing(error, f"the key file of attempt {attempt} at {_shown(uri)} cannot be deleted")
         raise KeyUnavailable(
             f"the key file of attempt {attempt} at {_shown(uri)} cannot be deleted ({type(error).__name__}): "
             "delete it by hand, or repeat the commit once the storage answers"
@@ -228,6 +238,8 @@ def load_noise(ref: KeyRef) -> Noise:
     ------
     KeyUnavailable
         The key file or the key-encryption key cannot be read, or they do not belong together.
+    StorageUnavailable
+        The storage of the key file does not answer.
     """
     if ref.is_fixed:
         return Noise(bytes.fromhex(ref.uri.removeprefix(_FIXED)))
@@ -256,7 +268,7 @@ def forget_keys(attempt: str | None = None) -> None:
 
 def _read_key_file(ref: KeyRef) -> bytes:
     try:
-        fs, path = _filesystem(ref.uri)
+        fs, path = filesystem(ref.uri)
         record = json.loads(fs.cat_file(path))
         if record["format"] != _FORMAT or record["attempt"] != ref.attempt:
             raise KeyUnavailable(f"the file at {_shown(ref.uri)} is not the key file of attempt {ref.attempt}")
@@ -269,9 +281,16 @@ def _read_key_file(ref: KeyRef) -> bytes:
     except KeyUnavailable:
         raise
     except Exception as error:
+        _raise_passing(error, f"the key file of attempt {ref.attempt} at {_shown(ref.uri)} cannot be read")
         raise KeyUnavailable(
             f"the key file of attempt {ref.attempt} at {_shown(ref.uri)} cannot be read ({type(error).__name__})"
         ) from None
+
+
+def _raise_passing(error: Exception, what: str) -> None:
+    """Raise what passes, a storage that is away or full, as an error that lets the run be resumed."""
+    if (passing := resource_error(error, what)) is not None:
+        raise passing from None
 
 
 def _context(attempt: str) -> bytes:
@@ -325,12 +344,6 @@ def _create_secret_file(path: Path) -> None:
             f"the key-encryption key cannot be created at {path} ({error.strerror}): make the folder writable, or "
             "set DPDIST_KEK or DPDIST_KEK_FILE"
         ) from None
-
-
-def _filesystem(uri: str) -> tuple[Any, str]:
-    from fsspec.core import url_to_fs
-
-    return url_to_fs(uri)  # type: ignore[no-any-return]
 
 
 def _is_local(fs: Any) -> bool:

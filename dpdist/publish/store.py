@@ -9,10 +9,10 @@ back-off and jitter, s3fs repeats answers that break off. What remains is raised
 
 from __future__ import annotations
 
-import copy
 import os
 import posixpath
 import re
+import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -22,15 +22,9 @@ from typing import Any
 import fsspec
 
 from dpdist.errors import SpecError
-from dpdist.publish.problems import ATTEMPTS, s3_code, translated
+from dpdist.objects import address, s3_filesystem
+from dpdist.problems import s3_code, translated
 
-_S3_CONFIG: dict[str, Any] = {
-    "retries": {"mode": "standard", "total_max_attempts": ATTEMPTS},
-    "connect_timeout": 10,
-    "read_timeout": 30,
-    "request_checksum_calculation": "when_required",  # not every server knows the checksums of newer clients
-    "response_checksum_validation": "when_required",
-}
 _SINGLE_PUT = 3 * 2**30  # s3fs uploads in parts from twice this size, and a PUT holds 5 GiB at most
 _COMPONENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=-]{0,199}")
 _SECRETS = {"key", "secret", "token", "username", "password"} | {
@@ -77,12 +71,17 @@ class Store:
             self._fs = fsspec.filesystem("file")
         else:
             self._root = _bucket_and_prefix(rest)
-            self._fs = _s3(self._options)
+            self._fs = s3_filesystem(self._options)
 
     @property
     def uri(self) -> str:
         """The address of the store; never holds credentials."""
         return self._shown("")
+
+    def address(self, name: str) -> str:
+        """The address of a file, with what another process needs to reach it (see `dpdist.objects.address`)."""
+        _check_name(name)
+        return address(self._shown(name), self._options)
 
     def __repr__(self) -> str:
         return f"Store({self.uri!r})"
@@ -113,10 +112,7 @@ class Store:
         """
         path = self._path(name)
         with self._reading(name):
-            try:
-                return bool(self._fs.info(path)["type"] == "file")
-            except (FileNotFoundError, NotADirectoryError):
-                return False
+            return self._has(path)
 
     def sizes(self) -> dict[str, int]:
         """Names of all files below the store and their sizes in bytes, sorted by name; hidden files are left out.
@@ -197,12 +193,12 @@ class Store:
         """
         path = self._path(name)
         with self._writing(name):
-            if not self._fs.exists(path):
+            if not self._has(path):
                 self._put(path, data, exclusive=True)
         return self.read_bytes(name)
 
     def delete(self, name: str) -> None:
-        """Delete a file, or a folder with all below it; nothing happens if there is none.
+        """Delete a file; nothing happens if there is none.
 
         Raises
         ------
@@ -213,7 +209,7 @@ class Store:
         """
         path = self._path(name)
         with self._writing(name), suppress(FileNotFoundError, NotADirectoryError):
-            self._fs.rm(path, recursive=True)
+            self._fs.rm_file(path)
 
     def check_writable(self) -> None:
         """Write and delete a small hidden file, so that an unwritable place is found before anything is charged.
@@ -250,6 +246,16 @@ class Store:
 
     def _writing(self, name: str) -> AbstractContextManager[None]:
         return translated(self._shown(name), writing=True)
+
+    def _has(self, path: str) -> bool:
+        """Whether there is a file at a full path: one request, and no listing."""
+        try:
+            if self.is_local:
+                return stat.S_ISREG(os.stat(path).st_mode)
+            self._fs.metadata(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def _put(self, path: str, data: bytes, *, exclusive: bool) -> None:
         """Write a whole file; if `exclusive`, leave one that is there as it is."""
@@ -303,14 +309,6 @@ def _bucket_and_prefix(address: str) -> str:
     if any(part in ("", ".", "..") or not part.isprintable() for part in parts):
         raise SpecError("expected an address of the form s3://bucket/prefix, without dotted or empty components")
     return "/".join(parts)
-
-
-def _s3(options: Mapping[str, Any]) -> Any:
-    """An S3 file system without a cache of listings: a listing shows what is stored."""
-    config = copy.deepcopy({**_S3_CONFIG, **options.get("config_kwargs", {})})  # botocore changes what it is given
-    fs = fsspec.filesystem("s3", **{**options, "config_kwargs": config, "use_listings_cache": False})
-    fs.retries = 2  # for answers that break off, which botocore does not repeat
-    return fs
 
 
 def _secrets(options: Mapping[str, Any]) -> Iterator[str]:

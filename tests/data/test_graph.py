@@ -132,7 +132,7 @@ def test_building_graphs_reads_and_computes_nothing(tmp_path: Path, monkeypatch:
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("building a graph must neither read nor compute")
 
-    monkeypatch.setattr(storage, "open_filesystem", refuse)
+    monkeypatch.setattr(storage, "filesystem", refuse)
     monkeypatch.setattr("dpdist.data.passes.load_noise", refuse)
     operator = Operator(name="never", chunk=refuse, combine=refuse, compact=refuse, finish=refuse)
     with dask.config.set(scheduler=refuse):

@@ -16,7 +16,8 @@ import fsspec
 import numpy as np
 import pytest
 
-from dpdist.errors import KeyUnavailable
+from dpdist.errors import KeyUnavailable, StorageUnavailable
+from dpdist.objects import address
 from dpdist.privacy import keys
 from dpdist.privacy.keys import KeyEncryptionKey, KeyRef, erase_key_file, forget_keys, load_noise, new_key
 from dpdist.privacy.noise import Noise
@@ -137,17 +138,21 @@ def test_keys_on_s3(kek: KeyEncryptionKey, monkeypatch: pytest.MonkeyPatch) -> N
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # nobody there: the address says where
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    s3 = fsspec.filesystem("s3")
+    options = {"endpoint_url": f"http://{host}:{port}", "client_kwargs": {"region_name": "us-east-1"}}
+    uri = address("s3://keys/run/key.json", options)
+    s3 = fsspec.filesystem("s3", endpoint_url=options["endpoint_url"])
     try:
         with pytest.raises(KeyUnavailable, match="check that the folder or bucket exists"):
-            share(kek, "s3://keys/run/key.json")
+            share(kek, uri)
         s3.mkdir("keys")
         s3.touch("keys/run/other")
         s3.ls("keys/run")  # a listing without the key is cached now
-        key, ref = share(kek, "s3://keys/run/key.json")
+        key, ref = share(kek, uri)
+        assert pickle.loads(pickle.dumps(ref)) == ref
+        assert repr(ref) == "KeyRef(attempt='a1', uri='s3://keys/run/key.json')"
         np.testing.assert_array_equal(load_noise(ref).words("x", 5), Noise(key).words("x", 5))
         erase_key_file(ref.uri, attempt="a1")
         with pytest.raises(KeyUnavailable, match="the key of attempt a1 is not at"):
@@ -156,6 +161,24 @@ def test_keys_on_s3(kek: KeyEncryptionKey, monkeypatch: pytest.MonkeyPatch) -> N
     finally:
         s3.clear_instance_cache()
         server.stop()
+
+
+def test_a_storage_that_is_away_lets_the_run_be_resumed(
+    kek: KeyEncryptionKey, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.0)
+    uri = address("s3://keys/run/key.json", {"endpoint_url": "http://127.0.0.1:9"})
+    for action in (
+        lambda: share(kek, uri),
+        lambda: load_noise(KeyRef("a1", uri)),
+        lambda: erase_key_file(uri, attempt="a1"),
+        lambda: erase_key_file(uri, attempt="a1", patient=False),
+    ):
+        with pytest.raises(StorageUnavailable, match=r"key file of attempt a1 .*s3://keys/run/key\.json.*resume") as e:
+            action()
+        assert "planted" not in str(e.value)
 
 
 def test_a_file_is_overwritten_before_it_is_deleted(kek: KeyEncryptionKey, tmp_path: Path) -> None:

@@ -119,7 +119,9 @@ def unruly(
     app, options = unruly_server
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.0)
     app.answers.clear()
-    Store("s3://unruly", options).delete("x")
+    store = Store("s3://unruly", options)
+    for name in store.names():
+        store.delete(name)
     app.requests.clear()
     return app, options
 

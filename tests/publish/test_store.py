@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from dpdist.errors import DataNotFound, DpdistError, OutOfDisk, OutputUnwritable, SpecError, StorageUnavailable
+from dpdist.objects import ATTEMPTS
 from dpdist.publish import store as store_module
-from dpdist.publish.problems import ATTEMPTS
 from dpdist.publish.store import Store
 
 SECRET = "planted-secret-key"
@@ -58,8 +58,7 @@ class TestOperations:
         store.write_bytes("a/b.txt", b"three")
         assert store.sizes() == {"a/b.txt": 5, "c": 0}
         assert store.names() == ("a/b.txt", "c")
-        store.delete("a")
-        store.delete("a")
+        store.delete("a/b.txt")
         store.delete("a/b.txt")
         assert store.names() == ("c",)
 
@@ -173,6 +172,21 @@ class TestWholeOrNotAtAll:
         app, options = unruly
         Store("s3://unruly/x", options).write_bytes("manifest.json", bytes(12 << 20))
         assert app.requests == ["PUT"]
+
+    def test_s3_is_asked_no_more_than_it_must(self, unruly: Any) -> None:
+        app, options = unruly
+        store = Store("s3://unruly/x", options)
+        for call, requests in (
+            (lambda: store.exists("y"), ["HEAD"]),
+            (lambda: store.write_exclusive("y", b"1"), ["HEAD", "PUT", "GET"]),
+            (lambda: store.write_exclusive("y", b"2"), ["HEAD", "GET"]),
+            (lambda: store.read_bytes("y"), ["GET"]),
+            (store.sizes, ["GET"]),
+            (lambda: store.delete("y"), ["DELETE"]),
+        ):
+            app.requests.clear()
+            call()
+            assert app.requests == requests
 
 
 class TestNames:
@@ -403,11 +417,11 @@ class TestS3Retries:
         app, options = unruly
         store = Store("s3://unruly/x", options_for(options, retries={"mode": "standard", "total_max_attempts": 1}))
         store.write_bytes("y", b"winner")
-        app.answers.extend([(404, "NoSuchKey"), (404, "NoSuchKey"), answer])
+        app.answers.extend([(404, "NoSuchKey"), answer])
         assert store.write_exclusive("y", b"loser") == b"winner"
 
     def test_a_server_without_conditional_put_still_stores(self, unruly: Any) -> None:
         app, options = unruly
         store = Store("s3://unruly/x", options)
-        app.answers.extend([(404, "NoSuchKey"), (404, "NoSuchKey"), (501, "NotImplemented")])
+        app.answers.extend([(404, "NoSuchKey"), (501, "NotImplemented")])
         assert store.write_exclusive("y", b"1") == b"1"

@@ -96,7 +96,7 @@ EOF
   ceph-osd -c "$conf" --mkfs -i 0 --osd-uuid "$osd" >>"$dir/log/mkfs.log" 2>&1
   daemon "$dir" osd ceph-osd -c "$conf" -f -i 0
   wait_for 60 bash -c "ceph -c '$conf' osd stat | grep -q '1 up'"
-  daemon "$dir" radosgw radosgw -c "$conf" -f -n client.rgw.a --rgw-frontends "beast endpoint=127.0.0.1:$port"
+  daemon "$dir" radosgw radosgw -c "$conf" -f -n client.rgw.a --rgw-frontends "beast endpoint=127.0.0.1:$port tcp_nodelay=1"
   wait_for 90 curl -sf "http://127.0.0.1:$port/"
   local key secret
   key=$(od -An -N10 -tx1 /dev/urandom | tr -d ' \n')

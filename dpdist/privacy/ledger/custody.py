@@ -7,7 +7,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from dpdist.errors import KeyUnavailable, LedgerError
+from dpdist.errors import KeyUnavailable, LedgerError, ResourceError
 from dpdist.privacy import keys
 from dpdist.privacy.ledger import tables
 from dpdist.privacy.ledger.database import Database
@@ -56,14 +56,14 @@ def share(database: Database, attempt: str, uri: str) -> keys.KeyRef:
     return ref
 
 
-def erase(database: Database, attempt: str) -> None:
+def erase(database: Database, attempt: str, *, patient: bool = True) -> None:
     """Destroy the key file of an attempt that has ended; its row lost the key with its last transition."""
     charge = database.read(lambda connection: charge_of(connection, attempt))
     if charge["state"] in tables.OPEN:
         raise LedgerError(f"attempt {attempt} is {charge['state']}: commit or void it before its key is erased")
     keys.forget_keys(attempt)
     if charge["key_uri"] is not None:
-        keys.erase_key_file(charge["key_uri"], attempt=attempt)
+        keys.erase_key_file(charge["key_uri"], attempt=attempt, patient=patient)
         database.write(lambda connection: _set_uri(connection, attempt, None))
 
 
@@ -72,8 +72,8 @@ def sweep(database: Database, dataset: str) -> None:
     left = database.read(lambda connection: charges_of(connection, lock_dataset(connection, dataset, lock=False)))
     for charge in left:
         if charge["key_uri"] is not None and charge["state"] not in tables.OPEN:
-            with suppress(KeyUnavailable):
-                erase(database, charge["attempt"])
+            with suppress(KeyUnavailable, ResourceError):
+                erase(database, charge["attempt"], patient=False)
 
 
 def _wrapped_key(connection: sa.Connection, attempt: str) -> bytes:

@@ -11,10 +11,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from dpdist.errors import DataNotFound, DpdistError, OutOfDisk, OutputUnwritable, StorageUnavailable
-
-ATTEMPTS = 6
-"""How often botocore sends one request before it gives up."""
+from dpdist.errors import DataNotFound, DpdistError, OutOfDisk, OutputUnwritable, ResourceError, StorageUnavailable
+from dpdist.objects import ATTEMPTS
 
 
 class _Problem(NamedTuple):
@@ -119,6 +117,23 @@ def translated(where: str, *, writing: bool) -> Iterator[None]:
             raise
         kind = problem.writing if writing else problem.reading
         raise kind(f"cannot {'write' if writing else 'read'} {where}: {problem.advice}") from None
+
+
+def of_server(error: BaseException) -> tuple[type[DpdistError], str] | None:
+    """What an S3 server says is wrong when something is read, and the advice; None if it says nothing known.
+
+    That access is denied or a file is missing is left to the caller, who knows what was read.
+    """
+    problem = _BY_CODE.get(s3_code(error))
+    return None if problem is None or problem is _DENIED else (problem.reading, problem.advice)
+
+
+def resource_error(error: Exception, what: str) -> DpdistError | None:
+    """The error to raise where a storage is away or full, so that the run can be resumed; else None."""
+    problem = _problem(error, writing=True)
+    if problem is None or not issubclass(problem.writing, ResourceError):
+        return None
+    return problem.writing(f"{what}: {problem.advice}")
 
 
 def s3_code(error: BaseException | None) -> str:

@@ -1,0 +1,135 @@
+"""Object storage: one S3 file system for a process and its options, and addresses that carry these options.
+
+The table, the release, the work folder and the key file reach S3 through the same client. It costs a tenth of a
+second of CPU to make, is safe to share between threads, and sets what every request must have: time limits,
+retries with growing pauses, no cached listings. `fsspec`'s own cache makes a client for each thread instead.
+
+Credentials are found by every process itself, in its environment or by the name of a profile.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+from dpdist.errors import SpecError
+
+ATTEMPTS = 6
+"""How often botocore sends one request before it gives up."""
+
+CONFIG: dict[str, Any] = {
+    "retries": {"mode": "standard", "total_max_attempts": ATTEMPTS},
+    "connect_timeout": 10,
+    "read_timeout": 30,
+    "max_pool_connections": 32,
+    "tcp_keepalive": True,
+    "request_checksum_calculation": "when_required",  # not every server knows the checksums of newer clients
+    "response_checksum_validation": "when_required",
+}
+"""Configuration of every client; `options` may change single settings by ``config_kwargs``."""
+
+IMPATIENT: dict[str, Any] = {"retries": {"total_max_attempts": 1}, "connect_timeout": 2, "read_timeout": 5}
+"""Settings for what is tried on the way and may be left for later."""
+
+_SHARED = 8
+_shared: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+_lock = threading.Lock()
+
+
+def is_s3(uri: str) -> bool:
+    """Whether an address is one of S3."""
+    return uri.startswith(("s3://", "s3a://"))
+
+
+def s3_filesystem(options: Mapping[str, Any] | None = None) -> Any:
+    """The S3 file system of this process for these options and its present ``AWS_*`` variables.
+
+    Parameters
+    ----------
+    options : mapping, optional
+        Of `s3fs.S3FileSystem`: ``endpoint_url``, ``profile``, ``client_kwargs``.
+
+    Raises
+    ------
+    SpecError
+        The endpoint is no address, or holds credentials.
+    """
+    given = {name: value for name, value in (options or {}).items() if value is not None}
+    _check_endpoint(given.get("endpoint_url"))
+    variables = tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
+    identity = (os.getpid(), json.dumps(given, sort_keys=True, default=repr), variables)
+    with _lock:
+        if identity not in _shared:
+            _shared[identity] = _new(given)
+            while len(_shared) > _SHARED:
+                _shared.popitem(last=False)
+        _shared.move_to_end(identity)
+        return _shared[identity]
+
+
+def filesystem(uri: str, options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
+    """The file system of an address and the path in it; `options` are for remote ones.
+
+    An S3 address may carry options of its own (see `address`), which go before.
+    """
+    if is_s3(uri):
+        uri, own = split_address(uri)
+        fs = s3_filesystem({**(options or {}), **own})
+        return fs, fs._strip_protocol(uri)
+    from fsspec.core import url_to_fs
+
+    remote = "://" in uri and not uri.startswith(("file://", "local://"))
+    return url_to_fs(uri, **(options or {} if remote else {}))  # type: ignore[no-any-return]
+
+
+def address(uri: str, options: Mapping[str, Any] | None = None) -> str:
+    """An address with the options a process needs to reach it: ``s3://bucket/key?endpoint_url=…&profile=…&region=…``.
+
+    For a process that is given an address alone, such as a worker that looks for a key. Nothing in it is secret.
+    """
+    options = options or {}
+    region = (options.get("client_kwargs") or {}).get("region_name")
+    own = {"endpoint_url": options.get("endpoint_url"), "profile": options.get("profile"), "region": region}
+    query = urlencode({name: value for name, value in own.items() if value}, quote_via=quote)
+    return f"{uri}?{query}" if query and is_s3(uri) else uri
+
+
+def split_address(uri: str) -> tuple[str, dict[str, Any]]:
+    """The address alone and its options; the inverse of `address`."""
+    if not is_s3(uri):
+        return uri, {}
+    uri, _, query = uri.partition("?")
+    options: dict[str, Any] = dict(parse_qsl(query))
+    region = options.pop("region", None)
+    if region:
+        options["client_kwargs"] = {"region_name": region}
+    return uri, {name: options[name] for name in ("endpoint_url", "profile", "client_kwargs") if name in options}
+
+
+def _new(options: Mapping[str, Any]) -> Any:
+    import fsspec
+
+    config = copy.deepcopy({**CONFIG, **options.get("config_kwargs", {})})  # botocore changes what it is given
+    fixed = {"config_kwargs": config, "use_listings_cache": False, "skip_instance_cache": True}
+    fs = fsspec.filesystem("s3", **{**options, **fixed})
+    fs.retries = 2  # for answers that break off, which botocore does not repeat
+    return fs
+
+
+def _check_endpoint(endpoint: object) -> None:
+    if endpoint is None:
+        return
+    parts = urlsplit(str(endpoint))
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SpecError("storage.endpoint_url: expected an address such as https://storage.example:9000")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise SpecError(
+            "storage.endpoint_url holds credentials or parameters: give credentials through the environment "
+            "(AWS_ACCESS_KEY_ID, ...) or a profile"
+        )

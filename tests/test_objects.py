@@ -1,0 +1,79 @@
+"""S3 for all: one client for a process, addresses with the way to them, nothing secret in either."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpdist.data.storage import open_file, storage_errors
+from dpdist.errors import DataNotFound, SpecError
+from dpdist.objects import ATTEMPTS, address, filesystem, s3_filesystem, split_address
+from dpdist.publish.store import Store
+
+ENDPOINT = {"endpoint_url": "http://127.0.0.1:1"}
+
+
+def test_all_threads_and_rooms_share_a_client() -> None:
+    barrier = threading.Barrier(8)
+
+    def make(_: int) -> int:
+        barrier.wait()
+        return id(s3_filesystem(ENDPOINT))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(make, range(8)))) == 1
+    shared = s3_filesystem(ENDPOINT)
+    assert Store("s3://b/x", ENDPOINT)._fs is shared
+    assert filesystem("s3a://b/k", ENDPOINT) == (shared, "b/k")
+    assert shared.config_kwargs["retries"] == {"mode": "standard", "total_max_attempts": ATTEMPTS}
+    assert not shared.dircache.use_listings_cache
+
+
+def test_other_options_or_credentials_make_another_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "one")
+    first = s3_filesystem(ENDPOINT)
+    assert s3_filesystem({**ENDPOINT, "profile": "other"}) is not first
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "two")
+    assert s3_filesystem(ENDPOINT) is not first
+
+
+def test_an_address_says_how_to_reach_it() -> None:
+    options = {
+        "endpoint_url": "https://s3.example:9000/a b?",
+        "profile": "a&b=c",
+        "client_kwargs": {"region_name": "x"},
+    }
+    assert split_address(address("s3://b/k", options)) == ("s3://b/k", options)
+    assert address("s3://b/k") == address("s3://b/k", {}) == "s3://b/k"
+    assert address("/folder/k", options) == "/folder/k"
+    assert split_address("/folder/k?profile=x") == ("/folder/k?profile=x", {})
+    assert split_address("s3://b/k?key=a&secret=b&anon=1") == ("s3://b/k", {})
+
+
+@given(*[st.text(st.characters(exclude_categories=["Cs"]), min_size=1)] * 3)
+def test_any_option_survives_in_an_address(endpoint: str, profile: str, region: str) -> None:
+    options = {"endpoint_url": endpoint, "profile": profile, "client_kwargs": {"region_name": region}}
+    assert split_address(address("s3://b/k", options)) == ("s3://b/k", options)
+
+
+def test_an_address_goes_before_the_options() -> None:
+    fs, path = filesystem("s3://b/k?endpoint_url=http%3A//127.0.0.1%3A2", {**ENDPOINT, "profile": "p"})
+    assert (path, fs.endpoint_url, fs.kwargs) == ("b/k", "http://127.0.0.1:2", {"profile": "p"})
+
+
+@pytest.mark.parametrize("endpoint", ["http://id:planted@host", "https://host/?secret=planted", "host:9000", "ftp://h"])
+def test_an_endpoint_holds_no_credentials(endpoint: str) -> None:
+    with pytest.raises(SpecError, match=r"storage\.endpoint_url") as caught:
+        Store("s3://b/x", {"endpoint_url": endpoint})
+    assert "planted" not in str(caught.value)
+
+
+def test_an_unknown_profile_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.setenv("AWS_CONFIG_FILE", f"{tmp_path}/none")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", f"{tmp_path}/none")
+    with pytest.raises(DataNotFound, match=r"no credentials.*profile"), storage_errors("s3://b/k"):
+        open_file("s3://b/k", {**ENDPOINT, "profile": "nobody"}).read()
