@@ -1,0 +1,128 @@
+"""The distinguishing game: a classifier is shown a record and says whether it is real or released.
+
+PD, Section 6.4 and Table 5: a forest and a tree are trained on as many real as released records and tested on others.
+At 50 % nobody can tell; independent marginals, the easiest to tell, are the other end of the scale. It measures
+fidelity rather than privacy: a release that copies its input cannot be told from it at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.evaluate.attacks.intervals import Interval, area_under_curve, proportion
+from dpdist.evaluate.attacks.records import Columns, drawn, independent, size, stacked
+from dpdist.evaluate.attacks.sizes import Sizes
+from dpdist.evaluate.sections import Section, State, Table, does_not_apply
+from dpdist.schema import Schema
+
+NAME, TITLE = "distinguishing", "Distinguishing game"
+
+Maker: TypeAlias = Callable[[int], Any]
+"""A seed to a classifier of scikit-learn."""
+
+
+def forest(seed: int) -> Any:
+    """A random forest."""
+    from sklearn.ensemble import RandomForestClassifier
+
+    return RandomForestClassifier(n_estimators=60, min_samples_leaf=3, random_state=seed)
+
+
+def tree(seed: int) -> Any:
+    """A classification tree."""
+    from sklearn.tree import DecisionTreeClassifier
+
+    return DecisionTreeClassifier(min_samples_leaf=20, random_state=seed)
+
+
+CLASSIFIERS: dict[str, Maker] = {"random forest": forest, "tree": tree}
+
+
+def features(columns: Columns) -> NDArray[np.float32]:
+    """Records as numbers, a code for each attribute: float32[records, attributes]."""
+    return np.stack([column.astype(np.float32) for column in columns], axis=1)
+
+
+def play(
+    real: Columns, released: Columns, *, classifier: Maker, seed: int, confidence: float = 0.95
+) -> tuple[Interval, Interval]:
+    """Train on one half of the records and tell the other half apart.
+
+    Parameters
+    ----------
+    real, released : Columns
+        As many of each are used as both have.
+    classifier : callable
+        A seed to a classifier.
+    seed : int
+    confidence : float
+
+    Returns
+    -------
+    accuracy, area : Interval
+        Share of right guesses on the other half (half of them are real), and the area under the ROC curve.
+    """
+    rng = np.random.default_rng([seed, 1])
+    count = min(size(real), size(released)) // 2 * 2
+    sides = [drawn(table, count, rng) for table in (real, released)]
+    train, test = (
+        stacked(*([column[part] for column in side] for side in sides))
+        for part in (slice(0, None, 2), slice(1, None, 2))
+    )
+    labels = np.repeat([0, 1], count // 2)
+    fitted = classifier(seed).fit(features(train), labels)
+    scores = fitted.predict_proba(features(test))[:, 1]
+    ties = rng.random(len(scores)) < 0.5
+    guesses = np.where(scores == 0.5, ties, scores > 0.5)
+    right = int(np.count_nonzero(guesses == labels))
+    return (
+        proportion(right, count, confidence=confidence),
+        area_under_curve(scores[labels == 1], scores[labels == 0], confidence=confidence),
+    )
+
+
+def section(
+    released: Columns, training: Columns, holdout: Columns | None, schema: Schema, *, seed: int, sizes: Sizes
+) -> Section:
+    """The game on a release, and on independent marginals of the real records for scale."""
+    fresh = holdout is not None and size(holdout) >= sizes.least
+    real = holdout if fresh and holdout is not None else training
+    if min(size(real), size(released)) < sizes.least:
+        return does_not_apply(NAME, TITLE, f"it needs {sizes.least} real and released records.")
+    rng = np.random.default_rng([seed, 2])
+    real = drawn(real, sizes.game, rng)
+    rivals = {"released": drawn(released, sizes.game, rng), "independent marginals": independent(real, rng)}
+    rows, figures = [], {}
+    for rival, records in rivals.items():
+        for name, classifier in CLASSIFIERS.items():
+            accuracy, area = play(real, records, classifier=classifier, seed=seed, confidence=sizes.confidence)
+            rows.append((rival, name, accuracy.value, accuracy.low, accuracy.high, area.value, area.low, area.high))
+            figures[f"{rival}, {name}"] = {"accuracy": accuracy.to_json(), "auc": area.to_json()}
+    best = max(rows[: len(CLASSIFIERS)], key=lambda row: row[2])
+    worst = max(row[2] for row in rows[len(CLASSIFIERS) :])
+    count = min(size(real), size(rivals["released"])) // 2 * 2
+    table = Table(
+        "Telling released records from real ones",
+        ("records", "classifier", "accuracy", "low", "high", "AUC", "low ", "high "),
+        tuple(rows),
+        f"{count // 2:,} real and as many released records to train on, as many others to be told apart; the real ones "
+        f"{'were held out' if fresh else 'are those the release was made from, for want of a hold-out'}. 50 % is "
+        "guessing. "
+        f"{sizes.confidence:.0%} intervals.",
+    )
+    verdict = (
+        f"A {best[1]} tells released from real records in {best[2]:.1%} of cases ({best[3]:.1%} to {best[4]:.1%}; "
+        "guessing: "
+        f"50 %, independent marginals: {worst:.1%})."
+    )
+    return Section(NAME, TITLE, verdict, _state(best[2], worst), (table,), figures={"records": count, **figures})
+
+
+def _state(accuracy: float, marginals: float) -> State:
+    """Good within a third of the way from guessing to independent marginals, bad beyond them."""
+    way = (accuracy - 0.5) / max(marginals - 0.5, 0.01)
+    return "good" if way < 1 / 3 else "fair" if way < 1 else "bad"

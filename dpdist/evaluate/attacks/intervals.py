@@ -1,0 +1,191 @@
+"""Confidence intervals of proportions, of their differences and of areas under a ROC curve."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its confidence interval.
+
+    Attributes
+    ----------
+    value, low, high : float
+    """
+
+    value: float
+    low: float
+    high: float
+
+    def covers(self, value: float) -> bool:
+        """Whether `value` lies in the interval."""
+        return self.low <= value <= self.high
+
+    def to_json(self) -> dict[str, float]:
+        """The interval as a JSON object."""
+        return {"value": self.value, "low": self.low, "high": self.high}
+
+
+def proportion(hits: int, trials: int, *, confidence: float = 0.95) -> Interval:
+    """A proportion with its exact interval (Clopper and Pearson 1934).
+
+    Parameters
+    ----------
+    hits, trials : int
+        ``0 <= hits <= trials``, at least one trial.
+    confidence : float
+
+    Raises
+    ------
+    ValueError
+        `hits` is out of range.
+    """
+    from scipy.stats import beta
+
+    if not 0 <= hits <= trials or trials < 1:
+        raise ValueError(f"a proportion needs 0 <= hits <= trials and a trial, got {hits} of {trials}")
+    tail = (1 - confidence) / 2
+    low = float(beta.ppf(tail, hits, trials - hits + 1)) if hits else 0.0
+    high = float(beta.ppf(1 - tail, hits + 1, trials - hits)) if hits < trials else 1.0
+    return Interval(hits / trials, low, high)
+
+
+def difference(first: tuple[int, int], second: tuple[int, int], *, confidence: float = 0.95) -> Interval:
+    """The difference of two independent proportions, with Newcombe's interval [1]_ on Clopper-Pearson limits.
+
+    Parameters
+    ----------
+    first, second : (int, int)
+        Hits and trials.
+    confidence : float
+
+    References
+    ----------
+    .. [1] Newcombe, *Interval estimation for the difference between independent proportions*, 1998, method 10.
+    """
+    a, b = proportion(*first, confidence=confidence), proportion(*second, confidence=confidence)
+    value = a.value - b.value
+    low = value - math.hypot(a.value - a.low, b.high - b.value)
+    high = value + math.hypot(a.high - a.value, b.value - b.low)
+    return Interval(value, max(low, -1.0), min(high, 1.0))
+
+
+def area_under_curve(positive: ArrayLike, negative: ArrayLike, *, confidence: float = 0.95) -> Interval:
+    """The probability that a positive scores higher than a negative (ties count half), with DeLong's interval.
+
+    The variance is DeLong's [1]_ by midranks [2]_, and the interval is symmetric on the logit scale. Scores that are
+    separated or all tied have no variance: the interval is then that of a proportion of as many trials as the
+    smaller side has.
+
+    Parameters
+    ----------
+    positive, negative : array_like of float
+        Scores, at least two on each side.
+    confidence : float
+
+    Raises
+    ------
+    ValueError
+        Fewer than two scores on a side.
+
+    References
+    ----------
+    .. [1] DeLong, DeLong, Clarke-Pearson, *Comparing the areas under two or more correlated ROC curves*, 1988.
+    .. [2] Sun, Xu, *Fast implementation of DeLong's algorithm*, 2014.
+    """
+    from scipy.special import expit, logit
+    from scipy.stats import norm, rankdata
+
+    above, below = np.asarray(positive, np.float64), np.asarray(negative, np.float64)
+    m, n = len(above), len(below)
+    if min(m, n) < 2:
+        raise ValueError(f"an area needs two scores on each side, got {m} and {n}")
+    ranks = rankdata(np.concatenate([above, below]))
+    wins = (ranks[:m] - rankdata(above)) / n  # of each positive, over negatives
+    losses = 1 - (ranks[m:] - rankdata(below)) / m  # of each negative
+    area = float(wins.mean())
+    deviation = math.sqrt(wins.var(ddof=1) / m + losses.var(ddof=1) / n)
+    if deviation == 0 or not 0 < area < 1:
+        side = min(m, n)
+        exact = proportion(round(area * side), side, confidence=confidence)
+        return Interval(area, min(exact.low, area), max(exact.high, area))
+    reach = norm.ppf((1 + confidence) / 2) * deviation / (area * (1 - area))
+    return Interval(area, float(expit(logit(area) - reach)), float(expit(logit(area) + reach)))
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """How many positives are found when hardly any negative is.
+
+    Attributes
+    ----------
+    allowed : float
+        Share of negatives that may be accused.
+    found, accused : Interval
+        Shares of positives and of negatives at or above the threshold.
+    """
+
+    allowed: float
+    found: Interval
+    accused: Interval
+
+    def to_json(self) -> dict[str, Any]:
+        """The point as a JSON object."""
+        return {"allowed": self.allowed, "found": self.found.to_json(), "accused": self.accused.to_json()}
+
+
+def operating_point(
+    positive: ArrayLike, negative: ArrayLike, *, allowed: float, confidence: float = 0.95
+) -> OperatingPoint:
+    """True positives at the lowest threshold that accuses at most the share `allowed` of the negatives.
+
+    Parameters
+    ----------
+    positive, negative : array_like of float
+        Scores.
+    allowed : float
+        Share of negatives, such as 0.001.
+    confidence : float
+    """
+    above, below = np.asarray(positive, np.float64), np.sort(np.asarray(negative, np.float64))
+    spare = math.floor(allowed * len(below))
+    bar = below[len(below) - 1 - spare]  # at most `spare` negatives exceed it
+    return OperatingPoint(
+        allowed,
+        proportion(int(np.count_nonzero(above > bar)), len(above), confidence=confidence),
+        proportion(int(np.count_nonzero(below > bar)), len(below), confidence=confidence),
+    )
+
+
+def roc_curve(positive: ArrayLike, negative: ArrayLike, *, points: int = 200) -> tuple[Floats, Floats]:
+    """The ROC curve: rates of accused negatives and found positives, from (0, 0) to (1, 1).
+
+    Parameters
+    ----------
+    positive, negative : array_like of float
+        Scores.
+    points : int
+        Most points that are kept: dense where few negatives are accused.
+
+    Returns
+    -------
+    accused, found : ndarray of float64
+        Ascending.
+    """
+    above, below = np.sort(np.asarray(positive, np.float64)), np.sort(np.asarray(negative, np.float64))
+    bars = np.unique(np.concatenate([above, below]))[::-1]
+    found = np.concatenate([[0.0], 1 - np.searchsorted(above, bars) / len(above)])
+    accused = np.concatenate([[0.0], 1 - np.searchsorted(below, bars) / len(below)])
+    if len(bars) > points:
+        places = np.searchsorted(accused, np.geomspace(1 / len(below), 1, points - 2))
+        keep = np.unique(np.concatenate([[0], np.minimum(places, len(accused) - 1), [len(accused) - 1]]))
+        accused, found = accused[keep], found[keep]
+    return accused, found

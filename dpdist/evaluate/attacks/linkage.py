@@ -1,0 +1,129 @@
+"""Linkage: does the release tell that two halves of a record belong to the same person?
+
+The adversary holds two files about the same people, with different attributes, and links them through the release: a
+target is linked when the released record nearest to its first half is also the one nearest to its second half [1]_. Any
+good release links more than chance, because the halves depend on each other; it leaks if it links the records it was
+made from better than records that were held out.
+
+References
+----------
+.. [1] Giomi, Boenisch, Wehmeyer, Tasnádi, *A Unified Framework for Quantifying Privacy Risk in Synthetic Data*, 2023,
+   Section 4 (linkability).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.evaluate.attacks.intervals import difference, proportion
+from dpdist.evaluate.attacks.neighbours import Gower, blocks
+from dpdist.evaluate.attacks.records import Columns, column_names, drawn, size
+from dpdist.evaluate.attacks.sizes import Sizes
+from dpdist.evaluate.sections import Section, Table, does_not_apply
+from dpdist.schema import Schema
+
+NAME, TITLE = "linkage", "Linkage"
+NEAREST = (1, 5, 10)
+"""Released records that the adversary looks at in each half."""
+
+
+def linked(
+    targets: Columns,
+    released: Columns,
+    schema: Schema,
+    split: tuple[list[int], list[int]],
+    rng: np.random.Generator,
+    nearest: tuple[int, ...] = NEAREST,
+) -> NDArray[np.bool_]:
+    """Whether some released record is among the nearest to both halves of each target.
+
+    Equally near records are in a random order, another one for each half, so that nothing is linked by the order of
+    the release.
+
+    Parameters
+    ----------
+    targets, released : Columns
+    schema : Schema
+    split : (list of int, list of int)
+        Places of the attributes of each half.
+    rng : numpy.random.Generator
+        Of the order of ties.
+    nearest : tuple of int
+        Numbers of nearest records.
+
+    Returns
+    -------
+    ndarray of bool, shape (len(nearest), targets)
+    """
+    gower, count = Gower(schema), size(released)
+    most = min(max(nearest), count)
+    result = np.zeros((len(nearest), size(targets)), bool)
+    for rows, block in blocks(targets, count, arrays=2):
+        found = []
+        for places in split:
+            distances = gower.total(block, released, places)
+            distances += rng.random(count, np.float32) * np.float32(1e-4)  # below every difference that matters
+            few = np.argpartition(distances, most - 1, axis=1)[:, :most]
+            order = np.take_along_axis(distances, few, axis=1).argsort(axis=1)
+            found.append(np.take_along_axis(few, order, axis=1))
+        same = found[0][:, :, None] == found[1][:, None, :]
+        for place, number in enumerate(nearest):
+            result[place, rows] = same[:, :number, :number].any(axis=(1, 2))
+    return result
+
+
+def section(
+    released: Columns, training: Columns, holdout: Columns | None, schema: Schema, *, seed: int, sizes: Sizes
+) -> Section:
+    """Link training records and, as the baseline, held-out ones."""
+    m = len(schema.attributes)
+    if m < 2:
+        return does_not_apply(NAME, TITLE, "a record of one attribute has no halves.")
+    if holdout is None or min(size(released), size(training), size(holdout)) < sizes.least:
+        return does_not_apply(
+            NAME, TITLE, f"it needs {sizes.least} records in the release, its training and a hold-out."
+        )
+    rng = np.random.default_rng([seed, 7])
+    order = rng.permutation(m).tolist()
+    split = sorted(order[: m // 2]), sorted(order[m // 2 :])
+    count = min(size(training), size(holdout), sizes.linked)
+    records = drawn(released, sizes.compared, rng)
+    hits = [
+        linked(drawn(side, count, rng), records, schema, split, rng).sum(axis=1).tolist()
+        for side in (training, holdout)
+    ]
+    together = 1 - (1 - sizes.confidence) / len(NEAREST)
+    rows, excess = [], []
+    for number, ours, theirs in zip(NEAREST, *hits, strict=True):
+        more = difference((ours, count), (theirs, count), confidence=together)
+        excess.append(more)
+        shares = [proportion(hit, count, confidence=sizes.confidence) for hit in (ours, theirs)]
+        rows.append((number, *(x for s in shares for x in (s.value, s.low, s.high)), more.value, more.low, more.high))
+    table = Table(
+        "Halves of a record linked through the release",
+        ("nearest", "training", "low", "high", "hold-out", "low ", "high ", "excess", "low  ", "high  "),
+        tuple(rows),
+        f"{count:,} targets of each table, {size(records):,} released records. Halves: "
+        f"{column_names(schema, split[0])}; "
+        f"{column_names(schema, split[1])}. Excesses hold together with {sizes.confidence:.0%} confidence.",
+    )
+    worst = max(excess, key=lambda more: more.low)
+    if worst.low > 0:
+        verdict = (
+            f"The release links the records it was made from better than others: {worst.value:.2%} more often "
+            f"({worst.low:.2%} to {worst.high:.2%})."
+        )
+    else:
+        verdict = (
+            f"The release links its training records no better than records it never saw "
+            f"(excess {excess[0].value:.2%}, {excess[0].low:.2%} to {excess[0].high:.2%})."
+        )
+    figures = {
+        "targets": count,
+        "split": [[schema.names[i] for i in half] for half in split],
+        "excess": {str(number): more.to_json() for number, more in zip(NEAREST, excess, strict=True)},
+        "linked": {str(n): {"training": a, "hold-out": b} for n, a, b in zip(NEAREST, *hits, strict=True)},
+    }
+    state = "good" if worst.low <= 0 else "bad" if worst.low > 0.01 else "fair"
+    return Section(NAME, TITLE, verdict, state, (table,), figures=figures)  # type: ignore[arg-type]
