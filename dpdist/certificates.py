@@ -33,6 +33,11 @@ def write_certificates(folder: Path, *, days: int = 365) -> None:
     OutputUnwritable
         The folder cannot be written.
     """
+    _write(folder, make_certificates(days=days))
+
+
+def make_certificates(*, days: int = 365) -> dict[str, bytes]:
+    """A new set in PEM format: ``ca.pem`` and, for each of `ROLES`, ``ROLE.pem`` and ``ROLE-key.pem``."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -81,7 +86,7 @@ def write_certificates(folder: Path, *, days: int = 365) -> None:
         files[f"{role}-key.pem"] = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-    _write(folder, files)
+    return files
 
 
 def _write(folder: Path, files: dict[str, bytes]) -> None:

@@ -61,7 +61,10 @@ CONFIDENTIAL = "confidential: for the operator of this release only; it holds pr
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A published release, of so many records, or of so many cells of statistics."""
+    """A published release, of so many records, or of so many cells of statistics.
+
+    `already` says that an earlier run had published it and this one found nothing to do.
+    """
 
     uri: str
     attempt: str
@@ -72,6 +75,7 @@ class Outcome:
     budget: str
     run_record: str
 
+    already: bool = False
     def to_json(self) -> dict[str, Any]:
         """The outcome as a JSON object; it has ``records`` or ``cells``."""
         outcome = asdict(self)
@@ -117,6 +121,8 @@ class Run:
     new_attempt : bool
         Give up an interrupted attempt and charge a new one.
     fixed_key : str, optional
+    once : bool
+        As `resume` where there is something to resume or to find published: may be repeated without a thought.
         64 hexadecimal digits; for tests only: the manifest then begins with "not private".
     progress : callable
         Called with (stage, finished steps, all steps).
@@ -137,13 +143,16 @@ class Run:
         resume: bool = False,
         new_attempt: bool = False,
         fixed_key: str | None = None,
+        once: bool = False,
         progress: Progress = silent,
         announce: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.spec = spec
+        if once and (resume or new_attempt):
+            raise SpecError("`once` decides by itself whether to resume: give it without `resume` and `new_attempt`")
         self.plan = make_plan(spec)
         self.outcome: Outcome | None = None
-        self._resume, self._new_attempt, self._fixed_key = resume, new_attempt, fixed_key
+        self._resume, self._new_attempt, self._once, self._fixed_key = resume, new_attempt, once, fixed_key
         self._progress, self._announce = progress, announce
         self._stack = ExitStack()
 
@@ -174,6 +183,8 @@ class Run:
         self._ledger = Ledger.open(spec.ledger, create=False)
         stack.callback(self._ledger.close)
         if self._resume:
+        if self._once:
+            self._resume = self._ledger.find(spec.dataset, spec.name) is not None
             self.outcome = self._finish_committed()
             if self.outcome is not None:
                 return
@@ -262,7 +273,7 @@ class Run:
                 published = publish(output, Manifest.from_bytes(content), signing_key=self._signing_key)
                 output.delete(CLAIM)
                 ledger.erase(attempt)
-                return _outcome(ledger, spec, output, published, folder)
+                return _outcome(ledger, spec, output, published, folder, already=place is output)
         raise ReleaseConflict(
             f"release {spec.name!r} of data set {spec.dataset!r} is committed, but neither {output.uri} nor the work "
             "folder holds its manifest: give the output.path and work it was made with"
@@ -327,6 +338,7 @@ class Run:
 def run_release(
     spec: ReleaseSpec,
     *,
+    once: bool = False,
     resume: bool = False,
     new_attempt: bool = False,
     fixed_key: str | None = None,
@@ -345,9 +357,8 @@ def run_release(
         See `dpdist.errors`; nothing is published, the ledger is consistent, and unless the message says otherwise
         the attempt can be resumed.
     """
-    with Run(
-        spec, resume=resume, new_attempt=new_attempt, fixed_key=fixed_key, progress=progress, announce=announce
-    ) as run:
+    options: dict[str, Any] = {"resume": resume, "new_attempt": new_attempt, "once": once, "fixed_key": fixed_key}
+    with Run(spec, **options, progress=progress, announce=announce) as run:
         for step in run.steps.values():
             step()
         if run.outcome is None:
@@ -403,7 +414,9 @@ def _record(context: Context, attempt: Attempt) -> None:
     context.work.write_bytes(RUN_RECORD, json.dumps(record, indent=2).encode())
 
 
-def _outcome(ledger: Ledger, spec: ReleaseSpec, output: Store, manifest: Manifest, work: Store) -> Outcome:
+def _outcome(
+    ledger: Ledger, spec: ReleaseSpec, output: Store, manifest: Manifest, work: Store, *, already: bool = False
+) -> Outcome:
     return Outcome(
         uri=output.uri,
         attempt=manifest.attempt,
@@ -412,6 +425,7 @@ def _outcome(ledger: Ledger, spec: ReleaseSpec, output: Store, manifest: Manifes
         guarantee=manifest.guarantee,
         guarantees=tuple(str(item["sentence"]) for item in manifest.guarantees),
         budget=budget_sentence(ledger, spec.dataset),
+        already=already,
         run_record=f"{work.uri}/{RUN_RECORD}",
     )
 

@@ -156,7 +156,11 @@ class ClusterSpec(Section):
     )
     address: str | None = Field(default=None, description="Scheduler address, such as tls://scheduler:8786.")
     security: SecuritySpec | None = Field(default=None, description="Certificates, for an address tls://…")
-    workers: int | None = Field(default=None, ge=1, description="Embedded workers; default: one per core.")
+    workers: int | None = Field(
+        default=None,
+        ge=1,
+        description="Embedded workers (default: one per core), or at an address the workers to wait for.",
+    )
     memory_limit: str = Field(default="auto", description="Memory limit of an embedded worker, such as 3GiB.")
     partitions: int | None = Field(
         default=None, ge=1, description="Number of partitions; default: about a million rows each."

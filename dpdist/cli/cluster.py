@@ -10,11 +10,6 @@ import typer
 cluster_app = typer.Typer(help="What a Dask cluster needs for a release.", no_args_is_help=True, rich_markup_mode=None)
 
 
-@cluster_app.callback()
-def _cluster() -> None:
-    """Keep the name of the command: a group of one."""
-
-
 @cluster_app.command("certs")
 def cluster_certs(
     folder: Annotated[Path, typer.Argument(help="Folder to write the certificates and their keys to.")],
@@ -34,6 +29,36 @@ def cluster_certs(
         "in the spec:\n  cluster: {mode: address, address: tls://SCHEDULER:8786, security: "
         f"{{ca: {folder}/ca.pem, cert: {folder}/client.pem, key: {folder}/client-key.pem}}}}"
     )
+
+
+@cluster_app.command("secrets")
+def cluster_secrets(
+    namespace: Annotated[str | None, typer.Option(help="Namespace of the release; made with them.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="tls, kek, ledger or storage; may be repeated.")] = None,
+    prefix: Annotated[str, typer.Option(help="Beginning of the secrets' names.")] = "dpdist",
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Days until the certificates expire.")] = 365,
+) -> None:
+    """Print the secrets that the Helm chart names, for ``kubectl apply -f -``.
+
+    The ledger's URL and the object store's credentials are those of the environment (DPDIST_LEDGER,
+    AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY). Certificates are made, and a key-encryption key unless DPDIST_KEK is set.
+    """
+    import os
+    import sys
+
+    import yaml
+
+    from dpdist.errors import OutputUnwritable
+    from dpdist.kubernetes import KINDS, secret_manifests
+
+    if sys.stdout.isatty():
+        raise OutputUnwritable("secrets are not shown on a terminal: dpdist cluster secrets | kubectl apply -f -")
+    made = secret_manifests(os.environ, kinds=only or KINDS, namespace=namespace, prefix=prefix, days=days)
+    typer.echo(yaml.safe_dump_all(made, sort_keys=False), nl=False)
+    names = ", ".join(manifest["metadata"]["name"] for manifest in made if manifest["kind"] == "Secret")
+    typer.echo(f"secrets {names}", err=True)
+    if "kek" in (only or KINDS) and not (os.environ.get("DPDIST_KEK") or os.environ.get("DPDIST_KEK_FILE")):
+        typer.echo("a new key-encryption key was made; the cluster holds the only copy", err=True)
 
 
 if __name__ == "__main__":

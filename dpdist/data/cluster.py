@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import dask
@@ -206,11 +206,11 @@ def open_cluster(
     address : str, optional
         Scheduler address for ``mode="address"``.
     workers : int, optional
-        Number of embedded worker processes; default one per core.
+        Number of embedded worker processes, by default one per core; with ``mode="address"`` how many to wait for.
     memory_limit : str
         Memory limit of each embedded worker.
     timeout : float
-        Seconds to wait for the scheduler and for a first worker.
+        Seconds to wait for the scheduler, for a first worker, and then for `workers`; with fewer it goes on.
     security : SecuritySpec, optional
         Certificates for ``mode="address"`` with TLS; without it those of Dask's own configuration.
     environment : dict of str to str, optional
@@ -264,6 +264,8 @@ def open_cluster(
             silence_logs=logging.CRITICAL,
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
+            with suppress(TimeoutError):  # memory and batches are laid out for those that are there
+                client.wait_for_workers(workers or 1, timeout=timeout)
     ):
         yield Cluster(client)
 

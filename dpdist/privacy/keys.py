@@ -9,7 +9,8 @@ a wrapped copy; who must rule that out also destroys the key-encryption key).
 The key-encryption key is the first of these that is set:
 
 1. ``DPDIST_KEK``: 32 bytes in base64 (from a secret);
-2. ``DPDIST_KEK_FILE``: a file of mode 0600 with that text;
+2. ``DPDIST_KEK_FILE``: a file of mode 0600 with that text (or 0440, of root and the process's own group, as Kubernetes
+   mounts a secret);
 3. the default of an embedded ledger: ``<SQLite file>.kek``, made on first use.
 """
 
@@ -310,8 +311,10 @@ def _decode(text: str, where: str) -> bytes:
 def _read_secret_file(path: Path) -> str:
     try:
         with open(path, "rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            if mode & 0o077:
+            found = os.fstat(file.fileno())
+            mode = stat.S_IMODE(found.st_mode)
+            mounted = found.st_uid == 0 != os.geteuid() and not mode & 0o037  # by Kubernetes: of root, for our group
+            if mode & 0o077 and not mounted:
                 raise KeyUnavailable(
                     f"the key-encryption key in {path} may be read or written by others (mode {mode:04o}): "
                     f"run chmod 600 {path}"
