@@ -30,6 +30,10 @@ def silent(stage: str, done: int, total: int) -> None:
     """Report no progress."""
 
 
+def silent_commit(digest: str) -> None:
+    """Ask nobody."""
+
+
 @dataclass
 class Context:
     """What the stages of one attempt share.
@@ -52,6 +56,8 @@ class Context:
         Public facts found on the way, such as the outcomes of noisy checks; they end in the manifest's parameters.
     parts : tuple of PartRecord
         The written parts of the release, once they are.
+    before_commit : callable
+        Called with the manifest's SHA-256 before the ledger commits: where others must agree to it.
     """
 
     spec: ReleaseSpec
@@ -68,6 +74,7 @@ class Context:
     results: dict[str, Any] = field(default_factory=dict)
     public: dict[str, Any] = field(default_factory=dict)
     parts: tuple[PartRecord, ...] = ()
+    before_commit: Callable[[str], None] = silent_commit
 
     @property
     def noise(self) -> Noise:

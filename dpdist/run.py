@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from dpdist.context import Context, Progress, silent
 from dpdist.data.cluster import open_cluster
-from dpdist.data.source import CsvOptions, TableSource, fingerprint
-from dpdist.data.table import open_table
+from dpdist.data.source import CsvOptions, TableSource, fingerprint, fingerprint_of
+from dpdist.data.table import Table, open_table
 from dpdist.errors import (
     CheckFailed,
     DatasetUnknown,
@@ -106,6 +106,18 @@ def table_source(spec: ReleaseSpec) -> TableSource:
         extra_columns=data.extra_columns,
         storage_options=data.storage.options,
     )
+
+
+def _open_table(spec: ReleaseSpec) -> Table:
+    """The table of a release; one without files where clients hold the records."""
+    if spec.data.paths:
+        return open_table(table_source(spec), spec.table, partitions=spec.cluster.partitions)
+    return Table(TableSource(("held by clients",)), spec.table, "parquet", (), ())
+
+
+def _input_of(spec: ReleaseSpec) -> str:
+    """The fingerprint of the files a release reads, as they are now."""
+    return fingerprint(table_source(spec)) if spec.data.paths else fingerprint_of(())
 
 
 class Run:
@@ -190,7 +202,7 @@ class Run:
                 return
         _keep_apart(self._output, self._work)
         require_vacant(self._output)
-        self._table = open_table(table_source(spec), spec.table, partitions=spec.cluster.partitions)
+        self._table = _open_table(spec)
         self._output.check_writable()
         if self._work.is_local and not Path(self._work.uri).exists():
             with suppress(OSError):  # the store says what is wrong
@@ -204,6 +216,7 @@ class Run:
                 memory_limit=spec.cluster.memory_limit,
                 timeout=spec.cluster.timeout,
                 security=spec.cluster.security,
+                resources=spec.places,
             )
         )
         if self._cluster.dashboard:
@@ -309,14 +322,14 @@ class Run:
             created=date.fromisoformat(attempt.created[:10]),
             parameters={**self.plan.public_parameters(), **context.public},
             spec_sha256=spec.fingerprint,
-            spec=public_spec(spec),
+            spec=spec.public(),
             table=self.plan.released,
             form=self.plan.form,
             parts=context.parts,
             fixed_key=self._fixed_key is not None,
         )
         content = context.stored(MANIFEST, manifest.to_bytes)
-        if fingerprint(table_source(spec)) != attempt.input_fingerprint:
+        if _input_of(spec) != attempt.input_fingerprint:
             raise ReleaseConflict(
                 "the input changed while it was read, so nothing is published: leave the files alone during a release, "
                 "and start a new attempt (--new-attempt). The charge stays spent"
@@ -327,7 +340,9 @@ class Run:
                 f"{self._output.uri} is claimed by another release (file {CLAIM}): choose another output.path, or "
                 "delete that file if the other release was given up"
             )
-        self._ledger.commit(attempt, manifest_sha256=hashlib.sha256(content).hexdigest())
+        digest = hashlib.sha256(content).hexdigest()
+        context.before_commit(digest)
+        self._ledger.commit(attempt, manifest_sha256=digest)
         published = publish(self._output, Manifest.from_bytes(content), signing_key=self._signing_key)
         self._output.delete(CLAIM)
         _record(context, attempt)
@@ -390,15 +405,6 @@ def _keep_apart(output: Store, work: Store) -> None:
         raise SpecError(
             "output.path and work must not contain each other: the work folder is confidential, the output is published"
         )
-
-
-def public_spec(spec: ReleaseSpec) -> dict[str, Any]:
-    """The part of a spec that says what is released, without where it runs and where its files are."""
-    public = spec.model_dump(mode="json", by_alias=True, exclude={"cluster", "ledger", "work", "table"})
-    public["data"] = {"minimum_records": spec.data.minimum_records}
-    for name in ("storage", "signing_key", "path"):
-        del public["output"][name]
-    return public
 
 
 def _record(context: Context, attempt: Attempt) -> None:

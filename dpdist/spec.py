@@ -212,12 +212,29 @@ class ReleaseSpec(Section):
     cluster: ClusterSpec = Field(default_factory=ClusterSpec)
     privacy: PrivacyLimit
 
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Dask resources of which the release needs a worker each."""
+        return ()
+
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of what decides the released bytes: all but where it runs and where its files are."""
-        public = self.model_dump(mode="json", by_alias=True, exclude={"cluster", "ledger", "work"})
-        del public["data"]["storage"], public["output"]["storage"], public["output"]["path"]
-        return hashlib.sha256(json.dumps(public, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.decisive(), sort_keys=True).encode()).hexdigest()
+
+    def decisive(self) -> dict[str, Any]:
+        """What decides the released bytes."""
+        tree = self.model_dump(mode="json", by_alias=True, exclude={"cluster", "ledger", "work"})
+        del tree["data"]["storage"], tree["output"]["storage"], tree["output"]["path"]
+        return tree
+
+    def public(self) -> dict[str, Any]:
+        """What is released, for the manifest: without where it runs, where its files are, and the schema."""
+        tree = self.model_dump(mode="json", by_alias=True, exclude={"cluster", "ledger", "work", "table"})
+        tree["data"] = {"minimum_records": self.data.minimum_records}
+        for name in ("storage", "signing_key", "path"):
+            del tree["output"][name]
+        return tree
 
 
 AnySpec = TypeVar("AnySpec", bound=ReleaseSpec)

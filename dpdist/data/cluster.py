@@ -44,6 +44,19 @@ class Cluster:
         self._client = client
 
     @property
+    def client(self) -> Client:
+        """The client of a cluster of processes.
+
+        Raises
+        ------
+        SpecError
+            Graphs run in the threads of this process.
+        """
+        if self._client is None:
+            raise SpecError("cluster.mode: threads is one process; use embedded, or the address of a Dask scheduler")
+        return self._client
+
+    @property
     def address(self) -> str | None:
         """Address of the scheduler, if there is one."""
         return None if self._client is None else str(self._client.scheduler.address)
@@ -86,7 +99,7 @@ class Cluster:
         list of Delayed
             Tasks whose results are held by the workers (or, with threads, by this process).
         """
-        with _translated():
+        with translated():
             if self._client is None:
                 with _ThreadProgress(progress):
                     return list(dask.persist(*tasks, scheduler="threads"))
@@ -110,7 +123,7 @@ class Cluster:
         DpdistError
             Whatever dpdist error a task raised.
         """
-        with _translated():
+        with translated():
             if self._client is None:
                 with _ThreadProgress(progress):
                     return list(dask.compute(*tasks, scheduler="threads"))
@@ -160,7 +173,7 @@ def _watch(client: Client, futures: list[Any], progress: Progress) -> None:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def translated() -> Iterator[None]:
     """Raise the errors of a cluster as errors of dpdist."""
     from distributed import KilledWorker
     from distributed.comm.core import CommClosedError
@@ -197,6 +210,7 @@ def open_cluster(
     timeout: float = 30,
     security: SecuritySpec | None = None,
     environment: dict[str, str] | None = None,
+    resources: Sequence[str] = (),
 ) -> Iterator[Cluster]:
     """Open a cluster for the time of a release.
 
@@ -215,6 +229,8 @@ def open_cluster(
         Certificates for ``mode="address"`` with TLS; without it those of Dask's own configuration.
     environment : dict of str to str, optional
         Environment of the embedded workers, for the locations of secrets (never secrets themselves).
+    resources : sequence of str
+        Dask resources of the embedded workers, one worker for each; takes the place of `workers`.
 
     Raises
     ------
@@ -248,13 +264,15 @@ def open_cluster(
                 raise ClusterUnreachable(
                     f"the Dask scheduler at {address} has no workers: start one, or use cluster.mode=embedded"
                 ) from None
+            with suppress(TimeoutError):  # memory and batches are laid out for those that are there
+                client.wait_for_workers(workers or 1, timeout=timeout)
             yield Cluster(client)
         return
     with (
         dask.config.set({"distributed.worker.daemon": False, "distributed.comm.timeouts.connect": f"{timeout}s"}),
         _environment(environment or {}),
         LocalCluster(
-            n_workers=workers or os.cpu_count() or 1,
+            n_workers=0 if resources else workers or os.cpu_count() or 1,
             threads_per_worker=1,
             processes=True,
             memory_limit=memory_limit,
@@ -264,9 +282,13 @@ def open_cluster(
             silence_logs=logging.CRITICAL,
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
-            with suppress(TimeoutError):  # memory and batches are laid out for those that are there
-                client.wait_for_workers(workers or 1, timeout=timeout)
     ):
+        for resource in resources:
+            options = {**cluster.new_spec["options"], "resources": {resource: 1}}
+            cluster.worker_spec[resource] = {**cluster.new_spec, "options": options}
+        if resources:
+            cluster.scale(len(resources))
+            client.wait_for_workers(len(resources), timeout=timeout)
         yield Cluster(client)
 
 

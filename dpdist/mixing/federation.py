@@ -12,18 +12,22 @@ message that is asked for twice is the same twice.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dpdist.errors import AccountingError, RoundFailed
 from dpdist.mixing.correlated import CorrelatedNoise, Masks, Steps
-from dpdist.mixing.mixture import Mixer, Rows, sum_rows
+from dpdist.mixing.identity import message_statement, require_signature
+from dpdist.mixing.mixture import Mixer, Rows
 from dpdist.privacy.noise import Noise
 
-_LEAST_STEPS = 16.0
+LEAST_STEPS = 16.0
+"""Least deviation of a client's own noise in steps, times the root of the number of honest clients."""
+
 _LARGEST_STEP = 1 << 53
+_TAIL = 40.0  # deviations of noise: exceeded with a probability below 2**-1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +40,14 @@ class Message:
     round : str
         Public id of attempt, class and block; a message of another round is refused.
     steps : int64[t, d]
+    signature : bytes
+        Of `dpdist.mixing.identity.message_statement`; empty for a client without identity.
     """
 
     client: str
     round: str
     steps: Steps
+    signature: bytes = b""
 
 
 def client_message(
@@ -79,27 +86,45 @@ def client_message(
     AccountingError
         The noise is too small for the grid.
     """
+    sums = mixer.sums(noise, rows, start, stop)
+    return Message(client, round, noisy_steps(noise, masks, sums, mixer, correlated, start))
+
+
+def noisy_steps(noise: Noise, masks: Masks, sums: Rows, mixer: Mixer, correlated: CorrelatedNoise, start: int) -> Steps:
+    """The sums of mixtures `start` and following with a client's noise, in steps of the grid.
+
+    Parameters and errors are those of `client_message`.
+    """
     masked = correlated.mask_sigma > 0
     if len(masks.signs) != (correlated.clients - 1 if masked else 0):
         raise RoundFailed("the masks are not those of all other clients of the round; agree on the keys again")
     steps_of = mixer.order / mixer.grid
     own = correlated.sigma * steps_of
-    if masked and own < _LEAST_STEPS * math.sqrt(correlated.honest):
+    if masked and own < LEAST_STEPS * math.sqrt(correlated.honest):
         raise AccountingError("correlated noise is too small for the grid; raise the noise or use the local model")
-    pieces = []
-    for a, b in mixer.blocks(start, stop, width=rows.shape[1]):
-        sums = sum_rows(rows, mixer.sample(noise, a, b, size=len(rows)))
-        first, count = a * rows.shape[1], sums.size
-        steps = (sums.reshape(-1) / np.float32(mixer.grid)).astype(np.int64)
-        steps += noise.gaussian_integers(f"{mixer.name}/noise", count, sigma=own, start=first)
-        if masked:
-            steps += masks.draw(f"{mixer.name}/mask", count, sigma=correlated.mask_sigma * steps_of, start=first)
-        pieces.append(steps.reshape(sums.shape))
-    return Message(client, round, np.concatenate(pieces) if pieces else np.empty((0, rows.shape[1]), np.int64))
+    first = start * sums.shape[1]
+    steps: Steps = (sums.reshape(-1) / np.float32(mixer.grid)).astype(np.int64)
+    steps += noise.gaussian_integers(f"{mixer.name}/noise", sums.size, sigma=own, start=first)
+    if masked:
+        steps += masks.draw(f"{mixer.name}/mask", sums.size, sigma=correlated.mask_sigma * steps_of, start=first)
+    return steps.reshape(sums.shape)
+
+
+def largest_step(mixer: Mixer, correlated: CorrelatedNoise) -> int:
+    """What no honest message exceeds: the largest sum, and noise of `_TAIL` deviations."""
+    steps_of = mixer.order / mixer.grid
+    deviation = math.hypot(correlated.sigma, math.sqrt(correlated.clients - 1) * correlated.mask_sigma)
+    return math.ceil(steps_of * (mixer.clip + _TAIL * deviation)) + correlated.clients
 
 
 def assemble(
-    messages: Sequence[Message], mixer: Mixer, *, clients: Sequence[str], round: str, shape: tuple[int, int]
+    messages: Sequence[Message],
+    mixer: Mixer,
+    *,
+    clients: Mapping[str, str] | Sequence[str],
+    round: str,
+    shape: tuple[int, int],
+    largest: int = _LARGEST_STEP,
 ) -> Rows:
     """The averages of the clients' mixtures.
 
@@ -110,11 +135,13 @@ def assemble(
     messages : sequence of Message
     mixer : Mixer
         Of the class.
-    clients : sequence of str
-        The clients of the round, fixed before it began.
+    clients : mapping of str to str, or sequence of str
+        The clients of the round, fixed before it began; with the public keys by which they sign, if they do.
     round : str
     shape : (int, int)
         Mixtures and coordinates of every message.
+    largest : int
+        No message has a larger value: see `largest_step`.
 
     Returns
     -------
@@ -128,7 +155,7 @@ def assemble(
     """
     received: dict[str, Steps] = {}
     for message in messages:
-        _check(message, clients=clients, round=round, shape=shape)
+        check_message(message, clients=clients, round=round, shape=shape, largest=largest)
         before = received.setdefault(message.client, message.steps)
         if before is not message.steps and not np.array_equal(before, message.steps):
             raise RoundFailed(f"client {message.client!r} sent two different messages in one round; the round fails")
@@ -141,16 +168,37 @@ def assemble(
     return _average(received, mixer)
 
 
-def _check(message: Message, *, clients: Sequence[str], round: str, shape: tuple[int, int]) -> None:
-    steps = message.steps
-    if message.client not in clients:
-        raise RoundFailed(f"client {message.client!r} is not one of the round's; the round fails")
+def check_message(
+    message: Message,
+    *,
+    clients: Mapping[str, str] | Sequence[str],
+    round: str,
+    shape: tuple[int, int],
+    largest: int = _LARGEST_STEP,
+) -> None:
+    """Refuse a message that is foreign, malformed or not signed by whom it names; parameters as for `assemble`.
+
+    Raises
+    ------
+    RoundFailed
+    """
+    if not isinstance(message, Message) or message.client not in clients:
+        raise RoundFailed(f"{_named(message)} is not one of the round's; the round fails")
+    steps, name = message.steps, _named(message)
     if message.round != round:
-        raise RoundFailed(f"client {message.client!r} sent a message of another round; the round fails")
-    if not isinstance(steps, np.ndarray) or steps.dtype != np.int64 or steps.shape != shape:
-        raise RoundFailed(f"client {message.client!r} sent no array of {shape[0]} x {shape[1]} int64; the round fails")
-    if steps.size and not -_LARGEST_STEP < int(steps.min()) <= int(steps.max()) < _LARGEST_STEP:
-        raise RoundFailed(f"client {message.client!r} sent values beyond 2**53 steps; the round fails")
+        raise RoundFailed(f"{name} sent a message of another round; the round fails")
+    if type(steps) is not np.ndarray or steps.dtype != np.int64 or steps.shape != shape:
+        raise RoundFailed(f"{name} sent no array of {shape[0]} x {shape[1]} int64; the round fails")
+    if steps.size and not -largest <= int(steps.min()) <= int(steps.max()) <= largest:
+        raise RoundFailed(f"{name} sent values beyond what noise reaches; the round fails")
+    pinned = clients.get(message.client) if isinstance(clients, Mapping) else None
+    if pinned:
+        statement = message_statement(steps, client=message.client, round=round)
+        require_signature(message.signature, statement, client=message.client, pinned=pinned)
+
+
+def _named(message: object) -> str:
+    return f"client {message.client!r}" if isinstance(message, Message) else "what sent something else than a message"
 
 
 def _average(received: dict[str, Steps], mixer: Mixer) -> Rows:

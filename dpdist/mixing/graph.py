@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dpdist.data.count import Codes
 from dpdist.data.operators import Operator
-from dpdist.mixing.mixture import Indices, Mixer, Rows, clip_rows, sum_rows, sum_rows_of_shard
+from dpdist.mixing.mixture import Mixer, Rows, clip_rows
 from dpdist.mixing.moments import moment_sums
 from dpdist.mixing.output import (
     Finishing,
@@ -163,13 +163,7 @@ def _rows(how: tuple[Encoding, Mixer, KeyRef], codes: ClassCodes, place: int, fi
 
 def _sum_shard(how: tuple[Encoding, Mixer, KeyRef], rows: Rows, first: int, size: int, start: int, stop: int) -> Rows:
     _, mixer, key = how
-    noise = load_noise(key)
-
-    def sums(indices: Indices) -> Rows:
-        return sum_rows(rows, indices) if len(rows) == size else sum_rows_of_shard(rows, indices, first=first)
-
-    pieces = [sums(mixer.sample(noise, a, b, size=size)) for a, b in mixer.blocks(start, stop, width=rows.shape[1])]
-    return np.concatenate(pieces)
+    return mixer.sums(load_noise(key), rows, start, stop, first=first, size=size)
 
 
 def _add_all(parts: Sequence[Any]) -> Any:

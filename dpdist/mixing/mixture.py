@@ -234,6 +234,35 @@ class Mixer:
         """Rows of mixtures `start` to `stop` - 1 of a class of `size` rows; see `sample_rows`."""
         return sample_rows(noise, f"{self.name}/rows", start, stop, size=size, order=self.order)
 
+    def sums(self, noise: Noise, rows: Rows, start: int, stop: int, *, first: int = 0, size: int | None = None) -> Rows:
+        """Sums of the rows of mixtures `start` to `stop` - 1, as far as they lie in one shard of the class; exact.
+
+        Parameters
+        ----------
+        rows : float32[n, d]
+            Rows `first` to ``first + n - 1`` of the class, from `clip_rows` with the same norm.
+        size : int, optional
+            Rows of the class, confidential; default: the shard is all of it.
+
+        Returns
+        -------
+        float32[stop - start, d]
+
+        Raises
+        ------
+        DataError
+            The class has fewer rows than a mixture.
+        """
+        size = len(rows) if size is None else size
+        sums = np.empty((stop - start, rows.shape[1]), np.float32)
+        for a, b in self.blocks(start, stop, width=rows.shape[1]):
+            indices = self.sample(noise, a, b, size=size)
+            whole = len(rows) == size
+            sums[a - start : b - start] = (
+                sum_rows(rows, indices) if whole else sum_rows_of_shard(rows, indices, first=first)
+            )
+        return sums
+
     def finish(self, noise: Noise, sums: Rows, start: int) -> Rows:
         """Mixtures from their sums: noise is added, then the mean is taken.
 
