@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from dpdist.errors import SpecError
+from dpdist.mixing.spec import MixingSpec
 from dpdist.schema import Schema, load_yaml
 from dpdist.spec import ReleaseSpec, override, validated
 from dpdist.synthesis.spec import PlausibleDeniabilitySpec
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 FAMILIES: dict[str, tuple[type[ReleaseSpec], str]] = {
     "plausible-deniability": (PlausibleDeniabilitySpec, "dpdist.synthesis"),
+    "mixing": (MixingSpec, "dpdist.mixing"),
 }
 """Class of the spec and folder of the family, by kind."""
 
