@@ -3,7 +3,8 @@ for (const table of document.querySelectorAll("table")) {
   const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
   const key = (row, i) => {
     const cell = row.cells[i];
-    return cell.dataset.value === undefined ? cell.textContent : Number(cell.dataset.value);
+    if (cell.dataset.value !== undefined) return Number(cell.dataset.value);
+    return cell.className === "number" ? -Infinity : cell.textContent;
   };
   const compare = (a, b) => {
     if (typeof a === typeof b) return typeof a === "number" ? a - b : a.localeCompare(b, undefined, { numeric: true });
