@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
@@ -26,7 +27,7 @@ from dpdist.data.cluster import open_cluster
 from dpdist.data.source import CsvOptions, TableSource, fingerprint, fingerprint_of
 from dpdist.data.table import Table, open_table
 from dpdist.errors import (
-    CheckFailed,
+    AccountingError,
     DatasetUnknown,
     DpdistError,
     GuaranteeRefused,
@@ -74,8 +75,8 @@ class Outcome:
     guarantees: tuple[str, ...]
     budget: str
     run_record: str
-
     already: bool = False
+
     def to_json(self) -> dict[str, Any]:
         """The outcome as a JSON object; it has ``records`` or ``cells``."""
         outcome = asdict(self)
@@ -132,9 +133,9 @@ class Run:
         Continue the attempt that was interrupted: the same bytes, no new charge.
     new_attempt : bool
         Give up an interrupted attempt and charge a new one.
-    fixed_key : str, optional
     once : bool
         As `resume` where there is something to resume or to find published: may be repeated without a thought.
+    fixed_key : str, optional
         64 hexadecimal digits; for tests only: the manifest then begins with "not private".
     progress : callable
         Called with (stage, finished steps, all steps).
@@ -154,14 +155,14 @@ class Run:
         *,
         resume: bool = False,
         new_attempt: bool = False,
-        fixed_key: str | None = None,
         once: bool = False,
+        fixed_key: str | None = None,
         progress: Progress = silent,
         announce: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.spec = spec
         if once and (resume or new_attempt):
             raise SpecError("`once` decides by itself whether to resume: give it without `resume` and `new_attempt`")
+        self.spec = spec
         self.plan = make_plan(spec)
         self.outcome: Outcome | None = None
         self._resume, self._new_attempt, self._once, self._fixed_key = resume, new_attempt, once, fixed_key
@@ -194,9 +195,9 @@ class Run:
         self._signing_key = load_signing_key(spec.output.signing_key)
         self._ledger = Ledger.open(spec.ledger, create=False)
         stack.callback(self._ledger.close)
-        if self._resume:
         if self._once:
             self._resume = self._ledger.find(spec.dataset, spec.name) is not None
+        if self._resume:
             self.outcome = self._finish_committed()
             if self.outcome is not None:
                 return
@@ -299,13 +300,10 @@ class Run:
         """A step of the family; a table that is refused before noise was drawn costs nothing."""
         try:
             step(self._context)
-        except CheckFailed:
-            _record(self._context, self._attempt)  # how far the declared bound was missed is the operator's to know
-            raise
         except DpdistError as error:
             if isinstance(error, ResourceError):
                 raise
-            _record(self._context, self._attempt)
+            _record(self._context, self._attempt)  # how far a declared bound was missed is the operator's to know
             with suppress(LedgerError):  # noise was drawn: the charge stays
                 self._ledger.void(self._attempt)
             raise
@@ -353,9 +351,9 @@ class Run:
 def run_release(
     spec: ReleaseSpec,
     *,
-    once: bool = False,
     resume: bool = False,
     new_attempt: bool = False,
+    once: bool = False,
     fixed_key: str | None = None,
     progress: Progress = silent,
     announce: Callable[[str], None] = lambda text: None,
@@ -385,7 +383,8 @@ def _refuse(plan: Plan) -> None:
     """Refuse a plan whose guarantee the spec did not ask for."""
     if plan.refusal is not None:
         raise GuaranteeRefused(plan.refusal)
-    if plan.epsilon > LARGEST_EPSILON:
+    exact = plan.kind in ("pml", "lid") and math.isinf(plan.epsilon)  # asked for by name; the ledger has the last word
+    if plan.epsilon > LARGEST_EPSILON and not exact:
         raise GuaranteeRefused(
             f"the release would cost epsilon {plan.epsilon:.6g}; above {LARGEST_EPSILON} what the samplers lose is not "
             "negligible, and a guarantee says nothing: spend less"
@@ -431,8 +430,8 @@ def _outcome(
         guarantee=manifest.guarantee,
         guarantees=tuple(str(item["sentence"]) for item in manifest.guarantees),
         budget=budget_sentence(ledger, spec.dataset),
-        already=already,
         run_record=f"{work.uri}/{RUN_RECORD}",
+        already=already,
     )
 
 
@@ -441,10 +440,18 @@ def budget_sentence(ledger: Ledger, dataset: str) -> str:
     statement = ledger.show(dataset)
     budget = statement.budget
     per_record = sum(attempt.guarantee == "pd-per-record" and attempt.state != "void" for attempt in statement.attempts)
+    not_dp = sum(attempt.guarantee == "lid" and attempt.state != "void" for attempt in statement.attempts)
+    leakage = (
+        f"; leakage of {downwards(max(budget.pml_cap - budget.pml_spent, budget.pml_spent * 0))} of "
+        f"{downwards(budget.pml_cap)} nats left (replacement)"
+        if budget.pml_cap is not None
+        else ""
+    )
     return (
         f"epsilon {downwards(budget.epsilon_remaining)} of {downwards(budget.epsilon_cap)} left for data set {dataset} "
-        f"at delta {upwards(budget.delta_cap)} (add/remove adjacency)"
+        f"at delta {upwards(budget.delta_cap)} (add/remove adjacency){leakage}"
         + (f"; without the seeds of {per_record} per-record releases, which no budget covers" if per_record else "")
+        + (f"; and {not_dp} releases without differential privacy, which no budget covers" if not_dp else "")
     )
 
 
@@ -457,13 +464,17 @@ def budget_after(plan: Plan) -> str:
         return f"there is no ledger yet: dpdist ledger create {spec.dataset} --epsilon E --delta D"
     try:
         before = budget_sentence(ledger, spec.dataset)
-        after = ledger.remaining(spec.dataset, event=plan.event)
+        after = ledger.remaining(spec.dataset, event=plan.event, guarantee=plan.kind)
     except DatasetUnknown as error:
         return str(error)
+    except AccountingError:
+        return f"{before}; too little for this release"
     finally:
         ledger.close()
-    if after.epsilon_spent > after.epsilon_cap:
+    if not after.is_kept:
         return f"{before}; too little for this release"
+    if plan.kind == "pml" and after.pml_cap is not None:
+        return f"{before}; {downwards(after.pml_cap - after.pml_spent)} nats after this release"
     return f"{before}; {downwards(after.epsilon_remaining)} after this release"
 
 
@@ -481,6 +492,8 @@ def ledger_rows(ledger: Ledger, dataset: str | None = None) -> list[dict[str, An
                 "adjacency": "add/remove",
                 "spent_epsilon": float(statement.budget.epsilon_spent),
                 "remaining_epsilon": float(statement.budget.epsilon_remaining),
+                "pml": None if statement.budget.pml_cap is None else float(statement.budget.pml_cap),
+                "spent_pml": float(statement.budget.pml_spent),
                 "guarantees": list(statement.dataset.guarantees),
                 "head": statement.head,
                 "charges": [

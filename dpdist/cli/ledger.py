@@ -26,12 +26,20 @@ def ledger_create(
         list[str] | None,
         typer.Option(help="Kinds of guarantee to allow: dp, pd-per-record, pml, lid. Default: dp, pd-per-record."),
     ] = None,
+    pml: Annotated[
+        str | None,
+        typer.Option(help="With --allow pml: cap on pointwise maximal leakage, in nats; charged instead of epsilon."),
+    ] = None,
     ledger: LedgerUrl = DEFAULT_LEDGER,
 ) -> None:
     """Enter a data set with its budget."""
+    kinds = tuple(allow or ("dp", "pd-per-record"))
     with _ledger(ledger, create=True) as opened:
-        opened.create_dataset(dataset, epsilon=epsilon, delta=delta, guarantees=tuple(allow or ("dp", "pd-per-record")))
-    typer.echo(f"data set {dataset}: epsilon at most {epsilon}, delta at most {delta}, add/remove adjacency")
+        opened.create_dataset(dataset, epsilon=epsilon, delta=delta, guarantees=kinds, pml=pml)
+    typer.echo(
+        f"data set {dataset}: epsilon at most {epsilon}, delta at most {delta}, add/remove adjacency"
+        + (f"; pointwise maximal leakage at most {pml} nats" if pml else "")
+    )
 
 
 @ledger_app.command("show")
@@ -56,6 +64,7 @@ def ledger_show(
         console.print(
             f"[bold]{row['dataset']}[/bold]  epsilon {row['spent_epsilon']:.6g} of {row['epsilon']:g} spent at "
             f"delta {row['delta']:g} (add/remove adjacency); allows {', '.join(row['guarantees'])}"
+            + (f"; leakage {row['spent_pml']:.6g} of {row['pml']:g} nats spent" if row["pml"] is not None else "")
         )
         table = Table("release", "attempt", "state", "epsilon alone", "since")
         for charge in row["charges"]:

@@ -61,6 +61,8 @@ class CountPlan:
         Number of codes of each attribute.
     bucket_maps : tuple of tuple of int
         Bucket of each code of each attribute; may be empty if no query is coarse.
+    names : tuple of str
+        Names of the attributes, for messages.
 
     Raises
     ------
@@ -71,6 +73,7 @@ class CountPlan:
     queries: tuple[Query, ...]
     cardinalities: tuple[int, ...]
     bucket_maps: tuple[tuple[int, ...], ...] = ()
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.queries:
@@ -84,7 +87,7 @@ class CountPlan:
             worst = max(self.blocks, key=self._block_cells)
             raise SpecError(
                 f"the histograms need {self.cells:,} cells, more than the limit of {MAX_CELLS:,}; the largest has "
-                f"{self._block_cells(worst):,} (attributes {', '.join(map(str, worst))}): leave out an attribute, or "
+                f"{self._block_cells(worst):,} (columns {', '.join(map(self._name, worst))}): leave out a column, or "
                 "declare fewer `bins`"
             )
 
@@ -108,6 +111,12 @@ class CountPlan:
         """Memory of adding the blocks of two partitions."""
         return 2 * _WORD * self.cells
 
+    @property
+    def largest_task_bytes(self) -> int:
+        """Memory of the largest task: counting, adding, or summing the blocks to the tables of the queries."""
+        finish = _WORD * (self.cells + sum(self.table_cells) + max(self.table_cells))
+        return max(self.task_bytes, self.merge_bytes, finish)
+
     def shape(self, query: Query) -> tuple[int, ...]:
         """Shape of the table of a query."""
         if not query.coarse:
@@ -118,6 +127,9 @@ class CountPlan:
     def table_cells(self) -> tuple[int, ...]:
         """Number of cells of the table of each query."""
         return tuple(prod(self.shape(query)) for query in self.queries)
+
+    def _name(self, attribute: int) -> str:
+        return repr(self.names[attribute]) if self.names else str(attribute)
 
     def _block_cells(self, block: tuple[int, ...]) -> int:
         return prod(self.cardinalities[i] for i in block)

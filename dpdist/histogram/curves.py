@@ -273,6 +273,25 @@ def coefficient_steps(sums: CurveSums, plan: CurvePlan) -> list[int]:
     return [(2 * int(value) + divisor) // (2 * divisor) for value in exact]
 
 
+def confirm_number(sums: CurveSums, plan: CurvePlan) -> None:
+    """Compare a public number of curves with the table's; no noise is needed for that.
+
+    Raises
+    ------
+    CheckFailed
+        The public number of curves is not that of the table (replacement).
+    OutOfDomain
+        There are more curves than `MAX_CURVES`.
+    """
+    if sums.count > MAX_CURVES:
+        raise OutOfDomain(f"more than {MAX_CURVES:,} curves; release them in groups")
+    if plan.count_sigma is None and sums.count != plan.curves:
+        raise CheckFailed(
+            f"the number of curves is declared as {plan.curves} and public (replacement), and the table has another; "
+            "declare the right one in data.minimum_records, or choose adjacency add/remove"
+        )
+
+
 def release_mean(sums: CurveSums, plan: CurvePlan, *, noise: Noise, name: str) -> CurveMean:
     """Noise the sum of the curves, and divide by their number, public or noisy.
 
@@ -287,22 +306,14 @@ def release_mean(sums: CurveSums, plan: CurvePlan, *, noise: Noise, name: str) -
 
     Raises
     ------
-    CheckFailed
-        The public number of curves is not that of the table (replacement).
-    OutOfDomain
-        There are more curves than `MAX_CURVES`.
+    CheckFailed, OutOfDomain
+        As `confirm_number`.
     """
-    if sums.count > MAX_CURVES:
-        raise OutOfDomain(f"more than {MAX_CURVES:,} curves; release them in groups")
+    confirm_number(sums, plan)
     curves = plan.curves
     if plan.count_sigma is not None:
         drawn = noise.gaussian_integers(f"{name}/count", 1, sigma=plan.count_sigma)
         curves = max(sums.count + int(drawn[0]), curves)  # a public lower bound may raise a noisy count
-    elif sums.count != curves:
-        raise CheckFailed(
-            f"the number of curves is declared as {curves} and public (replacement), and the table has another; "
-            "declare the right one, or choose adjacency add/remove"
-        )
     steps = coefficient_steps(sums, plan)
     drawn = noise.gaussian_integers(f"{name}/coefficients", len(steps), sigma=plan.sigma / plan.grid)
     coefficients = np.array([step + int(draw) for step, draw in zip(steps, drawn, strict=True)], np.float64)

@@ -1,133 +1,14 @@
-r"""Pointwise maximal leakage (PML) of a histogram with Laplace noise.
-
-Records are independent and each falls in every one of the k bins with probability at least alpha (``alpha k <= 1``).
-What one record's value x makes of the probability of an output y, against the average over the values the record might
-have, is at most
-
-    P(y|x) / P(y) <= 1 / (alpha + (1 - alpha) e^(-2/b)),
-
-since every other value changes ``P(y|x)`` by at most ``e^(2/b)``. Hence [1]_
-
-    eps_PML = 2/b - ln(1 - alpha + alpha e^(2/b)),    2/b = eps_PML - ln(1 - alpha (e^eps_PML - 1) / (1 - alpha)).
-
-The bound is attained, by the discrete Laplace on integers as by the continuous one: at outputs with a large count in
-bin x and small ones elsewhere, if x has probability alpha. It covers *one* histogram. Two histograms of the same
-records are one histogram of their pairs of bins, with an alpha of its own.
-
-References
-----------
-.. [1] Saeidian et al., *A Tight Context-aware Privacy Bound for Histogram Publication*, 2025.
-"""
+"""The noise of one histogram whose pointwise maximal leakage is bounded (`dpdist.privacy.leakage`)."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
-from dpdist.errors import AccountingError, GuaranteeRefused
 from dpdist.histogram.measurement import sampler_delta
-from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event
+from dpdist.privacy.events import LaplaceLeakage
 from dpdist.privacy.guarantee import PML
-
-_UP = 1 + 2.0**-46  # covers the rounding of the closed forms
-
-
-def leakage(*, scale: float, alpha: float) -> float:
-    """eps_PML of Laplace noise, in nats, rounded upwards.
-
-    Parameters
-    ----------
-    scale : float
-        b, above 0.
-    alpha : float
-        Least probability of every bin, in (0, 1].
-
-    Raises
-    ------
-    AccountingError
-        A parameter is out of range.
-    """
-    _check_alpha(alpha)
-    if not 0 < scale < math.inf:
-        raise AccountingError(f"the scale of the noise must be finite and above 0, got {scale!r}")
-    x = 2 / scale
-    if x < math.log(2):  # small leakages keep their digits
-        return -math.log1p((1 - alpha) * math.expm1(-x)) * _UP
-    return -math.log(alpha + (1 - alpha) * math.exp(-x)) * _UP
-
-
-def noiseless_leakage(alpha: float) -> float:
-    """``ln(1/alpha)``: the leakage of the histogram itself; no amount of noise exceeds it."""
-    _check_alpha(alpha)
-    return -math.log(alpha)
-
-
-def scale_for(*, epsilon: float, alpha: float) -> float:
-    """Least Laplace scale with at most this leakage, rounded upwards.
-
-    Parameters
-    ----------
-    epsilon : float
-        Leakage, in nats; above 0 and below ``ln(1/alpha)``.
-    alpha : float
-        Least probability of every bin, in (0, 1).
-
-    Raises
-    ------
-    AccountingError
-        A parameter is out of range.
-    GuaranteeRefused
-        ``epsilon >= ln(1/alpha)``: no noise is needed, and without noise nothing but the assumption protects.
-
-    Examples
-    --------
-    >>> round(scale_for(epsilon=0.5, alpha=0.05), 4)
-    3.7401
-    """
-    if not 0 < epsilon < math.inf:
-        raise AccountingError(f"epsilon must be finite and above 0, got {epsilon!r}")
-    if epsilon >= noiseless_leakage(alpha):
-        raise GuaranteeRefused(
-            f"leakage of {epsilon:g} nats is not below ln(1/alpha) = {noiseless_leakage(alpha):.6g}: under the "
-            "assumption no noise would be needed, and the exact counts would be released; lower epsilon, or ask for it "
-            "by name with `accept_no_noise: true`"
-        )
-    return 2 / (epsilon - math.log1p(-alpha * math.expm1(epsilon) / (1 - alpha))) * _UP
-
-
-def check_alpha(alpha: float, *, bins: int) -> None:
-    """Check that so many bins can all have probability alpha.
-
-    Raises
-    ------
-    AccountingError
-        ``alpha > 1 / bins``, or alpha is not in (0, 1].
-    """
-    _check_alpha(alpha)
-    if bins < 1 or alpha * bins > 1 + 2.0**-50:  # a decimal 1/k such as 0.1 is not above it
-        raise AccountingError(
-            f"alpha = {alpha:g} is above 1/{bins}: {bins} bins cannot all have that probability; "
-            f"declare an alpha of at most {1 / max(bins, 1):.6g}, or fewer bins"
-        )
-
-
-def _check_alpha(alpha: float) -> None:
-    if not 0 < alpha <= 1:
-        raise AccountingError(f"alpha must be in (0, 1], got {alpha!r}")
-
-
-def account(*, epsilon: float, alpha: float) -> dict[str, Any]:
-    """The noise for a bound on the leakage and its equal differential privacy, as a JSON object."""
-    scale = scale_for(epsilon=epsilon, alpha=alpha)
-    return {
-        "epsilon": epsilon,
-        "alpha": alpha,
-        "scale": scale,
-        "dp_epsilon": 2 / scale,
-        "dp_adjacency": "replacement",
-        "noiseless_epsilon": noiseless_leakage(alpha),
-    }
+from dpdist.privacy.leakage import check_alpha, noiseless_leakage, scale_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,13 +21,13 @@ class LeakagePlan:
         Scale of the discrete Laplace noise; None where exact counts were asked for by name.
     guarantee : PML
         With alpha, and the equal parameter of differential privacy ``2/b`` (replacement).
-    event : Event or None
-        What to charge as differential privacy (replacement, and more than enough for add/remove); None without noise.
+    event : LaplaceLeakage
+        What to charge: to a PML account its leakage, else its differential privacy, which exact counts do not have.
     """
 
     scale: float | None
     guarantee: PML
-    event: Event | None
+    event: LaplaceLeakage
 
 
 def plan_leakage(*, epsilon: float, alpha: float, bins: int, accept_no_noise: bool = False) -> LeakagePlan:
@@ -172,7 +53,12 @@ def plan_leakage(*, epsilon: float, alpha: float, bins: int, accept_no_noise: bo
     """
     check_alpha(alpha, bins=bins)
     if accept_no_noise and noiseless_leakage(alpha) <= epsilon < math.inf:
-        return LeakagePlan(scale=None, guarantee=PML(epsilon=noiseless_leakage(alpha), alpha=alpha), event=None)
+        exact = LaplaceLeakage(None, alpha, label="histogram")
+        return LeakagePlan(scale=None, guarantee=PML(epsilon=noiseless_leakage(alpha), alpha=alpha), event=exact)
     scale = scale_for(epsilon=epsilon, alpha=alpha)
-    event = Composed((DiscreteLaplace(scale, count=2, label="histogram"), ApproximateDP(0.0, sampler_delta(bins))))
-    return LeakagePlan(scale=scale, guarantee=PML(epsilon=epsilon, alpha=alpha, dp_epsilon=2 / scale), event=event)
+    delta = sampler_delta(bins)
+    return LeakagePlan(
+        scale=scale,
+        guarantee=PML(epsilon=epsilon, alpha=alpha, dp_epsilon=2 / scale, delta=delta),
+        event=LaplaceLeakage(scale, alpha, failure=delta, label="histogram"),
+    )

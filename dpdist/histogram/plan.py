@@ -9,7 +9,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from dpdist.errors import AccountingError
+from dpdist.data.read import BATCH_ROWS
+from dpdist.errors import AccountingError, SpecError
 from dpdist.histogram.counts import CountPlan, Query, parent_cells
 from dpdist.histogram.curves import CurvePlan, plan_mean
 from dpdist.histogram.entropy import EntropyPlan, plan_entropies
@@ -19,10 +20,14 @@ from dpdist.histogram.measurement import Measurement, Mechanism, deviation, plan
 from dpdist.histogram.spec import HistogramSpec
 from dpdist.privacy import accountant
 from dpdist.privacy.checks import CountCheck, count_check
-from dpdist.privacy.events import ApproximateDP, Composed, Event
+from dpdist.privacy.events import ApproximateDP, Composed, Event, LaplaceLeakage
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
+from dpdist.publish.parts import PartFormat
+from dpdist.schema import Schema
+from dpdist.spec import parse_bytes
 
 _STEPS = 9  # of the search for what composition leaves over
+_VALUE_BYTES = 40  # of a value while it is read and encoded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +47,8 @@ class HistogramPlan:
     count : CountCheck or None
         The check of ``data.minimum_records`` that entropies need (add/remove; under replacement the number is public).
     curves : CurvePlan or None
-    event : Event or None
-        The charge; None where exact counts are released by name.
+    event : Event
+        The charge.
     """
 
     spec: HistogramSpec
@@ -53,7 +58,7 @@ class HistogramPlan:
     entropies: EntropyPlan | None = None
     count: CountCheck | None = None
     curves: CurvePlan | None = None
-    event: Event | None
+    event: Event
 
     @property
     def kind(self) -> str:
@@ -65,10 +70,15 @@ class HistogramPlan:
         """Delta at which the guarantee is stated: the spec's, or what the sampler loses."""
         return self.spec.privacy.delta or math.fsum(_sampler_deltas(self.event))
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether exact counts are released, as was asked for by name."""
+        return self.leakage is not None and self.leakage.scale is None
+
     @cached_property
     def epsilon(self) -> float:
         """Epsilon of the charge at `delta`; infinite for exact counts."""
-        return math.inf if self.event is None else accountant.epsilon(self.event, delta=self.delta)
+        return math.inf if self.is_exact else accountant.epsilon(self.event, delta=self.delta)
 
     @cached_property
     def guarantees(self) -> tuple[Guarantee, ...]:
@@ -78,9 +88,28 @@ class HistogramPlan:
         privacy = self.spec.privacy
         return (
             DifferentialPrivacy(
-                epsilon=self.epsilon, delta=self.delta, adjacency=privacy.adjacency, covers="the whole release"
+                epsilon=self.epsilon,
+                delta=self.delta,
+                adjacency=privacy.adjacency,
+                covers="the whole release",
+                unit="record" if self.curves is None else "curve",
             ),
         )
+
+    @property
+    def refusal(self) -> str | None:
+        """Nothing: what must be asked for by name is refused by `plan`."""
+        return None
+
+    @property
+    def released(self) -> Schema:
+        """The schema of the table: the cells of the statistics are its values."""
+        return self.spec.table
+
+    @property
+    def form(self) -> PartFormat:
+        """A table of statistics."""
+        return PartFormat(layout="statistics", non_negative=self.curves is None and self.spec.counts.is_non_negative)
 
     @property
     def noise(self) -> tuple[tuple[Mechanism, float | None], ...]:
@@ -146,7 +175,7 @@ class HistogramPlan:
                 "sigma": plan.sigma,
                 "count_sigma": plan.count_sigma,
             }
-        out["event"] = None if self.event is None else self.event.to_json()
+        out["event"] = self.event.to_json()
         return out
 
     def to_json(self) -> dict[str, Any]:
@@ -155,7 +184,7 @@ class HistogramPlan:
             "name": self.spec.name,
             "kind": self.spec.kind,
             "guarantees": [guarantee.to_json() for guarantee in self.guarantees],
-            "epsilon": self.epsilon if self.event is not None else None,
+            "epsilon": None if self.is_exact else self.epsilon,
             "delta": self.delta,
             "covers": "the whole release",
             "parameters": self.public_parameters(),
@@ -167,13 +196,14 @@ class HistogramPlan:
         """Memory and tasks, from public sizes only."""
         rows = self.spec.data.minimum_records
         partitions = self.spec.cluster.partitions or max(1, round(rows / (1 << 20)))
-        row_bytes = sum(attribute.dtype.itemsize for attribute in self.spec.table.attributes)
-        summary = 0 if self.counts is None else self.counts.task_bytes + self.counts.merge_bytes
+        counts, reading = self.counts, _VALUE_BYTES * len(self.spec.table.attributes) * BATCH_ROWS
+        cells = (0,) if counts is None else counts.table_cells
         return {
             "records_at_least": rows,
             "partitions": partitions,
-            "cells": 0 if self.counts is None else self.counts.cells,
-            "task_bytes": summary + 40 * row_bytes * (1 << 17),
+            "cells": 0 if counts is None else counts.cells,
+            "task_bytes": reading + (0 if counts is None else counts.largest_task_bytes),
+            "publisher_bytes": 8 * ((0 if counts is None else counts.cells) + 4 * sum(cells) + 6 * max(cells)),
             "tasks_about": partitions + math.ceil(partitions / 7) + 2,
         }
 
@@ -182,12 +212,15 @@ class HistogramPlan:
         spec, privacy = self.spec, self.spec.privacy
         lines = [f"Release {spec.name} ({spec.kind}) of data set {spec.dataset}", ""]
         lines += [guarantee.sentence() for guarantee in self.guarantees] + [""]
-        if self.event is None:
-            lines.append("Charge      none: exact counts are released, as asked for by name")
+        if self.is_exact:
+            lines.append("Charge      an account of leakage only: exact counts are released, as asked for by name")
         else:
             lines.append(
                 f"Charge      epsilon {self.epsilon:.6g} at delta {self.delta:g} ({privacy.adjacency} adjacency)"
             )
+        if self.leakage is not None:
+            nats = self.leakage.guarantee.epsilon
+            lines.append(f"            or, where the data set has an account of leakage, {nats:.6g} nats")
         if self.counts is not None:
             for query, cells, (kind, scale), sd in zip(
                 spec.queries, self.counts.table_cells, self.noise, self.deviations, strict=True
@@ -215,7 +248,8 @@ class HistogramPlan:
         resources = self.resources()
         lines.append(
             f"Resources   about {resources['partitions']} partitions, {resources['tasks_about']} tasks, one pass; "
-            f"{resources['task_bytes'] / 2**20:,.0f} MiB per running task"
+            f"{resources['task_bytes'] / 2**20:,.0f} MiB per running task, "
+            f"{resources['publisher_bytes'] / 2**20:,.0f} MiB to publish"
         )
         return "\n".join(lines)
 
@@ -232,14 +266,29 @@ def plan(spec: HistogramSpec) -> HistogramPlan:
     GuaranteeRefused
         Leakage so large that no noise is needed, and that was not asked for by name.
     """
+    made = _plan(spec)
+    workers, needed = spec.cluster.memory_limit, made.resources()["task_bytes"]
+    if workers != "auto" and needed > parse_bytes(workers):
+        raise SpecError(
+            f"counting takes {needed / 2**20:,.0f} MiB in a worker, and cluster.memory_limit is {workers}: raise it, "
+            "leave out a histogram with many cells, or declare fewer `bins`"
+        )
+    return made
+
+
+def _plan(spec: HistogramSpec) -> HistogramPlan:
     privacy = spec.privacy
     if spec.curves is not None:
         curves = _plan_curves(spec)
         return HistogramPlan(spec=spec, curves=curves, event=curves.event)
-    names = spec.table.names
+    names, attributes = spec.table.names, spec.table.attributes
     queries = tuple(Query(tuple(map(names.index, query.columns)), coarse=query.buckets) for query in spec.queries)
-    maps = tuple(tuple(attribute.bucket_map.tolist()) for attribute in spec.table.attributes)
-    counts = CountPlan(queries, spec.table.cardinalities, maps)
+    counts = CountPlan(
+        queries,
+        tuple(0 if a.is_continuous else a.cardinality for a in attributes),
+        tuple(() if a.is_continuous else tuple(a.bucket_map.tolist()) for a in attributes),
+        names,
+    )
     for fine, coarse in (pair for chain in spec.counts.hierarchies for pair in pairwise(chain)):
         parent_cells(counts, fine, coarse)
     if privacy.mechanism == "pml":
@@ -250,7 +299,6 @@ def plan(spec: HistogramSpec) -> HistogramPlan:
             accept_no_noise=privacy.accept_no_noise,
         )
         return HistogramPlan(spec=spec, counts=counts, leakage=leakage, event=leakage.event)
-
     return _filled(_plan_counts(spec, counts))
 
 
@@ -291,15 +339,20 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
         adjacency=privacy.adjacency,
         shares=stated or spec.shares,
     )
-    return _composed(
-        HistogramPlan(spec=spec, counts=counts, measurement=measurement, entropies=entropies, count=check, event=None)
+    return HistogramPlan(
+        spec=spec,
+        counts=counts,
+        measurement=measurement,
+        entropies=entropies,
+        count=check,
+        event=_composed(check, entropies, measurement),
     )
 
 
-def _composed(made: HistogramPlan) -> HistogramPlan:
-    """The plan with the charge of its stages."""
-    parts = [part.event for part in (made.count, made.entropies, made.measurement) if part is not None]
-    return replace(made, event=parts[0] if len(parts) == 1 else Composed(tuple(parts)))
+def _composed(*stages: CountCheck | EntropyPlan | Measurement | None) -> Event:
+    """The charge of the stages of a plan."""
+    parts = [part.event for part in stages if part is not None]
+    return parts[0] if len(parts) == 1 else Composed(tuple(parts))
 
 
 def _filled(whole: HistogramPlan) -> HistogramPlan:
@@ -311,7 +364,8 @@ def _filled(whole: HistogramPlan) -> HistogramPlan:
     for _ in range(_STEPS):
         factor = math.sqrt(low * high)
         tighter = (entropies.with_less_noise(factor), measurement.with_less_noise(factor))
-        less = _composed(replace(whole, entropies=tighter[0], measurement=tighter[1]))
+        event = _composed(whole.count, *tighter)
+        less = replace(whole, entropies=tighter[0], measurement=tighter[1], event=event)
         if less.epsilon <= budget.epsilon:
             low, whole = factor, less
         else:
@@ -336,8 +390,10 @@ def _plan_curves(spec: HistogramSpec) -> CurvePlan:
     )
 
 
-def _sampler_deltas(event: Event | None) -> list[float]:
+def _sampler_deltas(event: Event) -> list[float]:
     """Deltas of the failures in an event that is otherwise purely differentially private."""
     if isinstance(event, Composed):
         return [delta for part in event.events for delta in _sampler_deltas(part)]
+    if isinstance(event, LaplaceLeakage):
+        return [event.failure]
     return [event.delta] if isinstance(event, ApproximateDP) else []

@@ -7,19 +7,26 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from dpdist.context import Context
 from dpdist.data.graph import locate, table_pass
 from dpdist.data.operators import Operator
 from dpdist.data.report import check
 from dpdist.errors import CheckFailed
-from dpdist.histogram.curves import CurveMean, release_mean
+from dpdist.histogram.curves import CurveMean, confirm_number, release_mean
 from dpdist.histogram.entropy import release_entropies
 from dpdist.histogram.graph import curve_operator, histogram_operator, long_curve_operator
 from dpdist.histogram.measurement import add_noise
 from dpdist.histogram.plan import HistogramPlan
-from dpdist.histogram.results import count_statistics, curve_statistics, entropy_statistics, fit
+from dpdist.histogram.results import (
+    Statistics,
+    count_statistics,
+    curve_statistics,
+    entropy_statistics,
+    fit,
+    released_entropies,
+    tables,
+)
 from dpdist.histogram.spec import HistogramSpec
 from dpdist.publish.parts import PartRecord, part_name, write_part
 
@@ -50,10 +57,10 @@ def write_step(context: Context) -> None:
     if plan.curves is not None and spec.curves is not None:
         mean = CurveMean(plan.curves.basis.times, stored["values"], stored["coefficients"], int(stored["curves"]))
         low, high = spec.curves.domain
-        table = curve_statistics(mean, [low + (high - low) * t for t in mean.times.tolist()])
+        statistics = curve_statistics(mean, [low + (high - low) * t for t in mean.times.tolist()])
     else:
-        table = _statistics(context, spec, plan, stored)
-    context.parts = _written(context, table)
+        statistics = _statistics(context, spec, plan, stored)
+    context.parts = _written(context, statistics)
 
 
 STEPS: dict[str, Callable[[Context], None]] = {"measure": measure_step, "write": write_step}
@@ -70,20 +77,23 @@ def _of(context: Context) -> tuple[HistogramSpec, HistogramPlan]:
 def _draw(context: Context, spec: HistogramSpec, plan: HistogramPlan) -> bytes:
     """One pass, then the noise: the noisy statistics as bytes."""
     summary, records = _counted(context, _operator(spec, plan))
-    noise = context.noise
     if plan.curves is not None:
-        mean = release_mean(summary, plan.curves, noise=noise, name="curves")
+        confirm_number(summary, plan.curves)
+        mean = release_mean(summary, plan.curves, noise=context.noise, name="curves")
         return _bytes(values=mean.values, coefficients=mean.coefficients, curves=np.array(mean.curves))
+    if plan.entropies is not None and plan.count is None and records < spec.data.minimum_records:
+        raise CheckFailed(  # under replacement the number of records is public
+            "data.minimum_records is more than the number of records, so nothing is published and nothing is charged: "
+            "declare less"
+        )
+    noise = context.noise
     if plan.count is not None:
         noisy = records + int(noise.discrete_laplace("checks/records", 1, scale=plan.count.scale)[0])
-        confirmed = plan.count.passes(noisy)
-    else:  # under replacement the number of records is public
-        confirmed = plan.entropies is None or records >= spec.data.minimum_records
-    if not confirmed:
-        raise CheckFailed(
-            "a declared public lower bound was not confirmed, so nothing is published: data.minimum_records is more "
-            "than the table supports; declare less, from public knowledge. The charge stays spent"
-        )
+        if not plan.count.passes(noisy):
+            raise CheckFailed(
+                "a declared public lower bound was not confirmed, so nothing is published: data.minimum_records is "
+                "more than the table supports; declare less, from public knowledge. The charge stays spent"
+            )
     arrays: dict[str, Any] = {}
     for number, (table, (mechanism, scale)) in enumerate(zip(summary, plan.noise, strict=True)):
         name = f"histogram/table/{number}"
@@ -120,24 +130,25 @@ def _counted(context: Context, operator: Operator) -> tuple[Any, int]:
     return summary, report.kept
 
 
-def _statistics(context: Context, spec: HistogramSpec, plan: HistogramPlan, stored: dict[str, Any]) -> pa.Table:
+def _statistics(context: Context, spec: HistogramSpec, plan: HistogramPlan, stored: dict[str, Any]) -> list[Statistics]:
     if plan.counts is None:
         raise ValueError("a histogram release has histograms or curves")
     noisy = [stored[f"table_{number}"] for number in range(len(plan.noise))]
     variances = [sd**2 for sd in plan.deviations]
     fitted = fit(noisy, spec.counts, plan.counts, variances=variances, noise=context.noise)
-    tables = count_statistics(noisy, fitted, plan.counts, spec.table)
+    statistics = count_statistics(noisy, fitted, plan.counts, spec.table)
+    if spec.counts.entropies:
+        statistics += released_entropies(fitted, spec.counts.entropies, plan.counts, spec.table)
     if plan.entropies is not None:
-        tables.append(entropy_statistics(stored["entropies"], spec.entropy_targets, plan.counts, spec.table))
-    return pa.concat_tables(tables).unify_dictionaries()
+        statistics += entropy_statistics(stored["entropies"], spec.entropy_targets, plan.counts, spec.table)
+    return statistics
 
 
-def _written(context: Context, table: pa.Table) -> tuple[PartRecord, ...]:
-    rows = context.spec.output.rows_per_part
+def _written(context: Context, statistics: list[Statistics]) -> tuple[PartRecord, ...]:
     with context.stage("writing"):
         return tuple(
-            write_part(context.output, part_name(context.attempt, index), table.slice(start, rows))
-            for index, start in enumerate(range(0, table.num_rows, rows))
+            write_part(context.output, part_name(context.attempt, index), table)
+            for index, table in enumerate(tables(statistics, rows=context.spec.output.rows_per_part))
         )
 
 

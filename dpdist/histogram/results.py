@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise, product
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpdist.data.count import Counts
 from dpdist.histogram.counts import CountPlan, Query, parent_cells
 from dpdist.histogram.curves import CurveMean
+from dpdist.histogram.entropy import renyi
 from dpdist.histogram.postprocess import common_total, fit_hierarchy, largest_remainder, project, synthetic_counts
 from dpdist.histogram.spec import CountsSpec
 from dpdist.privacy.noise import Noise
@@ -89,32 +92,103 @@ def _below(table: NDArray[Any], totals: NDArray[np.int64], link: NDArray[np.intp
     return result.reshape(table.shape)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Statistics:
+    """Statistics of one kind about the same columns: a number of rows of the release.
+
+    Attributes
+    ----------
+    statistic, of : str
+        What they are, and of which columns.
+    axes : tuple of tuple of str
+        Labels along each axis; the cells are their combinations in C order.
+    noisy, value : ndarray of float64, shape (cells,)
+        As drawn, and fitted to it.
+    """
+
+    statistic: str
+    of: str
+    axes: tuple[tuple[str, ...], ...]
+    noisy: NDArray[np.float64]
+    value: NDArray[np.float64]
+
+    def table(self, start: int, stop: int) -> pa.Table:
+        """Rows ``[start, stop)``."""
+        places = np.unravel_index(np.arange(start, stop), [len(labels) for labels in self.axes])
+        texts = [pa.array(labels, pa.string()).take(pa.array(at)) for labels, at in zip(self.axes, places, strict=True)]
+        cells = texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, " | ")
+        first = pa.array(np.zeros(stop - start, np.int32))
+        arrays = [
+            pa.DictionaryArray.from_arrays(first, pa.array([self.statistic])),
+            pa.DictionaryArray.from_arrays(first, pa.array([self.of])),
+            cells.dictionary_encode(),
+            pa.array(self.noisy[start:stop]),
+            pa.array(self.value[start:stop]),
+        ]
+        return pa.Table.from_arrays(arrays, schema=STATISTICS)
+
+
+def tables(statistics: Sequence[Statistics], *, rows: int) -> Iterator[pa.Table]:
+    """All statistics in order, cut into tables of so many rows (the last one has the rest)."""
+    pending: list[pa.Table] = []
+    free = rows
+    for block in statistics:
+        start = 0
+        while start < block.noisy.size:
+            stop = min(start + free, block.noisy.size)
+            pending.append(block.table(start, stop))
+            free, start = free - (stop - start), stop
+            if not free:
+                yield pa.concat_tables(pending).unify_dictionaries()
+                pending, free = [], rows
+    if pending:
+        yield pa.concat_tables(pending).unify_dictionaries()
+
+
 def count_statistics(
     noisy: Sequence[Counts], fitted: Sequence[NDArray[Any]], plan: CountPlan, schema: Schema
-) -> list[pa.Table]:
-    """One table of statistics per histogram."""
+) -> list[Statistics]:
+    """The counts of each histogram."""
     return [
-        _table("count", _of(query, schema), _cells(query, schema), table.ravel(), values.ravel())
+        _statistics("count", _of(query, schema), _axes(query, schema), table.ravel(), values.ravel())
         for query, table, values in zip(plan.queries, noisy, fitted, strict=True)
     ]
 
 
 def entropy_statistics(
     noisy: NDArray[np.float64], targets: Sequence[tuple[int, float]], plan: CountPlan, schema: Schema
-) -> pa.Table:
-    """The table of the entropies; fitted values are cut to what an entropy can be."""
+) -> list[Statistics]:
+    """Noisy entropies; fitted values are cut to what an entropy can be."""
     pieces = []
     for drawn, (number, order) in zip(noisy, targets, strict=True):
-        name = "shannon entropy" if order == 1 else f"renyi entropy of order {order:g}"
-        largest = np.log2(plan.table_cells[number])
-        value = np.clip(drawn, 0.0, largest)
-        pieces.append(_table(name, _of(plan.queries[number], schema), [""], np.array([drawn]), np.array([value])))
-    return pa.concat_tables(pieces).unify_dictionaries()
+        value = np.clip(drawn, 0.0, np.log2(plan.table_cells[number]))
+        of = _of(plan.queries[number], schema)
+        pieces.append(_statistics(entropy_name(order), of, (("",),), np.array([drawn]), np.array([value])))
+    return pieces
 
 
-def curve_statistics(mean: CurveMean, times: Sequence[float]) -> pa.Table:
-    """The table of a function-valued mean at its times."""
-    return _table("mean", "curves", [repr(float(time)) for time in times], mean.values, mean.values)
+def released_entropies(
+    fitted: Sequence[NDArray[np.int64]], orders: Sequence[float], plan: CountPlan, schema: Schema
+) -> list[Statistics]:
+    """Entropies of the released counts (of counts that are all 0, that of an even histogram); they cost nothing."""
+    pieces = []
+    for table, query in zip(fitted, plan.queries, strict=True):
+        counts = table if table.any() else np.ones_like(table)
+        for order in orders:
+            value = np.array([max(renyi(counts, order=order), 0.0)])
+            name = f"{entropy_name(order)} of the released counts"
+            pieces.append(_statistics(name, _of(query, schema), (("",),), value, value))
+    return pieces
+
+
+def entropy_name(order: float) -> str:
+    """What an entropy of this order is called."""
+    return "shannon entropy" if order == 1 else f"renyi entropy of order {order:g}"
+
+
+def curve_statistics(mean: CurveMean, times: Sequence[float]) -> list[Statistics]:
+    """A function-valued mean at its times."""
+    return [_statistics("mean", "curves", (tuple(repr(float(t)) for t in times),), mean.values, mean.values)]
 
 
 def _of(query: Query, schema: Schema) -> str:
@@ -122,9 +196,8 @@ def _of(query: Query, schema: Schema) -> str:
     return f"{name} (buckets)" if query.coarse else name
 
 
-def _cells(query: Query, schema: Schema) -> list[str]:
-    axes = [_labels(schema.attributes[i], coarse=query.coarse) for i in query.attributes]
-    return [" | ".join(labels) for labels in product(*axes)]
+def _axes(query: Query, schema: Schema) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(_labels(schema.attributes[i], coarse=query.coarse)) for i in query.attributes)
 
 
 def _labels(attribute: Attribute, *, coarse: bool) -> list[str]:
@@ -134,8 +207,8 @@ def _labels(attribute: Attribute, *, coarse: bool) -> list[str]:
     elif attribute.values is not None:
         names = list(map(str, attribute.values))
     else:
-        edges = attribute.bin_edges.tolist()
-        ends = [*(edge - 1 for edge in edges[1:]), attribute.bounds[1] if attribute.bounds else edges[-1]]
+        edges, last = attribute.bin_edges.tolist(), attribute.bounds[1] if attribute.bounds else 0
+        ends = [*(edge - (attribute.kind == "integer") for edge in edges[1:]), last]
         names = [str(low) if low == high else f"{low}..{high}" for low, high in zip(edges, ends, strict=True)]
     if isinstance(attribute.missing, Category):
         names.append(attribute.missing.category)
@@ -147,14 +220,7 @@ def _labels(attribute: Attribute, *, coarse: bool) -> list[str]:
     return [group[0] if len(group) == 1 else f"{group[0]} .. {group[-1]}" for group in groups]
 
 
-def _table(statistic: str, of: str, cells: Sequence[str], noisy: NDArray[Any], values: NDArray[Any]) -> pa.Table:
-    rows = len(cells)
-    first = pa.array(np.zeros(rows, np.int32))
-    arrays = [
-        pa.DictionaryArray.from_arrays(first, pa.array([statistic])),
-        pa.DictionaryArray.from_arrays(first, pa.array([of])),
-        pa.DictionaryArray.from_arrays(pa.array(np.arange(rows, dtype=np.int32)), pa.array(cells, pa.string())),
-        pa.array(noisy.astype(np.float64)),
-        pa.array(values.astype(np.float64)),
-    ]
-    return pa.Table.from_arrays(arrays, schema=STATISTICS)
+def _statistics(
+    statistic: str, of: str, axes: tuple[tuple[str, ...], ...], noisy: NDArray[Any], value: NDArray[Any]
+) -> Statistics:
+    return Statistics(statistic, of, axes, noisy.astype(np.float64), value.astype(np.float64))

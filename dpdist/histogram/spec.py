@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Literal
 
@@ -77,6 +78,22 @@ class CountsSpec(Section):
     synthetic_records: int | None = Field(
         default=None, ge=1, description="Release counts of so many records drawn from the noisy histograms instead."
     )
+    entropies: tuple[float, ...] = Field(
+        default=(), description="Orders of entropies of the released counts, to release beside them."
+    )
+
+    @model_validator(mode="after")
+    def _countable(self) -> CountsSpec:
+        if self.entropies and not self.is_non_negative:
+            raise ValueError("counts.entropies are those of non-negative counts: set counts.non_negative")
+        if not all(0 < order < math.inf for order in self.entropies):
+            raise ValueError("counts.entropies: orders are finite and above 0; 1 is Shannon's")
+        return self
+
+    @property
+    def is_non_negative(self) -> bool:
+        """Whether the released counts are non-negative integers."""
+        return self.non_negative or self.synthetic_records is not None
 
 
 class EntropiesSpec(Section):
@@ -175,6 +192,7 @@ class HistogramSpec(ReleaseSpec):
                 raise ValueError("`entropies` go with `histograms`")
         if wanted - names:
             raise ValueError(f"the schema has no column {', '.join(map(repr, sorted(wanted - names)))}")
+        self._check_kinds()
         if any(len(set(query.columns)) != len(query.columns) for query in self.queries):
             raise ValueError("a histogram names a column twice")
         stated = [query.share for query in self.queries if query.share is not None]
@@ -191,6 +209,21 @@ class HistogramSpec(ReleaseSpec):
         if any(not 0 <= number < len(self.queries) for number in numbers):
             raise ValueError(f"histograms are numbered from 0 to {len(self.queries) - 1}")
         return self
+
+    def _check_kinds(self) -> None:
+        """Histograms count codes, curves add up numbers."""
+        continuous = set(self.table.continuous)
+        if self.curves is not None:
+            numbers = self.curves.columns or (self.curves.long or ())[1:]
+            if wrong := [name for name in numbers if name not in continuous]:
+                raise ValueError(
+                    f"curves take the values of columns of kind `number` without bins, and not of "
+                    f"{', '.join(map(repr, wrong))}: declare them as numbers with bounds"
+                )
+        elif wrong := sorted({name for query in self.queries for name in query.columns} & continuous):
+            raise ValueError(
+                f"histograms need bins, and {', '.join(map(repr, wrong))} is a number without: declare public `bins`"
+            )
 
     @property
     def queries(self) -> tuple[HistogramQuerySpec, ...]:

@@ -201,6 +201,39 @@ class ApproximateDP(Event):
 
 
 @dataclass(frozen=True)
+class LaplaceLeakage(Event):
+    """One histogram with discrete Laplace noise whose pointwise maximal leakage is accounted (replacement).
+
+    Attributes
+    ----------
+    scale : float or None
+        Scale of the noise; None for exact counts, which are not differentially private.
+    alpha : float
+        Assumed least probability of every bin, for every record.
+    failure : float
+        Probability that the sampler is not exact.
+    """
+
+    type: ClassVar[str] = "laplace-leakage/1"
+    scale: float | None
+    alpha: float
+    failure: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.scale is not None:
+            _number(self, "scale", low=0)
+        _number(self, "alpha", low=0, high=1)
+        _number(self, "failure", low=0, high=1, closed=True)
+
+    @property
+    def equal(self) -> Event:
+        """The same noise as differential privacy (replacement, and more than enough for add/remove)."""
+        if self.scale is None:
+            return ApproximateDP(0.0, 1.0, label="exact counts")
+        return Composed((DiscreteLaplace(self.scale, count=2), ApproximateDP(0.0, self.failure)))
+
+
+@dataclass(frozen=True)
 class SeedRecords(Event):
     """``records`` released records, each conditional on passing the randomised plausible-deniability test.
 

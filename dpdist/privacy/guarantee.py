@@ -1,8 +1,8 @@
 """What a release promises, as typed records that are never mixed.
 
-Four kinds, each with the numbers and the words that belong to it: differential privacy, plausible deniability,
-pointwise maximal leakage, and local information disclosure. None of them prints without what it protects (the
-adjacency), with what probability it may fail (delta) and what it covers.
+Five kinds, each with the numbers and the words that belong to it: differential privacy, plausible deniability,
+pointwise maximal leakage, local information disclosure, and what leaves a client of a federated release. None of them
+prints without what it protects (the adjacency), with what probability it may fail (delta) and what it covers.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from dpdist.errors import AccountingError
 Adjacency = Literal["add/remove", "replacement"]
 Covers = Literal["the whole release", "one released record", "the model"]
 
-_ONE_RECORD = {
-    "add/remove": "one record is present or absent",
-    "replacement": "one record is replaced by another",
+Unit = Literal["record", "curve"]
+
+_ONE = {
+    "add/remove": "one {} is present or absent",
+    "replacement": "one {} is replaced by another, their number being public",
 }
 _COMPUTATIONAL = "Noise comes from a keyed cryptographic generator, so the guarantee is computational."
 
@@ -61,6 +63,8 @@ class DifferentialPrivacy(Guarantee):
         How two neighbouring tables differ.
     covers : {"the whole release", "one released record", "the model"}
         What the numbers are about.
+    unit : {"record", "curve"}
+        What is protected: one record, or all records of one curve.
     """
 
     kind: ClassVar[str] = "differential-privacy"
@@ -68,18 +72,21 @@ class DifferentialPrivacy(Guarantee):
     delta: float
     adjacency: Adjacency
     covers: Covers
+    unit: Unit = "record"
 
     def __post_init__(self) -> None:
         _check(self.kind, "epsilon", self.epsilon, low=0)
         _check(self.kind, "delta", self.delta, low=0, high=1)
         _choice(self.kind, "adjacency", self.adjacency, Adjacency)
         _choice(self.kind, "covers", self.covers, Covers)
+        _choice(self.kind, "unit", self.unit, Unit)
 
     def sentence(self) -> str:
         """The guarantee in plain words."""
+        change = _ONE[self.adjacency].format(self.unit)
         return (
             f"({self.epsilon:.6g}, {self.delta:.6g})-differential privacy for {self.covers} ({self.adjacency}): "
-            f"when {_ONE_RECORD[self.adjacency]}, the probability of any event about it changes by at most a factor "
+            f"when {change}, the probability of any event about it changes by at most a factor "
             f"exp({self.epsilon:.6g}), plus {self.delta:.6g}. {_COMPUTATIONAL}"
         )
 
@@ -152,6 +159,8 @@ class PML(Guarantee):
         The assumed family of priors.
     dp_epsilon : float or None
         Epsilon of differential privacy of the same noise under replacement (``2 / b``); None where there is no noise.
+    delta : float
+        Probability that the sampler of the noise is not exact.
     """
 
     kind: ClassVar[str] = "pointwise-maximal-leakage"
@@ -159,22 +168,24 @@ class PML(Guarantee):
     alpha: float
     prior: str = "independent records"
     dp_epsilon: float | None = None
+    delta: float = 0.0
 
     def __post_init__(self) -> None:
         _check(self.kind, "epsilon", self.epsilon, low=0)
         _check(self.kind, "alpha", self.alpha, low=0, high=1)
+        _check(self.kind, "delta", self.delta, low=0, high=1)
 
     def sentence(self) -> str:
         """The guarantee in plain words."""
         same = (
             "no noise, hence no differential privacy"
             if self.dp_epsilon is None
-            else (f"the same noise is ({self.dp_epsilon:.6g}, 0)-differentially private (replacement)")
+            else f"the same noise is ({self.dp_epsilon:.6g}, {self.delta:.6g})-differentially private (replacement)"
         )
         return (
             f"Pointwise maximal leakage of at most {self.epsilon:.6g} nats about any one record, for the whole "
-            f"release, with delta 0, assuming {self.prior} and that every record falls in every bin with "
-            f"probability at least {self.alpha:.6g} (replacement: the number of records is public). That is an "
+            f"release, with delta {self.delta:.6g}, assuming {self.prior} and that every record falls in every bin "
+            f"with probability at least {self.alpha:.6g} (replacement: the number of records is public). That is an "
             f"assumption about the population. It is not differential privacy; {same}. {_COMPUTATIONAL}"
         )
 
@@ -186,24 +197,76 @@ class LID(Guarantee):
     Attributes
     ----------
     bound : float
-        Largest probability that an attribute of a released row lies near the record it came from.
+        Largest share of released rows with a value near that of the record they were mixed from.
+    eta : float or None
+        What is near, as a share of the width of a column's scale; None where it is not stated.
     """
 
     kind: ClassVar[str] = "local-information-disclosure"
     bound: float
+    eta: float | None = None
 
     def __post_init__(self) -> None:
         _check(self.kind, "bound", self.bound, low=0, high=1)
+        if self.eta is not None:
+            _check(self.kind, "eta", self.eta, low=0, high=1)
 
     def sentence(self) -> str:
         """The guarantee in plain words."""
+        what = "near" if self.eta is None else f"within {self.eta:.6g} of a column's width of"
         return (
-            "Not differentially private: there is no adjacency and no delta. Local information disclosure is at most "
-            f"{self.bound:.6g} for each released row: original records are mixed into the output."
+            "Not differentially private: there is no adjacency and no delta, and original records are mixed into the "
+            f"output. Local information disclosure is at most {self.bound:.6g}, as measured: for no more than that "
+            f"share of the released rows is some column {what} the original record's. It says nothing about any one record."
         )
 
 
-_KINDS = {kind.kind: kind for kind in (DifferentialPrivacy, PlausibleDeniability, PML, LID)}
+@dataclass(frozen=True, kw_only=True)
+class FederatedPrivacy(Guarantee):
+    """(epsilon, delta)-differential privacy of all that leaves a client of a federated release.
+
+    Attributes
+    ----------
+    epsilon, delta : float
+        Of one client's records; clients hold disjoint ones, so this is also what any record is exposed to.
+    trust : {"local", "correlated"}
+        Whether each message is private by itself, or the messages of all clients together.
+    colluding : int
+        With correlated noise: clients that may share all they know with the coordinator.
+    """
+
+    kind: ClassVar[str] = "federated-differential-privacy"
+    epsilon: float
+    delta: float
+    trust: Literal["local", "correlated"]
+    colluding: int = 0
+    adjacency: Adjacency = "add/remove"
+
+    def __post_init__(self) -> None:
+        _check(self.kind, "epsilon", self.epsilon, low=0)
+        _check(self.kind, "delta", self.delta, low=0, high=1)
+        _check(self.kind, "colluding", self.colluding, low=0)
+        _choice(self.kind, "adjacency", self.adjacency, Literal["add/remove"])
+        if self.trust not in ("local", "correlated") or (self.trust == "local" and self.colluding):
+            raise AccountingError(f"{self.kind}: trust is local (no colluding clients) or correlated")
+
+    def sentence(self) -> str:
+        """The guarantee in plain words."""
+        against = (
+            "together with all other clients"
+            if self.trust == "local"
+            else f"together with any {self.colluding} of the other clients"
+            if self.colluding
+            else "if no other client shares its secrets"
+        )
+        return (
+            f"Of each client, all that leaves it is ({self.epsilon:.6g}, {self.delta:.6g})-differentially private "
+            f"({self.adjacency}: one of its records is present or absent) against a coordinator who follows the "
+            f"protocol and sees every message, {against}. {_COMPUTATIONAL}"
+        )
+
+
+_KINDS = {kind.kind: kind for kind in (DifferentialPrivacy, PlausibleDeniability, PML, LID, FederatedPrivacy)}
 
 
 def from_json(data: Mapping[str, Any]) -> Guarantee:

@@ -17,6 +17,7 @@ from dpdist.privacy.events import (
     DiscreteLaplace,
     Event,
     Gaussian,
+    LaplaceLeakage,
     Parallel,
     RandomSplit,
     SeedRecords,
@@ -35,6 +36,8 @@ def pieces(events: Iterable[Event]) -> list[Piece]:
         event = stack.pop()
         if isinstance(event, Composed):
             stack.extend(event.events[::-1])
+        elif isinstance(event, LaplaceLeakage):
+            stack.append(event.equal)
         elif isinstance(event, Gaussian):
             precision += event.count / event.noise_multiplier**2
         else:
@@ -78,6 +81,8 @@ def extreme(event: Event) -> tuple[float, float]:
             return math.inf, 0.0
         case DiscreteLaplace():
             return event.count * event.sensitivity / event.scale, 0.0
+        case LaplaceLeakage():
+            return extreme(event.equal)
         case RandomSplit():
             return _extreme_of_split([(q, *((0.0, 0.0) if e is None else extreme(e))) for q, e in event.stages])
     piece = _piece(event)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dpdist.histogram.bins import Bins
 from dpdist.histogram.entropy import bounds, renyi, shannon
-from dpdist.histogram.leakage import noiseless_leakage, plan_leakage
+from dpdist.histogram.leakage import plan_leakage
 from dpdist.histogram.measurement import Measurement, add_noise, plan_measurement
 from dpdist.histogram.postprocess import non_negative_integers, synthetic_counts
 from dpdist.privacy.noise import Noise

@@ -90,7 +90,7 @@ def test_a_query_larger_than_the_cache_is_a_block_of_its_own() -> None:
         ((), "at least one histogram"),
         ((Query((3,)),), "attribute 3, beyond the last"),
         ((Query((0,), coarse=True),), "bucket maps"),
-        ((Query((0, 1, 2)),), "more than the limit .* leave out an attribute"),
+        ((Query((0, 1, 2)),), "more than the limit .* leave out a column"),
     ],
 )
 def test_a_plan_refuses(queries: tuple[Query, ...], message: str) -> None:

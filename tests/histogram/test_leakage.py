@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 from dpdist.errors import AccountingError, GuaranteeRefused
-from dpdist.histogram.leakage import check_alpha, leakage, noiseless_leakage, plan_leakage, scale_for
+from dpdist.histogram.leakage import plan_leakage
 from dpdist.privacy import accountant
-from dpdist.privacy.events import Composed
+from dpdist.privacy.events import LaplaceLeakage
+from dpdist.privacy.leakage import check_alpha, composed, leakage, noiseless_leakage, scale_for
 
 
 def exact_leakage(priors: np.ndarray, *, scale: float) -> float:
@@ -62,6 +63,62 @@ class TestExact:
         assert leakage(scale=0.01, alpha=0.1) <= noiseless_leakage(0.1) * (1 + 1e-12)
 
 
+def exact_leakage_of_two(prior: np.ndarray, *, scales: tuple[float, float], records: int) -> float:
+    """As `exact_leakage`, of the histograms of the rows and of the columns of a joint prior, for all records alike."""
+    cells = list(product(*map(range, prior.shape)))
+    datasets = np.array(list(product(range(len(cells)), repeat=records)))
+    weight = np.prod(prior.ravel()[datasets], axis=1)
+    likelihoods = []
+    for axis, scale in enumerate(scales):
+        bins = np.array([cell[axis] for cell in cells])[datasets]
+        counts = (bins[:, :, None] == np.arange(prior.shape[axis])).sum(axis=1)
+        outputs = np.array(list(product(range(-1, records + 2), repeat=prior.shape[axis])))
+        likelihoods.append(np.exp(-np.abs(outputs[:, None] - counts[None]).sum(axis=-1) / scale))
+    joint = np.einsum("ad,bd->abd", *likelihoods).reshape(-1, len(datasets))
+    average = joint @ weight
+    worst = 0.0
+    for x in np.flatnonzero(prior.ravel()):
+        given_x = datasets[:, 0] == x
+        worst = max(worst, (joint[:, given_x] @ weight[given_x] / prior.ravel()[x] / average).max())
+    return float(np.log(worst))
+
+
+class TestComposition:
+    @pytest.mark.parametrize("scales", [(2.0, 2.0), (0.7, 3.0), (5.0, 1.0)])
+    @pytest.mark.parametrize("records", [1, 2, 3])
+    def test_two_histograms_never_leak_more_and_attain_it(self, scales: tuple[float, float], records: int) -> None:
+        tiny = 1e-9
+        worst = np.array([[tiny, 0.2 - tiny], [0.3 - tiny, 0.5 + tiny]])  # rows share with 0.2, columns with 0.3
+        rng = np.random.default_rng(records)
+        for prior in (worst, np.diag([0.2, 0.8]), *rng.dirichlet(np.ones(6), size=4).reshape(-1, 2, 3)):
+            alphas = [prior.sum(axis=1 - axis).min() for axis in (0, 1)]
+            events = [LaplaceLeakage(scale, alpha) for scale, alpha in zip(scales, alphas, strict=True)]
+            attained, bound = exact_leakage_of_two(prior, scales=scales, records=records), composed(events)
+            assert attained <= bound * (1 + 1e-7)
+            assert prior is not worst or attained > 0.99 * bound
+
+    def test_of_one_and_of_none(self) -> None:
+        assert composed([]) == 0
+        assert composed([LaplaceLeakage(2.0, 0.1)]) == leakage(scale=2.0, alpha=0.1)
+        assert composed([LaplaceLeakage(None, 0.1)]) == noiseless_leakage(0.1)
+
+    @given(st.lists(st.tuples(st.floats(0.01, 50), st.floats(1e-6, 0.5)), min_size=2, max_size=6))
+    def test_more_than_each_and_less_than_differential_privacy(self, parts: list[tuple[float, float]]) -> None:
+        events = [LaplaceLeakage(scale, alpha) for scale, alpha in parts]
+        total = composed(events)
+        privacy = sum(2 / scale for scale, _ in parts)
+        own = [leakage(scale=scale, alpha=alpha) for scale, alpha in parts]
+        assert max(own) * (1 - 1e-12) <= total <= privacy * (1 + 1e-12)
+        best = min(mine + privacy - 2 / scale for mine, (scale, _) in zip(own, parts, strict=True))
+        assert total <= best * (1 + 1e-9)
+
+    def test_exact_counts(self) -> None:
+        exact, noisy = LaplaceLeakage(None, 0.1), LaplaceLeakage(2.0, 0.1)
+        assert composed([noisy, exact]) == pytest.approx(1 + np.log(10))
+        assert composed([exact, exact]) == np.inf
+        assert composed([LaplaceLeakage(0.001, 0.1)] * 2) == pytest.approx(2000 + np.log(10))
+
+
 class TestClosedForms:
     @given(st.floats(1e-6, 0.999), st.floats(1e-9, 0.9))
     def test_inverse(self, share: float, alpha: float) -> None:
@@ -106,10 +163,9 @@ class TestPlan:
     def test_charges_the_equal_parameter_of_differential_privacy(self) -> None:
         plan = plan_leakage(epsilon=0.5, alpha=0.05, bins=20)
         assert plan.scale is not None
-        assert plan.event is not None
         assert plan.guarantee.dp_epsilon == 2 / plan.scale
         assert plan.guarantee.dp_epsilon > 0.5
-        dp = accountant.epsilon(Composed(plan.event.events[:1]), delta=0)
+        dp = accountant.epsilon(plan.event, delta=1e-15)
         assert dp == pytest.approx(2 / plan.scale, rel=1e-6)
         assert "not differential privacy" in plan.guarantee.sentence()
 
@@ -118,7 +174,8 @@ class TestPlan:
             plan_leakage(epsilon=3.0, alpha=0.05, bins=20)
         plan = plan_leakage(epsilon=3.0, alpha=0.05, bins=20, accept_no_noise=True)
         assert plan.scale is None
-        assert plan.event is None
+        with pytest.raises(AccountingError, match="no finite epsilon"):
+            accountant.epsilon(plan.event, delta=0.5)
         assert plan.guarantee.dp_epsilon is None
         assert plan.guarantee.epsilon == noiseless_leakage(0.05) < 3.0
         assert plan_leakage(epsilon=2.9, alpha=0.05, bins=20, accept_no_noise=True).scale is not None

@@ -11,10 +11,10 @@ import pytest
 from pydantic import ValidationError
 
 from dpdist.errors import AccountingError, GuaranteeRefused, SpecError
-from dpdist.histogram import entropy, leakage
+from dpdist.histogram import entropy
 from dpdist.histogram.plan import HistogramPlan, plan
 from dpdist.histogram.spec import HistogramSpec
-from dpdist.privacy import accountant
+from dpdist.privacy import accountant, leakage
 from dpdist.privacy.guarantee import PML, DifferentialPrivacy
 
 SCHEMA = {
@@ -22,6 +22,9 @@ SCHEMA = {
         {"name": "age", "kind": "integer", "bounds": [17, 96], "buckets": {"width": 10}},
         {"name": "sex", "kind": "categorical", "values": ["F", "M"]},
         {"name": "edu", "kind": "integer", "bounds": [1, 24]},
+        {"name": "t0", "kind": "number", "bounds": [-1, 1]},
+        {"name": "t1", "kind": "number", "bounds": [-1, 1]},
+        {"name": "id", "kind": "integer", "bounds": [0, 9]},
     ]
 }
 BASE: dict[str, Any] = {
@@ -34,7 +37,7 @@ BASE: dict[str, Any] = {
     "privacy": {"epsilon": 1, "delta": 1e-9},
     "histograms": [{"columns": ["age"]}, {"columns": ["sex", "edu"]}],
 }
-CURVES: dict[str, Any] = {"columns": ["age", "edu"], "penalty": 0.01, "clip": 1.0}
+CURVES: dict[str, Any] = {"columns": ["t0", "t1"], "penalty": 0.01, "clip": 1.0}
 
 
 def spec(**changes: Any) -> HistogramSpec:
@@ -88,8 +91,9 @@ class TestPlan:
         with pytest.raises(GuaranteeRefused, match="accept_no_noise"):
             planned(privacy={**privacy, "epsilon": 4}, histograms=[{"columns": ["edu"]}])
         exact = planned(privacy={**privacy, "epsilon": 4, "accept_no_noise": True}, histograms=[{"columns": ["edu"]}])
-        assert exact.event is None
+        assert exact.is_exact
         assert exact.epsilon == math.inf
+        assert exact.to_json()["epsilon"] is None
         assert exact.noise == (("laplace", None),)
         assert "exact counts" in exact.explain()
         json.dumps(exact.to_json(), allow_nan=False)
@@ -116,14 +120,19 @@ class TestPlan:
         assert tree["resources"]["task_bytes"] > 0
 
     def test_each_column(self) -> None:
-        made = planned(histograms="each column")
+        made = planned(histograms="each column", schema={"attributes": SCHEMA["attributes"][:3]})
         assert made.counts is not None
         assert made.counts.table_cells == (80, 2, 24)
 
     def test_too_many_cells_are_said_at_plan_time(self) -> None:
         wide = {"attributes": [{"name": n, "kind": "integer", "bounds": [0, 9999]} for n in "ab"]}
-        with pytest.raises(SpecError, match="more than the limit"):
+        with pytest.raises(SpecError, match=r"more than the limit.*\(columns 'a', 'b'\).*fewer `bins`"):
             planned(schema=wide, histograms=[{"columns": ["a", "b"]}])
+        wide["attributes"][1]["bounds"] = [0, 999]
+        whole = planned(schema=wide, histograms=[{"columns": ["a", "b"]}] * 4, cluster={"memory_limit": "2GiB"})
+        assert whole.resources()["cells"] == 10**7
+        with pytest.raises(SpecError, match=r"counting takes .* MiB in a worker, and cluster.memory_limit is 300MiB"):
+            planned(schema=wide, histograms=[{"columns": ["a", "b"]}] * 4, cluster={"memory_limit": "300MiB"})
 
     def test_hierarchies_are_checked(self) -> None:
         histograms = [{"columns": ["age", "sex"]}, {"columns": ["age"], "buckets": True}, {"columns": ["edu"]}]
@@ -152,6 +161,15 @@ class TestPlan:
             "covers one histogram",
         ),
         ({"histograms": [{"columns": ["income"]}]}, "no column 'income'"),
+        ({"histograms": [{"columns": ["age", "t1"]}]}, "histograms need bins, and 't1' is a number without"),
+        ({"histograms": "each column"}, "histograms need bins, and 't0', 't1' is a number without"),
+        ({"counts": {"entropies": [1], "non_negative": False}}, "set counts.non_negative"),
+        ({"counts": {"entropies": [0]}}, "orders are finite and above 0"),
+        ({"histograms": None, "curves": {**CURVES, "columns": ["t0", "age"]}}, "kind `number` .* not of 'age'"),
+        (
+            {"histograms": None, "curves": {**CURVES, "columns": None, "long": ["id", "edu", "t0"], "times": [0, 1]}},
+            "not of 'edu'",
+        ),
         ({"histograms": [{"columns": ["age", "age"]}]}, "names a column twice"),
         ({"histograms": [{"columns": ["age"], "share": 0.5}, {"columns": ["sex"]}]}, "for all histograms or for none"),
         ({"histograms": None}, "`histograms` or `curves`"),

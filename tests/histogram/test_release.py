@@ -16,14 +16,16 @@ from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
 from dpdist.errors import CheckFailed, OutOfDomain, SpecError
 from dpdist.histogram.counts import CountPlan, Query, parent_cells
-from dpdist.histogram.entropy import shannon
+from dpdist.histogram.entropy import renyi, shannon
 from dpdist.histogram.plan import plan
 from dpdist.histogram.release import STATISTICS_FILE, STEPS
-from dpdist.histogram.results import STATISTICS, fit
+from dpdist.histogram.results import Statistics, count_statistics, fit, released_entropies, tables
 from dpdist.histogram.spec import CountsSpec, HistogramSpec
 from dpdist.privacy.keys import KeyRef
 from dpdist.privacy.noise import Noise
+from dpdist.publish.statistics import STATISTICS
 from dpdist.publish.store import Store
+from dpdist.schema import Attribute, Schema
 
 NOISE = Noise(bytes(range(32)))
 KEY = bytes(range(32)).hex()
@@ -236,6 +238,57 @@ class TestFit:
             parent_cells(self.plan, 1, 0)
         with pytest.raises(SpecError, match="no sum of cells"):
             parent_cells(self.plan, 2, 1)
+
+
+class TestTables:
+    blocks = (
+        Statistics("count", "a x b", (("x", "y", "z"), ("1", "2")), np.arange(6.0), np.arange(6.0) + 10),
+        Statistics("entropy", "a", (("",),), np.array([0.5]), np.array([0.25])),
+        Statistics("count", "c", (tuple("pqrst"),), np.arange(5.0), np.arange(5.0)),
+    )
+
+    @pytest.mark.parametrize("rows", [1, 2, 5, 6, 7, 12, 100])
+    def test_any_cut_gives_the_same_rows(self, rows: int) -> None:
+        made = list(tables(self.blocks, rows=rows))
+        assert [table.num_rows for table in made] == [rows] * (12 // rows) + ([12 % rows] if 12 % rows else [])
+        whole = pa.concat_tables(made).to_pylist()
+        assert [row["cell"] for row in whole] == [
+            *("x | 1", "x | 2", "y | 1", "y | 2", "z | 1", "z | 2"),
+            *("", "p", "q", "r", "s", "t"),
+        ]
+        assert [row["noisy"] for row in whole] == [*range(6), 0.5, *range(5)]
+        assert [row["value"] for row in whole] == [*range(10, 16), 0.25, *range(5)]
+        assert [row["of"] for row in whole] == ["a x b"] * 6 + ["a"] + ["c"] * 5
+        assert all(table.schema.equals(STATISTICS) for table in made)
+
+    def test_labels_of_bins(self) -> None:
+        bins = {"edges": [0, 0.5, 1]}
+        number = Attribute.model_validate({"name": "x", "kind": "number", "bounds": [0, 2.5], "bins": bins})
+        integer = Attribute.model_validate({"name": "n", "kind": "integer", "bounds": [0, 5], "bins": {"count": 2}})
+        plan = CountPlan((Query((0,)), Query((1,))), (3, 2))
+        schema = Schema(attributes=(number, integer))
+        counts = [np.zeros(3, np.int64), np.zeros(2, np.int64)]
+        numbers, integers = count_statistics(counts, counts, plan, schema)
+        assert numbers.axes == (("0.0..0.5", "0.5..1.0", "1.0..2.5"),)
+        assert integers.axes == (("0..2", "3..5"),)
+
+
+def test_entropies_of_the_released_counts(people: tuple[Path, np.ndarray], tmp_path: Path) -> None:
+    folder, _ = people
+    made = context(folder, tmp_path, counts={"entropies": [1, 2]})
+    rows = released(made).to_pylist()
+    values = np.array([row["value"] for row in rows if row["of"] == "age" and row["statistic"] == "count"])
+    found = {row["statistic"]: row for row in rows if row["of"] == "age" and row["statistic"] != "count"}
+    assert found["shannon entropy of the released counts"]["value"] == pytest.approx(shannon(values))
+    assert found["renyi entropy of order 2 of the released counts"]["value"] == pytest.approx(renyi(values, order=2))
+    without = context(folder, tmp_path / "without")
+    assert made.plan.event == without.plan.event
+
+
+def test_entropies_of_counts_that_are_all_zero() -> None:
+    plan, zero = CountPlan((Query((0,)),), (8,)), [np.zeros(8, np.int64)]
+    schema = Schema(attributes=(Attribute(name="n", kind="integer", bounds=(0, 7)),))
+    assert released_entropies(zero, (1.0, 0.5), plan, schema)[1].value == pytest.approx([3.0])
 
 
 def test_statistics_schema() -> None:

@@ -32,20 +32,64 @@ def composed(compose: Compose, events: Sequence[str], *, delta: Fraction) -> Fra
     return None if epsilon == math.inf else Fraction(epsilon)
 
 
-def budget_of(compose: Compose, dataset: Dataset, events: Sequence[str]) -> Budget:
-    """Compose the events of a data set.
+def budget_of(compose: Compose, dataset: Dataset, events: Sequence[str], leakage: Sequence[str] = ()) -> Budget:
+    """Compose the events of a data set, and those of its account of leakage.
 
     Raises
     ------
     AccountingError
-        The charges compose to no finite epsilon at the data set's delta cap.
+        The charges compose to no finite epsilon at the data set's delta cap, or to no finite leakage.
     """
     spent = composed(compose, events, delta=dataset.delta)
     if spent is None:
         raise AccountingError(
             f"data set {dataset.name!r}: its charges compose to no finite epsilon at delta {upwards(dataset.delta)}"
         )
-    return Budget(dataset.epsilon, dataset.delta, spent, len(events))
+    leaked = composed_leakage(leakage)
+    if leaked is None:
+        raise AccountingError(f"data set {dataset.name!r}: its charges compose to no finite leakage")
+    return Budget(dataset.epsilon, dataset.delta, spent, len(events) + len(leakage), dataset.pml, leaked)
+
+
+def composed_leakage(events: Sequence[str]) -> Fraction | None:
+    """Return the leakage of charges together in nats as an exact number, None when it is infinite.
+
+    Raises
+    ------
+    AccountingError
+        A charge is not one of leakage.
+    """
+    from dpdist.privacy.events import LaplaceLeakage, from_json
+    from dpdist.privacy.leakage import composed as leak
+
+    read = [from_json(text) for text in events]
+    known = [event for event in read if isinstance(event, LaplaceLeakage)]
+    if len(known) < len(read):
+        raise AccountingError("the account of leakage takes charges of histograms with a bound on their leakage only")
+    total = leak(known)
+    return None if total == math.inf else Fraction(total)
+
+
+def admit_leakage(dataset: Dataset, events: Sequence[str], event: str, *, release: str) -> Fraction:
+    """Return the leakage of `event` by itself if all events and it compose to at most the cap of the account.
+
+    Raises
+    ------
+    BudgetExceeded
+        They do not.
+    """
+    cap = dataset.pml or Fraction(0)
+    alone, total = composed_leakage([event]), composed_leakage([*events, event])
+    if alone is not None and total is not None and total <= cap:
+        return alone
+    asked, together = (
+        "infinite leakage" if value is None else f"leakage of {upwards(value)} nats" for value in (alone, total)
+    )
+    raise BudgetExceeded(
+        f"data set {dataset.name!r}: release {release!r} asks for {asked}; with the {len(events)} charges before it "
+        f"that composes to {together}, the cap of the account is {upwards(cap)} nats. Ask for less epsilon in the "
+        "spec's privacy section"
+    )
 
 
 def admit(compose: Compose, dataset: Dataset, events: Sequence[str], event: str, *, release: str) -> Fraction:

@@ -14,8 +14,14 @@ from dpdist.privacy.ledger.rows import Row, charges_of, dataset_record, lock_dat
 from dpdist.privacy.ledger.transitions import now
 
 
-def terms_of(name: str, epsilon: Rational, delta: Rational, guarantees: Iterable[str]) -> dict[str, str]:
+def terms_of(
+    name: str, epsilon: Rational, delta: Rational, guarantees: Iterable[str], pml: Rational | None
+) -> dict[str, str | None]:
     """Return the checked columns of a new data set."""
+    kinds = checked_guarantees(guarantees)
+    leakage = None if pml is None else rational(pml, setting="pml")
+    if leakage is not None and (leakage <= 0 or "pml" not in kinds):
+        raise LedgerError("an account of leakage has a cap above 0 nats, and its data set allows the guarantee pml")
     epsilon_cap, delta_cap = rational(epsilon, setting="epsilon"), rational(delta, setting="delta")
     if epsilon_cap <= 0 or not 0 <= delta_cap < 1:
         raise LedgerError("a data set's caps must satisfy epsilon > 0 and 0 <= delta < 1")
@@ -23,12 +29,13 @@ def terms_of(name: str, epsilon: Rational, delta: Rational, guarantees: Iterable
         "name": checked_name(name, setting="the data set's name"),
         "epsilon_cap": str(epsilon_cap),
         "delta_cap": str(delta_cap),
-        "guarantees": json.dumps(checked_guarantees(guarantees)),
+        "guarantees": json.dumps(kinds),
         "created": now(),
+        "pml_cap": None if leakage is None else str(leakage),
     }
 
 
-def create(connection: sa.Connection, terms: Mapping[str, str]) -> Dataset:
+def create(connection: sa.Connection, terms: Mapping[str, str | None]) -> Dataset:
     """Enter a data set and the first entry of its journal."""
     record, head = journal.first_entry(terms)
     insert = sa.insert(tables.dataset).values(**terms, length=1, head=head).returning(tables.dataset)

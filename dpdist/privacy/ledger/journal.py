@@ -118,7 +118,8 @@ def check_journal(dataset: Row, entries: Sequence[Row], charges: Iterable[Row], 
 
 
 def _terms(dataset: Row) -> dict[str, Any]:
-    return {column: dataset[column] for column in ("name", "epsilon_cap", "delta_cap", "guarantees", "created")}
+    terms = {column: dataset[column] for column in ("name", "epsilon_cap", "delta_cap", "guarantees", "created")}
+    return terms if dataset["pml_cap"] is None else {**terms, "pml_cap": dataset["pml_cap"]}
 
 
 def _record(fields: Mapping[str, Any]) -> str:

@@ -79,7 +79,13 @@ class Ledger:
     # Data sets
 
     def create_dataset(
-        self, name: str, *, epsilon: Rational, delta: Rational, guarantees: Iterable[str] = ("dp",)
+        self,
+        name: str,
+        *,
+        epsilon: Rational,
+        delta: Rational,
+        guarantees: Iterable[str] = ("dp",),
+        pml: Rational | None = None,
     ) -> Dataset:
         """Enter a data set with its caps and policy; both are final.
 
@@ -90,6 +96,9 @@ class Ledger:
             The caps, kept exactly: ``4``, ``"1/3"``, ``1e-8`` (a float stands for the decimal it prints as).
         guarantees : iterable of str
             The kinds of guarantee a release may have, of `GUARANTEES`.
+        pml : number or text, optional
+            The cap of an account of pointwise maximal leakage, in nats. With it, releases with the guarantee ``pml``
+            are charged there; without, they are charged their equal differential privacy.
 
         Raises
         ------
@@ -98,7 +107,7 @@ class Ledger:
         LedgerError
             A cap is out of range, or a kind is unknown.
         """
-        terms = catalogue.terms_of(name, epsilon, delta, guarantees)
+        terms = catalogue.terms_of(name, epsilon, delta, guarantees, pml)
         try:
             return self.database.write(lambda connection: catalogue.create(connection, terms))
         except IntegrityError:
@@ -117,24 +126,32 @@ class Ledger:
         """
         row, charges = self._read(dataset)
         terms = rows.dataset_record(row)
-        budget = budget_of(self._compose, terms, rows.events_of(charges))
+        spent = rows.events_of(row, charges)
+        budget = budget_of(self._compose, terms, spent.dp, spent.pml)
         attempts = tuple(rows.attempt_record(charge, dataset) for charge in charges)
         return Statement(terms, budget, attempts, row["head"])
 
-    def remaining(self, dataset: str, *, event: Any = None) -> Budget:
+    def remaining(self, dataset: str, *, event: Any = None, guarantee: str = "dp") -> Budget:
         """Return the budget of a data set; with `event`, as it would be after that charge (nothing is charged).
+
+        Parameters
+        ----------
+        dataset : str
+        event : privacy event or JSON, optional
+        guarantee : str
+            Kind of guarantee of that charge, of `GUARANTEES`: it decides which account is charged.
 
         Raises
         ------
         DatasetUnknown
         AccountingError
-            The charges compose to no finite epsilon at the data set's delta cap.
+            The charges compose to no finite epsilon at the data set's delta cap, or to no finite leakage.
         """
         row, charges = self._read(dataset)
-        events = rows.events_of(charges)
+        spent = rows.events_of(row, charges)
         if event is not None:
-            events.append(canonical_event(event))
-        return budget_of(self._compose, rows.dataset_record(row), events)
+            spent = spent.with_event(canonical_event(event), leakage=rows.is_leakage(row, guarantee))
+        return budget_of(self._compose, rows.dataset_record(row), spent.dp, spent.pml)
 
     def verify(self, dataset: str, *, receipts: Iterable[str] = ()) -> Statement:
         """Check that the records of a data set are whole, and its spend within the caps.
@@ -155,7 +172,7 @@ class Ledger:
         problems = self.database.read(lambda connection: catalogue.problems_of(connection, dataset, noted))
         if not problems:
             statement = self.show(dataset)
-            if statement.budget.epsilon_spent <= statement.dataset.epsilon:
+            if statement.budget.is_kept:
                 return statement
             problems = ["the charges compose to more than the cap"]
         raise LedgerError(
@@ -185,7 +202,7 @@ class Ledger:
         spec_hash, input_fingerprint : str
             What the attempt is bound to; a resume on anything else is refused.
         event : privacy event, JSON or None
-            The charge. None only for kinds of guarantee that DP does not compose (``pml``, ``lid``).
+            The charge. None only for the kind of guarantee that nothing composes (``lid``).
         guarantee : str
             Kind of guarantee, of `GUARANTEES`.
         attempt : str, optional

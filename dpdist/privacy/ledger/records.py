@@ -16,8 +16,8 @@ Rational = Fraction | Decimal | int | float | str
 GUARANTEES: Final = ("dp", "pd-per-record", "pml", "lid")
 """Kinds of guarantee a data set's policy may allow (`docs/guarantees.md`)."""
 
-BUDGETED: Final = ("dp", "pd-per-record")
-"""Kinds whose charge always carries a differentially private event."""
+BUDGETED: Final = ("dp", "pd-per-record", "pml")
+"""Kinds whose charge always carries a privacy event."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,9 @@ class Dataset:
         The kinds of guarantee the policy allows, of `GUARANTEES`.
     created : str
         ISO 8601, UTC.
+    pml : Fraction or None
+        The cap of the account of pointwise maximal leakage, in nats. With such an account, releases with the guarantee
+        ``pml`` are charged to it; without, they are charged their equal differential privacy.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Dataset:
     delta: Fraction
     guarantees: tuple[str, ...]
     created: str
+    pml: Fraction | None = None
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Attempt:
     event : str or None
         The charge as the canonical JSON of a privacy event; None when the release has no DP guarantee to compose.
     epsilon : Fraction
-        The charge by itself at the data set's delta cap.
+        The charge by itself at the data set's delta cap; of a charge to the account of leakage its nats.
     spec_hash, input_fingerprint : str
     manifest_sha256 : str or None
         Of a committed attempt.
@@ -96,12 +100,23 @@ class Budget:
         upwards. Composition is not addition: a later charge may add less than it costs by itself.
     charges : int
         How many charges that is.
+    pml_cap : Fraction or None
+        The cap of the account of leakage, None where there is none.
+    pml_spent : Fraction
+        What the charges to it compose to, in nats, rounded upwards.
     """
 
     epsilon_cap: Fraction
     delta_cap: Fraction
     epsilon_spent: Fraction
     charges: int
+    pml_cap: Fraction | None = None
+    pml_spent: Fraction = Fraction(0)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether no cap is exceeded."""
+        return self.epsilon_spent <= self.epsilon_cap and self.pml_spent <= (self.pml_cap or 0)
 
     @property
     def epsilon_remaining(self) -> Fraction:

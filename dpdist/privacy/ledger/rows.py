@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
 
@@ -55,9 +56,31 @@ def charges_of(connection: sa.Connection, dataset: Row) -> list[Row]:
     return [dict(row) for row in connection.execute(query).mappings()]
 
 
-def events_of(charges: list[Row]) -> list[str]:
-    """Return the events that count against the budget."""
-    return [row["event"] for row in charges if row["state"] in tables.SPENT and row["event"] != NO_EVENT]
+@dataclass(frozen=True)
+class Events:
+    """The events (JSON) that count against a data set's budget, and those that count against its account of leakage."""
+
+    dp: tuple[str, ...]
+    pml: tuple[str, ...] = ()
+
+    def with_event(self, event: str, *, leakage: bool) -> Events:
+        """The same and one more."""
+        return Events(self.dp, (*self.pml, event)) if leakage else Events((*self.dp, event), self.pml)
+
+
+def events_of(dataset: Row, charges: list[Row]) -> Events:
+    """Return the events that are spent."""
+    spent = [row for row in charges if row["state"] in tables.SPENT and row["event"] != NO_EVENT]
+    leaked = [is_leakage(dataset, row["guarantee"]) for row in spent]
+    return Events(
+        tuple(row["event"] for row, apart in zip(spent, leaked, strict=True) if not apart),
+        tuple(row["event"] for row, apart in zip(spent, leaked, strict=True) if apart),
+    )
+
+
+def is_leakage(dataset: Row, guarantee: str) -> bool:
+    """Whether a charge of this kind goes to the account of leakage."""
+    return guarantee == "pml" and dataset["pml_cap"] is not None
 
 
 def live_charge(charges: list[Row], release: str) -> Row | None:
@@ -80,6 +103,7 @@ def dataset_record(row: Row) -> Dataset:
         delta=Fraction(row["delta_cap"]),
         guarantees=tuple(json.loads(row["guarantees"])),
         created=row["created"],
+        pml=None if row["pml_cap"] is None else Fraction(row["pml_cap"]),
     )
 
 

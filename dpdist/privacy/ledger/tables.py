@@ -15,7 +15,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-REVISION: Final = "0001"
+REVISION: Final = "0002"
 VERSION_TABLE: Final = "dpdist_ledger_version"
 
 RESERVED: Final = "reserved"
@@ -41,6 +41,7 @@ dataset = sa.Table(
     sa.Column("created", sa.String(40), nullable=False),
     sa.Column("length", sa.Integer, nullable=False),
     sa.Column("head", sa.String(64), nullable=False),
+    sa.Column("pml_cap", sa.Text),
 )
 
 _LIVE_SQL = sa.text("state IN ('reserved', 'drawing', 'committed')")

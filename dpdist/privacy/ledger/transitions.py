@@ -22,7 +22,7 @@ import sqlalchemy as sa
 
 from dpdist.errors import GuaranteeRefused, LedgerError, ReleaseConflict
 from dpdist.privacy.ledger import journal, tables
-from dpdist.privacy.ledger.budget import Compose, admit
+from dpdist.privacy.ledger.budget import Compose, admit, admit_leakage
 from dpdist.privacy.ledger.records import BUDGETED, Attempt
 from dpdist.privacy.ledger.rows import (
     NO_EVENT,
@@ -31,6 +31,7 @@ from dpdist.privacy.ledger.rows import (
     charges_of,
     dataset_record,
     events_of,
+    is_leakage,
     live_charge,
     lock_charge,
     lock_dataset,
@@ -70,8 +71,11 @@ def reserve(
         charges = charges_of(connection, row)
     epsilon = Fraction(0)
     if request["event"] != NO_EVENT:
-        terms = dataset_record(row)
-        epsilon = admit(compose, terms, events_of(charges), request["event"], release=request["release"])
+        terms, spent = dataset_record(row), events_of(row, charges)
+        if is_leakage(row, request["guarantee"]):
+            epsilon = admit_leakage(terms, spent.pml, request["event"], release=request["release"])
+        else:
+            epsilon = admit(compose, terms, spent.dp, request["event"], release=request["release"])
     fields = {**request, "epsilon": str(epsilon)}
     at = now()
     receipt = journal.append(connection, row, tables.RESERVED, at, fields)
@@ -166,6 +170,12 @@ def _refuse_guarantee(dataset: Row, request: Mapping[str, str]) -> None:
         )
     if kind in BUDGETED and request["event"] == NO_EVENT:
         raise GuaranteeRefused(f"a release with the guarantee {kind!r} needs a privacy event to charge")
+    if kind == "pml" and not is_leakage(dataset, kind) and json.loads(request["event"]).get("scale", 1) is None:
+        raise GuaranteeRefused(
+            f"data set {dataset['name']!r} has no account of leakage, so a release is charged its differential "
+            "privacy, and exact counts have none: add noise (a smaller privacy.epsilon), or use a data set that was "
+            "created with --pml"
+        )
 
 
 def _replaceable(charges: list[Row], request: Mapping[str, str], *, new_attempt: bool) -> Row | None:
