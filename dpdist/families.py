@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from dpdist.errors import SpecError
+from dpdist.histogram.spec import HistogramSpec
 from dpdist.mixing.spec import MixingSpec
+from dpdist.prediction.spec import TwoStageSpec
 from dpdist.schema import Schema, load_yaml
 from dpdist.spec import ReleaseSpec, override, validated
 from dpdist.synthesis.spec import PlausibleDeniabilitySpec
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 FAMILIES: dict[str, tuple[type[ReleaseSpec], str]] = {
     "plausible-deniability": (PlausibleDeniabilitySpec, "dpdist.synthesis"),
     "mixing": (MixingSpec, "dpdist.mixing"),
+    "histogram": (HistogramSpec, "dpdist.histogram"),
+    "two-stage": (TwoStageSpec, "dpdist.prediction"),
 }
 """Class of the spec and folder of the family, by kind."""
 
@@ -99,13 +103,9 @@ def build_spec(tree: Mapping[str, Any], *, base: Path | None = None, source: str
 def json_schema() -> dict[str, Any]:
     """JSON schema of a spec file of any kind (``schema`` may also be the path of a schema file)."""
     kinds = [spec for spec, _ in FAMILIES.values()]
-    if len(kinds) == 1:
-        schema = kinds[0].model_json_schema(by_alias=True)
-        specs = [schema]
-    else:
-        union: Any = Annotated[functools.reduce(operator.or_, kinds), Field(discriminator="kind")]
-        schema = TypeAdapter(union).json_schema(by_alias=True)
-        specs = [schema["$defs"][spec.__name__] for spec in kinds]
+    union: Any = Annotated[functools.reduce(operator.or_, kinds), Field(discriminator="kind")]
+    schema = TypeAdapter(union).json_schema(by_alias=True)
+    specs = [schema["$defs"][spec.__name__] for spec in kinds]
     for spec in specs:
         spec["properties"]["schema"] = {
             "anyOf": [{"type": "string"}, spec["properties"]["schema"]],
