@@ -23,6 +23,9 @@ from dpdist.mixing.identity import message_statement, require_signature
 from dpdist.mixing.mixture import Mixer, Rows
 from dpdist.privacy.noise import Noise
 
+MESSAGE_BYTES = 1 << 26
+"""Largest message."""
+
 LEAST_STEPS = 16.0
 """Least deviation of a client's own noise in steps, times the root of the number of honest clients."""
 
@@ -98,16 +101,32 @@ def noisy_steps(noise: Noise, masks: Masks, sums: Rows, mixer: Mixer, correlated
     masked = correlated.mask_sigma > 0
     if len(masks.signs) != (correlated.clients - 1 if masked else 0):
         raise RoundFailed("the masks are not those of all other clients of the round; agree on the keys again")
+    require_fine_grid(mixer, correlated)
     steps_of = mixer.order / mixer.grid
     own = correlated.sigma * steps_of
-    if masked and own < LEAST_STEPS * math.sqrt(correlated.honest):
-        raise AccountingError("correlated noise is too small for the grid; raise the noise or use the local model")
     first = start * sums.shape[1]
     steps: Steps = (sums.reshape(-1) / np.float32(mixer.grid)).astype(np.int64)
     steps += noise.gaussian_integers(f"{mixer.name}/noise", sums.size, sigma=own, start=first)
     if masked:
         steps += masks.draw(f"{mixer.name}/mask", sums.size, sigma=correlated.mask_sigma * steps_of, start=first)
     return steps.reshape(sums.shape)
+
+
+def require_fine_grid(mixer: Mixer, correlated: CorrelatedNoise) -> None:
+    """Refuse correlated noise of which too few steps are left to each client (see `dpdist.mixing.correlated`).
+
+    Raises
+    ------
+    AccountingError
+    """
+    steps = correlated.sigma * mixer.order / mixer.grid
+    if correlated.mask_sigma > 0 and steps < LEAST_STEPS * math.sqrt(correlated.honest):
+        raise AccountingError("correlated noise is too small for the grid; raise the noise or use the local model")
+
+
+def block_rows(width: int, *, clients: int) -> int:
+    """Mixtures in a message, of so many coordinates each: the coordinator holds those of all clients at a time."""
+    return max(1, min(MESSAGE_BYTES, 8 * MESSAGE_BYTES // clients) // (8 * width))
 
 
 def largest_step(mixer: Mixer, correlated: CorrelatedNoise) -> int:

@@ -7,6 +7,7 @@ shards change a bit of what is released. Building a graph computes nothing.
 
 from __future__ import annotations
 
+import io
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from dpdist.mixing.output import (
 from dpdist.mixing.restore import MixtureSums, mixture_sums
 from dpdist.mixing.scaling import Encoding
 from dpdist.privacy.keys import KeyRef, load_noise
+from dpdist.publish.store import Store
 from dpdist.schema import Attribute
 
 SHARD_BYTES = 1 << 28
@@ -173,6 +175,18 @@ def _add_all(parts: Sequence[Any]) -> Any:
 def _finish(how: tuple[Encoding, Mixer, KeyRef], sums: Rows, start: int) -> Rows:
     _, mixer, key = how
     return mixer.finish(load_noise(key), sums, start)
+
+
+def stored_blocks(store: Store, names: Sequence[str], *, name: str = "mixtures") -> list[Delayed]:
+    """Graphs that read blocks of mixtures back from a store: float32[t, d] as NumPy files."""
+    task = _Tasks(name)
+    return [task("load", load_rows, store, file) for file in names]
+
+
+def load_rows(store: Store, name: str) -> Rows:
+    """A block of mixtures from a store."""
+    rows: Rows = np.load(io.BytesIO(store.read_bytes(name)), allow_pickle=False)
+    return rows
 
 
 def sums_of_mixtures(blocks: Sequence[Delayed], *, name: str = "spread") -> Delayed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+from contextlib import suppress
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -30,15 +31,13 @@ def parse_identity(text: str) -> Ed25519PublicKey:
     ValueError
         It is none.
     """
-    try:
+    with suppress(ValueError, binascii.Error, UnsupportedAlgorithm):
         key = load_der_public_key(base64.b64decode(text, validate=True))
-    except (ValueError, binascii.Error, UnsupportedAlgorithm):
-        key = None  # type: ignore[assignment]
-    if not isinstance(key, Ed25519PublicKey):
-        raise ValueError(
-            "`public_key` is the line between the dashes of `openssl pkey -in FILE -pubout` of an Ed25519 key"
-        )
-    return key
+        if isinstance(key, Ed25519PublicKey):
+            return key
+    raise ValueError(
+        "`public_key` is the line between the dashes of `openssl pkey -in FILE -pubout`, of an Ed25519 key"
+    )
 
 
 def identity_text(key: Ed25519PrivateKey) -> str:

@@ -7,7 +7,7 @@ record (in parallel); noisy means and deviations of the table if it is scaled by
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -54,11 +54,12 @@ class MixingPlan:
     sigma_over_clip: float
 
     kind = "dp"
+    noises = 1  # draws of noise that hide each coordinate
 
     @cached_property
     def event(self) -> Event:
         """The charge."""
-        events = class_events(self.classes, self.moments, self.encoding.width, self.sigma_over_clip)
+        events = class_events(self.classes, self.moments, self.encoding.width, self.sigma_over_clip, self.noises)
         return Parallel(events, label="classes") if len(events) > 1 else events[0]
 
     @property
@@ -215,17 +216,36 @@ def plan(spec: MixingSpec) -> MixingPlan:
         No valid guarantee, or too few declared records for the checks.
     """
     privacy, mixing = spec.privacy, spec.mixing
-    encoding = declared_encoding(spec.table, class_attribute=mixing.label)
-    checks, moments, epsilon, delta = stages(spec, encoding)
+    width = declared_encoding(spec.table, class_attribute=mixing.label).width
+    checks, _, epsilon, delta = stages(spec, declared_encoding(spec.table, class_attribute=mixing.label))
     sizes = {
         str(value): (check.minimum, wanted.records)
         for (value, wanted), check in zip(mixing.classes.items(), checks, strict=True)
     }
     order = mixing.order
     if order == "auto":
-        order = best_order(sizes, width=encoding.width, epsilon=epsilon, delta=delta).order
+        order = best_order(sizes, width=width, epsilon=epsilon, delta=delta).order
+    draft = planned(spec, order=order, sigma_over_clip=1.0)
+    sigma = common_noise(sizes, order=order, epsilon=epsilon, delta=delta, tolerance=TOLERANCE)
+    sigma = filled_noise(
+        sigma, draft.classes, draft.moments, width, epsilon=privacy.epsilon, delta=privacy.delta, noises=draft.noises
+    )
+    return replace(draft, sigma_over_clip=sigma)
+
+
+def planned(spec: MixingSpec, *, order: int, sigma_over_clip: float) -> MixingPlan:
+    """The plan of a mixing release whose order and noise are chosen: without any search.
+
+    Raises
+    ------
+    SpecError, AccountingError
+        As `plan`.
+    """
+    mixing = spec.mixing
+    encoding = declared_encoding(spec.table, class_attribute=mixing.label)
+    checks, moments, _, _ = stages(spec, encoding)
     # One record fewer than confirmed must still fill a mixture, or the class's presence alone would tell.
-    small = [value for value, (minimum, _) in sizes.items() if minimum <= order]
+    small = [str(value) for value, check in zip(mixing.classes, checks, strict=True) if check.minimum <= order]
     if small:
         raise SpecError(
             f"mixing.order: {order} records are more than are confirmed of class {', '.join(map(repr, small))}; lower "
@@ -233,15 +253,17 @@ def plan(spec: MixingSpec) -> MixingPlan:
         )
     classes = tuple(
         ClassPlan(
-            value=value,
+            value=str(value),
             code=code,
             check=check,
-            mixtures=ClassMixtures(minimum=minimum, order=order, records=records),
+            mixtures=ClassMixtures(minimum=check.minimum, order=order, records=wanted.records),
         )
-        for (value, (minimum, records)), code, check in zip(sizes.items(), spec.class_codes, checks, strict=True)
+        for (value, wanted), code, check in zip(mixing.classes.items(), spec.class_codes, checks, strict=True)
     )
-    sigma = common_noise(sizes, order=order, epsilon=epsilon, delta=delta, tolerance=TOLERANCE)
-    sigma = filled_noise(sigma, classes, moments, encoding.width, epsilon=privacy.epsilon, delta=privacy.delta)
-    return MixingPlan(
-        spec=spec, encoding=encoding, moments=moments, classes=classes, order=order, sigma_over_clip=sigma
-    )
+    made = {"encoding": encoding, "moments": moments, "classes": classes}
+    kind: type[MixingPlan] = MixingPlan
+    if spec.federated is not None:
+        from dpdist.mixing.federated_plan import FederatedPlan
+
+        kind = FederatedPlan
+    return kind(spec=spec, order=order, sigma_over_clip=sigma_over_clip, **made)  # type: ignore[arg-type]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dpdist.context import Context
+from dpdist.data.cluster import Cluster
 from dpdist.data.graph import locate, table_pass
 from dpdist.data.report import check
 from dpdist.errors import CheckFailed
@@ -29,6 +31,7 @@ from dpdist.mixing.moments import Moments, noisy_moments
 from dpdist.mixing.output import Finishing
 from dpdist.mixing.plan import BLOCK, MixingPlan
 from dpdist.mixing.restore import Restoration, restoration
+from dpdist.mixing.round import join_step, round_step
 from dpdist.mixing.scaling import Encoding
 from dpdist.mixing.spec import MixingSpec
 from dpdist.publish.graph import written_parts
@@ -163,8 +166,9 @@ def write_step(context: Context) -> None:
             label_sigma=plan.label_sigma,
             name=f"mixing/{part.code}",
         )
-        released += released_blocks(blocks, finishing, block=BLOCK, key=context.key)
-        rows += [min(BLOCK, part.mixtures.records - start) for start in range(0, part.mixtures.records, BLOCK)]
+        block = context.results.get("block", BLOCK)
+        released += released_blocks(blocks, finishing, block=block, key=context.key)
+        rows += [min(block, part.mixtures.records - start) for start in range(0, part.mixtures.records, block)]
     parts = released_parts(released, rows, rows_per_part=spec.output.rows_per_part)
     if spec.mixing.release == "records":
         codes = part_codes(parts, label, spec.label.dtype)
@@ -183,7 +187,27 @@ def write_step(context: Context) -> None:
         context.parts = tuple(context.cluster.compute(graphs, progress=progress))
 
 
-STEPS: dict[str, Callable[[Context], None]] = {"classes": confirm_step, "mixtures": mix_step, "write": write_step}
+def classes_step(context: Context) -> None:
+    """Confirm the classes, here or at the clients."""
+    (confirm_step if context.table.files else join_step)(context)
+
+
+def mixtures_step(context: Context) -> None:
+    """Mix, here or at the clients."""
+    (mix_step if context.table.files else round_step)(context)
+
+
+def parts_step(context: Context) -> None:
+    """Write the parts: on the cluster, or in this process where the cluster is the clients'."""
+    if context.table.files:
+        write_step(context)
+        return
+    here = replace(context, cluster=Cluster())
+    write_step(here)
+    context.parts = here.parts
+
+
+STEPS: dict[str, Callable[[Context], None]] = {"classes": classes_step, "mixtures": mixtures_step, "write": parts_step}
 """The steps of a mixing release, in order."""
 
 

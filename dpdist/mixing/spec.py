@@ -99,9 +99,7 @@ class ClientSpec(Section):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
         description="Dask resource of its workers (`dask worker --resources NAME=1`); default: client-NAME.",
     )
-    dataset: str = Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Its data set, in its own ledger."
-    )
+    dataset: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Its data set, in its own ledger.")
     ledger: str | None = Field(
         default=None, description="URL of its ledger, as its workers see it; default: their variable DPDIST_LEDGER."
     )

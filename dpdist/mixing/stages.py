@@ -60,13 +60,19 @@ def stages(spec: MixingSpec, encoding: Encoding) -> tuple[list[CountCheck], Mome
 
 
 def class_events(
-    classes: Sequence[ClassPlan], moments: MomentPlan | None, width: int, sigma_over_clip: float
+    classes: Sequence[ClassPlan], moments: MomentPlan | None, width: int, sigma_over_clip: float, noises: int = 1
 ) -> tuple[Event, ...]:
-    """What is done to the records of each class; classes that cost the same are there once."""
+    """What is done to the records of each class; classes that cost the same are there once.
+
+    Parameters
+    ----------
+    noises : int
+        Draws of noise that hide each coordinate: one, or those of all clients.
+    """
     table = () if moments is None else (moments.event,)
     events = []
     for part in classes:
-        draws = part.mixtures.records * (2 * part.mixtures.order + width + 2)  # rows drawn, some again, and noise
+        draws = part.mixtures.records * (2 * part.mixtures.order + noises * width + 2)  # rows drawn, some again
         lost = ApproximateDP(0.0, draws * SAMPLER_DELTA, label="samplers")
         events.append(Composed((part.check.event, part.mixtures.event(sigma_over_clip), *table, lost), label="a class"))
     return tuple(dict.fromkeys(events))
@@ -80,10 +86,12 @@ def filled_noise(
     *,
     epsilon: float,
     delta: float,
+    noises: int = 1,
 ) -> float:
     """The noise that fills the budget: stages cost less together than one by one."""
 
     def cost(scale: float) -> float:
-        return max(accountant.epsilon(event, delta=delta) for event in class_events(classes, moments, width, scale))
+        events = class_events(classes, moments, width, scale, noises)
+        return max(accountant.epsilon(event, delta=delta) for event in events)
 
     return least_scale(cost, epsilon=epsilon * (1 - _MARGIN), delta=delta, start=sigma, tolerance=TOLERANCE)

@@ -1,0 +1,307 @@
+"""The coordinator's part of a federated release: who takes part, who has which class, their messages, their agreement.
+
+1. Clients that are not ready are left out; the others reserve their charges. From then on who takes part is fixed.
+2. All read and check their tables. If one cannot, nothing is drawn and every charge is given back.
+3. Each confirms its classes with noisy counts. A class is mixed by the clients that confirmed it.
+4. Each sends its noisy sums, block by block. A client that does not, or sends what does not fit, fails the round:
+   nothing is published, and nothing is drawn again. The attempt can be resumed once all are back.
+5. All clients commit to the manifest in their ledgers before it is published.
+
+What the coordinator receives is stored once and read back, so a resumed attempt asks for what is missing only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dpdist.context import Context
+from dpdist.data.places import Lost, Places
+from dpdist.errors import CheckFailed, ClusterUnreachable, DpdistError, ResourceError, RoundFailed, SpecError
+from dpdist.mixing import client as tasks
+from dpdist.mixing.client import Answer, Joined
+from dpdist.mixing.federated_plan import FederatedPlan
+from dpdist.mixing.federation import Message, assemble, check_message, largest_step
+from dpdist.mixing.graph import load_rows, stored_blocks
+from dpdist.mixing.identity import key_statement, message_statement, require_signature
+from dpdist.mixing.restore import Restoration, mixture_sums, restoration
+from dpdist.mixing.seat import Seat
+from dpdist.mixing.spec import MixingSpec
+
+log = logging.getLogger("dpdist")
+
+ROSTER_FILE = "roster.json"
+"""The clients that take part, with their signed keys."""
+
+CONFIRMED_FILE = "classes.json"
+"""The clients that mix each class."""
+
+RESUME = "nothing is published and nothing is drawn again; resume once all clients of the round are back"
+
+
+def join_step(context: Context) -> None:
+    """Ask the clients, let those that are ready reserve their charges, read, and confirm their classes.
+
+    Raises
+    ------
+    RoundFailed
+        Too few clients are ready, or one of those that joined cannot go on.
+    CheckFailed
+        No class was confirmed by enough clients.
+    """
+    spec, plan = _of(context)
+    resources = {client.name: client.place for client in plan.federated.clients}
+    patience = plan.federated.patience
+    context.results["places"] = Places(context.cluster, resources, grace=spec.cluster.timeout, patience=patience)
+    try:
+        roster = json.loads(context.stored(ROSTER_FILE, partial(_roster, context)))
+        members = {name: Joined(*map(bytes.fromhex, pair)) for name, pair in roster.items()}
+        context.results["members"] = members
+        if not context.work.exists(CONFIRMED_FILE):
+            _each(context, "reading", tasks.read, members, fault=_READING)
+    except DpdistError as error:
+        if not isinstance(error, ResourceError):
+            _ask(context, "void", tasks.void, context.results["places"].present())
+        raise
+    mixed = json.loads(context.stored(CONFIRMED_FILE, partial(_confirmed, context)))
+    honest = {"local": 1, "correlated": 1 + plan.federated.colluding}[plan.federated.trust]
+    kept = [len(names) >= honest for names in mixed]
+    if not any(kept):
+        raise CheckFailed(
+            "no class of mixing.classes has its declared minimum confirmed by enough clients, so nothing is published: "
+            "declare less, from public knowledge. The charges stay spent"
+        )
+    context.results.update(confirmed=kept, mixed=mixed, encoding=plan.encoding, clip=plan.largest_norm)
+    context.public.update(
+        clients=len(members),
+        classes_left_out=[part.value for part, keep in zip(plan.classes, kept, strict=True) if not keep],
+        clip=plan.largest_norm,
+        mixed=[
+            {
+                "value": part.value,
+                "clients": len(names),
+                "records_in_a_mixture": len(names) * plan.order,
+                "noise_of_average": plan.shared(len(names)).average,
+            }
+            for part, names, keep in zip(plan.classes, mixed, kept, strict=True)
+            if keep
+        ],
+    )
+
+
+_READING = "cannot read its table, or may not use it; nothing was drawn, and all charges are given back"
+_CONFIRMING = f"dropped out during the round: {RESUME}"
+
+
+def _roster(context: Context) -> bytes:
+    """The clients that are ready and have reserved their charges; who is left out, and why, is the operator's."""
+    _, plan = _of(context)
+    federated, places = plan.federated, context.results["places"]
+    pinned = {client.name: client.public_key for client in federated.clients}
+    with context.stage("asking clients"):
+        present = _present(places, pinned, seconds=context.spec.cluster.timeout)
+        left_out = {name: "it has no worker" for name in pinned if name not in present}
+        willing = _well(_ask(context, "hello", tasks.hello, present), left_out)
+        joined = _well(_ask(context, "join", tasks.join, willing), left_out)
+        for name, answer in list(joined.items()):
+            try:
+                _require_joined(context, name, answer, pinned[name])
+            except RoundFailed as error:
+                left_out[name] = str(error)
+                del joined[name]
+                _ask(context, "void", tasks.void, [name])
+    context.operator["clients_left_out"] = left_out
+    for name, reason in left_out.items():
+        context.progress(f"client {name} is left out: {reason}", 1, 1)
+    if len(joined) < federated.minimum:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        raise RoundFailed(
+            f"{len(joined)} of {len(federated.clients)} clients are ready, and federated.at_least asks for "
+            f"{federated.minimum}; nothing was drawn. Not ready are {reasons}. The text of an error is in the client's "
+            "own work folder"
+        )
+    roster = {name: (answer.public.hex(), answer.signature.hex()) for name, answer in joined.items()}
+    return json.dumps(roster).encode()
+
+
+def _present(places: Places, wanted: Iterable[str], *, seconds: float) -> tuple[str, ...]:
+    """The clients that have a worker, once all do or the time is over."""
+    end = time.monotonic() + seconds
+    while set(found := places.present()) != set(wanted) and time.monotonic() < end:
+        time.sleep(0.2)
+    return found
+
+
+def _require_joined(context: Context, name: str, joined: Any, pinned: str | None) -> None:
+    if not isinstance(joined, Joined):
+        raise RoundFailed(f"client {name!r} sent something else than its key")
+    if pinned is not None:
+        statement = key_statement(joined.public, client=name, attempt=context.attempt, spec=context.spec.fingerprint)
+        require_signature(joined.signature, statement, client=name, pinned=pinned)
+
+
+def _confirmed(context: Context) -> bytes:
+    """The clients that confirmed each class."""
+    context.before_noise()
+    members = context.results["members"]
+    outcomes = _each(context, "confirming classes", tasks.confirm, members, fault=_CONFIRMING)
+    count = len(_of(context)[1].classes)
+    for name, outcome in outcomes.items():
+        if not isinstance(outcome, tuple) or len(outcome) != count:
+            raise RoundFailed(f"client {name!r} sent something else than the outcomes of its classes: {RESUME}")
+    return json.dumps([[name for name in members if outcomes[name][place] is True] for place in range(count)]).encode()
+
+
+def round_step(context: Context) -> None:
+    """The averages of the clients' noisy mixtures, and how to restore their spread.
+
+    Raises
+    ------
+    RoundFailed
+        A client sent nothing, or what does not fit.
+    """
+    spec, plan = _of(context)
+    context.before_noise()
+    blocks: dict[int, Any] = {}
+    restorations: dict[int, Restoration] = {}
+    for place, part in enumerate(plan.classes):
+        if not context.results["confirmed"][place]:
+            continue
+        names = []
+        for block in range(math.ceil(part.mixtures.records / plan.block)):
+            names.append(f"mixtures-{place}-{block}.npy")
+            stage = f"mixing {spec.mixing.label} {place + 1} of {len(plan.classes)}, part {block + 1}"
+            if not context.work.exists(names[-1]):
+                context.stored(names[-1], partial(_assembled, context, place, block, stage))
+        clients = len(context.results["mixed"][place])
+        if spec.mixing.spread == "restored":
+            made = sum((mixture_sums(load_rows(context.work, name)) for name in names[1:]), _first(context, names))
+            sigma, order = plan.shared(clients).average, plan.order * clients
+            restored = restoration(made, plan.encoding, order=order, sigma=sigma)
+            stored = context.stored(f"restoration-{place}.npz", restored.to_bytes)
+            restorations[place] = Restoration.from_bytes(stored)
+        blocks[place] = stored_blocks(context.work, names)
+    context.results.update(blocks=blocks, restorations=restorations, block=plan.block)
+    context.before_commit = partial(_agree, context)
+
+
+def _first(context: Context, names: list[str]) -> Any:
+    return mixture_sums(load_rows(context.work, names[0]))
+
+
+def _assembled(context: Context, place: int, block: int, stage: str) -> bytes:
+    """The averages of one block, from a message of every client of the class."""
+    _, plan = _of(context)
+    part = plan.classes[place]
+    members = {name: context.results["members"][name] for name in context.results["mixed"][place]}
+    pinned = {client.name: client.public_key or "" for client in plan.federated.clients}
+    clients = {name: pinned[name] for name in members}
+    mixer, round = plan.mixer(part.code), tasks.round_id(context.attempt, part.code, block)
+    rows = min(plan.block, part.mixtures.records - block * plan.block)
+    form: dict[str, Any] = {
+        "round": round,
+        "shape": (rows, plan.encoding.width),
+        "largest": largest_step(mixer, plan.shared(len(members))),
+    }
+    messages = _each(context, stage, tasks.send, members, place, block, members, fault=_CONFIRMING)
+    for name, message in messages.items():
+        check_message(message, clients={name: clients[name]}, **form)
+        _note(context, message, f"received-{place}-{block}-{name}.sha256")
+    mixtures = assemble(list(messages.values()), mixer, clients=clients, **form)
+    buffer = io.BytesIO()
+    np.save(buffer, mixtures)
+    return buffer.getvalue()
+
+
+def _note(context: Context, message: Message, name: str) -> None:
+    """Write down what a client sent; another message of it, after a resume, fails the round."""
+    digest = hashlib.sha256(message_statement(message.steps, client=message.client, round=message.round)).hexdigest()
+    if context.stored(name, digest.encode) != digest.encode():
+        raise RoundFailed(
+            f"client {message.client!r} sent two different messages in one round; the round fails. It drew its noise "
+            "again, or its records changed: begin a new attempt once that is mended"
+        )
+
+
+def _agree(context: Context, digest: str) -> None:
+    """Let all clients commit to the manifest, once all of them can."""
+    for what, task in (("ready", tasks.ready), ("commit", tasks.commit)):
+        for name, answer in _ask(context, what, task, context.results["members"], digest).items():
+            if isinstance(answer, Lost):
+                raise ClusterUnreachable(
+                    f"client {name!r} is away ({answer.reason}) and has not committed in its ledger, so nothing is "
+                    "published yet; start its workers and resume the release"
+                )
+            if not isinstance(answer, Answer) or answer.trouble:
+                raise RoundFailed(f"client {name!r} does not agree to the release ({_trouble(answer)}): {RESUME}")
+
+
+# --- asking -----------------------------------------------------------------------------------------------------------
+
+
+def _seat(context: Context, name: str) -> Seat:
+    spec, plan = _of(context)
+    test_key = hashlib.sha256(f"{context.key.uri} {name}".encode()).hexdigest() if context.key.is_fixed else ""
+    return Seat(
+        spec=spec,
+        name=name,
+        order=plan.order,
+        sigma_over_clip=plan.sigma_over_clip,
+        attempt=context.attempt,
+        test_key=test_key,
+    )
+
+
+def _ask(
+    context: Context, what: str, task: Callable[..., Answer], names: Iterable[str], *args: Any
+) -> dict[str, Answer | Lost]:
+    """The answers of some clients."""
+    places: Places = context.results["places"]
+    answers: dict[str, Answer | Lost] = places.call(
+        f"client-{what}", task, {name: (_seat(context, name), *args) for name in names}
+    )
+    return answers
+
+
+def _well(answers: Mapping[str, Answer | Lost], left_out: dict[str, str]) -> dict[str, Any]:
+    """The values of the clients that answered well; the others are noted."""
+    for name, answer in answers.items():
+        if not isinstance(answer, Answer) or answer.trouble:
+            left_out[name] = _trouble(answer)
+    return {name: answer.value for name, answer in answers.items() if isinstance(answer, Answer) and not answer.trouble}
+
+
+def _each(
+    context: Context, stage: str, task: Callable[..., Answer], names: Iterable[str], *args: Any, fault: str
+) -> dict[str, Any]:
+    """The values of all clients of the round; without one of them it fails."""
+    with context.stage(stage):
+        answers = _ask(context, task.__name__, task, names, *args)
+    left_out: dict[str, str] = {}
+    values = _well(answers, left_out)
+    if left_out:
+        reasons = "; ".join(f"client {name!r} ({reason})" for name, reason in left_out.items())
+        raise RoundFailed(f"{reasons} {fault}")
+    return values
+
+
+def _trouble(answer: Any) -> str:
+    if isinstance(answer, Lost):
+        return answer.reason
+    return answer.trouble if isinstance(answer, Answer) else "it sent something else than an answer"
+
+
+def _of(context: Context) -> tuple[MixingSpec, FederatedPlan]:
+    spec, plan = context.spec, context.plan
+    if not isinstance(spec, MixingSpec) or not isinstance(plan, FederatedPlan):
+        raise SpecError("expected the spec and the plan of a federated release")
+    return spec, plan
