@@ -21,6 +21,7 @@ from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from dpdist.context import Context, Progress, silent
 from dpdist.data.cluster import open_cluster
@@ -167,6 +168,7 @@ class Run:
         self.outcome: Outcome | None = None
         self._resume, self._new_attempt, self._once, self._fixed_key = resume, new_attempt, once, fixed_key
         self._progress, self._announce = progress, announce
+        self._identity, self._committing = str(uuid4()), False
         self._stack = ExitStack()
 
     def __enter__(self) -> Run:
@@ -248,6 +250,7 @@ class Run:
                 event=self.plan.event,
                 guarantee=self.plan.kind,
                 new_attempt=self._new_attempt,
+                attempt=self._identity,  # repeated, it is the same attempt
                 **bound,
             )
         self._attempt = attempt
@@ -312,6 +315,10 @@ class Run:
         """Keep the manifest aside, let the ledger decide, and only then make the release visible."""
         spec, context, attempt = self.spec, self._context, self._attempt
         self._progress("publishing", 0, 1)
+        if self._committing:  # repeated after the storage was away: the ledger may have committed
+            self.outcome = self._finish_committed()
+            if self.outcome is not None:
+                return
         manifest = build_manifest(
             guarantees=self.plan.guarantees,
             kind=spec.kind,
@@ -333,19 +340,36 @@ class Run:
                 "and start a new attempt (--new-attempt). The charge stays spent"
             )
         require_vacant(self._output)
-        if self._output.write_exclusive(CLAIM, attempt.id.encode()) != attempt.id.encode():
-            raise OutputExists(
-                f"{self._output.uri} is claimed by another release (file {CLAIM}): choose another output.path, or "
-                "delete that file if the other release was given up"
-            )
+        self._claim(attempt)
+        _record(context, attempt)
         digest = hashlib.sha256(content).hexdigest()
         context.before_commit(digest)
+        self._committing = True
         self._ledger.commit(attempt, manifest_sha256=digest)
         published = publish(self._output, Manifest.from_bytes(content), signing_key=self._signing_key)
         self._output.delete(CLAIM)
-        _record(context, attempt)
         self.outcome = _outcome(self._ledger, spec, self._output, published, context.work)
         self._progress("publishing", 1, 1)
+
+
+    def _claim(self, attempt: Attempt) -> None:
+        """Reserve the output; the claim of an attempt that was given up no longer counts."""
+        output, mine = self._output, attempt.id.encode()
+        claimed = output.write_exclusive(CLAIM, mine)
+        if claimed != mine and self._has_ended(claimed.decode(errors="replace")):
+            output.delete(CLAIM)
+            claimed = output.write_exclusive(CLAIM, mine)
+        if claimed != mine:
+            raise OutputExists(
+                f"{output.uri} is claimed by another release (file {CLAIM}): choose another output.path, or "
+                "delete that file if the other release was given up"
+            )
+
+    def _has_ended(self, attempt: str) -> bool:
+        """Whether this ledger knows an attempt and will never let it publish."""
+        with suppress(LedgerError):
+            return self._ledger.attempt(attempt).state in ("void", "abandoned")
+        return False
 
 
 def run_release(

@@ -10,9 +10,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import cycle
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
+
+import pytest
 
 LOOPBACK = ["--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0"]
 PRELOAD = Path(__file__).parent / "faults" / "dask_faults.py"
@@ -110,48 +114,107 @@ def parts(release: Path) -> list[bytes]:
 
 
 class FlakyS3:
-    """An S3 server (moto) that fails when told to."""
+    """An S3 server that fails when told to: moto, or a gateway before the real one that DPDIST_TEST_S3 names."""
 
     def __init__(self) -> None:
-        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
         from werkzeug.serving import make_server
 
         logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
-        self._app = DomainDispatcherApplication(create_backend_app)
+        real = os.environ.get("DPDIST_TEST_S3")
+        self._app = _forward(real) if real else _moto()
         self._faults: Iterator[str] = iter(())
+        self._where: Callable[[str], bool] = bool
+        self._calm = threading.Event()
+        self.struck: list[str] = []
         self.bucket = ""
         self._lock = threading.Lock()
         self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
-        self.environment = {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._server.server_port}",
-            "AWS_ACCESS_KEY_ID": "planted-access-key",
-            "AWS_SECRET_ACCESS_KEY": "planted-secret",
-        }
+        self.environment = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._server.server_port}"}
+        if not real:
+            self.environment |= {"AWS_ACCESS_KEY_ID": "planted-access-key", "AWS_SECRET_ACCESS_KEY": "planted-secret"}
 
     def __enter__(self) -> FlakyS3:
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.fail()
         self._server.shutdown()
         self._server.server_close()
 
-    def fail(self, *faults: str, forever: bool = False) -> None:
-        """Let the next requests fail, each with its error code; ``hang up`` closes the connection instead."""
+    def fail(self, *faults: str, forever: bool = False, where: Callable[[str], bool] = bool) -> None:
+        """Let the next requests fail, each with its error code; without any, all is well from now on.
+
+        ``hang up`` closes the connection instead, ``silence`` never answers. `where` chooses among the requests, each
+        given as ``PUT /bucket/key``.
+        """
         with self._lock:
-            self._faults = cycle(faults) if forever else iter(faults)
+            self._faults, self._where = (cycle(faults) if forever else iter(faults)), where
+            self._calm.set()
+            self._calm = threading.Event()
 
     def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Any:
         from werkzeug import Request, Response
 
+        request = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}"
         with self._lock:
-            fault = next(self._faults, None)
+            fault = next(self._faults, None) if self._where(request) else None
+            calm = self._calm
         if fault is None:
             return self._app(environ, start)
+        self.struck.append(request)
         Request(environ).get_data()
-        if fault == "hang up":
-            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+        if fault == "silence":
+            calm.wait(20)
+        if fault in ("silence", "hang up"):
+            with suppress(OSError):
+                environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
             raise ConnectionResetError
         status = 500 if fault == "InternalError" else 503
         body = f"<Error><Code>{fault}</Code><Message>planted</Message></Error>"
         return Response(body, status, mimetype="application/xml")(environ, start)
+
+
+def _moto() -> Any:
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+
+    return DomainDispatcherApplication(create_backend_app)
+
+
+def _forward(endpoint: str) -> Any:
+    """An application that passes each request on as it came, signature and all."""
+    from http.client import HTTPConnection
+    from urllib.parse import urlsplit
+
+    from werkzeug import Request, Response
+
+    def application(environ: dict[str, Any], start: Callable[..., Any]) -> Any:
+        request = Request(environ)
+        connection = HTTPConnection(urlsplit(endpoint).netloc, timeout=60)
+        connection.request(request.method, environ["RAW_URI"], request.get_data(), dict(request.headers))
+        answer = connection.getresponse()
+        content = answer.read()
+        connection.close()
+        headers = [(name, value) for name, value in answer.getheaders() if name.lower() not in HOP_BY_HOP]
+        response = Response(content, answer.status, headers)
+        response.automatically_set_content_length = request.method != "HEAD"
+        return response(environ, start)
+
+    return application
+
+
+HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding"}
+
+
+@contextmanager
+def flaky_bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[FlakyS3]:
+    """An S3 server that fails when told to, with a bucket of its own, known by the environment; retries do not wait."""
+    import s3fs
+
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.0)
+    with FlakyS3() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        server.bucket = f"flaky-{uuid4().hex[:12]}"
+        s3fs.S3FileSystem(skip_instance_cache=True).mkdir(server.bucket)
+        yield server

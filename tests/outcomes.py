@@ -2,27 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from clusters import parts
+import pytest
 
+import dpdist.run
+from dpdist.context import Progress
+from dpdist.errors import DpdistError
 from dpdist.privacy.ledger import Ledger
+from dpdist.publish.store import Store
 from dpdist.publish.verify import verify
 from dpdist.synthesis.spec import PlausibleDeniabilitySpec
 
+MOMENTS = (
+    "charge",
+    "reading",
+    "counting",
+    "learning parameters",
+    "indexing seeds",
+    "synthesising",
+    "writing",
+    "publishing",
+    "commit",
+    "manifest",
+)
+"""When a fault may strike: as the key is shared, as a stage begins, before the ledger commits, before the manifest."""
 
-def at(stage: str, act: Callable[[], Any]) -> Callable[[str, int, int], None]:
-    """Progress that acts once, when a stage begins."""
-    done: list[str] = []
+_CALLS = {"charge": (Ledger, "share_key"), "commit": (Ledger, "commit"), "manifest": (dpdist.run, "publish")}
 
-    def progress(name: str, *_: int) -> None:
-        if name == stage and not done:
-            done.append(name)
-            act()
 
-    return progress
+@contextmanager
+def at_moments(act: Callable[[str], Any]) -> Iterator[Progress]:
+    """Call `act` with each moment of a run as it comes, once; yields the progress to give to the run."""
+    met: set[str] = set()
+
+    def meet(moment: str, *_: int) -> None:
+        if moment in MOMENTS and moment not in met:
+            met.add(moment)
+            act(moment)
+
+    with ExitStack() as stack:
+        for moment, (holder, name) in _CALLS.items():
+            plain = getattr(holder, name)
+
+            def call(*args: Any, moment: str = moment, plain: Any = plain, **kwargs: Any) -> Any:
+                meet(moment)
+                return plain(*args, **kwargs)
+
+            setattr(holder, name, call)
+            stack.callback(setattr, holder, name, plain)
+        yield meet
+
+
+@contextmanager
+def at(chosen: str, act: Callable[[], Any]) -> Iterator[Progress]:
+    """As `at_moments`, for one moment."""
+    with at_moments(lambda moment: act() if moment == chosen else None) as progress:
+        yield progress
+
+
+def broken_at_each(
+    moments: Sequence[str], run: Callable[[Progress, bool], Any], act: Callable[[], Any]
+) -> Iterator[DpdistError]:
+    """Run a release, broken by `act` at each moment in turn and resumed for the next; yield what each run raised."""
+    for number, moment in enumerate(moments):
+        with at(moment, act) as progress, pytest.raises(DpdistError) as caught:
+            run(progress, number > 0)
+        yield caught.value
 
 
 def states(spec: PlausibleDeniabilitySpec) -> list[str]:
@@ -37,5 +85,6 @@ def states(spec: PlausibleDeniabilitySpec) -> list[str]:
 def whole(spec: PlausibleDeniabilitySpec, calm: list[bytes]) -> None:
     """The release is what it is without faults, and was charged once."""
     verify(spec.output.path)
-    assert parts(Path(spec.output.path)) == calm
+    output = Store(spec.output.path)
+    assert [output.read_bytes(name) for name in output.names() if name.endswith(".parquet")] == calm
     assert states(spec) == ["committed"]

@@ -50,7 +50,8 @@ def test_a_worker_killed_for_good_while_it_holds_records_is_survived(
     tmp_path: Path, dask_cluster: DaskProcesses, calm: list[bytes]
 ) -> None:
     spec = project(tmp_path, cluster=on(dask_cluster))
-    run_release(spec, fixed_key=KEY, progress=at("synthesising", lambda: dask_cluster.kill("worker")))
+    with at("synthesising", lambda: dask_cluster.kill("worker")) as progress:
+        run_release(spec, fixed_key=KEY, progress=progress)
     whole(spec, calm)
 
 
@@ -70,9 +71,13 @@ def test_a_killed_scheduler_ends_the_run_and_a_resume_finishes_it(
 
 
 @pytest.mark.parametrize("role", ["worker", "scheduler"])
-def test_publishing_needs_no_cluster(role: str, tmp_path: Path, dask_cluster: DaskProcesses, calm: list[bytes]) -> None:
+@pytest.mark.parametrize("moment", ["publishing", "commit"])
+def test_publishing_needs_no_cluster(
+    role: str, moment: str, tmp_path: Path, dask_cluster: DaskProcesses, calm: list[bytes]
+) -> None:
     spec = project(tmp_path, cluster=on(dask_cluster))
-    run_release(spec, fixed_key=KEY, progress=at("publishing", lambda: dask_cluster.kill(role)))
+    with at(moment, lambda: dask_cluster.kill(role)) as progress:
+        run_release(spec, fixed_key=KEY, progress=progress)
     whole(spec, calm)
 
 
