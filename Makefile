@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/dpdist
 
-.PHONY: help setup demo test lint e2e lock bench clean
+.PHONY: help setup tools demo test lint manifests e2e lock bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -32,7 +32,14 @@ demo: setup ## release a made-up census table on an embedded cluster
 	@$(RUN) release deploy/releases/demo.yaml
 	@$(RUN) verify demo/release
 
-test: setup ## run the test suite
+tools: .tools/.ready ## install into .tools what checks the chart and the image
+
+.tools/.ready: tests/deploy/tools.lock $(VENV)/.ready
+	@rm -rf .tools
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --target .tools --no-deps --require-hashes -r tests/deploy/tools.lock
+	@touch $@
+
+test: setup tools ## run the test suite
 	@$(BIN)/python -m pytest
 
 lint: setup ## formatting, style, types and layers
@@ -40,6 +47,9 @@ lint: setup ## formatting, style, types and layers
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+manifests: setup tools ## write deploy/kubernetes from the chart
+	@$(BIN)/python deploy/kubernetes/render.py
 
 e2e: setup ## the whole thing on real servers: PostgreSQL, Ceph, Prefect, Dask with TLS (installs them by apt, as root)
 	@$(BIN)/python tests/e2e/run.py
@@ -54,4 +64,4 @@ bench: setup ## speed, memory and quality (writes bench/*.json); needs ../shared
 		$(BIN)/python $$script --json bench/$$(basename $$script .py).json || exit 1; done
 
 clean: ## remove what the targets above made
-	@rm -rf demo bench $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf demo bench $(VENV) .tools .pytest_cache .mypy_cache .ruff_cache .hypothesis

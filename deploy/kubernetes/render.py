@@ -1,0 +1,43 @@
+"""Render the chart's examples to plain manifests, for those without Helm.
+
+    python deploy/kubernetes/render.py           write them
+    python deploy/kubernetes/render.py --check   say which are out of step (exit code 1)
+
+Needs `make tools`: Helm's own code, as a Python package.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+HEADER = """\
+# Made from helm/dpdist/examples/{name}.yaml by deploy/kubernetes/render.py (make manifests); not to be edited here.
+# Change image, buckets and spec to yours, then: kubectl apply --namespace dpdist --filename {name}.yaml
+"""
+
+
+def rendered() -> dict[Path, str]:
+    """The text of each file."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from charts import EXAMPLES, example, need_tools, render
+
+    need_tools()
+    return {HERE / f"{name}.yaml": HEADER.format(name=name) + render(example(name)).text.lstrip() for name in EXAMPLES}
+
+
+def stale() -> list[Path]:
+    """Files that are missing, differ from the chart, or have no example any more."""
+    files = rendered()
+    wrong = [path for path, text in files.items() if not path.exists() or path.read_text() != text]
+    return wrong + sorted(set(HERE.glob("*.yaml")) - set(files))
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv:
+        behind = stale()
+        sys.exit(f"out of step with the chart: {', '.join(p.name for p in behind)}; make manifests" if behind else 0)
+    for file, content in rendered().items():
+        file.write_text(content)

@@ -1,0 +1,134 @@
+{{/* Names, labels and small pieces that all templates share. */}}
+
+{{- define "dpdist.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "dpdist.fullname" -}}
+{{- $name := include "dpdist.name" . }}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
+{{- else if contains $name .Release.Name }}
+{{- .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "dpdist.selector" -}}
+app.kubernetes.io/name: {{ include "dpdist.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "dpdist.labels" -}}
+{{ include "dpdist.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: dpdist
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* (root, component): labels of a pod */}}
+{{- define "dpdist.podLabels" -}}
+{{- $root := index . 0 }}
+{{- include "dpdist.selector" $root }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- with $root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Annotations of every pod: what it is started again for. */}}
+{{- define "dpdist.podAnnotations" -}}
+dpdist/secrets-generation: {{ .Values.secrets.generation | quote }}
+cluster-autoscaler.kubernetes.io/safe-to-evict: "false"
+{{- end }}
+
+{{- define "dpdist.image" -}}
+{{- $image := .Values.image }}
+{{- if $image.digest }}
+{{- printf "%s@%s" $image.repository $image.digest }}
+{{- else }}
+{{- printf "%s:%s" $image.repository (default .Chart.AppVersion $image.tag) }}
+{{- end }}
+{{- end }}
+
+{{- define "dpdist.configMap" -}}
+{{- default (printf "%s-spec" (include "dpdist.fullname" .)) .Values.release.existingConfigMap }}
+{{- end }}
+
+{{- define "dpdist.scheduler" -}}
+{{- printf "%s-scheduler" (include "dpdist.fullname" .) }}
+{{- end }}
+
+{{- define "dpdist.address" -}}
+{{- if eq .Values.dask.mode "external" }}
+{{- .Values.dask.address }}
+{{- else }}
+{{- printf "tls://%s:8786" (include "dpdist.scheduler" .) }}
+{{- end }}
+{{- end }}
+
+{{/* Workers that a release waits for. */}}
+{{- define "dpdist.workerCount" -}}
+{{- $count := int .Values.dask.workers.replicas }}
+{{- if .Values.dask.workers.autoscaling.enabled }}
+{{- $count = int .Values.dask.workers.autoscaling.minimum }}
+{{- end }}
+{{- range .Values.dask.groups }}
+{{- $count = add $count (int .replicas) }}
+{{- end }}
+{{- $count }}
+{{- end }}
+
+{{/* (prefix, mapping): settings by dotted path, one --set a line, values as JSON, which is YAML. */}}
+{{- define "dpdist.flatten" -}}
+{{- $prefix := index . 0 }}
+{{- range $key, $value := index . 1 }}
+{{- $path := ternary $key (printf "%s.%s" $prefix $key) (eq $prefix "") }}
+{{- if kindIs "map" $value }}
+{{- include "dpdist.flatten" (list $path $value) }}
+{{- else }}
+{{ printf "%s=%s" $path (toJson $value) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The settings that the chart adds to those of the spec: where the cluster is, and what the values say. */}}
+{{- define "dpdist.settings" -}}
+{{- $cluster := dict "mode" "address" "address" (include "dpdist.address" .) "timeout" .Values.dask.timeout }}
+{{- if ne .Values.dask.mode "external" }}
+{{- $_ := set $cluster "workers" (include "dpdist.workerCount" . | int) }}
+{{- end }}
+{{- $files := dict "ca" "/run/secrets/dpdist/ca.pem" "cert" "/run/secrets/dpdist/cert.pem" "key" "/run/secrets/dpdist/key.pem" }}
+{{- $_ := set $cluster "security" $files }}
+{{- $settings := dict "cluster" $cluster }}
+{{- if .Values.release.schema }}
+{{- $_ := set $settings "schema" "schema.yaml" }}
+{{- end }}
+{{- if .Values.secrets.signing.existingSecret }}
+{{- $_ := set $settings "output" (dict "signing_key" "/run/secrets/dpdist/signing.pem") }}
+{{- end }}
+{{- mergeOverwrite (deepCopy .Values.release.settings) $settings | toJson }}
+{{- end }}
+
+{{/* Hash of the spec, for annotations: a pod that read another spec is another pod. */}}
+{{- define "dpdist.checksum" -}}
+{{- printf "%s\n%s" .Values.release.spec .Values.release.schema | sha256sum }}
+{{- end }}
+
+{{/* All groups of workers, the common one first: [{name, group, workers}]. */}}
+{{- define "dpdist.groups" -}}
+{{- $root := . }}
+{{- $fullname := include "dpdist.fullname" . }}
+{{- $common := include "dpdist.group" (list . .Values.dask.workers) | fromJson }}
+{{- $groups := list (dict "name" (printf "%s-workers" $fullname) "group" "workers" "workers" $common) }}
+{{- range .Values.dask.groups }}
+{{- $workers := include "dpdist.group" (list $root .) | fromJson }}
+{{- $groups = append $groups (dict "name" (printf "%s-%s" $fullname .name) "group" .name "workers" $workers) }}
+{{- end }}
+{{- toJson $groups }}
+{{- end }}

@@ -1,0 +1,385 @@
+{{/* Pods: hardened alike, each with no more than it needs. */}}
+
+{{- define "dpdist.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "dpdist.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+capabilities:
+  drop: [ALL]
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{/* (root, placement): the beginning of every pod's spec */}}
+{{- define "dpdist.pod" -}}
+{{- $root := index . 0 }}
+{{- $placement := index . 1 -}}
+automountServiceAccountToken: false
+enableServiceLinks: false
+{{- with $root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  {{- include "dpdist.podSecurity" $root | nindent 2 }}
+{{- with $placement.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $placement.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* (cpu, memory): a container's resources; memory is reserved whole, CPU may be borrowed */}}
+{{- define "dpdist.resources" -}}
+requests:
+  cpu: {{ index . 0 | quote }}
+  memory: {{ index . 1 }}
+limits:
+  memory: {{ index . 1 }}
+{{- end }}
+
+{{- define "dpdist.container" -}}
+image: {{ include "dpdist.image" . | quote }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+securityContext:
+  {{- include "dpdist.containerSecurity" . | nindent 2 }}
+{{- end }}
+
+{{/* Environment of everything: nothing is written but to /tmp. */}}
+{{- define "dpdist.baseEnv" -}}
+- name: HOME
+  value: /tmp
+- name: TMPDIR
+  value: /tmp
+- name: POD_IP
+  valueFrom:
+    fieldRef:
+      fieldPath: status.podIP
+{{- end }}
+
+{{/* (root, secrets of storage): how the object store is reached */}}
+{{- define "dpdist.storageEnv" -}}
+{{- $root := index . 0 }}
+{{- $secret := index . 1 -}}
+- name: DPDIST_KEK_FILE
+  value: /run/secrets/dpdist/kek
+{{- with $root.Values.storage.endpointUrl }}
+- name: AWS_ENDPOINT_URL
+  value: {{ . | quote }}
+{{- end }}
+{{- with $root.Values.storage.region }}
+- name: AWS_DEFAULT_REGION
+  value: {{ . | quote }}
+{{- end }}
+{{- if $secret.existingSecret }}
+- name: AWS_ACCESS_KEY_ID
+  valueFrom:
+    secretKeyRef:
+      name: {{ $secret.existingSecret }}
+      key: {{ $secret.accessKeyIdKey }}
+- name: AWS_SECRET_ACCESS_KEY
+  valueFrom:
+    secretKeyRef:
+      name: {{ $secret.existingSecret }}
+      key: {{ $secret.secretAccessKeyKey }}
+{{- end }}
+{{- end }}
+
+{{/* secret of certificates: as files of a projected volume */}}
+{{- define "dpdist.tlsSource" -}}
+- secret:
+    name: {{ . }}
+    items:
+      - {key: ca.crt, path: ca.pem}
+      - {key: tls.crt, path: cert.pem}
+      - {key: tls.key, path: key.pem}
+{{- end }}
+
+{{- define "dpdist.kekSource" -}}
+- secret:
+    name: {{ .existingSecret }}
+    items:
+      - {key: {{ .key }}, path: kek}
+{{- end }}
+
+{{/* The scheduler's pod: it holds its certificate and no other secret. */}}
+{{- define "dpdist.schedulerPod" -}}
+{{- $scheduler := .Values.dask.scheduler -}}
+serviceAccountName: {{ include "dpdist.scheduler" . }}
+{{ include "dpdist.pod" (list . $scheduler) }}
+containers:
+  - name: scheduler
+    {{- include "dpdist.container" . | nindent 4 }}
+    command: [dask, scheduler]
+    args:
+      - --protocol
+      - tls
+      - --host
+      - $(POD_IP)
+      - --port
+      - "8786"
+      - --dashboard-address
+      - 127.0.0.1:8787
+      - --tls-ca-file
+      - /run/secrets/dpdist/ca.pem
+      - --tls-cert
+      - /run/secrets/dpdist/cert.pem
+      - --tls-key
+      - /run/secrets/dpdist/key.pem
+    env:
+      {{- include "dpdist.baseEnv" . | nindent 6 }}
+    ports:
+      - name: tls
+        containerPort: 8786
+    {{- /* The port speaks TLS to members only, so the scheduler is asked from inside, on the loopback. */}}
+    startupProbe:
+      {{- include "dpdist.health" 8787 | nindent 6 }}
+      periodSeconds: 2
+      failureThreshold: 90
+    readinessProbe:
+      {{- include "dpdist.health" 8787 | nindent 6 }}
+      periodSeconds: 15
+    livenessProbe:
+      {{- include "dpdist.health" 8787 | nindent 6 }}
+      periodSeconds: 30
+      failureThreshold: 6
+    resources:
+      {{- include "dpdist.resources" (list $scheduler.cpu $scheduler.memory) | nindent 6 }}
+    volumeMounts:
+      - {name: secrets, mountPath: /run/secrets/dpdist, readOnly: true}
+      - {name: tmp, mountPath: /tmp}
+volumes:
+  - name: secrets
+    projected:
+      defaultMode: 0440
+      sources:
+        {{- include "dpdist.tlsSource" .Values.secrets.tls.scheduler | nindent 8 }}
+  - name: tmp
+    emptyDir:
+      sizeLimit: 1Gi
+{{- end }}
+
+{{/* port: asks a Dask process for its health */}}
+{{- define "dpdist.health" -}}
+exec:
+  command:
+    - python
+    - -c
+    - import urllib.request as u; u.urlopen("http://127.0.0.1:{{ . }}/health", timeout=8)
+timeoutSeconds: 10
+{{- end }}
+
+{{/* (root, group): a group of workers, with the common workers' settings where it has none of its own */}}
+{{- define "dpdist.group" -}}
+{{- $root := index . 0 }}
+{{- $group := index . 1 }}
+{{- $common := deepCopy $root.Values.dask.workers }}
+{{- $_ := set $common "nodeSelector" dict }}
+{{- $_ := set $common "serviceAccountAnnotations" dict }}
+{{- $own := dict "kek" (get (default dict $group.secrets) "kek" | default dict) "storage" (get (default dict $group.secrets) "storage" | default dict) }}
+{{- $secrets := dict "kek" (mergeOverwrite (deepCopy $root.Values.secrets.kek) $own.kek) "storage" (mergeOverwrite (deepCopy $root.Values.secrets.storage) $own.storage) }}
+{{- mergeOverwrite $common (deepCopy $group) (dict "secrets" $secrets) | toJson }}
+{{- end }}
+
+{{/* (root, workers, name of their service account): a worker's pod. There is no liveness probe: a worker that computes
+does not answer, its nanny starts it again if it dies, and it ends by itself when the scheduler is away for long. */}}
+{{- define "dpdist.workerPod" -}}
+{{- $root := index . 0 }}
+{{- $workers := index . 1 -}}
+serviceAccountName: {{ index . 2 }}
+{{ include "dpdist.pod" (list $root $workers) }}
+terminationGracePeriodSeconds: 60
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include "dpdist.selector" $root | nindent 8 }}
+        app.kubernetes.io/component: worker
+containers:
+  - name: worker
+    {{- include "dpdist.container" $root | nindent 4 }}
+    command: [dask, worker]
+    args:
+      - {{ include "dpdist.address" $root }}
+      - --host
+      - $(POD_IP)
+      - --worker-port
+      - "8788"
+      - --nanny-port
+      - "8789"
+      - --dashboard-address
+      - 127.0.0.1:8790
+      - --nthreads
+      - "1"
+      - --memory-limit
+      - $(MEMORY_LIMIT)
+      - --local-directory
+      - /spill
+      - --death-timeout
+      - "300"
+      {{- with $workers.resources }}
+      - --resources
+      - {{ range $i, $name := keys . | sortAlpha }}{{ if $i }} {{ end }}{{ $name }}={{ get $workers.resources $name }}{{ end }}
+      {{- end }}
+      - --tls-ca-file
+      - /run/secrets/dpdist/ca.pem
+      - --tls-cert
+      - /run/secrets/dpdist/cert.pem
+      - --tls-key
+      - /run/secrets/dpdist/key.pem
+    env:
+      {{- include "dpdist.baseEnv" $root | nindent 6 }}
+      - name: MEMORY_LIMIT
+        valueFrom:
+          resourceFieldRef:
+            containerName: worker
+            resource: limits.memory
+      - name: DASK_SCHEDULER_ADDRESS
+        value: {{ include "dpdist.address" $root }}
+      {{- /* Dask's default hands every array back to the kernel, at several times the CPU. */}}
+      - name: DASK_DISTRIBUTED__NANNY__PRE_SPAWN_ENVIRON
+        value: '{"MALLOC_TRIM_THRESHOLD_": None}'
+      {{- include "dpdist.storageEnv" (list $root $workers.secrets.storage) | nindent 6 }}
+    ports:
+      - name: worker
+        containerPort: 8788
+      - name: nanny
+        containerPort: 8789
+    startupProbe:
+      {{- include "dpdist.health" 8790 | nindent 6 }}
+      periodSeconds: 5
+      failureThreshold: 60
+    readinessProbe:
+      {{- include "dpdist.health" 8790 | nindent 6 }}
+      periodSeconds: 30
+      failureThreshold: 20
+    resources:
+      {{- include "dpdist.resources" (list $workers.cpu $workers.memory) | nindent 6 }}
+    volumeMounts:
+      - {name: secrets, mountPath: /run/secrets/dpdist, readOnly: true}
+      - {name: tmp, mountPath: /tmp}
+      - {name: spill, mountPath: /spill}
+      {{- if $root.Values.storage.existingClaim }}
+      - {name: data, mountPath: /data}
+      {{- end }}
+volumes:
+  - name: secrets
+    projected:
+      defaultMode: 0440
+      sources:
+        {{- include "dpdist.tlsSource" $root.Values.secrets.tls.worker | nindent 8 }}
+        {{- include "dpdist.kekSource" $workers.secrets.kek | nindent 8 }}
+  - name: tmp
+    emptyDir:
+      sizeLimit: 2Gi
+  - name: spill
+    {{- if $workers.spill.storageClassName }}
+    ephemeral:
+      volumeClaimTemplate:
+        spec:
+          accessModes: [ReadWriteOnce]
+          storageClassName: {{ $workers.spill.storageClassName }}
+          resources:
+            requests:
+              storage: {{ $workers.spill.size }}
+    {{- else }}
+    emptyDir:
+      sizeLimit: {{ $workers.spill.size }}
+    {{- end }}
+  {{- if $root.Values.storage.existingClaim }}
+  - name: data
+    persistentVolumeClaim:
+      claimName: {{ $root.Values.storage.existingClaim }}
+  {{- end }}
+{{- end }}
+
+{{/* Environment of the process that drives a release. */}}
+{{- define "dpdist.driverEnv" -}}
+{{ include "dpdist.baseEnv" . }}
+- name: DPDIST_LOG
+  value: json
+- name: DPDIST_SPECS
+  value: /etc/dpdist/spec
+- name: DPDIST_LEDGER
+  valueFrom:
+    secretKeyRef:
+      name: {{ .Values.secrets.ledger.existingSecret }}
+      key: {{ .Values.secrets.ledger.key }}
+{{ include "dpdist.storageEnv" (list . .Values.secrets.storage) }}
+{{- end }}
+
+{{/* Pod of the process that drives a release. */}}
+{{- define "dpdist.driverPod" -}}
+serviceAccountName: {{ include "dpdist.fullname" . }}-release
+restartPolicy: Never
+{{ include "dpdist.pod" (list . .Values.driver) }}
+containers:
+  - name: release
+    {{- include "dpdist.container" . | nindent 4 }}
+    command: [dpdist, release, /etc/dpdist/spec/release.yaml, --once]
+    args:
+      {{- range include "dpdist.flatten" (list "" (include "dpdist.settings" . | fromJson)) | trim | splitList "\n" }}
+      - --set
+      - {{ . | replace "$(" "$$(" | toJson }}
+      {{- end }}
+    env:
+      {{- include "dpdist.driverEnv" . | nindent 6 }}
+    resources:
+      {{- include "dpdist.resources" (list .Values.driver.cpu .Values.driver.memory) | nindent 6 }}
+    volumeMounts:
+      {{- include "dpdist.driverMounts" . | nindent 6 }}
+volumes:
+  {{- include "dpdist.driverVolumes" . | nindent 2 }}
+{{- end }}
+
+{{- define "dpdist.driverMounts" -}}
+- {name: spec, mountPath: /etc/dpdist/spec, readOnly: true}
+- {name: secrets, mountPath: /run/secrets/dpdist, readOnly: true}
+- {name: tmp, mountPath: /tmp}
+{{- if .Values.storage.existingClaim }}
+- {name: data, mountPath: /data}
+{{- end }}
+{{- end }}
+
+{{- define "dpdist.driverVolumes" -}}
+- name: spec
+  configMap:
+    name: {{ include "dpdist.configMap" . }}
+- name: secrets
+  projected:
+    defaultMode: 0440
+    sources:
+      {{- include "dpdist.tlsSource" .Values.secrets.tls.client | nindent 6 }}
+      {{- include "dpdist.kekSource" .Values.secrets.kek | nindent 6 }}
+      {{- with .Values.secrets.signing }}
+      {{- if .existingSecret }}
+      - secret:
+          name: {{ .existingSecret }}
+          items:
+            - {key: {{ .key }}, path: signing.pem}
+      {{- end }}
+      {{- end }}
+- name: tmp
+  emptyDir:
+    sizeLimit: {{ .Values.driver.scratch }}
+{{- if .Values.storage.existingClaim }}
+- name: data
+  persistentVolumeClaim:
+    claimName: {{ .Values.storage.existingClaim }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,163 @@
+{{/* Settings that contradict each other. Each failure says what to do. All are collected, so one run shows them all. */}}
+{{- define "dpdist.validate" -}}
+{{- $v := .Values }}
+{{- $problems := list }}
+{{- $spec := dict }}
+
+{{- if not $v.image.repository }}
+{{- $problems = append $problems "image.repository is empty: build deploy/Dockerfile, push it to your registry and name it (--set image.repository=registry.example/dpdist)" }}
+{{- end }}
+{{- if and $v.image.digest $v.image.tag }}
+{{- $problems = append $problems "image.tag and image.digest are both set: the digest decides, so drop the tag" }}
+{{- end }}
+
+{{- if and $v.release.spec $v.release.existingConfigMap }}
+{{- $problems = append $problems "release.spec and release.existingConfigMap are both set: give the spec as text or by ConfigMap, not both" }}
+{{- else if not (or $v.release.spec $v.release.existingConfigMap) }}
+{{- $problems = append $problems "there is no spec: --set-file release.spec=FILE (and --set-file release.schema=FILE), or name a ConfigMap with release.existingConfigMap" }}
+{{- end }}
+{{- if and $v.release.schema $v.release.existingConfigMap }}
+{{- $problems = append $problems "release.schema goes with release.spec: put the schema into the ConfigMap as schema.yaml and name it in its spec" }}
+{{- end }}
+{{- if $v.release.spec }}
+{{- $spec = fromYaml $v.release.spec }}
+{{- if or (hasKey $spec "Error") (not (hasKey $spec "kind")) }}
+{{- $problems = append $problems "release.spec is not the text of a spec (a mapping with kind, name, dataset ...): was it given with --set instead of --set-file?" }}
+{{- $spec = dict }}
+{{- else }}
+{{- if and (kindIs "string" (get $spec "schema")) (not $v.release.schema) }}
+{{- $problems = append $problems (printf "the spec names the schema file %s: give its text with --set-file release.schema=FILE" (get $spec "schema")) }}
+{{- end }}
+{{- if and (kindIs "map" (get $spec "schema")) $v.release.schema }}
+{{- $problems = append $problems "the spec holds its schema already: drop release.schema" }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- $settings := $v.release.settings }}
+{{- range $key := list "ledger" "schema" }}
+{{- if hasKey $settings $key }}
+{{- $problems = append $problems (printf "release.settings.%s is set by the chart: %s" $key (ternary "name a secret with secrets.ledger.existingSecret" "use release.schema" (eq $key "ledger"))) }}
+{{- end }}
+{{- end }}
+{{- if kindIs "map" (get $settings "cluster") }}
+{{- range $key := list "mode" "address" "security" "workers" "timeout" }}
+{{- if hasKey $settings.cluster $key }}
+{{- $problems = append $problems (printf "release.settings.cluster.%s is set by the chart: use dask.mode, dask.address, dask.timeout and dask.workers" $key) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if and (kindIs "map" (get $settings "output")) (hasKey (get $settings "output" | default dict) "signing_key") }}
+{{- $problems = append $problems "release.settings.output.signing_key is a secret: name it with secrets.signing.existingSecret" }}
+{{- end }}
+
+{{- /* Where data, work and output are: all pods must reach them. */}}
+{{- if $spec }}
+{{- $places := dict }}
+{{- $_ := set $places "work" (list (default (default ".dpdist" (get $spec "work")) (get $settings "work"))) }}
+{{- range $section := list "data" "output" }}
+{{- $own := get $spec $section }}
+{{- $other := get $settings $section }}
+{{- $path := "" }}
+{{- if kindIs "map" $own }}{{- $path = get $own "path" }}{{- end }}
+{{- if and (kindIs "map" $other) (hasKey (default dict $other) "path") }}{{- $path = get $other "path" }}{{- end }}
+{{- $_ := set $places (printf "%s.path" $section) (ternary $path (list $path) (kindIs "slice" $path)) }}
+{{- end }}
+{{- range $name, $paths := $places }}
+{{- range $path := $paths }}
+{{- $path = toString $path }}
+{{- if not (or (hasPrefix "s3://" $path) (and $v.storage.existingClaim (hasPrefix "/data/" $path))) }}
+{{- $problems = append $problems (printf "%s is %q, which is not the same place in every pod: --set release.settings.%s=s3://BUCKET/..., or name a shared volume with storage.existingClaim and use a path below /data" $name $path $name) }}
+{{- end }}
+{{- if and (hasPrefix "s3://" $path) (not $v.secrets.storage.existingSecret) (not (and $v.driver.serviceAccountAnnotations (or (eq $v.dask.mode "external") $v.dask.workers.serviceAccountAnnotations))) }}
+{{- $problems = append $problems (printf "%s is in an object store, but pods have neither credentials nor an identity: set secrets.storage.existingSecret, or driver.serviceAccountAnnotations and dask.workers.serviceAccountAnnotations" $name) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if $v.storage.endpointUrl }}
+{{- $url := urlParse $v.storage.endpointUrl }}
+{{- $port := ternary (splitList ":" $url.host | last) (ternary "443" "80" (eq $url.scheme "https")) (contains ":" $url.host) | int }}
+{{- if and $v.networkPolicy.enabled (not (has (toString $port) (splitList " " (include "dpdist.ports" $v.networkPolicy.storage.ports)))) }}
+{{- $problems = append $problems (printf "storage.endpointUrl is on port %d, which networkPolicy.storage.ports does not allow: --set 'networkPolicy.storage.ports={%d}'" $port $port) }}
+{{- end }}
+{{- end }}
+
+{{- if eq $v.mode "prefect" }}
+{{- if not $v.prefect.apiUrl }}
+{{- $problems = append $problems "mode is prefect, but prefect.apiUrl is empty: name the API of your Prefect server (https://prefect.example/api)" }}
+{{- end }}
+{{- if and $v.prefect.apiKey.existingSecret (hasPrefix "http://" $v.prefect.apiUrl) }}
+{{- $problems = append $problems "prefect.apiKey would travel in the clear to prefect.apiUrl: use https://" }}
+{{- end }}
+{{- else if $v.prefect.apiUrl }}
+{{- $problems = append $problems (printf "prefect.apiUrl is set, but mode is %s: set mode=prefect, or drop it" $v.mode) }}
+{{- end }}
+
+{{- if eq $v.dask.mode "external" }}
+{{- if not $v.dask.address }}
+{{- $problems = append $problems "dask.mode is external, but dask.address is empty: name your scheduler (tls://HOST:8786)" }}
+{{- else }}
+{{- $port := splitList ":" $v.dask.address | last | int }}
+{{- if and $v.networkPolicy.enabled (not (has (toString $port) (splitList " " (include "dpdist.ports" $v.networkPolicy.dask.ports)))) }}
+{{- $problems = append $problems (printf "dask.address is on port %d, which networkPolicy.dask.ports does not allow: --set 'networkPolicy.dask.ports={%d}'" $port $port) }}
+{{- end }}
+{{- end }}
+{{- if $v.dask.groups }}
+{{- $problems = append $problems "dask.groups are workers of the chart, but dask.mode is external: start them where that scheduler is, or use dask.mode=deployment" }}
+{{- end }}
+{{- else }}
+{{- if $v.dask.address }}
+{{- $problems = append $problems (printf "dask.address is for dask.mode=external, not %s: the chart brings its own scheduler" $v.dask.mode) }}
+{{- end }}
+{{- if and (lt (int $v.dask.workers.replicas) 1) (not $v.dask.groups) (not $v.dask.workers.autoscaling.enabled) }}
+{{- $problems = append $problems "there are no workers: set dask.workers.replicas to 1 or more" }}
+{{- end }}
+{{- end }}
+{{- $scaling := $v.dask.workers.autoscaling }}
+{{- if $scaling.enabled }}
+{{- if eq $v.dask.mode "operator" }}
+{{- $problems = append $problems "dask.workers.autoscaling: the operator would ask the scheduler without TLS, which it refuses: set dask.workers.replicas, or use dask.mode=deployment" }}
+{{- else if eq $v.dask.mode "external" }}
+{{- $problems = append $problems "dask.workers.autoscaling: dask.mode is external, so there is nothing to scale here" }}
+{{- end }}
+{{- if gt (int $scaling.minimum) (int $scaling.maximum) }}
+{{- $problems = append $problems (printf "dask.workers.autoscaling.minimum=%d exceeds maximum=%d" (int $scaling.minimum) (int $scaling.maximum)) }}
+{{- end }}
+{{- end }}
+
+{{- $names := dict "workers" true "scheduler" true "release" true "prefect" true "spec" true }}
+{{- range $v.dask.groups }}
+{{- if hasKey $names .name }}
+{{- $problems = append $problems (printf "dask.groups: the name %q is given twice, or is one of the chart's: choose another" .name) }}
+{{- end }}
+{{- $_ := set $names .name true }}
+{{- $own := get (default dict .secrets) "storage" | default dict }}
+{{- if and (not (get $own "existingSecret")) (not .serviceAccountAnnotations) }}
+{{- $problems = append $problems (printf "dask.groups: group %q has no credentials of its own, so it could read what the others can: set its secrets.storage.existingSecret, or its serviceAccountAnnotations" .name) }}
+{{- end }}
+{{- end }}
+
+{{- range $role, $memory := dict "driver" $v.driver.memory "dask.scheduler" $v.dask.scheduler.memory "dask.workers" $v.dask.workers.memory }}
+{{- $mebibytes := ternary (mul 1024 (trimSuffix "Gi" $memory | int)) (trimSuffix "Mi" $memory | int) (hasSuffix "Gi" $memory) }}
+{{- if lt (int $mebibytes) 512 }}
+{{- $problems = append $problems (printf "%s.memory=%s is too little to start: give it 512Mi or more" $role $memory) }}
+{{- end }}
+{{- end }}
+
+{{- $tls := $v.secrets.tls }}
+{{- if or (eq $tls.scheduler $tls.worker) (eq $tls.scheduler $tls.client) (eq $tls.worker $tls.client) }}
+{{- $problems = append $problems "secrets.tls: scheduler, worker and client need a secret each, so that no pod has another's private key" }}
+{{- end }}
+
+{{- with $problems }}
+{{- printf "\n\nThese values do not go together:\n  - %s\n" (join "\n  - " .) | fail }}
+{{- end }}
+{{- end }}
+
+{{/* ports, separated by blanks (values files give floats) */}}
+{{- define "dpdist.ports" -}}
+{{- $ports := list }}
+{{- range . }}{{- $ports = append $ports (int . | toString) }}{{- end }}
+{{- join " " $ports }}
+{{- end }}

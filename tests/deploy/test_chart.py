@@ -1,0 +1,310 @@
+"""The chart: linted, rendered in every mode, valid for Kubernetes, closed to what it does not know."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import yaml
+from charts import CHART, EXAMPLES, ROOT, TOOLS, example, lint, merge, need_tools, pod_specs, render
+
+KUBERNETES = ("1.29", "1.33", "1.37")
+OPERATOR = TOOLS / "dask_kubernetes/operator/deployment/helm/dask-kubernetes-operator/crds"
+
+
+@pytest.fixture(autouse=True)
+def _tools() -> None:
+    need_tools()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_mode_is_clean(name: str) -> None:
+    assert lint(example(name)) == []
+    assert render(example(name)).manifests
+
+
+def test_the_examples_cover_every_mode() -> None:
+    values = [merge(yaml.safe_load((CHART / "values.yaml").read_text()), example(name)) for name in EXAMPLES]
+    assert {v["mode"] for v in values} == {"job", "cronJob", "prefect"}
+    assert {v["dask"]["mode"] for v in values} == {"deployment", "operator", "external"}
+    assert any(v["dask"]["groups"] for v in values)
+
+
+@pytest.mark.parametrize("mode", ["job", "cronJob", "prefect"])
+@pytest.mark.parametrize("dask", ["deployment", "operator", "external"])
+def test_all_modes_go_together(mode: str, dask: str) -> None:
+    changes: dict[str, Any] = {"mode": mode, "dask": {"mode": dask}}
+    if mode == "prefect":
+        changes["prefect"] = {"apiUrl": "https://prefect.example/api"}
+    if dask == "external":
+        changes["dask"]["address"] = "tls://dask.example:8786"
+    rendered = render(example("job", changes))
+    assert list(check(rendered.manifests, "1.33")) == []
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_kubernetes_takes_it(name: str, version: str) -> None:
+    assert list(check(render(example(name)).manifests, version)) == []
+
+
+def check(manifests: list[dict[str, Any]], version: str) -> Iterator[str]:
+    """What a Kubernetes of this version would refuse or pass over; custom resources against their own schema."""
+    import jsonschema
+    from kubernetes_validate import utils
+
+    utils.schema_contents = remembered
+    for manifest in manifests:
+        try:
+            if manifest["apiVersion"] == "kubernetes.dask.org/v1":
+                custom_resource(manifest["kind"]).validate({"spec": manifest["spec"]})
+            else:
+                assert utils.validate(manifest, version, strict=True) == version
+        except jsonschema.ValidationError as error:
+            yield f"{manifest['kind']} {manifest['metadata']['name']}: {error.json_path}: {error.message[:300]}"
+
+
+@cache
+def remembered(name: str, version: str) -> Any:
+    """As kubernetes-validate reads its schemas, once each."""
+    return json.loads((TOOLS / "kubernetes_validate" / name).read_text())
+
+
+@cache
+def custom_resource(kind: str) -> Any:
+    """The schema that the Dask operator brings for a kind, made strict."""
+    import jsonschema
+
+    crd = yaml.safe_load((OPERATOR / f"{kind.lower()}.yaml").read_text())
+    (found,) = [v["schema"]["openAPIV3Schema"] for v in crd["spec"]["versions"] if v["name"] == "v1"]
+    return jsonschema.Draft202012Validator(strict(found))
+
+
+def strict(schema: Any) -> Any:
+    """The schema of a custom resource without fields it does not name (Kubernetes would drop them in silence)."""
+    if isinstance(schema, list):
+        return [strict(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    out = {key: strict(value) for key, value in schema.items()}
+    if isinstance(schema.get("properties"), dict) and "type" in schema:
+        open_ended = schema.get("x-kubernetes-preserve-unknown-fields") or schema.get("additionalProperties")
+        if not open_ended and schema["properties"]:
+            out["additionalProperties"] = False
+    return out
+
+
+def test_the_validation_has_teeth() -> None:
+    """A misspelt field is found, in Kubernetes' own kinds and in a custom resource."""
+    for name, kind in (("job", "Job"), ("operator", "DaskCluster")):
+        manifest = render(example(name)).one(kind)
+        pods = [t["spec"] for _, t in pod_specs(render(example(name)))]
+        assert pods
+        spec = manifest["spec"]["template"]["spec"] if kind == "Job" else manifest["spec"]["worker"]["spec"]
+        spec["hostNetwrok"] = True
+        assert any("hostNetwrok" in problem for problem in check([manifest], "1.33"))
+    cluster = render(example("operator")).one("DaskCluster")
+    del cluster["spec"]["scheduler"]["service"]
+    assert any("'service' is a required property" in problem for problem in check([cluster], "1.33"))
+
+
+def test_the_command_of_kubernetes_validate_agrees(tmp_path: Any) -> None:
+    import subprocess
+    import sys
+
+    path = tmp_path / "job.yaml"
+    path.write_text(render(example("job")).text)
+    command = [sys.executable, "-m", "kubernetes_validate", "--strict", "-k", "1.33", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(TOOLS)})
+    assert done.returncode == 0, done.stdout + done.stderr
+    path.write_text(path.read_text().replace("backoffLimit", "backofLimit"))
+    assert subprocess.run(command, capture_output=True, env={"PYTHONPATH": str(TOOLS)}).returncode != 0
+
+
+# Values
+
+
+def sections(schema: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """All objects of a JSON schema."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "object" or "properties" in schema:
+            yield path, schema
+        for key, value in schema.items():
+            yield from sections(value, f"{path}/{key}")
+    elif isinstance(schema, list):
+        for number, value in enumerate(schema):
+            yield from sections(value, f"{path}/{number}")
+
+
+def test_the_schema_is_closed_at_every_level() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    for path, section in sections(schema):
+        assert "additionalProperties" in section, path
+        if section["additionalProperties"] is not False:  # a mapping: its keys and its values are declared
+            assert "propertyNames" in section, path
+            assert section["additionalProperties"] not in (True, {}), path
+
+
+def test_every_value_has_a_comment_and_is_in_the_schema() -> None:
+    text = (CHART / "values.yaml").read_text()
+    documented = re.compile(r"^( *)# -- ", re.M)
+    assert len(documented.findall(text)) > 60
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    def known(values: dict[str, Any], section: dict[str, Any], path: str) -> None:
+        while "$ref" in section or "allOf" in section:
+            section = (
+                section["allOf"][0] if "allOf" in section else schema["definitions"][section["$ref"].split("/")[-1]]
+            )
+        for key, value in values.items():
+            if "properties" in section:
+                assert key in section["properties"], f"{path}.{key}"
+                if isinstance(value, dict):
+                    known(value, section["properties"][key], f"{path}.{key}")
+
+    known(yaml.safe_load(text), schema, "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dask": {"worker": {}}}, "worker"),
+        ({"dask": {"workers": {"replica": 3}}}, "replica"),
+        ({"dask": {"workers": {"memory": "4GB"}}}, "pattern"),
+        ({"dask": {"workers": {"spill": {"size": "16Gi", "class": "fast"}}}}, "class"),
+        ({"dask": {"mode": "local"}}, "mode"),
+        ({"dask": {"address": "tcp://scheduler:8786"}}, "address"),
+        ({"mode": "once"}, "mode"),
+        ({"secrets": {"ledger": {"url": "postgresql://u:p@h/d"}}}, "url"),
+        ({"secrets": {"storage": {"accessKeyId": "AKIA"}}}, "accessKeyId"),
+        ({"secrets": {"kek": {"existingSecret": ""}}}, "existingSecret"),
+        ({"storage": {"endpointUrl": "https://user:password@s3.example"}}, "endpointUrl"),
+        ({"prefect": {"apiUrl": "https://user:password@prefect.example/api"}}, "apiUrl"),
+        ({"cronJob": {"schedule": "every night"}}, "schedule"),
+        ({"image": {"digest": "sha256:abc"}}, "digest"),
+        ({"networkPolicy": {"storage": {"to": [{"everyone": True}]}}}, "everyone"),
+        ({"networkPolicy": {"storage": {"to": [{}]}}}, "to"),
+        ({"release": {"settings": {"Work": "s3://b"}}}, "Work"),
+        ({"driver": {"serviceAccountAnnotations": {"role": 3}}}, "role"),
+        ({"commonLabels": {"team": "a b"}}, "team"),
+        ({"dask": {"groups": [{"name": "north", "replicas": 1, "resources": {}}]}}, "resources"),
+        ({"dask": {"groups": [{"name": "North", "replicas": 1, "resources": {"a": 1}}]}}, "name"),
+    ],
+)
+def test_unknown_and_malformed_values_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        render(example("job", changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "advice"),
+    [
+        ({"image": {"repository": ""}}, "--set image.repository="),
+        ({"image": {"tag": "1", "digest": "sha256:" + "0" * 64}}, "drop the tag"),
+        ({"release": {"spec": "", "schema": ""}}, "--set-file release.spec=FILE"),
+        ({"release": {"spec": "deploy/releases/acs2024.yaml"}}, "--set instead of --set-file"),
+        ({"release": {"existingConfigMap": "mine"}}, "not both"),
+        ({"release": {"schema": ""}}, "--set-file release.schema=FILE"),
+        ({"release": {"settings": {"ledger": "postgresql://h/d"}}}, "secrets.ledger.existingSecret"),
+        ({"release": {"settings": {"cluster": {"address": "tls://other:1"}}}}, "dask.address"),
+        ({"release": {"settings": {"output": {"signing_key": "/tmp/key"}}}}, "secrets.signing"),
+        ({"release": {"settings": {"work": "/tmp/work"}}}, "release.settings.work=s3://"),
+        ({"release": {"settings": {"data": {"path": ["s3://b/a", "b.parquet"]}}}}, "release.settings.data.path="),
+        ({"secrets": {"storage": {"existingSecret": ""}}}, "serviceAccountAnnotations"),
+        ({"storage": {"endpointUrl": "https://s3.example:9000"}}, "networkPolicy.storage.ports={9000}"),
+        ({"storage": {"endpointUrl": "http://s3.example"}}, "networkPolicy.storage.ports={80}"),
+        ({"mode": "prefect"}, "prefect.apiUrl is empty"),
+        ({"prefect": {"apiUrl": "https://prefect.example/api"}}, "set mode=prefect"),
+        (
+            {
+                "mode": "prefect",
+                "prefect": {"apiUrl": "http://prefect/api", "apiKey": {"existingSecret": "key"}},
+            },
+            "in the clear",
+        ),
+        ({"dask": {"mode": "external"}}, "dask.address is empty"),
+        ({"dask": {"mode": "external", "address": "tls://dask:9999"}}, "networkPolicy.dask.ports={9999}"),
+        ({"dask": {"address": "tls://dask:8786"}}, "dask.mode=external"),
+        ({"dask": {"workers": {"replicas": 0}}}, "there are no workers"),
+        (
+            {"dask": {"mode": "operator", "workers": {"autoscaling": {"enabled": True}}}},
+            "without TLS, which it refuses",
+        ),
+        (
+            {"dask": {"workers": {"autoscaling": {"enabled": True, "minimum": 9, "maximum": 3}}}},
+            "minimum=9 exceeds maximum=3",
+        ),
+        ({"dask": {"groups": [{"name": "north", "replicas": 1, "resources": {"a": 1}}]}}, "credentials of its own"),
+        ({"dask": {"workers": {"memory": "256Mi"}}}, "512Mi or more"),
+        ({"secrets": {"tls": {"worker": "dpdist-tls-client"}}}, "a secret each"),
+    ],
+)
+def test_values_that_contradict_each_other_fail_with_advice(changes: dict[str, Any], advice: str) -> None:
+    with pytest.raises(RuntimeError, match=re.escape(advice)):
+        render(example("job", changes))
+
+
+def test_groups_need_names_of_their_own() -> None:
+    for names in (["north", "north"], ["workers"], ["scheduler"]):
+        groups = [
+            {"name": n, "replicas": 1, "resources": {"a": 1}, "secrets": {"storage": {"existingSecret": n}}}
+            for n in names
+        ]
+        with pytest.raises(RuntimeError, match="choose another"):
+            render(example("job", {"dask": {"groups": groups}}))
+
+
+def test_all_problems_are_told_at_once() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        render(example("job", {"image": {"repository": ""}, "dask": {"workers": {"replicas": 0}}, "mode": "prefect"}))
+    assert all(text in str(caught.value) for text in ("image.repository", "no workers", "prefect.apiUrl"))
+
+
+def test_settings_reach_the_command_line_as_they_are() -> None:
+    from dpdist.spec import parse_overrides
+
+    settings = {
+        "privacy": {"model": {"epsilon": 0.5, "delta": 1e-9}},
+        "synthesis": {"records": 1_200_000},
+        "model": {"order": ["sex", "age"]},
+        "output": {"path": 's3://b/it\'s "quoted" & $(DPDIST_LEDGER) {{ .Values }}'},
+    }
+    job = render(example("job", {"release": {"settings": settings}})).one("Job")
+    arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert arguments[::2] == ["--set"] * (len(arguments) // 2)
+    given = parse_overrides(text.replace("$$(", "$(") for text in arguments[1::2])  # as the kubelet reads them
+    assert given["privacy.model.epsilon"] == 0.5
+    assert given["privacy.model.delta"] == 1e-9
+    assert given["synthesis.records"] == 1_200_000
+    assert isinstance(given["synthesis.records"], int)
+    assert given["model.order"] == ["sex", "age"]
+    assert given["output.path"] == settings["output"]["path"]
+    assert "$$(DPDIST_LEDGER)" in "".join(arguments)  # or the kubelet would put the secret there
+
+
+@pytest.mark.parametrize("name", ["job", "cronjob", "prefect", "operator", "external", "federated"])
+def test_notes_tell_what_to_do_next(name: str) -> None:
+    values = example(name)
+    notes = render(values).notes
+    assert "kubectl" in notes
+    assert "ledger create" in notes
+    assert ("port-forward" in notes) == (name != "external")
+    assert ("Workers may reach any address" in notes) == (
+        name != "federated" and "to" not in str(values.get("networkPolicy", {}).get("storage"))
+    )
+    assert "<no value>" not in notes
+    assert "WARNING" in render(merge(values, {"networkPolicy": {"enabled": False}})).notes
+
+
+def test_the_chart_has_the_version_of_the_package() -> None:
+    import dpdist
+
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == dpdist.__version__
+    assert not (CHART / "charts").exists()  # no remote subchart: it lints and renders offline
+    assert "dependencies" not in chart
+    assert (ROOT / "helm").is_dir()

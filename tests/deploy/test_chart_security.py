@@ -1,0 +1,339 @@
+"""What the rendered objects allow: no root, no token, no secret in the clear, no open port, no second try."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from charts import EXAMPLES, example, need_tools, pod_specs, render
+
+
+@pytest.fixture(autouse=True)
+def _tools() -> None:
+    need_tools()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_pod_is_hardened(name: str) -> None:
+    """As Pod Security's level "restricted" asks, and more."""
+    pods = pod_specs(render(example(name)))
+    assert pods
+    for where, template in pods:
+        pod = template["spec"]
+        assert pod["securityContext"]["runAsNonRoot"], where
+        assert pod["securityContext"]["runAsUser"] >= 10_000, where
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, where
+        assert not {"hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"} & set(pod), where
+        assert pod["enableServiceLinks"] is False, where
+        assert {kind for v in pod["volumes"] for kind in v if kind != "name"} <= {
+            "configMap",
+            "emptyDir",
+            "ephemeral",
+            "persistentVolumeClaim",
+            "projected",
+        }, where
+        for container in pod["containers"] + pod.get("initContainers", []):
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False, where
+            assert context["readOnlyRootFilesystem"] is True, where
+            assert context["capabilities"] == {"drop": ["ALL"]}, where
+            assert context["seccompProfile"] == {"type": "RuntimeDefault"}, where
+            assert "privileged" not in context, where
+            assert container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"], where
+            assert container["resources"]["requests"]["cpu"], where
+            writable = [m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")]
+            assert set(writable) <= {"/tmp", "/spill", "/data"}, where
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_only_the_prefect_worker_has_rights_in_the_cluster(name: str) -> None:
+    rendered = render(example(name))
+    accounts = {m["metadata"]["name"] for m in rendered.all("ServiceAccount")}
+    assert not any(m["automountServiceAccountToken"] for m in rendered.all("ServiceAccount"))
+    for where, template in pod_specs(rendered):
+        assert template["spec"]["serviceAccountName"] in accounts, where
+        assert template["spec"]["automountServiceAccountToken"] is where.startswith("Deployment acs-dpdist-prefect"), (
+            where
+        )
+    assert not rendered.all("ClusterRole") + rendered.all("ClusterRoleBinding")
+    if name != "prefect":
+        assert not rendered.all("Role")
+        return
+    role = rendered.one("Role")
+    rights = {(r, verb) for rule in role["rules"] for r in rule["resources"] for verb in rule["verbs"]}
+    assert ("jobs", "create") in rights
+    assert {r for r, _ in rights} == {"jobs", "pods", "pods/log"}
+    assert not {verb for _, verb in rights} & {"*", "patch", "update", "impersonate", "escalate", "bind"}
+    (subject,) = rendered.one("RoleBinding")["subjects"]
+    assert subject["name"] == "acs-dpdist-prefect"
+
+
+def secret_names(template: dict[str, Any]) -> set[str]:
+    """Secrets that a pod can read."""
+    pod = template["spec"]
+    names = {
+        source["secret"]["name"]
+        for volume in pod["volumes"]
+        for source in volume.get("projected", {}).get("sources", [])
+    }
+    for container in pod["containers"]:
+        assert "envFrom" not in container
+        for variable in container["env"]:
+            reference = variable.get("valueFrom", {}).get("secretKeyRef")
+            if reference:
+                names.add(reference["name"])
+    return names
+
+
+def test_each_pod_has_its_own_secrets_and_no_other() -> None:
+    """What a pod that is taken over can read."""
+    rendered = render(example("federated", {"secrets": {"signing": {"existingSecret": "dpdist-signing"}}}))
+    held = {where: secret_names(template) for where, template in pod_specs(rendered)}
+    release = next(where for where in held if where.startswith("Job"))
+    assert held[release] == {"dpdist-ledger", "dpdist-kek", "dpdist-storage", "dpdist-tls-client", "dpdist-signing"}
+    assert held["Deployment acs-dpdist-scheduler"] == {"dpdist-tls-scheduler"}
+    assert held["Deployment acs-dpdist-workers"] == {"dpdist-tls-worker", "dpdist-kek", "dpdist-storage"}
+    assert held["Deployment acs-dpdist-north"] == {"dpdist-tls-worker", "north-kek", "north-storage"}
+    assert held["Deployment acs-dpdist-south"] == {"dpdist-tls-worker", "dpdist-kek", "south-storage"}
+
+
+def test_the_prefect_worker_holds_no_secret_of_a_release() -> None:
+    rendered = render(example("prefect"))
+    held = {where: secret_names(template) for where, template in pod_specs(rendered)}
+    assert held["Deployment acs-dpdist-prefect"] == {"dpdist-prefect"}
+    assert held["work pool acs-dpdist-prefect"] == {
+        "dpdist-ledger",
+        "dpdist-kek",
+        "dpdist-storage",
+        "dpdist-tls-client",
+        "dpdist-prefect",
+    }
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_no_credential_is_written_down(name: str) -> None:
+    rendered = render(example(name))
+    assert not rendered.all("Secret")
+    for where, template in pod_specs(rendered):
+        for container in template["spec"]["containers"]:
+            for variable in container["env"]:
+                if re.search("KEY|SECRET|PASSWORD|TOKEN|LEDGER", variable["name"]) or variable["name"] == "DPDIST_KEK":
+                    assert "valueFrom" in variable, (where, variable["name"])
+            for volume in template["spec"]["volumes"]:
+                if "projected" in volume:
+                    assert volume["projected"]["defaultMode"] == 0o440, where
+
+
+def test_the_files_are_where_the_settings_say() -> None:
+    job = render(example("job", {"secrets": {"signing": {"existingSecret": "s"}}})).one("Job")
+    pod = job["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    (volume,) = [v for v in pod["volumes"] if v["name"] == "secrets"]
+    files = {
+        f"/run/secrets/dpdist/{item['path']}" for s in volume["projected"]["sources"] for item in s["secret"]["items"]
+    }
+    named = set(
+        re.findall(
+            r"/run/secrets/dpdist/[\w.-]+", " ".join(container["args"] + [v.get("value", "") for v in container["env"]])
+        )
+    )
+    assert named == files
+
+
+# Network
+
+
+def allowed(rendered: Any, direction: str, component: str) -> list[dict[str, Any]]:
+    """Rules for the pods of a component, of all policies together."""
+    labels = {
+        "app.kubernetes.io/name": "dpdist",
+        "app.kubernetes.io/instance": "acs",
+        "app.kubernetes.io/component": component,
+    }
+    return [
+        rule
+        for policy in rendered.all("NetworkPolicy")
+        if policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+        for rule in policy["spec"].get(direction) or []
+    ]
+
+
+def components(rules: list[dict[str, Any]], side: str) -> set[tuple[str, int]]:
+    """(component, port) of the rules that name pods of the release."""
+    return {
+        (peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"], port["port"])
+        for rule in rules
+        for peer in rule[side]
+        if "app.kubernetes.io/component" in peer.get("podSelector", {}).get("matchLabels", {})
+        for port in rule["ports"]
+    }
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_all_is_denied_but_what_is_named(name: str) -> None:
+    rendered = render(example(name))
+    deny = rendered.one("NetworkPolicy", "-deny")["spec"]
+    assert deny["policyTypes"] == ["Ingress", "Egress"]
+    assert deny["ingress"] == deny["egress"] == []
+    for where, template in pod_specs(rendered):
+        assert deny["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items(), where
+    for policy in rendered.all("NetworkPolicy"):
+        for direction, side in (("ingress", "from"), ("egress", "to")):
+            for rule in policy["spec"].get(direction) or []:
+                assert rule[side], policy["metadata"]["name"]  # an empty one would mean everyone
+                assert rule["ports"], policy["metadata"]["name"]
+                assert all(rule[side]), policy["metadata"]["name"]
+
+
+def test_who_may_speak_to_whom() -> None:
+    rendered = render(example("job"))
+    assert components(allowed(rendered, "ingress", "scheduler"), "from") == {("worker", 8786), ("release", 8786)}
+    assert components(allowed(rendered, "ingress", "worker"), "from") == {
+        (component, port) for component in ("scheduler", "worker") for port in (8788, 8789)
+    }
+    assert allowed(rendered, "ingress", "release") == []
+    assert components(allowed(rendered, "egress", "worker"), "to") == {("scheduler", 8786), ("worker", 8788)}
+    ports = {port["port"] for rule in allowed(rendered, "egress", "worker") for port in rule["ports"]}
+    assert ports == {53, 443, 8786, 8788}  # the ledger's database is none of them
+    assert 5432 in {port["port"] for rule in allowed(rendered, "egress", "release") for port in rule["ports"]}
+    scheduler = {port["port"] for rule in allowed(rendered, "egress", "scheduler") for port in rule["ports"]}
+    assert scheduler == {53, 8788, 8789}  # nor does the scheduler reach the store
+
+
+def test_both_sides_of_every_connection_are_allowed() -> None:
+    rendered = render(example("job"))
+    for source in ("scheduler", "worker", "release"):
+        for target, port in components(allowed(rendered, "egress", source), "to"):
+            assert (source, port) in components(allowed(rendered, "ingress", target), "from"), (source, target, port)
+
+
+def test_the_metadata_service_of_a_cloud_is_out_of_reach() -> None:
+    for rule in allowed(render(example("job")), "egress", "worker"):
+        for peer in rule["to"]:
+            block = peer.get("ipBlock", {})
+            if block.get("cidr") == "0.0.0.0/0":
+                assert "169.254.0.0/16" in block["except"]
+            if block.get("cidr") == "::/0":
+                assert "fd00:ec2::254/128" in block["except"]
+
+
+def test_ports_of_the_containers_are_those_of_the_policies() -> None:
+    rendered = render(example("job"))
+    for where, template in pod_specs(rendered):
+        container = template["spec"]["containers"][0]
+        opened = {port["containerPort"] for port in container.get("ports", [])}
+        component = template["metadata"]["labels"]["app.kubernetes.io/component"]
+        assert opened == {port["port"] for rule in allowed(rendered, "ingress", component) for port in rule["ports"]}, (
+            where
+        )
+        if component != "release":
+            assert "127.0.0.1:" in container["args"][container["args"].index("--dashboard-address") + 1], where
+
+
+def test_dask_speaks_tls_only() -> None:
+    for name in ("job", "operator", "external", "federated"):
+        rendered = render(example(name))
+        assert "tcp://" not in rendered.text, name
+        for where, template in pod_specs(rendered):
+            container = template["spec"]["containers"][0]
+            text = " ".join(container["args"])
+            assert "tls://" in text or "--protocol tls" in text, where
+            assert "/run/secrets/dpdist/key.pem" in text, where
+
+
+# Once
+
+
+@pytest.mark.parametrize("name", ["job", "cronjob", "prefect"])
+def test_kubernetes_repeats_nothing(name: str) -> None:
+    rendered = render(example(name))
+    if name == "prefect":
+        template = json.loads(rendered.one("ConfigMap", "-prefect")["data"]["base-job-template.json"])
+        spec = template["job_configuration"]["job_manifest"]["spec"]
+    elif name == "cronjob":
+        cron = rendered.one("CronJob")["spec"]
+        assert cron["concurrencyPolicy"] == "Forbid"
+        spec = cron["jobTemplate"]["spec"]
+    else:
+        spec = rendered.one("Job")["spec"]
+    assert spec["backoffLimit"] == 0
+    assert (spec["completions"], spec["parallelism"]) == (1, 1)
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
+    assert "podFailurePolicy" not in spec
+    if name != "prefect":
+        assert spec["template"]["spec"]["containers"][0]["command"][-1] == "--once"
+
+
+def test_another_spec_is_another_job_and_the_same_is_the_same() -> None:
+    name = render(example("job")).one("Job")["metadata"]["name"]
+    assert render(example("job")).one("Job")["metadata"]["name"] == name
+    spec = example("job")["release"]["spec"]
+    for changes in (
+        {"release": {"spec": spec + "\n# another\n"}},
+        {"release": {"settings": {"synthesis": {"records": 5}}}},
+        {"job": {"run": 2}},
+        {"image": {"tag": "2"}},
+        {"secrets": {"generation": 2}},
+        {"job": {"activeDeadlineSeconds": 100}},
+    ):
+        assert render(example("job", changes)).one("Job")["metadata"]["name"] != name, changes
+
+
+def test_what_changes_starts_the_pods_again() -> None:
+    def annotations(changes: dict[str, Any]) -> dict[str, dict[str, str]]:
+        return {
+            where.split()[0]: t["metadata"]["annotations"]
+            for where, t in pod_specs(render(example("cronjob", changes)))
+        }
+
+    before = annotations({})
+    spec = annotations({"release": {"spec": example("cronjob")["release"]["spec"] + "\n# another\n"}})
+    assert spec["CronJob"]["checksum/spec"] != before["CronJob"]["checksum/spec"]
+    assert spec["Deployment"] == before["Deployment"]  # workers do not read it
+    rotated = annotations({"secrets": {"generation": 2}})
+    assert all(rotated[kind] != before[kind] for kind in before)
+
+
+def test_a_worker_that_computes_is_not_taken_for_dead() -> None:
+    for name in ("job", "operator", "federated"):
+        for where, template in pod_specs(render(example(name))):
+            container = template["spec"]["containers"][0]
+            if container["name"] == "worker":
+                assert "livenessProbe" not in container, where
+                assert {"startupProbe", "readinessProbe"} <= set(container), where
+            if container["name"] == "scheduler":
+                assert {"startupProbe", "readinessProbe", "livenessProbe"} <= set(container), where
+
+
+def test_disruption_and_scaling() -> None:
+    rendered = render(example("cronjob"))
+    assert {m["metadata"]["name"] for m in rendered.all("PodDisruptionBudget")} == {
+        "acs-dpdist-release",
+        "acs-dpdist-scheduler",
+        "acs-dpdist-workers",
+    }
+    scaler = rendered.one("HorizontalPodAutoscaler")["spec"]
+    workers = rendered.one("Deployment", "-workers")
+    assert scaler["scaleTargetRef"]["name"] == workers["metadata"]["name"]
+    assert "replicas" not in workers["spec"]  # or each upgrade would undo what was scaled
+    assert render(example("job")).one("Deployment", "-workers")["spec"]["replicas"] == 4
+    spill = next(v for v in workers["spec"]["template"]["spec"]["volumes"] if v["name"] == "spill")
+    assert spill["ephemeral"]["volumeClaimTemplate"]["spec"]["storageClassName"] == "fast-local"
+
+
+def test_groups_of_clients() -> None:
+    rendered = render(example("federated"))
+    north, south = (rendered.one("Deployment", f"-{name}")["spec"]["template"]["spec"] for name in ("north", "south"))
+    assert north["nodeSelector"] == {"example.org/site": "north"}
+    assert "client_north=1" in north["containers"][0]["args"]
+    assert "client_south=1" in south["containers"][0]["args"]
+    assert north["containers"][0]["resources"]["limits"]["memory"] == "8Gi"
+    assert south["containers"][0]["resources"]["limits"]["memory"] == "4Gi"
+    workers = rendered.one("Deployment", "-workers")["spec"]["template"]["spec"]
+    assert "--resources" not in workers["containers"][0]["args"]
+    operator = render(example("federated", {"dask": {"mode": "operator"}}))
+    assert {m["metadata"]["name"] for m in operator.all("DaskWorkerGroup")} == {"acs-dpdist-north", "acs-dpdist-south"}
+    job = rendered.one("Job")["spec"]["template"]["spec"]["containers"][0]
+    assert "cluster.workers=5" in job["args"]  # it waits for all of them
