@@ -69,3 +69,26 @@ def account_mixing(
         table_records=table_records,
     )
     typer.echo(json.dumps(answer, indent=2))
+
+
+@account_app.command("entropy")
+def account_entropy(
+    records: Annotated[int, typer.Option(min=1, help="Lower bound of the records of the larger of two neighbours.")],
+    order: Annotated[float, typer.Option(help="Order of the Renyi entropy; 1 is Shannon's.")] = 1.0,
+    adjacency: Annotated[str, typer.Option(help="add/remove or replacement.")] = "add/remove",
+) -> None:
+    """How much one record moves an entropy, in bits: exact sensitivity and the papers' bound, as JSON."""
+    from dpdist.histogram.entropy import account
+
+    typer.echo(json.dumps(account(records=records, order=order, adjacency=adjacency), indent=2))  # type: ignore[arg-type]
+
+
+@account_app.command("pml")
+def account_pml(
+    epsilon: Annotated[float, typer.Option(help="Pointwise maximal leakage, in nats.")],
+    alpha: Annotated[float, typer.Option(help="Assumed least probability of every bin, for every record.")],
+) -> None:
+    """Noise of a histogram for a bound on its leakage, and its equal differential privacy, as JSON."""
+    from dpdist.privacy.leakage import account
+
+    typer.echo(json.dumps(account(epsilon=epsilon, alpha=alpha), indent=2))

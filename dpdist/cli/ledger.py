@@ -66,13 +66,14 @@ def ledger_show(
             f"delta {row['delta']:g} (add/remove adjacency); allows {', '.join(row['guarantees'])}"
             + (f"; leakage {row['spent_pml']:.6g} of {row['pml']:g} nats spent" if row["pml"] is not None else "")
         )
+        nats = "" if row["pml"] is None else " nats"
         table = Table("release", "attempt", "state", "epsilon alone", "since")
         for charge in row["charges"]:
             table.add_row(
                 charge["release"],
                 charge["attempt"][:8],
                 charge["state"],
-                f"{charge['epsilon']:.6g}",
+                f"{charge['epsilon']:.6g}{nats if charge['guarantee'] == 'pml' else ''}",
                 charge["created"],
             )
         console.print(table)
