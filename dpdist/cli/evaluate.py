@@ -37,6 +37,9 @@ def evaluate(
     target: Annotated[
         str | None, typer.Option(help="Attribute that models predict; default: the last one with two values.")
     ] = None,
+    demand: Annotated[
+        str | None, typer.Option(metavar="Q:P[:BRAND]", help="Also compare elasticities: quantity, price, brand.")
+    ] = None,
     train: Annotated[int, typer.Option(min=50, help="Records of each table to train models on, at most.")] = 30_000,
     test: Annotated[int, typer.Option(min=50, help="Real records to test models on, at most.")] = 15_000,
     seed: Annotated[int, typer.Option(min=0, help="Of every sample and model.")] = 0,
@@ -61,7 +64,7 @@ def evaluate(
         holdout=tuple(holdout or ()),
         spec=load(spec, settings) if spec is not None else None,
         output=output,
-        options=Options(target=target, train=train, test=test, seed=seed, attacks=attacks),
+        options=Options(target=target, train=train, test=test, seed=seed, attacks=attacks, demand=demand),
         cluster=cluster,
         public_key=load_public_key(public_key) if public_key else None,
         storage_options={"endpoint_url": endpoint_url} if endpoint_url else {},

@@ -82,7 +82,9 @@ def unit_rows(matrix: Any) -> Any:
     return csr_array(with_constant.multiply(1 / np.maximum(lengths, 1e-12)[:, None]))
 
 
-def minimise(loss: Loss, x: Any, y: Floats, *, penalty: float, tilt: Floats | None = None) -> Floats:
+def minimise(
+    loss: Loss, x: Any, y: Floats, *, penalty: float, tilt: Floats | None = None, start: Floats | None = None
+) -> Floats:
     """The minimiser of ``mean loss(y f.x) + penalty/2 |f|^2 + tilt.f``, float64[d].
 
     Parameters
@@ -92,7 +94,8 @@ def minimise(loss: Loss, x: Any, y: Floats, *, penalty: float, tilt: Floats | No
     y : float64[records]
         -1 or 1.
     penalty : float
-    tilt : float64[d], optional
+    tilt, start : float64[d], optional
+        A slope added to the objective, and where the search begins.
     """
     from scipy.optimize import minimize
 
@@ -105,7 +108,8 @@ def minimise(loss: Loss, x: Any, y: Floats, *, penalty: float, tilt: Floats | No
         value = float(loss.value(z).mean() + penalty / 2 * (f @ f) + slope @ f)
         return value, np.asarray(transposed @ (loss.slope(z) * y) / n + penalty * f + slope)
 
-    found = minimize(objective, np.zeros(d), jac=True, method="L-BFGS-B", options={"maxiter": 200, "ftol": 1e-10})
+    begin = np.zeros(d) if start is None else start
+    found = minimize(objective, begin, jac=True, method="L-BFGS-B", options={"maxiter": 150, "ftol": 1e-9})
     return np.asarray(found.x, np.float64)
 
 
@@ -129,7 +133,14 @@ def output_noise(shape: tuple[int, int], *, epsilon: float, penalty: float, rng:
 
 
 def objective_perturbation(
-    loss: Loss, x: Any, y: Floats, *, epsilon: float, penalty: float, rng: np.random.Generator
+    loss: Loss,
+    x: Any,
+    y: Floats,
+    *,
+    epsilon: float,
+    penalty: float,
+    rng: np.random.Generator,
+    start: Floats | None = None,
 ) -> Floats:
     """Algorithm 2 of [1]: the minimiser of an objective with a random slope, float64[d]."""
     n, d = x.shape
@@ -139,7 +150,7 @@ def objective_perturbation(
     if rest <= 0:
         extra = max(c / (n * math.expm1(epsilon / 4)) - penalty, 0.0)
         rest = epsilon / 2
-    return minimise(loss, x, y, penalty=penalty + extra, tilt=spherical(d, 2 / rest, rng) / n)
+    return minimise(loss, x, y, penalty=penalty + extra, tilt=spherical(d, 2 / rest, rng) / n, start=start)
 
 
 def signs(labels: NDArray[Any], positive: int) -> Floats:

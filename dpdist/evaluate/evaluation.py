@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpdist.errors import OutputUnwritable, SpecError
 from dpdist.evaluate.material import Material, shuffled
@@ -20,6 +20,9 @@ from dpdist.evaluate.page import About, render
 from dpdist.evaluate.sections import Section, does_not_apply
 from dpdist.publish.manifest import MANIFEST, Manifest
 from dpdist.publish.store import Store
+
+if TYPE_CHECKING:
+    from dpdist.evaluate.learning import Step, Trial
 
 PAGE, FIGURES = "evaluation.html", "evaluation.json"
 
@@ -43,6 +46,8 @@ class Options:
         Whether to run the attacks.
     epsilon : float or None
         Of the DP-ERM baselines; default: the release's own.
+    demand : str or None
+        ``QUANTITY:PRICE[:BRAND]``: also compare elasticities of demand.
     """
 
     target: str | None = None
@@ -51,6 +56,7 @@ class Options:
     seed: int = 0
     attacks: bool = True
     epsilon: float | None = None
+    demand: str | None = None
 
 
 def require_packages() -> None:
@@ -66,43 +72,78 @@ def require_packages() -> None:
         raise SpecError(f"an evaluation needs {', '.join(missing)}: pip install 'dpdist[evaluate]'")
 
 
-def layout_of(manifest: Manifest) -> str:
-    """Whether a release holds records or statistics."""
-    return str(getattr(manifest.format, "layout", "records"))
+def record_sections(material: Material, options: Options) -> list[Section]:
+    """The sections on released records: utility, and attacks if they are asked for."""
+    from dpdist.evaluate import correlations, learning, regression, utility
 
-
-def utility_sections(material: Material, options: Options) -> list[Section]:
-    """The sections on utility, and on attacks if they are asked for."""
-    from dpdist.evaluate import correlations, learning, utility
-
-    view, seed, progress = material.view, material.seed, material.progress
+    view, seed = material.view, material.seed
     target = learning.named_target(view, options.target)
+    if options.demand is not None:
+        regression.parse_demand(options.demand, view)
     counts = material.marginals()
-    sections = [
-        utility.marginal_section(counts, view, seed=seed),
-        correlations.correlation_section(counts, view),
-    ]
+    sections = [utility.marginal_section(counts, view, seed=seed), correlations.correlation_section(counts, view)]
     del counts
     samples = material.samples()
-    seen = {name: view.codes(codes) for name, codes in samples.items()}
-    real, released = (shuffled(seen[name], _PART_ROWS, seed) for name in ("real", "released"))
+    real, released = (view.codes(shuffled(samples[name], _PART_ROWS, seed)) for name in ("real", "released"))
     sections.append(correlations.component_section(real, released, view))
-    trial = learning.make_trial(
-        seen["real"], seen["released"], seen.get("holdout"), train=options.train, test=options.test, seed=seed
-    )
-    del seen
-
-    def step(stage: str) -> learning.Step:
-        progress(stage, 0, 1)
-        return lambda done, total: progress(stage, done, total)
-
-    sections.append(learning.training_section(trial, view, target, progress=step("training models")))
-    sections.append(learning.attribute_section(trial, view, progress=step("predicting attributes")))
-    epsilon = options.epsilon or stated_epsilon(material.manifest)
-    sections.append(learning.baseline_section(trial, view, target, epsilon=epsilon, progress=step("private baselines")))
+    trial = _trial(samples, options)
+    sections.append(learning.training_section(trial, view, target, progress=_steps(material, "training models")))
+    sections.append(learning.attribute_section(trial, view, progress=_steps(material, "predicting attributes")))
+    sections.append(_baselines(material, trial, target, options))
+    numbers = [i for i, axis in enumerate(view.axes) if axis.edges is not None]
+    if numbers:
+        number = target if target in numbers else numbers[-1]
+        progress = _steps(material, "regression")
+        sections.append(regression.regression_section(trial, view, number, progress=progress))
+    if options.demand is not None:
+        sections.append(regression.demand_section(samples["real"], samples["released"], view, options.demand))
     if options.attacks:
         sections += attack_sections(material, samples)
     return sections
+
+
+def vector_sections(material: Material, options: Options) -> list[Section]:
+    """The sections on released mixtures, which are no records: models that are trained on them."""
+    from dpdist.evaluate import learning
+
+    target = learning.named_target(material.view, options.target)
+    trial = _trial(material.samples(), options)
+    progress = _steps(material, "training models")
+    why = (
+        "the release holds means of several records each, with noise; their marginals, distances and neighbours are "
+        "not those of records."
+    )
+    return [
+        learning.training_section(trial, material.view, target, progress=progress),
+        _baselines(material, trial, target, options),
+        does_not_apply("marginals", "Marginals, correlations and attacks", why),
+    ]
+
+
+def _trial(samples: Mapping[str, Any], options: Options) -> Trial:
+    from dpdist.evaluate import learning
+
+    return learning.make_trial(
+        samples["real"],
+        samples["released"],
+        samples.get("holdout"),
+        train=options.train,
+        test=options.test,
+        seed=options.seed,
+    )
+
+
+def _baselines(material: Material, trial: Trial, target: int, options: Options) -> Section:
+    from dpdist.evaluate import baselines
+
+    epsilon = options.epsilon or stated_epsilon(material.manifest)
+    progress = _steps(material, "private baselines")
+    return baselines.baseline_section(trial, material.view, target, epsilon=epsilon, progress=progress)
+
+
+def _steps(material: Material, stage: str) -> Step:
+    material.progress(stage, 0, 1)
+    return lambda done, total: material.progress(stage, done, total)
 
 
 def attack_sections(material: Material, samples: Mapping[str, Any]) -> list[Section]:
@@ -131,7 +172,7 @@ def about_release(store: Store, manifest: Manifest, reports: Mapping[str, Any], 
     """What the page says of a release."""
     facts = [
         ("kind", manifest.kind),
-        ("released records", f"{manifest.records:,}"),
+        (f"released {manifest.counted}", f"{manifest.rows:,}"),
         ("attributes", f"{len(manifest.table.attributes)}"),
         ("released on", manifest.created.isoformat()),
     ]
@@ -140,7 +181,7 @@ def about_release(store: Store, manifest: Manifest, reports: Mapping[str, Any], 
             report = reports[name]
             dropped = f" (of {report.rows:,} rows)" if report.rows != report.kept else ""
             facts.append((title, f"{report.kept:,}{dropped}"))
-    if "holdout" not in reports:
+    if "holdout" not in reports and manifest.counted == "records":
         facts.append(("held-out records", "none"))
     facts += [("seed", str(options.seed)), ("attempt", manifest.attempt[:8])]
     return About(
@@ -212,13 +253,3 @@ def write(folder: Path, about: About, sections: Sequence[Section], manifest: Man
     except OSError as error:
         raise OutputUnwritable(f"{folder} cannot be written ({error.strerror}): choose another --output") from None
     return folder / PAGE, folder / FIGURES
-
-
-def not_for_records(manifest: Manifest) -> Section:
-    """Why the sections on records are missing from the evaluation of statistics."""
-    return does_not_apply(
-        "records",
-        "Records",
-        f"a {manifest.kind} release of this layout holds statistics, not records: there is nothing to train a model "
-        "on and no record to attack.",
-    )

@@ -8,17 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpdist.data.count import Codes
-from dpdist.evaluate import erm, plots
+from dpdist.evaluate import plots
 from dpdist.evaluate.models import (
     CLASSIFIERS,
+    Encoder,
     Fitted,
-    Labels,
-    code_matrix,
-    encoded,
     fit,
     forest,
     independent,
-    indicator_matrix,
+    labels_of,
 )
 from dpdist.evaluate.sections import Cell, Section, State, Table, does_not_apply
 from dpdist.evaluate.view import View
@@ -28,16 +26,12 @@ Step = Callable[[int, int], None]
 LEAST = 50
 """Fewest records to train on, and to test on."""
 
-PENALTIES = (1e-3, 1e-4, 1e-5, 1e-6)
-"""Penalties of the DP-ERM baselines, as in the paper; the best for each is shown."""
-
-_DRAWS = 5
 _FOREST_ROWS, _FOREST_TREES = 10_000, 20
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """Records to train on and to test on, as codes of the view; all training tables have the same size.
+    """Records to train on and to test on, as codes of the schema; all training tables have the same size.
 
     Attributes
     ----------
@@ -86,7 +80,7 @@ def make_trial(real: Codes, released: Codes, holdout: Codes | None, *, train: in
     Parameters
     ----------
     real, released, holdout : Codes
-        Codes of the view. Without a hold-out, a third of the real records at most is set aside for testing.
+        Codes of the schema. Without a hold-out, a third of the real records at most is set aside for testing.
     train, test : int
         Records at most.
     seed : int
@@ -111,24 +105,28 @@ def make_trial(real: Codes, released: Codes, holdout: Codes | None, *, train: in
 def default_target(view: View) -> int:
     """The attribute to predict unless one is named: the last with two values, else the one with the fewest."""
     sizes = view.sizes
-    binary = [i for i, size in enumerate(sizes) if size == 2]
-    return binary[-1] if binary else int(np.argmin([size if size > 1 else 1 << 30 for size in sizes]))
+    finite = [i for i, axis in enumerate(view.axes) if axis.edges is None and axis.size > 1]
+    binary = [i for i in finite if sizes[i] == 2]
+    return binary[-1] if binary else min(finite, key=lambda i: sizes[i], default=len(sizes) - 1)
 
 
 def training_section(trial: Trial, view: View, target: int, *, progress: Step) -> Section:
     """Train on synthetic, test on real, for each kind of model (the paper's Table 3 and the upper part of Table 4)."""
     name, title = "models", f"Models that predict {view.names[target]}"
+    if view.axes[target].edges is not None:
+        return does_not_apply(name, title, f"{view.names[target]} is a number; see the section on regression.")
     if trial.too_small or len(view.names) < 2:
-        return _too_small(name, title, trial)
+        return too_small(name, title, trial)
     places = [i for i in range(len(view.names)) if i != target]
-    truth = trial.test[target].astype(np.int64)
+    truth = labels_of(trial.test, view, target)
+    encoder = Encoder.of(view, places, trial.training["real"])
     fits: dict[str, dict[str, Fitted]] = {kind: {} for kind in CLASSIFIERS}
     total, done = len(CLASSIFIERS) * len(trial.training), 0
     for kind, classifier in CLASSIFIERS.items():
-        test = encoded(trial.test, view.axes, places, classifier.sees)
+        test = encoder.matrix(trial.test, classifier.sees)
         for source, codes in trial.training.items():
-            matrix = encoded(codes, view.axes, places, classifier.sees)
-            fits[kind][source] = fit(classifier.make, trial.seed, matrix, codes[target].astype(np.int64), test)
+            matrix = encoder.matrix(codes, classifier.sees)
+            fits[kind][source] = fit(classifier.make, trial.seed, matrix, labels_of(codes, view, target), test)
             done += 1
             progress(done, total)
     rows: list[tuple[Cell, ...]] = []
@@ -144,7 +142,7 @@ def training_section(trial: Trial, view: View, target: int, *, progress: Step) -
             figures[kind][source] = found
             agreement = None if source == "real" else found["agreement"]
             rows.append((kind, source, found["accuracy"], found["auc"], agreement))
-    majority = _majority(trial, target)
+    majority = _majority(trial, view, target)
     rows.append(("most frequent value", "real", majority, None, None))
     series = [
         (source, [figures[kind][source]["accuracy"] or 0.0 for kind in fits], colour)
@@ -189,25 +187,26 @@ def attribute_section(trial: Trial, view: View, *, progress: Step) -> Section:
     name, title = "attributes", "Each attribute from all others"
     trial = trial.part(_FOREST_ROWS, _FOREST_ROWS)
     if trial.too_small or len(view.names) < 2:
-        return _too_small(name, title, trial)
+        return too_small(name, title, trial)
     rows: list[tuple[Cell, ...]] = []
     figures: dict[str, dict[str, float | None]] = {}
     for target, attribute in enumerate(view.names):
         places = [i for i in range(len(view.names)) if i != target]
-        truth = trial.test[target].astype(np.int64)
-        test = code_matrix(trial.test, places)
+        truth = labels_of(trial.test, view, target)
+        encoder = Encoder.of(view, places, trial.training["real"])
+        test = encoder.codes(trial.test)
         fitted = {
             source: fit(
                 lambda seed: forest(seed, trees=_FOREST_TREES),
                 trial.seed,
-                code_matrix(trial.training[source], places),
-                trial.training[source][target].astype(np.int64),
+                encoder.codes(trial.training[source]),
+                labels_of(trial.training[source], view, target),
                 test,
             )
             for source in ("real", "released")
         }
         real, released = (fitted[source].accuracy(truth) for source in ("real", "released"))
-        majority = _majority(trial, target)
+        majority = _majority(trial, view, target)
         kept = (released - majority) / (real - majority) if real - majority > 0.005 else None
         rows.append((attribute, view.sizes[target], majority, real, released, released - real, kept))
         figures[attribute] = {"most_frequent": majority, "real": real, "released": released, "kept": kept}
@@ -241,90 +240,13 @@ def attribute_section(trial: Trial, view: View, *, progress: Step) -> Section:
     return Section(name, title, verdict, state, (Table(title, columns, tuple(rows), note),), (plot,), recorded)
 
 
-def baseline_section(trial: Trial, view: View, target: int, *, epsilon: float, progress: Step) -> Section:
-    """Models of released records beside models that are differentially private themselves (the paper's Table 4).
-
-    Parameters
-    ----------
-    trial : Trial
-    view : View
-    target : int
-        Of an attribute with two values; else the section does not apply.
-    epsilon : float
-        Of each DP model.
-    """
-    name, title = "dp-erm", "Against models that are private themselves"
-    if view.sizes[target] != 2:
-        return does_not_apply(name, title, f"{view.names[target]} does not have two values.")
-    if trial.too_small or len(view.names) < 2:
-        return _too_small(name, title, trial)
-    places = [i for i in range(len(view.names)) if i != target]
-    data = {
-        source: (erm.unit_rows(indicator_matrix(codes, view.axes, places)), erm.signs(codes[target], 1))
-        for source, codes in (*trial.training.items(), ("test", trial.test))
-    }
-    x, y = data["real"]
-    test, truth = data["test"]
-    rng = np.random.default_rng([trial.seed, 2])
-    rows: list[tuple[Cell, ...]] = []
-    figures: dict[str, dict[str, dict[str, float]]] = {}
-
-    def right(weights: erm.Floats) -> float:
-        return float(np.mean(np.where(test @ weights >= 0, 1.0, -1.0) == truth))
-
-    steps, done = 2 * len(PENALTIES), 0
-    for loss in (erm.LOGISTIC, erm.HUBER_SVM):
-        found: dict[str, list[list[float]]] = {}
-        for penalty in PENALTIES:
-            plain = {source: erm.minimise(loss, *data[source], penalty=penalty) for source in trial.training}
-            tries = {f"without privacy, {source} records": [right(weights)] for source, weights in plain.items()}
-            tries["output perturbation"] = [
-                right(plain["real"] + erm.output_noise(x.shape, epsilon=epsilon, penalty=penalty, rng=rng))
-                for _ in range(_DRAWS)
-            ]
-            tries["objective perturbation"] = [
-                right(erm.objective_perturbation(loss, x, y, epsilon=epsilon, penalty=penalty, rng=rng))
-                for _ in range(_DRAWS)
-            ]
-            for how, values in tries.items():
-                found.setdefault(how, []).append(values)
-            done += 1
-            progress(done, steps)
-        figures[loss.name] = {}
-        for how, by_penalty in found.items():
-            best = max(by_penalty, key=lambda values: float(np.mean(values)))
-            mean, spread = float(np.mean(best)), float(np.std(best))
-            figures[loss.name][how] = {
-                "accuracy": mean,
-                "sd": spread,
-                "penalty": PENALTIES[by_penalty.index(best)],
-            }
-            private = None if how.startswith("without") else epsilon
-            rows.append((loss.name, how, mean, spread, PENALTIES[by_penalty.index(best)], private))
-    ours = max(of["without privacy, released records"]["accuracy"] for of in figures.values())
-    theirs = max(of[how]["accuracy"] for of in figures.values() for how in of if how.endswith("perturbation"))
-    verdict = (
-        f"A linear model of released records is right in {ours:.1%} of cases; the best one that is ({epsilon:g}, 0)-"
-        f"differentially private itself, and answers this one question, in {theirs:.1%}."
-    )
-    note = (
-        "Chaudhuri, Monteleoni, Sarwate 2011, Algorithms 1 and 2, replacement adjacency; mean and deviation of "
-        f"{_DRAWS} draws; for each the best of the penalties {', '.join(f'{p:g}' for p in PENALTIES)} by the test "
-        f"records, which favours all of them. The private models are thrown away. {trial.sentence}"
-    )
-    columns = ("loss", "model", "accuracy", "deviation", "penalty", "epsilon of the model")
-    state: State = "good" if ours >= theirs - 0.005 else "fair" if ours >= theirs - 0.05 else "bad"
-    recorded = {"target": view.names[target], "epsilon": epsilon, "models": figures, "train_rows": trial.rows[0]}
-    return Section(name, title, verdict, state, (Table(title, columns, tuple(rows), note),), (), recorded)
-
-
-def _majority(trial: Trial, target: int) -> float:
+def _majority(trial: Trial, view: View, target: int) -> float:
     """How often the most frequent value of the real training records is right."""
-    labels: Labels = trial.training["real"][target].astype(np.int64)
-    return float(np.mean(trial.test[target] == np.bincount(labels).argmax()))
+    labels = labels_of(trial.training["real"], view, target)
+    return float(np.mean(labels_of(trial.test, view, target) == np.bincount(labels).argmax()))
 
 
-def _too_small(name: str, title: str, trial: Trial) -> Section:
+def too_small(name: str, title: str, trial: Trial) -> Section:
     return does_not_apply(name, title, f"it needs {LEAST} records to train on and to test on, and two attributes.")
 
 

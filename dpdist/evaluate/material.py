@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,14 @@ from dpdist.data.count import Codes
 from dpdist.data.graph import locate, table_pass
 from dpdist.data.operators import gather_operator, pair_counts_operator, together
 from dpdist.data.report import RowReport, check
-from dpdist.data.source import TableSource
+from dpdist.data.source import TableSource, find_files
 from dpdist.data.split import Split
 from dpdist.data.table import Table, open_table
-from dpdist.errors import EmptyTable, SpecError
+from dpdist.errors import DataError, EmptyTable, SpecError
 from dpdist.evaluate.graph import release_pass
 from dpdist.evaluate.marginals import Marginals, chosen_triples, marginals_of, triples_operator
 from dpdist.evaluate.released import ReleaseDecoder
-from dpdist.evaluate.view import View, through, view_of
+from dpdist.evaluate.view import Look, View, through, view_of
 from dpdist.privacy.keys import KeyRef
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.store import Store
@@ -32,6 +32,9 @@ from dpdist.schema import Schema
 
 LARGEST_SAMPLE = 2_000_000
 """Records of each table that are held at once, as codes; of a larger table a random sample."""
+
+SAMPLE_BYTES = 64 << 20
+"""Memory of the codes of such a sample."""
 
 Progress = Callable[[str, int, int], None]
 
@@ -45,7 +48,9 @@ class Material:
     store, manifest : Store, Manifest
         The release.
     schema : Schema
-        Of its records, and of the real ones.
+        Of its records.
+    real_schema, look : Schema, callable
+        Of the real records, and what turns their codes into codes of `schema`.
     table, holdout : Table, Table or None
         The real table and the hold-out, located.
     cluster : Cluster
@@ -57,6 +62,8 @@ class Material:
     store: Store
     manifest: Manifest
     schema: Schema
+    real_schema: Schema
+    look: Look
     table: Table
     holdout: Table | None
     cluster: Cluster
@@ -82,7 +89,7 @@ class Material:
         chosen = chosen_triples(sizes, seed=self.seed) if triples is None else triples
         operator = together([pair_counts_operator(sizes), triples_operator(sizes, chosen)])
         halves = Split(self.key("halves"), (Fraction(1, 2), Fraction(1, 2)))
-        seen = through(partial(_look_real, self.decoder, self.view), operator)
+        seen = through(partial(_look_twice, self.look, self.view.codes), operator)
         graphs = [
             release_pass(
                 self.store, self.manifest, self.decoder, through(self.view.codes, operator), name="released-marginals"
@@ -94,14 +101,21 @@ class Material:
         of = [marginals_of(pairs, cells, chosen) for pairs, cells in (released, first, second)]
         return {"released": of[0], "real": of[1] + of[2], "first half": of[1], "second half": of[2]}
 
-    def samples(self, rows: int = LARGEST_SAMPLE) -> dict[str, Codes]:
-        """Random samples of about `rows` records, or all of them, as codes of the schema in the order of the rows.
+    @property
+    def sample_rows(self) -> int:
+        """Records of each sample, about: as many as fit, at most `LARGEST_SAMPLE`."""
+        row = sum(8 if attribute.is_continuous else attribute.dtype.itemsize for attribute in self.schema.attributes)
+        return min(LARGEST_SAMPLE, SAMPLE_BYTES // row)
+
+    def samples(self) -> dict[str, Codes]:
+        """Random samples of the records, or all of them, as codes of the schema in the order of the rows.
 
         Returns
         -------
         dict of str to Codes
             ``released``, ``real`` and, with a hold-out, ``holdout``.
         """
+        rows = self.sample_rows
         tables = {"real": self.table} | ({"holdout": self.holdout} if self.holdout is not None else {})
         graphs = [
             release_pass(
@@ -113,7 +127,7 @@ class Material:
                 **self._sampled("released", rows, self.manifest.records),
             )
         ]
-        seen = through(self.decoder.merged, gather_operator())
+        seen = through(self.look, gather_operator())
         for name, table in tables.items():
             sampled = self._sampled(name, rows, table.rows or 0)
             graphs.append(table_pass(table, seen, name=f"{name}-sample", **sampled))
@@ -137,7 +151,7 @@ class Material:
         return results
 
     def _checked(self, name: str, report: RowReport) -> None:
-        check(report, self.schema)
+        check(report, self.real_schema)
         self.reports[name] = report
 
 
@@ -150,8 +164,20 @@ def open_material(
     cluster: Cluster,
     seed: int,
     progress: Progress,
+    real: tuple[Schema, Look] | None = None,
+    training: TableSource | None = None,
 ) -> Material:
     """Open what an evaluation of released records looks at; reads the manifest, file metadata and, of CSV, the lines.
+
+    Parameters
+    ----------
+    store, manifest, cluster, seed, progress
+        As in `Material`.
+    against, holdout : TableSource, TableSource or None
+    real : (Schema, callable), optional
+        The schema of the real table and what turns its codes into codes of the release's, where they differ.
+    training : TableSource, optional
+        All that the release was made from, if it is known: no file of the hold-out may be among it.
 
     Raises
     ------
@@ -165,15 +191,12 @@ def open_material(
     if not manifest.records:
         raise EmptyTable("the release holds no record: there is nothing to evaluate")
     schema = manifest.table
-    tables = [open_table(against, schema)]
+    decoder = ReleaseDecoder.of(schema, manifest.format)
+    real_schema, look = real or (schema, decoder.merged)
+    tables = [open_table(against, real_schema)]
     if holdout is not None:
-        tables.append(open_table(holdout, schema))
-        shared = {found.found.path for found in tables[0].files} & {found.found.path for found in tables[1].files}
-        if shared:
-            raise SpecError(
-                f"{min(shared)} is in both --against and --holdout: a hold-out holds records the release was not "
-                "made from"
-            )
+        tables.append(open_table(holdout, real_schema))
+        _keep_apart(tables[1], {file.found.path for file in tables[0].files}, training)
     progress("finding rows", 0, 1)
     located = cluster.compute([locate(table) for table in tables])
     progress("finding rows", 1, 1)
@@ -181,12 +204,14 @@ def open_material(
         store=store,
         manifest=manifest,
         schema=schema,
+        real_schema=real_schema,
+        look=look,
         table=located[0],
         holdout=located[1] if holdout is not None else None,
         cluster=cluster,
         seed=seed,
         progress=progress,
-        decoder=ReleaseDecoder.of(schema, manifest.format),
+        decoder=decoder,
         view=view_of(schema),
     )
 
@@ -207,16 +232,20 @@ def shuffled(codes: Codes, count: int, seed: int) -> Codes:
     return take(codes, rows)
 
 
-def file_bytes(tables: Mapping[str, Table | None]) -> int:
-    """Bytes of the files of some tables."""
-    return sum(file.found.size for table in tables.values() if table is not None for file in table.files)
+def _keep_apart(holdout: Table, against: set[str], training: TableSource | None) -> None:
+    """Refuse a hold-out that shares a file with the table, or with what the release was made from."""
+    known = set(against)
+    if training is not None:
+        with suppress(DataError):  # the files of the spec may be elsewhere by now
+            known |= {file.path for file in find_files(training)}
+    for file in holdout.files:
+        if file.found.path in known:
+            where = "--against as well" if file.found.path in against else "the table that --spec names"
+            raise SpecError(
+                f"--holdout: {file.found.path} is in {where}; a hold-out holds records that the release was not made "
+                "from"
+            )
 
 
-def _look_real(decoder: ReleaseDecoder, view: View, codes: Codes) -> Codes:
-    return view.codes(decoder.merged(codes))
-
-
-def default_output(release: str) -> Path:
-    """The folder of an evaluation unless another is given."""
-    name = release.rstrip("/").rsplit("/", 1)[-1] or "release"
-    return Path(f"evaluation-{name}")
+def _look_twice(first: Look, second: Look, codes: Codes) -> Codes:
+    return second(first(codes))

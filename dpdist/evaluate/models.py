@@ -1,12 +1,12 @@
 """Models that are trained on one table and tested on another: encodings, classifiers, what is measured.
 
 Trees see a code for each attribute. Linear models see an indicator for each value and, of ordered attributes, the
-standardised code besides. Both encodings are functions of the public schema, the same for real and released records.
+standardised code besides. Both see continuous numbers as they are, scaled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.count import Codes
-from dpdist.evaluate.view import Axis
+from dpdist.evaluate.view import Axis, View
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -78,31 +78,67 @@ CLASSIFIERS: dict[str, Classifier] = {
 """The kinds of models of the paper's Tables 3 and 4, and gradient boosting."""
 
 
-def code_matrix(codes: Codes, places: Sequence[int]) -> NDArray[np.float32]:
-    """A code for each attribute: float32[records, places]."""
-    return np.stack([codes[i].astype(np.float32) for i in places], axis=1)
+@dataclass(frozen=True, eq=False)
+class Encoder:
+    """What models see of some attributes: the same for real and released records.
+
+    Attributes
+    ----------
+    axes : tuple of Axis
+        Of the attributes that are seen.
+    places : tuple of int
+        Where they stand in the schema.
+    scales : tuple of float
+        What continuous numbers are divided by: their deviation in the real training records; 1 for the others.
+    """
+
+    axes: tuple[Axis, ...]
+    places: tuple[int, ...]
+    scales: tuple[float, ...]
+
+    @classmethod
+    def of(cls, view: View, places: Sequence[int], training: Codes) -> Encoder:
+        """The encoder of some attributes, by their places."""
+        axes = tuple(view.axes[i] for i in places)
+        scales = [float(np.std(training[i])) if view.axes[i].edges is not None else 1.0 for i in places]
+        return cls(axes, tuple(places), tuple(scale or 1.0 for scale in scales))
+
+    def codes(self, records: Codes) -> NDArray[np.float32]:
+        """A code, or a scaled number, for each attribute: float32[records, attributes]."""
+        return np.stack([column.astype(np.float32) for column, _ in self._columns(records)], axis=1)
+
+    def indicators(self, records: Codes) -> Any:
+        """An indicator for each value, a standardised code for each ordered attribute: sparse float64[records, d]."""
+        from scipy.sparse import csr_array, hstack
+
+        rows = np.arange(len(records[0]), dtype=np.int32)
+        blocks = []
+        for column, axis in self._columns(records):
+            if axis.edges is not None:
+                blocks.append(csr_array(column[:, None]))
+                continue
+            where = (rows, column.astype(np.int32))
+            blocks.append(csr_array((np.ones(len(rows)), where), shape=(len(rows), axis.size)))
+            if axis.ordered and axis.size > 2:
+                spread = np.sqrt((axis.size**2 - 1) / 12)
+                blocks.append(csr_array(((column - (axis.size - 1) / 2) / spread)[:, None]))
+        matrix = hstack(blocks, format="csr")
+        matrix.indices, matrix.indptr = matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)
+        return matrix
+
+    def matrix(self, records: Codes, sees: str) -> Any:
+        """What a kind of model sees."""
+        return self.codes(records) if sees == "codes" else self.indicators(records)
+
+    def _columns(self, records: Codes) -> Iterator[tuple[np.ndarray, Axis]]:
+        for axis, place, scale in zip(self.axes, self.places, self.scales, strict=True):
+            column = records[place]
+            yield (axis.codes(column) if axis.edges is None else column / scale), axis
 
 
-def indicator_matrix(codes: Codes, axes: Sequence[Axis], places: Sequence[int]) -> Any:
-    """An indicator for each value and a standardised code for each ordered attribute: sparse float64[records, d]."""
-    from scipy.sparse import csr_array, hstack
-
-    rows = np.arange(len(codes[0]), dtype=np.int32)
-    blocks = []
-    for i in places:
-        size = axes[i].size
-        blocks.append(csr_array((np.ones(len(rows)), (rows, codes[i].astype(np.int32))), shape=(len(rows), size)))
-        if axes[i].ordered and size > 2:
-            spread = np.sqrt((size**2 - 1) / 12)
-            blocks.append(csr_array(((codes[i] - (size - 1) / 2) / spread)[:, None]))
-    matrix = hstack(blocks, format="csr")
-    matrix.indices, matrix.indptr = matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)
-    return matrix
-
-
-def encoded(codes: Codes, axes: Sequence[Axis], places: Sequence[int], sees: str) -> Any:
-    """What a kind of model sees of some attributes."""
-    return code_matrix(codes, places) if sees == "codes" else indicator_matrix(codes, axes, places)
+def labels_of(records: Codes, view: View, target: int) -> Labels:
+    """Codes of the attribute to predict, int64[records]."""
+    return np.asarray(view.axes[target].codes(records[target]), np.int64)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,24 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dpdist.context import Progress, silent
 from dpdist.data.cluster import Cluster, open_cluster
+from dpdist.data.count import Codes
 from dpdist.data.source import CsvOptions, TableSource, find_files
 from dpdist.errors import SpecError
 from dpdist.evaluate.evaluation import (
     Options,
     about_release,
     check_output,
-    layout_of,
+    record_sections,
     require_packages,
-    utility_sections,
+    vector_sections,
     write,
 )
-from dpdist.evaluate.material import default_output, open_material
+from dpdist.evaluate.material import open_material
 from dpdist.evaluate.sections import Section
+from dpdist.evaluate.view import Look
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.store import Store
 from dpdist.publish.verify import open_release
@@ -30,6 +35,8 @@ from dpdist.publish.verify import open_release
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+    from dpdist.mixing.scaling import Encoding
+    from dpdist.schema import Schema
     from dpdist.spec import ReleaseSpec
 
 LARGE = 256 << 20
@@ -129,7 +136,7 @@ def run_evaluation(request: Request, *, progress: Progress = silent) -> Evaluate
     output = request.output or default_output(request.release)
     check_output(output, store)
     request = replace(request, against=paths)
-    if layout_of(manifest) == "statistics":
+    if manifest.format.layout == "statistics":
         about, sections = _statistics(request, store, manifest, progress)
     else:
         about, sections = _records(request, store, manifest, progress)
@@ -144,6 +151,7 @@ def run_evaluation(request: Request, *, progress: Progress = silent) -> Evaluate
 def _records(request: Request, store: Store, manifest: Manifest, progress: Progress) -> tuple[Any, list[Section]]:
     against = request.source(request.against)
     holdout = request.source(request.holdout) if request.holdout else None
+    vectors = is_vectors(manifest)
     with opened_cluster(request, against) as cluster:
         material = open_material(
             store,
@@ -153,8 +161,10 @@ def _records(request: Request, store: Store, manifest: Manifest, progress: Progr
             cluster=cluster,
             seed=request.options.seed,
             progress=progress,
+            real=encoded_like(request.spec) if vectors else None,
+            training=request.source(request.spec.data.paths) if request.spec is not None else None,
         )
-        sections = utility_sections(material, request.options)
+        sections = (vector_sections if vectors else record_sections)(material, request.options)
     return about_release(store, manifest, material.reports, request.options), sections
 
 
@@ -163,7 +173,7 @@ def _statistics(request: Request, store: Store, manifest: Manifest, progress: Pr
 
     against = request.source(request.against)
     with opened_cluster(request, against) as cluster:
-        sections, report = statistics_sections(request.spec, store, manifest, against, cluster, progress=progress)
+        sections, report = statistics_sections(store, manifest, against, cluster, progress=progress)
     return about_release(store, manifest, {"real": report}, request.options), sections
 
 
@@ -183,3 +193,39 @@ def opened_cluster(request: Request, source: TableSource) -> Iterator[Cluster]:
         return
     with open_cluster(mode=mode) as cluster:
         yield cluster
+
+
+def is_vectors(manifest: Manifest) -> bool:
+    """Whether a release holds mixtures as vectors, whose coordinates are not the attributes of the table."""
+    settings = manifest.spec.get("mixing")
+    return manifest.kind == "mixing" and isinstance(settings, dict) and settings.get("release") == "vectors"
+
+
+def encoded_like(spec: ReleaseSpec | None) -> tuple[Schema, Look]:
+    """How the real records of a mixing release are read, and how they become vectors like the released ones.
+
+    Raises
+    ------
+    SpecError
+        The spec is not given, is of another kind, or scales by moments that are not public.
+    """
+    from dpdist.families import make_plan
+    from dpdist.mixing.plan import MixingPlan
+
+    if spec is None:
+        raise SpecError("a release of vectors is compared by means of its spec, which holds the schema: give --spec")
+    plan = make_plan(spec)
+    if not isinstance(plan, MixingPlan) or plan.spec.mixing.scaling != "bounds":
+        raise SpecError("--spec: expected the mixing spec of this release, with mixing.scaling: bounds")
+    return spec.table, partial(_vectors, plan.encoding, spec.table.names.index(plan.spec.label.name))
+
+
+def _vectors(encoding: Encoding, label: int, codes: Codes) -> Codes:
+    rows = encoding.encode([column for place, column in enumerate(codes) if place != label])
+    return [*np.ascontiguousarray(rows.T, np.float64), codes[label]]
+
+
+def default_output(release: str) -> Path:
+    """The folder of an evaluation unless another is given."""
+    name = release.rstrip("/").rsplit("/", 1)[-1] or "release"
+    return Path(f"evaluation-{name}")
