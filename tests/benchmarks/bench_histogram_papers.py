@@ -1,6 +1,7 @@
-"""The published histogram experiments again: REAEDP's tables and figures, and PML's Figure 1.
+"""The published histogram experiments again, from a spec: REAEDP's tables and figures, and PML's Figure 1.
 
-Run ``python tests/benchmarks/bench_histogram_papers.py --data ../shared/data --json papers.json --plots figures``.
+Run ``python tests/benchmarks/bench_histogram_papers.py --data ../shared/data --json papers.json --plots figures``. What
+is run stands in ``histogram_papers.yaml`` beside this file, or in the file given by ``--spec``.
 
 REAEDP adds noise for one record more or less (add/remove) while it states replacement; here the adjacency of every
 number is add/remove, and PML, which is about replacement, is compared with differential privacy under replacement.
@@ -10,49 +11,64 @@ from __future__ import annotations
 
 import argparse
 import csv
+import gzip
 import json
 import math
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import yaml
 from numpy.typing import NDArray
+from scipy import ndimage
 
-from dpdist.histogram.bins import Bins
+from dpdist.data.numbers import NumberEncoder
 from dpdist.histogram.entropy import bounds, renyi, shannon
 from dpdist.histogram.leakage import plan_leakage
 from dpdist.histogram.measurement import Measurement, add_noise, plan_measurement
 from dpdist.histogram.postprocess import non_negative_integers, synthetic_counts
+from dpdist.privacy.leakage import noiseless_leakage
 from dpdist.privacy.noise import Noise
+from dpdist.schema import Attribute, Count
 
 Counts = NDArray[np.int64]
+Floats = NDArray[np.float64]
 Record = dict[str, Any]
 
+SPEC = Path(__file__).with_name("histogram_papers.yaml")
 NOISE = Noise(bytes(32))
-DELTA = 1e-5
-EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+SIDE = 64  # pixels of the image
 
 
-def columns(data: Path) -> dict[str, NDArray[np.float64]]:
-    """The two columns of Table S3 that are at hand."""
-    prices = np.loadtxt(data / "house_prices_saleprice.csv", skiprows=1)
-    with (data / "UNRATE.csv").open() as file:
-        rows = list(csv.reader(file))[1:]
-    rates = np.array([float(value) for date, value in rows if date >= "1974-02"][:601])
-    return {"SalePrice": prices, "UNRATE": rates}
+def columns(spec: Record, data: Path) -> dict[str, Floats]:
+    """The columns of the spec; one may begin at the row in which another column has a value."""
+    found = {}
+    for wanted in spec["columns"]:
+        with (data / wanted["file"]).open() as file:
+            rows = list(csv.DictReader(file))
+        for name, value in wanted.get("first", {}).items():
+            rows = rows[[row[name] for row in rows].index(value) :]
+        values = [float(row[wanted["column"]]) for row in rows[: wanted.get("rows")]]
+        found[wanted["name"]] = np.array(values)
+    return found
 
 
-def histogram(values: NDArray[np.float64], bins: int) -> Counts:
+def histogram(values: Floats, bins: int) -> Counts:
     """Equal bins from the smallest to the largest value, as published (so the edges are not private)."""
-    return np.bincount(Bins.equal(values.min(), values.max(), count=bins).encode(values, column="x"), minlength=bins)
+    ends = (float(values.min()), float(values.max()))
+    encoder = NumberEncoder(Attribute(name="x", kind="number", bounds=ends, bins=Count(count=bins)))
+    return np.bincount(encoder.encode(pa.array(values))[0], minlength=bins)
 
 
-def measured(cells: int, mechanism: str, epsilon: float, adjacency: str = "add/remove") -> Measurement:
+def measured(
+    cells: int, mechanism: str, epsilon: float, delta: float = 1e-5, adjacency: str = "add/remove"
+) -> Measurement:
     """The noise of one histogram."""
-    delta = DELTA if mechanism == "gaussian" else 0.0
+    delta = delta if mechanism == "gaussian" else 0.0
     return plan_measurement(
         [cells],
         mechanism=mechanism,
@@ -62,20 +78,20 @@ def measured(cells: int, mechanism: str, epsilon: float, adjacency: str = "add/r
     )
 
 
-def noisy(counts: Counts, mechanism: str, epsilon: float, repeats: int, name: str) -> Counts:
+def noisy(counts: Counts, mechanism: str, epsilon: float, repeats: int, name: str, delta: float = 1e-5) -> Counts:
     """Many noisy copies, shape (repeats, cells)."""
-    plan = measured(counts.size, mechanism, epsilon)
+    plan = measured(counts.size, mechanism, epsilon, delta)
     table = np.tile(counts, (repeats, 1))
     return add_noise(table, mechanism=plan.mechanism, scale=plan.scales[0], noise=NOISE, name=name)
 
 
-def table_s3(values: dict[str, NDArray[np.float64]], repeats: int) -> list[Record]:
+def table_s3(spec: Record, values: dict[str, Floats]) -> list[Record]:
     """Table S3: entropies of 30 bins, original and noisy (epsilon = 1), with exact sensitivity and published bound."""
-    records = []
+    records, wanted = [], spec["table"]
     for name, column in values.items():
-        counts = histogram(column, 30)
+        counts = histogram(column, wanted["bins"])
         both = bounds(records=counts.sum(), order=1, adjacency="replacement")
-        copies = np.maximum(noisy(counts, "laplace", 1.0, repeats, f"s3/{name}"), 0)
+        copies = np.maximum(noisy(counts, "laplace", wanted["epsilon"], spec["repeats"], f"s3/{name}"), 0)
         entropies = [shannon(copy) for copy in copies]
         records.append(
             {
@@ -96,7 +112,7 @@ def table_s3(values: dict[str, NDArray[np.float64]], repeats: int) -> list[Recor
                         "published_bound": b.published_bound,
                         "largest_change_in_this_table": empirical(counts, order),
                     }
-                    for order in (0.5, 2.0, 5.0, 10.0)
+                    for order in wanted["orders"]
                 ],
             }
         )
@@ -115,24 +131,76 @@ def empirical(counts: Counts, order: float) -> float:
     return worst
 
 
-BASELINES: dict[str, Callable[[Counts, float, int, str], list[Counts]]] = {
-    "laplace": lambda counts, epsilon, repeats, name: [
-        np.maximum(copy, 0) for copy in noisy(counts, "laplace", epsilon, repeats, name)
-    ],
-    "gaussian": lambda counts, epsilon, repeats, name: [
-        np.maximum(copy, 0) for copy in noisy(counts, "gaussian", epsilon, repeats, name)
-    ],
-    "laplace, fitted": lambda counts, epsilon, repeats, name: [
-        non_negative_integers(copy) for copy in noisy(counts, "laplace", epsilon, repeats, name)
-    ],
-    "synthetic from laplace": lambda counts, epsilon, repeats, name: [
-        synthetic_counts(np.maximum(copy, 0), records=int(counts.sum()), noise=NOISE, name=f"{name}/draw/{i}")
-        for i, copy in enumerate(noisy(counts, "laplace", epsilon, repeats, name))
-    ],
-    "synthetic from gaussian": lambda counts, epsilon, repeats, name: [
-        synthetic_counts(np.maximum(copy, 0), records=int(counts.sum()), noise=NOISE, name=f"{name}/draw/{i}")
-        for i, copy in enumerate(noisy(counts, "gaussian", epsilon, repeats, name))
-    ],
+def sensitivities(spec: Record) -> list[Record]:
+    """How far one moved record changes an entropy: exact sensitivity, published bound, largest change that is found.
+
+    Searched are tables of two bins, of equal bins, and of one large bin beside bins of one record: among them are those
+    that attain the exact value.
+    """
+    records, wanted = [], spec["sensitivity"]
+    for order in wanted["orders"]:
+        for people in wanted["records"]:
+            both = bounds(records=people, order=order, adjacency="replacement")
+            found = max(moved(table, order) for table in shapes(people))
+            records.append(
+                {
+                    "order": order,
+                    "records": people,
+                    "sensitivity": both.sensitivity,
+                    "published_bound": both.published_bound,
+                    "largest_change_found": found,
+                }
+            )
+    return records
+
+
+def shapes(people: int) -> Iterator[Counts]:
+    """Tables of so many records, with an empty bin."""
+    for large in np.unique(np.geomspace(1, people, 200).astype(int)).tolist():
+        yield np.array([large, people - large, 0])
+        yield np.concatenate([[large], np.ones(people - large, int), [0]])
+    for bins in (2, 3, 5, 10):
+        yield np.concatenate([np.full(bins, people // bins), [people % bins, 0]])
+
+
+def moved(counts: Counts, order: float) -> float:
+    """Largest change of an entropy when a record leaves the first bin or a bin of the least records for another."""
+    own, worst = renyi(counts, order=order), 0.0
+    filled = np.flatnonzero(counts)
+    for start in {int(filled[0]), int(filled[-1]), int(filled[np.argmin(counts[filled])])}:
+        for stop in {0, 1, counts.size - 1} - {start}:
+            other = counts.copy()
+            other[start] -= 1
+            other[stop] += 1
+            worst = max(worst, abs(renyi(other, order=order) - own))
+    return worst
+
+
+def cut(counts: Counts, mechanism: str, *settings: Any) -> list[Counts]:
+    """Noisy counts, cut at zero."""
+    return [np.maximum(copy, 0) for copy in noisy(counts, mechanism, *settings)]
+
+
+def fitted(counts: Counts, mechanism: str, *settings: Any) -> list[Counts]:
+    """Nearest non-negative integers to noisy counts."""
+    return [non_negative_integers(copy) for copy in noisy(counts, mechanism, *settings)]
+
+
+def synthetic(counts: Counts, mechanism: str, epsilon: float, repeats: int, name: str, delta: float) -> list[Counts]:
+    """REAEDP's synthetic baselines: as many records as there were, drawn from noisy counts cut at zero."""
+    copies = cut(counts, mechanism, epsilon, repeats, name, delta)
+    return [
+        synthetic_counts(copy, records=int(counts.sum()), noise=NOISE, name=f"{name}/draw/{i}")
+        for i, copy in enumerate(copies)
+    ]
+
+
+BASELINES: dict[str, tuple[Callable[..., list[Counts]], str]] = {
+    "laplace": (cut, "laplace"),
+    "gaussian": (cut, "gaussian"),
+    "laplace, fitted": (fitted, "laplace"),
+    "synthetic from laplace": (synthetic, "laplace"),
+    "synthetic from gaussian": (synthetic, "gaussian"),
 }
 
 
@@ -141,15 +209,18 @@ def variation(a: NDArray[Any], b: NDArray[Any]) -> float:
     return 0.5 * float(np.abs(a / max(a.sum(), 1) - b / b.sum()).sum())
 
 
-def errors(values: dict[str, NDArray[np.float64]], repeats: int) -> list[Record]:
+def errors(spec: Record, values: dict[str, Floats]) -> list[Record]:
     """Error against epsilon (30 bins) and against the number of bins (epsilon = 1)."""
-    records = []
-    settings = [(30, epsilon) for epsilon in EPSILONS] + [(bins, 1.0) for bins in (5, 10, 20, 50, 100, 200)]
+    records, wanted, table = [], spec["errors"], spec["table"]
+    settings = dict.fromkeys(
+        [(table["bins"], e) for e in wanted["epsilons"]] + [(bins, table["epsilon"]) for bins in wanted["bins"]]
+    )
     for name, column in values.items():
         for bins, epsilon in settings:
             counts = histogram(column, bins)
-            for baseline, function in BASELINES.items():
-                copies = function(counts, epsilon, repeats, f"errors/{name}/{bins}/{epsilon}/{baseline}")
+            for baseline, (function, mechanism) in BASELINES.items():
+                label = f"errors/{name}/{bins}/{epsilon}/{baseline}"
+                copies = function(counts, mechanism, epsilon, spec["repeats"], label, spec["delta"])
                 records.append(
                     {
                         "column": name,
@@ -166,19 +237,20 @@ def errors(values: dict[str, NDArray[np.float64]], repeats: int) -> list[Record]
     return records
 
 
-def pml_figure(repeats: int) -> list[Record]:
+def pml_figure(spec: Record) -> list[Record]:
     """PML's Figure 1: total variation of noisy counts of 1,000 uniform records, PML against DP at the same epsilon."""
-    records, people = [], 1000
+    wanted = spec["pml"]
+    records, people, repeats = [], wanted["records"], wanted["repeats"]
     rng = np.random.default_rng(0)
-    for bins in (5, 10, 20, 50):
+    for bins in wanted["bins"]:
         counts = np.bincount(rng.integers(0, bins, people), minlength=bins)
-        for share in (1.0, 0.5, 0.1):  # alpha as a share of 1/k
+        for share in wanted["alphas"]:
             alpha = share / bins
-            for epsilon in [e for e in (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0) if e < noiseless_leakage(alpha)]:
+            for epsilon in [e for e in wanted["epsilons"] if e < noiseless_leakage(alpha)]:
                 leakage = plan_leakage(epsilon=epsilon, alpha=alpha, bins=bins)
                 scales = {
                     "pml": leakage.scale or 0.0,
-                    "dp": measured(bins, "laplace", epsilon, "replacement").scales[0],
+                    "dp": measured(bins, "laplace", epsilon, adjacency="replacement").scales[0],
                 }
                 distance = {}
                 for kind, scale in scales.items():
@@ -189,6 +261,7 @@ def pml_figure(repeats: int) -> list[Record]:
                     {
                         "bins": bins,
                         "alpha": alpha,
+                        "share": share,
                         "epsilon": epsilon,
                         "scale_pml": scales["pml"],
                         "scale_dp": scales["dp"],
@@ -204,18 +277,19 @@ def pml_figure(repeats: int) -> list[Record]:
     return records
 
 
-def attacks(values: dict[str, NDArray[np.float64]], repeats: int) -> list[Record]:
+def attacks(spec: Record, values: dict[str, Floats]) -> list[Record]:
     """Accuracy of telling two neighbours apart: likelihood ratio (membership) and nearest reference release (linkage).
 
     The tables differ by one record in the bin that is hardest to hide; the best possible accuracy is
     ``e^epsilon / (1 + e^epsilon)``.
     """
-    records = []
+    records, wanted = [], spec["attacks"]
+    repeats = wanted["repeats"]
     for column, numbers in values.items():
-        counts = histogram(numbers, 30)
+        counts = histogram(numbers, wanted["bins"])
         other = counts.copy()
         other[np.argmin(counts)] += 1
-        for epsilon in EPSILONS:
+        for epsilon in wanted["epsilons"]:
             name = f"attacks/{column}/{epsilon}"
             releases = [noisy(t, "laplace", epsilon, repeats, f"{name}/{i}") for i, t in enumerate((counts, other))]
             references = [
@@ -239,16 +313,14 @@ def attacks(values: dict[str, NDArray[np.float64]], repeats: int) -> list[Record
     return records
 
 
-def images(repeats: int) -> list[Record]:
-    """The supplement's image: 64 x 64 pixels of 0 to 255, noise on every pixel, epsilon per pixel."""
-    y, x = np.meshgrid(np.linspace(0, 1, 64), np.linspace(0, 1, 64), indexing="ij")
-    image = np.rint(255 * (0.5 + 0.3 * np.sin(4 * np.pi * x) * np.cos(2 * np.pi * y))).astype(np.int64)
-    records = []
+def images(spec: Record, data: Path) -> list[Record]:
+    """The supplement's image noise: 64 x 64 pixels of 0 to 255, noise on every pixel, epsilon for each pixel."""
+    records, wanted, image = [], spec["images"], picture(data)
     for mechanism in ("laplace", "gaussian"):
-        for epsilon in EPSILONS:
-            unit = measured(1, mechanism, epsilon)
+        for epsilon in wanted["epsilons"]:
+            unit = measured(1, mechanism, epsilon, spec["delta"])
             scores = []
-            for i in range(repeats):
+            for i in range(wanted["repeats"]):
                 name = f"image/{mechanism}/{epsilon}/{i}"
                 copy = add_noise(image, mechanism=unit.mechanism, scale=255 * unit.scales[0], noise=NOISE, name=name)
                 scores.append(similarity(image, np.clip(copy, 0, 255)))
@@ -257,18 +329,31 @@ def images(repeats: int) -> list[Record]:
     return records
 
 
+def picture(data: Path) -> Counts:
+    """Four handwritten digits (MNIST), 32 x 32 each with their margins."""
+    content = gzip.decompress((data / "mnist_t10k_images.idx3.gz").read_bytes())
+    digits = np.frombuffer(content, np.uint8, offset=16).reshape(-1, 28, 28)[:4]
+    framed = np.pad(digits, ((0, 0), (2, 2), (2, 2))).astype(np.int64)
+    return framed.reshape(2, 2, 32, 32).transpose(0, 2, 1, 3).reshape(SIDE, SIDE)
+
+
 def similarity(a: NDArray[Any], b: NDArray[Any]) -> tuple[float, float, float]:
-    """Peak signal-to-noise ratio in dB, mean absolute error, and structural similarity over the whole image."""
+    """Peak signal-to-noise ratio in dB, mean absolute error, and structural similarity (Gaussian window of 1.5)."""
     difference = (a - b).astype(np.float64)
     psnr = 10 * math.log10(255**2 / max(float(np.mean(difference**2)), 1e-12))
     c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
-    covariance = float(np.mean((a - a.mean()) * (b - b.mean())))
-    ssim = (2 * a.mean() * b.mean() + c1) * (2 * covariance + c2)
-    ssim /= (a.mean() ** 2 + b.mean() ** 2 + c1) * (a.var() + b.var() + c2)
-    return psnr, float(np.abs(difference).mean()), float(ssim)
+
+    def mean(image: NDArray[Any]) -> Floats:
+        return np.asarray(ndimage.gaussian_filter(image.astype(np.float64), 1.5, truncate=3.5))
+
+    one, other = mean(a), mean(b)
+    variances = mean(a * a) - one**2 + mean(b * b) - other**2
+    ssim = (2 * one * other + c1) * (2 * (mean(a * b) - one * other) + c2)
+    ssim /= (one**2 + other**2 + c1) * (variances + c2)
+    return psnr, float(np.abs(difference).mean()), float(ssim.mean())
 
 
-def pass_rates(data: Path, candidates: int = 1 << 16) -> list[Record]:
+def pass_rates(spec: Record, data: Path) -> list[Record]:
     """REAEDP's Figure 1 with the real test: pass rate against gamma, on ACS 2024, four to eight of eleven resampled."""
     from bench_privacy_test import SCHEMA, learn, read
 
@@ -277,6 +362,8 @@ def pass_rates(data: Path, candidates: int = 1 << 16) -> list[Record]:
     from dpdist.synthesis.deniability import PrivacyTest, candidate_batch
     from dpdist.synthesis.prefixes import SeedIndex, seed_keys
 
+    wanted = spec["pass_rates"]
+    candidates = wanted["candidates"]
     schema = Schema.from_yaml(SCHEMA)
     codes = read(schema, data / "acs2024_workers.parquet")
     ascending = sorted(range(len(codes)), key=schema.cardinalities.__getitem__)
@@ -284,8 +371,8 @@ def pass_rates(data: Path, candidates: int = 1 << 16) -> list[Record]:
     code = synthesizer.prefix_code
     index = SeedIndex(code, seed_keys(code, [column[::640] for column in codes]))
     records = []
-    for k in (5, 10, 20, 50):
-        for gamma in (1.1, 1.5, 2.0, 4.0, 6.0, 8.0, 12.0):
+    for k in wanted["k"]:
+        for gamma in wanted["gamma"]:
             test = PrivacyTest(k=k, gamma=gamma, epsilon0=0.1)
             passed = candidate_batch(NOISE, synthesizer, index, test, 0, candidates)
             records.append({"k": k, "gamma": gamma, "pass_rate": len(passed) / candidates})
@@ -302,34 +389,90 @@ def plot(results: dict[str, list[Record]], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
     def draw(
-        name: str, records: Sequence[Record], x: str, y: Sequence[str], split: Callable[[Record], str], log: bool = True
+        name: str,
+        records: Sequence[Record],
+        axes: tuple[str, str],
+        fields: dict[str, str],
+        split: Callable[[Record], str],
+        *,
+        log: str = "xy",
+        note: str = "",
     ) -> None:
-        figure, axis = pyplot.subplots(figsize=(6, 4), layout="constrained")
-        for label in dict.fromkeys(map(split, records)):
+        figure, axis = pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")
+        for number, label in enumerate(dict.fromkeys(map(split, records))):
             chosen = [r for r in records if split(r) == label]
-            for field in y:
-                axis.plot([r[x] for r in chosen], [r[field] for r in chosen], "o-", label=f"{label} {field}")
-        axis.set(xlabel=x, title=name, xscale="log", yscale="log" if log else "linear")
-        axis.legend(fontsize=6)
+            for style, (field, title) in zip(("o-", "s--", "^:"), fields.items(), strict=False):
+                text = ", ".join(part for part in (label, title) if part)
+                xs, ys = [r[axes[0]] for r in chosen], [r[field] for r in chosen]
+                color = f"C{number if label else list(fields).index(field)}"
+                hollow = {"markersize": 8, "fillstyle": "none"} if style.startswith("^") else {"markersize": 4}
+                axis.plot(xs, ys, style, color=color, label=text, **hollow)
+        axis.set(xlabel=axes[0].replace("_", " "), ylabel=axes[1], title=note or name)
+        axis.set_xscale("log" if "x" in log else "linear")
+        axis.set_yscale("log" if "y" in log else "linear")
+        axis.legend(fontsize=7)
+        axis.grid(alpha=0.3)
         figure.savefig(folder / f"{name}.png", dpi=120)
         pyplot.close(figure)
 
-    prices = [r for r in results["errors"] if r["column"] == "SalePrice"]
-    draw(
-        "errors-epsilon",
-        [r for r in prices if r["bins"] == 30],
-        "epsilon",
-        ["total_variation"],
-        lambda r: r["baseline"],
-    )
-    draw("errors-bins", [r for r in prices if r["epsilon"] == 1], "bins", ["total_variation"], lambda r: r["baseline"])
-    tight = [r for r in results["pml"] if r["alpha"] * r["bins"] > 0.99]
-    draw("pml", tight, "epsilon", ["total_variation_pml", "total_variation_dp"], lambda r: f"k={r['bins']}")
-    accuracies = ["membership_accuracy", "linkage_accuracy", "bound"]
-    draw("attacks", results["attacks"], "epsilon", accuracies, lambda r: r["column"], log=False)
+    distance = "total variation distance"
+    for column in dict.fromkeys(r["column"] for r in results["errors"]):
+        chosen = [r for r in results["errors"] if r["column"] == column]
+        for name, fixed, x in (("epsilon", "bins", "epsilon"), ("bins", "epsilon", "bins")):
+            value = max((r[fixed] for r in chosen), key=[r[fixed] for r in chosen].count)
+            kept = sorted((r for r in chosen if r[fixed] == value), key=lambda r: r[x])
+            draw(
+                f"errors-{name}-{column.lower()}",
+                kept,
+                (x, distance),
+                {"total_variation": ""},
+                lambda r: r["baseline"],
+                note=f"{column}: error against {x} ({fixed} {value}, add/remove)",
+            )
+    for share in dict.fromkeys(r["share"] for r in results["pml"]):
+        draw(
+            f"pml-{share:g}",
+            [r for r in results["pml"] if r["share"] == share],
+            ("epsilon", distance),
+            {"total_variation_pml": "PML", "total_variation_dp": "DP"},
+            lambda r: f"k = {r['bins']}",
+            note=f"PML against DP (replacement), alpha = {share:g}/k, n = 1000",
+        )
+    for order in dict.fromkeys(r["order"] for r in results["sensitivity"]):
+        draw(
+            f"sensitivity-{order:g}",
+            [r for r in results["sensitivity"] if r["order"] == order],
+            ("records", "bits"),
+            {"sensitivity": "exact", "published_bound": "published", "largest_change_found": "largest found"},
+            lambda r: "",
+            note=f"Entropy of order {order:g}: change by one record (replacement)",
+        )
+    names = {"membership_accuracy": "membership", "linkage_accuracy": "linkage", "bound": "bound"}
+    attacked = "Attacks on a histogram of 30 bins (add/remove)"
+    draw("attacks", results["attacks"], ("epsilon", "accuracy"), names, lambda r: r["column"], log="x", note=attacked)
     if "pass_rates" in results:
-        draw("pass-rates", results["pass_rates"], "gamma", ["pass_rate"], lambda r: f"k={r['k']}", log=False)
-    draw("images", results["images"], "epsilon", ["psnr"], lambda r: r["mechanism"], log=False)
+        title = "Privacy test, ACS 2024, four to eight of eleven resampled"
+        rates = results["pass_rates"]
+        draw(
+            "pass-rates",
+            rates,
+            ("gamma", "pass rate"),
+            {"pass_rate": ""},
+            lambda r: f"k = {r['k']}",
+            log="",
+            note=title,
+        )
+    for field, title in (("psnr", "PSNR, dB"), ("mae", "mean absolute error"), ("ssim", "SSIM")):
+        noised = f"64 x 64 image, noise on every pixel: {title}"
+        draw(
+            f"images-{field}",
+            results["images"],
+            ("epsilon", title),
+            {field: ""},
+            lambda r: r["mechanism"],
+            log="x",
+            note=noised,
+        )
 
 
 def main() -> None:
@@ -338,25 +481,34 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument("--plots", type=Path, help="write the figures to this folder")
-    parser.add_argument("--repeats", type=int, default=200)
+    parser.add_argument("--spec", type=Path, default=SPEC, help="what to run")
     parser.add_argument("--pass-rates", action="store_true", help="also run the privacy test, for some ten seconds")
-    parser.add_argument("--pml-repeats", type=int, default=10_000)
     arguments = parser.parse_args()
-    values = columns(arguments.data)
+    spec = yaml.safe_load(arguments.spec.read_text())
+    values = columns(spec, arguments.data)
     results = {
-        "table_s3": table_s3(values, arguments.repeats),
-        "errors": errors(values, arguments.repeats),
-        "pml": pml_figure(arguments.pml_repeats),
-        "attacks": attacks(values, 20 * arguments.repeats),
-        "images": images(max(arguments.repeats // 20, 1)),
+        "table_s3": table_s3(spec, values),
+        "errors": errors(spec, values),
+        "sensitivity": sensitivities(spec),
+        "pml": pml_figure(spec),
+        "attacks": attacks(spec, values),
+        "images": images(spec, arguments.data),
     }
     if arguments.pass_rates:
-        results["pass_rates"] = pass_rates(arguments.data)
+        results["pass_rates"] = pass_rates(spec, arguments.data)
     for r in results["table_s3"]:
         print(
             f"{r['column']:<10} n {r['records']}  H {r['entropy']:.4f}  noisy {r['entropy_noisy_mean']:.4f}  "
             f"sensitivity {r['sensitivity']:.6f}  published {r['published_bound']:.6f}  "
             f"found {r['largest_change_in_this_table']:.6f}"
+        )
+    for order in spec["sensitivity"]["orders"]:
+        rows = [r for r in results["sensitivity"] if r["order"] == order]
+        reached = [r["largest_change_found"] / r["sensitivity"] for r in rows]
+        published = [r["largest_change_found"] / r["published_bound"] for r in rows]
+        print(
+            f"order {order:g}: largest change found is {min(reached):.4f} to {max(reached):.4f} of the exact one, "
+            f"{min(published):.3g} to {max(published):.3g} of the published bound"
         )
     gaps = [r["expected_dp"] - r["expected_pml"] for r in results["pml"]]
     apart = max(abs(r[f"total_variation_{k}"] / r[f"expected_{k}"] - 1) for r in results["pml"] for k in ("pml", "dp"))
