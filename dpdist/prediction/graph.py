@@ -38,6 +38,7 @@ from dpdist.prediction.regression import (
     fit_hook,
     join_samples,
     sample_words,
+    tuning_of,
 )
 from dpdist.prediction.ridge import Tuning
 from dpdist.prediction.scales import Floats
@@ -233,6 +234,11 @@ def _sample(how: tuple[Seen, KeyRef, int], block: Block, start: int) -> Sample:
     words = sample_words(load_noise(key), len(block[1]), start=start)
     first = block_sample(words, size)
     return words[first], seen(block[0][first]), block[1][first]
+
+
+def tuned(sample: Delayed, method: Regression, *, name: str = "tuning") -> Delayed:
+    """Graph of width and penalty."""
+    return Tasks(name)("tune", tuning_of, method, sample)
 
 
 def fitted(

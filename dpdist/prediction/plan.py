@@ -97,7 +97,7 @@ class TwoStagePlan:
         made, names = self.spec.prediction, [scale.name for scale in self.spec.inputs]
         out: dict[str, Any] = {
             "response": made.response,
-            "logarithmic": list(made.log),
+            "logarithmic": dict(made.log),
             "first_stage": made.first_stage,
         }
         if self.method is not None and self.spec.privacy.disclosure is not None:

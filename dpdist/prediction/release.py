@@ -42,7 +42,6 @@ from dpdist.prediction.private import (
     private_marginal,
     rank_table,
 )
-from dpdist.prediction.regression import tuning_of
 from dpdist.prediction.ridge import KernelRidge, Tuning
 from dpdist.prediction.spec import TwoStageSpec
 from dpdist.prediction.two_stage import alpha_of, deviations_of, marginals_of, target_of
@@ -160,9 +159,12 @@ def regress_step(context: Context) -> None:
     if regression.hook is None:
         with context.stage("tuning the regression") as progress:
             made = graph.regression_sample(blocks, starts, seen, context.key, size=size)
-            sample = cluster.compute([made], progress=progress)[0]
-            stored = context.stored("tuning.json", lambda: _tuning_bytes(tuning_of(regression, sample)))
-        tuning, landmarks = _tuning_of_bytes(stored), sample[1][: regression.landmarks]
+            sample = cluster.persist([made], progress=progress)[0]
+            work = graph.tuned(sample, regression)
+            stored = context.stored("tuning.json", lambda: _tuning_bytes(cluster.compute([work])[0]))
+        tuning, landmarks = _tuning_of_bytes(stored), np.empty((0, 1))
+        if regression.estimator_for(layout.rows) == "nystroem":
+            landmarks = cluster.compute([sample])[0][1][: regression.landmarks]
         estimator = regression.estimator_for(layout.rows)
         context.public["estimator"] = estimator
         context.operator["regression"] = json.loads(stored)

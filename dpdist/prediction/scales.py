@@ -1,8 +1,8 @@
 """Columns on the unit interval, by their declared domains: everything numeric happens there.
 
 A column is *continuous* (numbers within bounds) or *discrete* (consecutive integers, or codes of a category). A
-discrete column of K values maps value number i to ``(i + 1/2) / K``. A column on the logarithmic scale is taken
-through ``sign(v) log(1 + |v|)`` first: for amounts that differ by orders of magnitude. Bounds and scales are public.
+discrete column of K values maps value number i to ``(i + 1/2) / K``. A column on a logarithmic scale is taken through
+``sign(v) log(1 + |v| / unit)`` first: for amounts that differ by orders of magnitude. Bounds and scales are public.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Scale:
         Whether only integers occur.
     nominal : bool
         Whether the values have no order; then they are not mixed.
-    log : bool
-        Whether the scale is logarithmic.
+    log : float
+        Unit of a logarithmic scale, which is about linear below it; 0 for a linear scale.
 
     Raises
     ------
@@ -43,7 +43,7 @@ class Scale:
     high: float
     discrete: bool = False
     nominal: bool = False
-    log: bool = False
+    log: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.low <= self.high or (self.low == self.high and not self.discrete):
@@ -63,7 +63,10 @@ class Scale:
         return float(low), float(high)
 
     def _forward(self, values: Floats) -> Floats:
-        return np.sign(values) * np.log1p(np.abs(values)) if self.log else values
+        return np.sign(values) * np.log1p(np.abs(values) / self.log) if self.log else values
+
+    def _backward(self, scaled: Floats) -> Floats:
+        return np.sign(scaled) * self.log * np.expm1(np.abs(scaled)) if self.log else scaled
 
     def units(self, values: NDArray[np.generic]) -> Floats:
         """Values to the unit interval; values beyond the bounds are moved to them."""
@@ -75,14 +78,13 @@ class Scale:
         """The unit interval to values within the bounds; integers of a discrete column."""
         low, high = self._ends
         scaled = low + np.clip(units, 0.0, 1.0) * (high - low)
-        values = np.sign(scaled) * np.expm1(np.abs(scaled)) if self.log else scaled
+        values = self._backward(scaled)
         return np.clip(np.rint(values) if self.discrete else values, self.low, self.high)
 
     def edges(self, cells: int) -> Floats:
         """Values between equal cells of the unit interval, ascending, float64[cells - 1]."""
         low, high = self._ends
-        scaled = low + np.arange(1, cells) / cells * (high - low)
-        return np.asarray(np.sign(scaled) * np.expm1(np.abs(scaled)) if self.log else scaled)
+        return self._backward(low + np.arange(1, cells) / cells * (high - low))
 
     def snap(self, units: Floats) -> Floats:
         """The units of the values that would be released."""

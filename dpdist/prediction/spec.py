@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -105,8 +106,10 @@ class PredictionSpec(Section):
     """Columns and stages."""
 
     response: str = Field(description="The column that is predicted: a number or an integer.")
-    log: tuple[str, ...] = Field(
-        default=(), description="Columns on the logarithmic scale: amounts that differ by orders of magnitude."
+    log: Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
+        default_factory=dict,
+        description="Columns on a logarithmic scale, sign(v) log(1 + |v| / unit), with the unit of each: amounts that "
+        "differ by orders of magnitude.",
     )
     keep: tuple[str, ...] = Field(
         default=(), description="Columns that stay ORIGINAL (guarantee lid only); all others are synthesised."
@@ -151,7 +154,7 @@ class TwoStageSpec(ReleaseSpec):
     @model_validator(mode="after")
     def _consistent(self) -> TwoStageSpec:
         names, made = self.table.names, self.prediction
-        for setting, chosen in (("response", (made.response,)), ("log", made.log), ("keep", made.keep)):
+        for setting, chosen in (("response", (made.response,)), ("log", tuple(made.log)), ("keep", made.keep)):
             unknown = [name for name in chosen if name not in names]
             if unknown:
                 raise ValueError(f"prediction.{setting}: the schema has no {', '.join(map(repr, unknown))}")
@@ -210,14 +213,14 @@ class TwoStageSpec(ReleaseSpec):
     @cached_property
     def inputs(self) -> tuple[Scale, ...]:
         """Scales of the inputs."""
-        return tuple(scale_of(a, log=a.name in self.prediction.log) for a in self.input_attributes)
+        return tuple(scale_of(a, log=self.prediction.log.get(a.name, 0.0)) for a in self.input_attributes)
 
     @cached_property
     def response(self) -> Scale:
         """Scale of the response."""
         name = self.prediction.response
         attribute = self.table.attributes[self.table.names.index(name)]
-        return scale_of(attribute, log=name in self.prediction.log)
+        return scale_of(attribute, log=self.prediction.log.get(name, 0.0))
 
     @property
     def watched(self) -> tuple[int, ...]:
@@ -237,7 +240,7 @@ class TwoStageSpec(ReleaseSpec):
         )
 
 
-def scale_of(attribute: Attribute, *, log: bool = False) -> Scale:
+def scale_of(attribute: Attribute, *, log: float = 0.0) -> Scale:
     """The scale of an attribute.
 
     Numbers and integers are on the scale of their values; ordinal attributes on that of their codes. Attributes

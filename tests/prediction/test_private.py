@@ -49,7 +49,7 @@ from dpdist.privacy.noise import Noise
 
 X = Scale(name="x", low=-1, high=3)
 C = Scale(name="c", low=0, high=2, discrete=True, nominal=True)
-N = Scale(name="n", low=0, high=100, discrete=True, log=True)
+N = Scale(name="n", low=0, high=100, discrete=True, log=1.0)
 
 
 def made(

@@ -50,7 +50,7 @@ from dpdist.privacy.noise import Noise
 
 UNIT = Scale(name="x", low=0, high=1)
 AGE = Scale(name="age", low=18, high=64, discrete=True)
-MONEY = Scale(name="money", low=-1e5, high=1e7, log=True)
+MONEY = Scale(name="money", low=-1e5, high=1e7, log=10.0)
 NOISE = Noise(bytes(range(32)))
 
 
@@ -74,7 +74,7 @@ def test_discrete_scales_hold_every_value_in_the_middle_of_its_cell() -> None:
     assert (AGE.values(units + 0.4 / 47) == ages).all()
     assert snapped([AGE], np.array([[0.0], [1.0]])).ravel() == pytest.approx([0.5 / 47, 46.5 / 47])
     assert (np.searchsorted(AGE.edges(47), ages, side="right") == np.arange(47)).all()
-    amounts = Scale(name="n", low=0, high=999, discrete=True, log=True)
+    amounts = Scale(name="n", low=0, high=999, discrete=True, log=1.0)
     assert (amounts.values(amounts.units(np.arange(1000))) == np.arange(1000)).all()
 
 
@@ -82,7 +82,7 @@ def test_scales_refuse_what_has_no_width_or_order() -> None:
     with pytest.raises(ValueError, match="below the upper"):
         Scale(name="x", low=1, high=1)
     with pytest.raises(ValueError, match="category"):
-        Scale(name="x", low=0, high=3, discrete=True, nominal=True, log=True)
+        Scale(name="x", low=0, high=3, discrete=True, nominal=True, log=1.0)
 
 
 # --- densities ---
