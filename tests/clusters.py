@@ -50,12 +50,13 @@ class DaskProcesses:
         pairs = [(f"--tls-{option}", f"{self.certificates}/{name}.pem") for option, name in files.items()]
         return ["--protocol", "tls", *(text for pair in pairs for text in pair)]
 
-    def _start(self, *command: str) -> subprocess.Popen[bytes]:
+    def _start(self, *command: str, **variables: str) -> subprocess.Popen[bytes]:
         environment = {
             **os.environ,
             "DPDIST_FAULTS": str(self.folder),
             "PYTHONPATH": str(Path(__file__).parents[1]),
             "DASK_DISTRIBUTED__ADMIN__LOW_LEVEL_LOG_LENGTH": "0",
+            **variables,
         }
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(

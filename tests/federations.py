@@ -1,21 +1,26 @@
-"""Small federations for tests: clients with a table, a ledger, a folder and an identity each, and a spec of them all."""
+"""Small federations: clients with a table, a ledger, a folder and an identity each, and a spec of them all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import signal
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from clusters import DaskProcesses
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from distributed import Client
 
 from dpdist.families import build_spec
 from dpdist.mixing.identity import identity_text
 from dpdist.mixing.spec import MixingSpec
 from dpdist.privacy.ledger import Ledger
+from dpdist.publish.signature import load_signing_key
 
 SCHEMA: dict[str, Any] = {
     "attributes": [
@@ -25,6 +30,7 @@ SCHEMA: dict[str, Any] = {
     ]
 }
 NAMES = ("north", "south", "west")
+TEST_KEYS = "1"
 
 
 def table(rows: int, *, seed: int, high: float = 0.4) -> pa.Table:
@@ -41,11 +47,14 @@ def table(rows: int, *, seed: int, high: float = 0.4) -> pa.Table:
 
 
 def identity(folder: Path) -> str:
-    """Make a client's identity below its folder; return its public half."""
-    key = Ed25519PrivateKey.generate()
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    (folder / "identity.pem").touch(mode=0o600)
-    (folder / "identity.pem").write_bytes(pem)
+    """Make a client's identity below its folder, unless it has one; return its public half."""
+    file = folder / "identity.pem"
+    if not file.exists():
+        file.touch(mode=0o600)
+        pem = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        file.write_bytes(pem)
+    key = load_signing_key(file)
+    assert key is not None
     return identity_text(key)
 
 
@@ -75,7 +84,7 @@ def create_ledger(folder: Path, dataset: str) -> None:
 
 
 def federation(folder: Path, names: Iterable[str] = NAMES, **changes: Any) -> MixingSpec:
-    """A spec of some clients below `folder`, and the coordinator's ledger; `changes` by dotted path, ``__`` for dots."""
+    """A spec of clients below `folder`, with a ledger of the coordinator; `changes` by path, ``__`` for dots."""
     if not (folder / "ledger.db").exists():
         create_ledger(folder, "people")
     tree: dict[str, Any] = {
@@ -110,6 +119,18 @@ def federation(folder: Path, names: Iterable[str] = NAMES, **changes: Any) -> Mi
     return spec
 
 
+def at(stage: str, act: Callable[[], Any]) -> Callable[[str, int, int], None]:
+    """Progress that acts once, when a stage begins."""
+    done: list[str] = []
+
+    def progress(name: str, *_: int) -> None:
+        if name == stage and not done:
+            done.append(name)
+            act()
+
+    return progress
+
+
 def states(spec: MixingSpec) -> dict[str, list[str]]:
     """The states of all attempts in the ledger of each client, and in the coordinator's (``""``); all are whole."""
     assert spec.federated is not None
@@ -121,3 +142,62 @@ def states(spec: MixingSpec) -> dict[str, list[str]]:
         found[name] = [attempt.state for attempt in ledger.show(dataset).attempts]
         ledger.close()
     return found
+
+
+class ClientProcesses(DaskProcesses):
+    """A scheduler and a worker of each client, with its resource; a client kills its worker, or lies, on order."""
+
+    LIES = Path(__file__).parent / "faults" / "client_faults.py"
+
+    def __init__(self, folder: Path, names: Iterable[str] = NAMES, **settings: Any) -> None:
+        super().__init__(folder, memory="700MiB", **settings)
+        self.names = tuple(names)
+        self.workers: dict[str, Any] = {}
+
+    def start(self) -> None:
+        """Start what is not running, with the workers of all clients."""
+        if not self.processes:
+            log = {"DASK_DISTRIBUTED__ADMIN__LOW_LEVEL_LOG_LENGTH": "100000"}
+            self.processes = [self._start("scheduler", "--port", str(self.port), **log)]
+        for name in self.names:
+            self.start_client(name)
+        self.wait_for(len(self.names))
+
+    def wait_for(self, workers: int) -> None:
+        """Wait until so many workers have come."""
+        with Client(self.address, set_as_default=False, timeout=60) as client:
+            client.wait_for_workers(workers, timeout=60)
+
+    def start_client(self, name: str, *, resources: str = "") -> None:
+        """Start the worker of a client, unless it runs."""
+        if name in self.workers and self.workers[name].poll() is None:
+            return
+        own = self.faults(name)
+        offered = resources or f"client-{name}=1"
+        options = ["--nthreads", "1", "--memory-limit", self.memory, "--death-timeout", "60", "--name", name]
+        options += ["--local-directory", str(own), "--no-dashboard", "--resources", offered]
+        options += ["--preload", str(self.LIES)]
+        variables = {"DPDIST_FAULTS": str(own), "DPDIST_TEST_KEYS": TEST_KEYS}
+        self.workers[name] = self._start("worker", self.address, *options, **variables)
+        self.processes.append(self.workers[name])
+
+    def faults(self, name: str) -> Path:
+        """The folder of a client's worker, which holds its orders."""
+        folder = self.folder / f"worker-{name}"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def stop_client(self, name: str) -> None:
+        """SIGKILL the worker of a client with its nanny."""
+        process = self.workers.pop(name)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+        self.processes.remove(process)
+
+    def kill_in(self, name: str, task: str, *, state: str = "executing") -> None:
+        """Let the worker of a client die when a task reaches a state; its nanny starts it again."""
+        (self.faults(name) / "worker").write_text(f"{task} {state} kill")
+
+    def lie(self, name: str, lie: str) -> None:
+        """Let a client lie; an empty lie ends it."""
+        (self.faults(name) / "lie").write_text(lie)

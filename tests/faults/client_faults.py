@@ -1,0 +1,61 @@
+"""Preload of a client's test worker: how a client lies. A file ``lie`` in the folder DPDIST_FAULTS says what it sends.
+
+``shape``, ``nan``, ``huge``, ``foreign``, ``nothing``: what is no message of the round. ``again``: other noise each
+time.
+``forged``: signed with another key, as by a worker that took the client's resource without its identity.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dpdist.mixing import client
+
+_numbers = count()
+_plain = vars(client).setdefault("_plain", (client.noisy_steps, client.Message, client.identity_of))  # loaded twice
+_plain_steps, _plain_message, _plain_identity = _plain
+
+
+def _lie() -> str:
+    try:
+        return (Path(os.environ["DPDIST_FAULTS"]) / "lie").read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def _steps(*args: Any) -> Any:
+    steps = _plain_steps(*args)
+    match _lie():
+        case "shape":
+            return steps[:-1]
+        case "nan":
+            return np.full(steps.shape, np.nan)
+        case "huge":
+            return steps + (1 << 50)
+        case "again":
+            return steps + next(_numbers)
+    return steps
+
+
+def _message(*args: Any) -> Any:
+    message = _plain_message(*args)
+    match _lie():
+        case "foreign":
+            return replace(message, client="stranger")
+        case "nothing":
+            return {"steps": message.steps}
+    return message
+
+
+def _identity(seat: Any) -> Any:
+    return Ed25519PrivateKey.generate() if _lie() == "forged" else _plain_identity(seat)
+
+
+client.noisy_steps, client.Message, client.identity_of = _steps, _message, _identity  # type: ignore[assignment]
