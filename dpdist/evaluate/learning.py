@@ -247,6 +247,7 @@ def _majority(trial: Trial, view: View, target: int) -> float:
 
 
 def too_small(name: str, title: str, trial: Trial) -> Section:
+    """Why a section says nothing of so few records."""
     return does_not_apply(name, title, f"it needs {LEAST} records to train on and to test on, and two attributes.")
 
 
