@@ -16,43 +16,31 @@ from dpdist.data.operators import Operator
 from dpdist.data.report import RowReport, check
 from dpdist.errors import CheckFailed
 from dpdist.prediction import graph
-from dpdist.prediction.blocks import Layout, generator
+from dpdist.prediction.blocks import Layout
 from dpdist.prediction.columns import Columns
 from dpdist.prediction.density import Marginal
-from dpdist.prediction.features import (
-    FEATURE_STEP,
-    RESPONSE_CELLS,
-    PrivateModel,
-    feature_map,
-    modelled_products,
-    positive_part,
-    response_window,
-    ridge_weights,
-)
 from dpdist.prediction.kernels import Kernel
-from dpdist.prediction.latin import FIRST_STAGES, Target
+from dpdist.prediction.latin import Target
 from dpdist.prediction.method import Method
 from dpdist.prediction.plan import TwoStagePlan
-from dpdist.prediction.private import (
-    RANK_STEP,
-    PrivateColumn,
-    Steps,
-    noisy_total,
-    private_correlation,
-    private_marginal,
-    rank_table,
+from dpdist.prediction.private import Steps
+from dpdist.prediction.private_model import (
+    design,
+    fitted_model,
+    input_model,
+    noisy_cross,
+    noisy_marginals,
+    noisy_products,
+    noisy_ranks,
 )
 from dpdist.prediction.ridge import KernelRidge, Tuning
 from dpdist.prediction.spec import TwoStageSpec
 from dpdist.prediction.two_stage import alpha_of, deviations_of, marginals_of, target_of
-from dpdist.privacy.noise import Noise
 from dpdist.publish.graph import written_parts
 from dpdist.publish.parts import PartFormat
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
-
-_MODELLED_ROWS = 1 << 15  # drawn from the released model for the second moments of the features
 
 
 # --- the published method --------------------------------------------------------------------------------------------
@@ -234,28 +222,18 @@ def measure_step(context: Context) -> None:
 
     def marginals() -> bytes:
         counts = _pass(context, graph.marginal_operator(columns, private), stage="counting")
-        noise = context.noise
-        return _arrays_bytes(
-            counts[i] + noise.gaussian_integers(f"prediction/marginal/{i}", column.cells, sigma=charge.marginal)
-            for i, column in enumerate(private)
-        )
+        return _arrays_bytes(noisy_marginals(counts, charge=charge, noise=context.noise))
 
-    noisy = _arrays_of_bytes(context.stored("marginals.npz", marginals))
-    total = noisy_total(noisy)
-    made = [private_marginal(column, counts, total=total) for column, counts in zip(private, noisy, strict=True)]
-    tables = [rank_table(column, marginal) for column, marginal in zip(private[:-1], made, strict=False)]
+    known = input_model(private, _arrays_of_bytes(context.stored("marginals.npz", marginals)))
 
     def correlations() -> bytes:
         products = np.zeros(0, np.int64)
-        if len(tables) > 1:
-            products = _pass(context, graph.rank_operator(columns, private, tables), stage="correlating")
-            sigma = charge.correlation / RANK_STEP**2
-            products = products + context.noise.gaussian_integers("prediction/correlation", len(products), sigma=sigma)
-        return _arrays_bytes([products])
+        if len(known.tables) > 1:
+            products = _pass(context, graph.rank_operator(columns, private, known.tables), stage="correlating")
+        return _arrays_bytes([noisy_ranks(products, charge=charge, noise=context.noise)])
 
     (products,) = _arrays_of_bytes(context.stored("correlations.npz", correlations))
-    matrix = private_correlation(products, tables, made[:-1], total=total)
-    context.results.update(total=total, marginals=made, tables=tables, target=Target(tuple(made[:-1]), matrix))
+    context.results.update(known=known, target=known.target(products))
 
 
 def fit_step(context: Context) -> None:
@@ -264,65 +242,29 @@ def fit_step(context: Context) -> None:
     charge = plan.charge
     if charge is None:
         return
-    results, private = context.results, plan.columns
-    noise, wanted = context.noise, spec.prediction.features
-    feature = feature_map(
-        private[:-1],
-        results["tables"],
-        frequencies=wanted.frequencies,
-        width=wanted.width,
-        rng=generator(noise, "prediction/directions", 0),
-    )
-    window = response_window(results["marginals"][-1])
-    response = PrivateColumn(scale=spec.response, cells=RESPONSE_CELLS, fine=1)
+    results, private, noise, wanted = context.results, plan.columns, context.noise, spec.prediction.features
+    seen = design(private, results["known"], frequencies=wanted.frequencies, width=wanted.width, noise=noise)
     measured = charge.product > 0
 
     def statistics() -> bytes:
-        work = graph.ridge_operator(_columns(spec), private, feature, response, window.table(), products=measured)
-        products, cross = _pass(context, work, stage="regressing")
-        return _arrays_bytes(
-            [*noisy_products(products, noise, sigma=charge.product), noisy_cross(cross, noise, charge.cross)]
+        work = graph.ridge_operator(
+            _columns(spec), private, seen.feature, seen.response, seen.window.table(), products=measured
         )
+        products, cross = _pass(context, work, stage="regressing")
+        squares = [noisy_products(products, charge=charge, noise=noise)] if measured else []
+        return _arrays_bytes([*squares, noisy_cross(cross, charge=charge, noise=noise)])
 
     *products, cross = _arrays_of_bytes(context.stored("regression.npz", statistics))
-    if measured:
-        second = positive_part(np.asarray(products[0] * FEATURE_STEP**2, np.float64))
-    else:
-        drawn = FIRST_STAGES["lhs"](results["target"], _MODELLED_ROWS, generator(noise, "prediction/modelled", 0))
-        cells = [
-            np.clip((drawn[:, i] * column.total).astype(np.int64), 0, column.total - 1)
-            for i, column in enumerate(private[:-1])
-        ]
-        second = modelled_products(feature(cells), total=results["total"])
-    marginal: Marginal = results["marginals"][-1]
-    middles = (np.arange(marginal.cells) + 0.5) / marginal.cells
-    seen, masses = np.clip((middles - window.centre) / window.half, -1, 1), np.diff(marginal.cumulative)
-    weights = ridge_weights(
-        second,
-        np.asarray(cross * FEATURE_STEP**2, np.float64),
-        noise=charge.cross,
-        product_noise=charge.product,
-        variance=float(masses @ (seen - masses @ seen) ** 2),
+    results["model"] = fitted_model(
+        private,
+        results["known"],
+        results["target"],
+        seen,
+        products=products[0] if measured else None,
+        cross=cross,
+        charge=charge,
+        noise=noise,
     )
-    results["model"] = PrivateModel(private[:-1], results["target"], feature, weights, window)
-
-
-def noisy_products(products: Steps, noise: Noise, *, sigma: float) -> list[Steps]:
-    """The products of the features with noise, symmetric, in steps; nothing where they are not measured."""
-    if not sigma:
-        return []
-    size, scale = len(products), sigma / FEATURE_STEP**2
-    upper = np.triu_indices(size, 1)
-    out = np.zeros((size, size), np.int64)
-    out[upper] = noise.gaussian_integers("prediction/products/upper", len(upper[0]), sigma=scale / np.sqrt(2))
-    out += out.T
-    out[np.diag_indices(size)] = noise.gaussian_integers("prediction/products/diagonal", size, sigma=scale)
-    return [products + out]
-
-
-def noisy_cross(cross: Steps, noise: Noise, sigma: float) -> Steps:
-    """The cross products with noise, in steps."""
-    return cross + noise.gaussian_integers("prediction/cross", len(cross), sigma=sigma / FEATURE_STEP**2)
 
 
 def _pass(context: Context, operator: Operator, *, stage: str) -> Any:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpdist.errors import AccountingError
-from dpdist.prediction.charge import cells_for, charge
+from dpdist.prediction.charge import Charge, cells_for, charge
 from dpdist.prediction.density import marginal_of_masses
 from dpdist.prediction.features import (
     FEATURE_STEP,
@@ -41,7 +41,7 @@ from dpdist.prediction.private import (
     rank_sensitivity,
     rank_table,
 )
-from dpdist.prediction.release import noisy_cross, noisy_products
+from dpdist.prediction.private_model import noisy_cross, noisy_products
 from dpdist.prediction.scales import Scale
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Composed, Gaussian
@@ -205,11 +205,14 @@ def test_more_records_or_less_noise_allow_more_cells() -> None:
 @pytest.mark.parametrize("factor", [1.0, 0.7])
 def test_the_noise_of_the_ridge_statistics_has_the_planned_deviation(factor: float) -> None:
     noise, sigma, size = Noise(bytes(range(32))), 3.0, 150
-    (products,) = noisy_products(np.zeros((size, size), np.int64), noise, sigma=sigma * factor)
+    made_charge = Charge(
+        marginal=1, correlation=1, product=sigma * factor, cross=sigma * factor, event=Gaussian(noise_multiplier=1)
+    )
+    products = noisy_products(np.zeros((size, size), np.int64), charge=made_charge, noise=noise)
     assert np.array_equal(products, products.T)
     drawn = products * FEATURE_STEP**2
     diagonal, upper = np.diag(drawn), drawn[np.triu_indices(size, 1)]
-    cross = noisy_cross(np.zeros(20_000, np.int64), noise, sigma * factor) * FEATURE_STEP**2
+    cross = noisy_cross(np.zeros(20_000, np.int64), charge=made_charge, noise=noise) * FEATURE_STEP**2
 
     def fits(values: np.ndarray, deviation: float) -> bool:
         return bool(abs(float((values**2).mean()) / deviation**2 - 1) < 9 * math.sqrt(2 / len(values)))
@@ -218,7 +221,6 @@ def test_the_noise_of_the_ridge_statistics_has_the_planned_deviation(factor: flo
     assert fits(upper, sigma / math.sqrt(2)) == (factor == 1)
     assert fits(cross, sigma) == (factor == 1)
     assert fits(diagonal, sigma * factor)
-    assert noisy_products(np.zeros((2, 2), np.int64), noise, sigma=0.0) == []
 
 
 # --- post-processing ---
