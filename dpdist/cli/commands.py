@@ -236,7 +236,7 @@ def audit(
     from dpdist.evaluate.claims import claims_of
     from dpdist.families import make_plan
 
-    claims = claims_of(make_plan(load(spec, settings)))  # type: ignore[arg-type]
+    claims = claims_of(make_plan(load(spec, settings)))
     findings = []
     with bars() as progress:
         for claim in claims:

@@ -1,7 +1,7 @@
 """What the plausible-deniability family states, mechanism by mechanism, on small tables made to contradict it.
 
-The mechanisms are the functions that a release calls, on tables in memory: no cluster, ledger or files. Tables
-and canaries are those on which the bounds of the accounting are attained, or nearly:
+`claims_of` finds those of any family. The mechanisms are the functions that a release calls, on tables in memory: no
+cluster, ledger or files. Tables and canaries are those on which the bounds of the accounting are attained, or nearly:
 
 - *structure*: all records alike but the canary, which differs everywhere: each entropy moves by its sensitivity;
 - *tables*: the cells of one record; noise that is shared shows in differences of numbers at the same place;
@@ -15,13 +15,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from importlib import import_module
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.count import Codes, Counts, PairCounts, pair_counts
-from dpdist.errors import CheckFailed
+from dpdist.errors import CheckFailed, SpecError
 from dpdist.evaluate.audit import Canaries, Claim, Floats
 from dpdist.privacy import accountant
 from dpdist.privacy.deniability import pass_probability
@@ -41,6 +43,12 @@ from dpdist.synthesis.structure import (
     measure_structure,
 )
 from dpdist.synthesis.thresholds import thresholds_from_weights
+
+if TYPE_CHECKING:
+    from dpdist.plan import Plan
+
+_FAMILIES = {"plausible-deniability": "claims", "histogram": "claims_histogram", "mixing": "claims_mixing"}
+"""Module of the claims of each kind of spec."""
 
 _PASSING = 3  # seeds beyond k, in scales of the threshold noise, of which nearly all pass
 _RECORDS, _SEED_DELTA = 5, 0.05  # of the small release that audits the test of a plan
@@ -277,8 +285,23 @@ def first_records(
 # --- a plan -----------------------------------------------------------------------------------------------------------
 
 
-def claims_of(plan: PlausibleDeniabilityPlan) -> tuple[Claim, ...]:
-    """Each mechanism of a plan, with its noise and its parameters, on a small table made to contradict it.
+def claims_of(plan: Plan) -> tuple[Claim, ...]:
+    """Each mechanism of a plan, whatever its family.
+
+    Raises
+    ------
+    SpecError
+        Nothing is stated that could be contradicted.
+    """
+    kind = plan.spec.kind
+    if kind not in _FAMILIES:
+        raise SpecError(f"kind: there is no audit of {kind} releases; one of {', '.join(_FAMILIES)} is expected")
+    made: tuple[Claim, ...] = import_module(f"dpdist.evaluate.{_FAMILIES[kind]}").claims(plan)
+    return made
+
+
+def claims(plan: PlausibleDeniabilityPlan) -> tuple[Claim, ...]:
+    """Each mechanism of a plausible-deniability plan, with its noise and its parameters, on a small table against it.
 
     The seeds' test is audited on as few seeds as its k admits and a few records, at a delta that shows in thousands of
     releases; the epsilon that is stated is that of this small release.
