@@ -269,7 +269,13 @@ def open_cluster(
             yield Cluster(client)
         return
     with (
-        dask.config.set({"distributed.worker.daemon": False, "distributed.comm.timeouts.connect": f"{timeout}s"}),
+        dask.config.set(
+            {
+                "distributed.worker.daemon": False,
+                "distributed.comm.timeouts.connect": f"{timeout}s",
+                "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
+            }
+        ),
         _environment(environment or {}),
         LocalCluster(
             n_workers=0 if resources else workers or os.cpu_count() or 1,
