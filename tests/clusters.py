@@ -54,13 +54,14 @@ class DaskProcesses:
         environment = {
             **os.environ,
             "DPDIST_FAULTS": str(self.folder),
-            "PYTHONPATH": str(Path(__file__).parents[1]),
+            "PYTHONPATH": os.pathsep.join(map(str, (Path(__file__).parents[1], Path(__file__).parent))),
             "DASK_DISTRIBUTED__ADMIN__LOW_LEVEL_LOG_LENGTH": "0",
             **variables,
         }
+        loopback = LOOPBACK[2:] if "--listen-address" in command else LOOPBACK
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "dask", *command, *LOOPBACK, "--preload", str(PRELOAD), *self._tls(command[0])],
+                [sys.executable, "-m", "dask", *command, *loopback, "--preload", str(PRELOAD), *self._tls(command[0])],
                 env=environment,
                 stdout=log,
                 stderr=log,

@@ -1,0 +1,77 @@
+"""Looking at a cluster from outside: every byte that leaves a process, and where each task ran."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+from typing import Any
+
+from clusters import free_port
+from distributed import SchedulerPlugin
+
+
+class Wire:
+    """A proxy on 127.0.0.1.
+
+    Parameters
+    ----------
+    target : int
+        Port that connections are passed on to.
+    inside : {"caller", "target"}
+        Which side is the process whose bytes are kept: it calls through the wire, or it is called.
+    port : int, optional
+        Where to listen.
+    """
+
+    def __init__(self, target: int, *, inside: str, port: int | None = None) -> None:
+        self.target, self.inside = target, inside
+        self.port = port or free_port()
+        self.left = bytearray()
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", self.port), backlog=64)
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        """Take no more connections."""
+        self._listener.close()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                caller = self._listener.accept()[0]
+                try:
+                    target = socket.create_connection(("127.0.0.1", self.target))
+                except OSError:
+                    caller.close()
+                    continue
+                for a, b, kept in ((caller, target, "caller"), (target, caller, "target")):
+                    threading.Thread(target=self._pass, args=(a, b, kept == self.inside), daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket, kept: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                if kept:
+                    with self._lock:
+                        self.left += data
+                sink.sendall(data)
+        for end in (source, sink):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+class Ran(SchedulerPlugin):
+    """Which worker each task was given to, and which had its result, from the scheduler's transitions."""
+
+    name = "ran"
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str, str]] = []
+
+    async def start(self, scheduler: Any) -> None:
+        self.scheduler = scheduler
+
+    def transition(self, key: Any, start: str, finish: str, *_: Any, **__: Any) -> None:
+        task = self.scheduler.tasks[key]
+        workers = {"processing": [task.processing_on], "memory": task.who_has or []}.get(finish, [])
+        self.seen += [(str(key), finish, worker.address) for worker in workers]
