@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dpdist.cli.options import AsJson, Endpoint, Settings, load
+from dpdist.cli.options import DEFAULT_LEDGER, AsJson, Endpoint, LedgerUrl, Settings, load
 from dpdist.cli.progress import bars
 
 MARKS = {"good": "good", "fair": "with reserve", "bad": "poor", "info": "-"}
@@ -51,6 +51,11 @@ def evaluate(
         Path | None, typer.Option(help="PEM file of the Ed25519 public key; the signature is then required.")
     ] = None,
     endpoint_url: Endpoint = None,
+    publish: Annotated[
+        float | None,
+        typer.Option(metavar="EPSILON", help="Also write noisy scores that may be published, charged to the ledger."),
+    ] = None,
+    ledger: LedgerUrl = DEFAULT_LEDGER,
     as_json: AsJson = False,
 ) -> None:
     """Compare a release with the real table: one CONFIDENTIAL page with plots, and the figures as JSON."""
@@ -68,6 +73,8 @@ def evaluate(
         cluster=cluster,
         public_key=load_public_key(public_key) if public_key else None,
         storage_options={"endpoint_url": endpoint_url} if endpoint_url else {},
+        publish=publish,
+        ledger=ledger,
     )
     with bars() as progress:
         done = run_evaluation(request, progress=progress)

@@ -23,6 +23,7 @@ from dpdist.publish.store import Store
 
 if TYPE_CHECKING:
     from dpdist.evaluate.learning import Step, Trial
+    from dpdist.evaluate.publishable import Publication
 
 PAGE, FIGURES = "evaluation.html", "evaluation.json"
 
@@ -72,8 +73,8 @@ def require_packages() -> None:
         raise SpecError(f"an evaluation needs {', '.join(missing)}: pip install 'dpdist[evaluate]'")
 
 
-def record_sections(material: Material, options: Options) -> list[Section]:
-    """The sections on released records: utility, and attacks if they are asked for."""
+def record_sections(material: Material, options: Options, publication: Publication | None = None) -> list[Section]:
+    """The sections on released records: utility, attacks if they are asked for, and what may be published."""
     from dpdist.evaluate import correlations, learning, regression, utility
 
     view, seed = material.view, material.seed
@@ -81,7 +82,8 @@ def record_sections(material: Material, options: Options) -> list[Section]:
     if options.demand is not None:
         regression.parse_demand(options.demand, view)
     counts = material.marginals()
-    sections = [utility.marginal_section(counts, view, seed=seed), correlations.correlation_section(counts, view)]
+    sections = [] if publication is None else [publication.publish(counts)]
+    sections += [utility.marginal_section(counts, view, seed=seed), correlations.correlation_section(counts, view)]
     del counts
     samples = material.samples()
     real, released = (view.codes(shuffled(samples[name], _PART_ROWS, seed)) for name in ("real", "released"))

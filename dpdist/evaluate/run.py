@@ -25,7 +25,7 @@ from dpdist.evaluate.evaluation import (
     vector_sections,
     write,
 )
-from dpdist.evaluate.material import open_material
+from dpdist.evaluate.material import Material, open_material
 from dpdist.evaluate.sections import Section
 from dpdist.evaluate.view import Look
 from dpdist.publish.manifest import Manifest
@@ -35,6 +35,7 @@ from dpdist.publish.verify import open_release
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+    from dpdist.evaluate.publishable import Publication
     from dpdist.mixing.scaling import Encoding
     from dpdist.schema import Schema
     from dpdist.spec import ReleaseSpec
@@ -66,6 +67,10 @@ class Request:
         The release's signature is then required.
     storage_options : mapping
         Of object storage, unless the spec says.
+    publish : float or None
+        Epsilon of figures that may be published (`dpdist.evaluate.publishable`).
+    ledger : str
+        SQLAlchemy URL of the ledger they are charged to.
     """
 
     release: str
@@ -77,6 +82,8 @@ class Request:
     cluster: str = "auto"
     public_key: Ed25519PublicKey | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    publish: float | None = None
+    ledger: str = ""
 
     def source(self, paths: tuple[str, ...]) -> TableSource:
         """How to read a real table at some paths."""
@@ -135,7 +142,9 @@ def run_evaluation(request: Request, *, progress: Progress = silent) -> Evaluate
         raise SpecError("there is nothing to compare with: give --against PATH, or --spec SPEC of the release")
     output = request.output or default_output(request.release)
     check_output(output, store)
-    request = replace(request, against=paths)
+    request = replace(request, against=paths, output=output)
+    if request.publish is not None and (manifest.format.layout == "statistics" or is_vectors(manifest)):
+        raise SpecError("--publish: there are such figures for released records only")
     if manifest.format.layout == "statistics":
         about, sections = _statistics(request, store, manifest, progress)
     else:
@@ -164,8 +173,35 @@ def _records(request: Request, store: Store, manifest: Manifest, progress: Progr
             real=encoded_like(request.spec) if vectors else None,
             training=request.source(request.spec.data.paths) if request.spec is not None else None,
         )
-        sections = (vector_sections if vectors else record_sections)(material, request.options)
+        if vectors:
+            sections = vector_sections(material, request.options)
+        else:
+            with charged(request, material) as publication:
+                sections = record_sections(material, request.options, publication)
     return about_release(store, manifest, material.reports, request.options), sections
+
+
+@contextmanager
+def charged(request: Request, material: Material) -> Iterator[Publication | None]:
+    """The publishable figures of a request, charged; None if none are asked for."""
+    if request.publish is None:
+        yield None
+        return
+    from dpdist.evaluate.publishable import FiguresPlan, Publication
+    from dpdist.privacy.ledger import Ledger
+
+    plan = FiguresPlan(request.publish)
+    ledger = Ledger.open(request.ledger, create=False)
+    folder = request.output or default_output(request.release)
+    publication = Publication(ledger, material.manifest, plan, folder, request.options.seed)
+    try:
+        publication.reserve(material.table.fingerprint)
+        yield publication
+    except Exception as error:
+        publication.failed(error)
+        raise
+    finally:
+        ledger.close()
 
 
 def _statistics(request: Request, store: Store, manifest: Manifest, progress: Progress) -> tuple[Any, list[Section]]:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, get_args
 from dpdist.errors import AccountingError
 
 Adjacency = Literal["add/remove", "replacement"]
-Covers = Literal["the whole release", "one released record", "the model"]
+Covers = Literal["the whole release", "one released record", "the model", "the published figures"]
 
 Unit = Literal["record", "curve"]
 
@@ -61,7 +61,7 @@ class DifferentialPrivacy(Guarantee):
         Rounded upwards by the accountant.
     adjacency : {"add/remove", "replacement"}
         How two neighbouring tables differ.
-    covers : {"the whole release", "one released record", "the model"}
+    covers : {"the whole release", "one released record", "the model", "the published figures"}
         What the numbers are about.
     unit : {"record", "curve"}
         What is protected: one record, or all records of one curve.

@@ -1,0 +1,295 @@
+r"""Figures of an evaluation that may be published: noisy, and charged to the budget of the data set.
+
+The k-marginal scores (k = 1, 2, 3) of a release R are one minus the mean total variation distance between marginals of
+R and of the n real records. How much one record changes a distance depends on n, which is private. So what is measured
+is the *sum*
+
+    U_k = mean over marginals of 1/2 sum_x |c(x) - n q(x)|,
+
+c the real counts and q the released shares, which are public. A record in cell r adds [x = r] - q(x) to the terms, so
+U_k changes by at most 1 - q(r) <= 1 (add/remove), and so does n. U_1, U_2, U_3 and n take discrete Laplace noise at a
+quarter of epsilon each, on a grid; the scores are their quotients, which is post-processing. U_k is computed in exact
+integers and rounded down to the grid.
+
+The charge is reserved before the table is counted, the noise is drawn after the ledger wrote down that it will be, and
+what was drawn is stored before the commit: a run that dies is continued by running it again, at no new charge and with
+the same noise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpdist.errors import DpdistError, LedgerError, OutputUnwritable, ReleaseConflict, ResourceError, SpecError
+from dpdist.evaluate.marginals import Marginals, Subset
+from dpdist.evaluate.sections import Section, Table
+from dpdist.privacy import accountant
+from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace
+from dpdist.privacy.guarantee import DifferentialPrivacy
+from dpdist.privacy.ledger import Attempt, Ledger
+from dpdist.privacy.noise import SAMPLER_DELTA, Noise
+from dpdist.publish.manifest import Manifest, fingerprint
+
+FILE = "publishable.json"
+
+STEPS = 1 << 10
+"""Steps of the grid in a unit of U_k."""
+
+LARGEST_EPSILON = 20.0
+
+_ORDERS = (1, 2, 3)
+_TAIL = 0.025
+
+
+@dataclass(frozen=True)
+class FiguresPlan:
+    """Noise on the publishable figures.
+
+    Attributes
+    ----------
+    epsilon : float
+        Of all figures together, add/remove adjacency.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon <= LARGEST_EPSILON:
+            raise SpecError(f"--publish is an epsilon above 0, at most {LARGEST_EPSILON:g}")
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """Scales of the noise on each U_k, in steps of the grid, and on n."""
+        share = self.epsilon / (len(_ORDERS) + 1)
+        return (STEPS + 1) / share * (1 + 2.0**-40), 1 / share * (1 + 2.0**-40)
+
+    @property
+    def event(self) -> Composed:
+        """The charge."""
+        sums, number = self.scales
+        return Composed(
+            (
+                DiscreteLaplace(scale=sums, sensitivity=STEPS + 1, count=len(_ORDERS), label="distances"),
+                DiscreteLaplace(scale=number, label="number of records"),
+                ApproximateDP(0.0, self.lost, label="samplers"),
+            )
+        )
+
+    @property
+    def lost(self) -> float:
+        """What the samplers add to delta."""
+        return (len(_ORDERS) + 1) * SAMPLER_DELTA
+
+    @property
+    def guarantee(self) -> DifferentialPrivacy:
+        """What the figures promise."""
+        return DifferentialPrivacy(
+            epsilon=accountant.epsilon(self.event, delta=self.lost),
+            delta=self.lost,
+            adjacency="add/remove",
+            covers="the published figures",
+        )
+
+
+def steps_of_distance(released: Marginals, real: Marginals, k: int) -> int:
+    """U_k in steps of the grid, rounded down; exact."""
+    subsets = real.subsets(k)
+    if not subsets:
+        return 0
+    n, size = real.records, released.records
+    total = sum(_twice(released, real, which, n, size) for which in subsets)
+    return total * STEPS // (2 * size * len(subsets))
+
+
+def _twice(released: Marginals, real: Marginals, which: Subset, n: int, size: int) -> int:
+    """``sum_x |size c(x) - n r(x)|``, exact."""
+    counts, shares = real.table(which), released.table(which)
+    if n * size < 1 << 61:
+        return int(np.abs(counts * np.int64(size) - shares * np.int64(n)).sum())
+    return int(np.abs(counts.astype(object) * size - shares.astype(object) * n).sum())
+
+
+def measure(released: Marginals, real: Marginals, plan: FiguresPlan, noise: Noise) -> dict[str, Any]:
+    """Draw the noise and make the figures.
+
+    Returns
+    -------
+    dict
+        Noisy scores (0 to 1000) with a 95 % half-width each, and the noisy number of records.
+    """
+    sums, number = plan.scales
+    drawn = noise.discrete_laplace("evaluation/distances", len(_ORDERS), scale=sums)
+    n = real.records + int(noise.discrete_laplace("evaluation/records", 1, scale=number)[0])
+    half = sums * math.log(1 / _TAIL) / STEPS  # of U_k: each tail has at most this probability
+    scores, widths = {}, {}
+    for k, draw in zip(_ORDERS, drawn.tolist(), strict=True):
+        if real.subsets(k):
+            distance = (steps_of_distance(released, real, k) + draw) / STEPS / max(n, 1)
+            scores[str(k)] = round(min(max(1000 * (1 - distance), 0.0), 1000.0), 3)
+            widths[str(k)] = round(1000 * half / max(n, 1), 3)
+    return {"k_marginal_score": scores, "half_width_95": widths, "records": n}
+
+
+class Publication:
+    """The charge and the life of the publishable figures of one evaluation.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    manifest : Manifest
+        Of the release.
+    plan : FiguresPlan
+    folder : Path
+        Of the evaluation.
+    seed : int
+        Of the choice of three-way marginals; it is public.
+    """
+
+    def __init__(self, ledger: Ledger, manifest: Manifest, plan: FiguresPlan, folder: Path, seed: int) -> None:
+        self.ledger, self.manifest, self.plan, self.folder, self.seed = ledger, manifest, plan, folder, seed
+        self.dataset = str(manifest.spec.get("dataset", ""))
+        self.name = f"{manifest.name}/evaluation"
+        self._attempt: Attempt | None = None
+
+    @property
+    def bound(self) -> str:
+        """What the attempt is bound to besides its input."""
+        return fingerprint(
+            {"release": self.manifest.attempt, "epsilon": self.plan.epsilon, "seed": self.seed, "version": 1}
+        )
+
+    def reserve(self, input_fingerprint: str) -> None:
+        """Charge the figures, or take up the run that was interrupted.
+
+        Raises
+        ------
+        ReleaseConflict
+            The table is not the one that the release was made from, or figures of this release were published already
+            with other settings.
+        BudgetExceeded, GuaranteeRefused, DatasetUnknown
+            The ledger does not admit the charge.
+        """
+        release = self.ledger.find(self.dataset, self.manifest.name)
+        if release is None or release.state != "committed" or release.id != self.manifest.attempt:
+            raise ReleaseConflict(
+                f"the ledger does not know this release of data set {self.dataset!r}: give the --ledger that it was "
+                "charged to"
+            )
+        if release.input_fingerprint != input_fingerprint:
+            raise ReleaseConflict(
+                "--against is not the table that the release was made from (another path, size or time of change), "
+                "so the figures would be charged to the wrong data: give the files as they were released from"
+            )
+        bound: dict[str, Any] = {"spec_hash": self.bound, "input_fingerprint": input_fingerprint}
+        found = self.ledger.find(self.dataset, self.name)
+        if found is not None and found.state == "committed":
+            if found.spec_hash != self.bound:
+                raise ReleaseConflict(
+                    f"figures of release {self.manifest.name!r} were published already, with another epsilon or seed: "
+                    "once for each release"
+                )
+            self._attempt = found
+        elif found is not None:
+            self._attempt = self.ledger.resume(dataset=self.dataset, release=self.name, **bound)
+        else:
+            self._attempt = self.ledger.reserve(
+                dataset=self.dataset, release=self.name, event=self.plan.event, guarantee="dp", **bound
+            )
+
+    def failed(self, error: BaseException) -> None:
+        """Give the charge back where the table was refused before noise was drawn."""
+        if self._attempt is not None and isinstance(error, DpdistError) and not isinstance(error, ResourceError):
+            with suppress(LedgerError):  # noise was drawn: the charge stays
+                self.ledger.void(self._attempt)
+
+    def publish(self, counts: Mapping[str, Marginals]) -> Section:
+        """Draw the noise, store the figures, commit, and make them visible.
+
+        Raises
+        ------
+        ReleaseConflict
+            The figures were published from another folder.
+        OutputUnwritable
+            The folder cannot be written.
+        """
+        attempt = self._attempt
+        if attempt is None:
+            raise LedgerError("the figures are not charged: reserve comes first")
+        kept, visible = self.folder / f".{FILE}.{attempt.id}", self.folder / FILE
+        if attempt.state == "committed":
+            content = next((p.read_bytes() for p in (visible, kept) if p.is_file()), b"")
+            if hashlib.sha256(content).hexdigest() != attempt.manifest_sha256:
+                raise ReleaseConflict(
+                    f"the figures of release {self.manifest.name!r} were published from another folder: give that "
+                    "--output, or leave --publish out"
+                )
+        else:
+            self.ledger.mark_drawing(attempt)
+            content = self._content(counts, self.ledger.noise(attempt))
+            _store(kept, content)
+            self.ledger.commit(attempt, manifest_sha256=hashlib.sha256(content).hexdigest())
+        _store(visible, content)
+        with suppress(FileNotFoundError):
+            kept.unlink()
+        return self._section(json.loads(content), visible)
+
+    def _content(self, counts: Mapping[str, Marginals], noise: Noise) -> bytes:
+        guarantee = self.plan.guarantee
+        sums, number = self.plan.scales
+        body = {
+            "guarantee": guarantee.sentence(),
+            "guarantees": [guarantee.to_json()],
+            "release": self.manifest.name,
+            "release_attempt": self.manifest.attempt,
+            "dataset": self.dataset,
+            "adjacency": "add/remove",
+            "figures": measure(counts["released"], counts["real"], self.plan, noise),
+            "noise": {"kind": "discrete laplace", "scale_of_distance_sums": sums / STEPS, "scale_of_records": number},
+            "three_way_marginals": {"number": len(counts["real"].triples), "seed": self.seed},
+        }
+        return (json.dumps(body, indent=2, sort_keys=True) + "\n").encode()
+
+    def _section(self, body: Mapping[str, Any], path: Path) -> Section:
+        figures = body["figures"]
+        rows = tuple(
+            (f"{k}-way", score, figures["half_width_95"][k]) for k, score in figures["k_marginal_score"].items()
+        )
+        table = Table(
+            "Figures that may be published",
+            ("marginals", "score", "95 % half-width"),
+            rows,
+            f"In {path.name}, beside this page. {body['guarantee']}",
+        )
+        verdict = (
+            f"{path.name} may be published: noisy scores, charged to data set {self.dataset} with epsilon "
+            f"{self.plan.epsilon:g}. Nothing else on this page may."
+        )
+        return Section("publishable", "What may be published", verdict, "info", (table,), (), dict(body))
+
+
+def _store(path: Path, content: bytes) -> None:
+    """Write a file of the owner's alone, in one step and safe from a power failure."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = path.with_name(f"{path.name}.part")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise OutputUnwritable(
+            f"{path.parent} cannot be written ({error.strerror}): make room there and run it again; it costs nothing "
+            "more"
+        ) from None
