@@ -28,6 +28,7 @@ from dpdist.spec import parse_bytes
 
 _STEPS = 9  # of the search for what composition leaves over
 _VALUE_BYTES = 40  # of a value while it is read and encoded
+_NUMBER_BYTES = 64  # of a continuous number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +197,9 @@ class HistogramPlan:
         """Memory and tasks, from public sizes only."""
         rows = self.spec.data.minimum_records
         partitions = self.spec.cluster.partitions or max(1, round(rows / (1 << 20)))
-        counts, reading = self.counts, _VALUE_BYTES * len(self.spec.table.attributes) * BATCH_ROWS
+        numbers = len(self.spec.table.continuous)
+        values = _NUMBER_BYTES * numbers + _VALUE_BYTES * (len(self.spec.table.attributes) - numbers)
+        counts, reading = self.counts, values * BATCH_ROWS
         cells = (0,) if counts is None else counts.table_cells
         return {
             "records_at_least": rows,

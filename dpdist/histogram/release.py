@@ -136,7 +136,7 @@ def _statistics(context: Context, spec: HistogramSpec, plan: HistogramPlan, stor
     noisy = [stored[f"table_{number}"] for number in range(len(plan.noise))]
     variances = [sd**2 for sd in plan.deviations]
     fitted = fit(noisy, spec.counts, plan.counts, variances=variances, noise=context.noise)
-    statistics = count_statistics(noisy, fitted, plan.counts, spec.table)
+    statistics = count_statistics(noisy, fitted, plan.counts, spec.table, names=spec.output.values)
     if spec.counts.entropies:
         statistics += released_entropies(fitted, spec.counts.entropies, plan.counts, spec.table)
     if plan.entropies is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,8 @@ from dpdist.histogram.spec import CountsSpec
 from dpdist.privacy.noise import Noise
 from dpdist.publish.statistics import STATISTICS
 from dpdist.schema import Attribute, Category, Schema
+
+Names = Literal["values", "labels", "codes"]
 
 
 def fit(
@@ -146,11 +148,11 @@ def tables(statistics: Sequence[Statistics], *, rows: int) -> Iterator[pa.Table]
 
 
 def count_statistics(
-    noisy: Sequence[Counts], fitted: Sequence[NDArray[Any]], plan: CountPlan, schema: Schema
+    noisy: Sequence[Counts], fitted: Sequence[NDArray[Any]], plan: CountPlan, schema: Schema, *, names: Names = "values"
 ) -> list[Statistics]:
-    """The counts of each histogram."""
+    """The counts of each histogram; cells are named by the declared values, their labels or their codes."""
     return [
-        _statistics("count", _of(query, schema), _axes(query, schema), table.ravel(), values.ravel())
+        _statistics("count", _of(query, schema), _axes(query, schema, names), table.ravel(), values.ravel())
         for query, table, values in zip(plan.queries, noisy, fitted, strict=True)
     ]
 
@@ -196,13 +198,19 @@ def _of(query: Query, schema: Schema) -> str:
     return f"{name} (buckets)" if query.coarse else name
 
 
-def _axes(query: Query, schema: Schema) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(_labels(schema.attributes[i], coarse=query.coarse)) for i in query.attributes)
+def _axes(query: Query, schema: Schema, names: Names) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(_labels(schema.attributes[i], coarse=query.coarse, names=names)) for i in query.attributes)
 
 
-def _labels(attribute: Attribute, *, coarse: bool) -> list[str]:
+def _labels(attribute: Attribute, *, coarse: bool, names: Names) -> list[str]:
     """What each code, or bucket, of an attribute stands for."""
-    if attribute.labels is not None:
+    if names == "codes":
+        return list(map(str, range(attribute.bucket_count if coarse else attribute.cardinality)))
+    return _groups(attribute, _texts(attribute, names)) if coarse else _texts(attribute, names)
+
+
+def _texts(attribute: Attribute, wanted: Names) -> list[str]:
+    if attribute.labels is not None and wanted == "labels":
         names = list(attribute.labels)
     elif attribute.values is not None:
         names = list(map(str, attribute.values))
@@ -212,8 +220,11 @@ def _labels(attribute: Attribute, *, coarse: bool) -> list[str]:
         names = [str(low) if low == high else f"{low}..{high}" for low, high in zip(edges, ends, strict=True)]
     if isinstance(attribute.missing, Category):
         names.append(attribute.missing.category)
-    if not coarse:
-        return names
+    return names
+
+
+def _groups(attribute: Attribute, names: list[str]) -> list[str]:
+    """Names of the buckets: the first and the last of their values."""
     groups: list[list[str]] = [[] for _ in range(attribute.bucket_count)]
     for name, bucket in zip(names, attribute.bucket_map.tolist(), strict=True):
         groups[bucket].append(name)

@@ -10,6 +10,9 @@ from pydantic import Field, model_validator
 
 from dpdist.spec import Exact, PrivacyLimit, ReleaseSpec, Section
 
+MAX_SYNTHETIC = 1_000_000_000
+"""Most synthetic records: each takes a draw."""
+
 
 class HistogramPrivacySpec(PrivacyLimit):
     """What the release may cost, for which neighbours, and with which noise."""
@@ -76,7 +79,10 @@ class CountsSpec(Section):
         "cells of the one before.",
     )
     synthetic_records: int | None = Field(
-        default=None, ge=1, description="Release counts of so many records drawn from the noisy histograms instead."
+        default=None,
+        ge=1,
+        le=MAX_SYNTHETIC,
+        description="Release counts of so many records drawn from the noisy histograms instead.",
     )
     entropies: tuple[float, ...] = Field(
         default=(), description="Orders of entropies of the released counts, to release beside them."

@@ -25,7 +25,7 @@ from dpdist.privacy.keys import KeyRef
 from dpdist.privacy.noise import Noise
 from dpdist.publish.statistics import STATISTICS
 from dpdist.publish.store import Store
-from dpdist.schema import Attribute, Schema
+from dpdist.schema import Attribute, Category, Schema
 
 NOISE = Noise(bytes(range(32)))
 KEY = bytes(range(32)).hex()
@@ -260,6 +260,30 @@ class TestTables:
         assert [row["value"] for row in whole] == [*range(10, 16), 0.25, *range(5)]
         assert [row["of"] for row in whole] == ["a x b"] * 6 + ["a"] + ["c"] * 5
         assert all(table.schema.equals(STATISTICS) for table in made)
+
+    def test_cells_are_named_as_the_spec_says(self) -> None:
+        values = Attribute(
+            name="v",
+            kind="categorical",
+            values=(5, 7, 9),
+            labels=("a", "b", "c"),
+            buckets=(0, 0, 1),
+            missing=Category(category="?"),
+        )
+        plan = CountPlan((Query((0,)), Query((0,), coarse=True)), (4,), ((0, 0, 1, 2),))
+        counts = [np.zeros(4, np.int64), np.zeros(3, np.int64)]
+        made = {
+            names: [
+                block.axes[0]
+                for block in count_statistics(counts, counts, plan, Schema(attributes=(values,)), names=names)
+            ]
+            for names in ("values", "labels", "codes")
+        }
+        assert made == {
+            "values": [("5", "7", "9", "?"), ("5 .. 7", "9", "?")],
+            "labels": [("a", "b", "c", "?"), ("a .. b", "c", "?")],
+            "codes": [("0", "1", "2", "3"), ("0", "1", "2")],
+        }
 
     def test_labels_of_bins(self) -> None:
         bins = {"edges": [0, 0.5, 1]}
