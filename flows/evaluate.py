@@ -1,0 +1,111 @@
+"""An evaluation as a Prefect flow: one task, nothing of what it finds in Prefect.
+
+The page and the figures are confidential: they go to a folder of the worker's machine, and Prefect is told their path
+only. Figures that were charged and may be published are public once the ledger has committed them; they, too, stay in
+their file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, get_run_logger
+from prefect.artifacts import create_markdown_artifact
+
+from flows.release import as_task, read_spec, told
+from flows.reporting import StepProgress, artifact_key
+
+
+@flow(
+    name="evaluate",
+    description="Compare a release with the real table: a confidential page on the worker's machine.",
+    persist_result=False,
+    validate_parameters=True,
+)
+def evaluate(
+    release: str,
+    output: str,
+    against: list[str] | None = None,
+    holdout: list[str] | None = None,
+    spec: str | dict[str, Any] | None = None,
+    settings: dict[str, Any] | None = None,
+    target: str | None = None,
+    seed: int = 0,
+    attacks: bool = True,
+    publish: float | None = None,
+) -> str:
+    """Evaluate a release.
+
+    Parameters
+    ----------
+    release : str
+        Folder or ``s3://`` prefix.
+    output : str
+        Folder of the page, on the worker's machine; confidential.
+    against, holdout : list of str, optional
+        Files of the real table and of a hold-out.
+    spec : str or dict, optional
+        Path of the release's spec below the folder of specs, or the whole spec: how the table is read.
+    settings : dict, optional
+        Values that replace those of the spec, by dotted path.
+    target : str, optional
+        Attribute that models predict.
+    seed : int
+    attacks : bool
+    publish : float, optional
+        Epsilon of figures that may be published, charged to the ledger of the spec or of ``DPDIST_LEDGER``.
+
+    Returns
+    -------
+    str
+        Path of the page.
+    """
+    from dpdist.evaluate.evaluation import Options
+    from dpdist.evaluate.run import Request
+
+    with told():
+        loaded = read_spec(spec, settings or {}) if spec is not None else None
+        ledger = loaded.ledger if loaded is not None else os.environ.get("DPDIST_LEDGER", "sqlite:///dpdist-ledger.db")
+        request = Request(
+            release=release,
+            against=_paths(against),
+            holdout=_paths(holdout),
+            spec=loaded,
+            output=Path(output),
+            options=Options(target=target, seed=seed, attacks=attacks),
+            publish=publish,
+            ledger=ledger,
+        )
+        return run_task(request)
+
+
+def run_task(request: Any) -> str:
+    """The evaluation as a task without parameters and without a result; its progress is a percentage of a stage."""
+    from dpdist.evaluate.run import run_evaluation
+
+    reporter: list[StepProgress] = []
+    pages: list[str] = []
+
+    def progress(stage: str, done: int, total: int) -> None:
+        if reporter:
+            reporter[-1].report(stage, done, total)
+
+    def step() -> None:
+        pages.append(run_evaluation(request, progress=progress).page)
+
+    name = Path(request.release.rstrip("/")).name
+    as_task("evaluate", step, key=artifact_key("evaluation", name), reporter=reporter)()
+    get_run_logger().info("the page is at %s: confidential", pages[-1])
+    create_markdown_artifact(
+        markdown=f"# Evaluation of {name}\n\nThe page is at `{pages[-1]}` on the worker's machine: confidential.\n",
+        key=artifact_key("evaluation", name, "page"),
+        description="Where the page is",
+    )
+    return pages[-1]
+
+
+def _paths(paths: Sequence[str] | None) -> tuple[str, ...]:
+    return tuple(paths or ())
