@@ -19,6 +19,7 @@ from dpdist.plan import Plan
 from dpdist.run import Outcome
 
 _INTERVAL = 1.0
+_STAGES = r"^(?!Charge|Resources)([A-Z][a-z]+) {2,}(.*)$"  # lines of a plan such as `Structure   ...`
 
 
 def artifact_key(*parts: str) -> str:
@@ -37,7 +38,7 @@ def show_plan(plan: Plan) -> None:
         *({"item": "guarantee", "value": guarantee.sentence()} for guarantee in plan.guarantees),
         *(
             {"item": name.strip().lower(), "value": text.strip()}
-            for name, text in re.findall(r"^(Splits|Structure|Parameters|Seeds) +(.*)$", plan.explain(), re.MULTILINE)
+            for name, text in re.findall(_STAGES, plan.explain(), re.MULTILINE)
         ),
     ]
     create_table_artifact(table=rows, key=artifact_key(spec.dataset, spec.name, "plan"), description="Plan")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ def deployment(request: pytest.FixtureRequest) -> dict[str, Any]:
 def test_pools() -> None:
     assert {d["name"]: d["work_pool"]["name"] for d in DEPLOYMENTS} == {
         "process": "dpdist",
+        "federated": "dpdist",
         "kubernetes": "dpdist-kubernetes",
     }
 
@@ -30,9 +32,7 @@ def test_pools() -> None:
 def test_the_flow_takes_the_parameters(deployment: dict[str, Any]) -> None:
     file, name = deployment["entrypoint"].split(":")
     assert (ROOT / file).exists()
-    import flows.release
-
-    flow = getattr(flows.release, name)
+    flow = getattr(import_module(file.removesuffix(".py").replace("/", ".")), name)
     assert set(deployment["parameters"]) <= set(inspect.signature(flow.fn).parameters)
     assert flow.validate_parameters(deployment["parameters"])
     assert (ROOT / deployment["parameters"]["spec"]).exists()

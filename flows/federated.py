@@ -1,0 +1,63 @@
+"""A federated release as a Prefect flow: the steps of a release, and who took part.
+
+It is `flows.release` for specs with clients: the same tasks, the same rules for what Prefect may hold. The flow runs
+where the coordinator does. What clients need (ledger, keys, files) their workers find by themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import flow
+from prefect.artifacts import create_table_artifact
+
+from dpdist.errors import SpecError
+from dpdist.mixing.spec import FederatedSpec, MixingSpec
+from dpdist.publish.verify import read_manifest
+from flows.release import one_at_a_time, read_spec, run_patiently, told
+from flows.reporting import artifact_key
+
+
+@flow(
+    name="federated",
+    description="Release what several clients hold: each mixes its own records, only noisy sums leave them.",
+    persist_result=False,
+    validate_parameters=True,
+)
+def federated(
+    spec: str | dict[str, Any],
+    settings: dict[str, Any] | None = None,
+    new_attempt: bool = False,
+) -> str:
+    """Run a federated release, or continue the one that was interrupted; parameters as of `flows.release.release`.
+
+    Returns
+    -------
+    str
+        Address of the release.
+    """
+    with told():
+        loaded = read_spec(spec, settings or {})
+        if not isinstance(loaded, MixingSpec) or loaded.federated is None:
+            raise SpecError("the spec has no clients (section `federated`): use the flow `release`")
+        show_clients(loaded.federated, key=artifact_key(loaded.dataset, loaded.name, "clients"))
+        with one_at_a_time(loaded.dataset):
+            outcome = run_patiently(loaded, new_attempt=new_attempt)
+        manifest = read_manifest(outcome.uri, storage_options=loaded.output.storage.options)
+        show_round(manifest.parameters, key=artifact_key(loaded.dataset, loaded.name, "round"))
+        return outcome.uri
+
+
+def show_clients(federated: FederatedSpec, *, key: str) -> None:
+    """The clients that the spec lists: what their workers must offer, and which data set is charged."""
+    rows = [{"client": c.name, "resource": c.place, "data set": c.dataset} for c in federated.clients]
+    create_table_artifact(table=rows, key=key, description="Clients")
+
+
+def show_round(parameters: dict[str, Any], *, key: str) -> None:
+    """Who took part in each class, as the manifest says it."""
+    rows = [
+        {"class": part["value"], "clients": part["clients"], "records in a mixture": part["records_in_a_mixture"]}
+        for part in parameters["mixed"]
+    ]
+    create_table_artifact(table=rows, key=key, description=f"{parameters['clients']} clients took part")
