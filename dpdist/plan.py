@@ -55,6 +55,9 @@ class Plan(Protocol):
     def public_parameters(self) -> dict[str, Any]:
         """The public parameters, for the manifest."""
 
+    def resources(self) -> dict[str, Any]:
+        """Memory and tasks, from public sizes only."""
+
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON object."""
 

@@ -100,6 +100,13 @@ def plan(
         Path | None, typer.Option(help="With --solve: a PUBLIC table of the same schema, such as last year's.")
     ] = None,
     write: Annotated[Path | None, typer.Option(help="With --solve: write the completed spec here.")] = None,
+    cluster: Annotated[
+        bool,
+        typer.Option("--cluster", help="Propose workers, memory and partitions for the declared number of records."),
+    ] = False,
+    costs: Annotated[
+        Path | None, typer.Option(help="With --cluster: costs measured on your machines (bench_sizing.py --json).")
+    ] = None,
 ) -> None:
     """Say what a release would guarantee, cost and need. Touches no record."""
     from dpdist.families import make_plan
@@ -126,6 +133,12 @@ def plan(
         typer.echo(json.dumps(solution.to_json(), indent=2) if as_json else solution.explain())
         return
     made = make_plan(loaded)
+    if cluster:
+        from dpdist.sizing import read_costs, size_cluster
+
+        sizing = size_cluster(made, costs=read_costs(costs))
+        typer.echo(json.dumps(sizing.to_json(), indent=2) if as_json else sizing.explain())
+        return
     if as_json:
         typer.echo(json.dumps(made.to_json(), indent=2))
         return

@@ -1,0 +1,178 @@
+"""What a row, a task and a byte cost; prediction against measurement at 1, 2 and 4 worker processes.
+
+    python tests/benchmarks/bench_sizing.py --json bench/sizing.json [--rows 2000000] [--rounds 2] [--large SPEC ROWS]
+
+A release of a made-up table runs with 1, 2 and 4 embedded workers in turn; the quickest of the rounds counts. The costs
+are fitted to the runs with 1 and 2 workers, and the run with 4 is predicted from them. The costs (`costs` in the JSON)
+are those of `dpdist.sizing.MEASURED`, and what `dpdist plan --cluster --costs FILE` takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from dpdist.calibration import Measured, calibrate
+from dpdist.data.cluster import WORKER_ENVIRONMENT, open_cluster
+from dpdist.families import load_spec, make_plan
+from dpdist.simulation import Costs
+from dpdist.sizing import Layout, predict, size_cluster
+
+ROOT = Path(__file__).parents[2]
+DPDIST = [sys.executable, "-m", "dpdist"]
+CALIBRATED, PREDICTED = (1, 2), 4
+CORES = len(os.sched_getaffinity(0))
+
+
+def cost_of_a_task(tasks: int = 2_000) -> float:
+    """Seconds of a task that does nothing, with TLS as releases have it."""
+    from dask import delayed
+
+    with open_cluster(workers=2) as cluster:
+        best = float("inf")
+        for attempt in range(3):
+            graphs = [delayed(int, pure=False)(i, dask_key_name=f"nothing-{attempt}-{i}") for i in range(tasks)]
+            start = time.perf_counter()
+            cluster.compute(graphs)
+            best = min(best, time.perf_counter() - start)
+    return best / tasks
+
+
+def cost_of_a_stage() -> float:
+    """Seconds of a stage that does nothing, as releases run them."""
+    from dask import delayed
+
+    times = []
+    with open_cluster(workers=2) as cluster:
+        for attempt in range(8):
+            start = time.perf_counter()
+            graph = delayed(int, pure=False)(attempt, dask_key_name=f"stage-{attempt}")
+            cluster.compute([graph], progress=lambda done, total: None)
+            times.append(time.perf_counter() - start)
+    return sorted(times)[len(times) // 2]
+
+
+def cost_of_a_byte(size: int = 1 << 24) -> float:
+    """Seconds of a byte that one worker fetches from another and adds."""
+    import numpy as np
+
+    with open_cluster(workers=2) as cluster:
+        client = cluster.client
+        first, second = client.nthreads()
+        best = float("inf")
+        for attempt in range(4):
+            there = client.submit(np.ones, size // 8, np.int64, workers=[first], key=f"there-{attempt}")
+            here = client.submit(np.ones, size // 8, np.int64, workers=[second], key=f"here-{attempt}")
+            client.gather(client.map(len, [there, here]))
+            start = time.perf_counter()
+            total = client.submit(np.add, there, here, workers=[second], key=f"sum-{attempt}")
+            client.gather(client.submit(len, total, workers=[second], key=f"len-{attempt}"))
+            best = min(best, time.perf_counter() - start)
+    return best / size
+
+
+def settings(rows: int, workers: int, records: int) -> dict[str, Any]:
+    """The release that is timed."""
+    return {
+        "data.path": "table",
+        "data.minimum_records": rows * 9 // 10,
+        "synthesis.records": records,
+        "output.path": f"out-{workers}-{time.monotonic_ns()}",
+        "name": f"sizing-{workers}-{time.monotonic_ns()}",
+        "ledger": "sqlite:///dpdist-ledger.db",
+        "work": "work",
+        "cluster.workers": workers,
+        "cluster.partitions": 16,
+    }
+
+
+def timed(folder: Path, chosen: dict[str, Any]) -> tuple[float, dict[str, float]]:
+    """Seconds of a release, process start included, and of each stage."""
+    sets = [part for name, value in chosen.items() for part in ("--set", f"{name}={value}")]
+    command = [*DPDIST, "release", str(ROOT / "deploy/releases/demo.yaml"), "--json", *sets]
+    start = time.perf_counter()
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    seconds = time.perf_counter() - start
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    record = json.loads((folder / json.loads(done.stdout)["run_record"]).read_text())
+    return seconds, record["seconds"]
+
+
+def measure(rows: int, records: int, rounds: int) -> dict[int, tuple[float, dict[str, float]]]:
+    """The quickest run with each number of workers, the numbers in turn."""
+    best: dict[int, tuple[float, dict[str, float]]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        piece = min(rows, 1_000_000)
+        sample = [*DPDIST, "sample", "sample", "--rows", str(piece)]
+        subprocess.run(sample, cwd=folder, check=True, capture_output=True)
+        (folder / "table").mkdir()
+        for number in range(rows // piece):  # the same rows again: what they hold costs nothing
+            for part in sorted((folder / "sample").glob("*.parquet")):
+                (folder / "table" / f"{number:04}-{part.name}").symlink_to(part)
+        ledger = ["ledger", "create", "demo", "--epsilon", "99", "--delta", "1e-6"]
+        subprocess.run([*DPDIST, *ledger], cwd=folder, check=True, capture_output=True)
+        for _ in range(rounds):
+            for workers in (*CALIBRATED, PREDICTED):
+                found = timed(folder, settings(rows, workers, records))
+                print(f"{workers} workers: {found[0]:.2f} s", file=sys.stderr)
+                if workers not in best or found[0] < best[workers][0]:
+                    best[workers] = found
+    return best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--records", type=int, default=500_000)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--large", nargs=2, default=["deploy/releases/census-100m.yaml", "1000000000"])
+    options = parser.parse_args()
+    os.environ.update({name: str(value) for name, value in WORKER_ENVIRONMENT.items()})
+    stage, task, byte = cost_of_a_stage(), cost_of_a_task(), cost_of_a_byte()
+    best = measure(options.rows, options.records, options.rounds)
+    demo = ROOT / "deploy/releases/demo.yaml"
+    plan = make_plan(
+        load_spec(demo, settings(options.rows, 1, options.records) | {"data.minimum_records": options.rows})
+    )
+    layout = {n: Layout(workers=n, memory=8, partitions=16) for n in best}
+    runs = [Measured(layout=layout[n], cores=CORES, seconds=best[n][0], stages=best[n][1]) for n in CALIBRATED]
+    costs = calibrate(plan, runs, stage=stage, task=task, byte=byte)
+    predicted = {n: predict(plan, layout[n], costs=costs, cores=CORES) for n in best}
+    print(f"{CORES} cores, {options.rows:,} rows, {options.records:,} records released")
+    print("workers   measured  predicted   difference")
+    for n, (seconds, _) in best.items():
+        print(f"{n:>7} {seconds:>10.2f} {predicted[n].seconds:>10.2f} {predicted[n].seconds / seconds - 1:>12.1%}")
+    print("\nstage                  measured predicted, at", PREDICTED)
+    for stage, seconds in best[PREDICTED][1].items():
+        print(f"{stage:<22} {seconds:>8.2f} {predicted[PREDICTED].stages.get(stage, 0.0):>9.2f}")
+    print("\n" + "\n".join(f"    {name}={value:.3g}," for name, value in costs.to_json().items()))
+    spec, rows = options.large
+    large = size_cluster(make_plan(load_spec(ROOT / spec, {"data.minimum_records": int(rows)})), costs=costs)
+    print(f"\n{spec} with {int(rows):,} records\n\n{large.explain()}")
+    if options.json:
+        report = {
+            "cores": CORES,
+            "rows": options.rows,
+            "records": options.records,
+            "costs": Costs.to_json(costs),
+            "measured": {n: {"seconds": round(s, 2), "stages": stages} for n, (s, stages) in best.items()},
+            "predicted": {n: round(p.seconds, 2) for n, p in predicted.items()},
+            "difference_at_4": round(predicted[PREDICTED].seconds / best[PREDICTED][0] - 1, 4),
+            "large": large.to_json(),
+        }
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()
