@@ -192,7 +192,9 @@ def fit(make: Callable[[int], Any], seed: int, matrix: Any, labels: Labels, test
         return Fitted(np.full(test.shape[0], only, np.int64), None)
     import warnings
 
-    with warnings.catch_warnings():
+    from threadpoolctl import threadpool_limits
+
+    with warnings.catch_warnings(), threadpool_limits(1):  # threads that wait for each other on a busy machine
         warnings.simplefilter("ignore")  # a model that has not converged is judged like any other
         model = make(seed).fit(matrix, labels)
         predicted = np.asarray(model.predict(test), np.int64)

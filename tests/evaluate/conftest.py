@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,11 +35,11 @@ class Made:
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """A release with a key-encryption key of its own beside the ledger."""
     folder = tmp_path_factory.mktemp("evaluation")
     spec = project(folder)
     pq.write_table(table(8_000, seed=1), folder / "holdout.parquet")
     run_release(spec)
     keys.forget_keys()
-    yield Made(folder, spec)
+    return Made(folder, spec)

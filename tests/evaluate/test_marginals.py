@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -85,7 +85,7 @@ def test_counts_are_the_same_for_any_batches(rows: int, cuts: list[int], seed: i
     operator = together([pair_counts_operator(SIZES), triples_operator(SIZES, triples)])
     ends = [0, *sorted(min(cut, rows) for cut in cuts), rows]
     summary = operator.chunk([column[:0] for column in codes])
-    for start, stop in zip(ends, ends[1:], strict=False):
+    for start, stop in pairwise(ends):
         summary = operator.add(summary, [column[start:stop] for column in codes])
     assert operator.compact is not None
     pairs, cells = operator.compact(summary)
