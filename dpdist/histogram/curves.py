@@ -44,6 +44,7 @@ Floats = NDArray[np.float64]
 MAX_CURVES = 1 << 31
 """Largest number of curves whose integer sums are exact."""
 
+_EXTREMES = (1e-60, 1e60)  # of penalties and norms, so that no product overflows or vanishes
 _ROWS = 1 << 13  # curves at a time
 _VALUE_BITS = 30  # a clipped value has at most so many bits
 _MATRIX_BITS = 44
@@ -208,8 +209,12 @@ def plan_mean(
         The budget is not valid.
     """
     changed = changed_cells(adjacency)
-    if not 0 < penalty < math.inf or not 0 < clip < math.inf:
-        raise SpecError(f"penalty and clip of curves must be finite and above 0, got {penalty!r} and {clip!r}")
+    least, most = _EXTREMES
+    if not least <= min(penalty, clip) <= max(penalty, clip) <= most:
+        raise SpecError(
+            f"penalty and clip of curves must be from {least:g} to {most:g}, got {penalty!r} and {clip!r}: "
+            "choose another unit"
+        )
     if not 1 <= curves <= MAX_CURVES:
         raise SpecError(f"the public number of curves must be from 1 to {MAX_CURVES:,}, got {curves}")
     if not 0 < count_share < 1:

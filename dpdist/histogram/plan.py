@@ -318,7 +318,7 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
                     "entropies need a check of data.minimum_records, which may fail: set privacy.delta above 0"
                 )
             spent = privacy.check_share
-            check = count_check(records=records, epsilon=epsilon * float(spent), delta=privacy.delta * float(spent))
+            check = _check(records, epsilon * float(spent), privacy.delta * float(spent))
             records = check.minimum
         entropies = plan_entropies(
             [order for _, order in spec.entropy_targets],
@@ -350,6 +350,16 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
         count=check,
         event=_composed(check, entropies, measurement),
     )
+
+
+def _check(records: int, epsilon: float, delta: float) -> CountCheck:
+    try:
+        return count_check(records=records, epsilon=epsilon, delta=delta)
+    except AccountingError as error:
+        raise AccountingError(
+            f"{error} (privacy.check_share of the budget); or choose privacy.adjacency: replacement if the number of "
+            "records is public"
+        ) from None
 
 
 def _composed(*stages: CountCheck | EntropyPlan | Measurement | None) -> Event:

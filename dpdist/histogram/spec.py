@@ -152,6 +152,9 @@ class CurvesSpec(Section):
             raise ValueError("curves are wide (`columns`) or long (`long`), one of the two")
         if self.long is not None and self.times is None:
             raise ValueError("long curves need their `times`")
+        names = self.columns or self.long or ()
+        if len(set(names)) < len(names):
+            raise ValueError("curves name a column twice")
         if self.columns is not None and self.times is not None and len(self.columns) != len(self.times):
             raise ValueError("curves.times has one time per column")
         if not self.domain[0] < self.domain[1]:

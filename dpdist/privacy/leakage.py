@@ -68,7 +68,7 @@ def leakage(*, scale: float, alpha: float) -> float:
 def noiseless_leakage(alpha: float) -> float:
     """``ln(1/alpha)``: the leakage of the histogram itself; no amount of noise exceeds it."""
     _check_alpha(alpha)
-    return -math.log(alpha)
+    return -math.log(alpha) if alpha < 1 else 0.0
 
 
 def scale_for(*, epsilon: float, alpha: float) -> float:

@@ -105,6 +105,20 @@ class TestPlan:
         assert 0.99 < made.epsilon <= 1
         assert "L2" in made.explain()
 
+    @pytest.mark.parametrize("change", [{"clip": 1e-300}, {"clip": 1e300}, {"penalty": 1e-200}])
+    def test_extreme_curves_are_refused(self, change: dict[str, float]) -> None:
+        with pytest.raises(SpecError, match="choose another unit"):
+            planned(histograms=None, curves={**CURVES, **change})
+        for extreme in (1e-60, 1e60):
+            assert 0.99 < planned(histograms=None, curves={**CURVES, "clip": extreme}).epsilon <= 1
+
+    def test_few_records_for_entropies(self) -> None:
+        data = {"path": "t", "minimum_records": 100}
+        with pytest.raises(AccountingError, match=r"privacy.check_share.*privacy.adjacency: replacement"):
+            planned(entropies={}, data=data)
+        pure = {"epsilon": 1, "adjacency": "replacement"}
+        assert planned(entropies={}, data=data, privacy=pure).epsilon == pytest.approx(1, rel=1e-6)
+
     def test_shares(self) -> None:
         stated = [{"columns": ["age"], "share": "1/3"}, {"columns": ["sex"], "share": "2/3"}]
         made = planned(histograms=stated)
@@ -180,6 +194,7 @@ class TestPlan:
         ({"histograms": None, "curves": {**CURVES, "times": [0, 0.5, 1]}}, "one time per column"),
         ({"histograms": None, "curves": {**CURVES, "domain": [1, 0]}}, "smaller to a larger"),
         ({"histograms": None, "curves": {**CURVES, "kernel": {"name": "matern", "smoothness": 2}}}, "smoothness"),
+        ({"histograms": None, "curves": {**CURVES, "columns": ["t0", "t0"]}}, "curves name a column twice"),
         ({"entropies": {"of": [2]}}, "numbered from 0 to 1"),
         ({"counts": {"hierarchies": [[0]]}}, "at least two histograms"),
         ({"counts": {"hierarchies": [[0, 1], [1, 0]]}}, "at most one list"),
