@@ -47,7 +47,12 @@ from dpdist.synthesis.thresholds import thresholds_from_weights
 if TYPE_CHECKING:
     from dpdist.plan import Plan
 
-_FAMILIES = {"plausible-deniability": "claims", "histogram": "claims_histogram", "mixing": "claims_mixing"}
+_FAMILIES = {
+    "plausible-deniability": "claims",
+    "histogram": "claims_histogram",
+    "mixing": "claims_mixing",
+    "two-stage": "claims_prediction",
+}
 """Module of the claims of each kind of spec."""
 
 _PASSING = 3  # seeds beyond k, in scales of the threshold noise, of which nearly all pass
