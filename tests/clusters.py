@@ -38,6 +38,7 @@ class DaskProcesses:
         self.memory = memory
         self.port = free_port()
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.prefix: list[str] = []  # what runs the processes that are started from now on, as another user say
 
     @property
     def address(self) -> str:
@@ -61,7 +62,17 @@ class DaskProcesses:
         loopback = LOOPBACK[2:] if "--listen-address" in command else LOOPBACK
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "dask", *command, *loopback, "--preload", str(PRELOAD), *self._tls(command[0])],
+                [
+                    *self.prefix,
+                    sys.executable,
+                    "-m",
+                    "dask",
+                    *command,
+                    *loopback,
+                    "--preload",
+                    str(PRELOAD),
+                    *self._tls(command[0]),
+                ],
                 env=environment,
                 stdout=log,
                 stderr=log,

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from clusters import DaskProcesses
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from distributed import Client
+from distributed import Client, Security
 
 from dpdist.families import build_spec
 from dpdist.mixing.identity import identity_text
@@ -165,8 +165,16 @@ class ClientProcesses(DaskProcesses):
 
     def wait_for(self, workers: int) -> None:
         """Wait until so many workers have come."""
-        with Client(self.address, set_as_default=False, timeout=60) as client:
-            client.wait_for_workers(workers, timeout=60)
+        with self.client() as client:
+            client.wait_for_workers(workers, timeout=120)
+
+    def client(self) -> Client:
+        """A client of the cluster."""
+        security = None
+        if self.certificates is not None:
+            files = (f"{self.certificates}/{name}.pem" for name in ("ca", "client", "client-key"))
+            security = Security(**dict(zip(("tls_ca_file", "tls_client_cert", "tls_client_key"), files, strict=True)))
+        return Client(self.address, security=security, set_as_default=False, timeout=60)
 
     def start_client(self, name: str, *, resources: str = "") -> None:
         """Start the worker of a client, unless it runs."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from clusters import free_port
 from distributed import SchedulerPlugin
+from federations import NAMES, ClientProcesses
 
 
 class Wire:
@@ -75,3 +78,30 @@ class Ran(SchedulerPlugin):
         task = self.scheduler.tasks[key]
         workers = {"processing": [task.processing_on], "memory": task.who_has or []}.get(finish, [])
         self.seen += [(str(key), finish, worker.address) for worker in workers]
+
+
+class WiredClients(ClientProcesses):
+    """Clients whose workers reach others, and are reached, through wires only."""
+
+    def __init__(self, folder: Path, names: Iterable[str] = NAMES, **settings: Any) -> None:
+        super().__init__(folder, names, **settings)
+        self.wires: dict[str, list[Wire]] = {}
+
+    def _start(self, *command: str, **variables: str) -> Any:
+        if command[0] != "worker":
+            return super()._start(*command, **variables)
+        name = command[command.index("--name") + 1]
+        port, scheme = free_port(), self.address.split(":")[0]
+        called, calling = Wire(port, inside="target"), Wire(self.port, inside="caller")
+        self.wires[name] = [called, calling]
+        options = ["--listen-address", f"{scheme}://127.0.0.1:{port}", "--no-nanny"]
+        options += ["--contact-address", f"{scheme}://127.0.0.1:{called.port}"]
+        return super()._start("worker", f"{scheme}://127.0.0.1:{calling.port}", *command[2:], *options, **variables)
+
+    def contact(self, name: str) -> str:
+        """The address of a client's worker, as the scheduler knows it."""
+        return f"{self.address.split(':')[0]}://127.0.0.1:{self.wires[name][0].port}"
+
+    def left(self, name: str) -> bytes:
+        """All that left a client's worker."""
+        return b"".join(bytes(wire.left) for wire in self.wires[name])

@@ -11,10 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pytest
-from clusters import free_port
-from distributed import Client
-from federations import NAMES, ClientProcesses, create_ledger, federation, identity, table
-from wires import Ran, Wire
+from federations import NAMES, create_ledger, federation, identity, table
+from wires import Ran, WiredClients
 
 from dpdist.mixing.spec import MixingSpec
 from dpdist.publish.verify import verify
@@ -23,35 +21,6 @@ from dpdist.run import run_release
 RECORDS = {"low": 60_000, "high": 40_000}
 MESSAGES = 8 * 3 * sum(RECORDS.values())  # bytes: int64, three coordinates
 PLANTED = {name: f"planted-{name}-4711" for name in NAMES}
-
-
-class WiredClients(ClientProcesses):
-    """Clients whose workers reach others, and are reached, through wires only."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.wires: dict[str, list[Wire]] = {}
-
-    def _start(self, *command: str, **variables: str) -> Any:
-        if command[0] != "worker":
-            return super()._start(*command, **variables)
-        name = command[command.index("--name") + 1]
-        port = free_port()
-        called, calling = Wire(port, inside="target"), Wire(self.port, inside="caller")
-        self.wires[name] = [called, calling]
-        addresses = [
-            "--listen-address",
-            f"tcp://127.0.0.1:{port}",
-            "--contact-address",
-            f"tcp://127.0.0.1:{called.port}",
-        ]
-        return super()._start(
-            "worker", f"tcp://127.0.0.1:{calling.port}", *command[2:], "--no-nanny", *addresses, **variables
-        )
-
-    def left(self, name: str) -> bytes:
-        """All that left a client's worker."""
-        return b"".join(bytes(wire.left) for wire in self.wires[name])
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +59,7 @@ def ran(
         federated__clients=clients,
     )
     before = {name: len(processes.left(name)) for name in NAMES}
-    with Client(processes.address, set_as_default=False) as client:
+    with processes.client() as client:
         client.register_plugin(Ran())
         run_release(spec)
         transitions = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.plugins["ran"].seen)
@@ -101,7 +70,7 @@ def ran(
 
 def test_every_task_of_a_client_ran_on_its_own_worker(ran: Any) -> None:
     _, processes, transitions, _ = ran
-    own = {name: f"tcp://127.0.0.1:{processes.wires[name][0].port}" for name in NAMES}
+    own = {name: processes.contact(name) for name in NAMES}
     stages = set()
     for key, finish, worker in transitions:
         match = re.match(r"client-(\w+)-(\w+)-", key)
@@ -121,7 +90,6 @@ def test_the_bytes_that_left_a_worker_are_its_noisy_mixtures(ran: Any) -> None:
     assert verify(spec.output.path).records == 100_000
     for name in NAMES:
         left = len(processes.left(name)) - before[name]
-        print(name, left, MESSAGES)
         assert MESSAGES < left < 1.1 * MESSAGES, name
 
 
