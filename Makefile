@@ -53,6 +53,7 @@ manifests: setup tools ## write deploy/kubernetes from the chart
 
 e2e: setup ## the whole thing on real servers: PostgreSQL, Ceph, Prefect, Dask with TLS (installs them by apt, as root)
 	@$(BIN)/python tests/e2e/run.py
+	@$(BIN)/python tests/e2e/federated.py
 
 lock: setup ## resolve the dependencies again
 	@$(BIN)/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
