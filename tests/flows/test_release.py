@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flowruns import inline
 from outcomes import states
 from releases import project
 
 from dpdist import errors
 from dpdist.context import Context
 from dpdist.publish.verify import verify
-from dpdist.synthesis.spec import PlausibleDeniabilitySpec
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -50,11 +50,6 @@ def held(folders: tuple[Path, ...]) -> bytes:
     """All that Prefect holds: database, logs and results."""
     time.sleep(1)  # logs are sent in batches
     return b"".join(path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file())
-
-
-def inline(spec: PlausibleDeniabilitySpec) -> dict[str, Any]:
-    tree: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return tree
 
 
 def test_a_release_shows_its_plan_its_progress_and_its_guarantee(tmp_path: Path, release: Any, artifacts: Any) -> None:

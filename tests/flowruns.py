@@ -1,0 +1,66 @@
+"""What tests of the release flow share: a spec as a parameter, and acting at the moments of a flow's runs."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from clusters import parts
+from outcomes import at_moments
+from releases import project
+
+from dpdist.privacy.keys import KeyEncryptionKey
+from dpdist.publish.store import Store
+from dpdist.run import Run, run_release
+from dpdist.synthesis.spec import PlausibleDeniabilitySpec
+
+
+def inline(spec: PlausibleDeniabilitySpec) -> dict[str, Any]:
+    """A whole spec as a parameter."""
+    tree: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return tree
+
+
+@contextmanager
+def at_moments_of_flows(act: Callable[[str], Any]) -> Iterator[None]:
+    """As `outcomes.at_moments`, for the runs that flows of this process make."""
+    import flows.release
+
+    plain = flows.release.Run
+    with at_moments(act) as progress:
+
+        def make(spec: Any, **options: Any) -> Run:
+            own = options.pop("progress")
+
+            def both(stage: str, done: int, total: int) -> None:
+                own(stage, done, total)
+                progress(stage, done, total)
+
+            return Run(spec, **options, progress=both)
+
+        flows.release.Run = make  # type: ignore[misc, assignment]
+        try:
+            yield
+        finally:
+            flows.release.Run = plain  # type: ignore[misc]
+
+
+def key_of(spec: PlausibleDeniabilitySpec, folder: Path) -> str:
+    """The key of an open attempt, while it is in the work folder."""
+    work = Store(spec.work)
+    (name,) = [name for name in work.names() if name.endswith("/key.json")]
+    record = json.loads(work.read_bytes(name))
+    kek = KeyEncryptionKey.find(folder / "ledger.db.kek")
+    return kek.unwrap(base64.b64decode(record["wrapped"]), attempt=record["attempt"]).hex()
+
+
+def calm_parts(key: str, folder: Path) -> list[bytes]:
+    """The parts of the release with this key where nothing goes wrong."""
+    folder = folder / "calm"
+    folder.mkdir()
+    run_release(project(folder), fixed_key=key)
+    return parts(folder / "release")
