@@ -1,0 +1,131 @@
+"""Attacks on releases of public tables: what is there is found, and what is not is not.
+
+    python tests/benchmarks/bench_attacks.py --json bench/attacks.json [--tables adult] [--rows 20000]
+
+One half of each table is released from, the other half is the hold-out. Attacked are
+
+- *copies*: the training records themselves;
+- *one value resampled*: five released records for each training record, each a copy with one value drawn again by a
+  model without noise (epsilon infinite), and no privacy test (k = 1);
+- *epsilon 1, all resampled*: a release at (1, 1e-9), its mechanism known to the shadow models;
+- *epsilon 1, per record* (ACS 2013): the paper's release, omega in 9-11, k = 50;
+- *fresh records*: a part of the hold-out, which shows what no leak looks like.
+
+Keys and splits are seeded, **not private**.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpdist.data.operators import gather_operator
+from dpdist.data.passes import located_table, run_pass
+from dpdist.data.table import open_table
+from dpdist.evaluate.attacks import Generator, attack_sections
+from dpdist.evaluate.attacks.records import Columns, halves, size, take
+from dpdist.evaluate.mechanisms import mechanism_of
+from dpdist.evaluate.whole import release_once
+from dpdist.families import load_spec
+from dpdist.privacy.noise import Noise
+from dpdist.run import table_source
+from dpdist.schema import Schema
+from dpdist.synthesis.candidates import Synthesizer, seed_ranks
+from dpdist.synthesis.estimation import estimate_network
+from dpdist.synthesis.parameters import count_tables, exact_tables
+from dpdist.synthesis.plan import plan
+from dpdist.synthesis.prefixes import SeedIndex, seed_keys
+from dpdist.synthesis.spec import PlausibleDeniabilitySpec
+
+ROOT = Path(__file__).parents[2]
+DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
+FILES = {"acs2013": ["acs2013_sgf_100k.csv"], "adult": ["adult.data", "adult.test"]}
+
+
+def spec_of(name: str, rows: int, **settings: Any) -> PlausibleDeniabilitySpec:
+    """The table's spec, for so many records, releasing as many."""
+    changes = {
+        "data.path": [str(DATA / file) for file in FILES[name]],
+        "data.minimum_records": int(0.95 * rows),
+        "synthesis.records": rows,
+    }
+    spec = load_spec(ROOT / f"deploy/releases/{name}.yaml", changes | settings)
+    assert isinstance(spec, PlausibleDeniabilitySpec)
+    return spec
+
+
+def people(name: str, rows: int | None) -> tuple[Columns, Columns, Schema]:
+    """Training records and hold-out."""
+    spec = spec_of(name, 1000)
+    columns, _ = run_pass(located_table(open_table(table_source(spec), spec.table)), gather_operator())
+    rng = np.random.default_rng(0)
+    columns = take(columns, rng.permutation(size(columns))[:rows])
+    return *halves(columns, rng), spec.table
+
+
+def leaky(spec: PlausibleDeniabilitySpec, training: Columns, noise: Noise) -> Columns:
+    """Copies with one value drawn again, by a network without noise and without a privacy test."""
+    made = release_once(plan(spec), training, noise=noise)
+    maps = [attribute.bucket_map for attribute in spec.table.attributes]
+    tables = exact_tables(count_tables(training, structure=made.structure, bucket_maps=maps), made.structure)
+    network = estimate_network(tables, made.structure, spec.table, noise=noise)
+    synthesizer = Synthesizer(network, (1,))
+    index = SeedIndex(synthesizer.prefix_code, seed_keys(synthesizer.prefix_code, training))
+    count = 5 * size(training)
+    prefix = index.prefixes(seed_ranks(noise, 0, count, seeds=index.size))
+    return synthesizer.propose(noise, prefix, 0, count).codes
+
+
+def releases(
+    name: str, training: Columns, holdout: Columns
+) -> Iterator[tuple[str, Columns, Columns, Generator | None]]:
+    """Name, released records, hold-out, and the mechanism that the adversary knows."""
+    noise, rows = Noise(np.random.default_rng(1).bytes(32)), size(training)
+    yield "copies", training, holdout, None
+    shares = {"split": {"structure": "3/20", "parameters": "17/20", "seeds": "0"}}
+    spec = spec_of(name, rows, **shares, **{"synthesis.omega": "all"})
+    yield "one value resampled", leaky(spec, training, noise), holdout, None
+    released = release_once(plan(spec), training, noise=noise).records
+    yield "epsilon 1, all resampled", released, holdout, mechanism_of(spec, training=rows)
+    if name == "acs2013":
+        spec = spec_of(name, rows)
+        released = release_once(plan(spec), training, noise=noise).records
+        yield "epsilon 1, per record", released, holdout, mechanism_of(spec, training=rows)
+    fresh, rest = halves(holdout, np.random.default_rng(2))
+    yield "fresh records", fresh, rest, None
+
+
+def main() -> None:
+    """Attack; print a line for each section, write JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", type=Path, help="file to write")
+    parser.add_argument("--tables", nargs="*", choices=list(FILES), default=list(FILES))
+    parser.add_argument("--rows", type=int, help="records of each table, for a quick look")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    report: list[dict[str, Any]] = []
+    for name in options.tables:
+        training, holdout, schema = people(name, options.rows)
+        for release, released, kept, mechanism in releases(name, training, holdout):
+            start = time.perf_counter()
+            sections = attack_sections(released, training, kept, schema, seed=options.seed, mechanism=mechanism)
+            seconds = round(time.perf_counter() - start, 1)
+            print(f"\n{name}, {release} ({size(released):,} records, {seconds} s)")
+            for section in sections:
+                print(f"  [{section.state}] {section.title}: {section.verdict}", flush=True)
+            found = {section.name: section.to_json() for section in sections}
+            report.append({"table": name, "release": release, "seconds": seconds, "sections": found})
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()
