@@ -1,0 +1,247 @@
+"""Figures that may be published: their sensitivity, their noise, their charge, and what a crash does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shutil
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from releases import table
+
+from dpdist import errors
+from dpdist.data.cluster import open_cluster
+from dpdist.data.count import Codes, pair_counts
+from dpdist.evaluate.evaluation import Options
+from dpdist.evaluate.marginals import Marginals, chosen_triples, distances, marginals_of, triples_operator
+from dpdist.evaluate.material import Material, open_material
+from dpdist.evaluate.publishable import FILE, STEPS, FiguresPlan, Publication, measure, steps_of_distance
+from dpdist.evaluate.run import Request, charged, run_evaluation
+from dpdist.privacy.ledger import Ledger
+from dpdist.privacy.noise import Noise
+from dpdist.publish.verify import open_release
+from tests.evaluate.conftest import Made
+
+SIZES = (2, 3, 2)
+CHARGED = ("first/evaluation", "committed", pytest.approx(0.5, rel=1e-3))
+
+
+def counted(records: list[tuple[int, ...]]) -> Marginals:
+    codes: Codes = [np.array(column, np.uint8) for column in zip(*records, strict=True)]
+    triples = chosen_triples(SIZES, seed=0)
+    return marginals_of(pair_counts(codes, SIZES), triples_operator(SIZES, triples).chunk(codes), triples)
+
+
+def test_sums_of_distances_are_n_times_the_mean_distance() -> None:
+    rng = np.random.default_rng(0)
+    real, released = (
+        counted([tuple(map(int, row)) for row in rng.integers(0, SIZES, (rows, 3))]) for rows in (997, 311)
+    )
+    for k in (1, 2, 3):
+        exact = 997 * distances(released, real, k).mean() * STEPS
+        assert 0 <= exact - steps_of_distance(released, real, k) < 1 + 1e-6
+
+
+def test_one_record_changes_each_sum_by_one_at_most() -> None:
+    """Every record added to small tables, against every kind of release; the bound is nearly attained."""
+    cells = list(product(*map(range, SIZES)))
+    rng = np.random.default_rng(1)
+    largest = 0.0
+    tables = [[cells[i] for i in rng.integers(0, len(cells), rows)] for rows in (1, 2, 5, 40)]
+    tables.append([cells[0]] * 30)
+    releases = [[cells[i] for i in rng.integers(0, len(cells), rows)] for rows in (1, 3, 500)]
+    for real, released in product(tables, releases):
+        before = counted(real)
+        other = counted(released)
+        for cell in cells:
+            after = counted([*real, cell])
+            for k in (1, 2, 3):
+                change = abs(steps_of_distance(other, after, k) - steps_of_distance(other, before, k))
+                assert change <= STEPS + 1
+                largest = max(largest, change / STEPS)
+    assert largest > 0.99
+
+
+def test_exact_where_products_overflow() -> None:
+    small = counted([(0, 0, 0), (1, 2, 1)])
+    huge = Marginals(small.pairs, {which: cells * 1 for which, cells in small.triples.items()})
+    for part in (huge.pairs.cells, *huge.triples.values()):
+        part *= 3_000_000_000
+    other = counted([(0, 1, 0), (1, 2, 1)])
+    for part in (other.pairs.cells, *other.triples.values()):
+        part *= 2_000_000_000
+    expected = 6_000_000_000 * distances(other, huge, 2).mean() * STEPS
+    assert steps_of_distance(other, huge, 2) == pytest.approx(expected, rel=1e-9)
+
+
+def test_noise_has_the_scale_that_is_charged() -> None:
+    """Four streams at a quarter of epsilon each: the truth is accepted, a scale 30 % off is not."""
+    plan = FiguresPlan(1.0)
+    real, released = counted([(0, 0, 0)] * 5_000), counted([(0, 0, 0)] * 50)
+    found = [
+        measure(released, real, plan, Noise(hashlib.sha256(bytes([i % 256, i // 256])).digest())) for i in range(600)
+    ]
+    numbers = np.array([one["records"] for one in found]) - 5_000
+    sums = np.array([(1000 - one["k_marginal_score"]["2"]) / 1000 * one["records"] for one in found])
+    scale = 1 / 0.25
+    for drawn, deviation in ((np.abs(numbers), scale), (np.abs(sums)[sums > 0], scale)):
+        z = (drawn.mean() - deviation) / (deviation / math.sqrt(len(drawn)))
+        assert abs(z) < 6
+        assert abs((drawn.mean() - 0.7 * deviation) / (0.7 * deviation / math.sqrt(len(drawn)))) > 6
+    assert plan.guarantee.epsilon == pytest.approx(1.0, rel=1e-5)
+    assert plan.guarantee.delta < 1e-16
+    assert "the published figures" in plan.guarantee.sentence()
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, 21.0, float("nan")])
+def test_an_epsilon_that_says_nothing_is_refused(epsilon: float) -> None:
+    with pytest.raises(errors.SpecError, match="--publish"):
+        FiguresPlan(epsilon)
+
+
+# --- the charge -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(made: Made, tmp_path: Path) -> Made:
+    """The release with a ledger of its own, which a test may charge."""
+    for name in ("ledger.db", "ledger.db-wal", "ledger.db-shm"):
+        if (made.folder / name).exists():
+            shutil.copy2(made.folder / name, tmp_path / name)
+    for path in made.folder.iterdir():
+        if path.is_file() and "kek" in path.name.lower():
+            shutil.copy2(path, tmp_path / path.name)
+    return Made(tmp_path, made.spec)
+
+
+def request(own: Made) -> Request:
+    return Request(
+        release=own.release,
+        against=(own.table,),
+        output=own.folder / "page",
+        options=Options(train=50, test=50, attacks=False),
+        cluster="threads",
+        publish=0.5,
+        ledger=f"sqlite:///{own.folder}/ledger.db",
+    )
+
+
+def publish(own: Made, asked: Request | None = None) -> None:
+    """What an evaluation does before it trains models."""
+    asked = asked or request(own)
+    store, manifest = open_release(own.release)
+    with open_cluster(mode="threads") as cluster:
+        material = open_material(
+            store,
+            manifest,
+            against=asked.source(asked.against),
+            holdout=None,
+            cluster=cluster,
+            seed=0,
+            progress=lambda *_: None,
+        )
+        with charged(asked, material) as publication:
+            assert publication is not None
+            publication.publish(material.marginals())
+
+
+def charges(own: Made) -> list[tuple[str, str, float]]:
+    ledger = Ledger.open(f"sqlite:///{own.folder}/ledger.db", create=False)
+    try:
+        return [(a.release, a.state, float(a.epsilon)) for a in ledger.show("people").attempts]
+    finally:
+        ledger.close()
+
+
+def test_figures_are_charged_once_and_stay_the_same(own: Made) -> None:
+    run_evaluation(request(own))
+    first = (own.folder / "page" / FILE).read_bytes()
+    publish(own)
+    assert (own.folder / "page" / FILE).read_bytes() == first
+    assert [c for c in charges(own) if c[0] == "first/evaluation"] == [CHARGED]
+    body = json.loads(first)
+    assert "the published figures (add/remove)" in body["guarantee"]
+    assert abs(body["figures"]["records"] - 30_000) < 400
+    page = (own.folder / "page" / "evaluation.html").read_text()
+    assert "may be published" in page
+    with pytest.raises(errors.ReleaseConflict, match="once for each release"):
+        publish(own, replace(request(own), publish=0.25))
+
+
+def test_a_run_that_dies_after_the_noise_goes_on_with_the_same_noise(
+    own: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Died(Exception):
+        pass
+
+    def die(*_: object, **__: object) -> None:
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "commit", die)
+        with pytest.raises(Died):
+            publish(own)
+    kept = list((own.folder / "page").glob(f".{FILE}.*"))
+    content = kept[0].read_bytes()
+    assert not (own.folder / "page" / FILE).exists()
+    assert charges(own)[-1] == ("first/evaluation", "drawing", CHARGED[2])
+    kept[0].unlink()  # even without what was stored, the noise is the same
+    publish(own)
+    assert (own.folder / "page" / FILE).read_bytes() == content
+    assert charges(own)[-1] == CHARGED
+
+
+def test_a_run_that_dies_between_commit_and_publication_is_finished(own: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = Ledger.commit
+
+    def die(self: Ledger, *args: object, **named: object) -> None:
+        commit(self, *args, **named)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "commit", die)
+        with pytest.raises(KeyboardInterrupt):
+            publish(own)
+    assert not (own.folder / "page" / FILE).exists()
+    publish(own)
+    assert (own.folder / "page" / FILE).exists()
+    assert not list((own.folder / "page").glob(f".{FILE}.*"))
+
+
+def test_a_table_that_is_refused_costs_nothing(own: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise errors.OutOfDomain("column 'age'")
+
+    monkeypatch.setattr(Material, "marginals", refuse)
+    with pytest.raises(errors.OutOfDomain):
+        publish(own)
+    assert charges(own)[-1] == ("first/evaluation", "void", CHARGED[2])
+
+
+def test_another_table_is_not_charged(own: Made) -> None:
+    pq.write_table(table(30_000), own.folder / "copy.parquet")
+    with pytest.raises(errors.ReleaseConflict, match="not the table that the release was made from"):
+        publish(own, replace(request(own), against=(str(own.folder / "copy.parquet"),)))
+    assert len(charges(own)) == 1
+
+
+def test_a_ledger_that_does_not_know_the_release_is_refused(own: Made) -> None:
+    other = Ledger.open(f"sqlite:///{own.folder}/other.db")
+    other.create_dataset("people", epsilon=4, delta="1e-5")
+    other.close()
+    with pytest.raises(errors.ReleaseConflict, match="does not know this release"):
+        publish(own, replace(request(own), ledger=f"sqlite:///{own.folder}/other.db"))
+
+
+def test_publication_needs_its_charge(own: Made) -> None:
+    ledger = Ledger.open(f"sqlite:///{own.folder}/ledger.db", create=False)
+    publication = Publication(ledger, open_release(own.release)[1], FiguresPlan(1.0), own.folder, 0)
+    with pytest.raises(errors.LedgerError, match="reserve comes first"):
+        publication.publish({})
+    ledger.close()
