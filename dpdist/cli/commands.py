@@ -241,21 +241,29 @@ def audit(
     settings: Settings = None,
     runs: Annotated[int, typer.Option(min=200, help="Runs of each mechanism on each of two tables.")] = 4000,
     confidence: Annotated[float, typer.Option(help="Confidence of each lower bound.")] = 0.999,
+    one_run: Annotated[
+        bool, typer.Option("--one-run", help="Also audit histograms by many canaries at once, which is tighter.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Attack the mechanisms of a spec on made-up tables: stated epsilon against a measured lower bound."""
     from dpdist.evaluate.audit import audit as attack
-    from dpdist.evaluate.audit import table_of
-    from dpdist.evaluate.claims import claims_of
+    from dpdist.evaluate.audit import audit_in_one_run, table_of
+    from dpdist.evaluate.claims import canaries_of, claims_of
     from dpdist.families import make_plan
 
-    claims = claims_of(make_plan(load(spec, settings)))
+    plan = make_plan(load(spec, settings))
+    claims = claims_of(plan)
     findings = []
     with bars() as progress:
         for claim in claims:
             progress(claim.name, 0, 1)
             findings.append(attack(claim, runs=runs, confidence=confidence))
             progress(claim.name, 1, 1)
+        for canaries in canaries_of(plan) if one_run else ():
+            progress(canaries.name, 0, 1)
+            findings.append(audit_in_one_run(canaries, runs=10, confidence=confidence))
+            progress(canaries.name, 1, 1)
     typer.echo(json.dumps([f.to_json() for f in findings], indent=2) if as_json else table_of(findings))
     if any(finding.rejected for finding in findings):
         raise AccountingError("a mechanism leaks more than it states; do not publish with it")

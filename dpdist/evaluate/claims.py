@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from itertools import accumulate
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -298,11 +299,27 @@ def claims_of(plan: Plan) -> tuple[Claim, ...]:
     SpecError
         Nothing is stated that could be contradicted.
     """
+    made: tuple[Claim, ...] = _claims_module(plan).claims(plan)
+    return made
+
+
+def canaries_of(plan: Plan) -> tuple[Canaries, ...]:
+    """Mechanisms of a plan that can be audited in one run (`audit_in_one_run`); none for most families.
+
+    Raises
+    ------
+    SpecError
+        As `claims_of`.
+    """
+    made = getattr(_claims_module(plan), "canaries", None)
+    return made(plan) if made is not None else ()
+
+
+def _claims_module(plan: Plan) -> ModuleType:
     kind = plan.spec.kind
     if kind not in _FAMILIES:
         raise SpecError(f"kind: there is no audit of {kind} releases; one of {', '.join(_FAMILIES)} is expected")
-    made: tuple[Claim, ...] = import_module(f"dpdist.evaluate.{_FAMILIES[kind]}").claims(plan)
-    return made
+    return import_module(f"dpdist.evaluate.{_FAMILIES[kind]}")
 
 
 def claims(plan: PlausibleDeniabilityPlan) -> tuple[Claim, ...]:

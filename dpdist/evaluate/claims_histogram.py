@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.count import Counts
-from dpdist.evaluate.audit import Claim, Floats
+from dpdist.evaluate.audit import Canaries, Claim, Floats
 from dpdist.histogram.counts import CountPlan, histograms
 from dpdist.histogram.curves import CurvePlan, CurveSums, release_mean, sum_curves
 from dpdist.histogram.entropy import EntropyPlan, release_entropies
@@ -77,6 +77,47 @@ def _noisy_cells(tables: list[Counts], plan: HistogramPlan, places: list[NDArray
             part = add_noise(part, mechanism=mechanism, scale=scale, noise=noise, name=f"histogram/table/{number}")
         cells.append(part[where])
     return np.concatenate(cells).astype(np.float64)
+
+
+def cells_canaries(plan: HistogramPlan) -> Canaries:
+    """The noisy table with the most cells; a canary for each cell, which is one record in it or none (add/remove).
+
+    What the other tables show of the canaries is left out, so the whole guarantee is tested by a part of the release.
+
+    Parameters
+    ----------
+    plan : HistogramPlan
+        With noise on its histograms, under add/remove.
+
+    Raises
+    ------
+    ValueError
+        The plan has no noisy histograms, or another adjacency.
+    """
+    if plan.counts is None or plan.measurement is None or plan.measurement.adjacency != "add/remove":
+        raise ValueError("canaries are one record or none: no noisy histogram under add/remove")
+    cells = plan.counts.table_cells
+    number = int(np.argmax(cells))
+    mechanism, scale = plan.measurement.mechanism, plan.measurement.scales[number]
+
+    def scores(noise: Noise, present: NDArray[np.bool_]) -> Floats:
+        table, name = present.astype(np.int64), f"histogram/table/{number}"
+        return add_noise(table, mechanism=mechanism, scale=scale, noise=noise, name=name).astype(np.float64)
+
+    return Canaries(
+        name=f"histogram {number} of {len(cells)} ({mechanism}), one run",
+        scores=scores,
+        count=cells[number],
+        epsilon=accountant.epsilon(plan.measurement.event, delta=plan.delta),
+        delta=plan.delta,
+    )
+
+
+def canaries(plan: HistogramPlan) -> tuple[Canaries, ...]:
+    """Mechanisms of a plan that can be audited in one run, because canaries do not disturb each other."""
+    if plan.measurement is None or plan.measurement.adjacency != "add/remove":
+        return ()
+    return (cells_canaries(plan),)
 
 
 def entropies_claim(plan: EntropyPlan, *, delta: float) -> Claim:

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from dpdist.errors import SpecError
-from dpdist.evaluate.audit import Claim, Finding, audit
-from dpdist.evaluate.claims import claims_of
+from dpdist.evaluate.audit import Claim, Finding, audit, audit_in_one_run
+from dpdist.evaluate.claims import canaries_of, claims_of
+from dpdist.evaluate.claims_histogram import cells_canaries, counts_claim
 from dpdist.evaluate.claims_histogram import claims as histogram_claims
-from dpdist.evaluate.claims_histogram import counts_claim
 from dpdist.evaluate.claims_mixing import mixtures_claim
 from dpdist.families import build_spec, make_plan
 from dpdist.histogram.measurement import Measurement
@@ -130,6 +130,26 @@ def test_a_kind_without_claims_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         claims_of(histogram())
 
 
+def many_cells(**privacy: Any) -> HistogramPlan:
+    attributes = [{"name": "x", "kind": "integer", "bounds": [0, 4095]}]
+    return histogram(
+        schema={"attributes": attributes}, histograms=[{"columns": ["x"]}], privacy={"epsilon": 1} | privacy
+    )
+
+
+def test_one_run_on_all_cells_comes_nearer() -> None:
+    (canaries,) = canaries_of(many_cells())
+    found = audit_in_one_run(canaries, runs=10, key=KEY)
+    assert not found.rejected
+    assert found.lower_bound > 0.85 * found.epsilon
+    (canaries,) = canaries_of(many_cells(delta=1e-4, mechanism="gaussian"))
+    assert not audit_in_one_run(canaries, runs=10, key=KEY).rejected
+    assert canaries_of(many_cells(adjacency="replacement")) == ()
+    with pytest.raises(ValueError, match="one record or none"):
+        cells_canaries(many_cells(adjacency="replacement"))
+    assert canaries_of(mixing()) == ()
+
+
 # --- broken mechanisms ------------------------------------------------------------------------------------------------
 
 
@@ -149,6 +169,11 @@ def small_noise(monkeypatch: pytest.MonkeyPatch) -> None:
             return _draw(self, *args, **keywords)
 
         monkeypatch.setattr(Noise, name, smaller)
+
+
+@pytest.mark.usefixtures("small_noise")
+def test_a_noise_scale_30_percent_too_small_is_rejected_in_one_run() -> None:
+    assert audit_in_one_run(cells_canaries(many_cells()), runs=10, confidence=1 - 1e-9, key=KEY).rejected
 
 
 @pytest.mark.usefixtures("small_noise")
