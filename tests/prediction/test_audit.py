@@ -56,7 +56,7 @@ def test_no_audit_contradicts_a_private_release(planned: TwoStagePlan) -> None:
     for claim in claims:
         finding = audit(claim, runs=2000, key=KEY)
         assert not finding.rejected, claim.name
-        assert finding.lower_bound > (0.4 if claim is claims[-1] else 0.08) * claim.epsilon, (claim.name, finding)
+    assert finding.lower_bound > 0.3 * planned.epsilon  # of the whole release
 
 
 def test_noise_that_is_too_small_is_rejected(planned: TwoStagePlan) -> None:
