@@ -13,9 +13,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
+from scipy import optimize
 
 from dpdist.data.count import Counts
 from dpdist.errors import AccountingError, SpecError
@@ -119,12 +121,18 @@ def plan_measurement(
         The budget is not valid, or smaller than what the sampler costs.
     """
     if mechanism == "auto":
-        kinds: list[Mechanism] = ["laplace"] if delta == 0 else ["laplace", "gaussian"]
-        plans = [
-            plan_measurement(cells, mechanism=k, epsilon=epsilon, delta=delta, adjacency=adjacency, shares=shares)
-            for k in kinds
-        ]
-        return min(plans, key=lambda p: math.fsum(c * d**2 for c, d in zip(cells, p.deviations, strict=True)))
+        made = partial(plan_measurement, cells, epsilon=epsilon, delta=delta, adjacency=adjacency, shares=shares)
+        if delta == 0:
+            return made(mechanism="laplace")
+        gaussian = made(mechanism="gaussian")
+        error = _error(cells, "gaussian", gaussian.scales)
+        weights = [float(share) for share in resolve_shares(shares, cells, mechanism="laplace")]
+        unit = _unit_of_error(cells, weights, error=error)  # Laplace noise that errs as much must fit the budget
+        even = _events("laplace", [unit / weight for weight in weights], changed_cells(adjacency))
+        if accountant.epsilon(Composed(even), delta=delta) > epsilon:
+            return gaussian
+        laplace = made(mechanism="laplace")
+        return laplace if _error(cells, "laplace", laplace.scales) <= error else gaussian
     if mechanism not in get_args(Mechanism):
         raise SpecError(f"mechanism must be laplace, gaussian or auto, got {mechanism!r}")
     changed = changed_cells(adjacency)
@@ -141,6 +149,26 @@ def plan_measurement(
         scales = tuple(unit / float(share) for share in exact)
     event = Composed((*_events(mechanism, scales, changed), ApproximateDP(0.0, sampler, label="sampler")))
     return Measurement(mechanism=mechanism, scales=scales, adjacency=adjacency, shares=exact, event=event)
+
+
+def _error(cells: Sequence[int], mechanism: Mechanism, scales: Sequence[float]) -> float:
+    """Total expected squared error over all cells."""
+    return math.fsum(c * deviation(mechanism, scale) ** 2 for c, scale in zip(cells, scales, strict=True))
+
+
+def _unit_of_error(cells: Sequence[int], weights: Sequence[float], *, error: float) -> float:
+    """Scale of a table with the whole budget at which Laplace noise has this total squared error."""
+
+    def excess(unit: float) -> float:
+        return _error(cells, "laplace", [unit / weight for weight in weights]) - error
+
+    high = 1.0
+    while excess(high) < 0:
+        high *= 2
+    low = high
+    while excess(low) > 0 and low > 1e-3:
+        low /= 2
+    return low if excess(low) > 0 else float(optimize.brentq(excess, low, high, rtol=1e-9))
 
 
 def _laplace_unit(shares: Sequence[Fraction], *, changed: int, epsilon: float, delta: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,17 @@ from scipy import optimize, stats
 
 from dpdist.errors import AccountingError, SpecError
 from dpdist.histogram import measurement
-from dpdist.histogram.measurement import add_noise, deviation, plan_measurement, resolve_shares, sampler_delta
+from dpdist.histogram.measurement import (
+    Measurement,
+    add_noise,
+    deviation,
+    plan_measurement,
+    resolve_shares,
+    sampler_delta,
+)
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Composed
+from dpdist.privacy.guarantee import Adjacency
 from dpdist.privacy.noise import Noise
 
 NOISE = Noise(bytes(range(32)))
@@ -71,6 +80,18 @@ class TestCost:
         many = [plan_measurement([10] * 100, delta=delta, **kwargs).scales[0] for delta in (0, 1e-9)]
         assert few[1] <= few[0]
         assert many[1] < 0.7 * many[0]
+
+    @pytest.mark.parametrize("cells", [[2], [10] * 7, [10] * 12, [10] * 20, [2, 500, 30]])
+    @pytest.mark.parametrize("adjacency", ["add/remove", "replacement"])
+    def test_auto_is_the_better_of_both(self, cells: list[int], adjacency: Adjacency) -> None:
+        def made(mechanism: Any) -> Measurement:
+            return plan_measurement(
+                cells, mechanism=mechanism, epsilon=1, delta=1e-9, adjacency=adjacency, shares="optimal"
+            )
+
+        both = [made("laplace"), made("gaussian")]
+        best = min(both, key=lambda m: sum(c * d**2 for c, d in zip(cells, m.deviations, strict=True)))
+        assert made("auto") == best
 
     def test_auto_takes_the_smaller_error(self) -> None:
         kwargs = {"epsilon": 1, "delta": 1e-9, "adjacency": "add/remove"}
