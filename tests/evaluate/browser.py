@@ -89,10 +89,10 @@ async def _visit(
 
     async def call(method: str, session: str | None = None, **parameters: Any) -> Any:
         number = next(numbers)
-        waiting[number] = asyncio.get_running_loop().create_future()
+        answer = waiting[number] = asyncio.get_running_loop().create_future()
         message = {"id": number, "method": method, "params": parameters}
         await connection.write_message(json.dumps(message | ({"sessionId": session} if session else {})))
-        return await asyncio.wait_for(waiting[number], 60)
+        return await asyncio.wait_for(answer, 60)
 
     listening = asyncio.ensure_future(_listen(connection, waiting, result, loaded, url))
     target = (await call("Target.createTarget", url="about:blank"))["targetId"]
