@@ -1,7 +1,7 @@
-"""Empirical lower bounds on epsilon beside the stated ones, for each mechanism and for whole releases.
+"""Empirical lower bounds on epsilon beside the stated ones, for each mechanism of each family and for whole releases.
 
-Run ``python tests/benchmarks/bench_audit.py --json audit.json``; ``--runs`` sets the releases of each table.
-Whole releases are a tenth as many: each simulates 2^18 records to fit its network.
+Run ``python tests/benchmarks/bench_audit.py --json audit.json``; ``--runs`` sets the releases of each table,
+``--only`` the families. Whole releases are a tenth as many: each simulates 2^18 records to fit its network.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import json
 import platform
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dpdist.evaluate.audit import Finding, audit, audit_in_one_run, table_of
+from dpdist.evaluate.audit import Canaries, Claim, Finding, audit, audit_in_one_run, table_of
 from dpdist.evaluate.claims import (
     alike,
     even_network,
@@ -26,8 +27,13 @@ from dpdist.evaluate.claims import (
     tables_canaries,
     tables_claim,
 )
+from dpdist.evaluate.claims_histogram import cells_canaries
+from dpdist.evaluate.claims_histogram import claims as histogram_claims
+from dpdist.evaluate.claims_mixing import mixtures_claim
 from dpdist.evaluate.whole import release_claim
-from dpdist.families import build_spec
+from dpdist.families import build_spec, make_plan
+from dpdist.histogram.plan import HistogramPlan
+from dpdist.mixing.accounting import ClassMixtures
 from dpdist.schema import Schema
 from dpdist.synthesis.candidates import Synthesizer
 from dpdist.synthesis.deniability import PrivacyTest
@@ -77,8 +83,8 @@ def whole_release(records: int, split: dict[str, float]) -> Any:
     return release_claim(plan(spec), stacked(alike(SIZES, 4000), companions), alike(SIZES, 1, code=1))
 
 
-def audits(runs: int, confidence: float) -> Iterator[Callable[[], Finding]]:
-    """Every audit, as a call."""
+def synthesis(runs: int, confidence: float) -> Iterator[Callable[[], Finding]]:
+    """Plausible deniability."""
     settings = {"confidence": confidence, "key": KEY}
     table = schema(*SIZES)
     for score, epsilon, delta in STRUCTURES:
@@ -101,15 +107,77 @@ def audits(runs: int, confidence: float) -> Iterator[Callable[[], Finding]]:
         yield lambda c=claim: audit(c, runs=max(runs // 10, 1000), **settings)
 
 
+HISTOGRAMS: tuple[dict[str, Any], ...] = (
+    {"privacy": {"epsilon": 1}},
+    {"privacy": {"epsilon": 1, "adjacency": "replacement"}},
+    {"privacy": {"epsilon": 1, "delta": 0.05, "mechanism": "gaussian"}, "histograms": 2},
+    {"privacy": {"epsilon": 1, "mechanism": "pml", "alpha": 0.1, "adjacency": "replacement"}},
+    {"privacy": {"epsilon": 2, "delta": 1e-6}, "entropies": {"orders": [1], "share": "3/4", "mechanism": "laplace"}},
+    {"privacy": {"epsilon": 1, "delta": 0.05}, "curves": {"columns": ["t0", "t1"], "penalty": 0.01, "clip": 1.0}},
+    {
+        "privacy": {"epsilon": 1, "delta": 0.05, "adjacency": "replacement"},
+        "curves": {"columns": ["t0", "t1"], "penalty": 0.01, "clip": 1.0},
+    },
+)
+MIXTURES = ((8, 4, 1, 0.5, 0.01), (5, 4, 3, 1.0, 0.05), (128, 64, 1, 0.0264, 0.01))
+
+
+def histogram_plan(largest: int = 5, **changes: Any) -> HistogramPlan:
+    """A histogram release of small tables."""
+    attributes = [
+        {"name": "a", "kind": "integer", "bounds": [0, 1]},
+        {"name": "b", "kind": "integer", "bounds": [0, largest]},
+        *({"name": name, "kind": "number", "bounds": [-1, 1]} for name in ("t0", "t1")),
+    ]
+    queries = [{"columns": [name]} for name in ("b", "a")][: changes.pop("histograms", 1)]
+    tree = {
+        "kind": "histogram",
+        "name": "small",
+        "dataset": "small",
+        "schema": {"attributes": attributes},
+        "data": {"path": "unused", "minimum_records": 5000},
+        "output": {"path": "unused"},
+        **({} if "curves" in changes else {"histograms": queries}),
+        **changes,
+    }
+    made = make_plan(build_spec(tree))
+    assert isinstance(made, HistogramPlan)
+    return made
+
+
+def histogram(runs: int, confidence: float) -> Iterator[Callable[[], Finding]]:
+    """Counts, entropies and curves."""
+    settings = {"confidence": confidence, "key": KEY}
+    for changes in HISTOGRAMS:
+        found: tuple[Claim, ...] = histogram_claims(histogram_plan(**changes))
+        for claim in found[-1:]:  # the counts beside entropies are those of the first line
+            yield lambda c=claim: audit(c, runs=runs, **settings)
+    canaries: Canaries = cells_canaries(histogram_plan(4095, privacy={"epsilon": 1}))
+    yield lambda: audit_in_one_run(canaries, runs=10, **settings)
+
+
+def mixing(runs: int, confidence: float) -> Iterator[Callable[[], Finding]]:
+    """Mixtures of small classes; the last with the order and the noise of the paper's Adult release."""
+    for minimum, order, records, sigma, delta in MIXTURES:
+        mixtures = ClassMixtures(minimum=minimum, order=order, records=records)
+        claim = mixtures_claim(mixtures, sigma, delta=delta)
+        yield lambda c=claim: audit(c, runs=runs, confidence=confidence, key=KEY)
+
+
+FAMILIES = {"plausible-deniability": synthesis, "histogram": histogram, "mixing": mixing}
+
+
 def main() -> None:
     """Print the table; write it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20_000)
     parser.add_argument("--confidence", type=float, default=0.999)
+    parser.add_argument("--only", nargs="*", choices=list(FAMILIES), default=list(FAMILIES))
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     findings, seconds = [], []
-    for one in audits(arguments.runs, arguments.confidence):
+    chosen = [FAMILIES[name](arguments.runs, arguments.confidence) for name in arguments.only]
+    for one in chain(*chosen):
         start = time.perf_counter()
         findings.append(one())
         seconds.append(round(time.perf_counter() - start, 2))
