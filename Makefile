@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/dpdist
 
-.PHONY: help setup tools demo test lint manifests e2e lock bench clean
+.PHONY: help setup tools demo test lint manifests e2e lock bench compare clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -63,6 +63,9 @@ bench: setup ## speed, memory and quality (writes bench/*.json); needs ../shared
 	@mkdir -p bench
 	@for script in tests/benchmarks/bench_*.py; do \
 		$(BIN)/python $$script --json bench/$$(basename $$script .py).json || exit 1; done
+
+compare: setup ## ours beside other packages, each in an environment of its own (writes bench/compare.json); takes an hour
+	@$(BIN)/python compare/run.py --json bench/compare.json
 
 clean: ## remove what the targets above made
 	@rm -rf demo bench $(VENV) .tools .pytest_cache .mypy_cache .ruff_cache .hypothesis
