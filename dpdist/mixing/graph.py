@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from dpdist.data.count import Codes
 from dpdist.data.operators import Operator
+from dpdist.mixing.discriminant import Discriminant, score
 from dpdist.mixing.mixture import Mixer, Rows, clip_rows
 from dpdist.mixing.moments import moment_sums
 from dpdist.mixing.output import (
@@ -197,6 +198,20 @@ def sums_of_mixtures(blocks: Sequence[Delayed], *, name: str = "spread") -> Dela
 
 def _add_sums(parts: Sequence[MixtureSums]) -> MixtureSums:
     return reduce(operator.add, parts)
+
+
+def scored(
+    codes: Delayed, encoding: Encoding, clip: float, told: Sequence[Discriminant], *, name: str = "scores"
+) -> list[Delayed]:
+    """Graphs of how many gathered records each discriminant gets right; confidential."""
+    task = _Tasks(name)
+    how = task.constant("how", (encoding, clip))
+    return [task("score", _score, how, codes, one) for one in told]
+
+
+def _score(how: tuple[Encoding, float], codes: ClassCodes, told: Discriminant) -> int:
+    encoding, clip = how
+    return score(codes, encoding, clip, told)
 
 
 # --- what is released ---

@@ -17,7 +17,7 @@ from dpdist.mixing.moments import MomentPlan
 from dpdist.mixing.order import best_order, common_noise
 from dpdist.mixing.output import vector_reach, vector_schema
 from dpdist.mixing.scaling import Encoding, declared_encoding
-from dpdist.mixing.spec import MixingSpec
+from dpdist.mixing.spec import MixingSpec, OrderSearchSpec
 from dpdist.mixing.stages import TOLERANCE, ClassPlan, class_events, filled_noise, stages
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Event, Parallel
@@ -223,6 +223,10 @@ def plan(spec: MixingSpec) -> MixingPlan:
         for (value, wanted), check in zip(mixing.classes.items(), checks, strict=True)
     }
     order = mixing.order
+    if isinstance(order, OrderSearchSpec):
+        from dpdist.mixing.selection import plan_selection
+
+        return plan_selection(spec, order, sizes, epsilon=epsilon, delta=delta)
     if order == "auto":
         order = best_order(sizes, width=width, epsilon=epsilon, delta=delta).order
     draft = planned(spec, order=order, sigma_over_clip=1.0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,9 @@ from dpdist.context import Context
 from dpdist.data.cluster import Cluster
 from dpdist.data.graph import locate, table_pass
 from dpdist.data.report import check
+from dpdist.data.split import Split
 from dpdist.errors import CheckFailed
+from dpdist.mixing.discriminant import discriminant
 from dpdist.mixing.graph import (
     ClassStatistics,
     class_operator,
@@ -24,15 +27,16 @@ from dpdist.mixing.graph import (
     part_vectors,
     released_blocks,
     released_parts,
+    scored,
     sums_of_mixtures,
 )
 from dpdist.mixing.mixture import Mixer
 from dpdist.mixing.moments import Moments, noisy_moments
 from dpdist.mixing.output import Finishing
 from dpdist.mixing.plan import BLOCK, MixingPlan
-from dpdist.mixing.restore import Restoration, restoration
+from dpdist.mixing.restore import MixtureSums, Restoration, restoration
 from dpdist.mixing.round import join_step, round_step
-from dpdist.mixing.scaling import Encoding
+from dpdist.mixing.selection import SelectionPlan, parameters_of
 from dpdist.mixing.spec import MixingSpec
 from dpdist.publish.graph import written_parts
 
@@ -41,6 +45,9 @@ if TYPE_CHECKING:
 
 CONFIRMED_FILE = "classes.json"
 """Which classes were confirmed: the outcomes of the noisy counts, drawn once, stored, read back."""
+
+CHOICE_FILE = "order.txt"
+"""The number of the chosen candidate, where orders are tried: drawn once, stored, read back."""
 
 MOMENTS_FILE = "moments.npz"
 """The noisy moments of an attempt."""
@@ -61,8 +68,13 @@ def confirm_step(context: Context) -> None:
     with context.stage("reading"):
         table = context.cluster.compute([locate(context.table, name="locate")])[0]
     with context.stage("gathering classes") as progress:
-        graph = table_pass(table, class_operator(label, spec.class_codes), name="gathering")
-        held = context.cluster.persist([graph], progress=progress)[0]
+        classes, apart = class_operator(label, spec.class_codes), isinstance(plan, SelectionPlan)
+        split = Split(context.key, (spec.mixed_share, 1 - spec.mixed_share)) if apart else None
+        graphs = [
+            table_pass(table, classes, name="gathering", split=split, label=part)
+            for part in ((0, 1) if apart else (None,))
+        ]
+        held, *held_out = context.cluster.persist(graphs, progress=progress)
         summed = None if plan.moments is None else plan.encoding
         statistics, report = context.cluster.compute([class_statistics(held[0], summed), held[1]])
     context.operator["table"] = report.confidential(spec.table)
@@ -81,6 +93,7 @@ def confirm_step(context: Context) -> None:
         encoding = plan.encoding.scaled(moments, divide=divide)
         clip = clip if clip is not None else moments.norm(divide=divide)
     left_out = [part.value for part, kept in zip(plan.classes, confirmed, strict=True) if not kept]
+    context.results["held_out"] = held_out[0][0] if held_out else None
     context.results.update(codes=held[0], sizes=statistics.sizes, confirmed=confirmed, encoding=encoding, clip=clip)
     context.public.update(classes_left_out=left_out, clip=clip)
 
@@ -114,37 +127,67 @@ def _moments_of(content: bytes) -> Moments:
 def mix_step(context: Context) -> None:
     """The noisy mixtures of every confirmed class, in the workers' memory, and how to restore their spread."""
     spec, plan = _of(context)
-    encoding: Encoding = context.results["encoding"]
     context.before_noise()
-    blocks: dict[int, list[Delayed]] = {}
+    if isinstance(plan, SelectionPlan):
+        tried = [_mixed(context, one, prefix=f"mixing/order-{one.order}") for one in plan.candidates]
+        made_of = partial(_chosen, context, plan, [sums for _, sums in tried])
+        number = int(context.stored(CHOICE_FILE, made_of))
+        plan, (blocks, sums) = plan.candidates[number], tried[number]
+        context.public.update(parameters_of(plan))
+    else:
+        blocks, sums = _mixed(context, plan, prefix="mixing")
     restorations: dict[int, Restoration] = {}
+    for place, made in sums.items() if spec.mixing.spread == "restored" else ():
+        sigma = plan.sigma_over_clip * context.results["clip"]
+        restored = restoration(made, context.results["encoding"], order=plan.order, sigma=sigma)
+        stored = context.stored(f"restoration-{place}.npz", restored.to_bytes)
+        restorations[place] = Restoration.from_bytes(stored)
+    context.results.update(blocks=blocks, restorations=restorations, label_sigma=plan.label_sigma)
+
+
+def _mixed(
+    context: Context, plan: MixingPlan, *, prefix: str
+) -> tuple[dict[int, list[Delayed]], dict[int, MixtureSums]]:
+    """The mixtures of each confirmed class at one order, and their sums where these are needed."""
+    clip = context.results["clip"]
+    summed = isinstance(context.plan, SelectionPlan) or _of(context)[0].mixing.spread == "restored"
+    blocks: dict[int, list[Delayed]] = {}
+    sums: dict[int, MixtureSums] = {}
     for place, part in enumerate(plan.classes):
         if not context.results["confirmed"][place]:
             continue
-        mixer = _mixer(context, plan, part.code)
-        with context.stage(f"mixing {spec.mixing.label} {place + 1} of {len(plan.classes)}") as progress:
+        mixer = Mixer(order=plan.order, clip=clip, sigma=plan.sigma_over_clip * clip, name=f"{prefix}/{part.code}")
+        tried = f", order {plan.order}" if isinstance(context.plan, SelectionPlan) else ""
+        stage = f"mixing {plan.spec.mixing.label} {place + 1} of {len(plan.classes)}{tried}"
+        with context.stage(stage) as progress:
             graphs = mixture_blocks(
                 context.results["codes"],
                 place=place,
                 size=context.results["sizes"][place],
-                encoding=encoding,
+                encoding=context.results["encoding"],
                 mixer=mixer,
                 records=part.mixtures.records,
                 block=BLOCK,
                 key=context.key,
             )
             blocks[place] = context.cluster.persist(graphs, progress=progress)
-        if spec.mixing.spread == "restored":
-            made = context.cluster.compute([sums_of_mixtures(blocks[place])])[0]
-            restored = restoration(made, encoding, order=plan.order, sigma=mixer.sigma)
-            stored = context.stored(f"restoration-{place}.npz", restored.to_bytes)
-            restorations[place] = Restoration.from_bytes(stored)
-    context.results.update(blocks=blocks, restorations=restorations)
+        if summed:
+            sums[place] = context.cluster.compute([sums_of_mixtures(blocks[place])])[0]
+    return blocks, sums
 
 
-def _mixer(context: Context, plan: MixingPlan, code: int) -> Mixer:
-    clip = context.results["clip"]
-    return Mixer(order=plan.order, clip=clip, sigma=plan.sigma_over_clip * clip, name=f"mixing/{code}")
+def _chosen(context: Context, plan: SelectionPlan, sums: Sequence[Mapping[int, MixtureSums]]) -> bytes:
+    """The number of the candidate that is released, by noisy scores on the records that were held out."""
+    encoding, clip = context.results["encoding"], context.results["clip"]
+    told = [
+        discriminant(made, order=one.order, sigma=one.sigma_over_clip * clip)
+        for made, one in zip(sums, plan.candidates, strict=True)
+    ]
+    with context.stage("comparing orders") as progress:
+        graphs = scored(context.results["held_out"], encoding, clip, told)
+        scores = context.cluster.compute(graphs, progress=progress)
+    context.operator["scores"] = dict(zip((one.order for one in plan.candidates), scores, strict=True))
+    return str(plan.choice.choose(context.noise, scores)).encode()
 
 
 def write_step(context: Context) -> None:
@@ -163,7 +206,7 @@ def write_step(context: Context) -> None:
             label=label,
             classes=kept,
             place=kept.index(part.code),
-            label_sigma=plan.label_sigma,
+            label_sigma=context.results["label_sigma"],
             name=f"mixing/{part.code}",
         )
         block = context.results.get("block", BLOCK)

@@ -38,6 +38,23 @@ class ClassSpec(Section):
     records: int = Field(ge=1, description="Mixtures to release.")
 
 
+class OrderSearchSpec(Section):
+    """Try orders on the table itself, which is charged: each gets its share of the budget."""
+
+    candidates: tuple[int, ...] = Field(min_length=2, max_length=8, description="Orders to try.")
+    held_out: Exact = Field(
+        default=Fraction(1, 10), gt=0, le=Fraction(1, 2), description="Share of the records to compare them on."
+    )
+
+    @model_validator(mode="after")
+    def _bounded(self) -> OrderSearchSpec:
+        if len(set(self.candidates)) < len(self.candidates):
+            raise ValueError("mixing.order.candidates: an order is there twice")
+        if not all(1 <= order <= LARGEST_ORDER for order in self.candidates):
+            raise ValueError(f"mixing.order.candidates: from 1 to {LARGEST_ORDER}")
+        return self
+
+
 class MixturesSpec(Section):
     """How records are mixed, and what is released of the mixtures."""
 
@@ -45,9 +62,10 @@ class MixturesSpec(Section):
     classes: Mapping[Value, ClassSpec] = Field(
         min_length=1, description="The classes to release, by value; records of other classes are not used."
     )
-    order: int | Literal["auto"] = Field(
+    order: int | Literal["auto"] | OrderSearchSpec = Field(
         default="auto",
-        description="Records in a mixture; auto takes the one with the least noise for the spread that it leaves.",
+        description="Records in a mixture; auto takes the one with the least noise for the spread that it leaves, "
+        "by public numbers; candidates are tried on the table, with a share of the budget each.",
     )
     scaling: Literal["bounds", "centred", "standardised"] = Field(
         default="bounds",
@@ -203,6 +221,8 @@ class MixingSpec(ReleaseSpec):
             raise ValueError("data.path: give one, or in a federated release the path of each client instead")
         if self.federated is not None and self.mixing.scaling != "bounds":
             raise ValueError("mixing.scaling: clients scale by the declared bounds; set it to bounds")
+        if self.federated is not None and isinstance(self.mixing.order, OrderSearchSpec):
+            raise ValueError("mixing.order: clients do not try orders; give one, or auto")
         if self.federated is not None and self.cluster.mode == "threads":
             raise ValueError("cluster.mode: clients need worker processes of their own; use embedded or address")
         return self
@@ -239,6 +259,12 @@ class MixingSpec(ReleaseSpec):
     def label(self) -> Attribute:
         """The attribute that holds the class."""
         return self.table.attributes[self.table.names.index(self.mixing.label)]
+
+    @property
+    def mixed_share(self) -> Fraction:
+        """Share of the records that is mixed: all but those on which orders are compared."""
+        order = self.mixing.order
+        return 1 - order.held_out if isinstance(order, OrderSearchSpec) else Fraction(1)
 
     @property
     def class_codes(self) -> tuple[int, ...]:

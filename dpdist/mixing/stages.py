@@ -19,7 +19,8 @@ from dpdist.privacy.noise import SAMPLER_DELTA
 TOLERANCE = 1e-3
 """Relative tolerance of a calibration, on epsilon."""
 
-_MARGIN = 5e-4  # of epsilon: the pair of several classes is found on a lattice
+MARGIN = 5e-4
+"""Of epsilon, left unspent: the pair of several classes is found on a lattice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,12 @@ def stages(spec: MixingSpec, encoding: Encoding) -> tuple[list[CountCheck], Mome
     privacy = spec.privacy
     share = float(privacy.check_share)
     checks = [
-        count_check(records=wanted.minimum, epsilon=privacy.epsilon * share, delta=privacy.delta * share)
+        count_check(
+            records=wanted.minimum,
+            share=float(spec.mixed_share),
+            epsilon=privacy.epsilon * share,
+            delta=privacy.delta * share,
+        )
         for wanted in spec.mixing.classes.values()
     ]
     if spec.mixing.scaling == "bounds":
@@ -94,4 +100,4 @@ def filled_noise(
         events = class_events(classes, moments, width, scale, noises)
         return max(accountant.epsilon(event, delta=delta) for event in events)
 
-    return least_scale(cost, epsilon=epsilon * (1 - _MARGIN), delta=delta, start=sigma, tolerance=TOLERANCE)
+    return least_scale(cost, epsilon=epsilon * (1 - MARGIN), delta=delta, start=sigma, tolerance=TOLERANCE)
