@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from datetime import UTC, datetime
-from typing import IO, Literal
+from typing import IO
 
-FIELDS = ("stage", "attempt", "release", "dataset", "partitions", "files", "seconds")
+FIELDS = ("stage", "task", "attempt", "release", "dataset", "partitions", "files", "seconds", "error")
 """What a message may say besides its text."""
 
 
@@ -32,14 +33,15 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry)
 
 
-def configure(form: Literal["json", "none", ""], *, stream: IO[str] | None = None) -> None:
+def configure(form: str | None = None, *, stream: IO[str] | None = None) -> None:
     """Send the log of dpdist to a stream (standard error by default); repeated calls replace each other.
 
     Parameters
     ----------
-    form : {"json", "none", ""}
-        What the variable ``DPDIST_LOG`` says; anything but ``json`` writes no log.
+    form : str, optional
+        ``json``, or anything else for no log; by default what the variable ``DPDIST_LOG`` says.
     """
+    form = os.environ.get("DPDIST_LOG", "") if form is None else form
     log = logging.getLogger("dpdist")
     for handler in [handler for handler in log.handlers if isinstance(handler.formatter, JsonFormatter)]:
         log.removeHandler(handler)

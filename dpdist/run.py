@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -49,6 +50,8 @@ from dpdist.spec import ReleaseSpec
 
 if TYPE_CHECKING:
     from dpdist.plan import Plan
+
+log = logging.getLogger("dpdist")
 
 LARGEST_EPSILON = 27
 """Largest epsilon of a release: up to it a draw loses less than `dpdist.privacy.noise.SAMPLER_DELTA`."""
@@ -169,16 +172,18 @@ class Run:
         self._resume, self._new_attempt, self._once, self._fixed_key = resume, new_attempt, once, fixed_key
         self._progress, self._announce = progress, announce
         self._identity, self._committing = str(uuid4()), False
+        self._logged: dict[str, Any] = {"release": spec.name, "dataset": spec.dataset}
         self._stack = ExitStack()
 
     def __enter__(self) -> Run:
         with ExitStack() as stack:
+            stack.push(self._log_error)
             self._open(stack)
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
 
     @property
     def steps(self) -> dict[str, Callable[[], None]]:
@@ -225,6 +230,14 @@ class Run:
         if self._cluster.dashboard:
             self._announce(f"dashboard  {self._cluster.dashboard}")
 
+    def _log(self, message: str, level: int = logging.INFO, **fields: str) -> None:
+        """A line of the structured log."""
+        log.log(level, message, extra={**self._logged, **fields})
+
+    def _log_error(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._log("run ended early", logging.ERROR, error=kind.__name__)
+
     @property
     def _bound(self) -> str:
         """What an attempt is bound to besides its input: the spec, and whether its key is one that others know."""
@@ -254,6 +267,10 @@ class Run:
                 **bound,
             )
         self._attempt = attempt
+        layout = {"partitions": len(self._table.partitions), "files": len(self._table.files)}
+        self._logged |= {"attempt": attempt.id, **layout}
+        self._log("attempt resumed" if self._resume else "attempt reserved")
+        self._cluster.attempt = attempt.id
         self._announce(f"attempt    {attempt.id}")
         work = self._work / attempt.id
         if work.is_local:
@@ -346,8 +363,10 @@ class Run:
         context.before_commit(digest)
         self._committing = True
         self._ledger.commit(attempt, manifest_sha256=digest)
+        self._log("release committed")
         published = publish(self._output, Manifest.from_bytes(content), signing_key=self._signing_key)
         self._output.delete(CLAIM)
+        self._log("release published")
         self.outcome = _outcome(self._ledger, spec, self._output, published, context.work)
         self._progress("publishing", 1, 1)
 

@@ -24,6 +24,7 @@ from prefect.concurrency.sync import concurrency
 
 from dpdist.errors import DpdistError, ResourceError, SpecError, StorageUnavailable
 from dpdist.families import build_spec, load_spec
+from dpdist.logs import configure
 from dpdist.privacy.ledger import Ledger
 from dpdist.run import Outcome, Run
 from dpdist.spec import ReleaseSpec, override
@@ -189,7 +190,8 @@ def one_at_a_time(dataset: str) -> Iterator[None]:
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Raise what goes wrong without its text, unless that text is known to hold no value."""
+    """Raise what goes wrong without its text, unless that text is known to hold no value; structured logs as asked."""
+    configure()
     try:
         yield
     except DpdistError as error:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from releases import project
 from typer.testing import CliRunner
 
@@ -79,6 +83,43 @@ def test_stages_are_logged_as_json(tmp_path: Path, log: io.StringIO) -> None:
     assert started.index("counting") < started.index("synthesising") < started.index("writing")
     assert {entry["attempt"] for entry in entries if "stage" in entry} == {outcome.attempt}
     assert all(entry["seconds"] >= 0 for entry in entries if entry["message"] == "stage finished")
+
+
+def test_attempts_are_logged_from_their_charge_to_their_end(tmp_path: Path, log: io.StringIO) -> None:
+    def crash(stage: str, *_: int) -> None:
+        if stage == "synthesising":
+            raise Crash("planted")
+
+    spec = project(tmp_path)
+    with pytest.raises(Crash):
+        run_release(spec, progress=crash)
+    outcome = run_release(spec, resume=True)
+    entries = [json.loads(line) for line in log.getvalue().splitlines()]
+    told = [entry for entry in entries if "stage" not in entry]
+    assert [entry["message"] for entry in told] == [
+        *("attempt reserved", "run ended early", "attempt resumed", "release committed", "release published"),
+    ]
+    whose = {"release": "first", "dataset": "people", "attempt": outcome.attempt, "partitions": 1, "files": 1}
+    assert all(entry.items() >= whose.items() for entry in told)
+    assert told[1]["error"] == "Crash"
+    assert "planted" not in log.getvalue()
+
+
+def test_workers_log_their_tasks(tmp_path: Path) -> None:
+    spec = project(tmp_path, cluster={"mode": "embedded", "workers": 1, "partitions": 2})
+    file = tmp_path / "spec.yaml"
+    file.write_text(yaml.safe_dump(spec.model_dump(mode="json", by_alias=True, exclude_none=True)))
+    command = [sys.executable, "-m", "dpdist", "release", str(file), "--json"]
+    environment = {**os.environ, "DPDIST_LOG": "json", "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    attempt = json.loads(done.stdout)["attempt"]
+    entries = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    tasks = [entry for entry in entries if "task" in entry]
+    assert {entry["attempt"] for entry in tasks} == {attempt}
+    assert {"read-encode", "counting-pairs", "candidates-test", "write-part"} <= {entry["task"] for entry in tasks}
+    assert all(entry.keys() == {"time", "level", "message", "task", "attempt", "seconds"} for entry in tasks)
+    assert any(entry["message"] == "stage finished" for entry in entries)
 
 
 def test_values_never_reach_the_log(log: io.StringIO) -> None:

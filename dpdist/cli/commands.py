@@ -46,7 +46,7 @@ def main() -> None:
         if os.environ.get("DPDIST_LOG") == "json":
             from dpdist.logs import configure
 
-            configure("json")
+            configure()
         signal.signal(signal.SIGTERM, _terminated)  # the first process of a container dies of no signal it leaves alone
         app(standalone_mode=True)
     except DpdistError as error:

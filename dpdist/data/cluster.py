@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import dask
@@ -38,10 +38,16 @@ class Cluster:
     ----------
     client : distributed.Client or None
         The client of a cluster; None runs graphs in the threads of this process.
+
+    Attributes
+    ----------
+    attempt : str
+        Id of the attempt that computes, for the logs of the workers.
     """
 
     def __init__(self, client: Client | None = None) -> None:
         self._client = client
+        self.attempt = ""
 
     @property
     def client(self) -> Client:
@@ -105,7 +111,8 @@ class Cluster:
                     return list(dask.persist(*tasks, scheduler="threads"))
             from distributed import futures_of
 
-            held = list(self._client.persist(list(tasks)))
+            with self._annotated():
+                held = list(self._client.persist(list(tasks)))
             futures = futures_of(held)
             _watch(self._client, futures, progress or (lambda done, total: None))
             for future in futures:
@@ -127,10 +134,15 @@ class Cluster:
             if self._client is None:
                 with _ThreadProgress(progress):
                     return list(dask.compute(*tasks, scheduler="threads"))
-            futures = self._client.compute(list(tasks))
+            with self._annotated():
+                futures = self._client.compute(list(tasks))
             if progress is not None:
                 _watch(self._client, futures, progress)
             return list(self._client.gather(futures))
+
+
+    def _annotated(self) -> AbstractContextManager[None]:
+        return dask.annotate(attempt=self.attempt) if self.attempt else nullcontext()
 
 
 class _ThreadProgress(Callback):  # type: ignore[misc]
@@ -266,7 +278,7 @@ def open_cluster(
                 ) from None
             with suppress(TimeoutError):  # memory and batches are laid out for those that are there
                 client.wait_for_workers(workers or 1, timeout=timeout)
-            yield Cluster(client)
+            yield _logged(Cluster(client))
         return
     with (
         dask.config.set(
@@ -295,7 +307,17 @@ def open_cluster(
         if resources:
             cluster.scale(len(resources))
             client.wait_for_workers(len(resources), timeout=timeout)
-        yield Cluster(client)
+        yield _logged(Cluster(client))
+
+
+def _logged(cluster: Cluster) -> Cluster:
+    """The cluster, whose workers write structured logs if this process does."""
+    if os.environ.get("DPDIST_LOG") == "json":
+        from dpdist.data.tasklog import TaskLog
+
+        with translated():
+            cluster.client.register_plugin(TaskLog("json"))
+    return cluster
 
 
 def _security(files: SecuritySpec | None) -> Security | None:

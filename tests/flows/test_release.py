@@ -52,9 +52,17 @@ def held(folders: tuple[Path, ...]) -> bytes:
     return b"".join(path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_release_shows_its_plan_its_progress_and_its_guarantee(tmp_path: Path, release: Any, artifacts: Any) -> None:
+def test_a_release_shows_its_plan_its_progress_and_its_guarantee(
+    tmp_path: Path, release: Any, artifacts: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DPDIST_LOG", "json")
     spec = project(tmp_path, name="Shown.1")
     assert release(inline(spec)) == spec.output.path
+    entries = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
+    assert [entry["message"] for entry in entries if "stage" not in entry] == [
+        *("attempt reserved", "release committed", "release published"),
+    ]
+    monkeypatch.setenv("DPDIST_LOG", "none")
     assert verify(spec.output.path).records == 2_500
     assert states(spec) == ["committed"]
     shown = {key: artifact.data for key, artifact in artifacts().items() if key.startswith("people-shown-1")}
