@@ -72,7 +72,7 @@ def section(
         "Repeated records",
         ("what", "table", "count", "of", "share", "low", "high"),
         tuple(rows),
-        f"All {size(released):,} released records against {count:,} records drawn from each table. "
+        f"{size(released):,} released records against {count:,} records drawn from each table. "
         f"{sizes.confidence:.0%} "
         "intervals.",
     )

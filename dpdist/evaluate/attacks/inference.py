@@ -124,7 +124,7 @@ def section(
             "high  ",
         ),
         tuple(rows),
-        f"{count:,} targets of each table; agreeing records are looked for among all {size(released):,} released ones, "
+        f"{count:,} targets of each table; agreeing records are looked for among {size(released):,} released ones, "
         "the "
         f"nearest among {size(records):,}.{cut} Excesses hold together with {sizes.confidence:.0%} confidence.",
     )

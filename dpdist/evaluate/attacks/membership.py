@@ -165,7 +165,7 @@ def section(
         tuple(_row(attack) for attack in [*attacks, control]),
         "Found: members above the score that at most 0.1 % of the non-members exceed. The three attacks' intervals "
         "hold "
-        f"together with {sizes.confidence:.0%} confidence. Counting attacks go through all {size(released):,} released "
+        f"together with {sizes.confidence:.0%} confidence. Counting attacks go through {size(released):,} released "
         f"records, the closest record through {size(near[0]):,}; reference: {size(reference):,} records held out. "
         f"{sizes.shadows} shadow releases "
         f"{'by the same mechanism' if mechanism else 'by a stand-in that copies in part'}.",
