@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -118,10 +119,13 @@ def feature_map(
             values, position = 2 * part * ranks[:, None] * RANK_STEP, ranks * RANK_STEP
         linear.append(_towards_zero(values))
         phases.append(np.rint(np.outer(position, directions[i]) * _PHASE).astype(np.int64))
-    wave = _towards_zero(
-        math.sqrt(weights[2] / frequencies) * np.cos(2 * np.pi * np.arange(_TURN) / _TURN) * (1 - 2.0**-40)
-    )
+    wave = _wave(math.sqrt(weights[2] / frequencies))
     return FeatureMap(tuple(linear), tuple(phases), int(math.sqrt(weights[0]) / FEATURE_STEP), wave)
+
+
+@lru_cache(maxsize=8)
+def _wave(amplitude: float) -> Steps:
+    return _towards_zero(amplitude * np.cos(2 * np.pi * np.arange(_TURN) / _TURN) * (1 - 2.0**-40))
 
 
 def _towards_zero(values: NDArray[np.floating[Any]]) -> Steps:
