@@ -198,52 +198,46 @@ def _passing(synthesizer: Synthesizer, seeds: Codes, noise: Noise, candidates: i
 
 
 def markdown(report: dict[str, Any], paper: dict[str, Any]) -> str:
-    """The tables for the documentation, the paper's figure after each of ours."""
+    """The tables for the documentation in per cent, the paper's figure in brackets after each of ours."""
 
-    def beside(*path: str) -> str:
+    def both(value: float, *path: str) -> str:
         node: Any = paper
         for name in path:
             node = node.get(name) if isinstance(node, dict) else None
-        return f"{100 * node:.1f} %" if isinstance(node, (int, float)) else "—"
+        if isinstance(node, (int, float)):
+            return f"{100 * value:.1f} ({100 * node:.1f})"
+        return f"{100 * value:.1f}" if path[0] == "pass_rates" else f"{100 * value:.1f} (—)"  # a plot in the paper
 
-    def share(value: float) -> str:
-        return f"{100 * value:.1f} %"
+    def table(head: list[str], rows: list[list[str]]) -> list[str]:
+        return ["", *(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))]
 
-    lines = ["| records | " + " | ".join(f"{n} accuracy | paper | agreement | paper" for n in TABLE3) + " |"]
-    lines.append("|---" * (1 + 4 * len(TABLE3)) + "|")
+    kinds = [(name, what) for what in ("accuracy", "agreement") for name in TABLE3]
+    rows = []
     for name in ROWS:
-        row, cells = report["table3"][name], []
-        for kind in TABLE3:
-            cells += [share(row[kind]["accuracy"]["value"]), beside("table3", name, kind, "accuracy")]
-            cells += [share(row[kind]["agreement"]), beside("table3", name, kind, "agreement")]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        row = {kind: report["table3"][name][kind] for kind in TABLE3}
+        values = [row[k]["accuracy"]["value"] if what == "accuracy" else row[k]["agreement"] for k, what in kinds]
+        cells = [both(value, "table3", name, k, what) for value, (k, what) in zip(values, kinds, strict=True)]
+        rows.append([name, *cells])
+    lines = table(["trained on", *(f"{name}, {what}" for name, what in kinds)], rows)
     losses = [loss.name for loss in (erm.LOGISTIC, erm.HUBER_SVM)]
-    lines += ["", "| trained on | " + " | ".join(f"{loss} | paper" for loss in losses) + " |", "|---" * 5 + "|"]
-    for name, way in [("reals", way) for way in ("plain", "output", "objective")] + [(n, "plain") for n in ROWS[1:]]:
-        label = {"plain": name, "output": "reals, output perturbation", "objective": "reals, objective perturbation"}[
-            way
-        ]
-        cells = []
-        for loss in losses:
-            cells += [share(report["table4"][name][loss][way]), beside("table4", name, loss, way)]
-        lines.append(f"| {label} | " + " | ".join(cells) + " |")
-    kinds = list(distinguish.CLASSIFIERS)
-    lines += [
-        "",
-        "| real records against | " + " | ".join(f"{kind} | paper" for kind in kinds) + " |",
-        "|---" * 5 + "|",
+    ways = {"plain": "reals", "output": "reals, output perturbation", "objective": "reals, objective perturbation"}
+    listed = [("reals", way, label) for way, label in ways.items()] + [(name, "plain", name) for name in ROWS[1:]]
+    rows = [
+        [label, *(both(report["table4"][name][loss][way], "table4", name, loss, way) for loss in losses)]
+        for name, way, label in listed
     ]
-    for name in ROWS:
-        cells = []
-        for kind in kinds:
-            cells += [share(report["table5"][name][kind]["value"]), beside("table5", name, kind)]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    lines += table(["trained on", *losses], rows)
+    games = list(distinguish.CLASSIFIERS)
+    rows = [[name, *(both(report["table5"][name][g]["value"], "table5", name, g) for g in games)] for name in ROWS]
+    lines += table(["real records against", *games], rows)
     rates = report["pass_rates"]
     for order in ("small-first", "learned"):
-        lines += ["", f"Order {order}:", "", "| candidates | " + " | ".join(f"k = {k}" for k in rates["k"]) + " |"]
-        lines.append("|---" * (1 + len(rates["k"])) + "|")
-        lines += [f"| {name} | " + " | ".join(share(x) for x in rates[order][name]) + " |" for name in PASSING]
-    return "\n".join(lines)
+        rows = [
+            [name, *(both(x, "pass_rates", order, name, str(k)) for x, k in zip(rates[order][name], KS, strict=True))]
+            for name in PASSING
+        ]
+        lines += table([f"order {order}", *(f"k = {k}" for k in KS)], rows)
+    return "\n".join(lines[1:])
 
 
 def main() -> None:
