@@ -7,7 +7,7 @@ Its Table 3 (classifiers of income: accuracy, and agreement with a classifier tr
 models beside differentially private training), Table 5 (the distinguishing game) and the share of candidates that
 pass the privacy test for k and omega. Models at (epsilon, delta) = (1, 1e-9), k = 50, gamma = 4, epsilon0 = 1.
 
-Four fifths of the 100,000 records make the releases, one fifth tests. The paper had 1.3 million records to learn
+Four fifths of the 100,000 records make the releases, one fifth tests. The paper had many more to learn
 from. With omega below 11 a release of this size has no whole-release guarantee on so few seeds: those are releases
 per record. Pass rates are for the operator alone where data are private; the ACS sample is public. Keys and splits
 are seeded, **not private**.
