@@ -83,9 +83,12 @@ def test_commands_are_measured_stopped_and_told_when_they_fail(run: ModuleType, 
     assert busy["failed"] is None
     assert busy["peak_mb"] > 150
     assert run.measured([python, "-c", "raise SystemExit(3)"], tmp_path, 60)["failed"] == "failed with code 3"
-    late = run.measured([python, "-c", "import time; time.sleep(60)"], tmp_path, 1)
-    assert late["failed"] == "more than 1 s"
-    assert late["seconds"] < 30
+    late = run.measured([python, "-c", "while True: pass"], tmp_path, 1)
+    assert late["failed"] == "stopped after 1 CPU seconds"
+    assert late["cpu_seconds"] >= 1
+    asleep = run.measured([python, "-c", "import time; time.sleep(60)"], tmp_path, 0.3)
+    assert asleep["failed"]
+    assert asleep["seconds"] < 30
 
 
 def test_every_peer_has_a_method_and_nothing_of_it_is_a_dependency(run: ModuleType) -> None:
