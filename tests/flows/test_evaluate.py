@@ -1,0 +1,58 @@
+"""The evaluation as a flow: the page is on the worker's machine, and Prefect holds nothing of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from releases import project
+
+from dpdist.run import run_release
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+
+
+def test_the_page_is_written_and_prefect_knows_where_only(tmp_path: Path, prefect_home: tuple[Path, ...]) -> None:
+    from prefect import get_client
+
+    import flows.evaluate
+
+    logging.getLogger("prefect").setLevel(logging.INFO)
+    spec = project(tmp_path)
+    run_release(spec)
+    page = flows.evaluate.evaluate(
+        release=spec.output.path,
+        output=str(tmp_path / "page"),
+        spec=spec.model_dump(mode="json", by_alias=True, exclude_none=True),
+        attacks=False,
+        publish=0.25,
+    )
+    assert page == str(tmp_path / "page" / "evaluation.html")
+    figures = json.loads((tmp_path / "page" / "evaluation.json").read_text())
+    assert (tmp_path / "page" / "publishable.json").exists()
+    with get_client(sync_client=True) as client:
+        artifacts = {artifact.key: artifact for artifact in client.read_artifacts()}
+    assert "evaluation-release-page" in artifacts
+    assert "confidential" in str(artifacts["evaluation-release-page"].data)
+    time.sleep(1)  # logs are sent in batches
+    held = b"".join(path.read_bytes() for folder in prefect_home for path in folder.rglob("*") if path.is_file())
+    for section in figures["sections"].values():
+        assert section["verdict"].encode() not in held
+    distances: dict[str, Any] = figures["sections"]["marginals"]["figures"]["distances"]
+    assert not any(repr(distance).encode() in held for distance in distances.values() if distance > 0)
+
+
+def test_what_is_wrong_is_told_without_a_page(tmp_path: Path, prefect_home: tuple[Path, ...]) -> None:
+    import flows.evaluate
+    from dpdist.errors import DataNotFound
+
+    with pytest.raises(DataNotFound, match="no finished release"):
+        flows.evaluate.evaluate(release=str(tmp_path), output=str(tmp_path / "page"), against=["x.parquet"])
+    assert not (tmp_path / "page").exists()
