@@ -27,6 +27,12 @@ def artifact_key(*parts: str) -> str:
     return re.sub("[^a-z0-9]+", "-", "-".join(parts).lower()).strip("-")
 
 
+def _charge(plan: Plan) -> str:
+    if plan.event is None:
+        return "none: no budget of differential privacy covers this release"
+    return f"epsilon {plan.epsilon:.6g} at delta {plan.delta:g} (add/remove adjacency)"
+
+
 def show_plan(plan: Plan) -> None:
     """The plan as a table. It is made without touching a record."""
     spec = plan.spec
@@ -34,7 +40,7 @@ def show_plan(plan: Plan) -> None:
         {"item": "release", "value": spec.name},
         {"item": "data set", "value": spec.dataset},
         {"item": "kind", "value": spec.kind},
-        {"item": "charge", "value": f"epsilon {plan.epsilon:.6g} at delta {plan.delta:g} (add/remove adjacency)"},
+        {"item": "charge", "value": _charge(plan)},
         *({"item": "guarantee", "value": guarantee.sentence()} for guarantee in plan.guarantees),
         *(
             {"item": name.strip().lower(), "value": text.strip()}

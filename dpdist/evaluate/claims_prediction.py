@@ -14,9 +14,9 @@ import numpy as np
 from dpdist.errors import SpecError
 from dpdist.evaluate.audit import Claim, Floats
 from dpdist.prediction.charge import Charge
-from dpdist.prediction.features import FEATURE_STEP, cross_products, feature_products
+from dpdist.prediction.features import cross_products, feature_products
 from dpdist.prediction.plan import TwoStagePlan
-from dpdist.prediction.private import RANK_STEP, PrivateColumn, Steps, histogram, rank_products
+from dpdist.prediction.private import FEATURE_STEP, RANK_STEP, PrivateColumn, Steps, histogram, rank_products
 from dpdist.prediction.private_model import (
     design,
     input_model,

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dpdist.prediction.private import rank_sensitivity
+from dpdist.errors import AccountingError
+from dpdist.prediction.private import FEATURE_STEP, RANK_STEP, rank_sensitivity
 from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, Event, Gaussian
-from dpdist.privacy.noise import SAMPLER_DELTA
+from dpdist.privacy.noise import LARGEST_SCALE, SAMPLER_DELTA
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,13 +93,24 @@ def charge(
         share = shares[name]
         return multiplier / math.sqrt(share) * sensitivity if share > 0 else 0.0
 
-    return Charge(
+    made = Charge(
         marginal=noise("marginals", math.sqrt(inputs + 1)),
         correlation=noise("correlations", rank_sensitivity(inputs)) if inputs > 1 else 0.0,
         product=noise("products", 1.0),
         cross=noise("cross products", 1.0),
         event=event(multiplier),
     )
+    steps = (
+        made.marginal,
+        made.correlation / RANK_STEP**2,
+        made.product / FEATURE_STEP**2,
+        made.cross / FEATURE_STEP**2,
+    )
+    if max(steps) > LARGEST_SCALE:
+        raise AccountingError(
+            f"epsilon = {epsilon:g} at delta = {delta:g} needs more noise than the sums can carry; raise one of them"
+        )
+    return made
 
 
 def cells_for(records: int, *, noise: float) -> int:

@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 
 from dpdist.prediction.density import Marginal
 from dpdist.prediction.latin import Target
-from dpdist.prediction.private import RANK_STEP, Cells, PrivateColumn, Steps
+from dpdist.prediction.private import FEATURE_STEP, RANK_STEP, Cells, PrivateColumn, Steps
 from dpdist.prediction.scales import Floats
 
 RESPONSE_CELLS = 4096
 """Cells of the response, as the ridge statistics see it."""
 
-FEATURE_STEP = 2.0**-12
 _TURN = 1 << 16  # steps of a turn, in which phases are looked up
 _PHASE = 1 << 20  # steps of a turn, in which phases are added
 

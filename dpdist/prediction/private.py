@@ -44,6 +44,7 @@ FINE = 16
 """Fine cells, which features see, in a cell of a histogram."""
 
 RANK_STEP = 2.0**-8
+FEATURE_STEP = 2.0**-12
 
 Cells = NDArray[np.int64]
 Steps = NDArray[np.int64]

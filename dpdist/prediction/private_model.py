@@ -15,7 +15,6 @@ from dpdist.prediction.blocks import generator
 from dpdist.prediction.charge import Charge
 from dpdist.prediction.density import Marginal
 from dpdist.prediction.features import (
-    FEATURE_STEP,
     RESPONSE_CELLS,
     FeatureMap,
     PrivateModel,
@@ -30,6 +29,7 @@ from dpdist.prediction.features import (
 )
 from dpdist.prediction.latin import Target, latin_hypercube
 from dpdist.prediction.private import (
+    FEATURE_STEP,
     RANK_STEP,
     Cells,
     PrivateColumn,

@@ -14,7 +14,6 @@ from dpdist.errors import AccountingError
 from dpdist.prediction.charge import Charge, cells_for, charge
 from dpdist.prediction.density import marginal_of_masses
 from dpdist.prediction.features import (
-    FEATURE_STEP,
     RESPONSE_CELLS,
     WEIGHTS,
     FeatureMap,
@@ -28,6 +27,7 @@ from dpdist.prediction.features import (
     ridge_weights,
 )
 from dpdist.prediction.private import (
+    FEATURE_STEP,
     FINE,
     RANK_STEP,
     PrivateColumn,
@@ -191,6 +191,10 @@ def test_the_charge_is_the_composition_of_the_noise(product_share: float) -> Non
     one = Gaussian(sum(z**-2 for z in multipliers) ** -0.5)
     assert accountant.epsilon(one, delta=1e-6) == pytest.approx(stated, rel=1e-3)
     assert (made_charge.product > 0) == bool(product_share)
+    with pytest.raises(AccountingError, match="than the sums can carry"):
+        charge(
+            inputs=4, epsilon=1e-7, delta=1e-10, marginal_share=0.3, correlation_share=0.1, product_share=0.0, draws=1
+        )
     with pytest.raises(AccountingError):
         charge(
             inputs=4, epsilon=1, delta=1e-10, marginal_share=0.3, correlation_share=0.1, product_share=0.2,
