@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dpdist.evaluate.attacks.intervals import difference, proportion
 from dpdist.evaluate.attacks.neighbours import Gower, blocks
-from dpdist.evaluate.attacks.records import Columns, column_names, drawn, size
+from dpdist.evaluate.attacks.records import Columns, column_names, drawn, is_continuous, size
 from dpdist.evaluate.attacks.sizes import Sizes
 from dpdist.evaluate.sections import Section, Table, does_not_apply
 from dpdist.schema import Schema
@@ -63,7 +63,8 @@ def linked(
         found = []
         for places in split:
             distances = gower.total(block, released, places)
-            distances += rng.random(count, np.float32) * np.float32(1e-4)  # below every difference that matters
+            smallest = 1e-6 if any(is_continuous(released[i]) for i in places) else 1e-4  # of differences that matter
+            distances += rng.random(count, np.float32) * np.float32(smallest)
             few = np.argpartition(distances, most - 1, axis=1)[:, :most]
             order = np.take_along_axis(distances, few, axis=1).argsort(axis=1)
             found.append(np.take_along_axis(few, order, axis=1))
