@@ -1,0 +1,155 @@
+"""The image and the compose file: linted, pinned, in step with the lock, without privileges."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from charts import ROOT, TOOLS, need_tools
+
+DEPLOY = ROOT / "deploy"
+DOCKERFILE = DEPLOY / "Dockerfile"
+
+
+def instructions() -> list[tuple[str, str]]:
+    """(instruction, rest) of the Dockerfile, lines joined."""
+    text = re.sub(r"^#.*\n", "", DOCKERFILE.read_text(), flags=re.M).replace("\\\n", " ")
+    return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in text.splitlines() if line.strip()]
+
+
+def locked(path: Path) -> dict[str, str]:
+    """Versions by name."""
+    return dict(re.findall(r"^([a-z0-9._-]+)==([^ ]+)", path.read_text(), flags=re.M))
+
+
+def test_hadolint_has_nothing_to_say(tmp_path: Path) -> None:
+    need_tools()
+    linter = TOOLS / "bin" / "hadolint"
+    done = subprocess.run([linter, "--no-color", DOCKERFILE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    worse = tmp_path / "Dockerfile"
+    worse.write_text(DOCKERFILE.read_text() + "RUN apt-get install curl\n")
+    assert subprocess.run([linter, worse], capture_output=True).returncode != 0
+
+
+def test_what_is_copied_exists_and_is_sent() -> None:
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    assert ignored[0] == "**"
+    for instruction, rest in instructions():
+        if instruction == "COPY" and not rest.startswith("--from"):
+            for source in rest.split()[:-1]:
+                assert (ROOT / source).exists(), source
+                assert f"!{source}" in ignored or f"!{source.split('/')[0]}" in ignored, source
+
+
+def test_the_base_is_pinned_and_one() -> None:
+    args = [rest for name, rest in instructions() if name == "ARG"]
+    assert len(args) == 1
+    assert re.fullmatch(r"PYTHON=python:3\.11\.\d+-slim-\w+(@sha256:[0-9a-f]{64})?", args[0])
+    bases = [rest.split()[0] for name, rest in instructions() if name == "FROM"]
+    assert bases == ["${PYTHON}", "${PYTHON}"]
+
+
+def test_the_image_ends_without_root_and_without_a_secret() -> None:
+    users = [rest for name, rest in instructions() if name == "USER"]
+    assert users == ["10001:10001"]
+    last = [name for name, _ in instructions()]
+    assert last.index("USER") > max(i for i, name in enumerate(last) if name in ("RUN", "COPY"))
+    environment = " ".join(rest for name, rest in instructions() if name in ("ENV", "ARG"))
+    assert not re.search("KEY|SECRET|TOKEN|PASSWORD", environment)
+
+
+def test_only_hashed_packages_are_installed() -> None:
+    for instruction, rest in instructions():
+        if instruction == "RUN":
+            for command in rest.split("&&"):
+                if "pip install" in command or "pip sync" in command:
+                    assert "--require-hashes" in command or "--no-deps" in command, command
+    for lock in (DEPLOY / "image.lock", DEPLOY / "build.lock"):
+        entries = [line for line in lock.read_text().splitlines() if re.match(r"^[a-z]", line)]
+        assert entries
+        assert lock.read_text().count("--hash=sha256:") >= len(entries)
+        assert "://" not in re.sub(r"^ +--hash.*", "", lock.read_text(), flags=re.M)
+
+
+def test_the_image_has_what_was_tested() -> None:
+    """The versions of the image are those of the lock file that tests run with."""
+    tested = locked(ROOT / "requirements.lock")
+    for lock in (DEPLOY / "image.lock", DEPLOY / "build.lock"):
+        image = locked(lock)
+        differ = {
+            name: (version, tested[name]) for name, version in image.items() if tested.get(name, version) != version
+        }
+        assert not differ, "make lock"
+    image = locked(DEPLOY / "image.lock")
+    assert {"dask", "distributed", "prefect", "prefect-kubernetes", "psycopg", "asyncpg", "s3fs"} <= set(image)
+    assert not {"pytest", "moto", "mypy", "hypothesis"} & set(image)
+
+
+# Compose
+
+
+def compose() -> dict[str, Any]:
+    """The compose file with its variables filled in."""
+
+    def value(found: re.Match[str]) -> str:
+        return found[3] if found[2] == "-" else f"planted-{found[1].lower()}"
+
+    text = re.sub(r"\$\{(\w+)(?::([-?])([^}]*))?\}", value, (DEPLOY / "compose.yaml").read_text())
+    tree: dict[str, Any] = yaml.safe_load(text)
+    return tree
+
+
+def test_the_compose_file_is_one() -> None:
+    need_tools()
+    from compose_spec import PyCompose
+
+    tree = compose()
+    assert PyCompose.from_yaml(yaml.safe_dump(tree)).to_spec()
+    tree["services"]["worker"]["read_onyl"] = True
+    with pytest.raises(ValueError, match="read_onyl"):
+        PyCompose.from_yaml(yaml.safe_dump(tree))
+
+
+def test_services_are_hardened_and_nothing_is_open_to_others() -> None:
+    services = compose()["services"]
+    for name, service in services.items():
+        assert re.search(r":[\w.-]*\d", service["image"]) or service["image"] == "dpdist:local", name
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:"), name
+        if name in ("postgres", "s3"):
+            continue
+        assert service["read_only"], name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        command = " ".join(service.get("command", []))
+        if command.startswith("dask"):
+            assert "/tls/ca.pem" in command, name
+            assert "DPDIST_LEDGER" not in (service.get("environment") or {}), name
+    assert "environment" not in services["scheduler"]
+
+
+def test_every_secret_of_the_compose_file_must_be_given() -> None:
+    text = (DEPLOY / "compose.yaml").read_text()
+    for name in ("POSTGRES_PASSWORD", "S3_SECRET", "DPDIST_KEK"):
+        assert f"${{{name}:?" in text
+        assert not re.search(rf"{name}:-", text)
+
+
+def test_the_spec_of_the_compose_file_is_where_its_services_are() -> None:
+    from dpdist.families import load_spec
+
+    spec = load_spec(DEPLOY / "releases" / "compose.yaml")
+    services = compose()["services"]
+    host, port = str(spec.cluster.address).removeprefix("tls://").split(":")
+    assert host in services
+    assert port in services[host]["command"]
+    assert spec.cluster.workers == services["worker"]["deploy"]["replicas"]
+    mounted = {volume.split(":")[1] for volume in services["dpdist"]["volumes"]}
+    assert spec.cluster.security is not None
+    for path in (str(spec.data.path), spec.cluster.security.ca, spec.cluster.security.key):
+        assert any(path.startswith(folder + "/") for folder in mounted), path
