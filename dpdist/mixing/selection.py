@@ -6,7 +6,7 @@ score decides (`dpdist.mixing.order.OrderSelection`). The mixtures of the chosen
 nothing is drawn again.
 
 A record is either mixed, by every candidate, or held out. Given the coins of all others, the law of the release with it
-is an average of the two cases, so it costs the larger of both, and the choice is free up to what the mixtures cost.
+is an average of the two cases, so it costs the larger of both: the choice, at half the epsilon, is free.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def plan_selection(
         return max(accountant.epsilon(event, delta=privacy.delta) for event in _mixed_events(scaled(scale)))
 
     scale = least_scale(
-        cost, epsilon=privacy.epsilon * (1 - MARGIN), delta=privacy.delta, start=1.0, tolerance=TOLERANCE
+        cost, epsilon=privacy.epsilon * (1 - MARGIN), delta=privacy.delta, start=1.0, tolerance=3 * TOLERANCE
     )
     largest = max(drafts, key=lambda draft: draft.order)
     return SelectionPlan(
@@ -132,7 +132,7 @@ def plan_selection(
         order=largest.order,
         sigma_over_clip=scale * largest.sigma_over_clip,
         candidates=scaled(scale),
-        choice=OrderSelection(epsilon=privacy.epsilon * (1 - MARGIN)),
+        choice=OrderSelection(epsilon=privacy.epsilon / 2),
     )
 
 

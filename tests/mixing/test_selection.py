@@ -48,11 +48,11 @@ def gaussians(event: Any) -> list[SubsampledGaussian]:
 
 
 def test_every_candidate_is_charged_and_the_budget_is_filled(made: SelectionPlan) -> None:
-    assert 10 * (1 - 3e-3) <= made.epsilon <= 10
+    assert 10 * (1 - 6e-3) <= made.epsilon <= 10
     assert isinstance(made.event, Parallel)
     *mixed, choice = made.event.events
     assert choice == made.choice.event
-    assert accountant.epsilon(choice, delta=0) <= made.epsilon * 1.001  # a record is mixed or held out: the larger
+    assert accountant.epsilon(choice, delta=0) == 5  # a record is mixed or held out: the larger cost counts
     for event, place in zip(mixed, range(2), strict=True):
         charged = gaussians(event)
         expected = [one.classes[place].mixtures.event(one.sigma_over_clip) for one in made.candidates]
