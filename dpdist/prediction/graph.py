@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from dpdist.data.count import Codes
 from dpdist.data.operators import Operator
+from dpdist.errors import SpecError
 from dpdist.prediction import ridge
 from dpdist.prediction.blocks import Piece, generator, shuffled
 from dpdist.prediction.columns import Columns
@@ -347,6 +348,8 @@ def _released(how: tuple[Seen, KeyRef, float], block: Block, synthetic: Floats, 
     seen, key, alpha = how
     inputs = block_mixed(seen.method, block[0], synthetic, alpha=alpha)
     responses = np.asarray(model.predict(seen(inputs)), np.float64)
+    if responses.shape != (len(inputs),) or not np.all(np.isfinite(responses)):
+        raise SpecError("prediction.regression: it must predict one finite number for each record")
     order = shuffled(load_noise(key), f"prediction/order/block/{number}", len(inputs))
     return inputs[order], responses[order]
 

@@ -42,6 +42,9 @@ from dpdist.publish.parts import PartFormat
 if TYPE_CHECKING:
     from dask.delayed import Delayed
 
+LEAST_ROWS = 10
+"""Fewest records of a release of the published method."""
+
 
 # --- the published method --------------------------------------------------------------------------------------------
 
@@ -54,7 +57,7 @@ def read_step(context: Context) -> None:
     DataError
         The table breaks its declared policies.
     CheckFailed
-        It has fewer records than declared.
+        It has fewer records than declared, or than a regression needs.
     """
     spec, plan = _of(context)
     if plan.method is None:
@@ -72,6 +75,8 @@ def read_step(context: Context) -> None:
         raise CheckFailed(
             "the table has fewer records than data.minimum_records declares, so nothing is published: declare fewer"
         )
+    if layout.rows < LEAST_ROWS:
+        raise CheckFailed(f"a regression needs at least {LEAST_ROWS} records, so nothing is published")
     with context.stage("cutting blocks") as progress:
         graphs = graph.table_blocks(codes, layout.pieces(sizes), _columns(spec))
         context.results["blocks"] = context.cluster.persist(graphs, progress=progress)
