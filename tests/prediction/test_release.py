@@ -200,6 +200,11 @@ def test_fewer_records_than_declared_publish_nothing(table: Path, tmp_path: Path
     made.spec = made.spec.model_copy(update={"data": made.spec.data.model_copy(update={"minimum_records": ROWS + 1})})
     with pytest.raises(CheckFailed, match="fewer records"):
         released(made)
+    pq.write_table(people(9), tmp_path / "few.parquet")
+    few = context(tmp_path / "few.parquet", tmp_path / "few")
+    few.spec = few.spec.model_copy(update={"data": few.spec.data.model_copy(update={"minimum_records": 1})})
+    with pytest.raises(CheckFailed, match="at least 10"):
+        released(few)
 
 
 def test_a_resumed_run_uses_what_is_stored(table: Path, tmp_path: Path) -> None:
@@ -225,6 +230,8 @@ def test_a_users_own_stages(table: Path, tmp_path: Path) -> None:
         "    def fit(self, x, y): self.value = float(y.max())\n"
         "    def predict(self, x): return np.full(len(x), self.value)\n"
         "def middle(original, rng): return np.full_like(original, 0.5)\n"
+        "class Broken(Constant):\n"
+        "    def predict(self, x): return np.full(len(x), np.nan)\n"
         "def broken(original, rng): return original[:-1]\n"
     )
     with pytest.MonkeyPatch.context() as patch:
@@ -236,6 +243,8 @@ def test_a_users_own_stages(table: Path, tmp_path: Path) -> None:
         assert len(set(made["income"].to_pylist())) == 1
         with pytest.raises(SpecError, match="rows of the shape"):
             released(context(table, tmp_path / "b", first_stage="dpdist_test_hooks:broken", **settings))
+        with pytest.raises(SpecError, match="one finite number"):
+            released(context(table, tmp_path / "c", **settings | {"regression": {"hook": "dpdist_test_hooks:Broken"}}))
 
 
 # --- the private variant ---
