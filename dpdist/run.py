@@ -251,7 +251,7 @@ class Run:
         bound = {"spec_hash": self._bound, "input_fingerprint": self._table.fingerprint}
         if self._resume:
             attempt = ledger.resume(dataset=spec.dataset, release=spec.name, **bound)
-            if attempt.event != canonical_event(self.plan.event):
+            if canonical_event(attempt.event) != canonical_event(self.plan.event):
                 raise ReleaseConflict(
                     f"release {spec.name!r} was charged for another plan, most likely by another version of dpdist: "
                     "resume it with that version, or start a new attempt (--new-attempt)"

@@ -418,3 +418,24 @@ def test_no_columns_to_look_at_is_said() -> None:
     assert planned.method.disclosure == Disclosure(lid=0.1, eta=0.01, columns=())
     assert "looked at in none" in planned.explain()
     assert Tasks("x").constant("y", 1).compute(scheduler="sync") == 1
+
+
+class _Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("dp", [False, True])
+def test_an_interrupted_release_is_resumed(tmp_path: Path, dp: bool) -> None:
+    made = run_spec(tmp_path, dp=dp)
+
+    def stop(stage: str, done: int, total: int) -> None:
+        if stage == "writing":
+            raise _Stopped
+
+    with pytest.raises(_Stopped):
+        run_release(made, progress=stop)
+    outcome = run_release(made, resume=True)
+    assert outcome.records == (700 if dp else ROWS)
+    ledger = Ledger.open(made.ledger, create=False)
+    assert [attempt.state for attempt in ledger.show("d").attempts] == ["committed"]
+    ledger.close()
