@@ -10,6 +10,7 @@ What goes wrong is answered by the kind of error alone. Its text stays in the cl
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
@@ -108,16 +109,13 @@ def hello(seat: Seat) -> None:
         ledger.show(seat.client.dataset)
     identity_of(seat)
     table_of(seat)
-    store = Store(seat.client.work)
-    if store.is_local:
-        Path(store.uri).mkdir(mode=0o700, exist_ok=True)
-    store.check_writable()
+    _make_folder(Store(seat.client.work))
+    Store(seat.client.work).check_writable()
 
 
 @answering
 def join(seat: Seat) -> Joined:
     """Reserve the charge, and tell the key for masks. Reads no record."""
-    work = work_of(seat)
     with closing(ledger_of(seat)) as ledger:
         refuse_shared(seat, ledger)
         attempt = ledger.reserve(
@@ -131,8 +129,8 @@ def join(seat: Seat) -> Joined:
             new_attempt=True,  # the coordinator's ledger decides whether there is a new one
         )
         require_state(attempt, "reserved", "drawing")
-        if work.is_local:
-            Path(work.uri).mkdir(mode=0o700, exist_ok=True)
+    _make_folder(Store(seat.client.work))
+    _make_folder(work_of(seat))
     key = identity_of(seat)
     if key is None:
         return Joined()
@@ -227,13 +225,19 @@ def round_id(attempt: str, code: int, block: int) -> str:
     return f"{attempt}/{code}/{block}"
 
 
+def _make_folder(store: Store) -> None:
+    """Make a folder that only its owner may read; what lies above it must be there."""
+    if store.is_local:
+        Path(store.uri).mkdir(mode=0o700, exist_ok=True)
+
+
 def _pin(seat: Seat, code: int, members: dict[str, Joined]) -> None:
     """Write down who mixes a class with this client; refuse any others later, and whoever is not in the spec."""
     federated = seat.spec.federated
     listed = {client.name for client in federated.clients} if federated is not None else set()
     if seat.name not in members or not set(members) <= listed:
         raise RoundFailed("the clients of a class are not those of the spec")
-    now = json.dumps({name: members[name].public.hex() for name in sorted(members)}).encode()
+    now = _list_of(members)
     if work_of(seat).write_exclusive(f"members-{code}.json", now) != now:
         raise RoundFailed("the class was mixed with other clients before; a round is drawn once")
 
@@ -248,7 +252,12 @@ def _masks(seat: Seat, code: int, members: dict[str, Joined]) -> Masks:
         require_signature(joined.signature, statement, client=name, pinned=pinned[name])
         if name != seat.name:
             peers.append(joined.public)
-    return Masks.agree(agreement_key(seat), peers, context=f"{seat.attempt}/{code}")
+    listed = hashlib.sha256(_list_of(members)).hexdigest()  # other members, other masks
+    return Masks.agree(agreement_key(seat), peers, context=f"{seat.attempt}/{code}/{listed}")
+
+
+def _list_of(members: dict[str, Joined]) -> bytes:
+    return json.dumps({name: members[name].public.hex() for name in sorted(members)}).encode()
 
 
 def _sums(seat: Seat, codes: Sequence[Any], place: int, noise: Noise, start: int, stop: int) -> Rows:

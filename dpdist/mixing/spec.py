@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
@@ -147,6 +148,11 @@ class ClientSpec(Section):
             raise ValueError(f"client {self.name}: `identity` and `public_key` go together")
         if self.public_key is not None:
             parse_identity(self.public_key)
+        if self.ledger is not None and ":" in urlsplit(self.ledger).netloc.rpartition("@")[0]:
+            raise ValueError(
+                f"client {self.name}: a password in `ledger` would be seen by the coordinator; give it to the client's "
+                "workers (DPDIST_LEDGER, or PGPASSFILE)"
+            )
         return self
 
 
