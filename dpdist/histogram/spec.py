@@ -126,7 +126,11 @@ class KernelSpec(Section):
 
 
 class CurvesSpec(Section):
-    """A function-valued mean. Every record is a curve (wide), or every run of records with one id is (long)."""
+    """A function-valued mean. Every record is a curve (wide), or every run of records with one id is (long).
+
+    `data.minimum_records` counts curves: a lower bound of their number (add/remove), or their public number
+    (replacement).
+    """
 
     columns: tuple[str, ...] | None = Field(
         default=None, min_length=2, description="Wide: the columns of the values, in the order of the times."
@@ -185,7 +189,11 @@ class HistogramSpec(ReleaseSpec):
     )
     counts: CountsSpec = Field(default_factory=CountsSpec)
     entropies: EntropiesSpec | None = Field(default=None, description="Entropies to release.")
-    curves: CurvesSpec | None = Field(default=None, description="A function-valued mean; by itself in a release.")
+    curves: CurvesSpec | None = Field(
+        default=None,
+        description="A function-valued mean; by itself in a release. data.minimum_records is then about curves: with "
+        "adjacency replacement their exact number.",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> HistogramSpec:
