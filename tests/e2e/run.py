@@ -84,7 +84,6 @@ class House:
             "PREFECT_WORKER_QUERY_SECONDS": "1",
             "PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1",
             "DPDIST_HOME": str(ROOT),
-            "DPDIST_IMAGE": "dpdist",
             "DPDIST_KEK_FILE": str(folder / "kek"),
             "DPDIST_LEDGER": self.postgres.replace("://", "+psycopg://") + "/ledger",
         }

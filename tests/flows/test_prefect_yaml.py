@@ -1,8 +1,17 @@
-"""The deployments: what they name exists, no schedule is active, nothing secret is a parameter."""
+"""The deployments, registered by Prefect's own command at a real server: what runs, where, when, with what.
+
+The pool of type kubernetes has the job template of the Helm chart; the server checks variables against it, and
+Prefect's own templating makes the Job from it.
+"""
 
 from __future__ import annotations
 
 import inspect
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,7 +20,18 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-DEPLOYMENTS: list[dict[str, Any]] = yaml.safe_load((ROOT / "deploy" / "prefect.yaml").read_text())["deployments"]
+FILE = ROOT / "deploy" / "prefect.yaml"
+MANIFESTS = ROOT / "deploy" / "kubernetes" / "prefect.yaml"
+DEPLOYMENTS: list[dict[str, Any]] = yaml.safe_load(FILE.read_text())["deployments"]
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def chart(name: str) -> str:
+    """A file that the chart gives to its Prefect worker."""
+    found = [document for document in yaml.safe_load_all(MANIFESTS.read_text()) if document["kind"] == "ConfigMap"]
+    (content,) = [entry["data"][name] for entry in found if name in entry["data"]]
+    return str(content)
 
 
 @pytest.fixture(params=DEPLOYMENTS, ids=lambda deployment: deployment["name"])
@@ -19,32 +39,85 @@ def deployment(request: pytest.FixtureRequest) -> dict[str, Any]:
     return dict(request.param)
 
 
-def test_pools() -> None:
-    assert {d["name"]: d["work_pool"]["name"] for d in DEPLOYMENTS} == {
-        "process": "dpdist",
-        "federated": "dpdist",
-        "kubernetes": "dpdist-kubernetes",
-    }
+@pytest.fixture(scope="module")
+def registered(prefect_home: tuple[Path, ...], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """The deployments as the server has them, by flow and name; those of the chart as ``chart/…``."""
+    from prefect import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.settings import PREFECT_API_URL
+
+    theirs = tmp_path_factory.mktemp("chart") / "prefect.yaml"
+    theirs.write_text(chart("prefect.yaml").replace("name: kubernetes", "name: chart", 1))
+    environment = {**os.environ, "PREFECT_API_URL": PREFECT_API_URL.value(), "DPDIST_HOME": str(ROOT)}
+    with get_client(sync_client=True) as client:
+        client.create_work_pool(WorkPoolCreate(name="dpdist", type="process"))
+        template = json.loads(chart("base-job-template.json"))
+        client.create_work_pool(WorkPoolCreate(name="dpdist-kubernetes", type="kubernetes", base_job_template=template))
+        for file in (FILE, theirs):
+            command = ["-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
+            done = subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout + done.stderr
+        yield {deployment.name: deployment for deployment in client.read_deployments()}
 
 
-@pytest.mark.usefixtures("prefect_home")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_flow_takes_the_parameters(deployment: dict[str, Any]) -> None:
-    file, name = deployment["entrypoint"].split(":")
-    assert (ROOT / file).exists()
+def test_the_server_takes_them_as_they_are(registered: dict[str, Any], deployment: dict[str, Any]) -> None:
+    found = registered[deployment["name"]]
+    assert found.work_pool_name == {"kubernetes": "dpdist-kubernetes"}.get(deployment["name"], "dpdist")
+    assert found.parameters == deployment["parameters"]
+    assert found.enforce_parameter_schema
+    assert found.job_variables == {}
+    assert [(schedule.active, schedule.schedule.cron) for schedule in found.schedules] == [(False, "0 3 1 * *")]
+    assert found.global_concurrency_limit.limit == 1
+    assert found.concurrency_options.collision_strategy == "ENQUEUE"
+    (step,) = found.pull_steps
+    folder = {"kubernetes": "/opt/dpdist"}.get(deployment["name"], str(ROOT))
+    assert step == {"prefect.deployments.steps.set_working_directory": {"directory": folder}}
+
+
+def test_parameters_are_those_of_the_flow(registered: dict[str, Any], deployment: dict[str, Any]) -> None:
+    file, name = registered[deployment["name"]].entrypoint.split(":")
     flow = getattr(import_module(file.removesuffix(".py").replace("/", ".")), name)
     assert set(deployment["parameters"]) <= set(inspect.signature(flow.fn).parameters)
     assert flow.validate_parameters(deployment["parameters"])
-    assert (ROOT / deployment["parameters"]["spec"]).exists()
+    spec = deployment["parameters"]["spec"]
+    assert spec == "release.yaml" if deployment["name"] == "kubernetes" else (ROOT / spec).exists()
 
 
-def test_schedules_are_inactive_and_runs_one_at_a_time(deployment: dict[str, Any]) -> None:
-    assert deployment["schedules"]
-    assert not any(schedule["active"] for schedule in deployment["schedules"])
-    assert deployment["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
-    assert deployment["enforce_parameter_schema"]
+def test_the_server_refuses_other_parameters(registered: dict[str, Any]) -> None:
+    from prefect import get_client
+    from prefect.exceptions import PrefectHTTPStatusError
+
+    with get_client(sync_client=True) as client, pytest.raises(PrefectHTTPStatusError, match=r"409|422"):
+        client.create_flow_run_from_deployment(registered["process"].id, parameters={"spec": 7})
 
 
-def test_kubernetes_does_not_repeat_what_spends_a_budget() -> None:
-    variables = next(d for d in DEPLOYMENTS if d["name"] == "kubernetes")["work_pool"]["job_variables"]
-    assert variables["backoff_limit"] == 0
+def test_a_run_on_kubernetes_cannot_choose_its_image_or_its_secrets(registered: dict[str, Any]) -> None:
+    from prefect import get_client
+    from prefect.exceptions import PrefectHTTPStatusError
+
+    for name in ("kubernetes", "chart"):
+        for variable, value in {"image": "elsewhere/image", "env": {"DPDIST_KEK": "x"}}.items():
+            with get_client(sync_client=True) as client, pytest.raises(PrefectHTTPStatusError, match="422"):
+                client.create_flow_run_from_deployment(registered[name].id, job_variables={variable: value})
+
+
+@pytest.mark.parametrize("name", ["kubernetes", "chart"])
+def test_the_job_on_kubernetes_is_not_repeated_and_has_its_secrets(registered: dict[str, Any], name: str) -> None:
+    from prefect import get_client
+    from prefect.utilities.templating import apply_values
+
+    with get_client(sync_client=True) as client:
+        pool = client.read_work_pool(registered[name].work_pool_name)
+    values = {**registered[name].job_variables, "command": "prefect flow-run execute", "name": "run"}
+    job = apply_values(pool.base_job_template["job_configuration"], values)["job_manifest"]
+    assert job["spec"]["backoffLimit"] == 0
+    pod = job["spec"]["template"]["spec"]
+    assert pod["restartPolicy"] == "Never"
+    (container,) = pod["containers"]
+    assert "{{" not in json.dumps(job)
+    environment = {entry["name"]: entry for entry in container["env"]}
+    assert environment["DPDIST_KEK_FILE"]["value"] == "/run/secrets/dpdist/kek"
+    assert "/run/secrets/dpdist" in [mount["mountPath"] for mount in container["volumeMounts"]]
+    for secret in ("DPDIST_LEDGER", "AWS_SECRET_ACCESS_KEY"):
+        assert "value" not in environment[secret]
+    assert registered["chart"].parameters["settings"]["cluster.mode"] == "address"
