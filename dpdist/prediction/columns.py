@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dpdist.data.count import Codes
 from dpdist.prediction.scales import Floats, Scale, to_units
+from dpdist.prediction.spec import TwoStageSpec
 from dpdist.schema import Attribute
 
 
@@ -77,3 +78,9 @@ def _codes(attribute: Attribute, scale: Scale, values: Floats) -> NDArray[np.gen
         return values
     shifted = values - scale.low if _is_integer(attribute, scale) else values
     return np.asarray(np.rint(shifted).astype(attribute.dtype))
+
+
+def columns_of(spec: TwoStageSpec) -> Columns:
+    """The columns of a spec."""
+    place = spec.table.names.index(spec.prediction.response)
+    return Columns(spec.table.attributes, spec.inputs, spec.response, place)

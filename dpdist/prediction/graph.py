@@ -21,16 +21,14 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dpdist.data.count import Codes
-from dpdist.data.operators import Operator
 from dpdist.errors import SpecError
 from dpdist.prediction import ridge
 from dpdist.prediction.blocks import Piece, generator, shuffled
 from dpdist.prediction.columns import Columns
 from dpdist.prediction.density import Marginal
-from dpdist.prediction.features import FeatureMap, PrivateModel, cross_products, feature_products
+from dpdist.prediction.features import PrivateModel
 from dpdist.prediction.latin import FIRST_STAGES, Target
 from dpdist.prediction.method import Method, Regression
-from dpdist.prediction.private import PrivateColumn, Steps, histogram, rank_products
 from dpdist.prediction.regression import (
     Sample,
     block_groups,
@@ -376,91 +374,6 @@ def _part(how: tuple[Columns, KeyRef], blocks: Sequence[Block], spans: Sequence[
 
 
 # --- the private variant ---------------------------------------------------------------------------------------------
-
-
-def marginal_operator(columns: Columns, private: Sequence[PrivateColumn]) -> Operator:
-    """Histograms of all columns: a list of int64[cells], the response last."""
-    return Operator(
-        name="marginals",
-        chunk=partial(_histograms, columns=columns, private=tuple(private)),
-        combine=_add_lists,
-    )
-
-
-def _histograms(codes: Codes, columns: Columns, private: tuple[PrivateColumn, ...]) -> list[Steps]:
-    return [
-        histogram(column, column.cells_of(values))
-        for column, values in zip(private, columns.values(codes), strict=True)
-    ]
-
-
-def _add_lists(a: list[Any], b: list[Any]) -> list[Any]:
-    return [x + y for x, y in zip(a, b, strict=True)]
-
-
-def rank_operator(columns: Columns, private: Sequence[PrivateColumn], tables: Sequence[Steps]) -> Operator:
-    """Sums of the products of ranks of each pair of inputs."""
-    return Operator(
-        name="ranks",
-        chunk=partial(_ranks, columns=columns, private=tuple(private), tables=tuple(tables)),
-        combine=operator.add,
-    )
-
-
-def _ranks(codes: Codes, columns: Columns, private: tuple[PrivateColumn, ...], tables: tuple[Steps, ...]) -> Steps:
-    ranks = [
-        table[column.cells_of(values)]
-        for column, table, values in zip(private[:-1], tables, columns.values(codes), strict=False)
-    ]
-    return rank_products(np.stack(ranks, axis=1))
-
-
-def ridge_operator(
-    columns: Columns,
-    private: Sequence[PrivateColumn],
-    feature: FeatureMap,
-    response: PrivateColumn,
-    table: Steps,
-    *,
-    products: bool,
-) -> Operator:
-    """Sums of the products of the features (where they are measured) and of the features with the response."""
-    return Operator(
-        name="ridge",
-        chunk=partial(
-            _ridge,
-            columns=columns,
-            private=tuple(private),
-            feature=feature,
-            response=response,
-            table=table,
-            products=products,
-        ),
-        combine=_add_lists,
-    )
-
-
-def _ridge(
-    codes: Codes,
-    columns: Columns,
-    private: tuple[PrivateColumn, ...],
-    feature: FeatureMap,
-    response: PrivateColumn,
-    table: Steps,
-    products: bool,
-) -> list[Steps]:
-    values = columns.values(codes)
-    cells = [column.cells_of(v) for column, v in zip(private[:-1], values, strict=False)]
-    responses = table[response.cells_of(values[-1])]
-    square = (feature.size, feature.size) if products else (0, 0)
-    total = [np.zeros(square, np.int64), np.zeros(feature.size, np.int64)]
-    for start in range(0, len(responses), _ROWS):
-        rows = slice(start, start + _ROWS)
-        seen = feature([column[rows] for column in cells])
-        if products:
-            total[0] += feature_products(seen)
-        total[1] += cross_products(seen, responses[rows])
-    return total
 
 
 def private_parts(

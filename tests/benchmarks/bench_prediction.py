@@ -29,6 +29,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from scipy.spatial import KDTree
 from sklearn.ensemble import AdaBoostRegressor, RandomForestRegressor
 
 from dpdist.data.operators import gather_operator
@@ -406,6 +407,12 @@ class Task:
         return features(self.columns.scales, inputs, self.deviations), responses
 
 
+def linked(original: Floats, released: Floats) -> float:
+    """Share of the released rows whose nearest original row (all inputs) is the one they were mixed from."""
+    _, nearest = KDTree(original).query(released)
+    return float(np.mean(nearest == np.arange(len(released))))
+
+
 def tables(trials: int) -> dict[str, Any]:
     """Disclosure and gain on five tables, with the disclosure of their specs."""
     out: dict[str, Any] = {}
@@ -426,6 +433,7 @@ def tables(trials: int) -> dict[str, Any]:
                 task.seen(task.public),
                 task.seen(task.test),
             )
+            rows.setdefault("linked", []).append(linked(task.seen(task.private)[0], synthetic[0]))
             alone, more = errors(public, test), errors(both(public, synthetic), test)
             only, best = errors(synthetic, test), errors(task.seen(task.private), test)
             for model in ALL:

@@ -18,10 +18,11 @@ from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
 from dpdist.errors import CheckFailed, GuaranteeRefused, OutOfDomain, SpecError
 from dpdist.families import build_spec, json_schema
+from dpdist.prediction.columns import columns_of
 from dpdist.prediction.graph import Tasks
 from dpdist.prediction.method import Disclosure
 from dpdist.prediction.plan import TwoStagePlan, plan
-from dpdist.prediction.release import STEPS, _columns
+from dpdist.prediction.release import STEPS
 from dpdist.prediction.spec import TwoStageSpec, scale_of
 from dpdist.prediction.two_stage import synthesise
 from dpdist.privacy import accountant
@@ -133,7 +134,7 @@ def test_the_release_is_the_numpy_result_for_any_partitions(table: Path, tmp_pat
     tables = [released(one) for one in made]
     assert tables[0].equals(tables[1])
     planned: TwoStagePlan = made[0].plan  # type: ignore[assignment]
-    columns = _columns(made[0].spec)  # type: ignore[arg-type]
+    columns = columns_of(made[0].spec)  # type: ignore[arg-type]
     source = people()
     codes = [
         np.asarray(source["income"]),
