@@ -136,17 +136,21 @@ class Agreement:
         ndarray of float64, shape (3, records)
             The third row is an estimate where there are more than `PAIRS` pairs of attributes.
         """
+        return self.profiles(records, others)[0]
+
+    def profiles(self, records: Columns, others: Columns) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """The profile of each record, and its agreements with the others on all attributes but one (`without`)."""
         m = self.attributes
         ours, theirs = self.words(records), self.words(others)
         first, second = summed(ours), summed(theirs)
         none = occurrences(first, second).astype(np.float64)
-        singles = [occurrences(first - a, second - b) for a, b in zip(ours, theirs, strict=True)]
+        singles = np.array([occurrences(first - a, second - b) for a, b in zip(ours, theirs, strict=True)])
         one = np.sum(singles, axis=0) - m * none
         two = np.zeros_like(none)
         for i, j in self._pairs:
             agreeing = occurrences(first - ours[i] - ours[j], second - theirs[i] - theirs[j])
             two += agreeing - singles[i] - singles[j] + none
-        return np.array([none, one, two * (comb(m, 2) / max(len(self._pairs), 1))])
+        return np.array([none, one, two * (comb(m, 2) / max(len(self._pairs), 1))]), singles
 
 
 def summed(words: list[Keys]) -> Keys:

@@ -43,36 +43,44 @@ def partial_copies(table: Columns, seed: int, *, ratio: float = 1.0) -> Columns:
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """How many records of a table differ from each target in no, one and two attributes.
+    """How many records of a table are near each target.
 
     Attributes
     ----------
     counts : ndarray of float64, shape (3, targets)
+        Those that differ in no, one and two attributes.
+    singles : ndarray of int64, shape (attributes, targets)
+        Those that agree on all attributes but, perhaps, one.
     records : int
         Records of the table.
     """
 
     counts: NDArray[np.float64]
+    singles: NDArray[np.int64]
     records: int
 
     @classmethod
     def of(cls, targets: Columns, table: Columns, agreement: Agreement) -> Profile:
         """Count the records of a table (coarse codes)."""
-        return cls(agreement.profile(targets, table), size(table))
+        return cls(*agreement.profiles(targets, table), size(table))
 
     def __add__(self, other: Profile) -> Profile:
-        return Profile(self.counts + other.counts, self.records + other.records)
+        return Profile(self.counts + other.counts, self.singles + other.singles, self.records + other.records)
 
-    @property
-    def log_density(self) -> NDArray[np.float64]:
-        """Logarithms of the shares, float64[targets, 3]."""
-        return np.asarray(np.log((self.counts.T + 0.5) / (self.records + 1)))
+    def log_share(self, counts: NDArray[Any]) -> NDArray[np.float64]:
+        """Logarithms of shares of the table, half a record added to each count."""
+        return np.asarray(np.log((counts + 0.5) / (self.records + 1)))
 
 
 def log_profiles(released: Profile, reference: Profile) -> NDArray[np.float64]:
-    """What the classifier sees of each target: both log densities and their difference, float64[targets, 9]."""
-    ours, theirs = released.log_density, reference.log_density
-    return np.hstack([ours, theirs, ours - theirs])
+    """What the classifier sees of each target, float64[targets, 10].
+
+    Log densities of released and of reference records that differ in no, one and two attributes, their differences, and
+    the largest difference of those that agree on all attributes but one.
+    """
+    ours, theirs = (near.log_share(near.counts) for near in (released, reference))
+    single = released.log_share(released.singles) - reference.log_share(reference.singles)
+    return np.vstack([ours, theirs, ours - theirs, single.max(axis=0)]).T
 
 
 @dataclass(frozen=True, eq=False)
