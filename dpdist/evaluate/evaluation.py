@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -152,7 +152,7 @@ def attack_sections(material: Material, samples: Mapping[str, Any]) -> list[Sect
     """The sections on attacks."""
     from dpdist.evaluate.attacks import attack_sections as attack
 
-    return attack(
+    sections = attack(
         samples["released"],
         samples["real"],
         samples.get("holdout"),
@@ -160,6 +160,10 @@ def attack_sections(material: Material, samples: Mapping[str, Any]) -> list[Sect
         seed=material.seed,
         progress=material.progress,
     )
+    if "holdout" in samples:
+        return sections
+    advice = " Give records like the real ones that the release was not made from with --holdout."
+    return [replace(s, verdict=s.verdict + advice) if s.figures.get("applies") is False else s for s in sections]
 
 
 def stated_epsilon(manifest: Manifest) -> float:

@@ -62,7 +62,17 @@ def marginal_section(counts: Mapping[str, Marginals], view: View, *, seed: int) 
         )
         for k in orders
     ]
-    columns = ("marginals", "number", "mean", "median", "largest", "two real halves", "independence", "score", "like")
+    columns = (
+        "marginals",
+        "number",
+        "mean",
+        "median",
+        "largest",
+        "two real halves",
+        "independence",
+        "score",
+        "like a part of",
+    )
     tables = [
         Table(
             "Total variation distance to the real table",
@@ -70,8 +80,8 @@ def marginal_section(counts: Mapping[str, Marginals], view: View, *, seed: int) 
             tuple(rows),
             "Two real halves: the distance of one random half of the real table to the other, what chance alone makes "
             "of half as many records. Independence: of the real marginals to the products of their one-way marginals. "
-            "Score: NIST's k-marginal score (SDNist), 1000 times one minus the mean distance. Like: a random part of "
-            f"the real table of this size has the same score. Three-way marginals: {len(real.triples)} of "
+            "Score: NIST's k-marginal score (SDNist), 1000 times one minus the mean distance. Like a part of: a "
+            f"random part of the real table of this size has the same score. Three-way marginals: {len(real.triples)} of "
             f"{_choose3(len(view.axes))}, sample with seed {seed}.",
         ),
         _one_way(counts, view, found[1], halves[1]),
@@ -114,7 +124,7 @@ def _judged(
     mean, near = float(found.mean()), float(halves.mean())
     text = (
         f"The {k}-way marginals are on average {mean:.4f} from the real ones (score {score:.0f} of 1000): "
-        f"like {share_text(share)} of the real table."
+        f"as near as a random part of {share_text(share)} of the real table."
     )
     if independent is None:
         return ("good" if mean <= 0.02 else "fair" if mean <= 0.1 else "bad"), text
@@ -127,12 +137,12 @@ def _judged(
 
 
 def share_text(share: float | None) -> str:
-    """The size of a random part, in words."""
+    """The size of a random part of the real table, in words."""
     if share is None:
-        return f"less than a {SUBSAMPLES[0]:.1%} sample"
+        return f"less than {SUBSAMPLES[0] * 100:.2g} %"
     if share >= 1:
-        return f"more than a {SUBSAMPLES[-1]:.0%} sample"
-    return f"a {share:.2g} part" if share < 0.001 else f"a {share * 100:.2g} % sample"
+        return f"more than {SUBSAMPLES[-1] * 100:.2g} %"
+    return f"{share * 100:.2g} %"
 
 
 def _one_way(counts: Mapping[str, Marginals], view: View, found: Floats, halves: Floats) -> Table:
