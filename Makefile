@@ -59,9 +59,9 @@ lock: setup ## resolve the dependencies again
 	@$(BIN)/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
 		--extra flows --extra evaluate --group dev pyproject.toml --output-file requirements.lock
 
-bench: setup ## speed, memory and quality (writes bench/*.json); needs ../shared/data or DPDIST_DATA
+bench: setup ## speed, memory and quality (writes bench/*.json), but for hours of mixing; needs ../shared/data or DPDIST_DATA
 	@mkdir -p bench
-	@for script in tests/benchmarks/bench_*.py; do \
+	@for script in $(filter-out %/bench_mixing_quality.py,$(wildcard tests/benchmarks/bench_*.py)); do \
 		$(BIN)/python $$script --json bench/$$(basename $$script .py).json || exit 1; done
 
 compare: setup ## ours beside other packages, each in an environment of its own (writes bench/compare.json); takes an hour
