@@ -170,7 +170,9 @@ def _refuse_guarantee(dataset: Row, request: Mapping[str, str]) -> None:
         )
     if kind in BUDGETED and request["event"] == NO_EVENT:
         raise GuaranteeRefused(f"a release with the guarantee {kind!r} needs a privacy event to charge")
-    if kind == "pml" and not is_leakage(dataset, kind) and json.loads(request["event"]).get("scale", 1) is None:
+    event = json.loads(request["event"])
+    exact = isinstance(event, dict) and event.get("scale", 1) is None
+    if kind == "pml" and exact and not is_leakage(dataset, kind):
         raise GuaranteeRefused(
             f"data set {dataset['name']!r} has no account of leakage, so a release is charged its differential "
             "privacy, and exact counts have none: add noise (a smaller privacy.epsilon), or use a data set that was "
