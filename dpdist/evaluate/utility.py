@@ -81,8 +81,8 @@ def marginal_section(counts: Mapping[str, Marginals], view: View, *, seed: int) 
             "Two real halves: the distance of one random half of the real table to the other, what chance alone makes "
             "of half as many records. Independence: of the real marginals to the products of their one-way marginals. "
             "Score: NIST's k-marginal score (SDNist), 1000 times one minus the mean distance. Like a part of: a "
-            f"random part of the real table of this size has the same score. Three-way marginals: {len(real.triples)} of "
-            f"{_choose3(len(view.axes))}, sample with seed {seed}.",
+            "random part of the real table of this size has the same score. Three-way marginals: "
+            f"{len(real.triples)} of {_choose3(len(view.axes))}, sample with seed {seed}.",
         ),
         _one_way(counts, view, found[1], halves[1]),
     ]
