@@ -36,8 +36,8 @@ def section(
     count = min(size(training), size(holdout))
     sides = {"training": drawn(training, count, rng), "hold-out": drawn(holdout, count, rng)}
     everyone = stacked(training, holdout)
-    kinds = ["exact", "near"] if len(schema.attributes) > 1 else ["exact"]
-    hits: dict[str, dict[str, tuple[int, int]]] = {kind: {} for kind in [*kinds, "exact, unique"]}
+    kinds = ["exact", "exact, unique", *(["near"] if len(schema.attributes) > 1 else [])]
+    hits: dict[str, dict[str, tuple[int, int]]] = {kind: {} for kind in kinds}
     rows: list[tuple[Any, ...]] = []
     for side, records in sides.items():
         repeated = agreement.exact(records, released) > 0
