@@ -4,7 +4,8 @@ The noise of a message is not the coordinator's to choose: the client derives it
 charge it sends the mixtures of a class once: who masks whom is written down before the first message, and nobody else
 is accepted later. So a message that is asked for again is the same again.
 
-What goes wrong is answered by the kind of error alone. Its text stays in the client's own folder.
+What goes wrong is answered by the kind of error alone. Its text stays with the client: in its own folder, and on the
+standard error of its worker.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def _kind(error: Exception) -> str:
     if not isinstance(error, DpdistError):
         return f"an unforeseen {type(error).__name__}"
     kind: type[DpdistError] = next((k for k in (DataError, ResourceError) if isinstance(error, k)), type(error))
-    return f"{kind.__name__}: {(kind.__doc__ or '').splitlines()[0]}"
+    return f"{kind.__name__}: {(kind.__doc__ or '').splitlines()[0].rstrip('.')}"
 
 
 @dataclass(frozen=True)

@@ -120,14 +120,13 @@ def _roster(context: Context) -> bytes:
                 del joined[name]
                 _ask(context, "void", tasks.void, [name])
     context.operator["clients_left_out"] = left_out
-    for name, reason in left_out.items():
-        context.progress(f"client {name} is left out: {reason}", 1, 1)
+    if left_out and len(joined) >= federated.minimum:
+        context.progress(f"left out: {_reasons(left_out)}", 1, 1)
     if len(joined) < federated.minimum:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
         raise RoundFailed(
             f"{len(joined)} of {len(federated.clients)} clients are ready, and federated.at_least asks for "
-            f"{federated.minimum}; nothing was drawn. Not ready are {reasons}. The text of an error is in the client's "
-            "own work folder"
+            f"{federated.minimum}; nothing was drawn. Not ready are {_reasons(left_out)}. The text of an error is in "
+            "the log of the client's worker and in its own work folder"
         )
     roster = {name: (answer.public.hex(), answer.signature.hex()) for name, answer in joined.items()}
     return json.dumps(roster).encode()
@@ -289,9 +288,16 @@ def _each(
     left_out: dict[str, str] = {}
     values = _well(answers, left_out)
     if left_out:
-        reasons = "; ".join(f"client {name!r} ({reason})" for name, reason in left_out.items())
-        raise RoundFailed(f"{reasons} {fault}")
+        raise RoundFailed(f"client {_reasons(left_out)} {fault}")
     return values
+
+
+def _reasons(left_out: Mapping[str, str]) -> str:
+    """Who is in trouble, reason by reason."""
+    whose: dict[str, list[str]] = {}
+    for name, reason in left_out.items():
+        whose.setdefault(reason, []).append(repr(name))
+    return "; ".join(f"{', '.join(names)} ({reason})" for reason, names in whose.items())
 
 
 def _trouble(answer: Any) -> str:

@@ -162,13 +162,13 @@ def test_troubles_are_told_by_kind_alone(seats: dict[str, Seat], spec: MixingSpe
     pq.write_table(bad, tmp_path / "west" / "people.parquet")
     well(client.join(seats["west"]))
     answer = client.read(seats["west"])
-    assert answer.trouble == "DataError: The table cannot be used."
+    assert answer.trouble == "DataError: The table cannot be used"
     assert "'age'" in next((tmp_path / "west" / "work").glob("*/trouble.txt")).read_text()
     well(client.void(seats["west"]))
     assert states(spec)["west"] == ["void"]
     assert client.read(seats["west"]).trouble.startswith("ReleaseConflict")
     (tmp_path / "south" / "people.parquet").unlink()
-    assert client.hello(seats["south"]).trouble == "DataError: The table cannot be used."
+    assert client.hello(seats["south"]).trouble == "DataError: The table cannot be used"
     (tmp_path / "north" / "identity.pem").chmod(0o644)
     assert client.hello(seats["north"]).trouble.startswith("SpecError")
 
