@@ -168,7 +168,7 @@ def test_releases_that_come_with_dpdist(
     else:
         years = list(csv.reader((tmp_path / "data" / "unrate_years.csv").open()))[1:]
         truth = np.array([list(map(float, row[1:])) for row in years]).mean(axis=0)
-        assert np.abs(np.array([row["value"] for row in rows]) - truth).max() < 5
+        assert np.abs(np.array([row["value"] for row in rows]) - truth).max() < 9
 
 
 def load_recipe(name: str) -> Any:
