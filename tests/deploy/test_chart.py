@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 from charts import CHART, EXAMPLES, ROOT, TOOLS, example, lint, merge, need_tools, pod_specs, render
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 KUBERNETES = ("1.29", "1.33", "1.37")
 OPERATOR = TOOLS / "dask_kubernetes/operator/deployment/helm/dask-kubernetes-operator/crds"
@@ -267,22 +269,22 @@ def test_all_problems_are_told_at_once() -> None:
 def test_settings_reach_the_command_line_as_they_are() -> None:
     from dpdist.spec import parse_overrides
 
-    settings = {
+    given_settings = {
         "privacy": {"model": {"epsilon": 0.5, "delta": 1e-9}},
         "synthesis": {"records": 1_200_000},
         "model": {"order": ["sex", "age"]},
         "output": {"path": 's3://b/it\'s "quoted" & $(DPDIST_LEDGER) {{ .Values }}'},
     }
-    job = render(example("job", {"release": {"settings": settings}})).one("Job")
+    job = render(example("job", {"release": {"settings": given_settings}})).one("Job")
     arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
     assert arguments[::2] == ["--set"] * (len(arguments) // 2)
-    given = parse_overrides(text.replace("$$(", "$(") for text in arguments[1::2])  # as the kubelet reads them
-    assert given["privacy.model.epsilon"] == 0.5
-    assert given["privacy.model.delta"] == 1e-9
-    assert given["synthesis.records"] == 1_200_000
-    assert isinstance(given["synthesis.records"], int)
-    assert given["model.order"] == ["sex", "age"]
-    assert given["output.path"] == settings["output"]["path"]
+    read = parse_overrides(text.replace("$$(", "$(") for text in arguments[1::2])  # as the kubelet reads them
+    assert read["privacy.model.epsilon"] == 0.5
+    assert read["privacy.model.delta"] == 1e-9
+    assert read["synthesis.records"] == 1_200_000
+    assert isinstance(read["synthesis.records"], int)
+    assert read["model.order"] == ["sex", "age"]
+    assert read["output.path"] == given_settings["output"]["path"]
     assert "$$(DPDIST_LEDGER)" in "".join(arguments)  # or the kubelet would put the secret there
 
 
@@ -308,3 +310,82 @@ def test_the_chart_has_the_version_of_the_package() -> None:
     assert not (CHART / "charts").exists()  # no remote subchart: it lints and renders offline
     assert "dependencies" not in chart
     assert (ROOT / "helm").is_dir()
+
+
+# Attacks
+
+odd = st.sampled_from(
+    [
+        "123",
+        "1e5",
+        "true",
+        "null",
+        "on",
+        "0x1f",
+        "a\nb",
+        "a: b",
+        "'",
+        '"',
+        "{{ .Values }}",
+        "-",
+        "",
+        "~",
+        "é",
+        "x" * 300,
+    ]
+)
+number = st.sampled_from([-1, 0, 1, 2, 7, 10**6, 2**53])
+leaf = st.one_of(
+    odd, number, st.booleans(), st.none(), st.lists(odd, max_size=2), st.dictionaries(odd, odd, max_size=2)
+)
+
+
+def leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Paths of all values, sections included."""
+    for key, value in tree.items():
+        yield (*path, key)
+        if isinstance(value, dict):
+            yield from leaves(value, (*path, key))
+
+
+PATHS = sorted(leaves(yaml.safe_load((CHART / "values.yaml").read_text()))) + [
+    ("release", "settings", name) for name in ("work", "data", "output", "cluster", "name", "synthesis")
+]
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    name=st.sampled_from(EXAMPLES),
+    changes=st.lists(st.tuples(st.sampled_from(PATHS), leaf), min_size=1, max_size=2),
+    release=st.sampled_from(["acs", "2024", "true", "a" * 53, "acs-dpdist-1"]),
+)
+def test_whatever_is_given_is_refused_or_valid(name: str, changes: list[Any], release: str) -> None:
+    """No value passes Helm and is refused, or read as something else, by Kubernetes."""
+    values = example(name)
+    for path, value in changes:
+        nested: Any = value
+        for key in reversed(path):
+            nested = {key: nested}
+        values = merge(values, nested)
+    refused = ""
+    try:
+        rendered = render(values, release=release)
+    except RuntimeError as error:
+        refused = str(error)
+    if refused:
+        assert not re.search("nil pointer|error calling|wrong type|panic|can't evaluate", refused), refused
+        return
+    assert list(check(rendered.manifests, "1.33")) == []
+    for manifest in rendered.manifests:
+        assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", manifest["metadata"]["name"])
+        for value in manifest["metadata"]["labels"].values():
+            assert re.fullmatch(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", value)
+
+
+@pytest.mark.parametrize("release", ["2024", "1e5"])
+def test_a_release_that_begins_with_a_digit(release: str) -> None:
+    with pytest.raises(RuntimeError, match="fullnameOverride=NAME"):
+        render(example("job"), release=release)
+    rendered = render(example("job", {"fullnameOverride": "census"}), release=release)
+    assert rendered.one("Job")["metadata"]["labels"]["app.kubernetes.io/instance"] == release
+    assert list(check(rendered.manifests, "1.33")) == []

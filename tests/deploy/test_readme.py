@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from charts import ROOT, merge, need_tools, render
+from charts import ROOT, example, merge, need_tools, pod_specs, render
 from typer.testing import CliRunner
 
 from dpdist.cli.commands import app
@@ -87,10 +87,11 @@ def test_what_the_job_needs_is_what_the_first_command_makes(commands: list[list[
         for manifest in secret_manifests(environment)
         if manifest["kind"] == "Secret"
     }
-    from charts import example
-
-    text = render(example("job")).text
-    for block in re.findall(r"secret:\n +name: (\S+)\n +items:\n((?: +- \{key: .*\n)+)", text):
-        assert set(re.findall(r"key: ([\w.-]+)", block[1])) <= made[block[0]], block[0]
-    for name, key in re.findall(r"secretKeyRef:\n +name: (\S+)\n +key: (\S+)", text):
-        assert key in made[name]
+    for where, template in pod_specs(render(example("job"))):
+        pod = template["spec"]
+        for volume in pod["volumes"]:
+            for source in volume.get("projected", {}).get("sources", []):
+                assert {item["key"] for item in source["secret"]["items"]} <= made[source["secret"]["name"]], where
+        for variable in pod["containers"][0]["env"]:
+            reference = variable.get("valueFrom", {}).get("secretKeyRef")
+            assert reference is None or reference["key"] in made[reference["name"]], where

@@ -16,8 +16,8 @@
 {{- end }}
 
 {{- define "dpdist.selector" -}}
-app.kubernetes.io/name: {{ include "dpdist.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "dpdist.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "dpdist.labels" -}}

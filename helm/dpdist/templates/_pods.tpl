@@ -88,20 +88,20 @@ securityContext:
 - name: AWS_ACCESS_KEY_ID
   valueFrom:
     secretKeyRef:
-      name: {{ $secret.existingSecret }}
-      key: {{ $secret.accessKeyIdKey }}
+      name: {{ $secret.existingSecret | quote }}
+      key: {{ $secret.accessKeyIdKey | quote }}
 - name: AWS_SECRET_ACCESS_KEY
   valueFrom:
     secretKeyRef:
-      name: {{ $secret.existingSecret }}
-      key: {{ $secret.secretAccessKeyKey }}
+      name: {{ $secret.existingSecret | quote }}
+      key: {{ $secret.secretAccessKeyKey | quote }}
 {{- end }}
 {{- end }}
 
 {{/* secret of certificates: as files of a projected volume */}}
 {{- define "dpdist.tlsSource" -}}
 - secret:
-    name: {{ . }}
+    name: {{ . | quote }}
     items:
       - {key: ca.crt, path: ca.pem}
       - {key: tls.crt, path: cert.pem}
@@ -110,9 +110,9 @@ securityContext:
 
 {{- define "dpdist.kekSource" -}}
 - secret:
-    name: {{ .existingSecret }}
+    name: {{ .existingSecret | quote }}
     items:
-      - {key: {{ .key }}, path: kek}
+      - {key: {{ .key | quote }}, path: kek}
 {{- end }}
 
 {{/* The scheduler's pod: it holds its certificate and no other secret. */}}
@@ -293,7 +293,7 @@ volumes:
       volumeClaimTemplate:
         spec:
           accessModes: [ReadWriteOnce]
-          storageClassName: {{ $workers.spill.storageClassName }}
+          storageClassName: {{ $workers.spill.storageClassName | quote }}
           resources:
             requests:
               storage: {{ $workers.spill.size }}
@@ -304,7 +304,7 @@ volumes:
   {{- if $root.Values.storage.existingClaim }}
   - name: data
     persistentVolumeClaim:
-      claimName: {{ $root.Values.storage.existingClaim }}
+      claimName: {{ $root.Values.storage.existingClaim | quote }}
   {{- end }}
 {{- end }}
 
@@ -318,8 +318,8 @@ volumes:
 - name: DPDIST_LEDGER
   valueFrom:
     secretKeyRef:
-      name: {{ .Values.secrets.ledger.existingSecret }}
-      key: {{ .Values.secrets.ledger.key }}
+      name: {{ .Values.secrets.ledger.existingSecret | quote }}
+      key: {{ .Values.secrets.ledger.key | quote }}
 {{ include "dpdist.storageEnv" (list . .Values.secrets.storage) }}
 {{- end }}
 
@@ -359,7 +359,7 @@ volumes:
 {{- define "dpdist.driverVolumes" -}}
 - name: spec
   configMap:
-    name: {{ include "dpdist.configMap" . }}
+    name: {{ include "dpdist.configMap" . | quote }}
 - name: secrets
   projected:
     defaultMode: 0440
@@ -369,9 +369,9 @@ volumes:
       {{- with .Values.secrets.signing }}
       {{- if .existingSecret }}
       - secret:
-          name: {{ .existingSecret }}
+          name: {{ .existingSecret | quote }}
           items:
-            - {key: {{ .key }}, path: signing.pem}
+            - {key: {{ .key | quote }}, path: signing.pem}
       {{- end }}
       {{- end }}
 - name: tmp
@@ -380,6 +380,6 @@ volumes:
 {{- if .Values.storage.existingClaim }}
 - name: data
   persistentVolumeClaim:
-    claimName: {{ .Values.storage.existingClaim }}
+    claimName: {{ .Values.storage.existingClaim | quote }}
 {{- end }}
 {{- end }}

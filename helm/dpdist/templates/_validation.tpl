@@ -4,6 +4,9 @@
 {{- $problems := list }}
 {{- $spec := dict }}
 
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" (include "dpdist.fullname" .)) }}
+{{- $problems = append $problems (printf "names of objects would begin with %q, which Kubernetes refuses (a small letter, then small letters, digits and -): --set fullnameOverride=NAME" (include "dpdist.fullname" .)) }}
+{{- end }}
 {{- if not $v.image.repository }}
 {{- $problems = append $problems "image.repository is empty: build deploy/Dockerfile, push it to your registry and name it (--set image.repository=registry.example/dpdist)" }}
 {{- end }}
