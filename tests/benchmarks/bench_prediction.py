@@ -8,8 +8,9 @@ other tasks are ``mismatch``, ``pricing``, ``tables``, ``private``, ``scale`` an
 trains on them, on the synthetic records, or on both. g is Wendland's function ``(1 - r)^6_+ (35 r^2 + 18 r + 3)``, the
 noise has variance 0.2, the inputs are Gaussian (mean 0.4, deviation 0.15, correlation 0.5) on the unit cube.
 *mismatch*: the public records have another mean. *pricing*: five simulated brands with log-log demand and known
-elasticities. *tables*: five public tables. *private*: the differentially private variant beside the published method
-and plausible-deniability synthesis. Errors are against what was never used; on tables on the scale of the response.
+elasticities, and canned tuna where ``tuna.csv`` (of the R package bayesm) is there. *tables*: five public tables.
+*private*: the differentially private variant beside the published method and plausible-deniability synthesis. Errors
+are against what was never used; on tables on the scale of the response.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -28,6 +30,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from scipy.spatial import KDTree
 from sklearn.ensemble import AdaBoostRegressor, RandomForestRegressor
@@ -333,48 +336,81 @@ def elasticity(prices: Floats, sales: Floats, brand: int) -> float:
     return float(np.linalg.lstsq(design, sales, rcond=None)[0][1 + brand])
 
 
+def tuna() -> tuple[Floats, Floats, list[int]] | None:
+    """Log prices of seven brands, log sales, and the five brands with elastic demand; None without the file.
+
+    Canned tuna in one chain, 338 weeks: ``tuna.csv`` is the table ``tuna`` of the R package bayesm.
+    """
+    path = DATA / "tuna.csv"
+    if not path.exists():
+        return None
+    table = pa_csv.read_csv(path)
+    prices = np.column_stack([np.asarray(table[f"LPRICE{i}"]) for i in range(1, 8)])
+    sales = np.log(np.column_stack([np.asarray(table[f"MOVE{i}"], np.float64) for i in range(1, 8)]))
+    betas = [elasticity(prices, sales[:, brand], brand) for brand in range(7)]
+    return prices, sales, sorted(np.argsort(betas)[:5].tolist())
+
+
 def pricing(trials: int) -> dict[str, Any]:
-    """Elasticities, mark-ups and profits from synthetic sales of five brands."""
+    """Elasticities, mark-ups and profits from synthetic sales of five brands: simulated, and real where at hand."""
+    out: dict[str, Any] = {"true_elasticities": ELASTICITIES, "true_omu": optimal_markup(ELASTICITIES).tolist()}
     rows: dict[str, dict[str, list[Any]]] = {}
-    price = tuple(Scale(name=f"p{i}", low=-0.5, high=2.5) for i in range(5))
     for trial in range(trials):
-        rng = np.random.default_rng(trial)
-        prices, sales = demand(520, rng)
-        units = np.column_stack([scale.units(prices[:, i]) for i, scale in enumerate(price)])
-        original = [elasticity(prices, sales[:, brand], brand) for brand in range(5)]
-        for matching in ("nearest", "independent"):
-            for alpha in ALPHAS[1:]:
-                method = Method(
-                    scales=price,
-                    disclosure=Disclosure(lid=1.0, eta=0.001, columns=(0, 1, 2, 3, 4)),
-                    alpha=alpha,
-                    matching=matching,
-                )
-                estimated, lid = [], 0.0
-                for brand in range(5):
-                    made = synthesise(method, units, sales[:, brand], key(1000 * trial + brand))
-                    back = np.column_stack([scale.values(made.inputs[:, i]) for i, scale in enumerate(price)])
-                    estimated.append(elasticity(back, made.responses, brand))
-                    lid += made.lid / 5
-                row = rows.setdefault(f"{matching}, alpha {alpha:g}", {})
-                row.setdefault("lid", []).append(lid)
-                row.setdefault("mapd", []).append(mean_absolute_percentage_deviation(original, estimated))
-                row.setdefault("omu", []).append(optimal_markup(estimated))
-                row.setdefault("opr", []).append(optimal_profit_ratio(original, estimated))
-        row = rows.setdefault("original", {})
-        row.setdefault("omu", []).append(optimal_markup(original))
-        row.setdefault("mapd", []).append(mean_absolute_percentage_deviation(ELASTICITIES, original))
-        row.setdefault("opr", []).append(optimal_profit_ratio(ELASTICITIES, original))
+        prices, sales = demand(520, np.random.default_rng(trial))
+        priced(rows, prices, sales, list(range(5)), low=-0.5, high=2.5, seed=trial)
+    out["simulated"] = averaged(rows)
+    real, rows = tuna(), {}
+    if real is not None:
+        for trial in range(trials):
+            priced(rows, *real, low=-1.0, high=2.0, seed=trial)
+        out["tuna_brands"] = [brand + 1 for brand in real[2]]
+        out["tuna"] = averaged(rows)
+    return out
+
+
+def averaged(rows: dict[str, dict[str, list[Any]]]) -> dict[str, Any]:
+    """Means over trials."""
     return {
-        "trials": trials,
-        "data": "simulated: five brands, log-log demand, 520 weeks; no price-sale data are public here",
-        "true_elasticities": ELASTICITIES,
-        "true_omu": optimal_markup(ELASTICITIES).tolist(),
-        "rows": {
-            name: {what: np.mean(values, axis=0).round(4).tolist() for what, values in row.items()}
-            for name, row in rows.items()
-        },
+        name: {what: np.mean(values, axis=0).round(4).tolist() for what, values in row.items()}
+        for name, row in rows.items()
     }
+
+
+def priced(
+    rows: dict[str, dict[str, list[Any]]],
+    prices: Floats,
+    sales: Floats,
+    brands: list[int],
+    *,
+    low: float,
+    high: float,
+    seed: int,
+) -> None:
+    """Add a trial: elasticities of brands from the original table and from synthetic ones."""
+    scales = tuple(Scale(name=f"p{i}", low=low, high=high) for i in range(prices.shape[1]))
+    units = np.column_stack([scale.units(prices[:, i]) for i, scale in enumerate(scales)])
+    original = [elasticity(prices, sales[:, brand], brand) for brand in brands]
+    rows.setdefault("original", {}).setdefault("elasticity", []).append(original)
+    rows["original"].setdefault("omu", []).append(optimal_markup(original))
+    for matching in ("nearest", "independent"):
+        for alpha in ALPHAS[1:]:
+            method = Method(
+                scales=scales,
+                disclosure=Disclosure(lid=1.0, eta=0.001, columns=tuple(range(len(scales)))),
+                alpha=alpha,
+                matching=matching,
+            )
+            estimated, lid = [], 0.0
+            for brand in brands:
+                made = synthesise(method, units, sales[:, brand], key(1000 * seed + brand))
+                back = np.column_stack([scale.values(made.inputs[:, i]) for i, scale in enumerate(scales)])
+                estimated.append(elasticity(back, made.responses, brand))
+                lid += made.lid / len(brands)
+            row = rows.setdefault(f"{matching}, alpha {alpha:g}", {})
+            row.setdefault("lid", []).append(lid)
+            row.setdefault("mapd", []).append(mean_absolute_percentage_deviation(original, estimated))
+            row.setdefault("omu", []).append(optimal_markup(estimated))
+            row.setdefault("opr", []).append(optimal_profit_ratio(original, estimated))
 
 
 # --- five tables -----------------------------------------------------------------------------------------------------
@@ -468,6 +504,7 @@ def private(trials: int) -> dict[str, Any]:
                 for model, error in errors(train, test, ("KRR", "RF")).items():
                     rows.setdefault(label, {}).setdefault(model, []).append(error)
         variance = float(test[1].var())
+        print(name, file=sys.stderr, flush=True)
         out[name] = {
             "private_records": len(task.private[0]),
             "variance_of_response": variance,
@@ -545,8 +582,11 @@ def private_spec(task: Task, epsilon: float, products: str, count: int) -> Any:
 
 
 def deniable(task: Task, epsilon: float, count: int) -> Rows:
-    """Records of a plausible-deniability release (every attribute resampled) at the same budget, 16 bins a number."""
-    attributes = []
+    """Records of a plausible-deniability release (every attribute resampled) at the same budget, 16 bins a number.
+
+    With fewer than 5,000 records a structure cannot be learned within these budgets: independent marginals.
+    """
+    attributes, learned = [], count >= 5000
     for attribute, scale in zip(task.columns.attributes, task.columns._in_order, strict=True):
         tree = attribute.model_dump(mode="json", exclude_defaults=True)
         if attribute.kind == "number" or (attribute.kind == "integer" and (scale.count or 0) > 16):
@@ -578,7 +618,8 @@ def deniable(task: Task, epsilon: float, count: int) -> Rows:
                 "work": f"{folder}/work",
                 "cluster": {"mode": "threads", "partitions": 1},
                 "privacy": {"model": {"epsilon": epsilon, "delta": 1e-6}},
-                "split": {"structure": 0.3, "parameters": 0.7, "seeds": 0},
+                "split": {"structure": 0.3 if learned else 0, "parameters": 0.7 if learned else 1, "seeds": 0},
+                "model": {"structure": "learned" if learned else "independent"},
                 "synthesis": {"records": count, "omega": "all"},
             }
         )
@@ -630,7 +671,6 @@ def estimators(trials: int) -> dict[str, Any]:
 def scale(rows: int) -> dict[str, Any]:
     """A whole release of `rows` records and ten columns, on two workers: seconds and the largest process."""
     import subprocess
-    import sys
 
     with tempfile.TemporaryDirectory() as folder:
         rng = np.random.default_rng(0)
