@@ -323,8 +323,9 @@ class Run:
         except DpdistError as error:
             if isinstance(error, ResourceError):
                 raise
-            _record(self._context, self._attempt)  # how far a declared bound was missed is the operator's to know
-            with suppress(LedgerError):  # noise was drawn: the charge stays
+            with suppress(DpdistError):  # the storage that refused the step may refuse this, too
+                _record(self._context, self._attempt)  # how far a declared bound was missed is the operator's to know
+            with suppress(LedgerError, ResourceError):  # noise was drawn: the charge stays; or the key file is left
                 self._ledger.void(self._attempt)
             raise
 

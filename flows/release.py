@@ -164,11 +164,14 @@ def read_spec(spec: str | Mapping[str, Any], settings: Mapping[str, Any]) -> Rel
     Raises
     ------
     SpecError
-        It is not valid, or its path leaves the folder of specs.
+        It is not valid, its path leaves the folder of specs, or the settings name a ledger where the worker has one:
+        who starts a run does not choose what it is charged to.
     """
     settings = dict(settings)
-    if "ledger" not in settings and os.environ.get("DPDIST_LEDGER"):
-        settings["ledger"] = os.environ["DPDIST_LEDGER"]
+    if ledger := os.environ.get("DPDIST_LEDGER"):
+        if "ledger" in settings:
+            raise SpecError("`ledger` is no setting of a run: the worker has its ledger by DPDIST_LEDGER")
+        settings["ledger"] = ledger
     if not isinstance(spec, str):
         return build_spec(override({**spec}, settings))
     folder = Path(os.environ.get(FOLDER, ".")).resolve()

@@ -183,9 +183,19 @@ class FlakyS3:
             with suppress(OSError):
                 environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
             raise ConnectionResetError
-        status = 500 if fault == "InternalError" else 503
+        status = STATUS.get(fault, 503)
         body = f"<Error><Code>{fault}</Code><Message>planted</Message></Error>"
         return Response(body, status, mimetype="application/xml")(environ, start)
+
+
+STATUS = {
+    "InternalError": 500,
+    "AccessDenied": 403,
+    "InvalidAccessKeyId": 403,
+    "ExpiredToken": 400,
+    "NoSuchBucket": 404,
+}
+"""Of the error codes that are not 503."""
 
 
 def _moto() -> Any:

@@ -129,6 +129,51 @@ def test_an_outage_after_the_commit_leaves_nothing_behind(request_of: str, tmp_p
     assert not [name for name in left if name.endswith(("key.json", "claim"))]
 
 
+REFUSALS = {
+    "ExpiredToken": "renew",  # an answer to HEAD has no code
+    "InvalidAccessKeyId": "denied|access key",
+    "AccessDenied": "denied",
+    "NoSuchBucket": "bucket|not exist",
+}
+
+
+def test_what_the_storage_refuses_before_a_run_costs_nothing(tmp_path: Path, flaky_s3: FlakyS3) -> None:
+    spec = in_bucket(tmp_path, flaky_s3.bucket)
+    for code, message in REFUSALS.items():
+        flaky_s3.struck.clear()
+        flaky_s3.fail(code, forever=True)
+        with pytest.raises((errors.DataNotFound, errors.OutputUnwritable), match=message):
+            run_release(spec)
+        assert len(flaky_s3.struck) < 3, "a refusal is not repeated"
+    assert states(spec) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "moment", "between"),
+    [
+        ("ExpiredToken", "reading", ["void"]),
+        ("ExpiredToken", "learning parameters", ["drawing"]),
+        ("AccessDenied", "commit", ["committed"]),
+    ],
+)
+def test_a_refusal_in_the_middle_is_told_and_the_next_run_goes_on(
+    code: str, moment: str, between: list[str], tmp_path: Path, flaky_s3: FlakyS3, calm: list[bytes]
+) -> None:
+    spec = in_bucket(tmp_path, flaky_s3.bucket)
+
+    def refuse() -> None:
+        flaky_s3.fail(code, forever=True)
+
+    with at(moment, refuse) as progress, pytest.raises(errors.DpdistError, match=REFUSALS[code]) as caught:
+        run_release(spec, fixed_key=KEY, progress=progress)
+    assert not isinstance(caught.value, errors.ResourceError)
+    assert "planted" not in str(caught.value)
+    flaky_s3.fail()
+    assert states(spec) == between
+    run_release(spec, fixed_key=KEY, once=True)
+    whole(spec, calm, before=["void"] if between == ["void"] else [])
+
+
 def test_the_spec_says_where_the_storage_is(tmp_path: Path, flaky_s3: FlakyS3, monkeypatch: pytest.MonkeyPatch) -> None:
     """Endpoint and profile of the spec hold for data, release, work folder and key, in all processes."""
     address = flaky_s3.environment["AWS_ENDPOINT_URL"]

@@ -194,6 +194,20 @@ def test_parameters_are_checked_and_paths_stay_inside(
         release(7)
 
 
+def test_who_starts_a_run_does_not_choose_its_ledger(
+    tmp_path: Path, release: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = project(tmp_path, name="charged")
+    rich = tmp_path / "rich"
+    rich.mkdir()
+    other = project(rich, name="charged", epsilon="1000")
+    monkeypatch.setenv("DPDIST_LEDGER", spec.ledger)
+    with pytest.raises(errors.SpecError, match=r"`ledger` is no setting.*DPDIST_LEDGER"):
+        release(inline(spec), settings={"ledger": other.ledger})
+    release(inline(other))  # the worker's ledger goes before the spec's
+    assert (states(spec), states(other)) == (["committed"], [])
+
+
 def test_an_interrupted_flow_closes_its_cluster(tmp_path: Path, release: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What Prefect raises in a flow that is cancelled is no ordinary exception either."""
     import flows.release
