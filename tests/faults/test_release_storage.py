@@ -5,6 +5,7 @@ The server is moto; with DPDIST_TEST_S3 a real one behind a gateway that fails (
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -144,7 +145,7 @@ def test_what_the_storage_refuses_before_a_run_costs_nothing(tmp_path: Path, fla
         flaky_s3.fail(code, forever=True)
         with pytest.raises((errors.DataNotFound, errors.OutputUnwritable), match=message):
             run_release(spec)
-        assert len(flaky_s3.struck) < 3, "a refusal is not repeated"
+        assert max(Counter(flaky_s3.struck).values()) < 3, "a refusal is not repeated"
     assert states(spec) == []
 
 
