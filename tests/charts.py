@@ -47,10 +47,11 @@ def example(name: str, changes: dict[str, Any] | None = None) -> dict[str, Any]:
     """The values of an example, with the spec and the schema that its user would give by --set-file."""
     values = yaml.safe_load((CHART / "examples" / f"{name}.yaml").read_text())
     releases = ROOT / "deploy" / "releases"
-    files = {
-        "spec": (releases / "acs2024-whole.yaml").read_text(),
-        "schema": (releases / "schemas" / "acs2024.yaml").read_text(),
-    }
+    spec, schema = (releases / "acs2024-whole.yaml").read_text(), "acs2024"
+    if "spec" in values["release"]:
+        spec = values["release"]["spec"]
+        schema = Path(yaml.safe_load(spec)["schema"]).stem
+    files = {"spec": spec, "schema": (releases / "schemas" / f"{schema}.yaml").read_text()}
     return merge(merge(values, {"release": files}), changes or {})
 
 

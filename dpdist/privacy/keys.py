@@ -308,15 +308,24 @@ def _decode(text: str, where: str) -> bytes:
     return secret
 
 
+def is_exposed(found: os.stat_result) -> bool:
+    """Whether others may read or write the file of a secret.
+
+    Its group may read it if it belongs to root and this process does not: so Kubernetes mounts a secret for a pod.
+    """
+    mode = stat.S_IMODE(found.st_mode)
+    mounted = found.st_uid == 0 != os.geteuid() and not mode & 0o037
+    return bool(mode & 0o077) and not mounted
+
+
 def _read_secret_file(path: Path) -> str:
     try:
         with open(path, "rb") as file:
             found = os.fstat(file.fileno())
-            mode = stat.S_IMODE(found.st_mode)
-            mounted = found.st_uid == 0 != os.geteuid() and not mode & 0o037  # by Kubernetes: of root, for our group
-            if mode & 0o077 and not mounted:
+            if is_exposed(found):
                 raise KeyUnavailable(
-                    f"the key-encryption key in {path} may be read or written by others (mode {mode:04o}): "
+                    f"the key-encryption key in {path} may be read or written by others (mode "
+                    f"{stat.S_IMODE(found.st_mode):04o}): "
                     f"run chmod 600 {path}"
                 )
             return file.read(4096).decode("ascii", errors="replace")

@@ -10,7 +10,6 @@ The signature is the 64 bytes of RFC 8032 in a file beside the manifest, so that
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -18,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
 from dpdist.errors import SpecError, VerificationFailed
+from dpdist.privacy.keys import is_exposed
 
 VARIABLE = "DPDIST_SIGNING_KEY"
 """Environment variable that holds the PEM text of the private key, where it does not come from a file."""
@@ -36,7 +36,7 @@ def load_signing_key(path: str | Path | None = None) -> Ed25519PrivateKey | None
     if path is not None:
         where = f"signing key {path}"
         content = _read(Path(path), where)
-        if stat.S_IMODE(os.stat(path).st_mode) & 0o077:
+        if is_exposed(os.stat(path)):
             raise SpecError(f"the {where} may be read or written by others: run `chmod 600 {path}`")
     elif os.environ.get(VARIABLE):
         where, content = f"signing key in {VARIABLE}", os.environ[VARIABLE].encode()

@@ -241,6 +241,10 @@ def test_unknown_and_malformed_values_are_refused(changes: dict[str, Any], messa
             "minimum=9 exceeds maximum=3",
         ),
         ({"dask": {"groups": [{"name": "north", "replicas": 1, "resources": {"a": 1}}]}}, "credentials of its own"),
+        (
+            {"dask": {"groups": [{"name": "north", "replicas": 1, "resources": {"a": 1}}]}},
+            "key-encryption key of its own",
+        ),
         ({"dask": {"workers": {"memory": "256Mi"}}}, "512Mi or more"),
         ({"secrets": {"tls": {"worker": "dpdist-tls-client"}}}, "a secret each"),
     ],

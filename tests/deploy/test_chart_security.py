@@ -7,7 +7,8 @@ import re
 from typing import Any
 
 import pytest
-from charts import EXAMPLES, example, need_tools, pod_specs, render
+import yaml
+from charts import EXAMPLES, ROOT, example, need_tools, pod_specs, render
 
 
 @pytest.fixture(autouse=True)
@@ -95,8 +96,9 @@ def test_each_pod_has_its_own_secrets_and_no_other() -> None:
     assert held[release] == {"dpdist-ledger", "dpdist-kek", "dpdist-storage", "dpdist-tls-client", "dpdist-signing"}
     assert held["Deployment acs-dpdist-scheduler"] == {"dpdist-tls-scheduler"}
     assert held["Deployment acs-dpdist-workers"] == {"dpdist-tls-worker", "dpdist-kek", "dpdist-storage"}
-    assert held["Deployment acs-dpdist-north"] == {"dpdist-tls-worker", "north-kek", "north-storage"}
-    assert held["Deployment acs-dpdist-south"] == {"dpdist-tls-worker", "dpdist-kek", "south-storage"}
+    for site in ("north", "south"):
+        own = {f"{site}-{name}" for name in ("kek", "storage", "ledger", "identity")}
+        assert held[f"Deployment acs-dpdist-{site}"] == {"dpdist-tls-worker"} | own
 
 
 def test_the_prefect_worker_holds_no_secret_of_a_release() -> None:
@@ -327,8 +329,8 @@ def test_groups_of_clients() -> None:
     rendered = render(example("federated"))
     north, south = (rendered.one("Deployment", f"-{name}")["spec"]["template"]["spec"] for name in ("north", "south"))
     assert north["nodeSelector"] == {"example.org/site": "north"}
-    assert "client_north=1" in north["containers"][0]["args"]
-    assert "client_south=1" in south["containers"][0]["args"]
+    assert "client-north=1" in north["containers"][0]["args"]
+    assert "client-south=1" in south["containers"][0]["args"]
     assert north["containers"][0]["resources"]["limits"]["memory"] == "8Gi"
     assert south["containers"][0]["resources"]["limits"]["memory"] == "4Gi"
     workers = rendered.one("Deployment", "-workers")["spec"]["template"]["spec"]
@@ -336,4 +338,22 @@ def test_groups_of_clients() -> None:
     operator = render(example("federated", {"dask": {"mode": "operator"}}))
     assert {m["metadata"]["name"] for m in operator.all("DaskWorkerGroup")} == {"acs-dpdist-north", "acs-dpdist-south"}
     job = rendered.one("Job")["spec"]["template"]["spec"]["containers"][0]
-    assert "cluster.workers=5" in job["args"]  # it waits for all of them
+    assert "cluster.workers=3" in job["args"]  # it waits for all of them
+    ledgers = [m for m in rendered.all("NetworkPolicy") if m["metadata"]["name"].endswith("-ledger")]
+    assert {m["spec"]["podSelector"]["matchLabels"]["dpdist/group"] for m in ledgers} == {"north", "south"}
+    ports = {port["port"] for rule in allowed(rendered, "egress", "worker") for port in rule["ports"]}
+    assert 5432 not in ports  # not the common workers
+
+
+def test_the_federated_example_is_a_spec_whose_clients_have_workers() -> None:
+    from dpdist.families import build_spec
+    from dpdist.mixing.spec import MixingSpec
+
+    tree = yaml.safe_load(example("federated")["release"]["spec"])
+    spec = build_spec(tree, base=ROOT / "deploy" / "releases")
+    assert isinstance(spec, MixingSpec)
+    offered = {name for group in example("federated")["dask"]["groups"] for name in group["resources"]}
+    assert set(spec.places) == offered
+    groups = example("federated")["dask"]["groups"]
+    with pytest.raises(RuntimeError, match='resource "client-south" of client south'):
+        render(example("federated", {"dask": {"groups": groups[:1]}}))

@@ -189,8 +189,11 @@ timeoutSeconds: 10
 {{- $common := deepCopy $root.Values.dask.workers }}
 {{- $_ := set $common "nodeSelector" dict }}
 {{- $_ := set $common "serviceAccountAnnotations" dict }}
-{{- $own := dict "kek" (get (default dict $group.secrets) "kek" | default dict) "storage" (get (default dict $group.secrets) "storage" | default dict) }}
-{{- $secrets := dict "kek" (mergeOverwrite (deepCopy $root.Values.secrets.kek) $own.kek) "storage" (mergeOverwrite (deepCopy $root.Values.secrets.storage) $own.storage) }}
+{{- $own := default dict $group.secrets }}
+{{- $secrets := dict "ledger" (default dict $own.ledger) "identity" (default dict $own.identity) }}
+{{- range $name := list "kek" "storage" }}
+{{- $_ := set $secrets $name (mergeOverwrite (deepCopy (get $root.Values.secrets $name)) (get $own $name | default dict)) }}
+{{- end }}
 {{- mergeOverwrite $common (deepCopy $group) (dict "secrets" $secrets) | toJson }}
 {{- end }}
 
@@ -255,6 +258,13 @@ containers:
       - name: DASK_DISTRIBUTED__NANNY__PRE_SPAWN_ENVIRON
         value: '{"MALLOC_TRIM_THRESHOLD_": None}'
       {{- include "dpdist.storageEnv" (list $root $workers.secrets.storage) | nindent 6 }}
+      {{- with $workers.secrets.ledger }}
+      - name: DPDIST_LEDGER
+        valueFrom:
+          secretKeyRef:
+            name: {{ .existingSecret | quote }}
+            key: {{ .key | quote }}
+      {{- end }}
     ports:
       - name: worker
         containerPort: 8788
@@ -284,6 +294,12 @@ volumes:
       sources:
         {{- include "dpdist.tlsSource" $root.Values.secrets.tls.worker | nindent 8 }}
         {{- include "dpdist.kekSource" $workers.secrets.kek | nindent 8 }}
+        {{- with $workers.secrets.identity }}
+        - secret:
+            name: {{ .existingSecret | quote }}
+            items:
+              - {key: {{ .key | quote }}, path: identity.pem}
+        {{- end }}
   - name: tmp
     emptyDir:
       sizeLimit: 2Gi

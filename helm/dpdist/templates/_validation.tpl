@@ -69,7 +69,9 @@
 {{- range $name, $paths := $places }}
 {{- range $path := $paths }}
 {{- $path = toString $path }}
-{{- if not (or (hasPrefix "s3://" $path) (and $v.storage.existingClaim (hasPrefix "/data/" $path))) }}
+{{- if and (eq $name "data.path") (hasKey $spec "federated") (not $path) }}
+{{- /* each client has its own */}}
+{{- else if not (or (hasPrefix "s3://" $path) (and $v.storage.existingClaim (hasPrefix "/data/" $path))) }}
 {{- $problems = append $problems (printf "%s is %q, which is not the same place in every pod: --set release.settings.%s=s3://BUCKET/..., or name a shared volume with storage.existingClaim and use a path below /data" $name $path $name) }}
 {{- end }}
 {{- if and (hasPrefix "s3://" $path) (not $v.secrets.storage.existingSecret) (not (and $v.driver.serviceAccountAnnotations (or (eq $v.dask.mode "external") $v.dask.workers.serviceAccountAnnotations))) }}
@@ -135,9 +137,27 @@
 {{- $problems = append $problems (printf "dask.groups: the name %q is given twice, or is one of the chart's: choose another" .name) }}
 {{- end }}
 {{- $_ := set $names .name true }}
-{{- $own := get (default dict .secrets) "storage" | default dict }}
-{{- if and (not (get $own "existingSecret")) (not .serviceAccountAnnotations) }}
+{{- $own := default dict .secrets }}
+{{- if and (not (get (default dict $own.storage) "existingSecret")) (not .serviceAccountAnnotations) }}
 {{- $problems = append $problems (printf "dask.groups: group %q has no credentials of its own, so it could read what the others can: set its secrets.storage.existingSecret, or its serviceAccountAnnotations" .name) }}
+{{- end }}
+{{- if not (get (default dict $own.kek) "existingSecret") }}
+{{- $problems = append $problems (printf "dask.groups: group %q has no key-encryption key of its own, so others could open its keys: set its secrets.kek.existingSecret" .name) }}
+{{- end }}
+{{- end }}
+{{- if ne $v.dask.mode "external" }}
+{{- $offered := dict }}
+{{- range $v.dask.groups }}{{ range $resource, $_ := .resources }}{{ $_ := set $offered $resource true }}{{ end }}{{ end }}
+{{- $federated := get $spec "federated" }}
+{{- if kindIs "map" $federated }}
+{{- range $client := get $federated "clients" | default list }}
+{{- if kindIs "map" $client }}
+{{- $resource := get $client "resource" | default (printf "client-%v" (get $client "name")) }}
+{{- if not (hasKey $offered $resource) }}
+{{- $problems = append $problems (printf "no group of workers offers the resource %q of client %v: add one to dask.groups with resources: {%s: 1}" $resource (get $client "name") $resource) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}
 
