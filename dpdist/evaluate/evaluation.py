@@ -24,6 +24,7 @@ from dpdist.publish.store import Store
 if TYPE_CHECKING:
     from dpdist.evaluate.learning import Step, Trial
     from dpdist.evaluate.publishable import Publication
+    from dpdist.evaluate.view import View
 
 PAGE, FIGURES = "evaluation.html", "evaluation.json"
 
@@ -94,7 +95,7 @@ def record_sections(material: Material, options: Options, publication: Publicati
     sections.append(_baselines(material, trial, target, options))
     numbers = [i for i, axis in enumerate(view.axes) if axis.edges is not None]
     if numbers:
-        number = target if target in numbers else numbers[-1]
+        number = target if target in numbers else _response(material.manifest, view, numbers)
         progress = _steps(material, "regression")
         sections.append(regression.regression_section(trial, view, number, progress=progress))
     if options.demand is not None:
@@ -102,6 +103,14 @@ def record_sections(material: Material, options: Options, publication: Publicati
     if options.attacks:
         sections += attack_sections(material, samples)
     return sections
+
+
+def _response(manifest: Manifest, view: View, numbers: list[int]) -> int:
+    """The number that a release was made to predict, else the last one."""
+    settings = manifest.spec.get("prediction")
+    name = settings.get("response") if isinstance(settings, dict) else None
+    place = view.names.index(name) if name in view.names else -1
+    return place if place in numbers else numbers[-1]
 
 
 def vector_sections(material: Material, options: Options) -> list[Section]:

@@ -96,10 +96,11 @@ def regression_section(trial: Trial, view: View, target: int, *, progress: Step)
         progress(done + 1, len(REGRESSORS))
     best = min(figures, key=lambda kind: figures[kind]["real"])
     ours, theirs = figures[best]["released"], figures[best]["real"]
+    gained = figures[best]["delta_mse"]
+    effect = f"remove {gained:.1%} of the error" if gained >= 0 else f"raise the error by {-gained:.1%}"
     verdict = (
         f"The best model of real records ({best}) explains {1 - theirs / variance:.1%} of the variance, the same kind "
-        f"of model of released ones {1 - ours / variance:.1%}. Released records added to {SMALL} of one's own remove "
-        f"{figures[best]['delta_mse']:.1%} of the error."
+        f"of model of released ones {1 - ours / variance:.1%}. Released records added to {SMALL} of one's own {effect}."
     )
     explained = 1 - theirs / variance
     kept = (1 - ours / variance) / explained if explained > 0.02 else None
