@@ -31,12 +31,13 @@ from dpdist.privacy.noise import Noise
 from dpdist.publish.store import Store
 from dpdist.schema import Schema
 
-SEARCH = {"candidates": [2, 64], "held_out": "1/5"}
+SEARCH = {"candidates": [8, 64], "held_out": "1/5"}
+CLASSES = {"low": {"minimum": 12_000, "records": 900}, "high": {"minimum": 5_000, "records": 300}}
 
 
 @pytest.fixture(scope="module")
 def made() -> SelectionPlan:
-    planned = plan(spec(order=SEARCH))
+    planned = plan(spec(order=SEARCH, classes=CLASSES))
     assert isinstance(planned, SelectionPlan)
     return planned
 
@@ -59,16 +60,16 @@ def test_every_candidate_is_charged_and_the_budget_is_filled(made: SelectionPlan
         assert charged == expected
     low = made.candidates[0].classes[0]
     assert low.check.minimum < 12_000 * 4 / 5  # of the records that are mixed
-    assert low.mixtures.sampling_rate == 2 / low.check.minimum
+    assert low.mixtures.sampling_rate == 8 / low.check.minimum
 
 
 def test_what_is_planned_is_told(made: SelectionPlan) -> None:
     text = made.explain()
-    assert "Orders      2 (noise" in text
+    assert "Orders      8 (noise" in text
     assert "20% of the records" in text
     assert "Mixtures " not in text
     parameters = made.public_parameters()
-    assert [one["order"] for one in parameters["candidates"]] == [2, 64]
+    assert [one["order"] for one in parameters["candidates"]] == [8, 64]
     assert "order" not in parameters
     assert json.dumps(made.to_json())
 
@@ -152,11 +153,12 @@ def test_the_order_that_tells_more_is_released(tmp_path: Path, made: SelectionPl
     first, again = (released(tmp_path / "people.parquet", tmp_path / str(n), made, partitions=n) for n in (1, 5))
     assert [part.sha256 for part in first.parts] == [part.sha256 for part in again.parts]
     scores = first.operator["scores"]
-    assert first.public["order"] == 64 == max(scores, key=scores.__getitem__)
+    assert first.public["order"] == max(scores, key=scores.__getitem__)
+    assert min(scores.values()) > 2_500  # of 4,000: both have learned something
     sizes = first.operator["class_sizes"]
     assert sum(sizes.values()) == pytest.approx(16_000, abs=500)
     assert max(scores.values()) <= 20_000 - sum(sizes.values())  # only held-out records are scored
     table = pa.concat_tables([pq.read_table(f"{first.output.uri}/{part.name}") for part in first.parts])
-    assert table.num_rows == 12_000
+    assert table.num_rows == 1_200
     ages = np.array(table["age"])[np.array(table["class"].to_pylist()) == "high"]
     assert ages.mean() == pytest.approx(35, abs=1)
