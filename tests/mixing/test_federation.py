@@ -253,3 +253,52 @@ def test_correlated_noise_below_the_grid_is_refused():
     noise = correlated_noise(1e-4, clients=3)
     with pytest.raises(AccountingError, match="too small for the grid"):
         client_message(Noise(bytes(32)), agree(3)[0], client_rows(1)[0], MIXER, noise, 0, 1, client="a", round=ROUND)
+
+
+# --- what a coalition sees --------------------------------------------------------------------------------------------
+
+
+def leaked(noise_of, *, colluding: int) -> float:
+    """Shift in deviations that the best linear look at real messages of four clients finds, in units of the stated.
+
+    The coordinator and the last `colluding` clients know all messages and all masks that these clients share. The first
+    client's class has as many rows as a mixture, one of which is opposite in the other world.
+    """
+    clients, draws, mixer = 4, 20_000, replace(MIXER, clip=1.0, sigma=0.3)
+    honest = clients - colluding
+    private = keys(clients)
+    public = [public_key(key) for key in private]
+    rows = np.tile(np.array([[1.0]], np.float32), (mixer.order, 1))
+    other = rows.copy()
+    other[0] = -1.0
+
+    def view(first: np.ndarray) -> np.ndarray:
+        seen = []
+        for s in range(honest):
+            masks = Masks.agree(private[s], [p for p in public if p != public[s]], context=ROUND)
+            own = Noise(bytes([s]) * 32)
+            table = first if s == 0 else rows
+            message = client_message(own, masks, table, mixer, noise_of, 0, draws, client=CLIENTS[s], round=ROUND)
+            known = np.zeros((draws, 1), np.int64)
+            for r in range(honest, clients):  # what a colluding client draws towards this one
+                shared = Masks.agree(private[r], [public[s]], context=ROUND)
+                unit = noise_of.mask_sigma * mixer.order / mixer.grid
+                known -= shared.draw(f"{mixer.name}/mask", draws, sigma=unit).reshape(-1, 1)
+            seen.append((message.steps - known)[:, 0] * (mixer.grid / mixer.order))
+        return np.stack(seen)
+
+    before, after = view(rows), view(other)
+    covariance = view_covariance(clients, honest, noise_of.sigma, noise_of.mask_sigma)
+    look = np.linalg.solve(covariance, np.eye(honest)[0])
+    shift = look @ (before - after)
+    assert shift.std() < 1e-9 * abs(shift.mean())  # the same noise in both worlds
+    stated = 2 * mixer.clip / mixer.order / mixer.sigma
+    return float(shift.mean() / (look @ before).std() / stated)
+
+
+def test_a_coalition_sees_what_is_stated_and_no_more():
+    for colluding in (0, 2):
+        priced = correlated_noise(0.3, clients=4, colluding=colluding)
+        assert leaked(priced, colluding=colluding) == pytest.approx(1, abs=0.03)
+    unpriced = correlated_noise(0.3, clients=4)
+    assert leaked(unpriced, colluding=2) > 1.3  # the factor sqrt(2) that the colluding clients take away
