@@ -371,7 +371,6 @@ class Run:
         self.outcome = _outcome(self._ledger, spec, self._output, published, context.work)
         self._progress("publishing", 1, 1)
 
-
     def _claim(self, attempt: Attempt) -> None:
         """Reserve the output; the claim of an attempt that was given up no longer counts."""
         output, mine = self._output, attempt.id.encode()

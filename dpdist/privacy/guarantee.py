@@ -217,7 +217,8 @@ class LID(Guarantee):
         return (
             "Not differentially private: there is no adjacency and no delta, and original records are mixed into the "
             f"output. Local information disclosure is at most {self.bound:.6g}, as measured: for no more than that "
-            f"share of the released rows is some column {what} the original record's. It says nothing about any one record."
+            f"share of the released rows is some column {what} the original record's. It says nothing about any one "
+            "record."
         )
 
 
