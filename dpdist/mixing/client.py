@@ -30,6 +30,7 @@ from dpdist.mixing.seat import (
     agreement_key,
     charged,
     codes_of,
+    folder_of,
     forget,
     identity_of,
     ledger_of,
@@ -110,8 +111,8 @@ def hello(seat: Seat) -> None:
         ledger.show(seat.client.dataset)
     identity_of(seat)
     table_of(seat)
-    _make_folder(Store(seat.client.work))
-    Store(seat.client.work).check_writable()
+    _make_folder(folder_of(seat))
+    folder_of(seat).check_writable()
 
 
 @answering
@@ -130,7 +131,7 @@ def join(seat: Seat) -> Joined:
             new_attempt=True,  # the coordinator's ledger decides whether there is a new one
         )
         require_state(attempt, "reserved", "drawing")
-    _make_folder(Store(seat.client.work))
+    _make_folder(folder_of(seat))
     _make_folder(work_of(seat))
     key = identity_of(seat)
     if key is None:

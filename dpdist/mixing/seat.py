@@ -144,9 +144,15 @@ def refuse_shared(seat: Seat, ledger: Ledger) -> None:
         )
 
 
+def folder_of(seat: Seat) -> Store:
+    """The client's own confidential folder."""
+    client = seat.client
+    return Store(client.work, client.storage.options if client.work.startswith("s3") else None)
+
+
 def work_of(seat: Seat) -> Store:
-    """The folder of the attempt, at the client."""
-    return Store(seat.client.work) / seat.own_attempt
+    """The folder of the attempt in it."""
+    return folder_of(seat) / seat.own_attempt
 
 
 def identity_of(seat: Seat) -> Any:
@@ -181,7 +187,7 @@ def _key(seat: Seat) -> KeyRef:
             raise SpecError(f"a fixed test key hides nothing: its workers refuse it unless {TEST_KEYS}=1 is set")
         return KeyRef.fixed(seat.test_key)
     with closing(ledger_of(seat)) as ledger:
-        return ledger.share_key(seat.own_attempt, f"{work_of(seat).uri}/key.json")
+        return ledger.share_key(seat.own_attempt, work_of(seat).address("key.json"))
 
 
 def noise_of(seat: Seat) -> Noise:
