@@ -103,7 +103,7 @@ def _truths(spec: ReleaseSpec) -> tuple[Any, Any]:
     from dpdist.families import make_plan
     from dpdist.histogram.entropy import renyi
     from dpdist.histogram.plan import HistogramPlan
-    from dpdist.histogram.release import _operator as operator_of
+    from dpdist.histogram.release import operator_of
     from dpdist.histogram.spec import HistogramSpec
 
     plan = make_plan(spec)

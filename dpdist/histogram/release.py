@@ -76,7 +76,7 @@ def _of(context: Context) -> tuple[HistogramSpec, HistogramPlan]:
 
 def _draw(context: Context, spec: HistogramSpec, plan: HistogramPlan) -> bytes:
     """One pass, then the noise: the noisy statistics as bytes."""
-    summary, records = _counted(context, _operator(spec, plan))
+    summary, records = _counted(context, operator_of(spec, plan))
     if plan.curves is not None:
         confirm_number(summary, plan.curves)
         mean = release_mean(summary, plan.curves, noise=context.noise, name="curves")
@@ -106,7 +106,8 @@ def _draw(context: Context, spec: HistogramSpec, plan: HistogramPlan) -> bytes:
     return _bytes(**arrays)
 
 
-def _operator(spec: HistogramSpec, plan: HistogramPlan) -> Operator:
+def operator_of(spec: HistogramSpec, plan: HistogramPlan) -> Operator:
+    """What a pass over the table computes for a release."""
     if plan.counts is not None:
         return histogram_operator(plan.counts)
     if spec.curves is None or plan.curves is None:
