@@ -7,14 +7,14 @@ What it computes is confidential: it reads private records and adds no noise. It
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpdist.errors import OutputUnwritable, SpecError
+from dpdist.errors import SpecError
+from dpdist.evaluate.files import write_private
 from dpdist.evaluate.material import Material, shuffled
 from dpdist.evaluate.page import About, render
 from dpdist.evaluate.sections import Section, does_not_apply
@@ -257,14 +257,6 @@ def write(folder: Path, about: About, sections: Sequence[Section], manifest: Man
         folder / PAGE: render(about, sections),
         folder / FIGURES: json.dumps(to_json(about, sections, manifest), indent=1, allow_nan=False) + "\n",
     }
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path, text in content.items():
-            temporary = path.with_name(f".{path.name}.{os.getpid()}")
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(temporary, path)
-    except OSError as error:
-        raise OutputUnwritable(f"{folder} cannot be written ({error.strerror}): choose another --output") from None
+    for path, text in content.items():
+        write_private(path, text.encode(), advice="choose another --output")
     return folder / PAGE, folder / FIGURES

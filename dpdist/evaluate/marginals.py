@@ -170,7 +170,7 @@ def subsample_scores(a: Marginals, k: int, *, seed: int, shares: Sequence[float]
     expected score that one part has on all marginals together.
     """
     rng = np.random.default_rng(seed)
-    tables = [a.table(which) for which in a.subsets(k)]
+    tables = [table[table > 0] for table in map(a.table, a.subsets(k))]
     return np.array(
         [k_marginal_score(np.array([total_variation(rng.binomial(t, share), t) for t in tables])) for share in shares]
     )

@@ -21,7 +21,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,7 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.errors import DpdistError, LedgerError, OutputUnwritable, ReleaseConflict, ResourceError, SpecError
+from dpdist.errors import DpdistError, LedgerError, ReleaseConflict, ResourceError, SpecError
+from dpdist.evaluate.files import write_private
 from dpdist.evaluate.marginals import Marginals, Subset
 from dpdist.evaluate.sections import Section, Table
 from dpdist.privacy import accountant
@@ -49,6 +49,7 @@ LARGEST_EPSILON = 20.0
 
 _ORDERS = (1, 2, 3)
 _TAIL = 0.025
+_ADVICE = "make room there and run it again; it costs nothing more"
 
 
 @dataclass(frozen=True)
@@ -236,9 +237,9 @@ class Publication:
         else:
             self.ledger.mark_drawing(attempt)
             content = self._content(counts, self.ledger.noise(attempt))
-            _store(kept, content)
+            write_private(kept, content, advice=_ADVICE)
             self.ledger.commit(attempt, manifest_sha256=hashlib.sha256(content).hexdigest())
-        _store(visible, content)
+        write_private(visible, content, advice=_ADVICE)
         with suppress(FileNotFoundError):
             kept.unlink()
         return self._section(json.loads(content), visible)
@@ -275,21 +276,3 @@ class Publication:
             f"{self.plan.epsilon:g}. Nothing else on this page may."
         )
         return Section("publishable", "What may be published", verdict, "info", (table,), (), dict(body))
-
-
-def _store(path: Path, content: bytes) -> None:
-    """Write a file of the owner's alone, in one step and safe from a power failure."""
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary = path.with_name(f"{path.name}.part")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise OutputUnwritable(
-            f"{path.parent} cannot be written ({error.strerror}): make room there and run it again; it costs nothing "
-            "more"
-        ) from None
