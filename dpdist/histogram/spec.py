@@ -217,6 +217,12 @@ class HistogramSpec(ReleaseSpec):
             raise ValueError("histograms.share: state it for all histograms or for none; they sum to exactly 1")
         if self.privacy.mechanism == "pml" and (len(self.queries) > 1 or self.entropies is not None):
             raise ValueError("`mechanism: pml` covers one histogram and nothing else; count the columns jointly")
+        dropping = [a.name for a in self.table.attributes if "drop" in (a.missing, a.out_of_domain)]
+        if self.privacy.mechanism == "pml" and dropping:
+            raise ValueError(
+                "`mechanism: pml` assumes that every record falls in a bin, and records are dropped by "
+                f"{', '.join(map(repr, dropping))}: refuse them, clip them, or give them a category"
+            )
         numbers = [number for chain in self.counts.hierarchies for number in chain]
         if len(set(numbers)) != len(numbers) or any(len(chain) < 2 for chain in self.counts.hierarchies):
             raise ValueError("counts.hierarchies: lists of at least two histograms, each in at most one list")

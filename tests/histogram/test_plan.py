@@ -174,6 +174,14 @@ class TestPlan:
             {"privacy": {"epsilon": 1, "mechanism": "pml", "alpha": 0.01, "adjacency": "replacement"}},
             "covers one histogram",
         ),
+        (
+            {
+                "schema": {"attributes": [{"name": "sex", "kind": "categorical", "values": [1, 2], "missing": "drop"}]},
+                "privacy": {"epsilon": 1, "mechanism": "pml", "alpha": 0.01, "adjacency": "replacement"},
+                "histograms": [{"columns": ["sex"]}],
+            },
+            "every record falls in a bin, and records are dropped by 'sex'",
+        ),
         ({"histograms": [{"columns": ["income"]}]}, "no column 'income'"),
         ({"histograms": [{"columns": ["age", "t1"]}]}, "histograms need bins, and 't1' is a number without"),
         ({"histograms": "each column"}, "histograms need bins, and 't0', 't1' is a number without"),
