@@ -25,7 +25,7 @@ from dpdist.histogram.postprocess import largest_remainder
 from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event, Gaussian
 from dpdist.privacy.guarantee import Adjacency
-from dpdist.privacy.noise import SAMPLER_DELTA, Noise
+from dpdist.privacy.noise import LARGEST_SCALE, SAMPLER_DELTA, Noise
 
 Mechanism = Literal["laplace", "gaussian"]
 Shares = Literal["equal", "optimal"] | Sequence[Fraction]
@@ -147,6 +147,10 @@ def plan_measurement(
     else:
         unit = _laplace_unit(exact, changed=changed, epsilon=epsilon, delta=rest)
         scales = tuple(unit / float(share) for share in exact)
+    if max(scales) > LARGEST_SCALE:
+        raise AccountingError(
+            f"a histogram would need noise of scale {max(scales):.3g}, above 2^45: raise privacy.epsilon or its share"
+        )
     event = Composed((*_events(mechanism, scales, changed), ApproximateDP(0.0, sampler, label="sampler")))
     return Measurement(mechanism=mechanism, scales=scales, adjacency=adjacency, shares=exact, event=event)
 

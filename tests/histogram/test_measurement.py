@@ -143,6 +143,7 @@ class TestShares:
         ({"mechanism": "uniform"}, SpecError, "mechanism must be laplace, gaussian or auto"),
         ({"epsilon": 0.0}, AccountingError, "epsilon"),
         ({"epsilon": math.inf}, AccountingError, "epsilon"),
+        ({"epsilon": 1e-18, "delta": 0.0}, AccountingError, "raise privacy.epsilon or its share"),
         ({"delta": 1.0}, AccountingError, "delta"),
         ({"delta": 1e-18}, AccountingError, "delta must be 0, or in"),
         ({"delta": -1e-9}, AccountingError, "delta"),
