@@ -97,7 +97,7 @@ class FeatureSpec(Section):
         default=0.25, gt=0, le=100, description="Width of the Gaussian kernel, times the root of the number of columns."
     )
     products: Literal["measured", "modelled"] = Field(
-        default="modelled",
+        default="measured",
         description="Second moments of the features: measured with noise, or as in the released model of the inputs.",
     )
 
