@@ -228,7 +228,7 @@ def test_another_table_is_not_charged(own: Made) -> None:
     pq.write_table(table(30_000), own.folder / "copy.parquet")
     with pytest.raises(errors.ReleaseConflict, match="not the table that the release was made from"):
         publish(own, replace(request(own), against=(str(own.folder / "copy.parquet"),)))
-    assert len(charges(own)) == 1
+    assert all(release != "first/evaluation" for release, _, _ in charges(own))
 
 
 def test_a_ledger_that_does_not_know_the_release_is_refused(own: Made) -> None:
