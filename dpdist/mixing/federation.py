@@ -201,10 +201,10 @@ def check_message(
     ------
     RoundFailed
     """
-    if not isinstance(message, Message) or message.client not in clients:
+    if not isinstance(message, Message) or not isinstance(message.client, str) or message.client not in clients:
         raise RoundFailed(f"{_named(message)} is not one of the round's; the round fails")
     steps, name = message.steps, _named(message)
-    if message.round != round:
+    if type(message.round) is not str or message.round != round:
         raise RoundFailed(f"{name} sent a message of another round; the round fails")
     if type(steps) is not np.ndarray or steps.dtype != np.int64 or steps.shape != shape:
         raise RoundFailed(f"{name} sent no array of {shape[0]} x {shape[1]} int64; the round fails")

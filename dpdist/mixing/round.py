@@ -141,7 +141,7 @@ def _present(places: Places, wanted: Iterable[str], *, seconds: float) -> tuple[
 
 
 def _require_joined(context: Context, name: str, joined: Any, pinned: str | None) -> None:
-    if not isinstance(joined, Joined):
+    if not (isinstance(joined, Joined) and type(joined.public) is type(joined.signature) is bytes):
         raise RoundFailed(f"client {name!r} sent something else than its key")
     if pinned is not None:
         statement = key_statement(joined.public, client=name, attempt=context.attempt, spec=context.spec.fingerprint)
@@ -303,7 +303,9 @@ def _reasons(left_out: Mapping[str, str]) -> str:
 def _trouble(answer: Any) -> str:
     if isinstance(answer, Lost):
         return answer.reason
-    return answer.trouble if isinstance(answer, Answer) else "it sent something else than an answer"
+    if not isinstance(answer, Answer) or not isinstance(answer.trouble, str):
+        return "it sent something else than an answer"
+    return "".join(letter if letter.isprintable() else "?" for letter in answer.trouble[:200])
 
 
 def _of(context: Context) -> tuple[MixingSpec, FederatedPlan]:

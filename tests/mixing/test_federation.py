@@ -18,7 +18,7 @@ from dpdist.mixing.correlated import (
     new_private_key,
     public_key,
 )
-from dpdist.mixing.federation import assemble, client_message
+from dpdist.mixing.federation import assemble, client_message, largest_step
 from dpdist.mixing.mixture import Mixer, clip_rows
 from dpdist.privacy.noise import Noise
 
@@ -223,6 +223,8 @@ def test_faults_fail_the_round():
         "no message from 'client-0'": rest,
         "two different messages": [*messages, broken(first, first.steps + 1)],
         "is not one of the round's": [*messages, replace(first, client="stranger")],
+        r"client \[\] is not one": [*messages, replace(first, client=[])],  # type: ignore[arg-type]
+        "what sent something else": [*messages, {"steps": first.steps}],  # type: ignore[list-item]
         "of another round": [replace(first, round="attempt-0/class-0"), *rest],
         "30 x 5 int64": [broken(first, first.steps[:-1]), *rest],
         "no array of 30": [broken(first, np.full((30, 5), np.nan)), *rest],
@@ -232,6 +234,11 @@ def test_faults_fail_the_round():
     for text, sent in faults.items():
         with pytest.raises(RoundFailed, match=text):
             assembled(sent)
+    noise = correlated_noise(MIXER.sigma, clients=3)
+    largest = largest_step(MIXER, noise)
+    assembled(messages, largest=largest)
+    with pytest.raises(RoundFailed, match="beyond what noise reaches"):
+        assembled([broken(first, np.full((30, 5), largest + 1)), *rest], largest=largest)
 
 
 def test_masks_of_other_rounds_are_refused():
