@@ -154,8 +154,9 @@ def simulate(loads: Sequence[Load], costs: Costs, *, workers: int, cores: int | 
         spent["scheduler"] += min(scheduled, mapped)
         spent["workers"] += max(0.0, mapped - scheduled)
         spent["sums"] += spread + summed - mapped
-        spent["driver"] += load.driver + costs.stage
-        stages[load.name] = stages.get(load.name, 0.0) + spread + summed + load.driver + costs.stage
+        driven = load.driver + (costs.stage if load.tasks else 0.0)
+        spent["driver"] += driven
+        stages[load.name] = stages.get(load.name, 0.0) + spread + summed + driven
     return Prediction(
         workers=workers,
         seconds=starting + sum(stages.values()),

@@ -20,18 +20,18 @@ from dpdist.simulation import Costs, Load, Prediction, simulate
 from dpdist.synthesis.plan import PlausibleDeniabilityPlan
 
 MEASURED = Costs(
-    start=2.0,
-    worker=0.8,
-    stage=0.3,
-    task=1.6e-3,
-    byte=2.0e-9,
-    read=6.0e-9,
-    pair=4.2e-10,
-    table=1.0e-8,
+    start=5.3,
+    worker=0.4,
+    stage=0.27,
+    task=2.4e-3,
+    byte=3.0e-9,
+    read=1.4e-8,
+    pair=6.5e-9,
+    table=7.9e-9,
     cell=1.0e-6,
-    key=1.0e-7,
-    candidate=5.0e-8,
-    write=5.0e-8,
+    key=4.7e-8,
+    candidate=4.9e-8,
+    write=2.6e-8,
 )
 """One core of an AMD EPYC; see docs/benchmarks.md."""
 
@@ -46,6 +46,7 @@ _GIB = 1 << 30
 _PROCESS = 400 << 20  # a worker with its libraries, and its nanny
 _CODES = 0.25  # share of the workers' memory that codes may take (dpdist.synthesis.release)
 _INDEX = 0.1  # and of one worker's, for the index of the seeds
+_TABLE_CELLS = 1 << 13  # of an attribute's count table, in the networks that were learned from public tables
 _BATCH = 1 << 18
 _SMALLEST_BATCH = 1 << 14
 _FEWEST_ROWS = 1 << 16
@@ -260,7 +261,7 @@ def loads(plan: Plan, layout: Layout, costs: Costs) -> list[Load]:
         cells = pair_cells(spec.table.cardinalities)
         stages.append(Load(name="counting", tasks=partitions, seconds=again + counting, summary=8 * cells))
     counting = rows * float(share.parameters) * width * costs.table / partitions
-    cells = plan.model.parameters.cells_at_most
+    cells = table_cells(plan)
     stages.append(Load(name="learning parameters", tasks=partitions, seconds=again + counting, summary=8 * cells))
     stages.append(Load(name="estimating", tasks=0, seconds=0.0, driver=cells * costs.cell))
     made, ranges, index = spec.synthesis.records, 1, 0
@@ -284,6 +285,11 @@ def loads(plan: Plan, layout: Layout, costs: Costs) -> list[Load]:
     parts = math.ceil(spec.synthesis.records / spec.output.rows_per_part)
     stages.append(Load(name="writing", tasks=parts, seconds=spec.synthesis.records * width * costs.write / parts))
     return stages
+
+
+def table_cells(plan: PlausibleDeniabilityPlan) -> int:
+    """About how many cells the count tables of a network have."""
+    return min(plan.model.parameters.cells_at_most, len(plan.spec.table.attributes) * _TABLE_CELLS)
 
 
 def _duration(seconds: float) -> str:

@@ -1,33 +1,36 @@
 """What a row, a task and a byte cost; prediction against measurement at 1, 2 and 4 worker processes.
 
-    python tests/benchmarks/bench_sizing.py --json bench/sizing.json [--rows 2000000] [--rounds 2] [--large SPEC ROWS]
+    python tests/benchmarks/bench_sizing.py --json bench/sizing.json [--rows 6000000] [--rounds 2] [--large SPEC ROWS]
 
-A release of a made-up table runs with 1, 2 and 4 embedded workers in turn; the quickest of the rounds counts. The costs
-are fitted to the runs with 1 and 2 workers, and the run with 4 is predicted from them. The costs (`costs` in the JSON)
-are those of `dpdist.sizing.MEASURED`, and what `dpdist plan --cluster --costs FILE` takes.
+A release of a made-up table runs with 1, 2 and 4 embedded workers in turn; the quickest of the rounds counts. Costs are
+fitted to the runs with 1 and 2 workers, and the run with 4 is predicted from them. What a row costs is also measured in
+CPU seconds, in the threads of one process, where other work on the machine does not disturb: these are the `costs` of
+the JSON, those of `dpdist.sizing.MEASURED`, and what `dpdist plan --cluster --costs FILE` takes.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dpdist.calibration import Measured, calibrate
+from dpdist.calibration import STAGES, Measured, calibrate
 from dpdist.data.cluster import WORKER_ENVIRONMENT, open_cluster
 from dpdist.families import load_spec, make_plan
-from dpdist.simulation import Costs
 from dpdist.sizing import Layout, predict, size_cluster
 
 ROOT = Path(__file__).parents[2]
 DPDIST = [sys.executable, "-m", "dpdist"]
 CALIBRATED, PREDICTED = (1, 2), 4
+PARTITIONS = 16
 CORES = len(os.sched_getaffinity(0))
 
 
@@ -78,6 +81,33 @@ def cost_of_a_byte(size: int = 1 << 24) -> float:
     return best / size
 
 
+def cpu_costs(folder: Path, rows: int, records: int) -> dict[str, float]:
+    """CPU seconds of each unit of work: a release in the threads of this process, its stages timed by its own clock."""
+    from unittest import mock
+
+    from dpdist import context
+    from dpdist.run import run_release
+    from dpdist.sizing import table_cells
+
+    chosen = settings(rows, 1, records) | {"cluster.mode": "threads", "cluster.partitions": PARTITIONS}
+    del chosen["cluster.workers"]
+    spec = load_spec(ROOT / "deploy/releases/demo.yaml", chosen)
+    with contextlib.chdir(folder), mock.patch.object(context.time, "perf_counter", time.process_time):
+        outcome = run_release(spec)
+        spent = json.loads(Path(outcome.run_record).read_text())["seconds"]
+    width, share = len(spec.table.attributes), spec.split  # type: ignore[attr-defined]
+    units = {
+        "reading": rows * width,
+        "counting": rows * float(share.structure) * width * (width - 1) / 2,
+        "learning parameters": rows * float(share.parameters) * width,
+        "estimating": table_cells(make_plan(spec)),  # type: ignore[arg-type]
+        "indexing seeds": rows * float(share.seeds),
+        "synthesising": records * width,
+        "writing": records * width,
+    }
+    return {STAGES[stage]: spent[stage] / units[stage] for stage in units}
+
+
 def settings(rows: int, workers: int, records: int) -> dict[str, Any]:
     """The release that is timed."""
     return {
@@ -89,7 +119,7 @@ def settings(rows: int, workers: int, records: int) -> dict[str, Any]:
         "ledger": "sqlite:///dpdist-ledger.db",
         "work": "work",
         "cluster.workers": workers,
-        "cluster.partitions": 16,
+        "cluster.partitions": PARTITIONS,
     }
 
 
@@ -106,9 +136,12 @@ def timed(folder: Path, chosen: dict[str, Any]) -> tuple[float, dict[str, float]
     return seconds, record["seconds"]
 
 
-def measure(rows: int, records: int, rounds: int) -> dict[int, tuple[float, dict[str, float]]]:
-    """The quickest run with each number of workers, the numbers in turn."""
-    best: dict[int, tuple[float, dict[str, float]]] = {}
+Runs = dict[int, tuple[float, dict[str, float]]]
+
+
+def measure(rows: int, records: int, rounds: int) -> tuple[Runs, dict[str, float]]:
+    """The quickest run with each number of workers, the numbers in turn; and the CPU seconds of units."""
+    best: Runs = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         piece = min(rows, 1_000_000)
@@ -126,28 +159,29 @@ def measure(rows: int, records: int, rounds: int) -> dict[int, tuple[float, dict
                 print(f"{workers} workers: {found[0]:.2f} s", file=sys.stderr)
                 if workers not in best or found[0] < best[workers][0]:
                     best[workers] = found
-    return best
+        return best, cpu_costs(folder, rows, records)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--rows", type=int, default=2_000_000)
-    parser.add_argument("--records", type=int, default=500_000)
+    parser.add_argument("--rows", type=int, default=6_000_000)
+    parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--large", nargs=2, default=["deploy/releases/census-100m.yaml", "1000000000"])
     options = parser.parse_args()
     os.environ.update({name: str(value) for name, value in WORKER_ENVIRONMENT.items()})
     stage, task, byte = cost_of_a_stage(), cost_of_a_task(), cost_of_a_byte()
-    best = measure(options.rows, options.records, options.rounds)
+    best, units = measure(options.rows, options.records, options.rounds)
     demo = ROOT / "deploy/releases/demo.yaml"
     plan = make_plan(
         load_spec(demo, settings(options.rows, 1, options.records) | {"data.minimum_records": options.rows})
     )
-    layout = {n: Layout(workers=n, memory=8, partitions=16) for n in best}
+    layout = {n: Layout(workers=n, memory=8, partitions=PARTITIONS) for n in best}
     runs = [Measured(layout=layout[n], cores=CORES, seconds=best[n][0], stages=best[n][1]) for n in CALIBRATED]
-    costs = calibrate(plan, runs, stage=stage, task=task, byte=byte)
-    predicted = {n: predict(plan, layout[n], costs=costs, cores=CORES) for n in best}
+    fitted = calibrate(plan, runs, stage=stage, task=task, byte=byte)
+    predicted = {n: predict(plan, layout[n], costs=fitted, cores=CORES) for n in best}
+    costs = replace(fitted, **units)
     print(f"{CORES} cores, {options.rows:,} rows, {options.records:,} records released")
     print("workers   measured  predicted   difference")
     for n, (seconds, _) in best.items():
@@ -164,7 +198,8 @@ def main() -> None:
             "cores": CORES,
             "rows": options.rows,
             "records": options.records,
-            "costs": Costs.to_json(costs),
+            "costs": costs.to_json(),
+            "fitted": fitted.to_json(),
             "measured": {n: {"seconds": round(s, 2), "stages": stages} for n, (s, stages) in best.items()},
             "predicted": {n: round(p.seconds, 2) for n, p in predicted.items()},
             "difference_at_4": round(predicted[PREDICTED].seconds / best[PREDICTED][0] - 1, 4),
