@@ -15,10 +15,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -26,18 +25,14 @@ import numpy as np
 
 from dpdist.context import Context
 from dpdist.data.places import Lost, Places
-from dpdist.errors import CheckFailed, ClusterUnreachable, DpdistError, ResourceError, RoundFailed, SpecError
+from dpdist.errors import CheckFailed, ClusterUnreachable, DpdistError, ResourceError, RoundFailed
 from dpdist.mixing import client as tasks
+from dpdist.mixing.asking import ask, each, federated_of, reasons_of, trouble_of, well
 from dpdist.mixing.client import Answer, Joined
-from dpdist.mixing.federated_plan import FederatedPlan
 from dpdist.mixing.federation import Message, assemble, check_message, largest_step
 from dpdist.mixing.graph import load_rows, stored_blocks
 from dpdist.mixing.identity import key_statement, message_statement, require_signature
 from dpdist.mixing.restore import Restoration, mixture_sums, restoration
-from dpdist.mixing.seat import Seat
-from dpdist.mixing.spec import MixingSpec
-
-log = logging.getLogger("dpdist")
 
 ROSTER_FILE = "roster.json"
 """The clients that take part, with their signed keys."""
@@ -58,7 +53,7 @@ def join_step(context: Context) -> None:
     CheckFailed
         No class was confirmed by enough clients.
     """
-    spec, plan = _of(context)
+    spec, plan = federated_of(context)
     resources = {client.name: client.place for client in plan.federated.clients}
     patience = plan.federated.patience
     context.results["places"] = Places(context.cluster, resources, grace=spec.cluster.timeout, patience=patience)
@@ -67,10 +62,10 @@ def join_step(context: Context) -> None:
         members = {name: Joined(*map(bytes.fromhex, pair)) for name, pair in roster.items()}
         context.results["members"] = members
         if not context.work.exists(CONFIRMED_FILE):
-            _each(context, "reading", tasks.read, members, fault=_READING)
+            each(context, "reading", tasks.read, members, fault=_READING)
     except DpdistError as error:
         if not isinstance(error, ResourceError):
-            _ask(context, "void", tasks.void, context.results["places"].present())
+            ask(context, "void", tasks.void, context.results["places"].present())
         raise
     mixed = json.loads(context.stored(CONFIRMED_FILE, partial(_confirmed, context)))
     honest = {"local": 1, "correlated": 1 + plan.federated.colluding}[plan.federated.trust]
@@ -104,28 +99,28 @@ _CONFIRMING = f"dropped out during the round: {RESUME}"
 
 def _roster(context: Context) -> bytes:
     """The clients that are ready and have reserved their charges; who is left out, and why, is the operator's."""
-    _, plan = _of(context)
+    _, plan = federated_of(context)
     federated, places = plan.federated, context.results["places"]
     pinned = {client.name: client.public_key for client in federated.clients}
     with context.stage("asking clients"):
         present = _present(places, pinned, seconds=context.spec.cluster.timeout)
         left_out = {name: "it has no worker" for name in pinned if name not in present}
-        willing = _well(_ask(context, "hello", tasks.hello, present), left_out)
-        joined = _well(_ask(context, "join", tasks.join, willing), left_out)
+        willing = well(ask(context, "hello", tasks.hello, present), left_out)
+        joined = well(ask(context, "join", tasks.join, willing), left_out)
         for name, answer in list(joined.items()):
             try:
                 _require_joined(context, name, answer, pinned[name])
             except RoundFailed as error:
                 left_out[name] = str(error)
                 del joined[name]
-                _ask(context, "void", tasks.void, [name])
+                ask(context, "void", tasks.void, [name])
     context.operator["clients_left_out"] = left_out
     if left_out and len(joined) >= federated.minimum:
-        context.progress(f"left out: {_reasons(left_out)}", 1, 1)
+        context.progress(f"left out: {reasons_of(left_out)}", 1, 1)
     if len(joined) < federated.minimum:
         raise RoundFailed(
             f"{len(joined)} of {len(federated.clients)} clients are ready, and federated.at_least asks for "
-            f"{federated.minimum}; nothing was drawn. Not ready are {_reasons(left_out)}. The text of an error is in "
+            f"{federated.minimum}; nothing was drawn. Not ready are {reasons_of(left_out)}. The text of an error is in "
             "the log of the client's worker and in its own work folder"
         )
     roster = {name: (answer.public.hex(), answer.signature.hex()) for name, answer in joined.items()}
@@ -152,8 +147,8 @@ def _confirmed(context: Context) -> bytes:
     """The clients that confirmed each class."""
     context.before_noise()
     members = context.results["members"]
-    outcomes = _each(context, "confirming classes", tasks.confirm, members, fault=_CONFIRMING)
-    count = len(_of(context)[1].classes)
+    outcomes = each(context, "confirming classes", tasks.confirm, members, fault=_CONFIRMING)
+    count = len(federated_of(context)[1].classes)
     for name, outcome in outcomes.items():
         if not isinstance(outcome, tuple) or len(outcome) != count:
             raise RoundFailed(f"client {name!r} sent something else than the outcomes of its classes: {RESUME}")
@@ -168,7 +163,7 @@ def round_step(context: Context) -> None:
     RoundFailed
         A client sent nothing, or what does not fit.
     """
-    spec, plan = _of(context)
+    spec, plan = federated_of(context)
     context.before_noise()
     blocks: dict[int, Any] = {}
     restorations: dict[int, Restoration] = {}
@@ -199,7 +194,7 @@ def _first(context: Context, names: list[str]) -> Any:
 
 def _assembled(context: Context, place: int, block: int, stage: str) -> bytes:
     """The averages of one block, from a message of every client of the class."""
-    _, plan = _of(context)
+    _, plan = federated_of(context)
     part = plan.classes[place]
     members = {name: context.results["members"][name] for name in context.results["mixed"][place]}
     pinned = {client.name: client.public_key or "" for client in plan.federated.clients}
@@ -211,7 +206,7 @@ def _assembled(context: Context, place: int, block: int, stage: str) -> bytes:
         "shape": (rows, plan.encoding.width),
         "largest": largest_step(mixer, plan.shared(len(members))),
     }
-    messages = _each(context, stage, tasks.send, members, place, block, members, fault=_CONFIRMING)
+    messages = each(context, stage, tasks.send, members, place, block, members, fault=_CONFIRMING)
     for name, message in messages.items():
         check_message(message, clients={name: clients[name]}, **form)
         _note(context, message, f"received-{place}-{block}-{name}.sha256")
@@ -234,82 +229,11 @@ def _note(context: Context, message: Message, name: str) -> None:
 def _agree(context: Context, digest: str) -> None:
     """Let all clients commit to the manifest, once all of them can."""
     for what, task in (("ready", tasks.ready), ("commit", tasks.commit)):
-        for name, answer in _ask(context, what, task, context.results["members"], digest).items():
+        for name, answer in ask(context, what, task, context.results["members"], digest).items():
             if isinstance(answer, Lost):
                 raise ClusterUnreachable(
                     f"client {name!r} is away ({answer.reason}) and has not committed in its ledger, so nothing is "
                     "published yet; start its workers and resume the release"
                 )
             if not isinstance(answer, Answer) or answer.trouble:
-                raise RoundFailed(f"client {name!r} does not agree to the release ({_trouble(answer)}): {RESUME}")
-
-
-# --- asking -----------------------------------------------------------------------------------------------------------
-
-
-def _seat(context: Context, name: str) -> Seat:
-    spec, plan = _of(context)
-    test_key = hashlib.sha256(f"{context.key.uri} {name}".encode()).hexdigest() if context.key.is_fixed else ""
-    return Seat(
-        spec=spec,
-        name=name,
-        order=plan.order,
-        sigma_over_clip=plan.sigma_over_clip,
-        attempt=context.attempt,
-        test_key=test_key,
-    )
-
-
-def _ask(
-    context: Context, what: str, task: Callable[..., Answer], names: Iterable[str], *args: Any
-) -> dict[str, Answer | Lost]:
-    """The answers of some clients."""
-    places: Places = context.results["places"]
-    answers: dict[str, Answer | Lost] = places.call(
-        f"client-{what}", task, {name: (_seat(context, name), *args) for name in names}
-    )
-    return answers
-
-
-def _well(answers: Mapping[str, Answer | Lost], left_out: dict[str, str]) -> dict[str, Any]:
-    """The values of the clients that answered well; the others are noted."""
-    for name, answer in answers.items():
-        if not isinstance(answer, Answer) or answer.trouble:
-            left_out[name] = _trouble(answer)
-    return {name: answer.value for name, answer in answers.items() if isinstance(answer, Answer) and not answer.trouble}
-
-
-def _each(
-    context: Context, stage: str, task: Callable[..., Answer], names: Iterable[str], *args: Any, fault: str
-) -> dict[str, Any]:
-    """The values of all clients of the round; without one of them it fails."""
-    with context.stage(stage):
-        answers = _ask(context, task.__name__, task, names, *args)
-    left_out: dict[str, str] = {}
-    values = _well(answers, left_out)
-    if left_out:
-        raise RoundFailed(f"client {_reasons(left_out)} {fault}")
-    return values
-
-
-def _reasons(left_out: Mapping[str, str]) -> str:
-    """Who is in trouble, reason by reason."""
-    whose: dict[str, list[str]] = {}
-    for name, reason in left_out.items():
-        whose.setdefault(reason, []).append(repr(name))
-    return "; ".join(f"{', '.join(names)} ({reason})" for reason, names in whose.items())
-
-
-def _trouble(answer: Any) -> str:
-    if isinstance(answer, Lost):
-        return answer.reason
-    if not isinstance(answer, Answer) or not isinstance(answer.trouble, str):
-        return "it sent something else than an answer"
-    return "".join(letter if letter.isprintable() else "?" for letter in answer.trouble[:200])
-
-
-def _of(context: Context) -> tuple[MixingSpec, FederatedPlan]:
-    spec, plan = context.spec, context.plan
-    if not isinstance(spec, MixingSpec) or not isinstance(plan, FederatedPlan):
-        raise SpecError("expected the spec and the plan of a federated release")
-    return spec, plan
+                raise RoundFailed(f"client {name!r} does not agree to the release ({trouble_of(answer)}): {RESUME}")
