@@ -34,6 +34,7 @@ from dpdist.errors import (
     DpdistError,
     GuaranteeRefused,
     LedgerError,
+    OutOfMemory,
     OutputExists,
     ReleaseConflict,
     ResourceError,
@@ -320,6 +321,10 @@ class Run:
         """A step of the family; a table that is refused before noise was drawn costs nothing."""
         try:
             step(self._context)
+        except MemoryError:
+            raise OutOfMemory(
+                "the process of the run itself ran out of memory: give it more; the release can be resumed"
+            ) from None
         except DpdistError as error:
             if isinstance(error, ResourceError):
                 raise

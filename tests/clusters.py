@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import signal
@@ -20,6 +21,12 @@ import pytest
 
 LOOPBACK = ["--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0"]
 PRELOAD = Path(__file__).parent / "faults" / "dask_faults.py"
+
+
+def _end_with_parent() -> None:
+    """Let Linux end this process when the tests are killed."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def free_port() -> int:
@@ -77,6 +84,7 @@ class DaskProcesses:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=_end_with_parent,
             )
 
     def start(self) -> None:

@@ -3,230 +3,33 @@
     python tests/e2e/run.py [--json FILE] [--kill] [--keep]
 
 Starts everything, deploys, releases 100,000 records of the ACS 2024 table, verifies them, cancels a second
-release in the middle and continues it, lets a third be refused for a value out of its domain, and then searches
-all that PostgreSQL, Prefect, Dask and the store hold for planted private values and for the keys.
+release in the middle and continues it, runs a third from two deployments at once, lets a fourth be refused for a value
+out of its domain, breaks the store at every moment of a release, and then searches all that PostgreSQL, Prefect, Dask
+and the store hold for planted private values and for the keys.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
 import json
-import os
 import re
-import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import psycopg
-import pyarrow as pa
-import pyarrow.parquet as pq
-from servers import ROOT, Processes, answers, free_port, install_missing, wait_for
-
-from dpdist.privacy.keys import KeyEncryptionKey
-
-DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data")) / "acs2024_workers.parquet"
-SPEC = "deploy/releases/acs2024.yaml"
-BUCKET = "s3://census"
-PLANTED = "planted-person"
-OUT_OF_DOMAIN = 987654321
-
-
-class House:
-    """Everything that runs, and what is known about it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.processes = Processes(folder)
-        self.seconds: dict[str, float] = {}
-        self.private: dict[str, str] = {}
-        self.postgres = self.server = ""
-
-    @contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        """Announce a step and time it."""
-        print(f"==> {name}", flush=True)
-        start = time.perf_counter()
-        yield
-        self.seconds[name] = round(time.perf_counter() - start, 1)
-        print(f"    {self.seconds[name]} s", flush=True)
-
-    def start(self) -> None:
-        """Start the servers; all secrets are made here and reach processes through their environment only."""
-        processes, folder, environment = self.processes, self.folder, self.processes.environment
-        postgres, ceph = processes.script("postgres"), processes.script("ceph")
-        processes.run("certs", folder / "tls", module="dpdist.cli.cluster")
-        kek = base64.b64encode(secrets.token_bytes(32)).decode()
-        (folder / "kek").touch(mode=0o600)
-        (folder / "kek").write_text(kek)
-        self.private["key-encryption key"] = kek
-
-        database = postgres()
-        self.postgres = database["url"].replace("+psycopg", "").removesuffix("/postgres")
-        with psycopg.connect(f"{self.postgres}/postgres", autocommit=True) as connection:
-            connection.execute("CREATE DATABASE prefect")
-            connection.execute("CREATE DATABASE ledger")
-        self.server = f"http://127.0.0.1:{free_port()}/api"
-        environment |= {
-            "PYTHONPATH": str(ROOT),
-            "DO_NOT_TRACK": "1",
-            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            "PREFECT_HOME": str(folder / "prefect"),
-            "PREFECT_API_DATABASE_CONNECTION_URL": self.postgres.replace("://", "+asyncpg://") + "/prefect",
-            "PREFECT_API_URL": self.server,
-            "PREFECT_WORKER_QUERY_SECONDS": "1",
-            "PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1",
-            "DPDIST_HOME": str(ROOT),
-            "DPDIST_KEK_FILE": str(folder / "kek"),
-            "DPDIST_LEDGER": self.postgres.replace("://", "+psycopg://") + "/ledger",
-        }
-        port = self.server.split(":")[2].split("/")[0]
-        processes.start(
-            "prefect", "server", "start", "--host", "127.0.0.1", "--port", port, "--no-ui", module="prefect"
-        )
-
-        storage = ceph()
-        self.private["secret access key"] = storage["secret"]
-        environment |= {
-            "AWS_ENDPOINT_URL": storage["endpoint"],
-            "AWS_ACCESS_KEY_ID": storage["key"],
-            "AWS_SECRET_ACCESS_KEY": storage["secret"],
-        }
-        os.environ.update({name: environment[name] for name in environment if name not in os.environ})
-        self.dask = f"tls://127.0.0.1:{free_port()}"
-        common = ["--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0"]
-        processes.start("scheduler", "scheduler", "--port", self.dask.split(":")[2], *common, *self._tls("scheduler"),
-                        module="dask")  # fmt: skip
-        for number in range(3):
-            processes.start(
-                f"worker-{number}", "worker", self.dask, "--nthreads", "1", "--memory-limit", "2GiB", *common,
-                "--local-directory", str(folder / f"worker-{number}"), "--no-dashboard", *self._tls("worker"),
-                module="dask",
-            )  # fmt: skip
-        wait_for("Prefect", answers(f"{self.server}/health"), seconds=90, alive=processes.alive)
-
-    def _tls(self, role: str) -> list[str]:
-        folder = self.folder / "tls"
-        pairs = {"ca-file": "ca", "cert": role, "key": f"{role}-key"}
-        options = [part for option, name in pairs.items() for part in (f"--tls-{option}", f"{folder}/{name}.pem")]
-        return ["--protocol", "tls", *options]
-
-    def fill(self) -> None:
-        """Put two tables into the bucket: one with names in a column that no schema knows, one with a bad value."""
-        import s3fs
-
-        fs = s3fs.S3FileSystem()
-        fs.mkdir(BUCKET)
-        table = pq.read_table(DATA)
-        self.private["number of records"] = str(table.num_rows)
-        names = pa.array([f"{PLANTED}-{row:07d}" for row in range(table.num_rows)])
-        pq.write_table(table.append_column("respondent", names), self.folder / "named.parquet", row_group_size=1 << 18)
-        fs.put_file(str(self.folder / "named.parquet"), f"{BUCKET}/input/workers.parquet")
-        column = next(name for name in table.column_names if pa.types.is_integer(table.schema.field(name).type))
-        place = table.column_names.index(column)
-        bad = pa.array([OUT_OF_DOMAIN] * table.num_rows, pa.int64())
-        pq.write_table(table.set_column(place, column, bad), self.folder / "bad.parquet")
-        fs.put_file(str(self.folder / "bad.parquet"), f"{BUCKET}/bad/workers.parquet")
-        self.private |= {"planted name": PLANTED, "planted value": str(OUT_OF_DOMAIN)}
-
-    def settings(self, name: str, **changes: Any) -> dict[str, Any]:
-        """What a run changes in the spec: where it runs and where its files are."""
-        tls = self.folder / "tls"
-        return {
-            "name": name,
-            "data.path": f"{BUCKET}/input",
-            "data.extra_columns": "ignore",
-            "output.path": f"{BUCKET}/releases/{name}",
-            "work": f"{BUCKET}/work",
-            "cluster.mode": "address",
-            "cluster.address": self.dask,
-            "cluster.partitions": 6,
-            "cluster.timeout": 60,
-            "cluster.security.ca": f"{tls}/ca.pem",
-            "cluster.security.cert": f"{tls}/client.pem",
-            "cluster.security.key": f"{tls}/client-key.pem",
-            **changes,
-        }
-
-    def deploy(self) -> None:
-        """Enter the data set, make the pool and the deployment, start a worker."""
-        run = self.processes.run
-        run(
-            "ledger", "create", "acs", "--epsilon", "10", "--delta", "1e-7", "--allow", "dp", "--allow", "pd-per-record"
-        )
-        run("work-pool", "create", "dpdist", "--type", "process", module="prefect")
-        run("--no-prompt", "deploy", "--name", "process", "--prefect-file", "deploy/prefect.yaml", module="prefect")
-        self.processes.start(
-            "flow-worker", "worker", "start", "--pool", "dpdist", "--type", "process", module="prefect"
-        )
-
-    def begin(self, name: str, **changes: Any) -> Any:
-        """Start a run of the deployment."""
-        from prefect.deployments import run_deployment
-
-        parameters = {"spec": SPEC, "settings": self.settings(name, **changes)}
-        return run_deployment("release/process", parameters=parameters, timeout=0, as_subflow=False)
-
-    def finish(self, flow_run: Any, *, seconds: float = 180) -> Any:
-        """Wait for the end of a flow run."""
-        from prefect import get_client
-
-        deadline = time.monotonic() + seconds
-        with get_client(sync_client=True) as client:
-            while time.monotonic() < deadline:
-                state = client.read_flow_run(flow_run.id).state
-                if state.is_final():
-                    return state
-                self.processes.alive()
-                time.sleep(0.3)
-        raise TimeoutError(f"{flow_run.name} is {state.type}")
-
-    def attempts(self) -> dict[str, list[str]]:
-        """States of the attempts of each release, as the ledger has them."""
-        shown = json.loads(self.processes.run("ledger", "show", "--json"))[0]["charges"]
-        found: dict[str, list[str]] = {}
-        for charge in shown:
-            found.setdefault(charge["release"], []).append(charge["state"])
-        return found
-
-    def note_key(self, prefix: str) -> bool:
-        """While a run works: unwrap its key as a worker does, to search for it later."""
-        import s3fs
-
-        fs = s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True)
-        for path in fs.glob(f"{BUCKET}/work/*/key.json"):
-            record = json.loads(fs.cat_file(path))
-            kek = KeyEncryptionKey.find(self.folder / "kek")
-            key = kek.unwrap(base64.b64decode(record["wrapped"]), attempt=record["attempt"])
-            self.private[f"key of {prefix}, hex"] = key.hex()
-            self.private[f"key of {prefix}, base64"] = base64.b64encode(key).decode()
-            self.private[f"key of {prefix}, bytes"] = key.decode("latin-1")
-            return True
-        return False
-
-    def client(self) -> Any:
-        """A Dask client for looking at the cluster."""
-        from distributed import Client, Security
-
-        tls = self.folder / "tls"
-        security = Security(
-            tls_ca_file=f"{tls}/ca.pem", tls_client_cert=f"{tls}/client.pem", tls_client_key=f"{tls}/client-key.pem"
-        )
-        return Client(self.dask, security=security, set_as_default=False)
+from house import BUCKET, DATA, SPEC, House
+from servers import ROOT, install_missing, wait_for
 
 
 def release(house: House) -> None:
     """The release by deployment, verified."""
     start = time.perf_counter()
     flow_run = house.begin("acs2024")
-    wait_for("the key", lambda: house.note_key("acs2024"), seconds=90, alive=house.processes.alive)
+    wait_for("the key", lambda: house.note_key("acs2024"), seconds=300, alive=house.processes.alive)
     state = house.finish(flow_run)
     house.seconds["the deployment alone"] = round(time.perf_counter() - start, 1)
     expect(state.is_completed(), f"the flow run is {state.type}: {state.message}")
@@ -255,13 +58,13 @@ def cancel(house: House) -> None:
         def tasks() -> int:
             return int(client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)))
 
-        wait_for("work on the cluster", tasks, seconds=90, alive=house.processes.alive)
+        wait_for("work on the cluster", tasks, seconds=300, alive=house.processes.alive)
         client.dump_cluster_state(str(house.folder / "running"), format="yaml")
         house.note_key("cancelled")
         with get_client(sync_client=True) as prefect:
             prefect.set_flow_run_state(flow_run.id, Cancelling())
         expect(house.finish(flow_run).is_cancelled(), "the flow run is cancelled")
-        wait_for("an idle cluster", lambda: not tasks(), seconds=30, alive=house.processes.alive)
+        wait_for("an idle cluster", lambda: not tasks(), seconds=60, alive=house.processes.alive)
     expect(house.attempts()["cancelled"] in (["drawing"], ["reserved"]), "the cancelled attempt is open")
     expect(house.finish(house.begin("cancelled")).is_completed(), "the next run continues it")
     expect(house.attempts()["cancelled"] == ["committed"], "at no second charge")
@@ -274,14 +77,29 @@ def kill(house: House) -> None:
         wait_for(
             "work on the cluster",
             lambda: client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)),
-            seconds=90,
+            seconds=300,
             alive=house.processes.alive,
         )
     for process in house.processes.children("flow-worker"):
         process.kill()
-    expect(house.finish(house.begin("killed"), seconds=240).is_completed(), "the next run continues it")
+    expect(house.finish(house.begin("killed")).is_completed(), "the next run continues it")
     expect(house.attempts()["killed"] == ["committed"], "at no second charge")
     house.processes.run("verify", f"{BUCKET}/releases/killed")
+
+
+def twice(house: House) -> None:
+    """Two deployments run the same release at once: one waits for the other and finds it published."""
+    runs = [house.begin("twice", deployment=name) for name in ("process", "second")]
+    expect(all(house.finish(run).is_completed() for run in runs), "both runs complete")
+    expect(house.attempts()["twice"] == ["committed"], "at one charge")
+
+
+def faults(house: House) -> None:
+    """The fault matrix of the storage, on the real server behind a gateway that fails."""
+    environment = {**house.processes.environment, "DPDIST_TEST_S3": house.processes.environment["AWS_ENDPOINT_URL"]}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/faults/test_release_storage.py"]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+    expect(done.returncode == 0, done.stdout[-3000:])
 
 
 def refuse(house: House) -> None:
@@ -312,6 +130,8 @@ def search(house: House) -> dict[str, list[str]]:
         if path.is_file() and inside not in ("kek", "named.parquet", "bad.parquet", "tls"):
             places[str(path.relative_to(house.folder))] = path.read_bytes()
     expect(b"acs2024" in places["dump of prefect"] and b"committed" in places["dump of ledger"], "the dumps are whole")
+    logs = b"".join(content for name, content in places.items() if name.endswith(".log"))
+    expect(all(text in logs for text in (b'"attempt reserved"', b'"task finished"')), "flows and workers write logs")
     expect("running.yaml" in places and b"read-encode" in places["running.yaml"], "the state of the cluster is whole")
     keys = [path for path in found if path.endswith("key.json")]
     expect(not keys, f"keys are erased at commit: {keys}")
@@ -348,7 +168,9 @@ def main() -> None:
         "release by the command line, verified": plain,
         "the same by deployment": release,
         "cancelled and continued": cancel,
+        "two deployments of one release at once": twice,
         "refused": refuse,
+        "faults of S3": faults,
     }
     if arguments.kill:
         steps["killed and continued"] = kill

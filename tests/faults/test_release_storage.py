@@ -5,6 +5,7 @@ The server is moto; with DPDIST_TEST_S3 a real one behind a gateway that fails (
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -186,8 +187,8 @@ def test_the_spec_says_where_the_storage_is(tmp_path: Path, flaky_s3: FlakyS3, m
         output__storage=storage,
         cluster={"mode": "embedded", "workers": 2, "partitions": 2},
     )
-    secrets = "aws_access_key_id = planted-id\naws_secret_access_key = planted-secret\n"
-    (tmp_path / "credentials").write_text(f"[census]\n{secrets}")
+    secrets = [f"{name.lower()} = {os.environ[name]}" for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
+    (tmp_path / "credentials").write_text("\n".join(["[census]", *secrets]))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):

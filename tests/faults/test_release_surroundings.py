@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from clusters import DaskProcesses, parts
 from outcomes import MOMENTS, at, states, whole
@@ -154,6 +155,16 @@ def test_a_full_disk_under_the_ledger_is_a_clear_error_and_resumable(
     with at("writing", lambda: fill(small_disk)) as progress, pytest.raises(errors.OutOfDisk, match="resume"):
         run_release(spec, fixed_key=KEY, progress=progress)
     (small_disk / "filler").unlink()
+    run_release(spec, fixed_key=KEY, resume=True)
+    whole(spec, calm)
+
+
+@pytest.mark.parametrize("stage", ["counting", "learning parameters", "synthesising"])
+def test_a_run_without_memory_is_a_clear_error_and_resumable(stage: str, tmp_path: Path, calm: list[bytes]) -> None:
+    spec = project(tmp_path)
+    starved = pytest.raises(errors.OutOfMemory, match="resumed")
+    with at(stage, lambda: np.empty(1 << 58, np.uint8)) as progress, starved:
+        run_release(spec, fixed_key=KEY, progress=progress)
     run_release(spec, fixed_key=KEY, resume=True)
     whole(spec, calm)
 
