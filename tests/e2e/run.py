@@ -14,6 +14,7 @@ import argparse
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -159,6 +160,7 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="keep the folder with the logs")
     arguments = parser.parse_args()
     expect(DATA.exists(), f"{DATA.name} is missing: set DPDIST_DATA to the folder that holds it")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # stops what was started, as an error does
     house = House(Path(tempfile.mkdtemp(prefix="dpdist-e2e-")))
     start = time.perf_counter()
     steps: dict[str, Callable[[House], object]] = {
