@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import traceback
@@ -38,6 +39,9 @@ TASK_DELAY = 10
 
 FOLDER = "DPDIST_SPECS"
 """Environment variable of a worker: the folder below which the paths of specs lie; default: where it runs."""
+
+PINNED = "DPDIST_PINNED"
+"""Environment variable of a worker: settings that no spec and no run can change, a JSON object by dotted path."""
 
 
 @flow(
@@ -164,14 +168,13 @@ def read_spec(spec: str | Mapping[str, Any], settings: Mapping[str, Any]) -> Rel
     Raises
     ------
     SpecError
-        It is not valid, its path leaves the folder of specs, or the settings name a ledger where the worker has one:
-        who starts a run does not choose what it is charged to.
+        It is not valid, its path leaves the folder of specs, or the settings are the worker's (see `pinned`).
     """
-    settings = dict(settings)
-    if ledger := os.environ.get("DPDIST_LEDGER"):
-        if "ledger" in settings:
-            raise SpecError("`ledger` is no setting of a run: the worker has its ledger by DPDIST_LEDGER")
-        settings["ledger"] = ledger
+    settings, fixed = dict(settings), pinned()
+    for name in settings:
+        if any(f"{name}.".startswith(f"{pin}.") or f"{pin}.".startswith(f"{name}.") for pin in fixed):
+            raise SpecError(f"`{name}` is no setting of a run: the worker has it fixed ({PINNED} or DPDIST_LEDGER)")
+    settings |= fixed
     if not isinstance(spec, str):
         return build_spec(override({**spec}, settings))
     folder = Path(os.environ.get(FOLDER, ".")).resolve()
@@ -179,6 +182,27 @@ def read_spec(spec: str | Mapping[str, Any], settings: Mapping[str, Any]) -> Rel
     if not path.is_relative_to(folder):
         raise SpecError(f"the path of the spec leaves the folder of specs: give one below it, or set {FOLDER}")
     return load_spec(path, settings)
+
+
+def pinned() -> dict[str, Any]:
+    """Settings of this worker, which go before those of every spec and run.
+
+    Who may start a run shall not choose what it is charged to, which cluster it trusts or where the work folder is.
+
+    Raises
+    ------
+    SpecError
+        The variable does not hold a JSON object.
+    """
+    try:
+        fixed = json.loads(os.environ.get(PINNED) or "{}")
+    except ValueError:
+        fixed = None
+    if not isinstance(fixed, dict):
+        raise SpecError(f'{PINNED}: expected a JSON object from dotted paths to values, such as {{"work": "s3://…"}}')
+    if ledger := os.environ.get("DPDIST_LEDGER"):
+        fixed["ledger"] = ledger
+    return fixed
 
 
 @contextmanager

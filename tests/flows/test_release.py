@@ -194,7 +194,7 @@ def test_parameters_are_checked_and_paths_stay_inside(
         release(7)
 
 
-def test_who_starts_a_run_does_not_choose_its_ledger(
+def test_who_starts_a_run_does_not_choose_what_the_worker_has_fixed(
     tmp_path: Path, release: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = project(tmp_path, name="charged")
@@ -202,10 +202,21 @@ def test_who_starts_a_run_does_not_choose_its_ledger(
     rich.mkdir()
     other = project(rich, name="charged", epsilon="1000")
     monkeypatch.setenv("DPDIST_LEDGER", spec.ledger)
-    with pytest.raises(errors.SpecError, match=r"`ledger` is no setting.*DPDIST_LEDGER"):
-        release(inline(spec), settings={"ledger": other.ledger})
-    release(inline(other))  # the worker's ledger goes before the spec's
+    monkeypatch.setenv("DPDIST_PINNED", json.dumps({"cluster.mode": "threads", "work": spec.work}))
+    for settings in (
+        {"ledger": other.ledger},
+        {"work": other.work},
+        {"cluster": {"mode": "embedded"}},
+        {"cluster.mode.x": 1},
+    ):
+        with pytest.raises(errors.SpecError, match=r"is no setting of a run.*DPDIST_LEDGER"):
+            release(inline(spec), settings=settings)
+    release(inline(other), settings={"cluster.timeout": 7})  # what the worker has fixed goes before the spec
     assert (states(spec), states(other)) == (["committed"], [])
+    assert list(Path(spec.work).glob("*/run-record.json"))
+    monkeypatch.setenv("DPDIST_PINNED", "[]")
+    with pytest.raises(errors.SpecError, match="DPDIST_PINNED: expected a JSON object"):
+        release(inline(spec))
 
 
 def test_an_interrupted_flow_closes_its_cluster(tmp_path: Path, release: Any, monkeypatch: pytest.MonkeyPatch) -> None:
