@@ -66,7 +66,7 @@ def evaluate(
     from dpdist.evaluate.evaluation import Options
     from dpdist.evaluate.run import Request
 
-    with told():
+    def run() -> str:
         loaded = read_spec(spec, settings or {}) if spec is not None else None
         ledger = loaded.ledger if loaded is not None else os.environ.get("DPDIST_LEDGER", "sqlite:///dpdist-ledger.db")
         request = Request(
@@ -80,6 +80,8 @@ def evaluate(
             ledger=ledger,
         )
         return run_task(request)
+
+    return told(run)
 
 
 def run_task(request: Any) -> str:

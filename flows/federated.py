@@ -36,7 +36,8 @@ def federated(
     str
         Address of the release.
     """
-    with told():
+
+    def run() -> str:
         loaded = read_spec(spec, settings or {})
         if not isinstance(loaded, MixingSpec) or loaded.federated is None:
             raise SpecError("the spec has no clients (section `federated`): use the flow `release`")
@@ -46,6 +47,8 @@ def federated(
         manifest = read_manifest(outcome.uri, storage_options=loaded.output.storage.options)
         show_round(manifest.parameters, key=artifact_key(loaded.dataset, loaded.name, "round"))
         return outcome.uri
+
+    return told(run)
 
 
 def show_clients(federated: FederatedSpec, *, key: str) -> None:

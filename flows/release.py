@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from prefect import flow, get_client, get_run_logger, runtime, task
 from prefect.cache_policies import NO_CACHE
@@ -42,6 +42,9 @@ FOLDER = "DPDIST_SPECS"
 
 PINNED = "DPDIST_PINNED"
 """Environment variable of a worker: settings that no spec and no run can change, a JSON object by dotted path."""
+
+
+Answer = TypeVar("Answer")
 
 
 @flow(
@@ -71,10 +74,13 @@ def release(
     str
         Address of the release.
     """
-    with told():
+
+    def run() -> str:
         loaded = read_spec(spec, settings or {})
         with one_at_a_time(loaded.dataset):
             return run_patiently(loaded, new_attempt=new_attempt).uri
+
+    return told(run)
 
 
 def run_patiently(spec: ReleaseSpec, *, new_attempt: bool) -> Outcome:
@@ -130,7 +136,10 @@ def as_task(name: str, step: Callable[[], None], *, key: str, reporter: list[Ste
         retry_condition_fn=_storage_was_away,
     )
     def run_step() -> None:
-        with told(), StepProgress(key, name) as progress:
+        told(report_step)
+
+    def report_step() -> None:
+        with StepProgress(key, name) as progress:
             reporter.append(progress)
             try:
                 step()
@@ -215,18 +224,19 @@ def one_at_a_time(dataset: str) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def told() -> Iterator[None]:
-    """Raise what goes wrong without its text, unless that text is known to hold no value; structured logs as asked."""
+def told(work: Callable[[], Answer]) -> Answer:
+    """Do some work; raise what goes wrong without its text, unless that text is known to hold no value.
+
+    Prefect stores the exception of a flow that failed, with the exceptions it came from: so there are none.
+    """
     configure()
     try:
-        yield
+        return work()
     except DpdistError as error:
         known = error
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         place = next((f"{Path(f.filename).name}:{f.lineno}" for f in reversed(frames) if "dpdist" in f.filename), "")
         known = DpdistError(f"an unforeseen {type(error).__name__} at {place or 'a library'}; the run can be resumed")
-    else:
-        return
-    raise known.with_traceback(None) from None
+    known.__cause__ = known.__context__ = None
+    raise known.with_traceback(None)

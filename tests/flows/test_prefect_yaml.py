@@ -47,7 +47,9 @@ def registered(prefect_home: tuple[Path, ...], tmp_path_factory: pytest.TempPath
     from prefect.settings import PREFECT_API_URL
 
     theirs = tmp_path_factory.mktemp("chart") / "prefect.yaml"
-    theirs.write_text(chart("prefect.yaml").replace("name: kubernetes", "name: chart", 1))
+    content = yaml.safe_load(chart("prefect.yaml"))
+    (content["deployments"][0]["name"],) = ("chart" for one in content["deployments"] if one["name"] == "kubernetes")
+    theirs.write_text(yaml.safe_dump(content))
     environment = {**os.environ, "PREFECT_API_URL": PREFECT_API_URL.value(), "DPDIST_HOME": str(ROOT)}
     with get_client(sync_client=True) as client:
         client.create_work_pool(WorkPoolCreate(name="dpdist", type="process"))
