@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,6 @@ from dpdist.errors import DataError, DpdistError, LedgerError, ReleaseConflict, 
 from dpdist.mixing.correlated import Masks, public_key
 from dpdist.mixing.federation import Message, noisy_steps
 from dpdist.mixing.identity import key_statement, message_statement, require_signature
-from dpdist.mixing.mixture import Rows, clip_rows
 from dpdist.mixing.seat import (
     Seat,
     agreement_key,
@@ -41,11 +40,8 @@ from dpdist.mixing.seat import (
     table_of,
     work_of,
 )
-from dpdist.privacy.noise import Noise
+from dpdist.mixing.sums import SHARD_BYTES, class_sums
 from dpdist.publish.store import Store
-
-SHARD_BYTES = 1 << 28
-"""Vectors of a class that a task holds at a time."""
 
 CONFIRMED_FILE = "confirmed.json"
 """Outcomes of the noisy counts of a client, drawn once."""
@@ -188,7 +184,7 @@ def send(seat: Seat, place: int, block: int, members: dict[str, Joined]) -> Mess
     if not 0 <= start < stop:
         raise RoundFailed("a block of mixtures that the plan does not have")
     masks = _masks(seat, part.code, members) if shared.mask_sigma > 0 else Masks()
-    sums = _sums(seat, codes_of(seat)[place], place, noise, start, stop)
+    sums = class_sums(codes_of(seat)[place], plan.encoding, mixer, noise, start, stop, shard_bytes=SHARD_BYTES)
     steps = noisy_steps(noise, masks, sums, mixer, shared, start)
     round, key = round_id(seat.attempt, part.code, block), identity_of(seat)
     statement = message_statement(steps, client=seat.name, round=round)
@@ -260,18 +256,3 @@ def _masks(seat: Seat, code: int, members: dict[str, Joined]) -> Masks:
 
 def _list_of(members: dict[str, Joined]) -> bytes:
     return json.dumps({name: members[name].public.hex() for name in sorted(members)}).encode()
-
-
-def _sums(seat: Seat, codes: Sequence[Any], place: int, noise: Noise, start: int, stop: int) -> Rows:
-    """Exact sums of mixtures, shard by shard of the class."""
-    plan = seat.plan
-    encoding, mixer = plan.encoding, plan.mixer(plan.classes[place].code)
-    size, rows = len(codes[0]), max(1, SHARD_BYTES // (4 * encoding.width))
-    total: Rows | None = None
-    for first in range(0, size, rows):
-        shard = clip_rows(encoding.encode([column[first : first + rows] for column in codes]), clip=mixer.clip)
-        sums = mixer.sums(noise, shard, start, stop, first=first, size=size)
-        total = sums if total is None else total + sums
-    if total is None:
-        raise DataError("a class without records")
-    return total

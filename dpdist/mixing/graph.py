@@ -1,8 +1,8 @@
-"""A mixing release as task graphs: codes by class, rows in shards, mixtures in blocks, parts of a fixed number of rows.
+"""A mixing release as task graphs: codes by class, mixtures in blocks, parts of a fixed number of rows.
 
-The codes of the records (a few bytes each) are gathered by class on one worker; their vectors, many times larger, are
-made shard by shard where they are summed. Sums of shards are exact, so neither the partitions of the table nor the
-shards change a bit of what is released. Building a graph computes nothing.
+The codes of the records (a few bytes each) are gathered by class; their vectors, many times larger, exist only inside
+the tasks that sum them (`dpdist.mixing.sums`). Neither the partitions of the table nor the blocks change a bit of what
+is released. Building a graph computes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dpdist.data.count import Codes
 from dpdist.data.operators import Operator
 from dpdist.mixing.discriminant import Discriminant, score
-from dpdist.mixing.mixture import Mixer, Rows, clip_rows
+from dpdist.mixing.mixture import Mixer, Rows
 from dpdist.mixing.moments import moment_sums
 from dpdist.mixing.output import (
     Finishing,
@@ -36,12 +36,10 @@ from dpdist.mixing.output import (
 )
 from dpdist.mixing.restore import MixtureSums, mixture_sums
 from dpdist.mixing.scaling import Encoding
+from dpdist.mixing.sums import SHARD_BYTES, class_mixtures
 from dpdist.privacy.keys import KeyRef, load_noise
 from dpdist.publish.store import Store
 from dpdist.schema import Attribute
-
-SHARD_BYTES = 1 << 28
-"""Vectors of a shard."""
 
 _FAN_IN = 8
 
@@ -112,7 +110,6 @@ def mixture_blocks(
     codes: Delayed,
     *,
     place: int,
-    size: int,
     encoding: Encoding,
     mixer: Mixer,
     records: int,
@@ -128,14 +125,12 @@ def mixture_blocks(
     codes : Delayed of ClassCodes
     place : int
         Which of the classes.
-    size : int
-        Its records; confidential.
     encoding : Encoding
     mixer : Mixer
     records : int
         Mixtures of the class.
     block : int
-        Mixtures in a block.
+        Mixtures in a block: see `dpdist.mixing.sums.block_of`.
     key : KeyRef
     shard_bytes : int
         Memory for the vectors of a shard.
@@ -147,35 +142,15 @@ def mixture_blocks(
     list of Delayed of float32[t, d]
     """
     task = _Tasks(name)
-    how = task.constant("how", (encoding, mixer, key))
-    rows = max(1, shard_bytes // (4 * encoding.width))
-    shards = [(first, task("rows", _rows, how, codes, place, first, rows)) for first in range(0, max(size, 1), rows)]
-    blocks = []
-    for start in range(0, records, block):
-        stop = min(start + block, records)
-        sums = [task("sum", _sum_shard, how, shard, first, size, start, stop) for first, shard in shards]
-        blocks.append(task("noise", _finish, how, task.tree("add", _add_all, sums), start))
-    return blocks
+    how = task.constant("how", (encoding, mixer, key, shard_bytes))
+    return [
+        task("block", _mix, how, codes, place, start, min(start + block, records)) for start in range(0, records, block)
+    ]
 
 
-def _rows(how: tuple[Encoding, Mixer, KeyRef], codes: ClassCodes, place: int, first: int, rows: int) -> Rows:
-    encoding, mixer, _ = how
-    piece = [column[first : first + rows] for column in codes[place]]
-    return clip_rows(encoding.encode(piece), clip=mixer.clip)
-
-
-def _sum_shard(how: tuple[Encoding, Mixer, KeyRef], rows: Rows, first: int, size: int, start: int, stop: int) -> Rows:
-    _, mixer, key = how
-    return mixer.sums(load_noise(key), rows, start, stop, first=first, size=size)
-
-
-def _add_all(parts: Sequence[Any]) -> Any:
-    return reduce(operator.add, parts)
-
-
-def _finish(how: tuple[Encoding, Mixer, KeyRef], sums: Rows, start: int) -> Rows:
-    _, mixer, key = how
-    return mixer.finish(load_noise(key), sums, start)
+def _mix(how: tuple[Encoding, Mixer, KeyRef, int], codes: ClassCodes, place: int, start: int, stop: int) -> Rows:
+    encoding, mixer, key, shard_bytes = how
+    return class_mixtures(codes[place], encoding, mixer, load_noise(key), start, stop, shard_bytes=shard_bytes)
 
 
 def stored_blocks(store: Store, names: Sequence[str], *, name: str = "mixtures") -> list[Delayed]:

@@ -19,14 +19,12 @@ from dpdist.mixing.output import vector_reach, vector_schema
 from dpdist.mixing.scaling import Encoding, declared_encoding
 from dpdist.mixing.spec import MixingSpec, OrderSearchSpec
 from dpdist.mixing.stages import TOLERANCE, ClassPlan, class_events, filled_noise, stages
+from dpdist.mixing.sums import BLOCK_BYTES, SHARD_BYTES
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Event, Parallel
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
 from dpdist.publish.parts import PartFormat
 from dpdist.schema import Schema
-
-BLOCK = 1 << 13
-"""Mixtures of a task. What is released does not depend on the cluster, so it is fixed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,13 +164,16 @@ class MixingPlan:
         rows = self.spec.data.minimum_records
         partitions = self.spec.cluster.partitions or max(1, round(rows / (1 << 20)))
         row_bytes = sum(attribute.dtype.itemsize for attribute in self.spec.table.attributes)
-        blocks = sum(math.ceil(part.mixtures.records / BLOCK) for part in self.classes)
+        coordinates = 4 * self.encoding.width
+        block = BLOCK_BYTES // coordinates
+        blocks = sum(max(8, math.ceil(part.mixtures.records / block)) for part in self.classes)
+        vectors = coordinates * max(part.mixtures.minimum for part in self.classes)
+        mixed = coordinates * max(part.mixtures.records for part in self.classes)
         return {
             "records_at_least": rows,
             "partitions": partitions,
             "codes_bytes": rows * row_bytes,
-            "rows_bytes": 4 * self.encoding.width * max(part.mixtures.minimum for part in self.classes),
-            "task_bytes": 8 * BLOCK * (self.order + 2 * self.encoding.width),
+            "task_bytes": 2 * min(vectors, SHARD_BYTES) + 2 * min(mixed, BLOCK_BYTES),
             "tasks_about": partitions + 4 * blocks,
         }
 
@@ -199,7 +200,7 @@ class MixingPlan:
             lines.append(f"Labels      published noise of deviation {self.label_sigma:.3g}; it protects nothing")
         lines.append(
             f"Resources   about {resources['partitions']} partitions, {resources['tasks_about']} tasks; "
-            f"{resources['codes_bytes'] / 2**20:,.0f} MiB of codes on one worker, "
+            f"{resources['codes_bytes'] / 2**20:,.0f} MiB of codes on every worker, "
             f"{resources['task_bytes'] / 2**20:,.0f} MiB per running task"
         )
         return "\n".join(lines)

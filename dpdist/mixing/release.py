@@ -33,11 +33,12 @@ from dpdist.mixing.graph import (
 from dpdist.mixing.mixture import Mixer
 from dpdist.mixing.moments import Moments, noisy_moments
 from dpdist.mixing.output import Finishing
-from dpdist.mixing.plan import BLOCK, MixingPlan
+from dpdist.mixing.plan import MixingPlan
 from dpdist.mixing.restore import MixtureSums, Restoration, restoration
 from dpdist.mixing.round import join_step, round_step
 from dpdist.mixing.selection import SelectionPlan, parameters_of
 from dpdist.mixing.spec import MixingSpec
+from dpdist.mixing.sums import block_of
 from dpdist.publish.graph import written_parts
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def confirm_step(context: Context) -> None:
         clip = clip if clip is not None else moments.norm(divide=divide)
     left_out = [part.value for part, kept in zip(plan.classes, confirmed, strict=True) if not kept]
     context.results["held_out"] = held_out[0][0] if held_out else None
-    context.results.update(codes=held[0], sizes=statistics.sizes, confirmed=confirmed, encoding=encoding, clip=clip)
+    context.results.update(codes=held[0], confirmed=confirmed, encoding=encoding, clip=clip)
     context.public.update(classes_left_out=left_out, clip=clip)
 
 
@@ -128,6 +129,9 @@ def mix_step(context: Context) -> None:
     """The noisy mixtures of every confirmed class, in the workers' memory, and how to restore their spread."""
     spec, plan = _of(context)
     context.before_noise()
+    context.results["block"] = [
+        block_of(part.mixtures.records, width=plan.encoding.width, slots=context.cluster.slots) for part in plan.classes
+    ]
     if isinstance(plan, SelectionPlan):
         tried = [_mixed(context, one, prefix=f"mixing/order-{one.order}") for one in plan.candidates]
         made_of = partial(_chosen, context, plan, [sums for _, sums in tried])
@@ -163,11 +167,10 @@ def _mixed(
             graphs = mixture_blocks(
                 context.results["codes"],
                 place=place,
-                size=context.results["sizes"][place],
                 encoding=context.results["encoding"],
                 mixer=mixer,
                 records=part.mixtures.records,
-                block=BLOCK,
+                block=context.results["block"][place],
                 key=context.key,
             )
             blocks[place] = context.cluster.persist(graphs, progress=progress)
@@ -209,7 +212,7 @@ def write_step(context: Context) -> None:
             label_sigma=context.results["label_sigma"],
             name=f"mixing/{part.code}",
         )
-        block = context.results.get("block", BLOCK)
+        block = context.results["block"][place]
         released += released_blocks(blocks, finishing, block=block, key=context.key)
         rows += [min(block, part.mixtures.records - start) for start in range(0, part.mixtures.records, block)]
     parts = released_parts(released, rows, rows_per_part=spec.output.rows_per_part)

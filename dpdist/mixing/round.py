@@ -184,7 +184,9 @@ def round_step(context: Context) -> None:
             stored = context.stored(f"restoration-{place}.npz", restored.to_bytes)
             restorations[place] = Restoration.from_bytes(stored)
         blocks[place] = stored_blocks(context.work, names)
-    context.results.update(blocks=blocks, restorations=restorations, block=plan.block, label_sigma=plan.label_sigma)
+    context.results.update(
+        blocks=blocks, restorations=restorations, block=[plan.block] * len(plan.classes), label_sigma=plan.label_sigma
+    )
     context.before_commit = partial(_agree, context)
 
 
