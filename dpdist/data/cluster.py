@@ -140,7 +140,6 @@ class Cluster:
                 _watch(self._client, futures, progress)
             return list(self._client.gather(futures))
 
-
     def _annotated(self) -> AbstractContextManager[None]:
         return dask.annotate(attempt=self.attempt) if self.attempt else nullcontext()
 
