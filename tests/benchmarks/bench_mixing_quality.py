@@ -28,6 +28,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, roc_auc_score
 from sklearn.tree import DecisionTreeClassifier
 
+from dpdist.errors import SpecError
 from dpdist.mixing.correlated import Masks, correlated_noise, local_noise, new_private_key, public_key
 from dpdist.mixing.federation import assemble, client_message
 from dpdist.mixing.mixture import Mixer, clip_rows
@@ -278,7 +279,10 @@ def cell(arguments: tuple[float, int, int]) -> dict[str, Any]:
     """Mean and deviation of the scores over some releases at one (epsilon, order)."""
     epsilon, order, runs = arguments
     begin = time.perf_counter()
-    made = task.plan(epsilon, order)
+    try:
+        made = task.plan(epsilon, order)
+    except SpecError as error:
+        return {"epsilon": epsilon, "order": order, "refused": str(error)}
     results = [task.scores(made, run) for run in range(runs)]
     out = {"epsilon": epsilon, "order": order, "sigma_over_clip": made.sigma_over_clip, "charged": made.epsilon}
     return out | summary(results) | {"seconds": time.perf_counter() - begin}
@@ -296,6 +300,8 @@ def summary(results: list[Scores]) -> dict[str, Any]:
 def show(result: dict[str, Any]) -> str:
     """One line per cell."""
     text = f"epsilon {result['epsilon']:<4g} order {result['order']:<4d} "
+    if "refused" in result:
+        return text + result["refused"]
     if "noise" in result:
         text += f"{result['noise']:<28} deviation {result['deviation']:.4f}"
     else:
