@@ -158,8 +158,9 @@ def _steps(material: Material, stage: str) -> Step:
 
 
 def attack_sections(material: Material, samples: Mapping[str, Any]) -> list[Section]:
-    """The sections on attacks."""
+    """The sections on attacks; shadow models run the mechanism itself where the manifest says all about it."""
     from dpdist.evaluate.attacks import attack_sections as attack
+    from dpdist.evaluate.mechanisms import mechanism_of_release
 
     sections = attack(
         samples["released"],
@@ -168,6 +169,9 @@ def attack_sections(material: Material, samples: Mapping[str, Any]) -> list[Sect
         material.schema,
         seed=material.seed,
         progress=material.progress,
+        mechanism=mechanism_of_release(
+            material.manifest, training=material.reports["real"].kept, written=material.decoder.merged
+        ),
     )
     if "holdout" in samples:
         return sections

@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
-from uuid import uuid4
 
-from dask import delayed
 from dask.delayed import Delayed
 
 from dpdist.data.operators import Operator
@@ -20,6 +18,7 @@ from dpdist.privacy.keys import load_noise
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.store import Store
 from dpdist.publish.verify import part_batches
+from dpdist.tasks import Tasks
 
 
 def release_pass(
@@ -54,25 +53,19 @@ def release_pass(
     Delayed of the summary
         Its task raises `VerificationFailed` where a part is not what the manifest says.
     """
-    run = uuid4().hex[:8]
-
-    def task(what: str, function: Any, *args: Any) -> Delayed:
-        return delayed(function, pure=False, traverse=False)(*args, dask_key_name=f"{name}-{what}-{run}-{next(number)}")
-
-    number = iter(range(1 << 60))
-    shared = delayed((store, manifest), name=f"{name}-plan-{run}", traverse=False)
+    task = Tasks(name)
+    shared = task.constant("plan", (store, manifest))
     parts = [
         task(operator.name, _pass_part, shared, i, decoder, operator, split, label, batch_rows)
         for i in range(len(manifest.parts))
     ]
-    if not parts:
-        parts = [task(operator.name, _pass_nothing, decoder, operator)]
-    while len(parts) > 1:
-        parts = [
-            task("sum", _combine, operator, parts[i : i + operator.fan_in])
-            for i in range(0, len(parts), operator.fan_in)
-        ]
-    return task("finish", _finish, operator, parts[0])
+    total = task.tree(
+        "sum",
+        partial(_combine, operator),
+        parts or [task(operator.name, _pass_nothing, decoder, operator)],
+        fan_in=operator.fan_in,
+    )
+    return task("finish", _finish, operator, total)
 
 
 def run_release_pass(

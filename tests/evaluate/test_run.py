@@ -92,6 +92,7 @@ def test_a_page_and_its_figures(made: Made, tmp_path: Path) -> None:
     assert figures["sections"]["models"]["figures"]["held_out"] is True
     assert figures["facts"]["real records"] == "30,000"
     assert "add/remove" in figures["guarantees"][0]
+    assert "by the same mechanism" in figures["sections"]["membership"]["tables"][0]["note"]
     folder = tmp_path / "page"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}

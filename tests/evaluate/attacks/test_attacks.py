@@ -16,7 +16,9 @@ from dpdist.evaluate.attacks.records import Columns, drawn, independent, size
 from dpdist.evaluate.attacks.shadow import partial_copies
 from dpdist.evaluate.mechanisms import mechanism_of
 from dpdist.evaluate.sections import Section
+from dpdist.evaluate.whole import release_once
 from dpdist.schema import Schema
+from dpdist.synthesis.plan import plan
 
 PEOPLE = Schema.model_validate(
     {
@@ -201,6 +203,31 @@ def test_partial_copies_keep_from_nothing_to_everything() -> None:
 
     exact = (Agreement(7, seed=0).exact(made, table) > 0).mean()
     assert exact == pytest.approx(1 / 8, abs=0.03)
+
+
+def test_shadow_releases_have_the_noise_of_the_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their size: budgets and noise of the tables are the release's, only sensitivities and ratios change."""
+    spec = project(tmp_path, rows=10)
+    whole, seen = plan(spec), []
+
+    def once(shrunk: Any, table: Columns, *, noise: Any) -> Any:
+        seen.append(shrunk)
+        return release_once(shrunk, table, noise=noise)
+
+    monkeypatch.setattr("dpdist.evaluate.mechanisms.release_once", once)
+    mechanism = mechanism_of(spec, training=30_000)
+    assert mechanism is not None
+    rng = np.random.default_rng(0)
+    for rows in (300, 12_000):
+        made = mechanism([rng.integers(0, n, rows).astype(np.uint8) for n in spec.table.cardinalities], 1)
+        assert size(made) == round(2_500 * rows / 30_000)
+        model = seen[-1].model
+        assert model.parameters == whole.model.parameters
+        assert model.structure.minimum_records == int(0.9 * rows * 0.3)
+        assert seen[-1].spec.privacy.deniability.k == max(1, round(20 * rows / 30_000))
+    assert whole.model.structure is not None
+    ratio = model.structure.sensitivity / whole.model.structure.sensitivity
+    assert model.structure.standard_deviation / whole.model.structure.standard_deviation == pytest.approx(ratio, 1e-3)
 
 
 def test_shadow_models_know_the_mechanism(tmp_path: Path) -> None:
