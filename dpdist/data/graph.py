@@ -1,8 +1,7 @@
 """One pass over a table as a Dask graph: an operator on each partition, then a tree of sums.
 
 An `Operator` is a record of pure functions. A pass in this process (`dpdist.data.passes.run_pass`) is the meaning;
-the
-graph computes the same bits for any number of partitions, any batch size and any scheduler, because the split
+the graph computes the same bits for any number of partitions, any batch size and any scheduler, because the split
 addresses records by file and row, and the combination is exact, associative and applied in the order of the rows.
 
 Two strategies. `table_pass` reads the files each time and holds one batch per task: use it when the table exceeds
@@ -12,11 +11,9 @@ so per value); `reduce_partitions` then makes each later pass at memory speed. B
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-from uuid import uuid4
+from collections.abc import Sequence
+from functools import partial
 
-from dask import delayed
 from dask.delayed import Delayed
 
 from dpdist.data.operators import Operator
@@ -24,6 +21,7 @@ from dpdist.data.passes import combine, encode_partition, finish, pass_encoded, 
 from dpdist.data.read import BATCH_ROWS, count_records
 from dpdist.data.split import Split
 from dpdist.data.table import Table
+from dpdist.tasks import Tasks
 
 
 def locate(table: Table, *, name: str = "locate") -> Delayed:
@@ -31,8 +29,8 @@ def locate(table: Table, *, name: str = "locate") -> Delayed:
 
     The task raises `EmptyTable` when there is no record, and `UnreadableFile` where files cannot be cut.
     """
-    task = _Namer(name)
-    shared = task.constant(table)
+    task = Tasks(name)
+    shared = task.constant("plan", table)
     if table.is_located:
         return shared
     counts = [task("scan", count_records, shared, i) for i in range(len(table.partitions))]
@@ -72,8 +70,8 @@ def table_pass(
         used: values under the policy ``refuse`` are counted as if they were the first of the domain.
     """
     _check(table, split, label)
-    task = _Namer(name)
-    shared = task.constant(table)
+    task = Tasks(name)
+    shared = task.constant("plan", table)
     parts = [
         task(operator.name, pass_partition, shared, i, operator, split, label, batch_rows)
         for i in range(len(table.partitions))
@@ -103,14 +101,14 @@ def encoded_partitions(
     list of Delayed of EncodedPartition
     """
     _check(table, split, label)
-    task = _Namer(name)
-    shared = task.constant(table)
+    task = Tasks(name)
+    shared = task.constant("plan", table)
     return [task("encode", encode_partition, shared, i, split, label, batch_rows) for i in range(len(table.partitions))]
 
 
 def partition_codes(parts: Sequence[Delayed], *, name: str, label: int | None = None) -> list[Delayed]:
     """Graphs of the `Codes` of one part of the split in each encoded partition."""
-    task = _Namer(name)
+    task = Tasks(name)
     return [task("select", select_label, part, label) for part in parts]
 
 
@@ -123,7 +121,7 @@ def reduce_partitions(
     batch_rows: int = BATCH_ROWS,
 ) -> Delayed:
     """Graph of one pass over encoded partitions; the same bits as `table_pass`."""
-    task = _Namer(name)
+    task = Tasks(name)
     return _tree(
         task,
         operator,
@@ -131,33 +129,9 @@ def reduce_partitions(
     )
 
 
-class _Namer:
-    """Makes tasks named ``<stage>-<what>-<number of the graph>-<number of the task>``."""
-
-    def __init__(self, stage: str) -> None:
-        self._stage = stage
-        self._graph = uuid4().hex[:8]  # two graphs never share a task, even on one scheduler
-        self._count = 0
-
-    def _name(self, what: str) -> str:
-        self._count += 1
-        return f"{self._stage}-{what}-{self._graph}-{self._count - 1}"
-
-    def constant(self, value: Any) -> Delayed:
-        """A value that is sent once and shared by tasks."""
-        return delayed(value, name=self._name("plan"), traverse=False)
-
-    def __call__(self, what: str, function: Callable[..., Any], *args: Any) -> Delayed:
-        return delayed(function, pure=False, traverse=False)(*args, dask_key_name=self._name(what))
-
-
-def _tree(task: _Namer, operator: Operator, parts: list[Delayed]) -> Delayed:
-    while len(parts) > 1:
-        parts = [
-            task("sum", combine, operator, parts[i : i + operator.fan_in])
-            for i in range(0, len(parts), operator.fan_in)
-        ]
-    return task("finish", finish, operator, parts[0])
+def _tree(task: Tasks, operator: Operator, parts: list[Delayed]) -> Delayed:
+    total = task.tree("sum", partial(combine, operator), parts, fan_in=operator.fan_in)
+    return task("finish", finish, operator, total)
 
 
 def _check(table: Table, split: Split | None, label: int | None) -> None:

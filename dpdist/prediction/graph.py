@@ -9,14 +9,12 @@ sum, and then draws records part by part.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
-from dask import delayed
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
@@ -50,43 +48,12 @@ from dpdist.prediction.two_stage import (
     block_synthetic,
 )
 from dpdist.privacy.keys import KeyRef, load_noise
+from dpdist.tasks import Tasks
 
-_FAN_IN = 8
 _ROWS = 1 << 13  # records whose features are in memory at a time
 
 Block = tuple[Floats, Floats]
 """Inputs float64[n, d] and responses float64[n] of a block, on the unit interval."""
-
-
-class Tasks:
-    """Makes tasks named ``<stage>-<what>-<number of the graph>-<number of the task>``."""
-
-    def __init__(self, stage: str) -> None:
-        self._stage = stage
-        self._graph = uuid4().hex[:8]  # two graphs never share a task, even on one scheduler
-        self._count = 0
-
-    def _name(self, what: str) -> str:
-        self._count += 1
-        return f"{self._stage}-{what}-{self._graph}-{self._count - 1}"
-
-    def constant(self, what: str, value: Any) -> Delayed:
-        """A value that is sent once and shared by tasks."""
-        return delayed(value, name=self._name(what), traverse=False)
-
-    def __call__(self, what: str, function: Callable[..., Any], *args: Any) -> Delayed:
-        """A task."""
-        return delayed(function, pure=False)(*args, dask_key_name=self._name(what))
-
-    def tree(self, what: str, function: Callable[[Sequence[Any]], Any], parts: Sequence[Delayed]) -> Delayed:
-        """Combine in order, a few at a time."""
-        left = list(parts)
-        while len(left) > 1:
-            left = [
-                left[i] if i + 1 == len(left) else self(what, function, left[i : i + _FAN_IN])
-                for i in range(0, len(left), _FAN_IN)
-            ]
-        return left[0]
 
 
 # --- blocks ----------------------------------------------------------------------------------------------------------

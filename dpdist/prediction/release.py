@@ -22,6 +22,7 @@ from dpdist.prediction.stored import target_bytes, target_of_bytes, tuning_bytes
 from dpdist.prediction.two_stage import alpha_of, deviations_of, marginals_of, target_of
 from dpdist.publish.graph import written_parts
 from dpdist.publish.parts import PartFormat
+from dpdist.tasks import Tasks
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
@@ -151,7 +152,7 @@ def regress_step(context: Context) -> None:
             context.results["model"] = cluster.persist([made], progress=progress)[0]
         else:
             content = context.stored("model.npz", lambda: cluster.compute([made], progress=progress)[0].to_bytes())
-            context.results["model"] = graph.Tasks("model").constant("model", KernelRidge.from_bytes(content))
+            context.results["model"] = Tasks("model").constant("model", KernelRidge.from_bytes(content))
     context.results["seen"] = seen
 
 

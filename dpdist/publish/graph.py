@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from uuid import uuid4
 
-from dask import delayed
 from dask.delayed import Delayed
 
 from dpdist.privacy.keys import KeyRef, load_noise
 from dpdist.publish.parts import Codes, PartFormat, PartRecord, decode, part_name, write_part
 from dpdist.publish.store import Store
 from dpdist.schema import Schema
+from dpdist.tasks import Tasks
 
 
 def written_parts(
@@ -47,13 +46,9 @@ def written_parts(
     -------
     list of Delayed of PartRecord
     """
-    graph = uuid4().hex[:8]
-    constants = delayed((schema, form, store, attempt, key), name=f"{name}-how-{graph}", traverse=False)
-    task = delayed(_write, pure=False, traverse=False)
-    return [
-        task(constants, part, index, index * rows_per_part, dask_key_name=f"{name}-part-{graph}-{index}")
-        for index, part in enumerate(parts)
-    ]
+    task = Tasks(name)
+    how = task.constant("how", (schema, form, store, attempt, key))
+    return [task("part", _write, how, part, index, index * rows_per_part) for index, part in enumerate(parts)]
 
 
 def _write(how: tuple[Schema, PartFormat, Store, str, KeyRef], codes: Codes, index: int, start: int) -> PartRecord:

@@ -13,14 +13,11 @@ tell how many passed. Building a graph computes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial, reduce
-from itertools import count
 from typing import Any, TypeAlias
-from uuid import uuid4
 
 import numpy as np
-from dask import delayed
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
@@ -39,11 +36,10 @@ from dpdist.synthesis.prefixes import (
     merge_keys,
     seed_keys,
 )
+from dpdist.tasks import Tasks
 
 BATCH_SIZE = 1 << 18
 """Candidates in a batch."""
-
-_FAN_IN = 8
 
 Slices: TypeAlias = list[tuple[int, int, int]]
 """Where the rows of a part are: (place of the batch, first row, row after the last) in the batch's passing records."""
@@ -86,7 +82,7 @@ def sharded_seeds(parts: Sequence[Delayed], code: PrefixCode, *, shards: int, na
     list of Delayed of SeedIndex
         In the order of the keys.
     """
-    task = _Tasks(name)
+    task = Tasks(name)
     keys = [task("keys", seed_keys, code, part) for part in parts]
     histogram = task.tree("sum", _add_all, [task("histogram", key_histogram, code, key) for key in keys])
     ranges = task("ranges", key_ranges, code, histogram, shards)
@@ -135,7 +131,7 @@ def candidate_batches(
     """
     if bool(seeds) != synthesizer.uses_seeds:
         raise ValueError("seeds are given if and only if candidates keep values of theirs")
-    task = _Tasks(name)
+    task = Tasks(name)
     model = task.constant("model", synthesizer)
     sizes = [task("sizes", _size, index) for index in seeds] if len(seeds) > 1 else []
     result = []
@@ -163,7 +159,7 @@ def passed_counts(batches: Sequence[Delayed], *, below: int | None = None, name:
     name : str
         Stage name.
     """
-    task = _Tasks(name)
+    task = Tasks(name)
     return [task("count", _passed, batch, below) for batch in batches]
 
 
@@ -228,7 +224,7 @@ def released_parts(
     ValueError
         Fewer candidates passed: make more batches.
     """
-    task = _Tasks(name)
+    task = Tasks(name)
     parts = []
     for slices in part_slices(counts, records=records, rows_per_part=rows_per_part):
         spans = [(begin, end) for _, begin, end in slices]
@@ -236,36 +232,11 @@ def released_parts(
     return parts
 
 
-class _Tasks:
-    """Makes tasks named ``<stage>-<what>-<number of the graph>-<number of the task>``."""
-
-    def __init__(self, stage: str) -> None:
-        self._stage = stage
-        self._graph = uuid4().hex[:8]  # two graphs never share a task, even on one scheduler
-        self._numbers = count()
-
-    def _name(self, what: str) -> str:
-        return f"{self._stage}-{what}-{self._graph}-{next(self._numbers)}"
-
-    def constant(self, what: str, value: Any) -> Delayed:
-        """A value that is sent once and shared by tasks."""
-        return delayed(value, name=self._name(what), traverse=False)
-
-    def __call__(self, what: str, function: Callable[..., Any], *args: Any) -> Delayed:
-        return delayed(function, pure=False, traverse=False)(*args, dask_key_name=self._name(what))
-
-    def tree(self, what: str, function: Callable[[list[Any]], Any], parts: list[Delayed]) -> Delayed:
-        """One task over all parts, through tasks over a few of them at a time."""
-        while len(parts) > _FAN_IN:
-            parts = [self(what, function, parts[i : i + _FAN_IN]) for i in range(0, len(parts), _FAN_IN)]
-        return self(what, function, parts)
-
-
 def _merge_two(a: SeedKeys, b: SeedKeys) -> SeedKeys:
     return merge_keys([a, b])
 
 
-def _add_all(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+def _add_all(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return reduce(np.add, arrays)
 
 
