@@ -46,10 +46,10 @@ def main() -> None:
         outcome = run_release(spec, progress=progress)
     console.print("[bold]$ dpdist release deploy/releases/demo.yaml[/bold]")
     console.print(display)
-    console.print("Release    demo/release")
-    console.print(f"Records    {outcome.records:,}")
     for sentence in outcome.guarantees:
         console.print(f"Guarantee  {sentence}", highlight=False)
+    console.print("Release    demo/release")
+    console.print(f"Records    {outcome.records:,}")
     console.print(f"Budget     {outcome.budget}", highlight=False)
     console.save_svg(str(DOCS / "run.svg"), title="dpdist", code_format=FORMAT)
 

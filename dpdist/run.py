@@ -550,7 +550,7 @@ def ledger_rows(ledger: Ledger, dataset: str | None = None) -> list[dict[str, An
                         "attempt": attempt.id,
                         "state": attempt.state,
                         "guarantee": attempt.guarantee,
-                        "epsilon": float(attempt.epsilon),
+                        "epsilon": None if attempt.guarantee == "lid" else float(attempt.epsilon),  # lid has none
                         "created": attempt.created,
                     }
                     for attempt in statement.attempts

@@ -37,11 +37,11 @@ def show_plan(plan: Plan) -> None:
     """The plan as a table. It is made without touching a record."""
     spec = plan.spec
     rows: list[dict[str, Any]] = [
+        *({"item": "guarantee", "value": guarantee.sentence()} for guarantee in plan.guarantees),
         {"item": "release", "value": spec.name},
         {"item": "data set", "value": spec.dataset},
         {"item": "kind", "value": spec.kind},
         {"item": "charge", "value": _charge(plan)},
-        *({"item": "guarantee", "value": guarantee.sentence()} for guarantee in plan.guarantees),
         *(
             {"item": name.strip().lower(), "value": text.strip()}
             for name, text in re.findall(_STAGES, plan.explain(), re.MULTILINE)
@@ -66,7 +66,7 @@ def show_outcome(outcome: Outcome, *, dataset: str, release: str) -> None:
 
 
 class StepProgress:
-    """A progress artifact of one step: the stage and its percentage, never a number of records or tasks.
+    """A progress artifact of one step: the stage and its percentage in tens, from which no number can be computed back.
 
     Stages report from threads that must not wait for a server, so a thread of its own sends what is newest.
     """
@@ -90,7 +90,7 @@ class StepProgress:
 
     def report(self, stage: str, done: int, total: int) -> None:
         """Note how far a stage is."""
-        self._latest = (100.0 * done / max(total, 1), stage)
+        self._latest = (10.0 * (10 * done // max(total, 1)), stage)
         self._news.set()
 
     def _send(self) -> None:

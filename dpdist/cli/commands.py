@@ -187,9 +187,9 @@ def release(
 def _summary(outcome: Outcome) -> str:
     lines = [f"Nothing to do: it was published already, by attempt {outcome.attempt}"] if outcome.already else []
     lines += [
+        *(f"Guarantee  {sentence}" for sentence in outcome.guarantees),
         f"Release    {outcome.uri}",
         f"Records    {outcome.records:,}" if outcome.cells is None else f"Cells      {outcome.cells:,}",
-        *(f"Guarantee  {sentence}" for sentence in outcome.guarantees),
         f"Budget     {outcome.budget}",
     ]
     return "\n".join(lines)

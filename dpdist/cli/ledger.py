@@ -69,11 +69,12 @@ def ledger_show(
         nats = "" if row["pml"] is None else " nats"
         table = Table("release", "attempt", "state", "epsilon alone", "since")
         for charge in row["charges"]:
+            alone = charge["epsilon"]
             table.add_row(
                 charge["release"],
                 charge["attempt"][:8],
                 charge["state"],
-                f"{charge['epsilon']:.6g}{nats if charge['guarantee'] == 'pml' else ''}",
+                "not DP" if alone is None else f"{alone:.6g}{nats if charge['guarantee'] == 'pml' else ''}",
                 charge["created"],
             )
         console.print(table)

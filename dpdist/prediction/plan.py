@@ -10,11 +10,10 @@ from typing import Any
 from dpdist.prediction.blocks import BLOCK_ROWS
 from dpdist.prediction.charge import Charge, cells_for, charge
 from dpdist.prediction.defaults import DISTRIBUTED_ROWS, EXACT_ROWS
-from dpdist.prediction.features import RESPONSE_CELLS
 from dpdist.prediction.hybrid import BLOCK_ROWS as NEIGHBOURS
 from dpdist.prediction.hybrid import MATCHED_ROWS
 from dpdist.prediction.method import Disclosure, Method, Regression
-from dpdist.prediction.private import FINE, PrivateColumn, private_column
+from dpdist.prediction.private import PrivateColumn, private_column
 from dpdist.prediction.spec import TwoStageSpec
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Event
@@ -70,7 +69,10 @@ class TwoStagePlan:
         """What the release promises."""
         disclosure = self.spec.privacy.disclosure
         if disclosure is not None:
-            return (LID(bound=disclosure.lid, eta=disclosure.eta),)
+            names = [scale.name for scale in self.spec.inputs]
+            looked_at = tuple(names[i] for i in self.spec.watched)
+            kept = tuple(name for name in names if name in self.spec.prediction.keep)
+            return (LID(bound=disclosure.lid, eta=disclosure.eta, columns=looked_at, original=kept),)
         return (
             DifferentialPrivacy(
                 epsilon=self.epsilon, delta=self.delta, adjacency="add/remove", covers="the whole release"
@@ -152,10 +154,11 @@ class TwoStagePlan:
         if self.method is None:
             made = self.spec.prediction.records or 0
             parts = math.ceil(made / self.spec.output.rows_per_part)
+            tables = 8 * self.frequencies * sum(column.total for column in self.columns[:-1])  # phases
             return {
                 "records_at_least": rows,
                 "partitions": partitions,
-                "task_bytes": 8 * (1 << 13) * 6 * (2 * self.frequencies + width) + 40 * width * (1 << 17),
+                "task_bytes": 8 * (1 << 13) * 6 * (2 * self.frequencies + width) + 40 * width * (1 << 17) + tables,
                 "tasks_about": 3 * partitions + 2 * parts,
             }
         blocks, regression = math.ceil(rows / BLOCK_ROWS), self.method.regression
@@ -171,7 +174,8 @@ class TwoStagePlan:
     def explain(self) -> str:
         """The plan for people."""
         spec, made, resources = self.spec, self.spec.prediction, self.resources()
-        lines = [f"Release {spec.name} ({spec.kind}) of data set {spec.dataset}", ""]
+        kind = spec.kind if self.event is not None else f"{spec.kind}, NOT differentially private"
+        lines = [f"Release {spec.name} ({kind}) of data set {spec.dataset}", ""]
         lines += [guarantee.sentence() for guarantee in self.guarantees] + [""]
         lines += self._private_lines() if self.method is None else self._published_lines()
         memory = (
@@ -219,9 +223,9 @@ class TwoStagePlan:
             "Charge      none: no differential privacy, so no budget covers this release",
             f"Original    {kept} (columns released as they are, in another order of the records)",
             f"Disclosure  looked at in {watched}",
-            f"Stage 1     {made.first_stage}, mixed with the {matching}",
+            f"Inputs      {made.first_stage}, mixed with the {matching}",
             f"Alpha       {alpha}",
-            f"Stage 2     {how}",
+            f"Regression  {how}",
         ]
 
     def _private_lines(self) -> list[str]:
@@ -234,8 +238,8 @@ class TwoStagePlan:
             "Original    nothing: alpha is 0 and every column is synthesised",
             f"Marginals   {', '.join(f'{c.scale.name} ({c.cells})' for c in self.columns)}: noise {noise.marginal:.4g} "
             "per cell",
-            f"Correlation noise {noise.correlation:.4g} on each sum of products of ranks",
-            f"Stage 2     ridge on {2 * self.frequencies} random Fourier features; noise {noise.cross:.4g} on each "
+            f"Ranks       noise {noise.correlation:.4g} on the sum of products of each pair of columns",
+            f"Regression  ridge on {2 * self.frequencies} random Fourier features; noise {noise.cross:.4g} on each "
             f"cross product; second moments: {products}",
             f"Records     {made.records:,}",
         ]
@@ -297,6 +301,4 @@ def _private(spec: TwoStageSpec) -> TwoStagePlan:
     )
     cells = made.cells or cells_for(spec.data.minimum_records, noise=noise.marginal)
     columns = tuple(private_column(scale, cells=cells) for scale in (*spec.inputs, spec.response))
-    if any(column.total > RESPONSE_CELLS * FINE for column in columns):
-        raise ValueError("too many cells")
     return TwoStagePlan(spec=spec, charge=noise, columns=columns)

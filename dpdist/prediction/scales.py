@@ -35,7 +35,7 @@ class Scale:
     Raises
     ------
     ValueError
-        The bounds are not in order, or a category has a logarithmic scale.
+        The bounds are not in order, a category has a logarithmic scale, or its unit is out of proportion.
     """
 
     name: str
@@ -50,6 +50,15 @@ class Scale:
             raise ValueError(f"column {self.name!r}: the lower bound must be below the upper bound")
         if self.nominal and (self.log or not self.discrete):
             raise ValueError(f"column {self.name!r}: a category is discrete and has no logarithmic scale")
+        if self.log:
+            with np.errstate(over="ignore"):
+                low, high = self._ends
+                back = self._backward(np.array([low, high]))
+            if not (low < high and np.allclose(back, [self.low, self.high], rtol=1e-3, atol=1.0 * self.discrete)):
+                raise ValueError(
+                    f"column {self.name!r}: on a logarithmic scale with unit {self.log:g} its bounds are lost in "
+                    "floating point: choose a unit nearer to its values"
+                )
 
     @property
     def count(self) -> int | None:

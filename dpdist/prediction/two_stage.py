@@ -123,14 +123,16 @@ def alpha_of(method: Method, counts: NDArray[np.int64], rows: int) -> float:
         if counts[0] > lid * rows:
             raise CheckFailed(
                 f"with alpha {method.alpha:g} more than {lid:g} of the released rows would be near their originals, so "
-                "nothing is published: lower prediction.alpha, or leave it out to have it chosen"
+                "nothing is published: lower prediction.alpha, or leave it out to have it chosen; a column that hardly "
+                "varies is always near (privacy.disclosure.columns says which are looked at)"
             )
         return method.alpha
     alpha = choose_alpha(counts, rows, lid=lid, most=method.most_alpha, alphas=method.alphas)
     if alpha is None:
         raise CheckFailed(
             f"even with alpha 0 more than {lid:g} of the released rows would be near their originals, so nothing is "
-            "published: raise prediction.disclosure.lid, lower its eta, or set prediction.matching: independent"
+            "published: raise privacy.disclosure.lid, lower its eta, or set prediction.matching: independent; a column "
+            "that hardly varies is always near (privacy.disclosure.columns says which are looked at)"
         )
     return alpha
 

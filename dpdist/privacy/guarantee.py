@@ -36,6 +36,11 @@ def _choice(kind: str, name: str, value: str, allowed: Any) -> None:
         raise AccountingError(f"{kind}: {name} must be one of {', '.join(get_args(allowed))}, got {value!r}")
 
 
+def _listed(names: tuple[str, ...]) -> str:
+    """A few names, or how many there are."""
+    return ", ".join(names) if len(names) <= 8 else f"{len(names)} columns"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Guarantee:
     """Base of the four kinds."""
@@ -48,7 +53,8 @@ class Guarantee:
 
     def to_json(self) -> dict[str, Any]:
         """The guarantee as a JSON object, its sentence included."""
-        return {"kind": self.kind, **asdict(self), "sentence": self.sentence()}
+        fields = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {"kind": self.kind, **fields, "sentence": self.sentence()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,13 +206,22 @@ class LID(Guarantee):
         Largest share of released rows with a value near that of the record they were mixed from.
     eta : float or None
         What is near, as a share of the width of a column's scale; None where it is not stated.
+    columns : tuple of str or None
+        The columns it is measured in; None where they are not stated. Without any, nothing is bounded.
+    original : tuple of str
+        Columns that are released as they are.
     """
 
     kind: ClassVar[str] = "local-information-disclosure"
     bound: float
     eta: float | None = None
+    columns: tuple[str, ...] | None = None
+    original: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for name in ("columns", "original"):  # lists, where they come from JSON
+            names = getattr(self, name)
+            object.__setattr__(self, name, None if names is None else tuple(names))
         _check(self.kind, "bound", self.bound, low=0, high=1)
         if self.eta is not None:
             _check(self.kind, "eta", self.eta, low=0, high=1)
@@ -214,11 +229,23 @@ class LID(Guarantee):
     def sentence(self) -> str:
         """The guarantee in plain words."""
         what = "near" if self.eta is None else f"within {self.eta:.6g} of a column's width of"
-        return (
+        sentences = [
             "Not differentially private: there is no adjacency and no delta, and original records are mixed into the "
-            f"output. Local information disclosure is at most {self.bound:.6g}, as measured: for no more than that "
-            f"share of the released rows is some column {what} the original record's. It says nothing about any one "
-            "record."
+            "output."
+        ]
+        if self.original:
+            sentences.append(f"Released as they are: {_listed(self.original)}.")
+        if self.columns == ():
+            return " ".join([*sentences, "Local information disclosure is not bounded: no column is looked at."])
+        where = "" if self.columns is None else f" in {_listed(self.columns)}"
+        which = "some column" if self.columns is None else "any of these"
+        return " ".join(
+            [
+                *sentences,
+                f"Local information disclosure is at most {self.bound:.6g}, as measured{where}: for no more than that "
+                f"share of the released rows is {which} {what} the original record's. It says nothing about "
+                f"{'' if self.columns is None else 'other columns, nor about '}any one record.",
+            ]
         )
 
 

@@ -11,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
+from dpdist.cli import app
 from dpdist.context import Context, silent
 from dpdist.data.cluster import Cluster
 from dpdist.data.source import TableSource
@@ -185,7 +187,7 @@ def test_what_is_released_keeps_the_regression_and_not_the_order(table: Path, tm
 
 def test_measured_disclosure_decides(table: Path, tmp_path: Path) -> None:
     made = context(table, tmp_path, privacy={"disclosure": {"lid": 0.1, "eta": 0.02}})
-    with pytest.raises(CheckFailed, match="even with alpha 0"):
+    with pytest.raises(CheckFailed, match=r"even with alpha 0.*raise privacy\.disclosure\.lid"):
         released(made)
     assert not made.parts
     made = context(table, tmp_path / "fixed", alpha=0.9)
@@ -298,10 +300,12 @@ def test_plans_say_what_they_promise() -> None:
     published, private = plan(spec()), plan(spec(dp=True))
     assert published.kind == "lid"
     assert published.event is None
-    assert published.guarantees == (LID(bound=0.5, eta=0.002),)
+    assert published.guarantees == (LID(bound=0.5, eta=0.002, columns=("income",), original=("region",)),)
     assert published.to_json()["epsilon"] is None
     text = published.explain()
+    assert "(two-stage, NOT differentially private)" in text.splitlines()[0]
     assert text.splitlines()[2].startswith("Not differentially private")
+    assert "NOT" not in private.explain()
     assert "Original    region" in text
     assert published.public_parameters()["original_columns"] == ["region"]
     assert published.public_parameters()["disclosure"]["not_looked_at"] == ["region", "age", "grade"]
@@ -328,6 +332,8 @@ def test_plans_say_what_they_promise() -> None:
         ({"keep": ["income", "region", "age", "grade"]}, "at least one input"),
         ({"log": {"region": 1}}, "no order"),
         ({"log": {"income": 0}}, "greater than 0"),
+        ({"log": {"income": 1e-320}}, "'income'.*choose a unit nearer"),
+        ({"log": {"age": 1e-320}, "dp": True}, "'age'.*choose a unit nearer"),
         ({"first_stage": "gan"}, "module:function"),
         ({"records": 10}, "belong to guarantee dp"),
         ({"privacy": {"epsilon": 1}}, "it is not DP"),
@@ -345,6 +351,15 @@ def test_plans_say_what_they_promise() -> None:
 def test_specs_that_contradict_themselves_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         spec(**changes)
+
+
+def test_the_plan_counts_the_memory_of_large_feature_tables() -> None:
+    def task_bytes(**changes: Any) -> int:
+        return int(plan(spec(dp=True, **changes)).resources()["task_bytes"])
+
+    large = task_bytes(cells=4096, features={"frequencies": 1024, "products": "modelled"})
+    assert large > 8 * 1024 * 16 * 4096  # phases of one continuous column alone
+    assert task_bytes() < 80 << 20
 
 
 def test_scales_of_attributes() -> None:
@@ -390,7 +405,15 @@ def test_the_manifest_says_first_that_it_is_not_private(tmp_path: Path) -> None:
     parameters = json.loads(manifest)["parameters"]
     assert parameters["original_columns"] == ["region"]
     assert "rows_near" not in manifest
+    assert "as measured in income:" in outcome.guarantee
+    assert "Released as they are: region." in outcome.guarantee
     assert run_release(made, resume=True).attempt == outcome.attempt
+    shown = CliRunner().invoke(app, ["ledger", "show", "d", "--ledger", made.ledger])
+    assert "not DP" in shown.stdout  # and not epsilon 0
+    for command in (["release", "--once"], ["plan"]):
+        (tmp_path / "spec.yaml").write_text(json.dumps(made.model_dump(mode="json", by_alias=True)))
+        lines = CliRunner().invoke(app, [*command, str(tmp_path / "spec.yaml")]).stdout.splitlines()
+        assert "NOT differentially private" in lines[0] or "Not differentially private" in " ".join(lines[:2])
 
 
 def test_a_refused_disclosure_gives_its_attempt_back(tmp_path: Path) -> None:
@@ -418,6 +441,7 @@ def test_no_columns_to_look_at_is_said() -> None:
     assert planned.method is not None
     assert planned.method.disclosure == Disclosure(lid=0.1, eta=0.01, columns=())
     assert "looked at in none" in planned.explain()
+    assert "not bounded: no column is looked at" in planned.guarantees[0].sentence()
     assert Tasks("x").constant("y", 1).compute(scheduler="sync") == 1
 
 

@@ -18,6 +18,8 @@ EXAMPLES: list[Guarantee] = [
     PML(epsilon=1.0, alpha=0.01, dp_epsilon=2.0),
     PML(epsilon=7.0, alpha=0.01),
     LID(bound=0.2),
+    LID(bound=0.2, eta=0.01, columns=("age", "pay"), original=("sex",)),
+    LID(bound=0.2, eta=0.01, columns=()),
 ]
 
 
@@ -48,7 +50,17 @@ def test_other_kinds_say_that_they_are_not_differential_privacy() -> None:
     assert "It is not differential privacy" in EXAMPLES[4].sentence()
     assert "assumption" in EXAMPLES[4].sentence()
     assert "no noise" in EXAMPLES[5].sentence()
-    assert EXAMPLES[6].sentence().startswith("Not differentially private")
+    assert all(example.sentence().startswith("Not differentially private") for example in EXAMPLES[6:])
+
+
+def test_local_information_disclosure_is_said_of_the_columns_that_are_looked_at() -> None:
+    looked_at, nowhere = EXAMPLES[7].sentence(), EXAMPLES[8].sentence()
+    assert "as measured in age, pay: for no more than that share of the released rows is any of these" in looked_at
+    assert "Released as they are: sex." in looked_at
+    assert "nothing about other columns" in looked_at
+    assert "not bounded" in nowhere
+    assert "0.2" not in nowhere
+    assert "in 9 columns:" in LID(bound=0.2, columns=tuple("abcdefghi")).sentence()
 
 
 @pytest.mark.parametrize(
