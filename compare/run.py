@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import subprocess
@@ -19,6 +20,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,10 +139,24 @@ class Watch(threading.Thread):
         return sum(list(self._cpu.values()))
 
 
-def measured(command: list[str | Path], folder: Path, limit: float) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Limit:
+    """How long a command may take: CPU seconds, and seconds by the clock."""
+
+    cpu: float
+    clock: float
+
+    def passed(self, cpu: float, clock: float) -> str | None:
+        """Why it is stopped, if it is."""
+        if cpu > self.cpu:
+            return f"stopped after {self.cpu:g} CPU seconds"
+        return "stopped by the clock" if clock > min(self.clock, 10 * self.cpu) else None
+
+
+def measured(command: list[str | Path], folder: Path, limit: Limit) -> dict[str, Any]:
     """Run a command in a folder; wall and CPU seconds and peak memory of all its processes, or why it failed.
 
-    It is stopped after `limit` CPU seconds, or ten times as many by the clock.
+    It is stopped at its limit of CPU seconds, or after ten times as many by the clock.
     """
     start = time.perf_counter()
     environment = os.environ | {"PYTHONPATH": str(ROOT)} if command[0] == sys.executable else os.environ
@@ -149,10 +166,11 @@ def measured(command: list[str | Path], folder: Path, limit: float) -> dict[str,
         watch = Watch(process.pid)
         watch.start()
         while process.poll() is None:
-            if watch.cpu > limit or time.perf_counter() - start > 10 * limit:
-                failed = f"stopped after {limit:g} CPU seconds"
-                for child in [*psutil.Process(process.pid).children(recursive=True), process]:
-                    child.kill()
+            failed = limit.passed(watch.cpu, time.perf_counter() - start)
+            if failed:
+                with suppress(psutil.Error):  # one of them has just ended
+                    for child in [*psutil.Process(process.pid).children(recursive=True), process]:
+                        child.kill()
             time.sleep(0.05)
     seconds = time.perf_counter() - start
     if failed is None and process.returncode:
@@ -181,7 +199,7 @@ def coded(schema: Schema) -> dict[str, Any]:
 
 
 def ours(
-    name: str, codes: np.ndarray, schema: Schema, folder: Path, *, epsilon: float, delta: float, limit: float
+    name: str, codes: np.ndarray, schema: Schema, folder: Path, *, epsilon: float, delta: float, limit: Limit
 ) -> tuple[dict[str, Any], np.ndarray | None]:
     """A release by the command line: every attribute resampled, so that no record is a seed."""
     pq.write_table(pa.table({n: codes[:, i] for i, n in enumerate(schema.names)}), folder / "table.parquet")
@@ -210,7 +228,7 @@ def ours(
 
 
 def peers(
-    name: str, codes: np.ndarray, schema: Schema, folder: Path, *, epsilon: float, delta: float, limit: float
+    name: str, codes: np.ndarray, schema: Schema, folder: Path, *, epsilon: float, delta: float, limit: Limit
 ) -> tuple[dict[str, Any], np.ndarray | None]:
     """A release by another package."""
     np.savez(folder / "in.npz", codes=codes, sizes=np.array(schema.cardinalities))
@@ -232,37 +250,29 @@ def table(name: str, rows: int | None) -> tuple[np.ndarray, Schema]:
     return codes[order[:rows]], spec.table
 
 
-def compare(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """One row per method."""
+def compare(name: str, options: argparse.Namespace, end: float) -> Iterator[dict[str, Any]]:
+    """One row per method; none for methods that could not begin before the clock says `end`."""
     codes, schema = table(name, options.rows)
     cut = len(codes) * 4 // 5
     train, test = codes[:cut], codes[cut:]
     quality = Quality(train, test, schema, target=TARGETS[name], seed=SEED)
-    rows = [{"table": name, "method": "real records", "records": cut, **quality.of(train)}]
+    yield {"table": name, "method": "real records", "records": cut, **quality.of(train)}
     again = train[np.random.default_rng(1).integers(0, cut, cut)]
-    rows.append({"table": name, "method": "sample of the real records", "records": cut, **quality.of(again)})
+    yield {"table": name, "method": "sample of the real records", "records": cut, **quality.of(again)}
     for method in options.methods:
+        left = end - time.monotonic()
+        if left <= 0:
+            return
         run = ours if method in OURS else peers
-        limit = options.seconds or SECONDS[name]
+        limit = Limit(options.seconds or SECONDS[name], left)
         with tempfile.TemporaryDirectory() as folder:
             result, made = run(
                 method, train, schema, Path(folder), epsilon=options.epsilon, delta=options.delta, limit=limit
             )
         found = quality.of(made) if made is not None else {}
         budget = {"epsilon": options.epsilon, "delta": options.delta}
-        rows.append(
-            {
-                "table": name,
-                "method": method,
-                "records": cut,
-                **budget,
-                **result,
-                **found,
-                "note": NOTES.get(method, ""),
-            }
-        )
-        print(json.dumps(rows[-1]), flush=True)
-    return rows
+        note = NOTES.get(method, "")
+        yield {"table": name, "method": method, "records": cut, **budget, **result, **found, "note": note}
 
 
 def main() -> None:
@@ -275,20 +285,20 @@ def main() -> None:
     parser.add_argument("--delta", type=float, default=1e-9)
     parser.add_argument("--rows", type=int, help="records of each table, for a quick look")
     parser.add_argument("--seconds", type=float, help="CPU seconds that a method may take; default: by table")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="by the clock, for everything")
     options = parser.parse_args()
     for method in options.methods:
         if method in PEERS:
             python_of(PEERS[method])
-    rows = [row for name in options.tables for row in compare(name, options)]
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        body = {
-            "machine": platform.processor(),
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-            "rows": rows,
-        }
-        options.json.write_text(json.dumps(body, indent=2))
+    end, rows = time.monotonic() + 60 * options.minutes, []
+    for name in options.tables:
+        for row in compare(name, options, end):
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+            if options.json:  # each time: a run that is stopped keeps what it has
+                body = {"cores": os.cpu_count(), "python": platform.python_version(), "rows": rows}
+                options.json.parent.mkdir(parents=True, exist_ok=True)
+                options.json.write_text(json.dumps(body, indent=2))
 
 
 if __name__ == "__main__":
