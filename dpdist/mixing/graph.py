@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import io
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
-from dask import delayed
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
@@ -34,14 +32,13 @@ from dpdist.mixing.output import (
     vector_codes,
     with_label,
 )
-from dpdist.mixing.restore import MixtureSums, mixture_sums
+from dpdist.mixing.restore import join_sums, piece_sums, total_sums
 from dpdist.mixing.scaling import Encoding
 from dpdist.mixing.sums import SHARD_BYTES, class_mixtures
 from dpdist.privacy.keys import KeyRef, load_noise
 from dpdist.publish.store import Store
 from dpdist.schema import Attribute
-
-_FAN_IN = 8
+from dpdist.tasks import Tasks
 
 ClassCodes = list[Codes]
 """The codes of the records of each class, the class attribute left out."""
@@ -90,7 +87,7 @@ class ClassStatistics:
 
 def class_statistics(codes: Delayed, encoding: Encoding | None = None, *, name: str = "classes") -> Delayed:
     """Graph of the `ClassStatistics` of gathered codes, with the sums in a declared encoding if one is given."""
-    return _Tasks(name)("count", statistics, codes, encoding)
+    return Tasks(name)("count", statistics, codes, encoding)
 
 
 def statistics(codes: ClassCodes, encoding: Encoding | None = None) -> ClassStatistics:
@@ -141,7 +138,7 @@ def mixture_blocks(
     -------
     list of Delayed of float32[t, d]
     """
-    task = _Tasks(name)
+    task = Tasks(name)
     how = task.constant("how", (encoding, mixer, key, shard_bytes))
     return [
         task("block", _mix, how, codes, place, start, min(start + block, records)) for start in range(0, records, block)
@@ -155,7 +152,7 @@ def _mix(how: tuple[Encoding, Mixer, KeyRef, int], codes: ClassCodes, place: int
 
 def stored_blocks(store: Store, names: Sequence[str], *, name: str = "mixtures") -> list[Delayed]:
     """Graphs that read blocks of mixtures back from a store: float32[t, d] as NumPy files."""
-    task = _Tasks(name)
+    task = Tasks(name)
     return [task("load", load_rows, store, file) for file in names]
 
 
@@ -165,21 +162,27 @@ def load_rows(store: Store, name: str) -> Rows:
     return rows
 
 
-def sums_of_mixtures(blocks: Sequence[Delayed], *, name: str = "spread") -> Delayed:
-    """Graph of the `MixtureSums` of the mixtures of one class, summed in the order of the blocks."""
-    task = _Tasks(name)
-    return task.tree("add", _add_sums, [task("sums", mixture_sums, block) for block in blocks])
+def sums_of_mixtures(blocks: Sequence[Delayed], *, block: int, piece: int, name: str = "spread") -> Delayed:
+    """Graph of the `MixtureSums` of the mixtures of one class, in an order that does not depend on the blocks.
 
-
-def _add_sums(parts: Sequence[MixtureSums]) -> MixtureSums:
-    return reduce(operator.add, parts)
+    Parameters
+    ----------
+    blocks : sequence of Delayed of float32[t, d]
+    block : int
+        Mixtures in each of them but the last, a multiple of `piece`.
+    piece : int
+        Mixtures summed at a time: see `dpdist.mixing.sums.piece_of`.
+    """
+    task = Tasks(name)
+    sums = [task("sums", piece_sums, rows, number * block // piece, piece) for number, rows in enumerate(blocks)]
+    return task("total", total_sums, task.tree("add", join_sums, sums))
 
 
 def scored(
     codes: Delayed, encoding: Encoding, clip: float, told: Sequence[Discriminant], *, name: str = "scores"
 ) -> list[Delayed]:
     """Graphs of how many gathered records each discriminant gets right; confidential."""
-    task = _Tasks(name)
+    task = Tasks(name)
     how = task.constant("how", (encoding, clip))
     return [task("score", _score, how, codes, one) for one in told]
 
@@ -201,7 +204,7 @@ def released_blocks(
     -------
     list of Delayed of Released
     """
-    task = _Tasks(name)
+    task = Tasks(name)
     how = task.constant("how", (finishing, key))
     return [task("block", _finish_block, how, mixtures, number * block) for number, mixtures in enumerate(blocks)]
 
@@ -222,7 +225,7 @@ def released_parts(
     -------
     list of Delayed of Released
     """
-    task = _Tasks(name)
+    task = Tasks(name)
     return [
         task("part", assemble, [blocks[number] for number, _, _ in pieces], [(a, b) for _, a, b in pieces])
         for pieces in part_slices(rows, rows_per_part)
@@ -231,45 +234,16 @@ def released_parts(
 
 def part_codes(parts: Sequence[Delayed], label: int, dtype: np.dtype[Any], *, name: str = "parts") -> list[Delayed]:
     """Graphs of the `Codes` of all attributes, the class in its place in the schema."""
-    task = _Tasks(name)
+    task = Tasks(name)
     return [task("codes", with_label, part, label, dtype) for part in parts]
 
 
 def part_vectors(parts: Sequence[Delayed], label: Attribute, *, reach: float, name: str = "parts") -> list[Delayed]:
     """Graphs of the `Codes` of vectors: a column of numbers per coordinate, clipped to `reach`, and the class."""
-    task = _Tasks(name)
+    task = Tasks(name)
     return [task("vectors", vector_codes, part, label, reach=reach) for part in parts]
 
 
 def _finish_block(how: tuple[Finishing, KeyRef], mixtures: Rows, start: int) -> Released:
     finishing, key = how
     return finish_block(finishing, mixtures, load_noise(key), start=start)
-
-
-class _Tasks:
-    """Makes tasks named ``<stage>-<what>-<number of the graph>-<number of the task>``."""
-
-    def __init__(self, stage: str) -> None:
-        self._stage = stage
-        self._graph = uuid4().hex[:8]  # two graphs never share a task, even on one scheduler
-        self._count = 0
-
-    def _name(self, what: str) -> str:
-        self._count += 1
-        return f"{self._stage}-{what}-{self._graph}-{self._count - 1}"
-
-    def constant(self, what: str, value: Any) -> Delayed:
-        """A value that is sent once and shared by tasks."""
-        return delayed(value, name=self._name(what), traverse=False)
-
-    def __call__(self, what: str, function: Callable[..., Any], *args: Any, **settings: Any) -> Delayed:
-        return delayed(function, pure=False)(*args, dask_key_name=self._name(what), **settings)
-
-    def tree(self, what: str, function: Callable[[Sequence[Any]], Any], parts: list[Delayed]) -> Delayed:
-        """Combine in order, a few at a time."""
-        while len(parts) > 1:
-            parts = [
-                parts[i] if i + 1 == len(parts) else self(what, function, parts[i : i + _FAN_IN])
-                for i in range(0, len(parts), _FAN_IN)
-            ]
-        return parts[0]

@@ -38,7 +38,7 @@ from dpdist.mixing.restore import MixtureSums, Restoration, restoration
 from dpdist.mixing.round import join_step, round_step
 from dpdist.mixing.selection import SelectionPlan, parameters_of
 from dpdist.mixing.spec import MixingSpec
-from dpdist.mixing.sums import block_of
+from dpdist.mixing.sums import block_of, piece_of
 from dpdist.publish.graph import written_parts
 
 if TYPE_CHECKING:
@@ -175,7 +175,9 @@ def _mixed(
             )
             blocks[place] = context.cluster.persist(graphs, progress=progress)
         if summed:
-            sums[place] = context.cluster.compute([sums_of_mixtures(blocks[place])])[0]
+            block, piece = context.results["block"][place], piece_of(context.results["encoding"].width)
+            graph = sums_of_mixtures(blocks[place], block=block, piece=piece)
+            sums[place] = context.cluster.compute([graph])[0]
     return blocks, sums
 
 

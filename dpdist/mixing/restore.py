@@ -16,7 +16,10 @@ filled with independent noise.
 from __future__ import annotations
 
 import io
+import operator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +49,44 @@ def mixture_sums(mixtures: Rows) -> MixtureSums:
     """The sums of float32[t, d] mixtures."""
     values = mixtures.astype(np.float64)
     return MixtureSums(len(values), values.sum(axis=0), values.T @ values)
+
+
+SumTree = tuple[tuple[int, int, MixtureSums], ...]
+"""Sums of runs of pieces: (level, number, sums) of the ``2**level`` pieces from ``number * 2**level``, in order."""
+
+
+def piece_sums(mixtures: Rows, first: int, piece: int) -> SumTree:
+    """The sums of the pieces of a block, as far as they can be added yet.
+
+    Sums of floats depend on their order. Here pieces are added two by two, pairs two by two, and so on, whatever the
+    blocks that hold them.
+
+    Parameters
+    ----------
+    mixtures : float32[t, d]
+    first : int
+        Number of its first piece in the class.
+    piece : int
+        Mixtures in a piece; only the last one of the class may be shorter.
+    """
+    pieces = range(0, len(mixtures), piece)
+    return join_sums([((0, first + n, mixture_sums(mixtures[at : at + piece])),) for n, at in enumerate(pieces)])
+
+
+def join_sums(trees: Iterable[SumTree]) -> SumTree:
+    """The sums of neighbouring blocks as those of one."""
+    joined: list[tuple[int, int, MixtureSums]] = []
+    for tree in trees:
+        for level, number, sums in tree:
+            while number % 2 and joined and joined[-1][:2] == (level, number - 1):
+                level, number, sums = level + 1, number // 2, joined.pop()[2] + sums
+            joined.append((level, number, sums))
+    return tuple(joined)
+
+
+def total_sums(tree: SumTree) -> MixtureSums:
+    """The sums of a whole class."""
+    return reduce(operator.add, (sums for _, _, sums in tree))
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from dask import delayed
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dpdist.context import Context, silent
@@ -28,6 +30,7 @@ from dpdist.mixing.plan import MixingPlan, plan
 from dpdist.mixing.release import STEPS
 from dpdist.mixing.scaling import declared_encoding
 from dpdist.mixing.spec import MixingSpec
+from dpdist.mixing.sums import BLOCK_BYTES, block_of, piece_of
 from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, Parallel
 from dpdist.privacy.keys import KeyRef, load_noise
@@ -223,6 +226,29 @@ def test_shards_and_blocks_do_not_change_the_mixtures(shard_rows):
         assert np.array_equal(np.concatenate(Cluster().compute(graphs)), expected)
 
 
+@pytest.mark.parametrize("width", [1, 108, 800, 5_000, 1 << 26])
+def test_what_is_released_does_not_depend_on_the_slots(width):
+    for records in (1, 9_000, 1_000_000):
+        for slots in (1, 2, 64):
+            block = block_of(records, width=width, slots=slots)
+            assert block % piece_of(width) == 0
+            assert 4 * width * block <= BLOCK_BYTES or block == 1
+
+
+@settings(max_examples=20, deadline=None)
+@given(count=st.integers(1, 400), piece=st.integers(1, 60), block=st.integers(1, 20), other=st.integers(1, 20))
+def test_sums_of_mixtures_do_not_depend_on_blocks(count, piece, block, other):
+    mixtures = np.random.default_rng(count).normal(size=(count, 6)).astype(np.float32)
+    sums = []
+    for size in (block * piece, other * piece):
+        blocks = [delayed(mixtures[at : at + size]) for at in range(0, count, size)]
+        sums += Cluster().compute([sums_of_mixtures(blocks, block=size, piece=piece)])
+    assert sums[0].count == sums[1].count == count
+    assert np.array_equal(sums[0].outer, sums[1].outer)
+    assert np.array_equal(sums[0].total, sums[1].total)
+    assert sums[0].outer == pytest.approx(mixtures.T.astype(float) @ mixtures, rel=1e-5, abs=1e-5)
+
+
 def test_building_graphs_computes_nothing():
     def fail() -> None:
         raise AssertionError("computed")
@@ -230,12 +256,12 @@ def test_building_graphs_computes_nothing():
     codes = delayed(fail)()
     encoding = declared_encoding(Schema.model_validate(SCHEMA), class_attribute="class")
     mixer = Mixer(order=16, clip=1.2, sigma=0.1, name="mixing/0")
-    settings = {"place": 0, "encoding": encoding, "mixer": mixer, "block": 100, "key": KeyRef.fixed(KEY)}
-    blocks = mixture_blocks(codes, records=500, **settings)
+    how = {"place": 0, "encoding": encoding, "mixer": mixer, "block": 100, "key": KeyRef.fixed(KEY)}
+    blocks = mixture_blocks(codes, records=500, **how)
     keys = [key for block in blocks for key in block.dask if "fail" not in str(key)]
     assert len(blocks) == 5
     assert all(str(key).startswith("mixing-") for key in keys)
-    assert len(sums_of_mixtures(blocks).dask) > len(blocks[0].dask)
+    assert len(sums_of_mixtures(blocks, block=100, piece=50).dask) > len(blocks[0].dask)
 
 
 @pytest.mark.parametrize("changes", [{}, {"scaling": "standardised", "release": "vectors"}, {"scaling": "centred"}])
