@@ -40,6 +40,9 @@ ROSTER_FILE = "roster.json"
 CONFIRMED_FILE = "classes.json"
 """The clients that mix each class."""
 
+BEGUN_FILE = "begun"
+"""Written before the first noise: from then on no charge is given back."""
+
 RESUME = "nothing is published and nothing is drawn again; resume once all clients of the round are back"
 
 
@@ -55,16 +58,16 @@ def join_step(context: Context) -> None:
     """
     spec, plan = federated_of(context)
     resources = {client.name: client.place for client in plan.federated.clients}
-    patience = plan.federated.patience
+    patience, begun = plan.federated.patience, context.work.exists(BEGUN_FILE)
     context.results["places"] = Places(context.cluster, resources, grace=spec.cluster.timeout, patience=patience)
     try:
         roster = json.loads(context.stored(ROSTER_FILE, partial(_roster, context)))
         members = {name: Joined(*map(bytes.fromhex, pair)) for name, pair in roster.items()}
         context.results["members"] = members
         if not context.work.exists(CONFIRMED_FILE):
-            each(context, "reading", tasks.read, members, fault=_READING)
+            each(context, "reading", tasks.read, members, fault=_DROPPED if begun else _READING)
     except DpdistError as error:
-        if not isinstance(error, ResourceError):
+        if not begun and not isinstance(error, ResourceError):
             ask(context, "void", tasks.void, context.results["places"].present())
         raise
     mixed = json.loads(context.stored(CONFIRMED_FILE, partial(_confirmed, context)))
@@ -94,7 +97,7 @@ def join_step(context: Context) -> None:
 
 
 _READING = "cannot read its table, or may not use it; nothing was drawn, and all charges are given back"
-_CONFIRMING = f"dropped out during the round: {RESUME}"
+_DROPPED = f"dropped out during the round: {RESUME}"
 
 
 def _roster(context: Context) -> bytes:
@@ -146,8 +149,9 @@ def _require_joined(context: Context, name: str, joined: Any, pinned: str | None
 def _confirmed(context: Context) -> bytes:
     """The clients that confirmed each class."""
     context.before_noise()
+    context.work.write_exclusive(BEGUN_FILE, b"")
     members = context.results["members"]
-    outcomes = each(context, "confirming classes", tasks.confirm, members, fault=_CONFIRMING)
+    outcomes = each(context, "confirming classes", tasks.confirm, members, fault=_DROPPED)
     count = len(federated_of(context)[1].classes)
     for name, outcome in outcomes.items():
         if not isinstance(outcome, tuple) or len(outcome) != count:
@@ -208,7 +212,7 @@ def _assembled(context: Context, place: int, block: int, stage: str) -> bytes:
         "shape": (rows, plan.encoding.width),
         "largest": largest_step(mixer, plan.shared(len(members))),
     }
-    messages = each(context, stage, tasks.send, members, place, block, members, fault=_CONFIRMING)
+    messages = each(context, stage, tasks.send, members, place, block, members, fault=_DROPPED)
     for name, message in messages.items():
         check_message(message, clients={name: clients[name]}, **form)
         _note(context, message, f"received-{place}-{block}-{name}.sha256")

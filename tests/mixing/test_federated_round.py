@@ -130,6 +130,29 @@ def test_a_drop_out_during_the_round_fails_it_and_a_resume_draws_nothing_again(
     whole(spec, calm)
 
 
+def test_charges_are_not_given_back_once_a_client_has_drawn(
+    spec_on: Callable[..., MixingSpec], cluster: ClientProcesses, calm: list[bytes], tmp_path: Path
+) -> None:
+    ledgers = {name: tmp_path / name / "ledger.db" for name in ("south", "west")}
+
+    def hide() -> None:
+        for file in ledgers.values():
+            file.rename(file.with_suffix(".away"))
+
+    spec = spec_on()
+    with pytest.raises(RoundFailed, match=r"'south', 'west' \(LedgerError.*dropped out during the round"):
+        run_release(spec, fixed_key=KEY, progress=at("confirming classes", hide))
+    ledgers["south"].with_suffix(".away").rename(ledgers["south"])
+    cluster.stop_client("west")  # its table is no longer in memory
+    cluster.start()
+    with pytest.raises(RoundFailed, match=r"'west' \(LedgerError.*dropped out during the round"):
+        run_release(spec, fixed_key=KEY, resume=True)
+    ledgers["west"].with_suffix(".away").rename(ledgers["west"])
+    assert states(spec) == DRAWN | {"south": ["reserved"], "west": ["reserved"]}
+    run_release(spec, fixed_key=KEY, resume=True)
+    whole(spec, calm)
+
+
 def test_a_client_lost_after_the_round_holds_the_release_back_until_it_commits(
     spec_on: Callable[..., MixingSpec], cluster: ClientProcesses, calm: list[bytes]
 ) -> None:
