@@ -87,6 +87,7 @@ def record_sections(material: Material, options: Options, publication: Publicati
     sections += [utility.marginal_section(counts, view, seed=seed), correlations.correlation_section(counts, view)]
     del counts
     samples = material.samples()
+    sections += _without_bad_holdout(samples, material)
     real, released = (view.codes(shuffled(samples[name], _PART_ROWS, seed)) for name in ("real", "released"))
     sections.append(correlations.component_section(real, released, view))
     trial = _trial(samples, options)
@@ -118,17 +119,33 @@ def vector_sections(material: Material, options: Options) -> list[Section]:
     from dpdist.evaluate import learning
 
     target = learning.named_target(material.view, options.target)
-    trial = _trial(material.samples(), options)
+    samples = material.samples()
+    sections = _without_bad_holdout(samples, material)
+    trial = _trial(samples, options)
     progress = _steps(material, "training models")
     why = (
         "the release holds means of several records each, with noise; their marginals, distances and neighbours are "
         "not those of records."
     )
     return [
+        *sections,
         learning.training_section(trial, material.view, target, progress=progress),
         _baselines(material, trial, target, options),
         does_not_apply("marginals", "Marginals, correlations and attacks", why),
     ]
+
+
+def _without_bad_holdout(samples: dict[str, Any], material: Material) -> list[Section]:
+    """Take a hold-out that is none out of the samples; the section that says so."""
+    from dpdist.evaluate.holdout import holdout_section
+
+    if "holdout" not in samples:
+        return []
+    section = holdout_section(samples["real"], samples["holdout"], seed=material.seed)
+    if section is None:
+        return []
+    del samples["holdout"]
+    return [section]
 
 
 def _trial(samples: Mapping[str, Any], options: Options) -> Trial:
@@ -175,7 +192,11 @@ def attack_sections(material: Material, samples: Mapping[str, Any]) -> list[Sect
     )
     if "holdout" in samples:
         return sections
-    advice = " Give records like the real ones that the release was not made from with --holdout."
+    advice = (
+        " The one that was given is not used."
+        if material.holdout is not None
+        else " Give records like the real ones that the release was not made from with --holdout."
+    )
     return [replace(s, verdict=s.verdict + advice) if s.figures.get("applies") is False else s for s in sections]
 
 

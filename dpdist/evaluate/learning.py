@@ -63,9 +63,7 @@ class Trial:
     def sentence(self) -> str:
         """What was trained and tested on what."""
         train, test = self.rows
-        source = (
-            "held-out records" if self.fresh else "real records that the release was made from too (no --holdout given)"
-        )
+        source = "held-out records" if self.fresh else "real records that the release was made from too (no hold-out)"
         return f"Trained on {train:,} records of each table and tested on {test:,} {source}; seed {self.seed}."
 
     def part(self, train: int, test: int) -> Trial:
