@@ -8,53 +8,24 @@ sum, and then draws records part by part.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial, reduce
-from typing import Any
+from functools import partial
 
-import numpy as np
 from dask.delayed import Delayed
-from numpy.typing import NDArray
 
-from dpdist.data.count import Codes
-from dpdist.errors import SpecError
-from dpdist.prediction import ridge
-from dpdist.prediction.blocks import Piece, generator, shuffled
+from dpdist.prediction import work
+from dpdist.prediction.blocks import Piece
 from dpdist.prediction.columns import Columns
 from dpdist.prediction.density import Marginal
 from dpdist.prediction.features import PrivateModel
-from dpdist.prediction.latin import FIRST_STAGES, Target
+from dpdist.prediction.latin import Target
 from dpdist.prediction.method import Method, Regression
-from dpdist.prediction.regression import (
-    Sample,
-    block_groups,
-    block_sample,
-    features,
-    fit_hook,
-    join_samples,
-    sample_words,
-    tuning_of,
-)
+from dpdist.prediction.regression import join_samples, tuning_of
 from dpdist.prediction.ridge import Tuning
 from dpdist.prediction.scales import Floats
-from dpdist.prediction.two_stage import (
-    add_counts,
-    block_counts,
-    block_mixed,
-    block_near,
-    block_scores,
-    block_synthetic,
-)
-from dpdist.privacy.keys import KeyRef, load_noise
+from dpdist.prediction.work import Seen
+from dpdist.privacy.keys import KeyRef
 from dpdist.tasks import Tasks
-
-_ROWS = 1 << 13  # records whose features are in memory at a time
-
-Block = tuple[Floats, Floats]
-"""Inputs float64[n, d] and responses float64[n] of a block, on the unit interval."""
-
 
 # --- blocks ----------------------------------------------------------------------------------------------------------
 
@@ -62,11 +33,7 @@ Block = tuple[Floats, Floats]
 def partition_rows(codes: Sequence[Delayed], *, name: str = "rows") -> list[Delayed]:
     """Graphs of the number of records of each partition."""
     task = Tasks(name)
-    return [task("count", _rows_of, part) for part in codes]
-
-
-def _rows_of(codes: Codes) -> int:
-    return len(codes[0])
+    return [task("count", work.rows_of, part) for part in codes]
 
 
 def table_blocks(
@@ -88,12 +55,9 @@ def table_blocks(
     """
     task = Tasks(name)
     how = task.constant("columns", columns)
-    return [task("block", _block, how, [codes[i] for i, _, _ in cut], [(a, b) for _, a, b in cut]) for cut in pieces]
-
-
-def _block(columns: Columns, parts: Sequence[Codes], spans: Sequence[tuple[int, int]]) -> Block:
-    pieces = [[column[a:b] for column in part] for part, (a, b) in zip(parts, spans, strict=True)]
-    return columns.units([np.concatenate(column) for column in zip(*pieces, strict=True)])
+    return [
+        task("block", work.cut_block, how, [codes[i] for i, _, _ in cut], [(a, b) for _, a, b in cut]) for cut in pieces
+    ]
 
 
 # --- stage 1 ---------------------------------------------------------------------------------------------------------
@@ -105,21 +69,8 @@ def density_counts(
     """Graph of the counts of all blocks; `starts` are the numbers of their first records."""
     task = Tasks(name)
     how = task.constant("how", (method, key))
-    parts = [task("count", _counts, how, block, start) for block, start in zip(blocks, starts, strict=True)]
-    return task.tree("add", _add_counts, parts)
-
-
-def _counts(how: tuple[Method, KeyRef], block: Block, start: int) -> Any:
-    method, key = how
-    return block_counts(method, block[0], load_noise(key), start=start)
-
-
-def _add_counts(parts: Sequence[Any]) -> Any:
-    return reduce(add_counts, parts)
-
-
-def _add(parts: Sequence[Any]) -> Any:
-    return reduce(operator.add, parts)
+    parts = [task("count", work.counts, how, block, start) for block, start in zip(blocks, starts, strict=True)]
+    return task.tree("add", work.all_counts, parts)
 
 
 def score_products(
@@ -128,12 +79,7 @@ def score_products(
     """Graph of the sums of the products of normal scores."""
     task = Tasks(name)
     how = task.constant("how", (method, tuple(marginals)))
-    return task.tree("add", _add, [task("scores", _scores, how, block) for block in blocks])
-
-
-def _scores(how: tuple[Method, tuple[Marginal, ...]], block: Block) -> Any:
-    method, marginals = how
-    return block_scores(method, block[0], marginals)
+    return task.tree("add", work.total, [task("scores", work.scores, how, block) for block in blocks])
 
 
 def synthetic_blocks(
@@ -148,12 +94,7 @@ def synthetic_blocks(
     """Graphs of the matched synthetic rows of each block."""
     task = Tasks(name)
     how = task.constant("how", (method, target, deviations, key))
-    return [task("match", _synthetic, how, block, number) for number, block in enumerate(blocks)]
-
-
-def _synthetic(how: tuple[Method, Target, Floats, KeyRef], block: Block, number: int) -> Floats:
-    method, target, deviations, key = how
-    return block_synthetic(method, block[0], target, deviations, load_noise(key), number=number)
+    return [task("match", work.synthetic, how, block, number) for number, block in enumerate(blocks)]
 
 
 def disclosure_counts(
@@ -162,27 +103,11 @@ def disclosure_counts(
     """Graph of the number of rows that would be near their originals, for each alpha."""
     task = Tasks(name)
     how = task.constant("how", method)
-    parts = [task("near", _near, how, block, rows) for block, rows in zip(blocks, synthetic, strict=True)]
-    return task.tree("add", _add, parts)
-
-
-def _near(method: Method, block: Block, synthetic: Floats) -> NDArray[np.int64]:
-    return block_near(method, block[0], synthetic)
+    parts = [task("near", work.near, how, block, rows) for block, rows in zip(blocks, synthetic, strict=True)]
+    return task.tree("add", work.total, parts)
 
 
 # --- stage 2 ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Seen:
-    """What the regression sees: the method and the deviations of the columns."""
-
-    method: Method
-    deviations: Floats
-
-    def __call__(self, inputs: Floats) -> Floats:
-        """Features of rows of the unit cube."""
-        return features(self.method.scales, inputs, self.deviations)
 
 
 def regression_sample(
@@ -191,15 +116,8 @@ def regression_sample(
     """Graph of the sample on which the regression is tuned, and from which landmarks are taken."""
     task = Tasks(name)
     how = task.constant("how", (seen, key, size))
-    parts = [task("sample", _sample, how, block, start) for block, start in zip(blocks, starts, strict=True)]
+    parts = [task("sample", work.sample, how, block, start) for block, start in zip(blocks, starts, strict=True)]
     return task.tree("join", partial(join_samples, size=size), parts)
-
-
-def _sample(how: tuple[Seen, KeyRef, int], block: Block, start: int) -> Sample:
-    seen, key, size = how
-    words = sample_words(load_noise(key), len(block[1]), start=start)
-    first = block_sample(words, size)
-    return words[first], seen(block[0][first]), block[1][first]
 
 
 def tuned(sample: Delayed, method: Regression, *, name: str = "tuning") -> Delayed:
@@ -229,62 +147,27 @@ def fitted(
     key : KeyRef
     rows : int
         Records of all blocks.
+
+    Raises
+    ------
+    ValueError
+        There is no tuning, and no regression of the user's.
     """
     task = Tasks(name)
-    how = task.constant("how", (seen, tuning, landmarks, key, rows))
     method = seen.method.regression
-    if method.hook is not None or tuning is None:
-        return task("fit", _fit_hook, how, list(blocks))
+    if method.hook is not None:
+        return task("fit", work.fit_hook, task.constant("how", (seen, method.hook)), list(blocks))
+    if tuning is None:
+        raise ValueError("kernel ridge regression is tuned before it is fitted")
+    how = task.constant("how", (seen, tuning, landmarks, key, rows))
     estimator = method.estimator_for(rows)
     if estimator == "exact":
-        return task("fit", _fit_exact, how, list(blocks))
+        return task("fit", work.fit_exact, how, list(blocks))
     if estimator == "distributed":
-        groups = [task("groups", _fit_groups, how, block, number) for number, block in enumerate(blocks)]
-        return task("average", _average, groups)
-    sums = [task("sums", _nystroem_sums, how, block) for block in blocks]
-    return task("solve", _fit_nystroem, how, task("add", _add, sums))
-
-
-_How = tuple[Seen, Tuning, Floats, KeyRef, int]
-
-
-def _joined(seen: Seen, blocks: Sequence[Block]) -> tuple[Floats, Floats]:
-    return np.concatenate([seen(inputs) for inputs, _ in blocks]), np.concatenate([y for _, y in blocks])
-
-
-def _fit_hook(how: _How, blocks: Sequence[Block]) -> Any:
-    return fit_hook(_hook(how[0].method.regression), *_joined(how[0], blocks))
-
-
-def _hook(method: Regression) -> str:
-    if method.hook is None:
-        raise ValueError("the regression is not a user's own")
-    return method.hook
-
-
-def _fit_exact(how: _How, blocks: Sequence[Block]) -> ridge.KernelRidge:
-    seen, tuning, *_ = how
-    return ridge.fit_exact(*_joined(seen, blocks), kernel=tuning.kernel, penalty=tuning.penalty)
-
-
-def _fit_groups(how: _How, block: Block, number: int) -> list[ridge.KernelRidge]:
-    seen, tuning, _, key, rows = how
-    noise = load_noise(key)
-    return block_groups(seen.method.regression, seen(block[0]), block[1], tuning, noise, rows=rows, number=number)
-
-
-def _average(groups: Sequence[Sequence[ridge.KernelRidge]]) -> ridge.KernelRidge:
-    return ridge.average([part for group in groups for part in group])
-
-
-def _nystroem_sums(how: _How, block: Block) -> ridge.NystroemSums:
-    seen, tuning, landmarks, *_ = how
-    return ridge.nystroem_sums(seen(block[0]), block[1], landmarks=landmarks, kernel=tuning.kernel)
-
-
-def _fit_nystroem(how: _How, sums: ridge.NystroemSums) -> ridge.KernelRidge:
-    _, tuning, landmarks, *_ = how
-    return ridge.fit_nystroem(sums, landmarks=landmarks, kernel=tuning.kernel, penalty=tuning.penalty)
+        groups = [task("groups", work.fit_groups, how, block, number) for number, block in enumerate(blocks)]
+        return task("average", work.average, groups)
+    sums = [task("sums", work.nystroem_sums, how, block) for block in blocks]
+    return task("solve", work.fit_nystroem, how, task("add", work.total, sums))
 
 
 # --- what is released ------------------------------------------------------------------------------------------------
@@ -304,19 +187,9 @@ def released_blocks(
     task = Tasks(name)
     how = task.constant("how", (seen, key, alpha))
     return [
-        task("block", _released, how, block, rows, model, number)
+        task("block", work.released, how, block, rows, model, number)
         for number, (block, rows) in enumerate(zip(blocks, synthetic, strict=True))
     ]
-
-
-def _released(how: tuple[Seen, KeyRef, float], block: Block, synthetic: Floats, model: Any, number: int) -> Block:
-    seen, key, alpha = how
-    inputs = block_mixed(seen.method, block[0], synthetic, alpha=alpha)
-    responses = np.asarray(model.predict(seen(inputs)), np.float64)
-    if responses.shape != (len(inputs),) or not np.all(np.isfinite(responses)):
-        raise SpecError("prediction.regression: it must predict one finite number for each record")
-    order = shuffled(load_noise(key), f"prediction/order/block/{number}", len(inputs))
-    return inputs[order], responses[order]
 
 
 def released_parts(
@@ -326,18 +199,9 @@ def released_parts(
     task = Tasks(name)
     how = task.constant("how", (columns, key))
     return [
-        task("part", _part, how, [blocks[i] for i, _, _ in cut], [(a, b) for _, a, b in cut], number)
+        task("part", work.part, how, [blocks[i] for i, _, _ in cut], [(a, b) for _, a, b in cut], number)
         for number, cut in enumerate(parts)
     ]
-
-
-def _part(how: tuple[Columns, KeyRef], blocks: Sequence[Block], spans: Sequence[tuple[int, int]], number: int) -> Codes:
-    columns, key = how
-    pairs = list(zip(blocks, spans, strict=True))
-    inputs = np.concatenate([block[0][a:b] for block, (a, b) in pairs])
-    responses = np.concatenate([block[1][a:b] for block, (a, b) in pairs])
-    order = shuffled(load_noise(key), f"prediction/order/part/{number}", len(inputs))
-    return columns.codes(inputs[order], responses[order])
 
 
 # --- the private variant ---------------------------------------------------------------------------------------------
@@ -358,14 +222,6 @@ def private_parts(
     how = task.constant("how", (model, columns, key, first_stage))
     starts = range(0, records, rows_per_part)
     return [
-        task("part", _private_part, how, min(rows_per_part, records - start), number)
+        task("part", work.private_part, how, min(rows_per_part, records - start), number)
         for number, start in enumerate(starts)
     ]
-
-
-def _private_part(how: tuple[PrivateModel, Columns, KeyRef, str], rows: int, number: int) -> Codes:
-    model, columns, key, first_stage = how
-    rng = generator(load_noise(key), "prediction/records", number)
-    inputs = FIRST_STAGES[first_stage](model.target, rows, rng)
-    pieces = [model.predict(inputs[start : start + _ROWS]) for start in range(0, rows, _ROWS)]
-    return columns.codes(inputs, np.concatenate(pieces))

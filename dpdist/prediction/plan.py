@@ -9,9 +9,8 @@ from typing import Any
 
 from dpdist.prediction.blocks import BLOCK_ROWS
 from dpdist.prediction.charge import Charge, cells_for, charge
-from dpdist.prediction.defaults import DISTRIBUTED_ROWS, EXACT_ROWS
-from dpdist.prediction.hybrid import BLOCK_ROWS as NEIGHBOURS
-from dpdist.prediction.hybrid import MATCHED_ROWS
+from dpdist.prediction.defaults import EXACT_ROWS
+from dpdist.prediction.explanation import explain
 from dpdist.prediction.method import Disclosure, Method, Regression
 from dpdist.prediction.private import PrivateColumn, private_column
 from dpdist.prediction.spec import TwoStageSpec
@@ -173,76 +172,7 @@ class TwoStagePlan:
 
     def explain(self) -> str:
         """The plan for people."""
-        spec, made, resources = self.spec, self.spec.prediction, self.resources()
-        kind = spec.kind if self.event is not None else f"{spec.kind}, NOT differentially private"
-        lines = [f"Release {spec.name} ({kind}) of data set {spec.dataset}", ""]
-        lines += [guarantee.sentence() for guarantee in self.guarantees] + [""]
-        lines += self._private_lines() if self.method is None else self._published_lines()
-        memory = (
-            f"{resources['held_bytes'] / 2**20:,.0f} MiB held by the workers, " if "held_bytes" in resources else ""
-        )
-        lines.append(f"Response    {made.response}")
-        lines.append(
-            f"Resources   about {resources['partitions']} partitions, {resources['tasks_about']} tasks; {memory}"
-            f"{resources['task_bytes'] / 2**20:,.0f} MiB per running task"
-        )
-        return "\n".join(lines)
-
-    def _published_lines(self) -> list[str]:
-        made, method = self.spec.prediction, self.method
-        if method is None:
-            return []
-        names = [scale.name for scale in method.scales]
-        watched = ", ".join(names[i] for i in method.disclosure.columns) or "none"
-        kept = ", ".join(made.keep) or "none"
-        match made.matching:
-            case "nearest":
-                matching = (
-                    f"nearest unused synthetic row: exact assignment up to {MATCHED_ROWS:,} records, else in "
-                    f"blocks of at most {NEIGHBOURS} neighbours within {BLOCK_ROWS:,} records"
-                )
-            case _:
-                matching = "any synthetic row"
-        alpha = (
-            f"at most {method.most_alpha:.4g} (closed form for independent uniform columns); lowered until the "
-            "measured disclosure is within the bound, or nothing is published"
-            if method.alpha is None
-            else f"{method.alpha:g}; nothing is published if the measured disclosure exceeds the bound"
-        )
-        regression = method.regression
-        how = regression.hook or (
-            f"kernel ridge ({regression.kernel} kernel), {made.regression.estimator}"
-            + (
-                f": exact up to {EXACT_ROWS:,} records, averages of groups of {regression.group_rows:,} up to "
-                f"{DISTRIBUTED_ROWS:,}, then Nystroem with {regression.landmarks:,} landmarks"
-                if regression.estimator is None
-                else ""
-            )
-        )
-        return [
-            "Charge      none: no differential privacy, so no budget covers this release",
-            f"Original    {kept} (columns released as they are, in another order of the records)",
-            f"Disclosure  looked at in {watched}",
-            f"Inputs      {made.first_stage}, mixed with the {matching}",
-            f"Alpha       {alpha}",
-            f"Regression  {how}",
-        ]
-
-    def _private_lines(self) -> list[str]:
-        made, noise = self.spec.prediction, self.charge
-        if noise is None:
-            return []
-        products = "measured" if noise.product else "those of the released model"
-        return [
-            f"Charge      epsilon {self.epsilon:.6g} at delta {self.delta:g} (add/remove adjacency)",
-            "Original    nothing: alpha is 0 and every column is synthesised",
-            f"Marginals   {', '.join(f'{c.scale.name} ({c.cells})' for c in self.columns)}: noise {noise.marginal:.4g} "
-            "per cell",
-            f"Ranks       noise {noise.correlation:.4g} on the sum of products of each pair of columns",
-            f"Regression  ridge on {2 * self.frequencies} random Fourier features; noise {noise.cross:.4g} on each "
-            f"cross product; second moments: {products}",
-            f"Records     {made.records:,}",
-        ]
+        return explain(self)
 
 
 def plan(spec: TwoStageSpec) -> TwoStagePlan:

@@ -20,6 +20,7 @@ from dpdist.prediction.private_release import fit_step, measure_step, spec_and_p
 from dpdist.prediction.ridge import KernelRidge
 from dpdist.prediction.stored import target_bytes, target_of_bytes, tuning_bytes, tuning_of_bytes
 from dpdist.prediction.two_stage import alpha_of, deviations_of, marginals_of, target_of
+from dpdist.prediction.work import Seen
 from dpdist.publish.graph import written_parts
 from dpdist.publish.parts import PartFormat
 from dpdist.tasks import Tasks
@@ -129,7 +130,7 @@ def regress_step(context: Context) -> None:
     if method is None:
         return
     cluster, blocks, layout = context.cluster, context.results["blocks"], context.results["layout"]
-    regression, seen = method.regression, graph.Seen(method, context.results["deviations"])
+    regression, seen = method.regression, Seen(method, context.results["deviations"])
     starts = [0, *accumulate(layout.sizes)][:-1]
     size = max(regression.tuning_rows, regression.landmarks)
     tuning, landmarks = None, np.empty((0, 1))

@@ -21,7 +21,6 @@ from dpdist.data.table import open_table
 from dpdist.errors import CheckFailed, GuaranteeRefused, OutOfDomain, SpecError
 from dpdist.families import build_spec, json_schema
 from dpdist.prediction.columns import columns_of
-from dpdist.prediction.graph import Tasks
 from dpdist.prediction.method import Disclosure
 from dpdist.prediction.plan import TwoStagePlan, plan
 from dpdist.prediction.release import STEPS
@@ -35,6 +34,7 @@ from dpdist.publish.store import Store
 from dpdist.publish.verify import verify
 from dpdist.run import run_release
 from dpdist.schema import Attribute
+from dpdist.tasks import Tasks
 
 KEY = bytes(range(32)).hex()
 ROWS = 400
