@@ -204,7 +204,7 @@ class ReleaseSpec(Section):
     data: DataSpec
     table: Schema = Field(alias="schema", description="The schema, or the path of its file (from the spec).")
     output: OutputSpec
-    ledger: str = Field(default="sqlite:///dpdist-ledger.db", description="SQLAlchemy URL of the ledger.")
+    ledger: str = Field(default="sqlite:///dpdist-ledger.db", repr=False, description="SQLAlchemy URL of the ledger.")
     work: str = Field(
         default=".dpdist",
         description="Confidential folder for what a running attempt stores; local or s3://.",
@@ -276,7 +276,8 @@ def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals or not all(path.split(".")):
-            raise SpecError(f"--set {setting}: expected a.b=value")
+            name = "" if "://" in path else f" {path}"  # an address may hold a password
+            raise SpecError(f"--set{name}: expected a.b=value")
         try:
             out[path] = yaml.safe_load(text)
         except yaml.YAMLError:

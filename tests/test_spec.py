@@ -57,6 +57,21 @@ def test_overrides_reach_every_depth_and_keep_types() -> None:
     assert spec.uses_seeds
 
 
+def test_a_password_in_the_address_of_a_ledger_is_not_shown() -> None:
+    assert "sesame" not in repr(load("ledger=postgresql://me:sesame@host/ledger"))
+    with pytest.raises(SpecError, match=r"^--set: expected") as refused:
+        parse_overrides(["ledger:postgresql://me:sesame@host/ledger"])
+    assert "sesame" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_spec_is_the_same_by_path_and_inline(name: str) -> None:
+    spec = load_spec(RELEASES / name)
+    for options in ({}, {"exclude_none": True}, {"exclude_unset": True}):
+        tree = spec.model_dump(mode="json", by_alias=True, **options)
+        assert build_spec(json.loads(json.dumps(tree))).fingerprint == spec.fingerprint
+
+
 def test_shares_are_exact_rationals() -> None:
     spec = load("split.structure=1/3", "split.parameters=1/3", "split.seeds=1/3")
     assert spec.split.shares == (Fraction(1, 3),) * 3

@@ -16,8 +16,9 @@ from dpdist.mixing.spec import MixingSpec
 
 
 def seat_of(context: Context, name: str) -> Seat:
-    """What the workers of a client are told."""
+    """What the workers of a client are told: not the coordinator's ledger, whose URL may hold a password."""
     spec, plan = federated_of(context)
+    spec = spec.model_copy(update={"ledger": type(spec).model_fields["ledger"].default})
     test_key = hashlib.sha256(f"{context.key.uri} {name}".encode()).hexdigest() if context.key.is_fixed else ""
     return Seat(
         spec=spec,

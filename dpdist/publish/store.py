@@ -78,6 +78,13 @@ class Store:
         """The address of the store; never holds credentials."""
         return self._shown("")
 
+    def contains(self, uri: str) -> bool:
+        """Whether an address is this store or lies inside it, through symbolic links as well."""
+        if self.is_local != ("://" not in uri):
+            return False
+        inner, outer = (os.path.realpath(place) if self.is_local else place for place in (uri, self.uri))
+        return f"{inner}/".startswith(f"{outer.rstrip('/')}/")
+
     def address(self, name: str) -> str:
         """The address of a file, with what another process needs to reach it (see `dpdist.objects.address`)."""
         _check_name(name)
@@ -214,6 +221,8 @@ class Store:
     def check_writable(self) -> None:
         """Write and delete a small hidden file, so that an unwritable place is found before anything is charged.
 
+        Locally it is an exclusive one, which needs hard links.
+
         Raises
         ------
         OutputUnwritable, OutOfDisk, StorageUnavailable
@@ -221,7 +230,7 @@ class Store:
         """
         path = f"{self._path('')}/.probe-{uuid.uuid4().hex}"
         with self._writing(""):
-            self._put(path, b"dpdist", exclusive=False)
+            self._put(path, b"dpdist", exclusive=self.is_local)
             self._fs.rm_file(path)
 
     def _inside(self, inner: str) -> Store:

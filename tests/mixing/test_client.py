@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -12,7 +14,9 @@ import numpy as np
 import pytest
 from federations import NAMES, federation, states, table
 
+from dpdist.families import make_plan
 from dpdist.mixing import client, seat
+from dpdist.mixing.asking import seat_of
 from dpdist.mixing.client import Joined
 from dpdist.mixing.correlated import Masks
 from dpdist.mixing.federation import Message, assemble
@@ -20,6 +24,7 @@ from dpdist.mixing.mixture import clip_rows
 from dpdist.mixing.plan import planned
 from dpdist.mixing.seat import Seat
 from dpdist.mixing.spec import MixingSpec
+from dpdist.privacy.keys import KeyRef
 from dpdist.privacy.noise import Noise
 
 ORDER, SIGMA = 8, 0.3
@@ -121,6 +126,15 @@ def test_a_key_that_its_client_did_not_sign_is_refused(seats: dict[str, Seat]) -
     other_round = replace(seats["west"], attempt=str(uuid4()))
     stale = well(client.join(other_round))
     assert client.send(seats["south"], 0, 0, members | {"west": stale}).trouble.startswith("RoundFailed")
+
+
+def test_clients_are_not_told_the_ledger_of_the_coordinator(spec: MixingSpec) -> None:
+    """Its URL may hold a password, and what a client is told passes the scheduler."""
+    spec = spec.model_copy(update={"ledger": "postgresql://me:sesame@host/ledger"})
+    context = SimpleNamespace(spec=spec, plan=make_plan(spec), key=KeyRef("a", "key.json"), attempt=str(uuid4()))
+    told = seat_of(context, "north")  # type: ignore[arg-type]
+    assert b"sesame" not in pickle.dumps(told)
+    assert told.spec_hash == spec.fingerprint
 
 
 def test_other_members_have_other_masks(seats: dict[str, Seat]) -> None:

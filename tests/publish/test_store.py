@@ -280,8 +280,9 @@ class TestLocalErrors:
             raise OSError(errno.ENOTSUP, "not supported")
 
         monkeypatch.setattr(os, "link", refuse)
-        with pytest.raises(OutputUnwritable, match="no hard links"):
-            Store(tmp_path).write_exclusive("x", b"")
+        for call in (Store(tmp_path).check_writable, lambda: Store(tmp_path).write_exclusive("x", b"")):
+            with pytest.raises(OutputUnwritable, match="no hard links"):
+                call()
 
     def test_a_read_only_file_system(self, mount: Callable[[str], Path]) -> None:
         store = Store(mount("ro,size=64k") / "release")

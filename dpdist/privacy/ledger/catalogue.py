@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -13,6 +14,9 @@ from dpdist.privacy.ledger.records import Dataset, Rational, checked_guarantees,
 from dpdist.privacy.ledger.rows import Row, charges_of, dataset_record, lock_dataset
 from dpdist.privacy.ledger.transitions import now
 
+LARGEST_CAP: Final = 1_000_000
+"""Largest epsilon, or nats, of a data set: far above any meaning; what exceeds it is a slip, and caps are final."""
+
 
 def terms_of(
     name: str, epsilon: Rational, delta: Rational, guarantees: Iterable[str], pml: Rational | None
@@ -20,11 +24,14 @@ def terms_of(
     """Return the checked columns of a new data set."""
     kinds = checked_guarantees(guarantees)
     leakage = None if pml is None else rational(pml, setting="pml")
-    if leakage is not None and (leakage <= 0 or "pml" not in kinds):
-        raise LedgerError("an account of leakage has a cap above 0 nats, and its data set allows the guarantee pml")
+    if leakage is not None and (not 0 < leakage <= LARGEST_CAP or "pml" not in kinds):
+        raise LedgerError(
+            f"an account of leakage has a cap above 0 and of at most {LARGEST_CAP:,} nats, and its data set allows the "
+            "guarantee pml"
+        )
     epsilon_cap, delta_cap = rational(epsilon, setting="epsilon"), rational(delta, setting="delta")
-    if epsilon_cap <= 0 or not 0 <= delta_cap < 1:
-        raise LedgerError("a data set's caps must satisfy epsilon > 0 and 0 <= delta < 1")
+    if not 0 < epsilon_cap <= LARGEST_CAP or not 0 <= delta_cap < 1:
+        raise LedgerError(f"a data set's caps must satisfy 0 < epsilon <= {LARGEST_CAP:,} and 0 <= delta < 1")
     return {
         "name": checked_name(name, setting="the data set's name"),
         "epsilon_cap": str(epsilon_cap),

@@ -144,11 +144,15 @@ def rational(value: Rational, *, setting: str) -> Fraction:
     Raises
     ------
     LedgerError
-        `value` is not a finite number.
+        `value` is not a finite number, or has more than 400 digits before or after the point.
     """
     try:
-        return Fraction(repr(value) if isinstance(value, float) else value)
-    except (ValueError, OverflowError, ZeroDivisionError, TypeError):
+        if isinstance(value, float | str) and "/" not in str(value):
+            value = Decimal(repr(value) if isinstance(value, float) else value)
+            if value.is_finite() and abs(value.adjusted()) > 400:
+                raise ValueError
+        return Fraction(value)
+    except (ArithmeticError, ValueError, TypeError):
         raise LedgerError(f"{setting} must be a number such as 1, 0.5, 1e-9 or 1/3") from None
 
 
