@@ -20,7 +20,7 @@ from dpdist.histogram.measurement import Measurement, Mechanism, deviation, plan
 from dpdist.histogram.spec import HistogramSpec
 from dpdist.privacy import accountant
 from dpdist.privacy.checks import CountCheck, count_check
-from dpdist.privacy.events import ApproximateDP, Composed, Event, LaplaceLeakage
+from dpdist.privacy.events import ApproximateDP, Composed, Event, LaplaceLeakage, Replacement
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
 from dpdist.publish.parts import PartFormat
 from dpdist.schema import Schema
@@ -270,6 +270,8 @@ def plan(spec: HistogramSpec) -> HistogramPlan:
         Leakage so large that no noise is needed, and that was not asked for by name.
     """
     made = _plan(spec)
+    if spec.privacy.adjacency == "replacement" and made.leakage is None:
+        made = replace(made, event=Replacement(made.event))
     workers, needed = spec.cluster.memory_limit, made.resources()["task_bytes"]
     if workers != "auto" and needed > parse_bytes(workers):
         raise SpecError(
@@ -407,6 +409,8 @@ def _sampler_deltas(event: Event) -> list[float]:
     """Deltas of the failures in an event that is otherwise purely differentially private."""
     if isinstance(event, Composed):
         return [delta for part in event.events for delta in _sampler_deltas(part)]
+    if isinstance(event, Replacement):
+        return _sampler_deltas(event.event)
     if isinstance(event, LaplaceLeakage):
         return [event.failure]
     return [event.delta] if isinstance(event, ApproximateDP) else []

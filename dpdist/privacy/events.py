@@ -288,6 +288,28 @@ class Composed(Event):
 
 
 @dataclass(frozen=True)
+class Replacement(Event):
+    """An event of neighbouring tables that differ in the values of one record: their number is taken for public.
+
+    It is composed as it stands. Two records change where one is replaced, so what it says of noisy statistics holds for
+    the presence of one record too, except that the number of records is known.
+    """
+
+    type: ClassVar[str] = "replacement/1"
+    event: Event
+
+    def __post_init__(self) -> None:
+        _events(self, "event", (self.event,))
+
+
+def takes_size_for_public(event: Event) -> bool:
+    """Whether a charge, or a part of it, holds for replacement only: the number of records is taken for public."""
+    if isinstance(event, Composed):
+        return any(map(takes_size_for_public, event.events))
+    return isinstance(event, (Replacement, LaplaceLeakage))
+
+
+@dataclass(frozen=True)
 class Parallel(Event):
     """Mechanisms on parts of the table fixed by each record's own public attributes (classes): the worst of them."""
 

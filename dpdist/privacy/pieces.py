@@ -20,6 +20,7 @@ from dpdist.privacy.events import (
     LaplaceLeakage,
     Parallel,
     RandomSplit,
+    Replacement,
     SeedRecords,
     SubsampledGaussian,
 )
@@ -36,6 +37,8 @@ def pieces(events: Iterable[Event]) -> list[Piece]:
         event = stack.pop()
         if isinstance(event, Composed):
             stack.extend(event.events[::-1])
+        elif isinstance(event, Replacement):
+            stack.append(event.event)
         elif isinstance(event, LaplaceLeakage):
             stack.append(event.equal)
         elif isinstance(event, Gaussian):
@@ -83,6 +86,8 @@ def extreme(event: Event) -> tuple[float, float]:
             return event.count * event.sensitivity / event.scale, 0.0
         case LaplaceLeakage():
             return extreme(event.equal)
+        case Replacement():
+            return extreme(event.event)
         case RandomSplit():
             return _extreme_of_split([(q, *((0.0, 0.0) if e is None else extreme(e))) for q, e in event.stages])
     piece = _piece(event)

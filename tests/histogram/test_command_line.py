@@ -477,3 +477,17 @@ def test_accounts(dpdist: Command) -> None:
     assert pml["scale"] == pytest.approx(3.7401, abs=5e-5)
     assert pml["dp_epsilon"] == pytest.approx(2 / pml["scale"])
     assert dpdist("account", "pml", "--epsilon", "3", "--alpha", "0.05").code == 4
+
+
+def test_the_budget_says_who_took_the_number_of_records_for_public(dpdist: Command, tmp_path: Path) -> None:
+    ledger(dpdist)
+    said = "under replacement took the number of records for public"
+    spec = project(tmp_path)
+    first = json.loads(release(dpdist, spec).out)
+    assert "epsilon 9 of 10" in first["budget"]
+    assert said not in first["budget"]
+    project(tmp_path, name="two", output={"path": "two"}, privacy={"epsilon": 1, "adjacency": "replacement"})
+    second = json.loads(release(dpdist, spec).out)
+    assert "epsilon 8 of 10" in second["budget"]
+    assert f"1 release {said}" in second["budget"]
+    assert f"1 release {said}" in dpdist("plan", str(spec)).out

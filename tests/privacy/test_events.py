@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdist.errors import AccountingError
-from dpdist.privacy import events
+from dpdist.privacy import accountant, events
 from dpdist.privacy.events import (
     ApproximateDP,
     Composed,
@@ -20,6 +20,7 @@ from dpdist.privacy.events import (
     Gaussian,
     Parallel,
     RandomSplit,
+    Replacement,
     SeedRecords,
     SubsampledGaussian,
 )
@@ -46,6 +47,7 @@ trees = st.recursive(
     lambda parts: st.one_of(
         st.builds(Composed, st.lists(parts, max_size=3).map(tuple), label=labels),
         st.builds(Parallel, st.lists(parts, max_size=3).map(tuple)),
+        st.builds(Replacement, parts),
         st.builds(lambda a: RandomSplit(((0.25, a), (0.75, None))), parts),
     ),
     max_leaves=6,
@@ -145,3 +147,20 @@ def test_importing_events_is_light() -> None:
         "assert not {'scipy', 'dp_accounting'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_charges_that_take_the_number_of_records_for_public() -> None:
+    noise = DiscreteLaplace(2.0, count=2)
+    assert not events.takes_size_for_public(Composed((noise, ApproximateDP(0.1))))
+    assert events.takes_size_for_public(Composed((noise, Composed((Replacement(noise),)))))
+    assert events.takes_size_for_public(events.LaplaceLeakage(2.0, 0.1))
+    with pytest.raises(AccountingError, match="replacement/1"):
+        Replacement("noise")  # type: ignore[arg-type]
+
+
+def test_replacement_is_composed_as_it_stands() -> None:
+    noise = Composed((DiscreteLaplace(2.0, count=2), Gaussian(5.0), ApproximateDP(0.0, 1e-12)))
+    for more in (Composed(()), Gaussian(3.0), DiscreteLaplace(1.0)):
+        plain, named = Composed((noise, more)), Composed((Replacement(noise), more))
+        assert accountant.epsilon(named, delta=1e-9) == accountant.epsilon(plain, delta=1e-9)
+        assert accountant.delta(named, epsilon=1.5) == accountant.delta(plain, epsilon=1.5)
