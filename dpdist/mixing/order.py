@@ -13,8 +13,9 @@ from typing import Any
 
 from dpdist.errors import AccountingError
 from dpdist.mixing.accounting import ClassMixtures
+from dpdist.mixing.spec import MOST_CANDIDATES
 from dpdist.privacy.events import ApproximateDP
-from dpdist.privacy.noise import Noise
+from dpdist.privacy.noise import SAMPLER_DELTA, Noise
 
 ORDERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Orders that are compared unless others are given."""
@@ -156,8 +157,8 @@ class OrderSelection:
 
     @property
     def event(self) -> ApproximateDP:
-        """The charge of the choice."""
-        return ApproximateDP(epsilon=self.epsilon, label="choice of the order")
+        """The charge of the choice, samplers included."""
+        return ApproximateDP(self.epsilon, MOST_CANDIDATES * SAMPLER_DELTA, label="choice of the order")
 
     def choose(self, noise: Noise, scores: Sequence[int], *, name: str = "mixing/order") -> int:
         """Index of the chosen candidate; the first where several are largest."""

@@ -14,11 +14,19 @@ from dpdist.mixing.mixture import LARGEST_ORDER
 from dpdist.schema import Attribute, Category, Value
 from dpdist.spec import DataSpec, Exact, PrivacyLimit, ReleaseSpec, Section, StorageSpec
 
+MOST_CANDIDATES = 8
+"""Orders that are tried on a table, at most."""
+
 
 class MixingPrivacySpec(PrivacyLimit):
     """What the release may cost (add/remove adjacency)."""
 
-    epsilon: float = Field(gt=0, le=1e6, allow_inf_nan=False, description="Budget of the whole release.")
+    epsilon: float = Field(
+        gt=0,
+        le=27,
+        allow_inf_nan=False,
+        description="Budget of the whole release; beyond 27 a guarantee says nothing.",
+    )
     delta: float = Field(gt=0, lt=1, allow_inf_nan=False, description="Budget of the whole release.")
     check_share: Exact = Field(
         default=Fraction(1, 50), gt=0, lt=1, description="Share of the checks of the class minima."
@@ -42,7 +50,7 @@ class ClassSpec(Section):
 class OrderSearchSpec(Section):
     """Try orders on the table itself, which is charged: each gets its share of the budget."""
 
-    candidates: tuple[int, ...] = Field(min_length=2, max_length=8, description="Orders to try.")
+    candidates: tuple[int, ...] = Field(min_length=2, max_length=MOST_CANDIDATES, description="Orders to try.")
     held_out: Exact = Field(
         default=Fraction(1, 10), gt=0, le=Fraction(1, 2), description="Share of the records to compare them on."
     )
@@ -75,10 +83,11 @@ class MixturesSpec(Section):
     )
     clip: float | None = Field(
         default=None,
-        gt=0,
+        ge=1e-6,
+        le=1e6,
         allow_inf_nan=False,
-        description="Largest L2 norm of a record's vector; default: the largest of the domain (bounds), or the noisy "
-        "root mean square.",
+        description="Largest L2 norm of a record's vector, in scaled coordinates (ordered attributes from -1 to 1); "
+        "default: the largest of the domain (bounds), or the noisy root mean square.",
     )
     noise_on_labels: Literal["none", "paper"] = Field(
         default="none",

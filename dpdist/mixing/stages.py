@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpdist.errors import SpecError
+from dpdist.errors import AccountingError, SpecError
 from dpdist.mixing.accounting import ClassMixtures
 from dpdist.mixing.calibration import least_scale
 from dpdist.mixing.moments import MomentPlan, moment_plan
@@ -47,15 +47,7 @@ def stages(spec: MixingSpec, encoding: Encoding) -> tuple[list[CountCheck], Mome
     """Checks, moments, and the budget they leave to the mixtures by basic composition."""
     privacy = spec.privacy
     share = float(privacy.check_share)
-    checks = [
-        count_check(
-            records=wanted.minimum,
-            share=float(spec.mixed_share),
-            epsilon=privacy.epsilon * share,
-            delta=privacy.delta * share,
-        )
-        for wanted in spec.mixing.classes.values()
-    ]
+    checks = [_check(spec, str(value), wanted.minimum) for value, wanted in spec.mixing.classes.items()]
     if spec.mixing.scaling == "bounds":
         return checks, None, privacy.epsilon * (1 - share), privacy.delta * (1 - share)
     spent = float(privacy.scaling_share)
@@ -63,6 +55,20 @@ def stages(spec: MixingSpec, encoding: Encoding) -> tuple[list[CountCheck], Mome
         raise SpecError("privacy.check_share and privacy.scaling_share leave nothing for the mixtures; lower them")
     moments = moment_plan(encoding, epsilon=privacy.epsilon * spent, delta=privacy.delta * spent)
     return checks, moments, privacy.epsilon * (1 - share - spent), privacy.delta * (1 - share - spent)
+
+
+def _check(spec: MixingSpec, value: str, minimum: int) -> CountCheck:
+    """The noisy count of a class against its declared minimum."""
+    privacy, share = spec.privacy, float(spec.privacy.check_share)
+    budget = {"epsilon": privacy.epsilon * share, "delta": privacy.delta * share}
+    try:
+        return count_check(records=minimum, share=float(spec.mixed_share), **budget)
+    except AccountingError:
+        raise AccountingError(
+            f"mixing.classes: {minimum} records of class {value!r} are too few to be confirmed by a count with epsilon "
+            f"= {budget['epsilon']:.3g}: raise privacy.check_share or the budget, declare a larger minimum if it is "
+            "publicly known, or leave the class out"
+        ) from None
 
 
 def class_events(
@@ -79,6 +85,7 @@ def class_events(
     events = []
     for part in classes:
         draws = part.mixtures.records * (2 * part.mixtures.order + noises * width + 2)  # rows drawn, some again
+        draws += 0 if moments is None else 2 * width + 1
         lost = ApproximateDP(0.0, draws * SAMPLER_DELTA, label="samplers")
         events.append(Composed((part.check.event, part.mixtures.event(sigma_over_clip), *table, lost), label="a class"))
     return tuple(dict.fromkeys(events))

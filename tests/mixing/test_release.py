@@ -182,7 +182,9 @@ def test_published_label_noise():
         ({"classes": {"low": {"minimum": 0, "records": 1}}}, "greater than or equal to 1"),
         ({"order": 0}, "mixing.order"),
         ({"order": 4000}, "mixing.order"),
-        ({"clip": -1}, "greater than 0"),
+        ({"clip": -1}, "greater than or equal to 0.000001"),
+        ({"clip": 1e300}, "less than or equal to 1000000"),
+        ({"privacy": {"epsilon": 28}}, "less than or equal to 27"),
         ({"privacy": {"epsilon": 0}}, "greater than 0"),
         ({"surprise": 1}, "not permitted"),
     ],
@@ -195,7 +197,7 @@ def test_specs_that_make_no_sense_are_refused(changes, message):
 def test_plans_that_cannot_be_met_are_refused():
     with pytest.raises(SpecError, match="lower the order, or leave the class out"):
         plan(spec(classes={"low": {"minimum": 500, "records": 10}}, order=512))
-    with pytest.raises(AccountingError, match="too small to be confirmed"):
+    with pytest.raises(AccountingError, match=r"5 records of class 'low' are too few to be confirmed.*check_share"):
         plan(spec(classes={"low": {"minimum": 5, "records": 10}}, order=1))
     with pytest.raises(SpecError, match="leave nothing"):
         plan(spec(scaling="standardised", privacy={"check_share": "1/2", "scaling_share": "1/2"}))
