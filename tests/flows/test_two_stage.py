@@ -1,0 +1,109 @@
+"""Two-stage releases as flows: what is not differentially private says so first, and both guarantees are run."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dpdist.errors import GuaranteeRefused
+from dpdist.privacy.ledger import Ledger
+from dpdist.publish.verify import verify
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+ROWS = 613
+
+
+def project(folder: Path, name: str, *, guarantees: tuple[str, ...]) -> dict[str, Any]:
+    """A table, a ledger and a spec, of guarantee dp where that is all the data set allows, else lid."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(0.5, 0.15, (ROWS, 2)).clip(0, 1)
+    pq.write_table(pa.table({"x": x[:, 0], "z": x[:, 1], "y": np.sin(3 * x[:, 0]) + x[:, 1]}), folder / "t.parquet")
+    url = f"sqlite:///{folder}/ledger.db"
+    ledger = Ledger.open(url)
+    ledger.create_dataset("d", epsilon=10, delta="1e-5", guarantees=guarantees)
+    ledger.close()
+    bounds = {"x": [0, 1], "z": [0, 1], "y": [0, 2]}
+    return {
+        "kind": "two-stage",
+        "name": name,
+        "dataset": "d",
+        "schema": {"attributes": [{"name": n, "kind": "number", "bounds": b} for n, b in bounds.items()]},
+        "data": {"path": str(folder / "t.parquet"), "minimum_records": 500},
+        "output": {"path": str(folder / "release")},
+        "ledger": url,
+        "work": str(folder / "work"),
+        "cluster": {"mode": "threads"},
+        "privacy": {"guarantee": "lid", "disclosure": {"lid": 0.5, "eta": 0.001}},
+        "prediction": {"response": "y"},
+    }
+
+
+def private(tree: dict[str, Any]) -> dict[str, Any]:
+    """The same release as the private variant."""
+    return tree | {
+        "privacy": {"guarantee": "dp", "epsilon": 3, "delta": 1e-6},
+        "prediction": {"response": "y", "records": 300, "features": {"frequencies": 8}},
+    }
+
+
+def test_flows_of_both_guarantees(tmp_path: Path, prefect_home: tuple[Path, ...]) -> None:
+    from prefect import get_client
+
+    from flows.release import release
+
+    logging.getLogger("prefect").setLevel(logging.INFO)
+    tree = project(tmp_path, "published", guarantees=("dp", "lid"))
+    assert release(tree) == tree["output"]["path"]
+    assert verify(tree["output"]["path"]).records == ROWS
+    dp = private(tree) | {"name": "private", "output": {"path": str(tmp_path / "private")}}
+    assert release(dp) == dp["output"]["path"]
+    assert verify(dp["output"]["path"]).records == 300
+    with get_client(sync_client=True) as client:
+        shown = {artifact.key: artifact.data for artifact in client.read_artifacts() if artifact.key is not None}
+    first, *rows = json.loads(shown["d-published-plan"])
+    assert first["item"] == "guarantee"
+    assert first["value"].startswith("Not differentially private")
+    assert {row["item"] for row in rows} >= {"original", "disclosure", "alpha", "inputs", "regression"}
+    assert "**Guarantee.** Not differentially private" in shown["d-published-guarantee"]
+    assert "no budget covers" in shown["d-published-guarantee"]
+    assert "Not differentially private" not in shown["d-private-plan"] + shown["d-private-guarantee"]
+    assert "at delta 1e-06 (add/remove adjacency)" in shown["d-private-plan"]
+    assert "add/remove" in shown["d-private-guarantee"]
+    steps = ("charge", "read", "synthesise", "regress", "measure", "fit", "write", "publish")
+    assert set(shown) >= {f"d-{name}-{step}" for name in ("published", "private") for step in steps}
+
+
+def test_what_prefect_holds_of_a_private_flow_has_no_count_of_the_table(
+    tmp_path: Path, prefect_home: tuple[Path, ...]
+) -> None:
+    from flows.release import release
+
+    tree = private(project(tmp_path, "held-two", guarantees=("dp",)))
+    release(tree)
+    manifest = (tmp_path / "release" / "manifest.json").read_bytes()
+    time.sleep(1)  # logs are sent in batches
+    held = b"".join(path.read_bytes() for folder in prefect_home for path in folder.rglob("*") if path.is_file())
+    assert b"d-held-two-plan" in held
+    of_release = b"".join(line for line in held.splitlines() if b"held-two" in line)
+    for content in (manifest, of_release):
+        assert not re.search(rf"(?<![\w.,-]){ROWS}(?![\w.,-])".encode(), content)
+
+
+def test_a_flow_refuses_what_the_data_set_does_not_allow(tmp_path: Path, prefect_home: tuple[Path, ...]) -> None:
+    from flows.release import release
+
+    with pytest.raises(GuaranteeRefused, match="not 'lid'"):
+        release(project(tmp_path, "refused", guarantees=("dp",)))
+    assert not (tmp_path / "release" / "manifest.json").exists()
