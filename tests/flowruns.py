@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,23 @@ def at_moments_of_flows(act: Callable[[str], Any]) -> Iterator[None]:
             yield
         finally:
             flows.release.Run = plain  # type: ignore[misc]
+
+
+def shown_artifacts() -> dict[str, Any]:
+    """All artifacts that Prefect holds, however many, by key: the newest of each."""
+    from prefect import get_client
+    from prefect.client.schemas.sorting import ArtifactSort
+
+    found: dict[str, Any] = {}
+    with get_client(sync_client=True) as client:
+        for offset in count(step=200):
+            page = client.read_artifacts(sort=ArtifactSort.UPDATED_DESC, offset=offset)
+            for artifact in page:
+                if artifact.key is not None:
+                    found.setdefault(artifact.key, artifact)
+            if len(page) < 200:
+                return found
+    raise AssertionError("unreachable")
 
 
 def key_of(spec: PlausibleDeniabilitySpec, folder: Path) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from flowruns import shown_artifacts
 
 from dpdist.errors import GuaranteeRefused
 from dpdist.privacy.ledger import Ledger
@@ -59,8 +60,6 @@ def private(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_flows_of_both_guarantees(tmp_path: Path, prefect_home: tuple[Path, ...]) -> None:
-    from prefect import get_client
-
     from flows.release import release
 
     logging.getLogger("prefect").setLevel(logging.INFO)
@@ -70,8 +69,7 @@ def test_flows_of_both_guarantees(tmp_path: Path, prefect_home: tuple[Path, ...]
     dp = private(tree) | {"name": "private", "output": {"path": str(tmp_path / "private")}}
     assert release(dp) == dp["output"]["path"]
     assert verify(dp["output"]["path"]).records == 300
-    with get_client(sync_client=True) as client:
-        shown = {artifact.key: artifact.data for artifact in client.read_artifacts() if artifact.key is not None}
+    shown = {key: artifact.data for key, artifact in shown_artifacts().items()}
     first, *rows = json.loads(shown["d-published-plan"])
     assert first["item"] == "guarantee"
     assert first["value"].startswith("Not differentially private")
