@@ -42,7 +42,11 @@ MEMORY = (1, 2, 4, 8, 16, 32, 64)
 WORTH = 0.3
 """Twice as many workers are worth it if they save this share of the time."""
 
+DRIVER = 2
+"""GiB of the driver, if it needs no more: the chart's default."""
+
 _GIB = 1 << 30
+_FILL = 0.6  # share of a worker's memory that may be filled; Dask spills and pauses above
 _PROCESS = 400 << 20  # a worker with its libraries, and its nanny
 _CODES = 0.25  # share of the workers' memory that codes may take (dpdist.synthesis.release)
 _INDEX = 0.1  # and of one worker's, for the index of the seeds
@@ -85,6 +89,10 @@ class Sizing:
         Of these.
     whole : bool
         Whether all stages are predicted, or one pass over the table only.
+    needed : float
+        GiB that a proposed worker must have; more than `Layout.memory` where no size that is tried suffices.
+    driver : int
+        GiB of the process that drives the release.
     """
 
     rows: int
@@ -92,6 +100,13 @@ class Sizing:
     layouts: tuple[Layout, ...]
     predictions: tuple[Prediction, ...]
     whole: bool
+    needed: float
+    driver: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether the proposed workers have the memory they need."""
+        return self.needed <= self.proposed.memory
 
     @property
     def seconds(self) -> float:
@@ -108,9 +123,10 @@ class Sizing:
     def helm(self) -> str:
         """The matching setting of the chart."""
         layout = self.proposed
+        driver = f",driver.memory={self.driver}Gi" if self.driver > DRIVER else ""
         return (
             f"--set dask.workers.replicas={layout.workers},dask.workers.memory={layout.memory}Gi,"
-            f"release.settings.cluster.partitions={layout.partitions}"
+            f"release.settings.cluster.partitions={layout.partitions}{driver}"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -121,6 +137,9 @@ class Sizing:
             "workers": self.proposed.workers,
             "memory_gib": self.proposed.memory,
             "partitions": self.proposed.partitions,
+            "driver_gib": self.driver,
+            "needed_gib": round(self.needed, 1),
+            "fits": self.fits,
             "seconds": round(self.seconds, 1),
             "all_stages": self.whole,
             "ends_at": self.ends.workers if self.ends else None,
@@ -160,6 +179,12 @@ class Sizing:
                 f"\nBeyond {self.ends.workers:,} workers it stops scaling: twice as many save less than a tenth. "
                 f"Limited by: {self.ends.limit}"
             )
+        if not self.fits:
+            lines.append(
+                f"\nTOO LARGE   each worker needs about {self.needed:,.0f} GiB, and {MEMORY[-1]} is the most that is "
+                "tried: the release would run out of memory. Release fewer records at a time, or give larger workers "
+                "yourself"
+            )
         lines += [
             "Storage and network are taken to be as quick for many workers as for one.",
             "",
@@ -193,6 +218,8 @@ def size_cluster(plan: Plan, *, costs: Costs = MEASURED) -> Sizing:
         layouts=tuple(layout for layout, _ in tried),
         predictions=predictions,
         whole=isinstance(plan, PlausibleDeniabilityPlan),
+        needed=_needed(plan, tried[chosen][0].partitions) / _GIB,
+        driver=_gib(_PROCESS + plan.resources().get("publisher_bytes", 0) / _FILL, least=DRIVER),
     )
 
 
@@ -213,12 +240,28 @@ def _best(plan: Plan, costs: Costs, workers: int) -> tuple[Layout, Prediction]:
 
 def worker_memory(plan: Plan, workers: int, partitions: int) -> int:
     """GiB of each worker: what a task takes, and the codes if they fit a reasonable worker."""
-    needs = plan.resources()
-    held = needs.get("encoded_bytes", needs.get("codes_bytes", needs.get("held_bytes", 0)))
-    task = needs["task_bytes"] + 2 * held / partitions
-    least = next((size for size in MEMORY if _PROCESS + task <= 0.6 * size * _GIB), MEMORY[-1])
+    least = min(_gib(_needed(plan, partitions)), MEMORY[-1])
+    held = _spread(plan)
     holding = (size for size in MEMORY if least <= size <= 16 and held <= _CODES * workers * size * _GIB)
     return next(holding, least)
+
+
+def _spread(plan: Plan) -> int:
+    """Bytes that all workers hold together."""
+    needs = plan.resources()
+    return int(needs.get("encoded_bytes", needs.get("held_bytes", 0)))
+
+
+def _needed(plan: Plan, partitions: int) -> float:
+    """Bytes of a worker's memory: what a task takes, and what every worker holds whole, gathered with a copy."""
+    needs = plan.resources()
+    task = needs["task_bytes"] + 2 * _spread(plan) / partitions + 2 * needs.get("codes_bytes", 0)
+    return float((_PROCESS + task) / _FILL)
+
+
+def _gib(size: float, *, least: int = MEMORY[0]) -> int:
+    """The first power of two of GiB that holds so many bytes."""
+    return max(least, 1 << max(0, math.ceil(math.log2(size / _GIB))))
 
 
 def read_costs(path: Path | None) -> Costs:

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from dpdist import errors
 from dpdist.calibration import STAGES, Measured, calibrate
 from dpdist.cli.commands import app
-from dpdist.families import load_spec, make_plan
+from dpdist.families import build_spec, load_spec, make_plan
 from dpdist.plan import Plan
 from dpdist.simulation import LIMITS, Costs, Load, simulate
 from dpdist.sizing import MEASURED, WORKERS, Layout, predict, read_costs, size_cluster
@@ -168,6 +168,48 @@ def test_other_kinds_of_release_are_sized_by_one_pass(name: str) -> None:
     assert not sizing.whole
     assert sizing.proposed.workers >= 1
     assert "for one pass over the table" in sizing.explain()
+
+
+def test_every_worker_that_mixes_holds_all_codes() -> None:
+    """More workers do not make them smaller."""
+    sizing = size_cluster(make_plan(load_spec(RELEASES / "adult-mixing.yaml", {"data.minimum_records": 10**9})))
+    codes = 15 * 10**9
+    assert all(layout.memory << 30 > 2 * codes for layout in sizing.layouts)
+    assert sizing.fits
+    assert "TOO LARGE" not in sizing.explain()
+
+
+def test_what_no_worker_can_hold_is_told() -> None:
+    sizing = size_cluster(make_plan(load_spec(RELEASES / "mnist-mixing.yaml", {"data.minimum_records": 10**8})))
+    assert not sizing.fits
+    assert sizing.to_json()["fits"] is False
+    assert sizing.needed * 2**30 > 2 * 785 * 10**8
+    assert f"TOO LARGE   each worker needs about {sizing.needed:,.0f} GiB" in sizing.explain()
+
+
+@pytest.fixture(scope="module")
+def wide() -> Plan:
+    """A table of 2^24 cells, which the driver fits and publishes."""
+    schema = {"attributes": [{"name": n, "kind": "integer", "bounds": [0, 4095]} for n in ("a", "b")]}
+    tree = {
+        "kind": "histogram",
+        "name": "wide",
+        "dataset": "wide",
+        "schema": schema,
+        "data": {"path": "t.parquet", "minimum_records": 10**6},
+        "output": {"path": "out"},
+        "privacy": {"epsilon": 1, "delta": 1e-9},
+        "histograms": [{"columns": ["a", "b"]}],
+    }
+    return make_plan(build_spec(tree))
+
+
+def test_a_driver_that_publishes_many_cells_is_larger(wide: Plan, billion: Plan) -> None:
+    sizing = size_cluster(wide)
+    assert wide.resources()["publisher_bytes"] > 10**9
+    assert sizing.driver << 30 > wide.resources()["publisher_bytes"]
+    assert sizing.helm.endswith(f",driver.memory={sizing.driver}Gi")
+    assert "driver" not in size_cluster(billion).helm
 
 
 def test_the_chart_takes_the_line(billion: Plan) -> None:
