@@ -72,10 +72,13 @@ class RegressionSpec(Section):
         default="compact", description="Wendland's compactly supported kernel, the Gaussian, or Matern 5/2."
     )
     width: float | None = Field(
-        default=None, gt=0, description="Width, in units of the columns' deviations; default: by cross-validation."
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Width, in units of the columns' deviations; default: by cross-validation.",
     )
     penalty: float | None = Field(
-        default=None, gt=0, description="n times lambda; default: by cross-validation on a sample."
+        default=None, gt=0, allow_inf_nan=False, description="n times lambda; default: by cross-validation on a sample."
     )
     estimator: Literal["auto", "exact", "distributed", "nystroem"] = Field(
         default="auto", description="auto: exact for few rows, then distributed, then Nystroem."
@@ -94,7 +97,10 @@ class FeatureSpec(Section):
 
     frequencies: int = Field(default=64, ge=1, le=1024, description="Pairs of random Fourier features.")
     width: float = Field(
-        default=0.25, gt=0, le=100, description="Width of the Gaussian kernel, times the root of the number of columns."
+        default=0.25,
+        ge=0.001,
+        le=100,
+        description="Width of the Gaussian kernel, times the root of the number of columns.",
     )
     products: Literal["measured", "modelled"] = Field(
         default="measured",
@@ -150,6 +156,12 @@ class TwoStageSpec(ReleaseSpec):
     kind: Literal["two-stage"]
     privacy: TwoStagePrivacySpec
     prediction: PredictionSpec
+
+    @property
+    def hooks(self) -> frozenset[str]:
+        """A first stage and a regression of the user's own."""
+        named = (self.prediction.first_stage, self.prediction.regression.hook or "")
+        return frozenset(name for name in named if ":" in name)
 
     @model_validator(mode="after")
     def _consistent(self) -> TwoStageSpec:
