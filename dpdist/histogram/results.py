@@ -117,7 +117,8 @@ class Statistics:
     def table(self, start: int, stop: int) -> pa.Table:
         """Rows ``[start, stop)``."""
         places = np.unravel_index(np.arange(start, stop), [len(labels) for labels in self.axes])
-        texts = [pa.array(labels, pa.string()).take(pa.array(at)) for labels, at in zip(self.axes, places, strict=True)]
+        axes = self.axes if len(self.axes) == 1 else [tuple(map(_escaped, labels)) for labels in self.axes]
+        texts = [pa.array(labels, pa.string()).take(pa.array(at)) for labels, at in zip(axes, places, strict=True)]
         cells = texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, " | ")
         first = pa.array(np.zeros(stop - start, np.int32))
         arrays = [
@@ -128,6 +129,11 @@ class Statistics:
             pa.array(self.value[start:stop]),
         ]
         return pa.Table.from_arrays(arrays, schema=STATISTICS)
+
+
+def _escaped(label: str) -> str:
+    """A label as it stands in a cell of several columns, so that no two cells have the same name."""
+    return label.replace("\\", "\\\\").replace("|", "\\|")
 
 
 def tables(statistics: Sequence[Statistics], *, rows: int) -> Iterator[pa.Table]:

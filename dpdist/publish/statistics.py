@@ -18,8 +18,9 @@ STATISTICS = pa.schema(
         pa.field("value", pa.float64(), nullable=False),
     ]
 )
-"""``statistic``: count, entropy of an order, or mean. ``of``: the columns. ``cell``: values joined by " | ", or a time.
-``noisy``: as drawn, which is what carries the guarantee. ``value``: fitted to it (non-negative, consistent)."""
+"""``statistic``: count, entropy of an order, or mean. ``of``: the columns. ``cell``: a value, values of several columns
+joined by a bar between blanks (a bar or backslash of a value has a backslash before it), or a time. ``noisy``: as
+drawn, which carries the guarantee. ``value``: fitted to it (non-negative, consistent)."""
 
 
 @dataclass(frozen=True, eq=False)

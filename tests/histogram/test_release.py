@@ -317,3 +317,12 @@ def test_entropies_of_counts_that_are_all_zero() -> None:
 
 def test_statistics_schema() -> None:
     assert STATISTICS.names == ["statistic", "of", "cell", "noisy", "value"]
+
+
+def test_no_two_cells_have_the_same_name() -> None:
+    axes = (("a", "a |", "a | b", "a\\"), ("b", "| b", "b | c", "\\| b"))
+    cells = Statistics("count", "x x y", axes, np.zeros(16), np.zeros(16)).table(0, 16).column("cell").to_pylist()
+    assert len(set(cells)) == 16
+    assert cells[0] == "a | b"
+    alone = Statistics("count", "x", axes[:1], np.zeros(4), np.zeros(4))
+    assert alone.table(0, 4).column("cell").to_pylist() == list(axes[0])
