@@ -207,6 +207,11 @@ class FederatedSpec(Section):
             raise ValueError("federated.clients: two clients have the same public_key")
         if self.trust == "correlated" and self.minimum < self.colluding + 2:
             raise ValueError("federated.at_least: masks hide nothing without two honest clients; raise it")
+        if self.trust == "correlated" and self.colluding + 2 > len(self.clients):
+            raise ValueError(
+                f"federated.colluding: {self.colluding} of {len(self.clients)} leave fewer than two honest ones, "
+                "so masks hide nothing; lower it, list more clients, or use `trust: local`"
+            )
         if self.minimum > len(self.clients):
             raise ValueError("federated.at_least: there are fewer clients")
         return self
@@ -231,7 +236,13 @@ class MixingSpec(ReleaseSpec):
             raise ValueError("mixing: the schema needs an attribute besides the class")
         unknown = sorted(set(map(str, self.mixing.classes)) - set(class_names(self.label)))
         if unknown:
-            raise ValueError(f"mixing.classes: {', '.join(map(repr, unknown))} is no value of {self.mixing.label!r}")
+            names = class_names(self.label)
+            known = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+            bins = ", the lower edges of its bins" if self.label.is_binned else ""
+            raise ValueError(
+                f"mixing.classes: {', '.join(map(repr, unknown))} is no value of {self.mixing.label!r}, whose values "
+                f"are {known}{bins}"
+            )
         if (self.federated is None) != bool(self.data.paths):
             raise ValueError("data.path: give one, or in a federated release the path of each client instead")
         if self.federated is not None and self.mixing.scaling != "bounds":
