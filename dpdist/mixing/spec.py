@@ -105,6 +105,8 @@ class MixturesSpec(Section):
     def _bounded(self) -> MixturesSpec:
         if isinstance(self.order, int) and not 1 <= self.order <= LARGEST_ORDER:
             raise ValueError(f"mixing.order: from 1 to {LARGEST_ORDER}, or auto")
+        if len(set(map(str, self.classes))) < len(self.classes):
+            raise ValueError("mixing.classes: a class is there twice, as a number and as a text; keep one of them")
         return self
 
 

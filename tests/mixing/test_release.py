@@ -179,6 +179,7 @@ def test_published_label_noise():
         ({"class": "wage"}, "no attribute 'wage'"),
         ({"classes": {"middle": {"minimum": 1, "records": 1}}}, "'middle' is no value .* are low, high, rare"),
         ({"classes": {}}, "at least 1 item"),
+        ({"classes": {value: {"minimum": 5_000, "records": 1} for value in (1, "1")}}, "a class is there twice"),
         ({"classes": {"low": {"minimum": 0, "records": 1}}}, "greater than or equal to 1"),
         ({"order": 0}, "mixing.order"),
         ({"order": 4000}, "mixing.order"),
