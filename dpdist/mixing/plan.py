@@ -16,6 +16,7 @@ from dpdist.mixing.accounting import ClassMixtures
 from dpdist.mixing.moments import MomentPlan
 from dpdist.mixing.order import best_order, common_noise
 from dpdist.mixing.output import vector_reach, vector_schema
+from dpdist.mixing.restore import LARGEST_WIDTH
 from dpdist.mixing.scaling import Encoding, declared_encoding
 from dpdist.mixing.spec import MixingSpec, OrderSearchSpec
 from dpdist.mixing.stages import TOLERANCE, ClassPlan, class_events, filled_noise, stages
@@ -169,11 +170,14 @@ class MixingPlan:
         blocks = sum(max(8, math.ceil(part.mixtures.records / block)) for part in self.classes)
         vectors = coordinates * max(part.mixtures.minimum for part in self.classes)
         mixed = coordinates * max(part.mixtures.records for part in self.classes)
+        covariances = (
+            8 * self.encoding.width**2 * 9 if _takes_covariances(self.spec) else 0
+        )  # eight are added at a time
         return {
             "records_at_least": rows,
             "partitions": partitions,
             "codes_bytes": rows * row_bytes,
-            "task_bytes": 2 * min(vectors, SHARD_BYTES) + 2 * min(mixed, BLOCK_BYTES),
+            "task_bytes": max(2 * min(vectors, SHARD_BYTES) + 2 * min(mixed, BLOCK_BYTES), covariances),
             "tasks_about": partitions + 4 * blocks,
         }
 
@@ -218,6 +222,11 @@ def plan(spec: MixingSpec) -> MixingPlan:
     """
     privacy, mixing = spec.privacy, spec.mixing
     width = declared_encoding(spec.table, class_attribute=mixing.label).width
+    if width > LARGEST_WIDTH and _takes_covariances(spec):
+        raise SpecError(
+            f"mixing.spread: {width:,} coordinates are too many for their covariance (at most {LARGEST_WIDTH:,}): "
+            "declare fewer values, or bins, or set spread to mixtures and give one order"
+        )
     checks, _, epsilon, delta = stages(spec, declared_encoding(spec.table, class_attribute=mixing.label))
     sizes = {
         str(value): (check.minimum, wanted.records)
@@ -236,6 +245,10 @@ def plan(spec: MixingSpec) -> MixingPlan:
         sigma, draft.classes, draft.moments, width, epsilon=privacy.epsilon, delta=privacy.delta, noises=draft.noises
     )
     return replace(draft, sigma_over_clip=sigma)
+
+
+def _takes_covariances(spec: MixingSpec) -> bool:
+    return spec.mixing.spread == "restored" or isinstance(spec.mixing.order, OrderSearchSpec)
 
 
 def planned(spec: MixingSpec, *, order: int, sigma_over_clip: float) -> MixingPlan:

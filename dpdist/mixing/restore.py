@@ -30,6 +30,9 @@ from dpdist.privacy.noise import Noise
 
 Floats = NDArray[np.float64]
 
+LARGEST_WIDTH = 1 << 12
+"""Coordinates of mixtures whose covariance is taken, at most: a covariance then has 128 MiB."""
+
 _GRID = 2.0**-10  # of the filling noise, in units of its deviation
 
 

@@ -195,6 +195,18 @@ def test_specs_that_make_no_sense_are_refused(changes, message):
         spec(**changes)
 
 
+def test_covariances_of_a_wide_domain_are_refused_and_narrower_ones_counted():
+    wide = {"attributes": [*SCHEMA["attributes"], {"name": "zip", "kind": "categorical", "values": [*range(5_000)]}]}
+    for changes in ({}, {"spread": "mixtures", "order": {"candidates": [4, 8]}}):
+        with pytest.raises(SpecError, match=r"5,004 coordinates are too many.*spread to mixtures"):
+            plan(spec(**changes).model_copy(update={"table": Schema.model_validate(wide)}))
+    made = planned("{}")
+    few = replace(made, spec=spec(spread="mixtures")).resources()["task_bytes"]
+    narrow = {"attributes": [*SCHEMA["attributes"], {"name": "zip", "kind": "categorical", "values": [*range(4_000)]}]}
+    encoding = declared_encoding(Schema.model_validate(narrow), class_attribute="class")
+    assert replace(made, encoding=encoding).resources()["task_bytes"] > 8 * 8 * 4_000**2 > few
+
+
 def test_plans_that_cannot_be_met_are_refused():
     with pytest.raises(SpecError, match="lower the order, or leave the class out"):
         plan(spec(classes={"low": {"minimum": 500, "records": 10}}, order=512))
