@@ -26,11 +26,10 @@ from uuid import uuid4
 
 from dpdist.context import Context, Progress, silent
 from dpdist.data.cluster import open_cluster
-from dpdist.data.source import CsvOptions, TableSource, fingerprint, fingerprint_of
+from dpdist.data.source import CsvOptions, TableSource, beginnings, fingerprint, fingerprint_of, would_find
 from dpdist.data.table import Table, open_table
 from dpdist.errors import (
     AccountingError,
-    DatasetUnknown,
     DpdistError,
     GuaranteeRefused,
     LedgerError,
@@ -41,6 +40,7 @@ from dpdist.errors import (
     SpecError,
 )
 from dpdist.families import make_plan, steps_of
+from dpdist.privacy.events import from_json, takes_size_for_public
 from dpdist.privacy.keys import KeyRef
 from dpdist.privacy.ledger import Attempt, Ledger
 from dpdist.privacy.ledger.records import canonical_event, downwards, upwards
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from dpdist.plan import Plan
 
 log = logging.getLogger("dpdist")
+log.addHandler(logging.NullHandler())  # else Python prints what ends a run early to the terminal
 
 LARGEST_EPSILON = 27
 """Largest epsilon of a release: up to it a draw loses less than `dpdist.privacy.noise.SAMPLER_DELTA`."""
@@ -209,7 +210,7 @@ class Run:
             self.outcome = self._finish_committed()
             if self.outcome is not None:
                 return
-        _keep_apart(self._output, self._work)
+        _keep_apart(spec, self._output, self._work, self._ledger)
         require_vacant(self._output)
         self._table = _open_table(spec)
         self._output.check_writable()
@@ -445,13 +446,27 @@ def _refuse(plan: Plan) -> None:
         )
 
 
-def _keep_apart(output: Store, work: Store) -> None:
-    """Refuse a confidential folder inside the release, and a release inside the confidential folder."""
-    a, b = (store.uri.rstrip("/") + "/" for store in (output, work))
-    if a.startswith(b) or b.startswith(a):
+def _keep_apart(spec: ReleaseSpec, output: Store, work: Store, ledger: Ledger) -> None:
+    """Refuse what is private inside the release, a release inside it, and a table that would grow by either."""
+    if output.contains(work.uri) or work.contains(output.uri):
         raise SpecError(
             "output.path and work must not contain each other: the work folder is confidential, the output is published"
         )
+    source = table_source(spec) if spec.data.paths else None
+    private = [("data.path", place) for place in (beginnings(source) if source is not None else ())]
+    private += [("ledger", str(ledger.database.file))] if ledger.database.file else []
+    for setting, place in private:
+        if output.contains(place):
+            raise SpecError(f"{setting} lies inside output.path, which is published: choose another output.path")
+    for setting, store, name in (
+        ("output.path", output, "data/0/part-00000.parquet"),
+        ("work", work, f"0/{RUN_RECORD}"),
+    ):
+        if source is not None and would_find(source, f"{store.uri}/{name}"):
+            raise SpecError(
+                f"data.path covers {setting}: what a release writes there would become part of the table; choose "
+                "another place for it, or name the files of the table more closely"
+            )
 
 
 def _record(context: Context, attempt: Attempt) -> None:
@@ -484,23 +499,28 @@ def _outcome(
 
 
 def budget_sentence(ledger: Ledger, dataset: str) -> str:
-    """What a data set has left, in words."""
+    """What a data set has left, in words, and what its budget does not cover."""
     statement = ledger.show(dataset)
     budget = statement.budget
-    per_record = sum(attempt.guarantee == "pd-per-record" and attempt.state != "void" for attempt in statement.attempts)
-    not_dp = sum(attempt.guarantee == "lid" and attempt.state != "void" for attempt in statement.attempts)
-    leakage = (
-        f"; leakage of {downwards(max(budget.pml_cap - budget.pml_spent, budget.pml_spent * 0))} of "
-        f"{downwards(budget.pml_cap)} nats left (replacement)"
-        if budget.pml_cap is not None
-        else ""
-    )
-    return (
+    live = [attempt for attempt in statement.attempts if attempt.state != "void"]
+    words = [
         f"epsilon {downwards(budget.epsilon_remaining)} of {downwards(budget.epsilon_cap)} left for data set {dataset} "
-        f"at delta {upwards(budget.delta_cap)} (add/remove adjacency){leakage}"
-        + (f"; without the seeds of {per_record} per-record releases, which no budget covers" if per_record else "")
-        + (f"; and {not_dp} releases without differential privacy, which no budget covers" if not_dp else "")
-    )
+        f"at delta {upwards(budget.delta_cap)} (add/remove adjacency)"
+    ]
+    if budget.pml_cap is not None:
+        left = max(budget.pml_cap - budget.pml_spent, budget.pml_spent * 0)
+        words.append(f"leakage of {downwards(left)} of {downwards(budget.pml_cap)} nats left (replacement)")
+    if public := sum(a.event is not None and takes_size_for_public(from_json(a.event)) for a in live):
+        words.append(f"{_number(public, 'release')} under replacement took the number of records for public")
+    if per_record := sum(a.guarantee == "pd-per-record" for a in live):
+        words.append(f"without the seeds of {_number(per_record, 'per-record release')}, which no budget covers")
+    if not_dp := sum(a.guarantee == "lid" for a in live):
+        words.append(f"and {_number(not_dp, 'release')} without differential privacy, which no budget covers")
+    return "; ".join(words)
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def budget_after(plan: Plan) -> str:
@@ -508,13 +528,15 @@ def budget_after(plan: Plan) -> str:
     spec = plan.spec
     try:
         ledger = Ledger.open(spec.ledger, create=False)
-    except LedgerError:
-        return f"there is no ledger yet: dpdist ledger create {spec.dataset} --epsilon E --delta D"
+    except DpdistError as error:
+        return f"unknown; {error}"
     try:
         before = budget_sentence(ledger, spec.dataset)
-        after = ledger.remaining(spec.dataset, event=plan.event, guarantee=plan.kind)
-    except DatasetUnknown as error:
+    except DpdistError as error:
+        ledger.close()
         return str(error)
+    try:
+        after = ledger.remaining(spec.dataset, event=plan.event, guarantee=plan.kind)
     except AccountingError:
         return f"{before}; too little for this release"
     finally:

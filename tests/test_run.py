@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +18,10 @@ from releases import KEY, project, table
 
 from dpdist import errors
 from dpdist.data.cluster import open_cluster
+from dpdist.families import make_plan
 from dpdist.privacy.ledger import Ledger
 from dpdist.publish.verify import read_manifest, read_release, verify
-from dpdist.run import run_release
+from dpdist.run import budget_after, run_release
 from dpdist.synthesis.spec import PlausibleDeniabilitySpec
 
 
@@ -335,6 +337,17 @@ def test_unwritable_output(tmp_path: Path) -> None:
     refused(project(tmp_path, output__path=str(tmp_path / "file" / "x")), errors.OutputUnwritable, "file")
 
 
+def test_what_is_the_matter_with_a_ledger_is_told_with_the_plan(tmp_path: Path) -> None:
+    plan = make_plan(project(tmp_path))
+    assert "left for data set people" in budget_after(plan)
+    for change, text in (
+        ({"dataset": "strangers"}, "no data set 'strangers' in the ledger"),
+        ({"ledger": f"sqlite:///{tmp_path}/no.db"}, "make one with dpdist ledger create"),
+        ({"ledger": f"sqlite:///{tmp_path}/table.parquet"}, "the file is no SQLite database"),
+    ):
+        assert text in budget_after(make_plan(plan.spec.model_copy(update=change)))
+
+
 def test_budget_exceeded_before_a_record_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = project(tmp_path, epsilon="0.5")
 
@@ -360,6 +373,35 @@ def test_one_record(tmp_path: Path) -> None:
 def test_the_confidential_folder_stays_apart(tmp_path: Path, output: str, work: str) -> None:
     spec = project(tmp_path, output__path=str(tmp_path / output), work=str(tmp_path / work))
     refused(spec, errors.SpecError, "contain each other")
+
+
+def test_what_is_private_stays_out_of_the_release_through_links_as_well(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "work")
+    refused(project(tmp_path, output__path=str(tmp_path / "link" / "release")), errors.SpecError, "contain each other")
+    refused(
+        project(tmp_path, output__path=str(tmp_path), work=str(tmp_path.parent / "w")), errors.SpecError, "data.path"
+    )
+    apart = project(tmp_path, output__path=str(tmp_path / "a"), ledger=f"sqlite:///{tmp_path}/a/ledger.db")
+    (tmp_path / "a").mkdir()
+    shutil.copy(tmp_path / "ledger.db", tmp_path / "a")
+    refused(apart, errors.SpecError, "ledger lies inside")
+
+
+@pytest.mark.parametrize("pattern", ["", "*", "**/*.parquet", "[r]*"])
+def test_a_release_does_not_become_part_of_its_table(tmp_path: Path, pattern: str) -> None:
+    """Else the input would have changed at the end, with the charge spent."""
+    (folder := tmp_path / "in").mkdir()
+    spec = project(folder, output__path=str(folder / "release"), data__path=f"{folder}/{pattern}")
+    refused(spec, errors.SpecError, "covers output.path")
+    changes = {"output__path": str(tmp_path / "out"), "work": str(folder / "rest"), "data__path": f"{folder}/{pattern}"}
+    if not pattern.endswith("parquet"):
+        refused(project(folder, **changes), errors.SpecError, "covers work")
+
+
+def test_a_release_beside_the_files_of_its_table(tmp_path: Path) -> None:
+    spec = project(tmp_path, data__path=str(tmp_path / "*.parquet"), work=str(tmp_path / ".work"))
+    assert run_release(spec).records == 2_500
 
 
 def test_a_test_key_cannot_become_a_private_release(tmp_path: Path) -> None:
@@ -433,3 +475,13 @@ def test_too_few_pass(tmp_path: Path) -> None:
     with pytest.raises(errors.CheckFailed, match="minimum_pass_rate"):
         run_release(spec)
     assert not (tmp_path / "release" / "manifest.json").exists()
+
+
+def test_progress_does_not_show_how_many_candidates_pass(tmp_path: Path) -> None:
+    """Prefect shows it to people who are not the operator; how many candidates a second round needs is private, too."""
+    spec = project(tmp_path, privacy__deniability__k=400, synthesis__omega=[1, 2], synthesis__minimum_pass_rate=0.02)
+    seen: list[tuple[str, int, int]] = []
+    run_release(spec, fixed_key=KEY, progress=lambda *report: seen.append(report))
+    shares = [16 * done / total for stage, done, total in seen if stage == "synthesising"]
+    assert all(share.is_integer() for share in shares), "quarters of a half, then of a quarter"
+    assert max(shares[:-1]) > 8, "there was a second round"

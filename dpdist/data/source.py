@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from glob import has_magic
@@ -17,10 +18,11 @@ from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.utils import glob_translate
 
 from dpdist.data.storage import compression_of, storage_errors
 from dpdist.errors import DataNotFound, SpecError
-from dpdist.objects import filesystem
+from dpdist.objects import filesystem, is_s3
 
 Format = Literal["parquet", "csv"]
 
@@ -151,6 +153,38 @@ def fingerprint_of(files: tuple[FoundFile, ...]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def beginnings(source: TableSource) -> tuple[str, ...]:
+    """The addresses that the paths of a table begin with, before any pattern; opens nothing."""
+    found = []
+    for path in source.paths:
+        with storage_errors(path):
+            fs, root = filesystem(path, source.storage_options)
+            found.append(_full_path(fs, str(_fixed(root))))
+    return tuple(found)
+
+
+def would_find(source: TableSource, file: str) -> bool:
+    """Whether a file written at an address, local or ``s3://``, would become one of the table's; opens nothing."""
+    written, is_file_local = PurePosixPath(file.removeprefix("s3://")), not is_s3(file)
+    if is_file_local:
+        written = PurePosixPath(os.path.realpath(file))
+    for path in source.paths:
+        with storage_errors(path):
+            fs, root = filesystem(path, source.storage_options)
+            if is_s3(path) == is_file_local or isinstance(fs, LocalFileSystem) != is_file_local:
+                continue
+            is_pattern = has_magic(root) and not fs.exists(root)
+        fixed = _fixed(root) if is_pattern else PurePosixPath(root)
+        rest = PurePosixPath(root).relative_to(fixed)
+        fixed = PurePosixPath(os.path.realpath(fixed)) if is_file_local else fixed
+        if fixed not in written.parents or any(map(_hidden, written.relative_to(fixed).parts)):
+            continue
+        pattern = re.compile(glob_translate(f"{fixed / rest}"))
+        if not is_pattern or any(pattern.match(str(place)) for place in (written, *written.parents)):
+            return True
+    return False
+
+
 def format_of(source: TableSource, files: tuple[FoundFile, ...]) -> Format:
     """The declared format, or the one all the files' names agree on.
 
@@ -183,12 +217,17 @@ def _expand(fs: Any, root: str) -> dict[str, dict[str, Any]]:
         if not has_magic(root):
             return {}
         entries: dict[str, dict[str, Any]] = {}
-        fixed = PurePosixPath(*takewhile(lambda part: not has_magic(part), PurePosixPath(root).parts))
+        fixed = _fixed(root)
         for name, match in fs.glob(root, detail=True).items():
             if not any(map(_hidden, PurePosixPath(name).relative_to(fixed).parts)):
                 entries |= {name: match} if match["type"] == "file" else _below(fs, name)
         return entries
     return {root: info} if info["type"] == "file" else _below(fs, root)
+
+
+def _fixed(pattern: str) -> PurePosixPath:
+    """The folder that a pattern begins with."""
+    return PurePosixPath(*takewhile(lambda part: not has_magic(part), PurePosixPath(pattern).parts))
 
 
 def _below(fs: Any, folder: str) -> dict[str, dict[str, Any]]:

@@ -245,7 +245,11 @@ def publish(store: Store, manifest: Manifest, *, signing_key: Ed25519PrivateKey 
         sizes = store.sizes()
         for part in manifest.parts:
             if sizes.get(part.name) != part.bytes:
-                raise OutputUnwritable(f"{store.uri}: {part.name} is missing or was changed before publication: resume")
+                raise OutputUnwritable(
+                    f"{store.uri}: {part.name} is missing or was changed before publication: resume with the "
+                    "output.path that the attempt wrote to; once committed, lost parts must be restored, they cannot "
+                    "be made again"
+                )
         if signing_key is None:
             store.delete(SIGNATURE)  # of an attempt that ended before its manifest
         else:
