@@ -217,6 +217,11 @@ class ReleaseSpec(Section):
         """Dask resources of which the release needs a worker each."""
         return ()
 
+    @property
+    def hooks(self) -> frozenset[str]:
+        """Code of the user's own that the release runs, as ``module:function``."""
+        return frozenset()
+
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of what decides the released bytes: all but where it runs and where its files are."""

@@ -7,7 +7,6 @@ their file.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,12 @@ from typing import Any
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 
-from flows.release import as_task, read_spec, told
+from dpdist.cli.options import DEFAULT_LEDGER
+from flows.release import as_task, inside, pinned, read_spec, told
 from flows.reporting import StepProgress, artifact_key
+
+PAGES = "DPDIST_PAGES"
+"""Environment variable of a worker: the folder below which pages are written; default: where it runs."""
 
 
 @flow(
@@ -44,7 +47,7 @@ def evaluate(
     release : str
         Folder or ``s3://`` prefix.
     output : str
-        Folder of the page, on the worker's machine; confidential.
+        Folder of the page, below the folder of pages on the worker's machine; confidential.
     against, holdout : list of str, optional
         Files of the real table and of a hold-out.
     spec : str or dict, optional
@@ -68,13 +71,13 @@ def evaluate(
 
     def run() -> str:
         loaded = read_spec(spec, settings or {}) if spec is not None else None
-        ledger = loaded.ledger if loaded is not None else os.environ.get("DPDIST_LEDGER", "sqlite:///dpdist-ledger.db")
+        ledger = loaded.ledger if loaded is not None else pinned().get("ledger", DEFAULT_LEDGER)
         request = Request(
             release=release,
             against=_paths(against),
             holdout=_paths(holdout),
             spec=loaded,
-            output=Path(output),
+            output=inside(output, PAGES, "`output` leaves the folder of pages"),
             options=Options(target=target, seed=seed, attacks=attacks),
             publish=publish,
             ledger=ledger,

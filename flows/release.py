@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from prefect import flow, get_client, get_run_logger, runtime, task
 from prefect.cache_policies import NO_CACHE
@@ -89,20 +90,21 @@ def run_patiently(spec: ReleaseSpec, *, new_attempt: bool) -> Outcome:
     Prefect's own retries would repeat a refusal as well.
     """
     new_attempt = new_attempt and runtime.flow_run.run_count in (None, 0, 1)
+    given_up = begun(spec) if new_attempt else None
     for delay in DELAYS:
         try:
             return run_steps(spec, new_attempt=new_attempt)
         except ResourceError as error:
             get_run_logger().warning("%s. Continued in %s s", error, delay)
         time.sleep(delay)
-        new_attempt = False
+        new_attempt = new_attempt and begun(spec) == given_up
     return run_steps(spec, new_attempt=new_attempt)
 
 
 def run_steps(spec: ReleaseSpec, *, new_attempt: bool) -> Outcome:
     """Run the steps of a release, each as a task."""
     logger = get_run_logger()
-    resume = not new_attempt and is_begun(spec)
+    resume = not new_attempt and begun(spec) is not None
     reporter: list[StepProgress] = []
 
     def progress(stage: str, done: int, total: int) -> None:
@@ -159,14 +161,15 @@ def _storage_was_away(_task: Any, _run: Any, state: Any) -> bool:
     return False
 
 
-def is_begun(spec: ReleaseSpec) -> bool:
-    """Whether the ledger has an open or committed attempt of the release, which a run continues or finishes.
+def begun(spec: ReleaseSpec) -> str | None:
+    """Id of the open or committed attempt of the release, which a run continues or finishes; None if there is none.
 
     Whether spec and input are still the same is checked when it is resumed.
     """
     ledger = Ledger.open(spec.ledger, create=False)
     try:
-        return ledger.find(spec.dataset, spec.name) is not None
+        attempt = ledger.find(spec.dataset, spec.name)
+        return None if attempt is None else attempt.id
     finally:
         ledger.close()
 
@@ -177,20 +180,46 @@ def read_spec(spec: str | Mapping[str, Any], settings: Mapping[str, Any]) -> Rel
     Raises
     ------
     SpecError
-        It is not valid, its path leaves the folder of specs, or the settings are the worker's (see `pinned`).
+        It is not valid, its path leaves the folder of specs, the settings are the worker's (see `pinned`), or a
+        parameter holds a password or names code to run.
     """
     settings, fixed = dict(settings), pinned()
+    for given in (settings, {} if isinstance(spec, str) else spec):
+        if has_password(given.get("ledger")):
+            raise SpecError(
+                "`ledger` holds a password, and Prefect keeps parameters: withdraw it, give the new one to the worker "
+                "as DPDIST_LEDGER, and leave it out here"
+            )
     for name in settings:
         if any(f"{name}.".startswith(f"{pin}.") or f"{pin}.".startswith(f"{name}.") for pin in fixed):
             raise SpecError(f"`{name}` is no setting of a run: the worker has it fixed ({PINNED} or DPDIST_LEDGER)")
-    settings |= fixed
-    if not isinstance(spec, str):
-        return build_spec(override({**spec}, settings))
-    folder = Path(os.environ.get(FOLDER, ".")).resolve()
-    path = (folder / spec).resolve()
-    if not path.is_relative_to(folder):
-        raise SpecError(f"the path of the spec leaves the folder of specs: give one below it, or set {FOLDER}")
-    return load_spec(path, settings)
+    if isinstance(spec, str):
+        path = inside(spec, FOLDER, "the path of the spec leaves the folder of specs")
+        loaded = load_spec(path, settings | fixed)
+        trusted = load_spec(path, fixed).hooks if loaded.hooks and settings else loaded.hooks
+    else:
+        loaded, trusted = build_spec(override({**spec}, settings | fixed)), frozenset()
+    if not loaded.hooks <= trusted:
+        raise SpecError(
+            "a parameter names code to run (module:function), which would run with the rights of the worker: name it "
+            f"in a spec file below {FOLDER}"
+        )
+    return loaded
+
+
+def inside(path: str, variable: str, refusal: str) -> Path:
+    """A path below the folder that an environment variable of the worker names; default: where it runs.
+
+    Raises
+    ------
+    SpecError
+        It leaves the folder.
+    """
+    folder = Path(os.environ.get(variable, ".")).resolve()
+    whole = (folder / path).resolve()
+    if not whole.is_relative_to(folder):
+        raise SpecError(f"{refusal}: give one below it, or set {variable}")
+    return whole
 
 
 def pinned() -> dict[str, Any]:
@@ -212,6 +241,15 @@ def pinned() -> dict[str, Any]:
     if ledger := os.environ.get("DPDIST_LEDGER"):
         fixed["ledger"] = ledger
     return fixed
+
+
+def has_password(url: object) -> bool:
+    """Whether the URL of a ledger holds a password."""
+    try:
+        parts = urlsplit(str(url))
+    except ValueError:
+        return False  # it is no URL, as building the spec's ledger will say
+    return ":" in parts.netloc.rpartition("@")[0] or "password" in parts.query
 
 
 @contextmanager

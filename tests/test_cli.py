@@ -82,6 +82,11 @@ def test_creating_a_data_set(tmp_path: Path) -> None:
     assert (again.returncode, "Traceback" in again.stderr) == (5, False)
     assert run("ledger", "create", "x", "--epsilon", "-1", "--delta", "1e-8", "--ledger", url).returncode != 0
     assert "acs" in run("ledger", "show", "--ledger", url).stdout
+    head = json.loads(run("ledger", "show", "--ledger", url, "--json").stdout)[0]["head"]
+    verify = ("ledger", "verify", "acs", "--ledger", url, "--receipt")
+    assert run(*verify, head).returncode == 0
+    other = run(*verify, head[::-1])
+    assert (other.returncode, "is not in the journal" in other.stderr) == (5, True)
 
 
 def test_spec_schema_is_json() -> None:

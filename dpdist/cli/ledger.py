@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpdist.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl
+from dpdist.errors import SpecError
 
 if TYPE_CHECKING:
     from dpdist.privacy.ledger import Ledger
@@ -84,12 +85,18 @@ def ledger_show(
 def ledger_verify(
     dataset: Annotated[str | None, typer.Argument(help="Name of a data set; default: all.")] = None,
     ledger: LedgerUrl = DEFAULT_LEDGER,
+    receipt: Annotated[
+        list[str] | None,
+        typer.Option(help="A `head` that `ledger show --json` once gave and that was kept elsewhere; may be repeated."),
+    ] = None,
 ) -> None:
     """Check that no row of the ledger was changed and that no cap is exceeded."""
+    if receipt and dataset is None:
+        raise SpecError("--receipt: a receipt is of one data set, name it")
     with _ledger(ledger) as opened:
         names = [dataset] if dataset else [d.name for d in opened.datasets()]
         for name in names:
-            opened.verify(name)
+            opened.verify(name, receipts=receipt or ())
             typer.echo(f"{name}: consistent")
 
 

@@ -18,7 +18,12 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="A.B=C", help="Override a setting of the spec; may be repeated."),
 ]
-LedgerUrl = Annotated[str, typer.Option("--ledger", envvar="DPDIST_LEDGER", help="SQLAlchemy URL of the ledger.")]
+LedgerUrl = Annotated[
+    str,
+    typer.Option(
+        "--ledger", envvar="DPDIST_LEDGER", help="SQLAlchemy URL of the ledger; one with a password: by DPDIST_LEDGER."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Endpoint = Annotated[str | None, typer.Option(help="Endpoint of an S3-compatible store.")]
 

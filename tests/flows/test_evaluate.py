@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flowruns import shown_artifacts
 from releases import project
 
 from dpdist.run import run_release
@@ -19,17 +20,18 @@ pytestmark = [
 ]
 
 
-def test_the_page_is_written_and_prefect_knows_where_only(tmp_path: Path, prefect_home: tuple[Path, ...]) -> None:
-    from prefect import get_client
-
+def test_the_page_is_written_and_prefect_knows_where_only(
+    tmp_path: Path, prefect_home: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     import flows.evaluate
 
     logging.getLogger("prefect").setLevel(logging.INFO)
     spec = project(tmp_path)
     run_release(spec)
+    monkeypatch.setenv("DPDIST_PAGES", str(tmp_path))
     page = flows.evaluate.evaluate(
         release=spec.output.path,
-        output=str(tmp_path / "page"),
+        output="page",
         spec=spec.model_dump(mode="json", by_alias=True, exclude_none=True),
         attacks=False,
         publish=0.25,
@@ -37,8 +39,7 @@ def test_the_page_is_written_and_prefect_knows_where_only(tmp_path: Path, prefec
     assert page == str(tmp_path / "page" / "evaluation.html")
     figures = json.loads((tmp_path / "page" / "evaluation.json").read_text())
     assert (tmp_path / "page" / "publishable.json").exists()
-    with get_client(sync_client=True) as client:
-        artifacts = {artifact.key: artifact for artifact in client.read_artifacts()}
+    artifacts = shown_artifacts()
     assert "evaluation-release-page" in artifacts
     assert "confidential" in str(artifacts["evaluation-release-page"].data)
     time.sleep(1)  # logs are sent in batches
@@ -49,10 +50,16 @@ def test_the_page_is_written_and_prefect_knows_where_only(tmp_path: Path, prefec
     assert not any(repr(distance).encode() in held for distance in distances.values() if distance > 0)
 
 
-def test_what_is_wrong_is_told_without_a_page(tmp_path: Path, prefect_home: tuple[Path, ...]) -> None:
+def test_what_is_wrong_is_told_without_a_page(
+    tmp_path: Path, prefect_home: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     import flows.evaluate
-    from dpdist.errors import DataNotFound
+    from dpdist.errors import DataNotFound, SpecError
 
+    monkeypatch.setenv("DPDIST_PAGES", str(tmp_path / "pages"))
     with pytest.raises(DataNotFound, match="no finished release"):
-        flows.evaluate.evaluate(release=str(tmp_path), output=str(tmp_path / "page"), against=["x.parquet"])
-    assert not (tmp_path / "page").exists()
+        flows.evaluate.evaluate(release=str(tmp_path), output="page", against=["x.parquet"])
+    for output in ("../page", str(tmp_path / "page")):
+        with pytest.raises(SpecError, match=r"leaves the folder of pages.*DPDIST_PAGES"):
+            flows.evaluate.evaluate(release=str(tmp_path), output=output, against=["x.parquet"])
+    assert not list(tmp_path.rglob("page"))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flowruns import inline
+from flowruns import inline, shown_artifacts
 from outcomes import states
 from releases import project
 
@@ -38,13 +38,7 @@ def release(prefect_home: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def artifacts(prefect_home: tuple[Path, ...]) -> Any:
     """All artifacts by key, the newest of each."""
-    from prefect import get_client
-
-    def read() -> dict[str, Any]:
-        with get_client(sync_client=True) as client:
-            return {artifact.key: artifact for artifact in client.read_artifacts() if artifact.key is not None}
-
-    return read
+    return shown_artifacts
 
 
 def held(folders: tuple[Path, ...]) -> bytes:
@@ -214,6 +208,73 @@ def test_parameters_are_checked_and_paths_stay_inside(
             release(path)
     with pytest.raises(ParameterTypeError):
         release(7)
+
+
+def test_a_password_in_a_parameter_is_refused(tmp_path: Path, release: Any) -> None:
+    """Prefect keeps parameters; the text of the refusal does not repeat it."""
+    spec = inline(project(tmp_path))
+    for ledger in ("postgresql://me:sesame@127.0.0.1:9/ledger", "postgresql://127.0.0.1:9/ledger?password=sesame"):
+        for parameters in ({"spec": {**spec, "ledger": ledger}}, {"spec": spec, "settings": {"ledger": ledger}}):
+            with pytest.raises(errors.SpecError, match="DPDIST_LEDGER") as refused:
+                release(**parameters)
+            assert "sesame" not in str(refused.value)
+
+
+def test_code_is_named_by_files_of_the_worker_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import yaml
+
+    from flows.release import read_spec
+
+    monkeypatch.setenv("DPDIST_SPECS", str(tmp_path))
+    tree = {
+        "kind": "two-stage",
+        "name": "hooked",
+        "dataset": "d",
+        "schema": {"attributes": [{"name": name, "kind": "number", "bounds": [0, 1]} for name in ("x", "y")]},
+        "data": {"path": "t.parquet", "minimum_records": 500},
+        "output": {"path": "release"},
+        "privacy": {"guarantee": "lid", "disclosure": {"lid": 0.5, "eta": 0.001}},
+        "prediction": {"response": "y", "regression": {"hook": "sklearn.linear_model:Ridge"}},
+    }
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(tree))
+    assert read_spec("spec.yaml", {"name": "other"}).hooks == {"sklearn.linear_model:Ridge"}
+    for spec, settings in (
+        (tree, {}),
+        ("spec.yaml", {"prediction.first_stage": "os:abort"}),
+        ("spec.yaml", {"prediction.regression.hook": "os:abort"}),
+    ):
+        with pytest.raises(errors.SpecError, match="names code to run"):
+            read_spec(spec, settings)
+
+
+def test_a_new_attempt_stays_wanted_until_it_is_made(
+    tmp_path: Path, release: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster that is away before the charge must not turn it into a resume of the attempt that was given up."""
+    import flows.release
+
+    spec = project(tmp_path)
+    plain, away = Context.stored, ["before the charge"]
+
+    def lost(self: Context, name: str, make: Any) -> bytes:
+        if name == "network.bin":
+            raise errors.CheckFailed("stopped")
+        return plain(self, name, make)
+
+    monkeypatch.setattr(Context, "stored", lost)
+    with pytest.raises(errors.CheckFailed):
+        release(inline(spec))
+    monkeypatch.setattr(Context, "stored", plain)
+    opened = flows.release.Run.__enter__
+
+    def enter(self: Any) -> Any:
+        if away:
+            raise errors.ClusterUnreachable(away.pop())
+        return opened(self)
+
+    monkeypatch.setattr(flows.release.Run, "__enter__", enter)
+    release(inline(spec), new_attempt=True)
+    assert states(spec) == ["abandoned", "committed"]
 
 
 def test_who_starts_a_run_does_not_choose_what_the_worker_has_fixed(
