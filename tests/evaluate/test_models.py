@@ -115,7 +115,7 @@ def test_records_set_aside_for_testing_train_nothing() -> None:
     assert not set(made.test[0].tolist()) & set(made.training["real"][0].tolist())
     assert made.rows == (210, 90)
     assert not made.fresh
-    assert "no --holdout" in made.sentence
+    assert "no hold-out" in made.sentence
     assert sorted(made.training["independent"][0].tolist()) == sorted(made.training["real"][0].tolist())
 
 
