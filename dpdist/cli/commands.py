@@ -240,7 +240,7 @@ def audit(
     spec: SpecPath,
     settings: Settings = None,
     runs: Annotated[int, typer.Option(min=200, help="Runs of each mechanism on each of two tables.")] = 4000,
-    confidence: Annotated[float, typer.Option(help="Confidence of each lower bound.")] = 0.999,
+    confidence: Annotated[float, typer.Option(min=0.5, max=1 - 1e-9, help="Confidence of each lower bound.")] = 0.999,
     one_run: Annotated[
         bool, typer.Option("--one-run", help="Also audit histograms by many canaries at once, which is tighter.")
     ] = False,

@@ -81,8 +81,8 @@ def baseline_section(trial: Trial, view: View, target: int, *, epsilon: float, p
     ours = max(of["without privacy, released records"]["accuracy"] for of in figures.values())
     theirs = max(of[how]["accuracy"] for of in figures.values() for how in of if how.endswith("perturbation"))
     verdict = (
-        f"A linear model of released records is right in {ours:.1%} of cases; the best one that is ({epsilon:g}, 0)-"
-        f"differentially private itself, and answers this one question, in {theirs:.1%}."
+        f"A linear model of released records is right in {ours:.1%} of cases; the best model of real records that is "
+        f"differentially private itself, with epsilon {epsilon:.3g} for this one question, in {theirs:.1%}."
     )
     note = (
         "Chaudhuri, Monteleoni, Sarwate 2011, Algorithms 1 and 2, replacement adjacency; mean and deviation of "

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dpdist.data.count import Codes, PairCounts
 from dpdist.evaluate import plots
 from dpdist.evaluate.marginals import Marginals
-from dpdist.evaluate.sections import Cell, Section, State, Table
+from dpdist.evaluate.sections import Cell, Section, State, Table, does_not_apply
 from dpdist.evaluate.view import View
 
 Floats = NDArray[np.float64]
@@ -82,7 +82,8 @@ def correlation_section(counts: Mapping[str, Marginals], view: View) -> Section:
         labels = [names[i] for i in places]
         drawn = [("real", matrices["real"]), ("released", matrices["released"]), ("difference", gap)]
         alt = f"{title} (green above zero, red below) of all pairs: real, released, difference; mean {mean:.3g}."
-        maps.append(plots.heat_maps(title, labels, drawn, alt=alt))
+        sign = "darker: stronger" if key == "cramers_v" else "green: above zero, red: below; darker: stronger"
+        maps.append(plots.heat_maps(f"{title} ({sign})", labels, drawn, alt=alt))
         figures[key] = {
             "attributes": labels,
             "real": matrices["real"],
@@ -107,6 +108,8 @@ def component_section(real: Codes, released: Codes, view: View) -> Section:
     real, released : Codes
         Samples, as codes of the view.
     """
+    if min(len(real[0]), len(released[0])) < 2:
+        return does_not_apply("components", "Principal components", "it needs two records of each table.")
     points = [indicators(codes, view) for codes in (real, released)]
     centre, scale = points[0].mean(axis=0), np.sqrt(points[0].var(axis=0).sum() / max(len(view.axes), 1))
     standard = [(part - centre) / (scale or 1.0) for part in points]

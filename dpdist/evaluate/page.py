@@ -17,11 +17,37 @@ from importlib.resources import files
 
 import numpy as np
 
-from dpdist.evaluate.sections import Cell, Plot, Section, Table, plain
+from dpdist.evaluate.sections import Cell, Plot, Section, Table, plain, visible
 
 CONFIDENTIAL = "CONFIDENTIAL: computed from private records without noise. For the holder of the data only."
 
 WORDS = {"good": "good", "fair": "with reserve", "bad": "poor", "info": "for information"}
+QUESTIONS = {
+    "publishable": "Which figures may leave this page?",
+    "holdout": "Are the held-out records ones that the release has never seen?",
+    "marginals": "Counted by one, two or three attributes at a time, do released records look like the real ones?",
+    "correlations": "Do attributes depend on each other as they do in the real table?",
+    "components": "Do released records lie where real ones lie, if all attributes are looked at together?",
+    "models": "Does a model that learns from released records do as well on real people as one that learns from real "
+    "records?",
+    "attributes": "How well can each attribute be predicted from the others, having learned from released records?",
+    "dp-erm": "For this one prediction, is the release better than a model that is made differentially private itself?",
+    "regression": "Can a number be predicted as well from released records as from real ones?",
+    "demand": "Would prices that are set by released records be the right ones?",
+    "distinguishing": "Can a computer tell released records from real ones? This measures likeness, not privacy: "
+    "copies of the real records could not be told apart at all.",
+    "copies": "Does the release repeat the people it was made from more often than people it has never seen?",
+    "membership": "Given a person's record, can an attacker tell from the release whether the person was in the table?",
+    "linkage": "Given two halves of a person's record, can an attacker tell by the release that they belong together?",
+    "inference": "Knowing all of a person's record but one value, does an attacker guess that value better because "
+    "the person was in the table?",
+    "location": "Do released numbers lie nearer to those of the people the release was made from than chance explains?",
+    "counts": "How far are released counts from the true ones?",
+    "entropies": "How far are released entropies, which say how evenly values are spread, from the true ones?",
+    "means": "How far is the released mean curve from the true one?",
+}
+"""What each section asks, for who has not met its name; by the name of the section."""
+
 _NAME = re.compile("[a-z][a-z0-9-]*")
 _FORBIDDEN = re.compile(r"<\s*(script|style|foreignobject|image|iframe|a)\b|\bon[a-z]+\s*=|javascript:|https?://", re.I)
 _NAMESPACES = re.compile(r'\sxmlns(:xlink)?="http://www\.w3\.org/[^"]*"')
@@ -79,7 +105,12 @@ def render(about: About, sections: Sequence[Section]) -> str:
         raise ValueError(f"the names of sections differ and are of letters, digits and hyphens, not {names}")
     style, script = (_resource(name) for name in ("page.css", "page.js"))
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=lambda value: visible(value) if type(value) is str else value,
     )
     return environment.from_string(_resource("page.html")).render(
         about=about,
@@ -96,9 +127,13 @@ def _shown(section: Section) -> dict[str, object]:
     return {
         "name": section.name,
         "title": section.title,
+        "question": QUESTIONS.get(section.name, ""),
         "verdict": section.verdict,
         "state": section.state,
-        "plots": [{"title": plot.title, "alt": plot.alt, "svg": _trusted(_checked(plot))} for plot in section.plots],
+        "plots": [
+            {"title": plot.title, "alt": plot.alt, "svg": _trusted(_checked(plot)), "wide": plot.wide}
+            for plot in section.plots
+        ],
         "tables": [_shown_table(table) for table in section.tables],
     }
 
@@ -122,6 +157,8 @@ def text_of(cell: Cell) -> str:
     if isinstance(cell, int):
         return f"{cell:,}"
     if isinstance(cell, float):
+        if 0 < abs(cell) < 1e-4 and abs(cell) >= 1e-7:
+            return np.format_float_positional(float(f"{cell:.2g}"), trim="-")
         return f"{cell:,.0f}" if abs(cell) >= 10_000 else f"{cell:.4g}"
     return str(cell)
 

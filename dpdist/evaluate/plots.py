@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.evaluate.sections import Plot
+from dpdist.evaluate.sections import Plot, visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,7 +89,9 @@ def svg_of(figure: Figure, name: str) -> str:
     buffer = io.BytesIO()
     with mpl.rc_context(_STYLE | {"svg.hashsalt": name}), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # glyphs that the layout cannot measure: text is drawn by the browser
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+        figure.savefig(
+            buffer, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches="tight", pad_inches=0.06
+        )
     return _belonging(buffer.getvalue(), name)
 
 
@@ -97,7 +99,7 @@ def _belonging(content: bytes, name: str) -> str:
     """The SVG with presentation attributes in the page's colours, and ids of its own."""
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _LINK)
-    root = ElementTree.fromstring(content)
+    root = ElementTree.fromstring(visible(content.decode()).encode())
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag in _DROPPED:
@@ -214,7 +216,7 @@ def heat_maps(title: str, names: Sequence[str], maps: Sequence[tuple[str, NDArra
         axis.set_aspect("equal")
         axis.set_xticks(range(len(names)), [_short(text, 12) for text in names], rotation=90, fontsize=7)
         axis.set_yticks(range(len(names)), [_short(text, 12) for text in names] if number == 0 else [], fontsize=7)
-    return Plot(title, svg_of(figure, title), alt)
+    return Plot(title, svg_of(figure, title), alt, wide=True)
 
 
 def density_plot(
@@ -222,8 +224,9 @@ def density_plot(
 ) -> Plot:
     """Clouds of points in the plane side by side, as squares that are darker where there are more."""
     every = np.concatenate([points for _, points, _ in clouds])
-    low, high = np.quantile(every, 0.002, axis=0), np.quantile(every, 0.998, axis=0)
+    low, high = np.quantile(every, 0.0005, axis=0), np.quantile(every, 0.9995, axis=0)
     high = np.where(high > low, high, low + 1)
+    low, high = low - (high - low) / 30, high + (high - low) / 30
     bins = [np.linspace(low[i], high[i], 37) for i in (0, 1)]
     figure, axes = new_figure(7.2, 3.4, 1, len(clouds))
     counts = [np.histogram2d(points[:, 0], points[:, 1], bins=bins)[0] / max(len(points), 1) for _, points, _ in clouds]

@@ -8,11 +8,15 @@ them.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+
+_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+_PERCENT = re.compile(r"(?<=[0-9]) ?%")
 
 State: TypeAlias = Literal["good", "fair", "bad", "info"]
 """How a verdict is to be read: as good news, with reserve, as bad news, or as information."""
@@ -46,6 +50,7 @@ class Table:
     note: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "note", _spaced(self.note))
         if any(len(row) != len(self.columns) for row in self.rows):
             raise ValueError(f"each row of {self.title!r} needs {len(self.columns)} cells")
 
@@ -67,11 +72,14 @@ class Plot:
         reference to anything outside it.
     alt : str
         What the plot shows, for who cannot see it.
+    wide : bool
+        Whether its text would be too small on a phone, where it is scrolled instead of shrunk.
     """
 
     title: str
     svg: str
     alt: str
+    wide: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,6 +107,9 @@ class Section:
     plots: tuple[Plot, ...] = ()
     figures: Mapping[str, object] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "verdict", _spaced(self.verdict))
+
     def to_json(self) -> dict[str, Any]:
         """The section as a JSON object; plots are left out."""
         return {
@@ -108,6 +119,16 @@ class Section:
             "figures": plain(self.figures),
             "tables": [table.to_json() for table in self.tables],
         }
+
+
+def visible(text: str) -> str:
+    """Text in which control characters and changes of direction, of labels for instance, are seen and do nothing."""
+    return _UNSEEN.sub("\ufffd", text)
+
+
+def _spaced(text: str) -> str:
+    """Visible, with percent signs after a space that breaks no line."""
+    return _PERCENT.sub("\u00a0%", visible(text))
 
 
 def does_not_apply(name: str, title: str, why: str) -> Section:

@@ -122,14 +122,18 @@ def _judged(
     k: int, found: Floats, halves: Floats, independent: Floats | None, score: float, share: float | None
 ) -> tuple[State, str]:
     mean, near = float(found.mean()), float(halves.mean())
+    number = {1: "one attribute", 2: "two attributes", 3: "three attributes"}[k]
     text = (
-        f"The {k}-way marginals are on average {mean:.4f} from the real ones (score {score:.0f} of 1000): "
-        f"as near as a random part of {share_text(share)} of the real table."
+        f"Counted by {number} at a time, {mean:.1%} of the released records would have to change to match the real "
+        f"table, on average (total variation distance {mean:.4f}, NIST's score {score:.0f} of 1000). A random part of "
+        f"{share_text(share)} of the real table is as near."
     )
     if independent is None:
         return ("good" if mean <= 0.02 else "fair" if mean <= 0.1 else "bad"), text
     far = float(independent.mean())
-    text += f" Two real halves are {near:.4f} apart, independent marginals {far:.4f} from the real ones."
+    text += (
+        f" For scale: two halves of the real table are {near:.4f} apart; without any dependence it would be {far:.4f}."
+    )
     if far <= near:
         return "info", text + " The attributes are nearly independent, so the distance says little."
     way = (mean - near) / (far - near)

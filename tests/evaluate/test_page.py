@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpdist.evaluate import page as page_module
 from dpdist.evaluate import plots
 from dpdist.evaluate.page import About, render, text_of
 from dpdist.evaluate.sections import Plot, Section, Table
@@ -63,6 +64,23 @@ def test_labels_of_the_data_are_text_wherever_they_stand() -> None:
         assert not any(name.startswith("on") for name in attributes)
     assert {tag for tag, _ in ours} == {tag for tag, _ in plain}
     assert page("{{7*7}}").count("{{7*7}}") > 10
+
+
+def test_every_section_asks_its_question() -> None:
+    """The names are those that sections have; a section that is renamed would lose its question."""
+    folder = Path(page_module.__file__).parent
+    code = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.py") if path.name != "page.py")
+    for name, question in page_module.QUESTIONS.items():
+        assert f'"{name}"' in code, name
+        assert question.endswith(("?", "all."))
+    assert page_module.QUESTIONS["marginals"] in page()
+
+
+def test_control_characters_are_seen_and_do_nothing() -> None:
+    text = page("a\u202eb\x07\x1b[31m")
+    assert "a\ufffdb\ufffd\ufffd[31m" in text
+    assert not set(text) & set("\u202e\x07\x1b")
+    assert Section("a", "A", "50 % of \x1b[2J 3%", "info").verdict == "50\u00a0% of \ufffd[2J 3\u00a0%"
 
 
 def test_the_policy_forbids_all_but_the_two_blocks_of_the_page() -> None:
@@ -134,6 +152,10 @@ def test_plots_are_in_the_colours_of_the_page_and_repeatable() -> None:
         (np.bool_(False), "no"),
         (1234567, "1,234,567"),
         (0.00012345, "0.0001234"),
+        (3.8471e-05, "0.000038"),
+        (-3.8471e-05, "-0.000038"),
+        (1e-12, "1e-12"),
+        (0.0, "0"),
         (float("nan"), "–"),
         (123456.7, "123,457"),
         ("x", "x"),

@@ -59,7 +59,7 @@ def section(
         )
     names = {
         "exact": "records that the release repeats",
-        "exact, unique": "of those that no other record equals",
+        "exact, unique": "records like no other that the release repeats",
         "near": "records repeated but for one attribute at most",
     }
     excess: dict[str, Interval] = {}

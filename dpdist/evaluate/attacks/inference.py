@@ -112,7 +112,7 @@ def section(
         "Values guessed right",
         (
             "attribute",
-            "most frequent value",
+            "most frequent",
             "training",
             "low",
             "high",

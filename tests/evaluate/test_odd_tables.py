@@ -1,0 +1,128 @@
+"""Tables and schemas that nobody has in mind: tiny, constant, huge, with labels that are not meant to be shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from releases import KEY, table
+from typer.testing import CliRunner
+
+from dpdist import errors
+from dpdist.cli import app
+from dpdist.evaluate.evaluation import Options
+from dpdist.evaluate.run import Evaluated, Request, run_evaluation
+from dpdist.families import build_spec
+from dpdist.privacy.ledger import Ledger
+from dpdist.run import run_release
+from tests.evaluate.conftest import Made
+
+SMALL = Options(train=100, test=100)
+
+
+def released(folder: Path, attributes: list[dict[str, Any]], columns: dict[str, Any], *, records: int = 600) -> Path:
+    """A release of independent marginals of a table."""
+    rows = len(next(iter(columns.values())))
+    pq.write_table(pa.table(columns), folder / "table.parquet")
+    pq.write_table(pa.table(columns).slice(0, rows // 3), folder / "holdout.parquet")
+    url = f"sqlite:///{folder}/ledger.db"
+    ledger = Ledger.open(url)
+    ledger.create_dataset("odd", epsilon=9, delta="1e-5")
+    ledger.close()
+    tree = {
+        "kind": "plausible-deniability",
+        "name": "odd",
+        "dataset": "odd",
+        "schema": {"attributes": attributes},
+        "data": {"path": str(folder / "table.parquet"), "minimum_records": rows},
+        "output": {"path": str(folder / "release"), "values": "labels"},
+        "ledger": url,
+        "work": str(folder / "work"),
+        "cluster": {"mode": "threads"},
+        "privacy": {"model": {"epsilon": 2, "delta": 1e-7}},
+        "model": {"structure": "independent"},
+        "split": {"structure": 0, "parameters": 1, "seeds": 0},
+        "synthesis": {"records": records},
+    }
+    run_release(build_spec(tree), fixed_key=KEY)
+    return folder / "release"
+
+
+def evaluated(release: Path, folder: Path, **changes: Any) -> Evaluated:
+    settings: dict[str, Any] = {
+        "release": str(release),
+        "against": (str(folder / "table.parquet"),),
+        "holdout": (str(folder / "holdout.parquet"),),
+        "output": folder / "page",
+        "options": SMALL,
+        "cluster": "threads",
+    }
+    done = run_evaluation(Request(**(settings | changes)))
+    text = Path(done.figures).read_text()
+    assert "NaN" not in text
+    assert "Infinity" not in text
+    for item in json.loads(text)["sections"].values():
+        assert "nan" not in item["verdict"].split()
+    return done
+
+
+def test_no_row(made: Made, tmp_path: Path) -> None:
+    pq.write_table(table(10).slice(0, 0), tmp_path / "table.parquet")
+    with pytest.raises(errors.EmptyTable, match="no rows"):
+        evaluated(Path(made.release), tmp_path, holdout=())
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_a_few_rows(made: Made, tmp_path: Path, rows: int) -> None:
+    pq.write_table(table(30_000).slice(0, rows), tmp_path / "table.parquet")
+    pq.write_table(table(30_000).slice(100, rows), tmp_path / "holdout.parquet")
+    done = evaluated(Path(made.release), tmp_path)
+    states = {item["name"]: item for item in done.verdicts}
+    for name in ("models", "membership", "copies", "linkage", "inference"):
+        assert states[name]["verdict"].startswith("Does not apply"), states[name]
+
+
+def test_one_attribute(tmp_path: Path) -> None:
+    attributes = [{"name": "only", "kind": "categorical", "values": ["a", "b", "c"]}]
+    release = released(tmp_path, attributes, {"only": np.array(["a", "b", "c"])[np.arange(3000) % 3]})
+    states = {item["name"]: item for item in evaluated(release, tmp_path).verdicts}
+    assert states["models"]["verdict"].startswith("Does not apply")
+    assert states["marginals"]["state"] in ("good", "fair")
+
+
+def test_constant_and_huge_columns(tmp_path: Path) -> None:
+    """One value declared; two declared, one taken; 65,536 codes; labels that are odd to show."""
+    rng = np.random.default_rng(0)
+    odd = ["", "$\\frac{", "</svg><script>alert(1)</script>", "a\u202eb", "x" * 300, "\u0007bell", "a\nb", "{{7*7}}"]
+    attributes = [
+        {"name": "one", "kind": "categorical", "values": ["always"]},
+        {"name": "same", "kind": "categorical", "values": ["yes", "no"]},
+        {"name": "huge", "kind": "integer", "bounds": [0, 65535]},
+        {"name": "odd \u0001 <b>", "kind": "categorical", "values": list(range(8)), "labels": odd},
+    ]
+    columns = {
+        "one": ["always"] * 3000,
+        "same": ["yes"] * 3000,
+        "huge": rng.integers(0, 65536, 3000),
+        "odd \u0001 <b>": rng.integers(0, 8, 3000),
+    }
+    done = evaluated(released(tmp_path, attributes, columns), tmp_path)
+    page = Path(done.page).read_text(encoding="utf-8")
+    assert "<script>alert" not in page
+    assert "<b>" not in page
+    assert not set(page) & set("\x00\x01\x07\u202e")
+    for section in done.verdicts:
+        assert section["verdict"].isprintable() or "\u00a0" in section["verdict"]
+        assert "\x01" not in section["verdict"]
+
+
+@pytest.mark.parametrize("confidence", ["1.5", "1", "0.3", "nan"])
+def test_an_audit_that_is_certain_is_refused(confidence: str, tmp_path: Path) -> None:
+    spec = Path(__file__).parents[2] / "deploy/releases/adult.yaml"
+    answer = CliRunner().invoke(app, ["audit", str(spec), "--confidence", confidence])
+    assert answer.exit_code == 2, answer.output
