@@ -78,11 +78,11 @@ def test_codes_have_a_schema_of_their_own(run: ModuleType) -> None:
 
 
 def test_commands_are_measured_stopped_and_told_when_they_fail(run: ModuleType, tmp_path: Path) -> None:
-    python = sys.executable
-    busy = run.measured([python, "-c", "import time; x = bytearray(200_000_000); time.sleep(2)"], tmp_path, run.Limit(60, 600))
+    python, ample = sys.executable, run.Limit(60, 600)
+    busy = run.measured([python, "-c", "import time; x = bytearray(200_000_000); time.sleep(2)"], tmp_path, ample)
     assert busy["failed"] is None
     assert busy["peak_mb"] > 150
-    assert run.measured([python, "-c", "raise SystemExit(3)"], tmp_path, run.Limit(60, 600))["failed"] == "failed with code 3"
+    assert run.measured([python, "-c", "raise SystemExit(3)"], tmp_path, ample)["failed"] == "failed with code 3"
     late = run.measured([python, "-c", "while True: pass"], tmp_path, run.Limit(1, 60))
     assert late["failed"] == "stopped after 1 CPU seconds"
     asleep = run.measured([python, "-c", "import time; time.sleep(600)"], tmp_path, run.Limit(30, 2))
