@@ -1,16 +1,17 @@
 """What two-stage synthetic data are worth to those who predict with them, and how fast they are made.
 
 Run ``python tests/benchmarks/bench_prediction.py simulation --json simulation.json`` with scikit-learn installed; the
-other tasks are ``mismatch``, ``pricing``, ``tables``, ``private``, ``scale`` and ``estimators``. Tables are read from
-``../shared/data`` or the folder that DPDIST_DATA names.
+other tasks are ``stages``, ``mismatch``, ``pricing``, ``tables``, ``linked``, ``private``, ``scale`` and
+``estimators``. Tables are read from ``../shared/data`` or the folder that DPDIST_DATA names; ``--only`` chooses some.
 
 *simulation*: 1,000 private records, three inputs, y = g(x) + noise; a user has 200 public records of the same kind and
 trains on them, on the synthetic records, or on both. g is Wendland's function ``(1 - r)^6_+ (35 r^2 + 18 r + 3)``, the
 noise has variance 0.2, the inputs are Gaussian (mean 0.4, deviation 0.15, correlation 0.5) on the unit cube.
-*mismatch*: the public records have another mean. *pricing*: five simulated brands with log-log demand and known
-elasticities, and canned tuna where ``tuna.csv`` (of the R package bayesm) is there. *tables*: five public tables.
-*private*: the differentially private variant beside the published method and plausible-deniability synthesis. Errors
-are against what was never used; on tables on the scale of the response.
+*stages*: the same with four models for each first stage and alpha. *mismatch*: the public records have another mean.
+*pricing*: five simulated brands with log-log demand and known elasticities, and canned tuna where ``tuna.csv`` (of the
+R package bayesm) is there. *tables*: five public tables. *linked*: how often a released row is nearest to the row it
+was mixed from. *private*: the differentially private variant beside the published method and plausible-deniability
+synthesis. Errors are against what was never used; on tables on the scale of the response.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -297,6 +298,51 @@ def simulation(trials: int) -> dict[str, Any]:
     }
 
 
+STAGE_RUNS = (
+    *((stage, stage, "nearest") for stage in ("lhs", "uniform", "weibull", "cauchy")),
+    ("lhs, independent rows", "lhs", "independent"),
+    ("uniform, independent rows", "uniform", "independent"),
+)
+
+
+def stages(trials: int) -> dict[str, Any]:
+    """Errors of four models trained on synthetic records, alone and with the public ones, by first stage and alpha.
+
+    Errors are against g, on inputs of the private distribution and on uniform inputs of the whole cube.
+    """
+    found: dict[str, dict[str, dict[str, list[float]]]] = {}
+
+    def add(what: str, name: str, alpha: float, error: float) -> None:
+        found.setdefault(what, {}).setdefault(name, {}).setdefault(f"{alpha:g}", []).append(error)
+
+    for trial in range(trials):
+        rng, noise = np.random.default_rng(trial), key(trial)
+        private, public, x = simulated(1000, rng), simulated(200, rng), inputs(1000, rng)
+        cube = rng.random((1000, 3))
+        teacher = synthesise(simulated_method(0.2), *private, noise).model
+        for name, first_stage, matching in STAGE_RUNS:
+            method = simulated_method(0.2, first_stage, matching)
+            marginals = marginals_of(method, block_counts(method, private[0], noise, start=0))
+            deviations = deviations_of(marginals)
+            target = target_of(method, marginals, block_scores(method, private[0], marginals))
+            rows = block_synthetic(method, private[0], target, deviations, noise, number=0)
+            for alpha in ALPHAS:
+                x_star = block_mixed(method, private[0], rows, alpha=alpha)
+                synthetic = (x_star, np.asarray(teacher.predict(features(method.scales, x_star, deviations))))
+                for label in ("published KRR", "NW", "AdaBoost", "RF"):
+                    for what, train in (("synthetic", synthetic), ("both", both(public, synthetic))):
+                        model = MODELS[label]()
+                        model.fit(*train)
+                        add(f"{label}, {what}", name, alpha, mse(g(x), model.predict(x)))
+                        if what == "synthetic":
+                            add(f"{label}, {what}, whole cube", name, alpha, mse(g(cube), model.predict(cube)))
+        print(f"trial {trial}", file=sys.stderr, flush=True)
+    return {"trials": trials} | {
+        what: {name: {alpha: mean_sd(v) for alpha, v in row.items()} for name, row in rows.items()}
+        for what, rows in found.items()
+    }
+
+
 def mismatch(trials: int) -> dict[str, Any]:
     """What the synthetic records add to public records of another mean."""
     out: dict[str, dict[str, list[float]]] = {}
@@ -449,10 +495,42 @@ def linked(original: Floats, released: Floats) -> float:
     return float(np.mean(nearest == np.arange(len(released))))
 
 
-def tables(trials: int) -> dict[str, Any]:
+def linkage(trials: int, names: Sequence[str] = tuple(FILES)) -> dict[str, Any]:
+    """How often a released row is nearest to the row it was mixed from, at the disclosure of the spec and beside it."""
+    out: dict[str, Any] = {}
+    for name in names:
+        rows: dict[str, dict[str, list[float]]] = {}
+        for trial in range(trials if name != "california" else 1):
+            task = Task(name, trial)
+            method = plan(task.spec).method
+            if method is None:
+                raise ValueError(name)
+            inputs, responses = task.columns.units(task.private)
+            original = task.seen(task.private)[0]
+            idle = Regression(hook=f"{__name__}:Nothing")
+            free = replace(method.disclosure, lid=1.0)
+            made = synthesise(replace(method, regression=idle), inputs, responses, key(trial))
+            settings = {"as released": (method.matching, made.alpha)}
+            for matching in ("nearest", "independent"):
+                settings |= {f"{matching}, alpha {a:g}": (matching, a) for a in (0.0, 0.2, 0.5, 0.8)}
+            for label, (matching, alpha) in settings.items():
+                other = replace(method, regression=idle, disclosure=free, matching=matching, alpha=alpha)
+                made = synthesise(other, inputs, responses, key(trial))
+                row = rows.setdefault(label, {})
+                row.setdefault("alpha", []).append(made.alpha)
+                row.setdefault("lid", []).append(made.lid)
+                row.setdefault("linked", []).append(linked(original, task.rows(made.inputs, responses)[0]))
+        print(name, file=sys.stderr, flush=True)
+        out[name] = {"records": len(original)} | {
+            label: {what: float(np.mean(values)) for what, values in row.items()} for label, row in rows.items()
+        }
+    return out
+
+
+def tables(trials: int, names: Sequence[str] = tuple(FILES)) -> dict[str, Any]:
     """Disclosure and gain on five tables, with the disclosure of their specs."""
     out: dict[str, Any] = {}
-    for name in FILES:
+    for name in names:
         rows: dict[str, list[float]] = {}
         for trial in range(trials if name != "california" else 1):
             task = Task(name, trial)
@@ -492,10 +570,10 @@ def tables(trials: int) -> dict[str, Any]:
 # --- the private variant ---------------------------------------------------------------------------------------------
 
 
-def private(trials: int) -> dict[str, Any]:
+def private(trials: int, names: Sequence[str] = ("simulation", *FILES)) -> dict[str, Any]:
     """Errors of models trained on private releases, beside the published method and plausible deniability."""
     out: dict[str, Any] = {}
-    for name in ("simulation", *FILES):
+    for name in names:
         rows: dict[str, dict[str, list[float]]] = {}
         for trial in range(trials if name != "california" else 1):
             task = SimulatedTask(trial) if name == "simulation" else Task(name, trial)
@@ -761,11 +839,13 @@ def watch(run: Any) -> tuple[int, int]:
 
 def main() -> None:
     """Run one task, or all of them."""
-    tasks: dict[str, tuple[Callable[[int], dict[str, Any]], int]] = {
+    tasks: dict[str, tuple[Callable[..., dict[str, Any]], int]] = {
         "simulation": (simulation, 20),
+        "stages": (stages, 20),
         "mismatch": (mismatch, 10),
         "pricing": (pricing, 3),
         "tables": (tables, 3),
+        "linked": (linkage, 3),
         "private": (private, 3),
         "estimators": (estimators, 3),
         "scale": (scale, 1_000_000),
@@ -773,10 +853,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", nargs="?", choices=[*tasks, "all"], default="all")
     parser.add_argument("--size", type=int, help="trials, or records for the task scale")
+    parser.add_argument("--only", nargs="+", choices=["simulation", *FILES], help="for tables, linked and private")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     chosen = tasks if options.task == "all" else {options.task: tasks[options.task]}
-    out = {name: task(options.size or size) for name, (task, size) in chosen.items()}
+    out = {}
+    for name, (task, size) in chosen.items():
+        some = (options.only,) if options.only and name in ("tables", "linked", "private") else ()
+        out[name] = task(options.size or size, *some)
     text = json.dumps(out, indent=2)
     print(text)
     if options.json:
