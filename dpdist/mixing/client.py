@@ -4,8 +4,8 @@ The noise of a message is not the coordinator's to choose: the client derives it
 charge it sends the mixtures of a class once: who masks whom is written down before the first message, and nobody else
 is accepted later. So a message that is asked for again is the same again.
 
-What goes wrong is answered by the kind of error alone. Its text stays with the client: in its own folder, and on the
-standard error of its worker.
+What goes wrong is answered by the kind of error alone. Its text stays with the client, in ``trouble.txt`` of the
+attempt's folder below its own.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ def answering(
             return Answer(function(seat, *args, **kwargs))
         except Exception as error:
             with suppress(Exception):
+                _make_folders(seat)
                 work_of(seat).write_bytes(
                     "trouble.txt", f"{function.__name__}: {type(error).__name__}: {error}".encode()
                 )
@@ -127,8 +128,7 @@ def join(seat: Seat) -> Joined:
             new_attempt=True,  # the coordinator's ledger decides whether there is a new one
         )
         require_state(attempt, "reserved", "drawing")
-    _make_folder(folder_of(seat))
-    _make_folder(work_of(seat))
+    _make_folders(seat)
     key = identity_of(seat)
     if key is None:
         return Joined()
@@ -227,6 +227,12 @@ def _make_folder(store: Store) -> None:
     """Make a folder that only its owner may read; what lies above it must be there."""
     if store.is_local:
         Path(store.uri).mkdir(mode=0o700, exist_ok=True)
+
+
+def _make_folders(seat: Seat) -> None:
+    """The client's folder and that of the attempt in it, before anything is written there."""
+    _make_folder(folder_of(seat))
+    _make_folder(work_of(seat))
 
 
 def _pin(seat: Seat, code: int, members: dict[str, Joined]) -> None:

@@ -124,7 +124,7 @@ def _roster(context: Context) -> bytes:
         raise RoundFailed(
             f"{len(joined)} of {len(federated.clients)} clients are ready, and federated.at_least asks for "
             f"{federated.minimum}; nothing was drawn. Not ready are {reasons_of(left_out)}. The text of an error is in "
-            "the log of the client's worker and in its own work folder"
+            "trouble.txt below the client's own work folder"
         )
     roster = {name: (answer.public.hex(), answer.signature.hex()) for name, answer in joined.items()}
     return json.dumps(roster).encode()

@@ -187,6 +187,18 @@ def test_troubles_are_told_by_kind_alone(seats: dict[str, Seat], spec: MixingSpe
     assert client.hello(seats["north"]).trouble.startswith("SpecError")
 
 
+def test_the_folder_of_a_client_is_its_own_even_if_its_first_answer_is_a_trouble(
+    seats: dict[str, Seat], tmp_path: Path
+) -> None:
+    ledger = tmp_path / "north" / "ledger.db"
+    ledger.rename(ledger.with_suffix(".away"))
+    assert client.hello(seats["north"]).trouble.startswith("LedgerError")
+    work = tmp_path / "north" / "work"
+    folders = [work, *work.iterdir()]
+    assert [(folder.stat().st_mode & 0o777) for folder in folders] == [0o700, 0o700]
+    assert (folders[1] / "trouble.txt").read_text()
+
+
 def test_an_unforeseen_error_is_told_without_its_text(seats: dict[str, Seat], monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: Any) -> None:
         raise ValueError("the value planted-4711")
