@@ -94,7 +94,7 @@ def no_records(manifest: Manifest) -> Section:
         "records",
         "Models and attacks",
         f"a {manifest.kind} release holds statistics, not records: there is nothing to train a model on and no "
-        "record to attack. What it reveals is bounded by its guarantee; `dpdist audit` attacks the mechanism.",
+        "record to attack. What it reveals is bounded by its guarantee; dpdist audit attacks the mechanism.",
     )
 
 
@@ -217,7 +217,8 @@ def _section(name: str, title: str, found: list[Compared]) -> Section:
         mean, most = float(np.mean(list(relative.values()))), max(relative, key=lambda of: relative[of] or 0.0)
         state = "good" if mean <= 0.02 else "fair" if mean <= 0.15 else "bad"
         verdict = (
-            f"The absolute errors add up to {mean:.2%} of the true values on average, {relative[most]:.2%} for {most}."
+            f"The released values are off by {mean:.2%} of the true ones on average (sum of errors over the sum "
+            f"of true values), by {relative[most]:.2%} for {most}."
         )
     tables = (
         Table(title, columns, tuple(rows), "Errors are absolute. Distance: total variation of the shares, of counts."),
