@@ -82,7 +82,7 @@ def correlation_section(counts: Mapping[str, Marginals], view: View) -> Section:
         labels = [names[i] for i in places]
         drawn = [("real", matrices["real"]), ("released", matrices["released"]), ("difference", gap)]
         alt = f"{title} (green above zero, red below) of all pairs: real, released, difference; mean {mean:.3g}."
-        sign = "darker: stronger" if key == "cramers_v" else "green: above zero, red: below; darker: stronger"
+        sign = "more colour: stronger" if key == "cramers_v" else "green: above zero, red: below; more colour: stronger"
         maps.append(plots.heat_maps(f"{title} ({sign})", labels, drawn, alt=alt))
         figures[key] = {
             "attributes": labels,
