@@ -1,4 +1,4 @@
-"""The secrets that the chart of `helm/dpdist` names, as manifests for ``kubectl apply``.
+"""The secrets that the chart of `helm/dpdist` names, as manifests for ``kubectl apply --server-side``.
 
 What exists already comes from the environment (the ledger's URL, the credentials of the object store, the
 key-encryption key if there is one); certificates, and a key-encryption key if there is none, are made.

@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 HEADER = """\
 # Made from helm/dpdist/examples/{name}.yaml by deploy/kubernetes/render.py (make manifests); not to be edited here.
 # Change image, buckets and spec to yours, then: kubectl apply --namespace dpdist --filename {name}.yaml
+# A Job, and a cluster of the Dask operator, cannot be changed once they are there: delete them before the next apply.
 """
 
 

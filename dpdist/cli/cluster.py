@@ -38,7 +38,7 @@ def cluster_secrets(
     prefix: Annotated[str, typer.Option(help="Beginning of the secrets' names.")] = "dpdist",
     days: Annotated[int, typer.Option(min=1, max=3650, help="Days until the certificates expire.")] = 365,
 ) -> None:
-    """Print the secrets that the Helm chart names, for ``kubectl apply -f -``.
+    """Print the secrets that the Helm chart names, for ``kubectl apply --server-side -f -``.
 
     The ledger's URL and the object store's credentials are those of the environment (DPDIST_LEDGER,
     AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY). Certificates are made, and a key-encryption key unless DPDIST_KEK is set.
@@ -52,7 +52,9 @@ def cluster_secrets(
     from dpdist.kubernetes import KINDS, secret_manifests
 
     if sys.stdout.isatty():
-        raise OutputUnwritable("secrets are not shown on a terminal: dpdist cluster secrets | kubectl apply -f -")
+        raise OutputUnwritable(
+            "secrets are not shown on a terminal: dpdist cluster secrets | kubectl apply --server-side -f -"
+        )
     made = secret_manifests(os.environ, kinds=only or KINDS, namespace=namespace, prefix=prefix, days=days)
     typer.echo(yaml.safe_dump_all(made, sort_keys=False), nl=False)
     names = ", ".join(manifest["metadata"]["name"] for manifest in made if manifest["kind"] == "Secret")

@@ -193,6 +193,10 @@ def test_every_value_has_a_comment_and_is_in_the_schema() -> None:
         ({"release": {"settings": {"Work": "s3://b"}}}, "Work"),
         ({"driver": {"serviceAccountAnnotations": {"role": 3}}}, "role"),
         ({"commonLabels": {"team": "a b"}}, "team"),
+        ({"commonLabels": {"x" * 64: "a"}}, "xxx"),
+        ({"image": {"repository": "registry.example/a//b"}}, "repository"),
+        ({"secrets": {"kek": {"existingSecret": "a..b"}}}, "existingSecret"),
+        ({"driver": {"cpu": "0.0"}}, "cpu"),
         ({"dask": {"groups": [{"name": "north", "replicas": 1, "resources": {}}]}}, "resources"),
         ({"dask": {"groups": [{"name": "North", "replicas": 1, "resources": {"a": 1}}]}}, "name"),
     ],
@@ -247,6 +251,13 @@ def test_unknown_and_malformed_values_are_refused(changes: dict[str, Any], messa
         ),
         ({"dask": {"workers": {"memory": "256Mi"}}}, "512Mi or more"),
         ({"secrets": {"tls": {"worker": "dpdist-tls-client"}}}, "a secret each"),
+        (
+            {"commonLabels": {"app.kubernetes.io/instance": "b"}},
+            "commonLabels.app.kubernetes.io/instance would replace",
+        ),
+        ({"commonLabels": {"dpdist/group": "b"}}, "commonLabels.dpdist/group would replace"),
+        ({"mode": "prefect", "prefect": {"apiUrl": "http://prefect:8080/api"}}, "networkPolicy.prefect.ports={8080}"),
+        ({"prefect": {"memory": "64Mi"}}, "prefect.memory=64Mi"),
     ],
 )
 def test_values_that_contradict_each_other_fail_with_advice(changes: dict[str, Any], advice: str) -> None:
@@ -254,8 +265,28 @@ def test_values_that_contradict_each_other_fail_with_advice(changes: dict[str, A
         render(example("job", changes))
 
 
+@pytest.mark.parametrize(
+    ("changes", "advice"),
+    [
+        ({"memory": "64Mi"}, "north.memory=64Mi"),
+        (
+            {"secrets": {"kek": {"existingSecret": "dpdist-kek"}}},
+            '"dpdist-kek" of the common workers as its secrets.kek',
+        ),
+        ({"secrets": {"storage": {"existingSecret": "south-storage"}}}, "give it one of its own"),
+        ({"secrets": {"identity": {"existingSecret": "south-identity", "key": "k"}}}, "give it one of its own"),
+    ],
+)
+def test_a_group_has_what_is_its_own(changes: dict[str, Any], advice: str) -> None:
+    groups = example("federated")["dask"]["groups"]
+    assert groups[0]["name"] == "north"
+    merge(groups[0], changes)
+    with pytest.raises(RuntimeError, match=re.escape(advice)):
+        render(example("federated", {"dask": {"groups": groups}}))
+
+
 def test_groups_need_names_of_their_own() -> None:
-    for names in (["north", "north"], ["workers"], ["scheduler"]):
+    for names in (["north", "north"], ["workers"], ["scheduler"], ["default"]):
         groups = [
             {"name": n, "replicas": 1, "resources": {"a": 1}, "secrets": {"storage": {"existingSecret": n}}}
             for n in names
@@ -304,6 +335,22 @@ def test_notes_tell_what_to_do_next(name: str) -> None:
     )
     assert "<no value>" not in notes
     assert "WARNING" in render(merge(values, {"networkPolicy": {"enabled": False}})).notes
+
+
+def test_notes_warn_of_what_crosses_the_network_in_the_clear() -> None:
+    def notes(endpoint: str) -> str:
+        storage = {"endpointUrl": endpoint}
+        return render(example("job", {"storage": storage, "networkPolicy": {"storage": {"ports": [9000]}}})).notes
+
+    assert "in the clear" in notes("http://s3.example:9000")
+    assert "in the clear" not in notes("https://s3.example:9000")
+
+
+def test_cores_are_numbers_or_texts() -> None:
+    for cpu in (2, "2", "500m", "1.5"):
+        job = render(example("job", {"driver": {"cpu": cpu}})).one("Job")
+        requests = job["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]
+        assert requests["cpu"] == str(cpu)
 
 
 def test_the_chart_has_the_version_of_the_package() -> None:

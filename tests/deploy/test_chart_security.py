@@ -79,7 +79,7 @@ def secret_names(template: dict[str, Any]) -> set[str]:
         for volume in pod["volumes"]
         for source in volume.get("projected", {}).get("sources", [])
     }
-    for container in pod["containers"]:
+    for container in pod["containers"] + pod.get("initContainers", []):
         assert "envFrom" not in container
         for variable in container["env"]:
             reference = variable.get("valueFrom", {}).get("secretKeyRef")
@@ -298,6 +298,151 @@ def test_what_changes_starts_the_pods_again() -> None:
     assert all(rotated[kind] != before[kind] for kind in before)
 
 
+def test_the_operator_gets_another_cluster_for_other_pods() -> None:
+    """It changes nothing of a cluster that runs but the number of workers."""
+
+    def cluster(changes: dict[str, Any]) -> str:
+        rendered = render(example("operator", changes), release="a" * 53)
+        name = str(rendered.one("DaskCluster")["metadata"]["name"])
+        assert rendered.one("DaskCluster")["spec"]["scheduler"]["service"]["selector"]["dask.org/cluster-name"] == name
+        arguments = rendered.one("Job")["spec"]["template"]["spec"]["containers"][0]["args"]
+        assert f'cluster.address="tls://{name}-scheduler:8786"' in arguments
+        assert f"deployment/{name}-scheduler" in rendered.notes
+        assert len(f"{name}-scheduler") <= 63  # or the operator refuses it
+        return name
+
+    before = cluster({})
+    assert before == cluster({"dask": {"workers": {"replicas": 9}}})
+    assert before == cluster({"release": {"settings": {"synthesis": {"records": 5}}}})
+    for changes in (
+        {"image": {"tag": "2"}},
+        {"secrets": {"generation": 2}},
+        {"dask": {"workers": {"memory": "8Gi"}}},
+        {"dask": {"scheduler": {"memory": "8Gi"}}},
+        {"storage": {"region": "eu-central-1"}},
+        {"commonLabels": {"team": "b"}},
+    ):
+        assert cluster(changes) != before, changes
+
+
+def test_addresses_of_both_families() -> None:
+    """What Dask makes of the address of a pod."""
+    from distributed.comm.addressing import uri_from_host_port
+
+    for where, template in pod_specs(render(example("job"))):
+        arguments = template["spec"]["containers"][0]["args"]
+        if "--host" in arguments:
+            host = arguments[arguments.index("--host") + 1]
+            for address, uri in (("10.1.2.3", "tcp://10.1.2.3:8786"), ("fd00::7", "tcp://[fd00::7]:8786")):
+                assert uri_from_host_port(host.replace("$(POD_IP)", address), "8786", 0) == uri, where
+
+
+def test_the_user_is_the_image_s_or_the_platform_s() -> None:
+    for _, template in pod_specs(render(example("prefect", {"openshift": True}))):
+        context = template["spec"]["securityContext"]
+        assert context["runAsNonRoot"]
+        assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(context)
+
+
+def test_authorities_of_the_house_are_trusted() -> None:
+    """By all that speak to a store, a ledger or Prefect, with the file where the environment says."""
+    names = {"AWS_CA_BUNDLE", "PGSSLROOTCERT", "SSL_CERT_FILE", "PREFECT_API_SSL_CERT_FILE"}
+    for example_name in ("federated", "prefect"):
+        for where, template in pod_specs(render(example(example_name, {"trust": {"existingConfigMap": "bank"}}))):
+            pod = template["spec"]
+            for container in pod["containers"] + pod.get("initContainers", []):
+                entries = {v["name"]: v.get("value") for v in container["env"]}
+                assert len(entries) == len(container["env"]), where
+                if container["name"] == "scheduler":
+                    continue
+                assert {entries[name] for name in names} == {"/etc/dpdist/trust/ca.pem"}, where
+                (mount,) = [m for m in container["volumeMounts"] if m["mountPath"] == "/etc/dpdist/trust"]
+                (volume,) = [v for v in pod["volumes"] if v["name"] == mount["name"]]
+                assert volume["configMap"] == {"name": "bank", "items": [{"key": "ca.crt", "path": "ca.pem"}]}, where
+    assert "AWS_CA_BUNDLE" not in render(example("prefect")).text
+
+
+def test_a_client_s_workers_do_not_see_the_common_volume() -> None:
+    groups = example("federated")["dask"]["groups"]
+    groups[0]["existingClaim"] = "north-data"
+    values = example("federated", {"dask": {"groups": groups}, "storage": {"existingClaim": "census"}})
+    claims = {
+        where.split("-")[-1]: [
+            v["persistentVolumeClaim"]["claimName"]
+            for v in template["spec"]["volumes"]
+            if len(v) > 1 and "persistentVolumeClaim" in v
+        ]
+        for where, template in pod_specs(render(values))
+    }
+    assert claims["workers"] == ["census"]
+    assert claims["north"] == ["north-data"]
+    assert claims["south"] == claims["scheduler"] == []
+
+
+# Prefect
+
+
+def flow_environment(values: dict[str, Any]) -> dict[str, str]:
+    """What a flow run finds in its environment, secrets left out."""
+    found = {where: template for where, template in pod_specs(render(values))}
+    (container,) = found["work pool acs-dpdist-prefect"]["spec"]["containers"]
+    return {v["name"]: v["value"] for v in container["env"] if "value" in v}
+
+
+def test_a_flow_run_cannot_choose_what_is_read_charged_and_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dpdist.errors import SpecError
+    from flows.release import read_spec
+
+    signed = {"secrets": {"signing": {"existingSecret": "dpdist-signing"}}}
+    values = example("prefect", signed | {"prefect": {"pinned": {"synthesis": {"records": 1_000}}}})
+    monkeypatch.setenv("DPDIST_PINNED", flow_environment(values)["DPDIST_PINNED"])
+    monkeypatch.setenv("DPDIST_SPECS", str(ROOT / "deploy" / "releases"))
+    deployment = yaml.safe_load(render(values).one("ConfigMap", "-prefect")["data"]["prefect.yaml"])["deployments"][0]
+    given = deployment["parameters"]["settings"]
+    given.pop("schema")
+    spec = read_spec("acs2024-whole.yaml", given)
+    assert spec.cluster.address == "tls://acs-dpdist-scheduler:8786"
+    assert spec.cluster.security is not None
+    assert spec.work == "s3://census-confidential/work"
+    assert str(spec.output.path) == "s3://census-public/acs2024-whole"
+    assert (spec.dataset, spec.data.path) == ("acs", "s3://census/acs2024_workers.parquet")
+    assert str(spec.output.signing_key) == "/run/secrets/dpdist/signing.pem"
+    for name, value in {
+        "cluster.address": "tls://elsewhere:8786",
+        "cluster": {"mode": "threads"},
+        "work": "s3://elsewhere/work",
+        "output.signing_key": "/run/secrets/dpdist/key.pem",
+        "dataset": "another",
+        "data.path": "s3://census/another.parquet",
+        "synthesis.records": 10**6,
+    }.items():
+        with pytest.raises(SpecError, match="no setting of a run"):
+            read_spec("acs2024-whole.yaml", given | {name: value})
+    assert read_spec("acs2024-whole.yaml", given | {"cluster.partitions": 7}).cluster.partitions == 7
+
+
+def test_the_work_folder_of_a_spec_is_pinned_too() -> None:
+    spec = yaml.safe_load(example("prefect")["release"]["spec"]) | {"work": "s3://b/work-$(DPDIST_LEDGER)"}
+    values = example("prefect", {"release": {"spec": yaml.safe_dump(spec)}})
+    del values["release"]["settings"]["work"]
+    assert json.loads(flow_environment(values)["DPDIST_PINNED"])["work"] == "s3://b/work-$$(DPDIST_LEDGER)"
+
+
+def test_releases_share_no_work_pool_and_no_deployment() -> None:
+    """The pool's template names image and secrets: those of another release would be used."""
+    values = example("prefect", {"prefect": {"workPool": "", "deployment": ""}})
+    seen = set()
+    for release, namespace in (("a", "x"), ("b", "x"), ("a", "y")):
+        rendered = render(values, release=release, namespace=namespace)
+        arguments = rendered.one("Deployment", "-prefect")["spec"]["template"]["spec"]["containers"][0]["args"]
+        pool = arguments[arguments.index("--pool") + 1]
+        (made,) = yaml.safe_load(rendered.one("ConfigMap", "-prefect")["data"]["prefect.yaml"])["deployments"]
+        assert made["work_pool"]["name"] == pool
+        assert f"release/{made['name']}" in rendered.notes
+        seen |= {pool, made["name"]}
+    assert seen == {"x-a-dpdist", "x-b-dpdist", "y-a-dpdist"}
+
+
 def test_a_worker_that_computes_is_not_taken_for_dead() -> None:
     for name in ("job", "operator", "federated"):
         for where, template in pod_specs(render(example(name))):
@@ -336,7 +481,9 @@ def test_groups_of_clients() -> None:
     workers = rendered.one("Deployment", "-workers")["spec"]["template"]["spec"]
     assert "--resources" not in workers["containers"][0]["args"]
     operator = render(example("federated", {"dask": {"mode": "operator"}}))
-    assert {m["metadata"]["name"] for m in operator.all("DaskWorkerGroup")} == {"acs-dpdist-north", "acs-dpdist-south"}
+    cluster = operator.one("DaskCluster")["metadata"]["name"]
+    assert {m["metadata"]["name"] for m in operator.all("DaskWorkerGroup")} == {f"{cluster}-north", f"{cluster}-south"}
+    assert {m["spec"]["cluster"] for m in operator.all("DaskWorkerGroup")} == {cluster}
     job = rendered.one("Job")["spec"]["template"]["spec"]["containers"][0]
     assert "cluster.workers=3" in job["args"]  # it waits for all of them
     ledgers = [m for m in rendered.all("NetworkPolicy") if m["metadata"]["name"].endswith("-ledger")]

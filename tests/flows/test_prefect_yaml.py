@@ -39,6 +39,23 @@ def deployment(request: pytest.FixtureRequest) -> dict[str, Any]:
     return dict(request.param)
 
 
+def give_template(folder: Path, environment: dict[str, str]) -> None:
+    """What the chart's Prefect worker runs before it starts."""
+    objects = list(yaml.safe_load_all(MANIFESTS.read_text()))
+    (pod,) = [
+        o["spec"]["template"]["spec"]
+        for o in objects
+        if o["metadata"]["name"].endswith("-prefect") and o["kind"] == "Deployment"
+    ]
+    (container,) = pod["initContainers"]
+    file = folder / "base-job-template.json"
+    file.write_text(chart(file.name))
+    command = [text.replace("/etc/dpdist/prefect", str(folder)) for text in container["command"] + container["args"]]
+    environment = {**environment, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.fixture(scope="module")
 def registered(prefect_home: tuple[Path, ...], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """The deployments as the server has them, by flow and name; those of the chart as ``chart/…``."""
@@ -51,10 +68,9 @@ def registered(prefect_home: tuple[Path, ...], tmp_path_factory: pytest.TempPath
     (content["deployments"][0]["name"],) = ("chart" for one in content["deployments"] if one["name"] == "kubernetes")
     theirs.write_text(yaml.safe_dump(content))
     environment = {**os.environ, "PREFECT_API_URL": PREFECT_API_URL.value(), "DPDIST_HOME": str(ROOT)}
+    give_template(theirs.parent, environment)
     with get_client(sync_client=True) as client:
         client.create_work_pool(WorkPoolCreate(name="dpdist", type="process"))
-        template = json.loads(chart("base-job-template.json"))
-        client.create_work_pool(WorkPoolCreate(name="dpdist-kubernetes", type="kubernetes", base_job_template=template))
         for file in (FILE, theirs):
             command = ["-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
             done = subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -93,6 +109,21 @@ def test_the_server_refuses_other_parameters(registered: dict[str, Any]) -> None
         client.create_flow_run_from_deployment(registered["process"].id, parameters={"spec": 7})
 
 
+def test_a_pool_that_exists_gets_the_template_of_an_upgrade(registered: dict[str, Any], tmp_path: Path) -> None:
+    from prefect import get_client
+    from prefect.client.schemas.actions import WorkPoolUpdate
+    from prefect.settings import PREFECT_API_URL
+
+    with get_client(sync_client=True) as client:
+        stale = json.loads(chart("base-job-template.json").replace("registry.example/dpdist:", "registry.example/old:"))
+        change = WorkPoolUpdate(base_job_template=stale, is_paused=True, concurrency_limit=3)
+        client.update_work_pool("dpdist-kubernetes", change)
+        give_template(tmp_path, {**os.environ, "PREFECT_API_URL": PREFECT_API_URL.value()})
+        pool = client.read_work_pool("dpdist-kubernetes")
+        assert pool.base_job_template == json.loads(chart("base-job-template.json")) != stale
+        assert (pool.is_paused, pool.concurrency_limit, pool.type) == (True, 3, "kubernetes")
+
+
 def test_a_run_on_kubernetes_cannot_choose_its_image_or_its_secrets(registered: dict[str, Any]) -> None:
     from prefect import get_client
     from prefect.exceptions import PrefectHTTPStatusError
@@ -122,4 +153,5 @@ def test_the_job_on_kubernetes_is_not_repeated_and_has_its_secrets(registered: d
     assert "/run/secrets/dpdist" in [mount["mountPath"] for mount in container["volumeMounts"]]
     for secret in ("DPDIST_LEDGER", "AWS_SECRET_ACCESS_KEY"):
         assert "value" not in environment[secret]
-    assert registered["chart"].parameters["settings"]["cluster.mode"] == "address"
+    assert json.loads(environment["DPDIST_PINNED"]["value"])["cluster.mode"] == "address"
+    assert "cluster.mode" not in registered["chart"].parameters["settings"]

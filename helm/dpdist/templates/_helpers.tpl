@@ -64,12 +64,40 @@ cluster-autoscaler.kubernetes.io/safe-to-evict: "false"
 {{- printf "%s-scheduler" (include "dpdist.fullname" .) }}
 {{- end }}
 
+{{/* Name of the Dask cluster. The operator changes nothing of a cluster that runs but the number of its workers: what
+changes its pods (image, secrets, sizes) makes another cluster. */}}
+{{- define "dpdist.cluster" -}}
+{{- $name := include "dpdist.fullname" . }}
+{{- if eq .Values.dask.mode "operator" }}
+{{- $groups := list }}
+{{- range .Values.dask.groups }}
+{{- $groups = append $groups (omit . "replicas") }}
+{{- end }}
+{{- $workers := omit .Values.dask.workers "replicas" "disruptionBudget" "autoscaling" }}
+{{- $scheduler := omit .Values.dask.scheduler "disruptionBudget" }}
+{{- $secrets := pick .Values.secrets "generation" "kek" "storage" "tls" }}
+{{- $rest := list (include "dpdist.image" .) .Values.image.pullPolicy .Values.imagePullSecrets .Values.commonLabels .Values.storage .Values.trust .Values.openshift }}
+{{- $hash := list .Chart.Version $workers $groups $scheduler $secrets $rest | toJson | sha256sum | trunc 6 }}
+{{- $name = printf "%s-%s" ($name | trunc 33 | trimSuffix "-") $hash }}
+{{- end }}
+{{- $name }}
+{{- end }}
+
 {{- define "dpdist.address" -}}
 {{- if eq .Values.dask.mode "external" }}
 {{- .Values.dask.address }}
 {{- else }}
-{{- printf "tls://%s:8786" (include "dpdist.scheduler" .) }}
+{{- printf "tls://%s-scheduler:8786" (include "dpdist.cluster" .) }}
 {{- end }}
+{{- end }}
+
+{{/* Work pool and deployment at the Prefect server: one of each for each release, unless they are named. */}}
+{{- define "dpdist.workPool" -}}
+{{- default (printf "%s-%s" .Release.Namespace (include "dpdist.fullname" .)) .Values.prefect.workPool }}
+{{- end }}
+
+{{- define "dpdist.deployment" -}}
+{{- default (printf "%s-%s" .Release.Namespace (include "dpdist.fullname" .)) .Values.prefect.deployment }}
 {{- end }}
 
 {{/* Workers that a release waits for. */}}

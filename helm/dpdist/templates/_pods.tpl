@@ -2,9 +2,11 @@
 
 {{- define "dpdist.podSecurity" -}}
 runAsNonRoot: true
+{{- if not .Values.openshift }}
 runAsUser: 10001
 runAsGroup: 10001
 fsGroup: 10001
+{{- end }}
 fsGroupChangePolicy: OnRootMismatch
 seccompProfile:
   type: RuntimeDefault
@@ -64,6 +66,8 @@ securityContext:
   value: /tmp
 - name: TMPDIR
   value: /tmp
+- name: USER
+  value: dpdist
 - name: POD_IP
   valueFrom:
     fieldRef:
@@ -95,6 +99,33 @@ securityContext:
     secretKeyRef:
       name: {{ $secret.existingSecret | quote }}
       key: {{ $secret.secretAccessKeyKey | quote }}
+{{- end }}
+{{- include "dpdist.trustEnv" $root }}
+{{- end }}
+
+{{/* Your own authorities, for the object store, the ledger and Prefect. */}}
+{{- define "dpdist.trustEnv" -}}
+{{- if .Values.trust.existingConfigMap }}
+{{- range $name := list "AWS_CA_BUNDLE" "PGSSLROOTCERT" "SSL_CERT_FILE" "PREFECT_API_SSL_CERT_FILE" }}
+- name: {{ $name }}
+  value: /etc/dpdist/trust/ca.pem
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "dpdist.trustMount" -}}
+{{- if .Values.trust.existingConfigMap }}
+- {name: trust, mountPath: /etc/dpdist/trust, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "dpdist.trustVolume" -}}
+{{- if .Values.trust.existingConfigMap }}
+- name: trust
+  configMap:
+    name: {{ .Values.trust.existingConfigMap | quote }}
+    items:
+      - {key: {{ .Values.trust.key | quote }}, path: ca.pem}
 {{- end }}
 {{- end }}
 
@@ -128,7 +159,8 @@ containers:
       - --protocol
       - tls
       - --host
-      - $(POD_IP)
+      {{- /* In brackets, or Dask takes no address of IPv6. */}}
+      - "[$(POD_IP)]"
       - --port
       - "8786"
       - --dashboard-address
@@ -189,6 +221,7 @@ timeoutSeconds: 10
 {{- $common := deepCopy $root.Values.dask.workers }}
 {{- $_ := set $common "nodeSelector" dict }}
 {{- $_ := set $common "serviceAccountAnnotations" dict }}
+{{- $_ := set $common "existingClaim" (ternary "" $root.Values.storage.existingClaim (hasKey $group "name")) }}
 {{- $own := default dict $group.secrets }}
 {{- $secrets := dict "ledger" (default dict $own.ledger) "identity" (default dict $own.identity) }}
 {{- range $name := list "kek" "storage" }}
@@ -220,7 +253,7 @@ containers:
     args:
       - {{ include "dpdist.address" $root }}
       - --host
-      - $(POD_IP)
+      - "[$(POD_IP)]"
       - --worker-port
       - "8788"
       - --nanny-port
@@ -284,8 +317,11 @@ containers:
       - {name: secrets, mountPath: /run/secrets/dpdist, readOnly: true}
       - {name: tmp, mountPath: /tmp}
       - {name: spill, mountPath: /spill}
-      {{- if $root.Values.storage.existingClaim }}
+      {{- if $workers.existingClaim }}
       - {name: data, mountPath: /data}
+      {{- end }}
+      {{- with include "dpdist.trustMount" $root }}
+      {{- . | trim | nindent 6 }}
       {{- end }}
 volumes:
   - name: secrets
@@ -317,10 +353,13 @@ volumes:
     emptyDir:
       sizeLimit: {{ $workers.spill.size }}
     {{- end }}
-  {{- if $root.Values.storage.existingClaim }}
+  {{- if $workers.existingClaim }}
   - name: data
     persistentVolumeClaim:
-      claimName: {{ $root.Values.storage.existingClaim | quote }}
+      claimName: {{ $workers.existingClaim | quote }}
+  {{- end }}
+  {{- with include "dpdist.trustVolume" $root }}
+  {{- . | trim | nindent 2 }}
   {{- end }}
 {{- end }}
 
@@ -370,6 +409,7 @@ volumes:
 {{- if .Values.storage.existingClaim }}
 - {name: data, mountPath: /data}
 {{- end }}
+{{- include "dpdist.trustMount" . }}
 {{- end }}
 
 {{- define "dpdist.driverVolumes" -}}
@@ -398,4 +438,5 @@ volumes:
   persistentVolumeClaim:
     claimName: {{ .Values.storage.existingClaim | quote }}
 {{- end }}
+{{- include "dpdist.trustVolume" . }}
 {{- end }}

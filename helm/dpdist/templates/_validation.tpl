@@ -7,6 +7,11 @@
 {{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" (include "dpdist.fullname" .)) }}
 {{- $problems = append $problems (printf "names of objects would begin with %q, which Kubernetes refuses (a small letter, then small letters, digits and -): --set fullnameOverride=NAME" (include "dpdist.fullname" .)) }}
 {{- end }}
+{{- range $label, $_ := $v.commonLabels }}
+{{- if or (has $label (list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/version" "app.kubernetes.io/managed-by" "app.kubernetes.io/part-of" "app.kubernetes.io/component" "helm.sh/chart")) (hasPrefix "dpdist/" $label) (hasPrefix "dask.org/" $label) }}
+{{- $problems = append $problems (printf "commonLabels.%s would replace the chart's own label, by which pods and network policies are found: choose another name" $label) }}
+{{- end }}
+{{- end }}
 {{- if not $v.image.repository }}
 {{- $problems = append $problems "image.repository is empty: build deploy/Dockerfile, push it to your registry and name it (--set image.repository=registry.example/dpdist)" }}
 {{- end }}
@@ -81,8 +86,7 @@
 {{- end }}
 {{- end }}
 {{- if $v.storage.endpointUrl }}
-{{- $url := urlParse $v.storage.endpointUrl }}
-{{- $port := ternary (splitList ":" $url.host | last) (ternary "443" "80" (eq $url.scheme "https")) (contains ":" $url.host) | int }}
+{{- $port := include "dpdist.port" $v.storage.endpointUrl | int }}
 {{- if and $v.networkPolicy.enabled (not (has (toString $port) (splitList " " (include "dpdist.ports" $v.networkPolicy.storage.ports)))) }}
 {{- $problems = append $problems (printf "storage.endpointUrl is on port %d, which networkPolicy.storage.ports does not allow: --set 'networkPolicy.storage.ports={%d}'" $port $port) }}
 {{- end }}
@@ -94,6 +98,12 @@
 {{- end }}
 {{- if and $v.prefect.apiKey.existingSecret (hasPrefix "http://" $v.prefect.apiUrl) }}
 {{- $problems = append $problems "prefect.apiKey would travel in the clear to prefect.apiUrl: use https://" }}
+{{- end }}
+{{- if $v.prefect.apiUrl }}
+{{- $port := include "dpdist.port" $v.prefect.apiUrl | int }}
+{{- if and $v.networkPolicy.enabled (not (has (toString $port) (splitList " " (include "dpdist.ports" $v.networkPolicy.prefect.ports)))) }}
+{{- $problems = append $problems (printf "prefect.apiUrl is on port %d, which networkPolicy.prefect.ports does not allow: --set 'networkPolicy.prefect.ports={%d}'" $port $port) }}
+{{- end }}
 {{- end }}
 {{- else if $v.prefect.apiUrl }}
 {{- $problems = append $problems (printf "prefect.apiUrl is set, but mode is %s: set mode=prefect, or drop it" $v.mode) }}
@@ -131,8 +141,11 @@
 {{- end }}
 {{- end }}
 
-{{- $names := dict "workers" true "scheduler" true "release" true "prefect" true "spec" true }}
-{{- range $v.dask.groups }}
+{{- $names := dict "workers" true "scheduler" true "release" true "prefect" true "spec" true "default" true }}
+{{- $held := dict $v.secrets.kek.existingSecret "the common workers" }}
+{{- if $v.secrets.storage.existingSecret }}{{ $_ := set $held $v.secrets.storage.existingSecret "the common workers" }}{{ end }}
+{{- range $group := $v.dask.groups }}
+{{- with $group }}
 {{- if hasKey $names .name }}
 {{- $problems = append $problems (printf "dask.groups: the name %q is given twice, or is one of the chart's: choose another" .name) }}
 {{- end }}
@@ -141,8 +154,16 @@
 {{- if and (not (get (default dict $own.storage) "existingSecret")) (not .serviceAccountAnnotations) }}
 {{- $problems = append $problems (printf "dask.groups: group %q has no credentials of its own, so it could read what the others can: set its secrets.storage.existingSecret, or its serviceAccountAnnotations" .name) }}
 {{- end }}
+{{- range $kind, $secret := $own }}
+{{- $found := get $secret "existingSecret" }}
+{{- if and $found (ne $kind "ledger") (hasKey $held $found) (ne (get $held $found) $group.name) }}
+{{- $problems = append $problems (printf "dask.groups: group %q has the secret %q of %s as its secrets.%s: give it one of its own" $group.name $found (get $held $found) $kind) }}
+{{- end }}
+{{- if $found }}{{ $_ := set $held $found $group.name }}{{ end }}
+{{- end }}
 {{- if not (get (default dict $own.kek) "existingSecret") }}
 {{- $problems = append $problems (printf "dask.groups: group %q has no key-encryption key of its own, so others could open its keys: set its secrets.kek.existingSecret" .name) }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- if ne $v.dask.mode "external" }}
@@ -161,7 +182,11 @@
 {{- end }}
 {{- end }}
 
-{{- range $role, $memory := dict "driver" $v.driver.memory "dask.scheduler" $v.dask.scheduler.memory "dask.workers" $v.dask.workers.memory }}
+{{- $sizes := dict "driver" $v.driver.memory "dask.scheduler" $v.dask.scheduler.memory "dask.workers" $v.dask.workers.memory "prefect" $v.prefect.memory }}
+{{- range $v.dask.groups }}
+{{- if .memory }}{{ $_ := set $sizes (printf "dask.groups: %s" .name) .memory }}{{ end }}
+{{- end }}
+{{- range $role, $memory := $sizes }}
 {{- $mebibytes := ternary (mul 1024 (trimSuffix "Gi" $memory | int)) (trimSuffix "Mi" $memory | int) (hasSuffix "Gi" $memory) }}
 {{- if lt (int $mebibytes) 512 }}
 {{- $problems = append $problems (printf "%s.memory=%s is too little to start: give it 512Mi or more" $role $memory) }}
@@ -176,6 +201,12 @@
 {{- with $problems }}
 {{- printf "\n\nThese values do not go together:\n  - %s\n" (join "\n  - " .) | fail }}
 {{- end }}
+{{- end }}
+
+{{/* port of a URL */}}
+{{- define "dpdist.port" -}}
+{{- $url := urlParse . }}
+{{- ternary (splitList ":" $url.host | last) (ternary "443" "80" (eq $url.scheme "https")) (contains ":" $url.host) }}
 {{- end }}
 
 {{/* ports, separated by blanks (values files give floats) */}}
