@@ -7,13 +7,14 @@ What it computes is confidential: it reads private records and adds no noise. It
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpdist.errors import SpecError
+from dpdist.errors import OutputUnwritable, SpecError
 from dpdist.evaluate.files import write_private
 from dpdist.evaluate.material import Material, shuffled
 from dpdist.evaluate.page import About, render
@@ -255,6 +256,8 @@ def check_output(folder: Path, release: Store) -> None:
     ------
     SpecError
         It is in the release, or another release's folder.
+    OutputUnwritable
+        It could not be written in the end.
     """
     place = folder.resolve()
     inside = [place, *place.parents]
@@ -268,6 +271,11 @@ def check_output(folder: Path, release: Store) -> None:
     for above in inside:
         if (above / MANIFEST).exists():
             raise SpecError(f"--output {folder} is inside a release ({above}): an evaluation is confidential")
+    standing = next(above for above in inside if above.exists())
+    if not standing.is_dir() or not os.access(standing, os.W_OK | os.X_OK):
+        raise OutputUnwritable(
+            f"--output {folder}: {standing} is no folder that can be written: choose another --output"
+        )
 
 
 def write(folder: Path, about: About, sections: Sequence[Section], manifest: Manifest) -> tuple[Path, Path]:

@@ -122,7 +122,7 @@ def _judged(
     k: int, found: Floats, halves: Floats, independent: Floats | None, score: float, share: float | None
 ) -> tuple[State, str]:
     mean, near = float(found.mean()), float(halves.mean())
-    number = {1: "one attribute", 2: "two attributes", 3: "three attributes"}[k]
+    number = "one attribute" if k == 1 else "two attributes"
     text = (
         f"Counted by {number} at a time, {mean:.1%} of the released records would have to change to match the real "
         f"table, on average (total variation distance {mean:.4f}, NIST's score {score:.0f} of 1000). A random part of "
@@ -136,6 +136,8 @@ def _judged(
     )
     if far <= near:
         return "info", text + " The attributes are nearly independent, so the distance says little."
+    if mean > far:
+        text += " So pairs are worse than if each attribute had been released by itself."
     way = (mean - near) / (far - near)
     return ("good" if way <= GOOD else "fair" if way <= FAIR else "bad"), text
 

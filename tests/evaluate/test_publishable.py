@@ -218,10 +218,13 @@ def test_a_table_that_is_refused_costs_nothing(own: Made, monkeypatch: pytest.Mo
     def refuse(*_: object) -> None:
         raise errors.OutOfDomain("column 'age'")
 
-    monkeypatch.setattr(Material, "marginals", refuse)
-    with pytest.raises(errors.OutOfDomain):
-        publish(own)
+    with monkeypatch.context() as patch:
+        patch.setattr(Material, "marginals", refuse)
+        with pytest.raises(errors.OutOfDomain):
+            publish(own)
     assert charges(own)[-1] == ("first/evaluation", "void", CHARGED[2])
+    publish(own)  # mended: charged once
+    assert [state for release, state, _ in charges(own) if release == "first/evaluation"] == ["void", "committed"]
 
 
 def test_another_table_is_not_charged(own: Made) -> None:

@@ -265,8 +265,9 @@ def test_a_folder_that_cannot_be_written(made: Made) -> None:
 
 def test_a_folder_that_is_a_file(made: Made, tmp_path: Path) -> None:
     (tmp_path / "page").write_text("x")
-    with pytest.raises(errors.OutputUnwritable, match="choose another --output"):
-        run_evaluation(request(made, tmp_path / "page"))
+    for output in (tmp_path / "page", tmp_path / "page" / "below"):
+        with pytest.raises(errors.OutputUnwritable, match="choose another --output"):
+            run_evaluation(request(made, output, against=("nowhere.parquet",)))  # before anything is read
 
 
 # --- labels, statistics ----------------------------------------------------------------------------------------------
