@@ -12,26 +12,21 @@ Order matters, and this is where it is kept:
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
-import math
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 from dpdist.context import Context, Progress, silent
 from dpdist.data.cluster import open_cluster
-from dpdist.data.source import CsvOptions, TableSource, beginnings, fingerprint, fingerprint_of, would_find
+from dpdist.data.source import CsvOptions, TableSource, fingerprint, fingerprint_of
 from dpdist.data.table import Table, open_table
 from dpdist.errors import (
-    AccountingError,
     DpdistError,
-    GuaranteeRefused,
     LedgerError,
     OutOfMemory,
     OutputExists,
@@ -40,59 +35,23 @@ from dpdist.errors import (
     SpecError,
 )
 from dpdist.families import make_plan, steps_of
-from dpdist.privacy.events import from_json, takes_size_for_public
+from dpdist.outcome import Outcome, outcome_of
 from dpdist.privacy.keys import KeyRef
 from dpdist.privacy.ledger import Attempt, Ledger
-from dpdist.privacy.ledger.records import canonical_event, downwards, upwards
+from dpdist.privacy.ledger.records import canonical_event
 from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, publish, require_vacant
 from dpdist.publish.signature import load_signing_key
 from dpdist.publish.store import Store
+from dpdist.refusals import keep_apart, refuse
+from dpdist.runs import write_record
 from dpdist.spec import ReleaseSpec
-
-if TYPE_CHECKING:
-    from dpdist.plan import Plan
 
 log = logging.getLogger("dpdist")
 log.addHandler(logging.NullHandler())  # else Python prints what ends a run early to the terminal
 
-LARGEST_EPSILON = 27
-"""Largest epsilon of a release: up to it a draw loses less than `dpdist.privacy.noise.SAMPLER_DELTA`."""
-
 KEY_FILE = "key.json"
 CLAIM = "claim"
 """File that reserves an output between the ledger's commit and the manifest."""
-
-RUN_RECORD = "run-record.json"
-CONFIDENTIAL = "confidential: for the operator of this release only; it holds private counts"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """A published release, of so many records, or of so many cells of statistics.
-
-    `already` says that an earlier run had published it and this one found nothing to do.
-    """
-
-    uri: str
-    attempt: str
-    records: int
-    cells: int | None
-    guarantee: str
-    guarantees: tuple[str, ...]
-    budget: str
-    run_record: str
-    already: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """The outcome as a JSON object; it has ``records`` or ``cells``."""
-        outcome = asdict(self)
-        del outcome["records" if self.cells is not None else "cells"]
-        return outcome
-
-    @property
-    def counted(self) -> str:
-        """How many records, or cells of statistics, in words."""
-        return f"{self.records:,} records" if self.cells is None else f"{self.cells:,} cells"
 
 
 def table_source(spec: ReleaseSpec) -> TableSource:
@@ -198,7 +157,7 @@ class Run:
     def _open(self, stack: ExitStack) -> None:
         """Refuse what can be refused without a charge; open what the steps need."""
         spec = self.spec
-        _refuse(self.plan)
+        refuse(self.plan)
         self._output = Store(spec.output.path, spec.output.storage.options)
         self._work = Store(spec.work, spec.output.storage.options if spec.work.startswith("s3") else None)
         self._signing_key = load_signing_key(spec.output.signing_key)
@@ -210,7 +169,8 @@ class Run:
             self.outcome = self._finish_committed()
             if self.outcome is not None:
                 return
-        _keep_apart(spec, self._output, self._work, self._ledger)
+        source = table_source(spec) if spec.data.paths else None
+        keep_apart(source, self._output, self._work, self._ledger)
         require_vacant(self._output)
         self._table = _open_table(spec)
         self._output.check_writable()
@@ -309,7 +269,7 @@ class Run:
                 published = publish(output, Manifest.from_bytes(content), signing_key=self._signing_key)
                 output.delete(CLAIM)
                 ledger.erase(attempt)
-                return _outcome(ledger, spec, output, published, folder, already=place is output)
+                return outcome_of(ledger, spec, output, published, folder, already=place is output)
         raise ReleaseConflict(
             f"release {spec.name!r} of data set {spec.dataset!r} is committed, but neither {output.uri} nor the work "
             "folder holds its manifest: give the output.path and work it was made with"
@@ -330,7 +290,9 @@ class Run:
             if isinstance(error, ResourceError):
                 raise
             with suppress(DpdistError):  # the storage that refused the step may refuse this, too
-                _record(self._context, self._attempt)  # how far a declared bound was missed is the operator's to know
+                write_record(
+                    self._context, self._attempt
+                )  # how far a declared bound was missed is the operator's to know
             with suppress(LedgerError, ResourceError):  # noise was drawn: the charge stays; or the key file is left
                 self._ledger.void(self._attempt)
             raise
@@ -365,7 +327,7 @@ class Run:
             )
         require_vacant(self._output)
         self._claim(attempt)
-        _record(context, attempt)
+        write_record(context, attempt)
         digest = hashlib.sha256(content).hexdigest()
         context.before_commit(digest)
         self._committing = True
@@ -374,7 +336,7 @@ class Run:
         published = publish(self._output, Manifest.from_bytes(content), signing_key=self._signing_key)
         self._output.delete(CLAIM)
         self._log("release published")
-        self.outcome = _outcome(self._ledger, spec, self._output, published, context.work)
+        self.outcome = outcome_of(self._ledger, spec, self._output, published, context.work)
         self._progress("publishing", 1, 1)
 
     def _claim(self, attempt: Attempt) -> None:
@@ -426,157 +388,3 @@ def run_release(
         if run.outcome is None:
             raise LedgerError(f"release {spec.name!r} ended without an outcome: resume it")
         return run.outcome
-
-
-def _refuse(plan: Plan) -> None:
-    """Refuse a plan whose guarantee the spec did not ask for."""
-    if plan.refusal is not None:
-        raise GuaranteeRefused(plan.refusal)
-    exact = plan.kind in ("pml", "lid") and math.isinf(plan.epsilon)  # asked for by name; the ledger has the last word
-    if plan.epsilon > LARGEST_EPSILON and not exact:
-        raise GuaranteeRefused(
-            f"the release would cost epsilon {plan.epsilon:.6g}; above {LARGEST_EPSILON} what the samplers lose is not "
-            "negligible, and a guarantee says nothing: spend less"
-        )
-    limit = plan.spec.privacy.limit
-    if limit is not None and plan.epsilon > limit:
-        raise GuaranteeRefused(
-            f"the release costs epsilon {plan.epsilon:.6g} at delta {plan.delta:g}, above privacy.limit="
-            f"{limit:g}: spend less, or raise the limit"
-        )
-
-
-def _keep_apart(spec: ReleaseSpec, output: Store, work: Store, ledger: Ledger) -> None:
-    """Refuse what is private inside the release, a release inside it, and a table that would grow by either."""
-    if output.contains(work.uri) or work.contains(output.uri):
-        raise SpecError(
-            "output.path and work must not contain each other: the work folder is confidential, the output is published"
-        )
-    source = table_source(spec) if spec.data.paths else None
-    private = [("data.path", place) for place in (beginnings(source) if source is not None else ())]
-    private += [("ledger", str(ledger.database.file))] if ledger.database.file else []
-    for setting, place in private:
-        if output.contains(place):
-            raise SpecError(f"{setting} lies inside output.path, which is published: choose another output.path")
-    for setting, store, name in (
-        ("output.path", output, "data/0/part-00000.parquet"),
-        ("work", work, f"0/{RUN_RECORD}"),
-    ):
-        if source is not None and would_find(source, f"{store.uri}/{name}"):
-            raise SpecError(
-                f"data.path covers {setting}: what a release writes there would become part of the table; choose "
-                "another place for it, or name the files of the table more closely"
-            )
-
-
-def _record(context: Context, attempt: Attempt) -> None:
-    """Write the operator's run record: confidential, beside the attempt's other files, never in the release."""
-    record = {
-        "confidential": CONFIDENTIAL,
-        "release": context.spec.name,
-        "dataset": context.spec.dataset,
-        "attempt": attempt.id,
-        "reserved": attempt.created,
-        **context.operator,
-    }
-    context.work.write_bytes(RUN_RECORD, json.dumps(record, indent=2).encode())
-
-
-def _outcome(
-    ledger: Ledger, spec: ReleaseSpec, output: Store, manifest: Manifest, work: Store, *, already: bool = False
-) -> Outcome:
-    return Outcome(
-        uri=output.uri,
-        attempt=manifest.attempt,
-        records=manifest.records,
-        cells=manifest.cells,
-        guarantee=manifest.guarantee,
-        guarantees=tuple(str(item["sentence"]) for item in manifest.guarantees),
-        budget=budget_sentence(ledger, spec.dataset),
-        run_record=f"{work.uri}/{RUN_RECORD}",
-        already=already,
-    )
-
-
-def budget_sentence(ledger: Ledger, dataset: str) -> str:
-    """What a data set has left, in words, and what its budget does not cover."""
-    statement = ledger.show(dataset)
-    budget = statement.budget
-    live = [attempt for attempt in statement.attempts if attempt.state != "void"]
-    words = [
-        f"epsilon {downwards(budget.epsilon_remaining)} of {downwards(budget.epsilon_cap)} left for data set {dataset} "
-        f"at delta {upwards(budget.delta_cap)} (add/remove adjacency)"
-    ]
-    if budget.pml_cap is not None:
-        left = max(budget.pml_cap - budget.pml_spent, budget.pml_spent * 0)
-        words.append(f"leakage of {downwards(left)} of {downwards(budget.pml_cap)} nats left (replacement)")
-    if public := sum(a.event is not None and takes_size_for_public(from_json(a.event)) for a in live):
-        words.append(f"{_number(public, 'release')} under replacement took the number of records for public")
-    if per_record := sum(a.guarantee == "pd-per-record" for a in live):
-        words.append(f"without the seeds of {_number(per_record, 'per-record release')}, which no budget covers")
-    if not_dp := sum(a.guarantee == "lid" for a in live):
-        words.append(f"and {_number(not_dp, 'release')} without differential privacy, which no budget covers")
-    return "; ".join(words)
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def budget_after(plan: Plan) -> str:
-    """What the budget is before a release and after it, in words."""
-    spec = plan.spec
-    try:
-        ledger = Ledger.open(spec.ledger, create=False)
-    except DpdistError as error:
-        return f"unknown; {error}"
-    try:
-        before = budget_sentence(ledger, spec.dataset)
-    except DpdistError as error:
-        ledger.close()
-        return str(error)
-    try:
-        after = ledger.remaining(spec.dataset, event=plan.event, guarantee=plan.kind)
-    except AccountingError:
-        return f"{before}; too little for this release"
-    finally:
-        ledger.close()
-    if not after.is_kept:
-        return f"{before}; too little for this release"
-    if plan.kind == "pml" and after.pml_cap is not None:
-        return f"{before}; {downwards(after.pml_cap - after.pml_spent)} nats after this release"
-    return f"{before}; {downwards(after.epsilon_remaining)} after this release"
-
-
-def ledger_rows(ledger: Ledger, dataset: str | None = None) -> list[dict[str, Any]]:
-    """The data sets of a ledger with their charges, as JSON objects."""
-    names = [dataset] if dataset else [known.name for known in ledger.datasets()]
-    rows = []
-    for name in names:
-        statement = ledger.show(name)
-        rows.append(
-            {
-                "dataset": name,
-                "epsilon": float(statement.budget.epsilon_cap),
-                "delta": float(statement.budget.delta_cap),
-                "adjacency": "add/remove",
-                "spent_epsilon": float(statement.budget.epsilon_spent),
-                "remaining_epsilon": float(statement.budget.epsilon_remaining),
-                "pml": None if statement.budget.pml_cap is None else float(statement.budget.pml_cap),
-                "spent_pml": float(statement.budget.pml_spent),
-                "guarantees": list(statement.dataset.guarantees),
-                "head": statement.head,
-                "charges": [
-                    {
-                        "release": attempt.release,
-                        "attempt": attempt.id,
-                        "state": attempt.state,
-                        "guarantee": attempt.guarantee,
-                        "epsilon": None if attempt.guarantee == "lid" else float(attempt.epsilon),  # lid has none
-                        "created": attempt.created,
-                    }
-                    for attempt in statement.attempts
-                ],
-            }
-        )
-    return rows

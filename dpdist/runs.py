@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpdist.context import Context
     from dpdist.privacy.ledger import Attempt, Ledger
     from dpdist.publish.store import Store
 
 RUN_RECORD = "run-record.json"
+CONFIDENTIAL = "confidential: for the operator of this release only; it holds private counts"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,3 +74,16 @@ def run_record(work: Store, attempt: Attempt) -> dict[str, Any]:
     """
     record: dict[str, Any] = json.loads((work / attempt.id).read_bytes(RUN_RECORD))
     return record
+
+
+def write_record(context: Context, attempt: Attempt) -> None:
+    """Write the operator's run record: confidential, beside the attempt's other files, never in the release."""
+    record = {
+        "confidential": CONFIDENTIAL,
+        "release": context.spec.name,
+        "dataset": context.spec.dataset,
+        "attempt": attempt.id,
+        "reserved": attempt.created,
+        **context.operator,
+    }
+    context.work.write_bytes(RUN_RECORD, json.dumps(record, indent=2).encode())

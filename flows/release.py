@@ -27,8 +27,9 @@ from prefect.concurrency.sync import concurrency
 from dpdist.errors import DpdistError, ResourceError, SpecError, StorageUnavailable
 from dpdist.families import build_spec, load_spec
 from dpdist.logs import configure
+from dpdist.outcome import Outcome
 from dpdist.privacy.ledger import Ledger
-from dpdist.run import Outcome, Run
+from dpdist.run import Run
 from dpdist.spec import ReleaseSpec, override
 from flows.reporting import StepProgress, artifact_key, show_outcome, show_plan
 

@@ -15,8 +15,8 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
+from dpdist.outcome import Outcome
 from dpdist.plan import Plan
-from dpdist.run import Outcome
 
 _INTERVAL = 1.0
 _STAGES = r"^(?!Charge|Resources)([A-Z][a-z]+) {2,}(.*)$"  # lines of a plan such as `Structure   ...`

@@ -17,11 +17,12 @@ import pytest
 from releases import KEY, project, table
 
 from dpdist import errors
+from dpdist.budget import budget_after
 from dpdist.data.cluster import open_cluster
 from dpdist.families import make_plan
 from dpdist.privacy.ledger import Ledger
 from dpdist.publish.verify import read_manifest, read_release, verify
-from dpdist.run import budget_after, run_release
+from dpdist.run import run_release
 from dpdist.synthesis.spec import PlausibleDeniabilitySpec
 
 

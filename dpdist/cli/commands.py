@@ -22,7 +22,7 @@ from dpdist.cli.spec import spec_app
 from dpdist.errors import AccountingError, DpdistError, SpecError
 
 if TYPE_CHECKING:
-    from dpdist.run import Outcome
+    from dpdist.outcome import Outcome
 
 app = typer.Typer(
     name="dpdist",
@@ -109,8 +109,8 @@ def plan(
     ] = None,
 ) -> None:
     """Say what a release would guarantee, cost and need. Touches no record."""
+    from dpdist.budget import budget_after
     from dpdist.families import make_plan
-    from dpdist.run import budget_after
 
     loaded = load(spec, settings)
     if solve:

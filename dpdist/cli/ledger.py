@@ -50,7 +50,7 @@ def ledger_show(
     as_json: AsJson = False,
 ) -> None:
     """Show data sets, their releases and what is left."""
-    from dpdist.run import ledger_rows
+    from dpdist.budget import ledger_rows
 
     with _ledger(ledger) as opened:
         rows = ledger_rows(opened, dataset)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from dpdist.data.source import CsvOptions, TableSource, find_files, fingerprint, format_of
+from dpdist.data.source import CsvOptions, TableSource, beginnings, find_files, fingerprint, format_of, would_find
 from dpdist.data.storage import storage_errors
 from dpdist.errors import DataNotFound, DpdistError, SpecError, StorageUnavailable, UnreadableFile
 
@@ -39,6 +39,33 @@ def test_files_folders_and_globs(tmp_path: Path) -> None:
     assert names(tmp_path, "[ab].csv") == ["a.csv", "b.csv"]
     touch(tmp_path, "[x].csv")
     assert names(tmp_path, "[x].csv") == ["[x].csv"]
+
+
+@pytest.mark.parametrize("path", ["", "*", "sub", "s*", "**/*.parquet", "*.csv", "[s]ub/x*", "sub/*/", "a.csv", "**"])
+@pytest.mark.parametrize(
+    "file", ["x.csv", "sub/x.csv", "sub/x/1/p.parquet", "sub/.x/p.parquet", "_x/p.parquet", "y/.p.parquet", "sub2/z"]
+)
+def test_what_would_be_found_is_what_is_found(tmp_path: Path, path: str, file: str) -> None:
+    touch(tmp_path, "a.csv", "sub/a.csv")
+    source = TableSource((f"{tmp_path}/{path}",))
+    foretold = would_find(source, str(tmp_path / file))
+    touch(tmp_path, file)
+    try:
+        found = names(tmp_path, path)
+    except DataNotFound:
+        found = []
+    assert foretold == (file in found)
+
+
+def test_what_would_be_found_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert would_find(TableSource((str(tmp_path),)), f"{tmp_path}/link/x.csv")
+    assert would_find(TableSource((f"{tmp_path}/link/*",)), f"{tmp_path}/x.csv")
+    bucket = TableSource((str(tmp_path / "none"), "s3://bucket/in"))
+    assert beginnings(bucket) == (str(tmp_path / "none"), "s3://bucket/in")
+    assert would_find(bucket, "s3://bucket/in/release/x.parquet")
+    for place in ("s3://bucket/inside/x", "s3://bucket/in", "/bucket/in/x", f"{tmp_path}/x", "s3://bucket/in/_x/y"):
+        assert not would_find(bucket, place)
 
 
 def test_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
