@@ -17,7 +17,7 @@ from dpdist.data.count import Codes
 from dpdist.data.graph import locate, table_pass
 from dpdist.data.operators import gather_operator, pair_counts_operator, together
 from dpdist.data.report import RowReport, check
-from dpdist.data.source import TableSource, find_files
+from dpdist.data.source import TableSource, find_files, fingerprint
 from dpdist.data.split import Split
 from dpdist.data.table import Table, open_table
 from dpdist.errors import DataError, EmptyTable, SpecError
@@ -84,6 +84,11 @@ class Material:
         -------
         dict of str to Marginals
             ``released``, ``real``, ``first half``, ``second half``.
+
+        Raises
+        ------
+        DataError
+            The table does not fit its schema, or its files changed meanwhile.
         """
         sizes = self.view.sizes
         chosen = chosen_triples(sizes, seed=self.seed) if triples is None else triples
@@ -98,6 +103,8 @@ class Material:
         ]
         released, (first, report), (second, _) = self._compute("counting marginals", graphs)
         self._checked("real", report)
+        if fingerprint(self.table.source) != self.table.fingerprint:
+            raise DataError("the real table changed while it was read: leave its files alone and run it again")
         of = [marginals_of(pairs, cells, chosen) for pairs, cells in (released, first, second)]
         return {"released": of[0], "real": of[1] + of[2], "first half": of[1], "second half": of[2]}
 

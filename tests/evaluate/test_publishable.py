@@ -227,6 +227,27 @@ def test_a_table_that_is_refused_costs_nothing(own: Made, monkeypatch: pytest.Mo
     assert [state for release, state, _ in charges(own) if release == "first/evaluation"] == ["void", "committed"]
 
 
+def test_a_table_that_changes_while_it_is_read_costs_nothing(own: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a release: nothing is drawn for a table that is not the one that was charged."""
+    path = own.folder / "changing.parquet"
+    shutil.copy2(own.table, path)
+    asked = request(own)
+    store, manifest = open_release(own.release)
+    with open_cluster(mode="threads") as cluster:
+        material = open_material(
+            store,
+            manifest,
+            against=asked.source((str(path),)),
+            holdout=None,
+            cluster=cluster,
+            seed=0,
+            progress=lambda *_: None,
+        )
+        pq.write_table(table(30_000, seed=7), path, row_group_size=7_000)
+        with pytest.raises(errors.DataError, match="changed while it was read"):
+            material.marginals()
+
+
 def test_another_table_is_not_charged(own: Made) -> None:
     pq.write_table(table(30_000), own.folder / "copy.parquet")
     with pytest.raises(errors.ReleaseConflict, match="not the table that the release was made from"):
