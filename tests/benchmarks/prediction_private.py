@@ -1,0 +1,171 @@
+"""The private variant beside the published method and plausible-deniability synthesis of the same budget."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from prediction_models import FILES, Rows, errors, key
+from prediction_simulated import g, inputs, simulated
+from prediction_tables import Task
+
+from dpdist.families import build_spec
+from dpdist.prediction.columns import Columns
+from dpdist.prediction.plan import plan
+from dpdist.prediction.private_model import private_model, private_records
+from dpdist.prediction.two_stage import synthesise
+from dpdist.privacy.ledger import Ledger
+from dpdist.privacy.noise import Noise
+from dpdist.run import run_release
+
+EPSILONS = (1.0, 3.0, 10.0)
+
+
+def private(trials: int, names: Sequence[str] = ("simulation", *FILES)) -> dict[str, Any]:
+    """Errors of models trained on private releases, beside the published method and plausible deniability."""
+    out: dict[str, Any] = {}
+    for name in names:
+        rows: dict[str, dict[str, list[float]]] = {}
+        for trial in range(trials if name != "california" else 1):
+            task = SimulatedTask(trial) if name == "simulation" else Task(name, trial)
+            test, noise = task.seen(task.test), key(trial)
+            for label, train in compared(task, noise).items():
+                for model, error in errors(train, test, ("KRR", "RF")).items():
+                    rows.setdefault(label, {}).setdefault(model, []).append(error)
+        variance = float(test[1].var())
+        print(name, file=sys.stderr, flush=True)
+        out[name] = {
+            "private_records": len(task.private[0]),
+            "variance_of_response": variance,
+            **{label: {m: float(np.mean(v)) for m, v in row.items()} for label, row in rows.items()},
+        }
+    return out
+
+
+class SimulatedTask(Task):
+    """The simulated regression with 20,000 private records, as a table."""
+
+    def __init__(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        attributes = [{"name": f"x{i}", "kind": "number", "bounds": [0, 1]} for i in range(3)]
+        attributes.append({"name": "y", "kind": "number", "bounds": [-3, 6]})
+        self.name = "simulation"
+        self.spec = build_spec(
+            {
+                "kind": "two-stage",
+                "name": "simulation",
+                "dataset": "simulation",
+                "schema": {"attributes": attributes},
+                "data": {"path": "none", "minimum_records": 14_000},
+                "output": {"path": "none"},
+                "privacy": {"guarantee": "lid", "disclosure": {"lid": 0.5, "eta": 0.001}},
+                "prediction": {"response": "y"},
+            }
+        )
+        self.columns = Columns(self.spec.table.attributes, self.spec.inputs, self.spec.response, 3)
+        x, y = simulated(20_000, rng)
+        test = inputs(2000, rng)
+        self.private = [*x.T, y]
+        self.public, self.test = [*x[:200].T, y[:200]], [*test.T, g(test)]
+        self.deviations = np.maximum(x.std(axis=0), 1e-9)
+
+
+def compared(task: Task, noise: Noise) -> dict[str, Rows]:
+    """Training rows by how they were made."""
+    values, count = task.columns.values(task.private), len(task.private[0])
+    method = plan(task.spec).method
+    if method is None:
+        raise ValueError("the spec is that of the published method")
+    made = synthesise(method, *task.columns.units(task.private), noise)
+    out = {"original": task.seen(task.private), "published (not DP)": task.rows(made.inputs, made.responses)}
+    for epsilon in EPSILONS:
+        for products in ("modelled", "measured"):
+            spec = private_spec(task, epsilon, products, count)
+            planned = plan(spec)
+            if planned.charge is None:
+                raise ValueError("the spec is that of the private variant")
+            wanted = spec.prediction.features
+            model = private_model(
+                planned.columns, values, planned.charge, noise, frequencies=wanted.frequencies, width=wanted.width
+            )
+            drawn, responses = private_records(model, task.columns.response, count, np.random.default_rng(1))
+            out[f"private, {products} moments, epsilon {epsilon:g}"] = task.rows(
+                drawn, task.columns.response.units(responses)
+            )
+        out[f"plausible deniability (omega all), epsilon {epsilon:g}"] = deniable(task, epsilon, count)
+    return out
+
+
+def private_spec(task: Task, epsilon: float, products: str, count: int) -> Any:
+    """The private variant's spec for a task."""
+    tree = task.spec.model_dump(mode="json", by_alias=True)
+    tree["privacy"] = {"guarantee": "dp", "epsilon": epsilon, "delta": 1e-6}
+    tree["prediction"] = {
+        "response": tree["prediction"]["response"],
+        "log": tree["prediction"]["log"],
+        "records": count,
+        "features": {"products": products},
+    }
+    tree["data"]["minimum_records"] = round(0.9 * count)
+    return build_spec(tree)
+
+
+def deniable(task: Task, epsilon: float, count: int) -> Rows:
+    """Records of a plausible-deniability release (every attribute resampled) at the same budget, 16 bins a number.
+
+    With fewer than 5,000 records a structure cannot be learned within these budgets: independent marginals.
+    """
+    attributes, learned = [], count >= 5000
+    for attribute, scale in zip(task.columns.attributes, task.columns._in_order, strict=True):
+        tree = attribute.model_dump(mode="json", exclude_defaults=True)
+        if attribute.kind == "number" or (attribute.kind == "integer" and (scale.count or 0) > 16):
+            edges = [float(attribute.bounds[0]), *scale.edges(16).tolist()]
+            tree["bins"] = {"edges": edges if attribute.kind == "number" else [round(e) for e in edges]}
+        attributes.append(tree)
+    with tempfile.TemporaryDirectory() as folder:
+        columns = []
+        for attribute, column in zip(task.columns.attributes, task.private, strict=True):
+            if attribute.kind == "integer":
+                columns.append(pa.array(column.astype(np.int64) + int(attribute.bounds[0])))
+            elif attribute.values is not None:
+                columns.append(pa.array([attribute.values[code] for code in column]))
+            else:
+                columns.append(pa.array(column))
+        pq.write_table(pa.table(columns, names=list(task.spec.table.names)), f"{folder}/table.parquet")
+        ledger = Ledger.open(f"sqlite:///{folder}/ledger.db")
+        ledger.create_dataset("d", epsilon=100, delta="1e-5", guarantees=("dp",))
+        ledger.close()
+        spec = build_spec(
+            {
+                "kind": "plausible-deniability",
+                "name": "r",
+                "dataset": "d",
+                "schema": {"attributes": attributes},
+                "data": {"path": f"{folder}/table.parquet", "minimum_records": round(0.8 * count)},
+                "output": {"path": f"{folder}/release"},
+                "ledger": f"sqlite:///{folder}/ledger.db",
+                "work": f"{folder}/work",
+                "cluster": {"mode": "threads", "partitions": 1},
+                "privacy": {"model": {"epsilon": epsilon, "delta": 1e-6}},
+                "split": {"structure": 0.3 if learned else 0, "parameters": 0.7 if learned else 1, "seeds": 0},
+                "model": {"structure": "learned" if learned else "independent"},
+                "synthesis": {"records": count, "omega": "all"},
+            }
+        )
+        run_release(spec)
+        released = pq.read_table(f"{folder}/release/data")
+    codes: list[Any] = []
+    for attribute in task.columns.attributes:
+        column = released[attribute.name].to_pylist()
+        if attribute.kind == "integer":
+            codes.append(np.clip(np.array(column) - int(attribute.bounds[0]), 0, attribute.cardinality - 1))
+        elif attribute.values is not None:
+            codes.append(np.array([attribute.values.index(value) for value in column]))
+        else:
+            codes.append(np.array(column, np.float64))
+    return task.seen(codes)

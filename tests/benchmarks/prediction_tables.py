@@ -1,0 +1,129 @@
+"""Five public tables: disclosure, linkage, and what synthetic records add to public ones."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from prediction_models import ALL, DATA, FILES, IDLE, ROOT, Rows, both, errors, key
+from scipy.spatial import KDTree
+
+from dpdist.data.operators import gather_operator
+from dpdist.data.passes import located_table, run_pass
+from dpdist.data.table import open_table
+from dpdist.families import load_spec
+from dpdist.prediction.columns import Columns
+from dpdist.prediction.metrics import delta_mse
+from dpdist.prediction.plan import plan
+from dpdist.prediction.regression import features
+from dpdist.prediction.scales import Floats
+from dpdist.prediction.two_stage import synthesise
+from dpdist.run import table_source
+
+
+class Task:
+    """A public table with its spec, split into private, public and test rows."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        path = ROOT / "deploy" / "releases" / f"{name}.yaml"
+        self.name, self.spec = name, load_spec(path, {"data.path": str(DATA / FILES[name])})
+        table = located_table(open_table(table_source(self.spec), self.spec.table, partitions=1))
+        codes, _ = run_pass(table, gather_operator())
+        spec = self.spec
+        place = spec.table.names.index(spec.prediction.response)
+        self.columns = Columns(spec.table.attributes, spec.inputs, spec.response, place)
+        order = np.random.default_rng(seed).permutation(len(codes[0]))
+        cuts = np.split(order, [round(0.7 * len(order)), round(0.8 * len(order))])
+        self.private, self.public, self.test = ([column[cut] for column in codes] for cut in cuts)
+        inputs, _ = self.columns.units(self.private)
+        self.deviations = np.maximum(inputs.std(axis=0), 1e-9)
+
+    def seen(self, codes: list[Any]) -> Rows:
+        """What models see of some records."""
+        inputs, responses = self.columns.units(codes)
+        return features(self.columns.scales, inputs, self.deviations), responses
+
+    def rows(self, inputs: Floats, responses: Floats) -> Rows:
+        """What models see of rows of the unit cube."""
+        return features(self.columns.scales, inputs, self.deviations), responses
+
+
+def linked(original: Floats, released: Floats) -> float:
+    """Share of the released rows whose nearest original row (all inputs) is the one they were mixed from."""
+    _, nearest = KDTree(original).query(released)
+    return float(np.mean(nearest == np.arange(len(released))))
+
+
+def linkage(trials: int, names: Sequence[str] = tuple(FILES)) -> dict[str, Any]:
+    """How often a released row is nearest to the row it was mixed from, at the disclosure of the spec and beside it."""
+    out: dict[str, Any] = {}
+    for name in names:
+        rows: dict[str, dict[str, list[float]]] = {}
+        for trial in range(trials if name != "california" else 1):
+            task = Task(name, trial)
+            method = plan(task.spec).method
+            if method is None:
+                raise ValueError(name)
+            inputs, responses = task.columns.units(task.private)
+            original = task.seen(task.private)[0]
+            free = replace(method.disclosure, lid=1.0)
+            made = synthesise(replace(method, regression=IDLE), inputs, responses, key(trial))
+            settings = {"as released": (method.matching, made.alpha)}
+            for matching in ("nearest", "independent"):
+                settings |= {f"{matching}, alpha {a:g}": (matching, a) for a in (0.0, 0.2, 0.5, 0.8)}
+            for label, (matching, alpha) in settings.items():
+                other = replace(method, regression=IDLE, disclosure=free, matching=matching, alpha=alpha)
+                made = synthesise(other, inputs, responses, key(trial))
+                row = rows.setdefault(label, {})
+                row.setdefault("alpha", []).append(made.alpha)
+                row.setdefault("lid", []).append(made.lid)
+                row.setdefault("linked", []).append(linked(original, task.rows(made.inputs, responses)[0]))
+        print(name, file=sys.stderr, flush=True)
+        out[name] = {"records": len(original)} | {
+            label: {what: float(np.mean(values)) for what, values in row.items()} for label, row in rows.items()
+        }
+    return out
+
+
+def tables(trials: int, names: Sequence[str] = tuple(FILES)) -> dict[str, Any]:
+    """Disclosure and gain on five tables, with the disclosure of their specs."""
+    out: dict[str, Any] = {}
+    for name in names:
+        rows: dict[str, list[float]] = {}
+        for trial in range(trials if name != "california" else 1):
+            task = Task(name, trial)
+            method = plan(task.spec).method
+            if method is None:
+                raise ValueError(name)
+            start = time.perf_counter()
+            made = synthesise(method, *task.columns.units(task.private), key(trial))
+            rows.setdefault("seconds", []).append(time.perf_counter() - start)
+            rows.setdefault("alpha", []).append(made.alpha)
+            rows.setdefault("lid", []).append(made.lid)
+            synthetic, public, test = (
+                task.rows(made.inputs, made.responses),
+                task.seen(task.public),
+                task.seen(task.test),
+            )
+            rows.setdefault("linked", []).append(linked(task.seen(task.private)[0], synthetic[0]))
+            alone, more = errors(public, test), errors(both(public, synthetic), test)
+            only, best = errors(synthetic, test), errors(task.seen(task.private), test)
+            for model in ALL:
+                rows.setdefault(f"public {model}", []).append(alone[model])
+                rows.setdefault(f"synthetic {model}", []).append(only[model])
+                rows.setdefault(f"both {model}", []).append(more[model])
+                rows.setdefault(f"private {model}", []).append(best[model])
+                rows.setdefault(f"delta_mse {model}", []).append(delta_mse(alone[model], more[model]))
+        disclosure = task.spec.privacy.disclosure
+        out[name] = {
+            "records": sum(len(part[0]) for part in (task.private, task.public, task.test)),
+            "required_lid": disclosure.lid,
+            "eta": disclosure.eta,
+            **{what: float(np.mean(values)) for what, values in rows.items()},
+            "least_delta_mse": min(min(v) for what, v in rows.items() if what.startswith("delta_mse")),
+        }
+    return out
