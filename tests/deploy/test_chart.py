@@ -334,6 +334,11 @@ def test_notes_tell_what_to_do_next(name: str) -> None:
         name != "federated" and "to" not in str(values.get("networkPolicy", {}).get("storage"))
     )
     assert "<no value>" not in notes
+    for where, template in pod_specs(render(values)):
+        for secret in re.findall(
+            r"'(?:name|secretName)': '((?:dpdist|north|south)-[a-z-]+)', '(?:items|key)'", str(template)
+        ):
+            assert secret in notes, (where, secret)
     assert "WARNING" in render(merge(values, {"networkPolicy": {"enabled": False}})).notes
 
 

@@ -394,12 +394,14 @@ def test_a_flow_run_cannot_choose_what_is_read_charged_and_trusted(monkeypatch: 
     from flows.release import read_spec
 
     signed = {"secrets": {"signing": {"existingSecret": "dpdist-signing"}}}
-    values = example("prefect", signed | {"prefect": {"pinned": {"synthesis": {"records": 1_000}}}})
+    region = {"release": {"settings": {"output": {"storage": {"region": "eu-central-1"}}}}}
+    values = example("prefect", signed | region | {"prefect": {"pinned": {"synthesis": {"records": 1_000}}}})
     monkeypatch.setenv("DPDIST_PINNED", flow_environment(values)["DPDIST_PINNED"])
     monkeypatch.setenv("DPDIST_SPECS", str(ROOT / "deploy" / "releases"))
     deployment = yaml.safe_load(render(values).one("ConfigMap", "-prefect")["data"]["prefect.yaml"])["deployments"][0]
     given = deployment["parameters"]["settings"]
-    given.pop("schema")
+    assert given.pop("schema") == "schema.yaml"
+    assert set(given) == {"output.path"}
     spec = read_spec("acs2024-whole.yaml", given)
     assert spec.cluster.address == "tls://acs-dpdist-scheduler:8786"
     assert spec.cluster.security is not None
@@ -414,11 +416,18 @@ def test_a_flow_run_cannot_choose_what_is_read_charged_and_trusted(monkeypatch: 
         "output.signing_key": "/run/secrets/dpdist/key.pem",
         "dataset": "another",
         "data.path": "s3://census/another.parquet",
+        "output.storage.endpoint_url": "https://elsewhere",  # where the work folder is, too
+        "data.storage": {"profile": "other"},
         "synthesis.records": 10**6,
     }.items():
         with pytest.raises(SpecError, match="no setting of a run"):
             read_spec("acs2024-whole.yaml", given | {name: value})
     assert read_spec("acs2024-whole.yaml", given | {"cluster.partitions": 7}).cluster.partitions == 7
+    whole = yaml.safe_load(values["release"]["spec"]) | {"schema": yaml.safe_load(values["release"]["schema"])}
+    whole["output"] |= {"storage": {"endpoint_url": "https://elsewhere", "profile": "other"}}
+    inline = read_spec(whole, {})
+    assert (inline.output.storage.endpoint_url, inline.output.storage.profile) == (None, None)
+    assert inline.output.storage.region == "eu-central-1"
 
 
 def test_the_work_folder_of_a_spec_is_pinned_too() -> None:
