@@ -64,20 +64,16 @@ cluster-autoscaler.kubernetes.io/safe-to-evict: "false"
 {{- printf "%s-scheduler" (include "dpdist.fullname" .) }}
 {{- end }}
 
-{{/* Name of the Dask cluster. The operator changes nothing of a cluster that runs but the number of its workers: what
-changes its pods (image, secrets, sizes) makes another cluster. */}}
+{{/* Name of the Dask cluster. The operator changes nothing of a cluster that runs but the number of its workers, and takes
+workers away only through the scheduler's dashboard, which is closed: what changes its pods makes another cluster. */}}
 {{- define "dpdist.cluster" -}}
 {{- $name := include "dpdist.fullname" . }}
 {{- if eq .Values.dask.mode "operator" }}
-{{- $groups := list }}
-{{- range .Values.dask.groups }}
-{{- $groups = append $groups (omit . "replicas") }}
-{{- end }}
-{{- $workers := omit .Values.dask.workers "replicas" "disruptionBudget" "autoscaling" }}
+{{- $workers := omit .Values.dask.workers "disruptionBudget" "autoscaling" }}
 {{- $scheduler := omit .Values.dask.scheduler "disruptionBudget" }}
 {{- $secrets := pick .Values.secrets "generation" "kek" "storage" "tls" }}
 {{- $rest := list (include "dpdist.image" .) .Values.image.pullPolicy .Values.imagePullSecrets .Values.commonLabels .Values.storage .Values.trust .Values.openshift }}
-{{- $hash := list .Chart.Version $workers $groups $scheduler $secrets $rest | toJson | sha256sum | trunc 6 }}
+{{- $hash := list .Chart.Version $workers .Values.dask.groups $scheduler $secrets $rest | toJson | sha256sum | trunc 6 }}
 {{- $name = printf "%s-%s" ($name | trunc 33 | trimSuffix "-") $hash }}
 {{- end }}
 {{- $name }}
