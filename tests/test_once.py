@@ -74,7 +74,8 @@ def test_on_the_command_line_a_second_run_ends_well_and_says_so(tmp_path: Path) 
     assert json.loads(third.stdout)["already"]
 
 
-def test_a_run_that_is_terminated_can_be_continued(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_terminated_can_be_continued(tmp_path: Path, number: signal.Signals) -> None:
     """As the first process of a container, which no signal ends that it does not handle."""
     spec = project(tmp_path, cluster__mode="embedded", cluster__workers=1, synthesis__omega="all")
     path = tmp_path / "spec.yaml"
@@ -84,9 +85,9 @@ def test_a_run_that_is_terminated_can_be_continued(tmp_path: Path) -> None:
     deadline = time.monotonic() + 60
     while not attempts(spec) and time.monotonic() < deadline:
         time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     _, error = process.communicate(timeout=30)
-    assert process.returncode == 128 + signal.SIGTERM
+    assert process.returncode == 128 + number
     assert "terminated" in error
     assert "Traceback" not in error
     assert not run_release(spec, once=True).already

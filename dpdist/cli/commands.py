@@ -48,6 +48,8 @@ def main() -> None:
 
             configure()
         signal.signal(signal.SIGTERM, _terminated)  # the first process of a container dies of no signal it leaves alone
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _terminated)
         app(standalone_mode=True)
     except DpdistError as error:
         typer.echo(f"dpdist: {error}", err=True)
@@ -64,8 +66,8 @@ def main() -> None:
 
 
 def _terminated(number: int, frame: object) -> None:
-    """End as after an interrupt: clusters are closed, the attempt stays open."""
-    signal.signal(number, signal.SIG_IGN)
+    """End with clusters closed and the attempt open; a second interrupt ends at once."""
+    signal.signal(number, signal.SIG_DFL if number == signal.SIGINT else signal.SIG_IGN)
     typer.echo("dpdist: terminated; what was charged stays charged and the run can be resumed", err=True)
     sys.exit(128 + number)
 
