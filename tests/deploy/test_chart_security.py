@@ -452,6 +452,16 @@ def test_releases_share_no_work_pool_and_no_deployment() -> None:
     assert seen == {"x-a-dpdist", "x-b-dpdist", "y-a-dpdist"}
 
 
+def test_a_federated_release_has_its_own_flow() -> None:
+    address = {"mode": "prefect", "prefect": {"apiUrl": "https://prefect.example/api"}}
+    for name, flow in (("prefect", "release"), ("federated", "federated")):
+        rendered = render(example(name, address))
+        (made,) = yaml.safe_load(rendered.one("ConfigMap", "-prefect")["data"]["prefect.yaml"])["deployments"]
+        file, function = made["entrypoint"].split(":")
+        assert f"def {function}(" in (ROOT / file).read_text()
+        assert f"prefect deployment run {flow}/{made['name']}" in rendered.notes
+
+
 def test_a_worker_that_computes_is_not_taken_for_dead() -> None:
     for name in ("job", "operator", "federated"):
         for where, template in pod_specs(render(example(name))):

@@ -96,6 +96,13 @@ workers away only through the scheduler's dashboard, which is closed: what chang
 {{- default (printf "%s-%s" .Release.Namespace (include "dpdist.fullname" .)) .Values.prefect.deployment }}
 {{- end }}
 
+{{/* The flow of this release: flows/federated.py shows who took part. */}}
+{{- define "dpdist.flow" -}}
+{{- $spec := dict }}
+{{- if .Values.release.spec }}{{ $spec = fromYaml .Values.release.spec }}{{ end }}
+{{- ternary "federated" "release" (kindIs "map" (get $spec "federated")) }}
+{{- end }}
+
 {{/* Workers that a release waits for. */}}
 {{- define "dpdist.workerCount" -}}
 {{- $count := int .Values.dask.workers.replicas }}
