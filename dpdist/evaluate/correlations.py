@@ -16,6 +16,7 @@ from dpdist.evaluate.view import View
 Floats = NDArray[np.float64]
 
 _WORST = 15
+_DRAWN = 150  # attributes, at most, whose matrices are drawn and go into the figures
 
 
 def pearson(counts: PairCounts) -> Floats:
@@ -53,7 +54,8 @@ def cramers_v(counts: PairCounts) -> Floats:
 def correlation_section(counts: Mapping[str, Marginals], view: View) -> Section:
     """Dependence of all pairs of attributes: Cramér's V of all, Pearson's correlation of the ordered ones."""
     names = view.names
-    tables, maps, figures = [], [], {}
+    tables, maps = [], []
+    figures: dict[str, dict[str, object]] = {}
     worst, halves, most, where = 0.0, 0.0, 0.0, ""
     ordered = [i for i, axis in enumerate(view.axes) if axis.ordered and axis.missing is None]
     kinds = [("cramers_v", "Cramér's V", cramers_v, list(range(len(names))))]
@@ -80,17 +82,14 @@ def correlation_section(counts: Mapping[str, Marginals], view: View) -> Section:
         columns = ("attributes", "real", "released", "difference", "two real halves")
         tables.append(Table(f"{title}: pairs that differ most", columns, tuple(rows)))
         labels = [names[i] for i in places]
+        figures[key] = {"mean_absolute_difference": mean, "mean_absolute_difference_of_halves": mean_halves}
+        if len(places) > _DRAWN:
+            continue
         drawn = [("real", matrices["real"]), ("released", matrices["released"]), ("difference", gap)]
         alt = f"{title} (green above zero, red below) of all pairs: real, released, difference; mean {mean:.3g}."
         sign = "more colour: stronger" if key == "cramers_v" else "green: above zero, red: below; more colour: stronger"
         maps.append(plots.heat_maps(f"{title} ({sign})", labels, drawn, alt=alt))
-        figures[key] = {
-            "attributes": labels,
-            "real": matrices["real"],
-            "released": matrices["released"],
-            "mean_absolute_difference": mean,
-            "mean_absolute_difference_of_halves": mean_halves,
-        }
+        figures[key] |= {"attributes": labels, "real": matrices["real"], "released": matrices["released"]}
     state: State = "good" if worst <= 0.03 + halves and most <= 0.15 else "fair" if worst <= 0.1 + halves else "bad"
     verdict = f"Correlations differ from the real ones by {worst:.3f} on average (two real halves: {halves:.3f})" + (
         f", most for {where}: {most:.3f}." if where else "."

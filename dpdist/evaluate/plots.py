@@ -59,6 +59,7 @@ _STYLE = {
     "xtick.color": INK,
     "ytick.color": INK,
 }
+_NAMED = 60  # rows of a heat map, at most, whose names can be read
 _SVG, _LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _DROPPED = {f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"}
 _FONT = re.compile(r"(?:(?:normal|italic|bold|\d{3})\s+)*([\d.]+)px\b")
@@ -161,6 +162,7 @@ def box_plot(title: str, groups: Mapping[str, Sequence[tuple[str, NDArray[Any], 
                 medianprops={"color": colour, "linewidth": 2},
                 whiskerprops={"color": colour},
                 capprops={"color": colour},
+                showfliers=len(values) <= 5_000,
                 flierprops={"marker": ".", "markersize": 3, "markerfacecolor": colour, "markeredgecolor": colour},
             )
             if name not in seen:
@@ -214,8 +216,9 @@ def heat_maps(title: str, names: Sequence[str], maps: Sequence[tuple[str, NDArra
         axis.set_xlim(-0.5, len(names) - 0.5)
         axis.set_ylim(len(names) - 0.5, -0.5)
         axis.set_aspect("equal")
-        axis.set_xticks(range(len(names)), [_short(text, 12) for text in names], rotation=90, fontsize=7)
-        axis.set_yticks(range(len(names)), [_short(text, 12) for text in names] if number == 0 else [], fontsize=7)
+        labels = [_short(text, 12) for text in names] if len(names) <= _NAMED else []
+        axis.set_xticks(range(len(labels)), labels, rotation=90, fontsize=7)
+        axis.set_yticks(range(len(labels)), labels if number == 0 else [""] * len(labels), fontsize=7)
     return Plot(title, svg_of(figure, title), alt, wide=True)
 
 

@@ -27,6 +27,7 @@ GOOD, FAIR = 0.35, 0.75
 """Largest part of the way from two real halves to independence that is called good, and with reserve."""
 
 _WORST = 15
+_LISTED = 10_000  # distances of one order, at most, that go into the figures
 
 
 def marginal_section(counts: Mapping[str, Marginals], view: View, *, seed: int) -> Section:
@@ -112,6 +113,7 @@ def marginal_section(counts: Mapping[str, Marginals], view: View, *, seed: int) 
         "distances": {
             " x ".join(view.names[i] for i in which): distance
             for k in orders
+            if found[k].size <= _LISTED
             for which, distance in zip(real.subsets(k), found[k], strict=True)
         },
     }

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.data.count import MAX_PAIR_CELLS
 from dpdist.data.operators import Operator
 from dpdist.schema import Attribute, Category, Schema
 
@@ -107,15 +108,21 @@ def view_of(schema: Schema, *, largest: int = LARGEST) -> View:
     ----------
     schema : Schema
     largest : int
-        Domains of more codes are cut into runs.
+        Domains of more codes are cut into runs; a half as long, and so on, while the pairwise tables of all attributes
+        would be too large to count (hundreds of attributes).
     """
-    return View(tuple(_axis(attribute, largest) for attribute in schema.attributes))
+    while True:
+        view = View(tuple(_axis(attribute, largest) for attribute in schema.attributes))
+        total = sum(view.sizes)
+        if (total * total - sum(size * size for size in view.sizes)) // 2 + total <= MAX_PAIR_CELLS or largest <= 2:
+            return view
+        largest //= 2
 
 
 def _axis(attribute: Attribute, largest: int) -> Axis:
     if is_number(attribute):
         low, high = attribute.bounds or (0.0, 1.0)
-        edges = np.linspace(low, high, NUMBER_BINS + 1)
+        edges = np.linspace(low, high, min(NUMBER_BINS, largest) + 1)
         texts = tuple(f"{a:.6g}..{b:.6g}" for a, b in pairwise(edges.tolist()))
         return Axis(attribute.name, texts, True, edges=edges[1:-1])
     labels = code_labels(attribute)
@@ -123,7 +130,7 @@ def _axis(attribute: Attribute, largest: int) -> Axis:
     if attribute.cardinality <= largest:
         return Axis(attribute.name, labels, ordered, attribute.missing_code)
     declared = attribute.cardinality - (attribute.missing_code is not None)
-    width = -(-declared // NUMBER_BINS)
+    width = -(-declared // min(NUMBER_BINS, largest))
     runs = np.arange(attribute.cardinality) // width
     texts = tuple(_span(labels[s : min(s + width, declared)]) for s in range(0, declared, width))
     if attribute.missing_code is not None:

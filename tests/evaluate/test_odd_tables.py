@@ -15,11 +15,14 @@ from typer.testing import CliRunner
 
 from dpdist import errors
 from dpdist.cli import app
+from dpdist.data.count import MAX_PAIR_CELLS, pair_cells
 from dpdist.evaluate.evaluation import Options
 from dpdist.evaluate.run import Evaluated, Request, run_evaluation
+from dpdist.evaluate.view import view_of
 from dpdist.families import build_spec
 from dpdist.privacy.ledger import Ledger
 from dpdist.run import run_release
+from dpdist.schema import Schema
 from tests.evaluate.conftest import Made
 
 SMALL = Options(train=100, test=100)
@@ -119,6 +122,20 @@ def test_constant_and_huge_columns(tmp_path: Path) -> None:
     for section in done.verdicts:
         assert section["verdict"].isprintable() or "\u00a0" in section["verdict"]
         assert "\x01" not in section["verdict"]
+
+
+def test_hundreds_of_attributes_are_looked_at_in_fewer_bins() -> None:
+    """As images have: the pairwise tables of 785 attributes of 256 values would take 160 GB."""
+    pixels = [{"name": f"p{i}", "kind": "integer", "bounds": [0, 255]} for i in range(784)]
+    digit = {"name": "digit", "kind": "categorical", "values": list(range(10))}
+    schema = Schema.model_validate({"attributes": [*pixels, digit]})
+    view = view_of(schema)
+    assert pair_cells(view.sizes) <= MAX_PAIR_CELLS
+    assert min(view.sizes) >= 4
+    codes = view.axes[0].codes(np.arange(256, dtype=np.uint8))
+    assert (np.diff(codes.astype(int)) >= 0).all()
+    assert codes.max() == view.axes[0].size - 1
+    assert view_of(Schema.model_validate({"attributes": pixels[:20]})).sizes == (256,) * 20
 
 
 @pytest.mark.parametrize("confidence", ["1.5", "1", "0.3", "nan"])
