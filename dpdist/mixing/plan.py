@@ -19,7 +19,7 @@ from dpdist.mixing.output import vector_reach, vector_schema
 from dpdist.mixing.restore import LARGEST_WIDTH
 from dpdist.mixing.scaling import Encoding, declared_encoding
 from dpdist.mixing.spec import MixingSpec, OrderSearchSpec
-from dpdist.mixing.stages import TOLERANCE, ClassPlan, class_events, filled_noise, stages
+from dpdist.mixing.stages import TOLERANCE, ClassPlan, class_events, filled_noise, sampler_loss, stages
 from dpdist.mixing.sums import BLOCK_BYTES, SHARD_BYTES
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Event, Parallel
@@ -284,4 +284,11 @@ def planned(spec: MixingSpec, *, order: int, sigma_over_clip: float) -> MixingPl
         from dpdist.mixing.federated_plan import FederatedPlan
 
         kind = FederatedPlan
-    return kind(spec=spec, order=order, sigma_over_clip=sigma_over_clip, **made)  # type: ignore[arg-type]
+    made_plan = kind(spec=spec, order=order, sigma_over_clip=sigma_over_clip, **made)  # type: ignore[arg-type]
+    lost = max(sampler_loss(part, moments, encoding.width, made_plan.noises) for part in classes)
+    if lost > spec.privacy.delta / 2:
+        raise SpecError(
+            f"mixing.classes: the samplers of so many mixtures lose {lost:.2g} of delta, too much of privacy.delta = "
+            f"{spec.privacy.delta:g}: release fewer mixtures, or raise privacy.delta"
+        )
+    return made_plan

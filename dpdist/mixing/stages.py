@@ -84,11 +84,15 @@ def class_events(
     table = () if moments is None else (moments.event,)
     events = []
     for part in classes:
-        draws = part.mixtures.records * (2 * part.mixtures.order + noises * width + 2)  # rows drawn, some again
-        draws += 0 if moments is None else 2 * width + 1
-        lost = ApproximateDP(0.0, draws * SAMPLER_DELTA, label="samplers")
+        lost = ApproximateDP(0.0, min(sampler_loss(part, moments, width, noises), 1.0), label="samplers")
         events.append(Composed((part.check.event, part.mixtures.event(sigma_over_clip), *table, lost), label="a class"))
     return tuple(dict.fromkeys(events))
+
+
+def sampler_loss(part: ClassPlan, moments: MomentPlan | None, width: int, noises: int = 1) -> float:
+    """What the samplers of a class lose of delta; parameters as of `class_events`."""
+    draws = part.mixtures.records * (2 * part.mixtures.order + noises * width + 2)  # rows drawn, some again
+    return (draws + (0 if moments is None else 2 * width + 1)) * SAMPLER_DELTA
 
 
 def filled_noise(

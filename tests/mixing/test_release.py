@@ -27,6 +27,7 @@ from dpdist.mixing.graph import mixture_blocks, sums_of_mixtures
 from dpdist.mixing.mixture import Mixer, clip_rows
 from dpdist.mixing.order import ORDERS
 from dpdist.mixing.plan import MixingPlan, plan
+from dpdist.mixing.plan import planned as planned_without_search
 from dpdist.mixing.release import STEPS
 from dpdist.mixing.scaling import declared_encoding
 from dpdist.mixing.spec import MixingSpec
@@ -212,6 +213,9 @@ def test_plans_that_cannot_be_met_are_refused():
         plan(spec(classes={"low": {"minimum": 500, "records": 10}}, order=512))
     with pytest.raises(AccountingError, match=r"5 records of class 'low' are too few to be confirmed.*check_share"):
         plan(spec(classes={"low": {"minimum": 5, "records": 10}}, order=1))
+    for changes in ({"classes": {"low": {"minimum": 5_000, "records": 10**12}}}, {"privacy": {"delta": 1e-13}}):
+        with pytest.raises(SpecError, match="release fewer mixtures, or raise"):
+            planned_without_search(spec(**changes), order=32, sigma_over_clip=1.0)
     with pytest.raises(SpecError, match="leave nothing"):
         plan(spec(scaling="standardised", privacy={"check_share": "1/2", "scaling_share": "1/2"}))
 
