@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from dpdist.mixing.identity import parse_identity
 from dpdist.mixing.mixture import LARGEST_ORDER
@@ -100,6 +100,15 @@ class MixturesSpec(Section):
         default="restored",
         description="Release mixtures as they are, or scaled so that they vary like records (costs nothing).",
     )
+
+    @field_validator("order", mode="before")
+    @classmethod
+    def _no_other_word(cls, order: Any) -> Any:
+        if isinstance(order, (str, list)) and order != "auto":
+            raise ValueError(
+                f"give a number from 1 to {LARGEST_ORDER}, auto, or orders to try: {{candidates: [4, 16]}}"
+            )
+        return order
 
     @model_validator(mode="after")
     def _bounded(self) -> MixturesSpec:

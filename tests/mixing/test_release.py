@@ -184,6 +184,7 @@ def test_published_label_noise():
         ({"classes": {"low": {"minimum": 0, "records": 1}}}, "greater than or equal to 1"),
         ({"order": 0}, "mixing.order"),
         ({"order": 4000}, "mixing.order"),
+        ({"order": "best"}, "a number from 1 to 2048, auto, or orders to try"),
         ({"clip": -1}, "greater than or equal to 0.000001"),
         ({"clip": 1e300}, "less than or equal to 1000000"),
         ({"privacy": {"epsilon": 28}}, "less than or equal to 27"),
