@@ -93,6 +93,8 @@ class Sizing:
         GiB that a proposed worker must have; more than `Layout.memory` where no size that is tried suffices.
     driver : int
         GiB of the process that drives the release.
+    clients : int
+        Of a federated release, each with a cluster's worker of its own that holds its records; 0 for others.
     """
 
     rows: int
@@ -102,6 +104,7 @@ class Sizing:
     whole: bool
     needed: float
     driver: int
+    clients: int
 
     @property
     def fits(self) -> bool:
@@ -124,8 +127,9 @@ class Sizing:
         """The matching setting of the chart."""
         layout = self.proposed
         driver = f",driver.memory={self.driver}Gi" if self.driver > DRIVER else ""
+        workers = 0 if self.clients else layout.workers  # those of clients are groups, with the memory of these
         return (
-            f"--set dask.workers.replicas={layout.workers},dask.workers.memory={layout.memory}Gi,"
+            f"--set dask.workers.replicas={workers},dask.workers.memory={layout.memory}Gi,"
             f"release.settings.cluster.partitions={layout.partitions}{driver}"
         )
 
@@ -137,6 +141,7 @@ class Sizing:
             "workers": self.proposed.workers,
             "memory_gib": self.proposed.memory,
             "partitions": self.proposed.partitions,
+            "clients": self.clients,
             "driver_gib": self.driver,
             "needed_gib": round(self.needed, 1),
             "fits": self.fits,
@@ -161,8 +166,10 @@ class Sizing:
         """The sizing for people."""
         layout, least = self.proposed, min(p.seconds * p.workers for p in self.predictions)
         what = "" if self.whole else " for one pass over the table (the rest is not predicted for this kind)"
+        one = f"{self.clients} clients with a worker" if self.clients else f"{layout.workers} workers"
+        each = " of each" if self.clients else ""
         lines = [
-            f"Cluster     {layout.workers} workers of {layout.memory} GiB, {layout.partitions:,} partitions of about "
+            f"Cluster     {one} of {layout.memory} GiB, {layout.partitions:,} partitions{each} of about "
             f"{self.rows / layout.partitions:,.0f} of {self.rows:,} records: about {_duration(self.seconds)}{what}",
             "",
             "    workers     GiB  partitions        time  efficiency  limited by",
@@ -207,10 +214,11 @@ def size_cluster(plan: Plan, *, costs: Costs = MEASURED) -> Sizing:
     Sizing
     """
     rows = plan.spec.data.minimum_records
-    tried = [_best(plan, costs, workers) for workers in WORKERS]
+    clients = len(plan.spec.places)  # a client's records are read and held by one worker
+    tried = [_best(plan, costs, workers) for workers in (WORKERS[:1] if clients else WORKERS)]
     predictions = tuple(predicted for _, predicted in tried)
     chosen = 0
-    while chosen + 1 < len(WORKERS) and predictions[chosen + 1].seconds < (1 - WORTH) * predictions[chosen].seconds:
+    while chosen + 1 < len(tried) and predictions[chosen + 1].seconds < (1 - WORTH) * predictions[chosen].seconds:
         chosen += 1
     return Sizing(
         rows=rows,
@@ -220,6 +228,7 @@ def size_cluster(plan: Plan, *, costs: Costs = MEASURED) -> Sizing:
         whole=isinstance(plan, PlausibleDeniabilityPlan),
         needed=_needed(plan, tried[chosen][0].partitions) / _GIB,
         driver=_gib(_PROCESS + plan.resources().get("publisher_bytes", 0) / _FILL, least=DRIVER),
+        clients=clients,
     )
 
 

@@ -179,6 +179,19 @@ def test_every_worker_that_mixes_holds_all_codes() -> None:
     assert "TOO LARGE" not in sizing.explain()
 
 
+def test_a_client_s_records_are_with_one_worker() -> None:
+    need_tools()
+    sizing = size_cluster(make_plan(load_spec(RELEASES / "adult-federated.yaml", {"data.minimum_records": 10**8})))
+    assert [layout.workers for layout in sizing.layouts] == [1]
+    assert sizing.proposed.memory << 30 > 2 * 15 * 10**8
+    assert sizing.explain().startswith("Cluster     8 clients with a worker of 8 GiB, ")
+    values = merge(example("federated"), integers(sizing.helm.removeprefix("--set ")))
+    rendered = render(values)
+    assert rendered.one("Deployment", "-workers")["spec"]["replicas"] == 0
+    limits = rendered.one("Deployment", "-south")["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {"memory": "8Gi"}
+
+
 def test_what_no_worker_can_hold_is_told() -> None:
     sizing = size_cluster(make_plan(load_spec(RELEASES / "mnist-mixing.yaml", {"data.minimum_records": 10**8})))
     assert not sizing.fits
