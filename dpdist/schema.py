@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -411,11 +412,22 @@ def load_yaml(path: str | Path) -> Any:
         raise SpecError(f"{path} is not valid YAML{line}") from None
 
 
-def validation_message(error: ValidationError) -> str:
-    """The problems of a pydantic error as one readable text, a line each."""
+def validation_message(error: ValidationError, settings: Collection[str] = ()) -> str:
+    """The problems of a pydantic error as one readable text, a line each.
+
+    Parameters
+    ----------
+    error : ValidationError
+    settings : collection of str, optional
+        Names of settings there are, one of which a misspelt one may mean.
+    """
     lines = []
     for item in error.errors(include_url=False, include_input=False):
         where = ".".join(str(part) for part in item["loc"])
         message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            near = get_close_matches(str(item["loc"][-1]), settings, n=1, cutoff=0.75)
+            meant = f"; did you mean {near[0]!r}?" if near and near[0] != item["loc"][-1] else ""
+            message = f"there is no such setting here{meant}"
         lines.append(f"{where}: {message}" if where else message)
     return "\n".join(lines)

@@ -306,6 +306,13 @@ def change(spec: AnySpec, settings: Mapping[str, Any]) -> AnySpec:
     return validated(type(spec), override(spec.model_dump(mode="json", by_alias=True), settings))
 
 
+def _settings(kind: type[ReleaseSpec]) -> list[str]:
+    """Names of all settings of a spec, whatever section they stand in."""
+    schema = kind.model_json_schema(by_alias=True)
+    parts = (schema, *schema.get("$defs", {}).values())
+    return sorted({name for part in parts for name in part.get("properties", ())})
+
+
 def validated(kind: type[AnySpec], tree: Mapping[str, Any], source: str = "the spec") -> AnySpec:
     """A spec of the given class from a mapping.
 
@@ -317,4 +324,4 @@ def validated(kind: type[AnySpec], tree: Mapping[str, Any], source: str = "the s
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        raise SpecError(f"{source} is not a valid spec:\n{validation_message(error)}") from None
+        raise SpecError(f"{source} is not a valid spec:\n{validation_message(error, _settings(kind))}") from None

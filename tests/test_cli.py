@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -87,6 +88,10 @@ def test_creating_a_data_set(tmp_path: Path) -> None:
     assert run(*verify, head).returncode == 0
     other = run(*verify, head[::-1])
     assert (other.returncode, "is not in the journal" in other.stderr) == (5, True)
+
+
+def test_version_is_that_of_the_package() -> None:
+    assert run("--version").stdout == f"dpdist {metadata.version('dpdist')}\n"
 
 
 def test_spec_schema_is_json() -> None:

@@ -5,8 +5,8 @@ Run ``python deploy/recipes/unrate_years.py data/UNRATE.csv data/unrate_years.cs
 
 from __future__ import annotations
 
+import argparse
 import csv
-import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -33,4 +33,8 @@ def main(source: str, target: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", help="UNRATE.csv: a date (YYYY-MM-DD) and a rate in percent a row")
+    parser.add_argument("target", help="CSV file to write")
+    given = parser.parse_args()
+    main(given.source, given.target)

@@ -40,6 +40,23 @@ app.add_typer(cluster_app, name="cluster")
 app.add_typer(runs_app, name="runs")
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from dpdist import __version__
+
+        typer.echo(f"dpdist {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
 def main() -> None:
     """Run the command line; errors of dpdist end with one message and their own exit code."""
     try:
@@ -216,7 +233,7 @@ def verify(
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2))
         return
-    typer.echo(f"{release}: verified, {report.counted} in {report.parts} parts")
+    typer.echo(f"{release}: verified, {report.counted} in {report.parts} {'part' if report.parts == 1 else 'parts'}")
     if not report.private:
         typer.echo("NOT PRIVATE: made with a fixed test key")
     typer.echo(f"Guarantee  {report.guarantee}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpdist.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl
+from dpdist.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl, moment
 from dpdist.errors import SpecError
 
 if TYPE_CHECKING:
@@ -21,11 +21,14 @@ ledger_app = typer.Typer(help="The budget of each data set.", no_args_is_help=Tr
 @ledger_app.command("create")
 def ledger_create(
     dataset: Annotated[str, typer.Argument(help="Name of the data set.")],
-    epsilon: Annotated[str, typer.Option(help="Cap on epsilon over all releases.")],
-    delta: Annotated[str, typer.Option(help="Cap on delta over all releases.")],
+    epsilon: Annotated[str, typer.Option(help="Cap on epsilon over all releases, such as 4 or 1/2.")],
+    delta: Annotated[str, typer.Option(help="Cap on delta over all releases, such as 1e-8.")],
     allow: Annotated[
         list[str] | None,
-        typer.Option(help="Kinds of guarantee to allow: dp, pd-per-record, pml, lid. Default: dp, pd-per-record."),
+        typer.Option(
+            help="Kind of guarantee to allow: dp, pd-per-record, pml or lid (not private); may be repeated. "
+            "Default: dp and pd-per-record."
+        ),
     ] = None,
     pml: Annotated[
         str | None,
@@ -76,7 +79,7 @@ def ledger_show(
                 charge["attempt"][:8],
                 charge["state"],
                 "not DP" if alone is None else f"{alone:.6g}{nats if charge['guarantee'] == 'pml' else ''}",
-                charge["created"],
+                moment(charge["created"]),
             )
         console.print(table)
 

@@ -16,7 +16,11 @@ DEFAULT_LEDGER = "sqlite:///dpdist-ledger.db"
 SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="Spec file (YAML).")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="A.B=C", help="Override a setting of the spec; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="A.B=C",
+        help="Override a setting of the spec, such as synthesis.records=1000; may be repeated.",
+    ),
 ]
 LedgerUrl = Annotated[
     str,
@@ -26,6 +30,11 @@ LedgerUrl = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Endpoint = Annotated[str | None, typer.Option(help="Endpoint of an S3-compatible store.")]
+
+
+def moment(text: str) -> str:
+    """A time of the ledger for a table on a terminal: to the second, in UTC."""
+    return f"{text[:19].replace('T', ' ')} UTC"
 
 
 def load(path: Path, settings: list[str] | None) -> ReleaseSpec:

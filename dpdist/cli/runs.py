@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpdist.cli.options import DEFAULT_LEDGER, AsJson, Endpoint, LedgerUrl
+from dpdist.cli.options import DEFAULT_LEDGER, AsJson, Endpoint, LedgerUrl, moment
 from dpdist.runs import list_runs, run_record
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def runs_list(
 
     table = Table("data set", "release", "attempt", "state", "since", "stored")
     for run in runs:
-        table.add_row(run.dataset, run.release, run.attempt, run.state, run.created, ", ".join(run.stored))
+        table.add_row(run.dataset, run.release, run.attempt, run.state, moment(run.created), ", ".join(run.stored))
     Console().print(table)
 
 

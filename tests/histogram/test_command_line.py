@@ -151,7 +151,7 @@ def test_releases_that_come_with_dpdist(
     place = made.json["uri"]
     checked = dpdist("verify", place)
     assert checked.code == 0, checked.err
-    assert f"verified, {cells:,} cells in 1 parts" in checked.out
+    assert f"verified, {cells:,} cells in 1 part\n" in checked.out
     shown = dpdist("ledger", "show", dataset, "--json").json[0]
     assert shown["charges"][0]["state"] == "committed"
     assert shown["spent_epsilon"] > 0.2
@@ -300,7 +300,9 @@ def test_a_data_set_decides_about_leakage(dpdist: Command, tmp_path: Path) -> No
     exact = {**PML, "epsilon": 3, "accept_no_noise": True}
     spec = project(tmp_path, privacy=exact, histograms=[{"columns": ["x"]}])
     ledger(dpdist, "d", "--allow", "dp")
-    assert "allows the guarantees dp, not 'pml'" in release(dpdist, spec).err
+    refused = release(dpdist, spec).err
+    assert "allows the guarantees dp, not 'pml'" in refused
+    assert "--allow pml" in refused
     ledger(dpdist, "without", "--allow", "pml")
     refused = release(dpdist, spec, "--set", "dataset=without")
     assert (refused.code, "has no account of leakage" in refused.err) == (4, True)

@@ -166,7 +166,7 @@ def _refuse_guarantee(dataset: Row, request: Mapping[str, str]) -> None:
     if kind not in allowed:
         raise GuaranteeRefused(
             f"data set {dataset['name']!r} allows the guarantees {', '.join(allowed)}, not {kind!r}: choose another "
-            "kind of release"
+            f"kind of release, or a data set made with `dpdist ledger create --allow {kind}`"
         )
     if kind in BUDGETED and request["event"] == NO_EVENT:
         raise GuaranteeRefused(f"a release with the guarantee {kind!r} needs a privacy event to charge")
