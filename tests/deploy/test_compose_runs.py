@@ -72,7 +72,7 @@ class House:
     def run(self, service: str, arguments: list[str]) -> str:
         """Run a command in a service to its end; what it printed."""
         process = self.start(service, arguments)
-        code = process.wait(300)
+        code = process.wait(600)
         logs = {path.name: path.read_text()[-3000:] for path in self.folder.glob("*.log")}
         assert code == 0, logs
         return logs[f"{service}-{len(self._running) - 1}.log"]
