@@ -56,6 +56,7 @@ def test_a_run_record_is_shown_as_confidential(two_runs: tuple[list[str], str]) 
     record = json.loads(CliRunner().invoke(runs_app, ["show", attempt, *options]).output)
     assert record["confidential"].startswith("confidential")
     assert record["attempt"] == attempt
+    assert json.loads(CliRunner().invoke(runs_app, ["show", attempt[:8], *options]).output) == record
     assert set(record["seconds"]) >= {"counting", "writing"}
 
 

@@ -52,18 +52,19 @@ def runs_list(
 
     table = Table("data set", "release", "attempt", "state", "since", "stored")
     for run in runs:
-        table.add_row(run.dataset, run.release, run.attempt, run.state, moment(run.created), ", ".join(run.stored))
+        table.add_row(run.dataset, run.release, run.attempt[:8], run.state, moment(run.created), ", ".join(run.stored))
     Console().print(table)
 
 
 @runs_app.command("show")
 def runs_show(
-    attempt: Annotated[str, typer.Argument(help="Id of the attempt.")],
+    attempt: Annotated[str, typer.Argument(help="Id of the attempt, or its beginning.")],
     ledger: LedgerUrl = DEFAULT_LEDGER,
     work: Work = ".dpdist",
     endpoint_url: Endpoint = None,
 ) -> None:
     """Print the run record of an attempt. Confidential: it holds private counts."""
     with _opened(ledger, work, endpoint_url) as (opened, folder):
-        record = run_record(folder, opened.attempt(attempt))
+        meant = [run.attempt for run in list_runs(opened, folder) if run.attempt.startswith(attempt)]
+        record = run_record(folder, opened.attempt(meant[0] if len(meant) == 1 else attempt))
     typer.echo(json.dumps(record, indent=2))
