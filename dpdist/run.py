@@ -178,6 +178,8 @@ class Run:
             with suppress(OSError):  # the store says what is wrong
                 Path(self._work.uri).mkdir(mode=0o700)
         self._work.check_writable()
+        if not self._resume:
+            self._ledger.rehearse(**self._reservation)  # before a cluster is started for nothing
         self._cluster = stack.enter_context(
             open_cluster(
                 mode=spec.cluster.mode,
@@ -207,27 +209,37 @@ class Run:
             return self.spec.fingerprint
         return f"{self.spec.fingerprint} test key {hashlib.sha256(self._fixed_key.encode()).hexdigest()}"
 
+    @property
+    def _reservation(self) -> dict[str, Any]:
+        """What is asked of the ledger."""
+        return {
+            "dataset": self.spec.dataset,
+            "release": self.spec.name,
+            "event": self.plan.event,
+            "guarantee": self.plan.kind,
+            "new_attempt": self._new_attempt,
+            "attempt": self._identity,  # repeated, it is the same attempt
+            "spec_hash": self._bound,
+            "input_fingerprint": self._table.fingerprint,
+        }
+
     def _charge(self) -> None:
         """Reserve the charge, or take up the attempt that was interrupted."""
         spec, ledger = self.spec, self._ledger
-        bound = {"spec_hash": self._bound, "input_fingerprint": self._table.fingerprint}
         if self._resume:
-            attempt = ledger.resume(dataset=spec.dataset, release=spec.name, **bound)
+            attempt = ledger.resume(
+                dataset=spec.dataset,
+                release=spec.name,
+                spec_hash=self._bound,
+                input_fingerprint=self._table.fingerprint,
+            )
             if canonical_event(attempt.event) != canonical_event(self.plan.event):
                 raise ReleaseConflict(
                     f"release {spec.name!r} was charged for another plan, most likely by another version of dpdist: "
                     "resume it with that version, or start a new attempt (--new-attempt)"
                 )
         else:
-            attempt = ledger.reserve(
-                dataset=spec.dataset,
-                release=spec.name,
-                event=self.plan.event,
-                guarantee=self.plan.kind,
-                new_attempt=self._new_attempt,
-                attempt=self._identity,  # repeated, it is the same attempt
-                **bound,
-            )
+            attempt = ledger.reserve(**self._reservation)
         self._attempt = attempt
         layout = {"partitions": len(self._table.partitions), "files": len(self._table.files)}
         self._logged |= {"attempt": attempt.id, **layout}

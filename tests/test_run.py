@@ -54,6 +54,21 @@ def test_a_release_is_published_charged_and_verified(tmp_path: Path) -> None:
     assert max(released["age"].to_pylist()) <= 99
 
 
+def test_what_the_ledger_refuses_starts_no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = project(tmp_path)
+    run_release(spec)
+
+    def started(**_: object) -> None:
+        raise AssertionError("a cluster was started")
+
+    monkeypatch.setattr("dpdist.run.open_cluster", started)
+    with pytest.raises(errors.ReleaseConflict):
+        run_release(project(tmp_path, output__path=str(tmp_path / "again")))
+    with pytest.raises(errors.DatasetUnknown):
+        run_release(project(tmp_path, name="other", dataset="nobody", output__path=str(tmp_path / "other")))
+    assert states(spec) == ["committed"]
+
+
 def test_released_records_look_like_the_table(tmp_path: Path) -> None:
     spec = project(tmp_path, synthesis__records=20_000)
     run_release(spec)

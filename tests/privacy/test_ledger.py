@@ -98,6 +98,29 @@ def test_more_than_the_cap_is_refused_with_public_numbers(ledger: Ledger) -> Non
         reserve(ledger, "fourth", "1e-30")
 
 
+def test_a_rehearsal_refuses_what_a_charge_would_and_leaves_nothing(ledger: Ledger) -> None:
+    draw(ledger, "open", epsilon="1/2")
+    before = ledger.verify("acs")
+    reserve_later = {"dataset": "acs", "spec_hash": "spec", "input_fingerprint": "input", "guarantee": "dp"}
+    allowed: dict[str, Any] = {**reserve_later, "release": "r", "event": '"1/4"', "attempt": str(uuid4())}
+    for changes, refused in (
+        ({}, None),
+        ({"release": "open", "new_attempt": True}, None),
+        ({"release": "open"}, ReleaseConflict),
+        ({"event": '"3/4"'}, BudgetExceeded),
+        ({"event": None}, GuaranteeRefused),
+        ({"dataset": "nobody"}, DatasetUnknown),
+    ):
+        if refused is None:
+            ledger.rehearse(**{**allowed, **changes})
+        else:
+            with pytest.raises(refused):
+                ledger.rehearse(**{**allowed, **changes})
+        assert ledger.verify("acs") == before
+    assert ledger.reserve(**allowed).id == allowed["attempt"]
+    ledger.rehearse(**allowed)  # repeated, it is the same attempt
+
+
 def test_what_a_charge_would_leave_is_told_without_charging(ledger: Ledger) -> None:
     reserve(ledger, epsilon="1/4")
     after = ledger.remaining("acs", event='"1/2"')

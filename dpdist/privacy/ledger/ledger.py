@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 from uuid import UUID, uuid4
 
+import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from dpdist.errors import DatasetExists, LedgerError
@@ -24,6 +26,10 @@ from dpdist.privacy.ledger.records import (
     checked_name,
 )
 from dpdist.privacy.noise import Noise
+
+
+class _Rehearsed(Exception):
+    """Ends a transaction that must leave nothing behind."""
 
 
 class Ledger:
@@ -193,6 +199,7 @@ class Ledger:
         guarantee: str,
         attempt: str | None = None,
         new_attempt: bool = False,
+        rehearse: bool = False,
     ) -> Attempt:
         """Charge a release to a data set before anything is read, and make the attempt's key.
 
@@ -211,6 +218,8 @@ class Ledger:
         new_attempt : bool
             Replace an open attempt of the release: it becomes void when it has drawn no noise; otherwise it is
             abandoned and stays spent.
+        rehearse : bool
+            See `rehearse`.
 
         Raises
         ------
@@ -234,8 +243,9 @@ class Ledger:
             "input_fingerprint": checked_name(input_fingerprint, setting="the input's fingerprint"),
         }
         wrapped_key = custody.new_wrapped_key(self.database, identity)
-        self.database.write(
-            lambda connection: transitions.reserve(
+
+        def charge(connection: sa.Connection) -> None:
+            transitions.reserve(
                 connection,
                 request=request,
                 dataset=dataset,
@@ -243,9 +253,23 @@ class Ledger:
                 wrapped_key=wrapped_key,
                 new_attempt=new_attempt,
             )
-        )
+            if rehearse:
+                raise _Rehearsed
+
+        self.database.write(charge)
         custody.sweep(self.database, dataset)
         return self.attempt(identity)
+
+    def rehearse(self, **charge: Any) -> None:
+        """Refuse what `reserve` would refuse now, with the same arguments; nothing is written.
+
+        Raises
+        ------
+        DatasetUnknown, BudgetExceeded, GuaranteeRefused, ReleaseConflict, KeyUnavailable
+            As `reserve`, which decides again.
+        """
+        with suppress(_Rehearsed):
+            self.reserve(**charge, rehearse=True)
 
     def attempt(self, attempt: Attempt | str) -> Attempt:
         """Return an attempt as it is now.
