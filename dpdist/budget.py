@@ -8,6 +8,7 @@ from dpdist.errors import AccountingError, DpdistError
 from dpdist.privacy.events import from_json, takes_size_for_public
 from dpdist.privacy.ledger import Ledger
 from dpdist.privacy.ledger.records import downwards, upwards
+from dpdist.words import number_of
 
 if TYPE_CHECKING:
     from dpdist.plan import Plan
@@ -26,16 +27,12 @@ def budget_sentence(ledger: Ledger, dataset: str) -> str:
         left = max(budget.pml_cap - budget.pml_spent, budget.pml_spent * 0)
         words.append(f"leakage of {downwards(left)} of {downwards(budget.pml_cap)} nats left (replacement)")
     if public := sum(a.event is not None and takes_size_for_public(from_json(a.event)) for a in live):
-        words.append(f"{_number(public, 'release')} under replacement took the number of records for public")
+        words.append(f"{number_of(public, 'release')} under replacement took the number of records for public")
     if per_record := sum(a.guarantee == "pd-per-record" for a in live):
-        words.append(f"without the seeds of {_number(per_record, 'per-record release')}, which no budget covers")
+        words.append(f"without the seeds of {number_of(per_record, 'per-record release')}, which no budget covers")
     if not_dp := sum(a.guarantee == "lid" for a in live):
-        words.append(f"and {_number(not_dp, 'release')} without differential privacy, which no budget covers")
+        words.append(f"and {number_of(not_dp, 'release')} without differential privacy, which no budget covers")
     return "; ".join(words)
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def budget_after(plan: Plan) -> str:

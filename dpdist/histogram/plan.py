@@ -25,6 +25,7 @@ from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
 from dpdist.publish.parts import PartFormat
 from dpdist.schema import Schema
 from dpdist.spec import parse_bytes
+from dpdist.words import number_of
 
 _STEPS = 9  # of the search for what composition leaves over
 _VALUE_BYTES = 40  # of a value while it is read and encoded
@@ -250,7 +251,8 @@ class HistogramPlan:
             )
         resources = self.resources()
         lines.append(
-            f"Resources   about {resources['partitions']} partitions, {resources['tasks_about']} tasks, one pass; "
+            f"Resources   about {number_of(resources['partitions'], 'partition')}, {resources['tasks_about']} tasks, "
+            "one pass; "
             f"{resources['task_bytes'] / 2**20:,.0f} MiB per running task, "
             f"{resources['publisher_bytes'] / 2**20:,.0f} MiB to publish"
         )

@@ -26,6 +26,7 @@ from dpdist.privacy.events import Event, Parallel
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
 from dpdist.publish.parts import PartFormat
 from dpdist.schema import Schema
+from dpdist.words import number_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +204,7 @@ class MixingPlan:
         if self.label_sigma:
             lines.append(f"Labels      published noise of deviation {self.label_sigma:.3g}; it protects nothing")
         lines.append(
-            f"Resources   about {resources['partitions']} partitions, {resources['tasks_about']} tasks; "
+            f"Resources   about {number_of(resources['partitions'], 'partition')}, {resources['tasks_about']} tasks; "
             f"{resources['codes_bytes'] / 2**20:,.0f} MiB of codes on every worker, "
             f"{resources['task_bytes'] / 2**20:,.0f} MiB per running task"
         )

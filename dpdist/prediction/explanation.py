@@ -11,6 +11,7 @@ from dpdist.prediction.hybrid import BLOCK_ROWS as NEIGHBOURS
 from dpdist.prediction.hybrid import MATCHED_ROWS
 from dpdist.prediction.method import Method
 from dpdist.prediction.spec import PredictionSpec
+from dpdist.words import number_of
 
 if TYPE_CHECKING:
     from dpdist.prediction.plan import TwoStagePlan
@@ -29,7 +30,7 @@ def explain(plan: TwoStagePlan) -> str:
     held = f"{resources['held_bytes'] / 2**20:,.0f} MiB held by the workers, " if "held_bytes" in resources else ""
     lines.append(f"Response    {made.response}")
     lines.append(
-        f"Resources   about {resources['partitions']} partitions, {resources['tasks_about']} tasks; {held}"
+        f"Resources   about {number_of(resources['partitions'], 'partition')}, {resources['tasks_about']} tasks; {held}"
         f"{resources['task_bytes'] / 2**20:,.0f} MiB per running task"
     )
     return "\n".join(lines)

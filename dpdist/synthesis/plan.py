@@ -27,6 +27,7 @@ from dpdist.schema import Schema
 from dpdist.synthesis.parameters import ParameterPlan, parameter_plan
 from dpdist.synthesis.spec import PlausibleDeniabilitySpec
 from dpdist.synthesis.structure import MAX_CELLS, StructurePlan, structure_plan
+from dpdist.words import number_of
 
 PARTITION_ROWS = 1 << 20
 BATCH_ROWS = 1 << 18
@@ -272,7 +273,7 @@ class PlausibleDeniabilityPlan:
         if spec.synthesis.max_plausible or spec.synthesis.max_check_plausible:
             lines.append("Note        max_plausible and max_check_plausible have no effect: all seeds are counted")
         lines.append(
-            f"Resources   about {resources['partitions']} partitions, {resources['tasks_about']} tasks; "
+            f"Resources   about {number_of(resources['partitions'], 'partition')}, {resources['tasks_about']} tasks; "
             f"{resources['encoded_bytes'] / 2**20:,.0f} MiB of codes in the workers' memory, or read again if they do "
             f"not fit; {resources['task_bytes'] / 2**20:,.0f} MiB per running task"
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 from dpdist.errors import AccountingError, BudgetExceeded
 from dpdist.privacy.ledger.records import Budget, Dataset, downwards, upwards
+from dpdist.words import number_of
 
 Compose = Callable[[Sequence[str], Fraction], Fraction | float]
 """``compose(events, delta)``: an upper bound on the epsilon of all events (JSON) together; infinite if none."""
@@ -86,8 +87,8 @@ def admit_leakage(dataset: Dataset, events: Sequence[str], event: str, *, releas
         "infinite leakage" if value is None else f"leakage of {upwards(value)} nats" for value in (alone, total)
     )
     raise BudgetExceeded(
-        f"data set {dataset.name!r}: release {release!r} asks for {asked}; with the {len(events)} charges before it "
-        f"that composes to {together}, the cap of the account is {upwards(cap)} nats. Ask for less epsilon in the "
+        f"data set {dataset.name!r}: release {release!r} asks for {asked}; with "
+        f"{number_of(len(events), 'charge')} before it that composes to {together}, the cap of the account is {upwards(cap)} nats. Ask for less epsilon in the "
         "spec's privacy section"
     )
 
@@ -107,7 +108,8 @@ def admit(compose: Compose, dataset: Dataset, events: Sequence[str], event: str,
     before = budget_of(compose, dataset, events)
     raise BudgetExceeded(
         f"data set {dataset.name!r}: release {release!r} asks for {_epsilon(alone)} at delta "
-        f"{upwards(dataset.delta)}; with the {len(events)} charges before it that composes to {_epsilon(total)}, "
+        f"{upwards(dataset.delta)}; with {number_of(len(events), 'charge')} before it that composes to "
+        f"{_epsilon(total)}, "
         f"the cap is epsilon {upwards(dataset.epsilon)}, remaining {downwards(before.epsilon_remaining)}. "
         "Ask for less epsilon or delta in the spec's privacy section"
     )
