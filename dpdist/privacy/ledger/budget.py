@@ -88,7 +88,8 @@ def admit_leakage(dataset: Dataset, events: Sequence[str], event: str, *, releas
     )
     raise BudgetExceeded(
         f"data set {dataset.name!r}: release {release!r} asks for {asked}; with "
-        f"{number_of(len(events), 'charge')} before it that composes to {together}, the cap of the account is {upwards(cap)} nats. Ask for less epsilon in the "
+        f"{number_of(len(events), 'charge')} before it that composes to {together}, "
+        f"the cap of the account is {upwards(cap)} nats. Ask for less epsilon in the "
         "spec's privacy section"
     )
 
