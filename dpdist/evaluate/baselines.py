@@ -82,7 +82,7 @@ def baseline_section(trial: Trial, view: View, target: int, *, epsilon: float, p
     theirs = max(of[how]["accuracy"] for of in figures.values() for how in of if how.endswith("perturbation"))
     verdict = (
         f"A linear model of released records is right in {ours:.1%} of cases; the best model of real records that is "
-        f"differentially private itself, with epsilon {epsilon:.3g} for this one question, in {theirs:.1%}."
+        f"itself ({epsilon:.3g}, 0)-differentially private (replacement; this one model), in {theirs:.1%}."
     )
     note = (
         "Chaudhuri, Monteleoni, Sarwate 2011, Algorithms 1 and 2, replacement adjacency; mean and deviation of "
