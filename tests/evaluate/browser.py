@@ -63,7 +63,7 @@ def visit(
     program = chromium()
     if program is None:
         raise FileNotFoundError("chromium")
-    with tempfile.TemporaryDirectory() as profile:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:  # its last processes may still write
         process = subprocess.Popen(
             [program, *FLAGS, f"--user-data-dir={profile}", "about:blank"], stderr=subprocess.PIPE, text=True
         )
