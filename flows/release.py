@@ -15,7 +15,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from prefect import flow, get_client, get_run_logger, runtime, task
 from prefect.cache_policies import NO_CACHE
 from prefect.concurrency.sync import concurrency
+from prefect.exceptions import ObjectAlreadyExists
 
 from dpdist.errors import DpdistError, ResourceError, SpecError, StorageUnavailable
 from dpdist.families import build_spec, load_spec
@@ -257,7 +258,7 @@ def has_password(url: object) -> bool:
 def one_at_a_time(dataset: str) -> Iterator[None]:
     """Let one run of a data set work at a time, over all deployments; others wait."""
     name = f"dpdist-{artifact_key(dataset)}"
-    with get_client(sync_client=True) as client:
+    with get_client(sync_client=True) as client, suppress(ObjectAlreadyExists):  # or another first run has just made it
         client.upsert_global_concurrency_limit_by_name(name, 1)
     with concurrency(name, occupy=1, strict=True, lease_duration=60):
         yield

@@ -328,3 +328,21 @@ def test_an_interrupted_flow_closes_its_cluster(tmp_path: Path, release: Any, mo
     monkeypatch.undo()
     release(inline(spec))
     assert states(spec) == ["committed"]
+
+
+def test_two_first_runs_that_make_the_limit_at_once(prefect_home: tuple[Path, ...]) -> None:
+    """Prefect looks first and makes it then; here another run makes it in between."""
+    from prefect import get_client
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
+
+    import flows.release
+
+    def late(client: SyncPrefectClient, name: str, limit: int) -> None:
+        for _ in range(2):
+            client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=name, limit=limit))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SyncPrefectClient, "upsert_global_concurrency_limit_by_name", late)
+        with flows.release.one_at_a_time("just made"), get_client(sync_client=True) as client:
+            assert client.read_global_concurrency_limit_by_name("dpdist-just-made").active_slots == 1
