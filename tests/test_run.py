@@ -494,10 +494,18 @@ def test_too_few_pass(tmp_path: Path) -> None:
 
 
 def test_progress_does_not_show_how_many_candidates_pass(tmp_path: Path) -> None:
-    """Prefect shows it to people who are not the operator; how many candidates a second round needs is private, too."""
-    spec = project(tmp_path, privacy__deniability__k=400, synthesis__omega=[1, 2], synthesis__minimum_pass_rate=0.02)
-    seen: list[tuple[str, int, int]] = []
-    run_release(spec, fixed_key=KEY, progress=lambda *report: seen.append(report))
-    shares = [16 * done / total for stage, done, total in seen if stage == "synthesising"]
-    assert all(share.is_integer() for share in shares), "quarters of a half, then of a quarter"
-    assert max(shares[:-1]) > 8, "there was a second round"
+    """Prefect shows it to people who are not the operator; whether more candidates are needed is private, too."""
+
+    def shown(folder: Path, k: int) -> tuple[set[tuple[str, int, int]], int]:
+        folder.mkdir()
+        omega, least = [1, 2], 0.02
+        spec = project(folder, privacy__deniability__k=k, synthesis__omega=omega, synthesis__minimum_pass_rate=least)
+        seen: set[tuple[str, int, int]] = set()
+        run_release(spec, fixed_key=KEY, progress=lambda *report: seen.add(report))
+        records = [json.loads(path.read_text()) for path in (folder / "work").rglob("run-record.json")]
+        return {report for report in seen if report[0] == "synthesising"}, records[0]["candidates"]["tried"]
+
+    (one_round, few), (several, many) = shown(tmp_path / "easy", 20), shown(tmp_path / "hard", 400)
+    assert many > few, "another round was needed"
+    assert one_round == several
+    assert len(several) > 2, "the first round is shown"

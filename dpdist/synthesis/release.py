@@ -216,17 +216,17 @@ def release_records_step(context: Context) -> None:
     privacy_test = PrivacyTest(k=test.k, gamma=test.gamma, epsilon0=epsilon0)
     batches: list[Delayed] = []
     counts: list[int] = []
-    rounds = 0
     context.before_noise()
     with context.stage("synthesising") as progress:
         wanted = math.ceil(max(records, checked) / size)
+        shown: Callable[[int, int], None] | None = _share(progress, min(1, wanted * size / most))
         while True:
             numbers = range(len(batches), len(batches) + wanted)
             made = candidate_batches(synthesizer, privacy_test, seeds, context.key, batches=numbers, batch_size=size)
-            made = cluster.persist(made, progress=_share(progress, rounds))
+            made = cluster.persist(made, progress=shown)
+            shown = None  # how many are tried from here on is private, and not only the operator sees progress
             batches += made
             counts += cluster.compute(passed_counts(made))
-            rounds += 1
             missing = records - sum(counts)
             context.operator["candidates"] = {"tried": len(batches) * size, "passed": sum(counts)}
             if missing <= 0 or len(batches) * size >= most:
@@ -255,17 +255,9 @@ def release_records_step(context: Context) -> None:
         context.parts = tuple(cluster.compute(graphs, progress=progress))
 
 
-def _share(progress: Callable[[int, int], None], rounds: int) -> Callable[[int, int], None]:
-    """Progress of a round of batches: by quarters, half of what the rounds before it left, whatever they found.
-
-    How many candidates passed is private, and so is how many more are tried; not only the operator may see progress.
-    """
-
-    def report(done: int, total: int) -> None:
-        quarters = 4 * done // max(total, 1)
-        progress((8 << rounds) - 8 + quarters, 8 << rounds)
-
-    return report
+def _share(progress: Callable[[int, int], None], share: float) -> Callable[[int, int], None]:
+    """Progress of a part of a stage."""
+    return lambda done, total: progress(math.floor(1000 * share * done / max(total, 1)), 1000)
 
 
 def _plan(context: Context) -> PlausibleDeniabilityPlan:
