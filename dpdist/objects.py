@@ -12,9 +12,11 @@ from __future__ import annotations
 import copy
 import json
 import os
+import socket
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
@@ -114,12 +116,25 @@ def split_address(uri: str) -> tuple[str, dict[str, Any]]:
 
 def _new(options: Mapping[str, Any]) -> Any:
     import fsspec
+    from aiobotocore.session import AioSession
+    from botocore.handlers import add_expect_header
 
     config = copy.deepcopy({**CONFIG, **options.get("config_kwargs", {})})  # botocore changes what it is given
-    fixed = {"config_kwargs": config, "use_listings_cache": False, "skip_instance_cache": True}
-    fs = fsspec.filesystem("s3", **{**options, **fixed})
+    config.setdefault("connector_args", {})["socket_factory"] = partial(_socket, config["read_timeout"])
+    session = AioSession(profile=options.get("profile"))
+    session.unregister("before-call.s3", add_expect_header)  # no time limit holds while "100 Continue" is waited for
+    own = {"config_kwargs": config, "session": session, "use_listings_cache": False, "skip_instance_cache": True}
+    fs = fsspec.filesystem("s3", **{**options, **own})
     fs.retries = 2  # for answers that break off, which botocore does not repeat
     return fs
+
+
+def _socket(patience: float, where: tuple[Any, ...]) -> socket.socket:
+    """A socket that is lost when what it sends is not taken for so long; `read_timeout` is about answers alone."""
+    made = socket.socket(*where[:3])
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # where the system has it: on Linux
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * patience))
+    return made
 
 
 def _check_endpoint(endpoint: object) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdist.data.storage import open_file, storage_errors
-from dpdist.errors import DataNotFound, SpecError
+from dpdist.errors import DataNotFound, SpecError, StorageUnavailable
 from dpdist.objects import ATTEMPTS, address, filesystem, s3_filesystem, split_address
 from dpdist.publish.store import Store
 
@@ -77,3 +80,38 @@ def test_an_unknown_profile_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: o
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", f"{tmp_path}/none")
     with pytest.raises(DataNotFound, match=r"no credentials.*profile"), storage_errors("s3://b/k"):
         open_file("s3://b/k", {**ENDPOINT, "profile": "nobody"}).read()
+
+
+@pytest.fixture(params=["silent", "deaf"])
+def mute(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[bytes]]]:
+    """Endpoint of a server that never answers, or never even reads, and what it read."""
+    heard: list[bytes] = []
+    taken: list[socket.socket] = []
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                taken.append(listener.accept()[0])
+                if request.param == "silent":
+                    heard.append(taken[-1].recv(1 << 16))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}", heard
+    listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+    for connection in (listener, *taken):
+        connection.close()
+
+
+@pytest.mark.timeout(90)
+def test_a_server_that_says_nothing_is_not_waited_for(mute: tuple[str, list[bytes]]) -> None:
+    """Neither for its leave to go on (`Expect: 100-continue`) nor for room in its buffers."""
+    endpoint, heard = mute
+    retries = {"mode": "standard", "total_max_attempts": 2}
+    own = {"key": "a", "secret": "b", "config_kwargs": {"read_timeout": 1, "retries": retries}}
+    store = Store("s3://bucket/x", {"endpoint_url": endpoint, **own})
+    with pytest.raises(StorageUnavailable):
+        store.write_bytes("y", bytes(1 << 26))
+    assert not any(b"expect" in request.lower() for request in heard)
