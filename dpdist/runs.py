@@ -64,6 +64,23 @@ def list_runs(ledger: Ledger, work: Store) -> list[RunSummary]:
     )
 
 
+def find_attempt(ledger: Ledger, beginning: str) -> Attempt:
+    """The attempt whose id is or begins so.
+
+    Raises
+    ------
+    LedgerError
+        There is none, or more than one.
+    """
+    found = [
+        attempt
+        for dataset in ledger.datasets()
+        for attempt in ledger.show(dataset.name).attempts
+        if attempt.id.startswith(beginning)
+    ]
+    return found[0] if len(found) == 1 else ledger.attempt(beginning)
+
+
 def run_record(work: Store, attempt: Attempt) -> dict[str, Any]:
     """The run record of an attempt: confidential, it holds private counts.
 

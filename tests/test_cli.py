@@ -14,6 +14,9 @@ import pytest
 import yaml
 from releases import KEY, project, table
 
+from dpdist.privacy.events import ApproximateDP
+from dpdist.privacy.ledger import Ledger
+
 ENTRY = [sys.executable, "-m", "dpdist"]
 
 
@@ -135,6 +138,33 @@ def test_errors_have_codes_and_no_traceback(spec_file: Path, tmp_path: Path, set
     assert result.stderr.strip()
     assert not (tmp_path / "release" / "manifest.json").exists()
     assert run("ledger", "verify", "--ledger", f"sqlite:///{tmp_path}/ledger.db").returncode == 0
+
+
+def test_an_open_attempt_is_given_up(spec_file: Path, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    ledger = Ledger.open(url)
+    request = {
+        "spec_hash": "s",
+        "input_fingerprint": "i",
+        "guarantee": "dp",
+        "event": ApproximateDP(epsilon=1),
+    }
+    reserved, drawing = (ledger.reserve(dataset="people", release=name, **request) for name in ("one", "two"))
+    ledger.mark_drawing(drawing)
+    ledger.close()
+    for attempt, outcome in (
+        (reserved, "void: its charge is given back"),
+        (drawing, "abandoned: its charge stays spent"),
+    ):
+        words = ("ledger", "give-up", attempt.id[:13], "--ledger", url)
+        asked = run(*words)
+        assert (asked.returncode, "Give it up?" in asked.stdout) == (1, True), "nobody said yes"
+        done = run(*words, "--yes")
+        assert (done.returncode, outcome in done.stdout) == (0, True), done.stderr
+    shown = json.loads(run("ledger", "show", "people", "--ledger", url, "--json").stdout)
+    assert [charge["state"] for charge in shown[0]["charges"]] == ["void", "abandoned"]
+    unknown = run("ledger", "give-up", "0000", "--ledger", url, "--yes")
+    assert (unknown.returncode, "Traceback" in unknown.stderr) == (5, False)
 
 
 def test_output_that_holds_a_release(spec_file: Path) -> None:

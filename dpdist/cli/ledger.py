@@ -103,6 +103,31 @@ def ledger_verify(
             typer.echo(f"{name}: consistent")
 
 
+@ledger_app.command("give-up")
+def ledger_give_up(
+    attempt: Annotated[str, typer.Argument(help="Id of an open attempt, or its beginning.")],
+    ledger: LedgerUrl = DEFAULT_LEDGER,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """End an open attempt that nobody will resume; its key is destroyed.
+
+    Its charge is given back if no noise was drawn, and stays spent otherwise.
+    """
+    from dpdist.runs import find_attempt
+
+    with _ledger(ledger) as opened:
+        meant = find_attempt(opened, attempt)
+        if not yes:
+            outcome = "is given back" if meant.state == "reserved" else "stays spent"
+            question = (
+                f"attempt {meant.id} of release {meant.release} is {meant.state}: its charge {outcome}. Give it up?"
+            )
+            typer.confirm(question, abort=True)
+        ended = opened.give_up(meant)
+        outcome = "its charge is given back" if ended.state == "void" else "its charge stays spent"
+    typer.echo(f"attempt {ended.id} of release {ended.release} is {ended.state}: {outcome}")
+
+
 @contextmanager
 def _ledger(url: str, *, create: bool = False) -> Iterator[Ledger]:
     from dpdist.privacy.ledger import Ledger

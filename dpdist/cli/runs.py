@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpdist.cli.options import DEFAULT_LEDGER, AsJson, Endpoint, LedgerUrl, moment
-from dpdist.runs import list_runs, run_record
+from dpdist.runs import find_attempt, list_runs, run_record
 
 if TYPE_CHECKING:
     from dpdist.privacy.ledger import Ledger
@@ -65,6 +65,5 @@ def runs_show(
 ) -> None:
     """Print the run record of an attempt. Confidential: it holds private counts."""
     with _opened(ledger, work, endpoint_url) as (opened, folder):
-        meant = [run.attempt for run in list_runs(opened, folder) if run.attempt.startswith(attempt)]
-        record = run_record(folder, opened.attempt(meant[0] if len(meant) == 1 else attempt))
+        record = run_record(folder, find_attempt(opened, attempt))
     typer.echo(json.dumps(record, indent=2))

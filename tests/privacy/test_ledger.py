@@ -216,6 +216,26 @@ def test_a_new_attempt_gives_back_what_drew_no_noise(ledger: Ledger) -> None:
     assert ledger.attempt(old).state == "void"
 
 
+@pytest.mark.parametrize(("drawn", "state", "spent"), [(False, "void", 0), (True, "abandoned", Fraction(1, 4))])
+def test_an_attempt_given_up_ends_without_its_key(
+    ledger: Ledger, tmp_path: Path, drawn: bool, state: str, spent: Fraction
+) -> None:
+    attempt = draw(ledger) if drawn else reserve(ledger)
+    ledger.share_key(attempt, f"{tmp_path}/key.json")
+    for _ in range(2):
+        assert ledger.give_up(attempt).state == state
+    assert not (tmp_path / "key.json").exists()
+    assert ledger.remaining("acs").epsilon_spent == spent
+    with pytest.raises(ReleaseConflict, match="this run is stale"):
+        ledger.mark_drawing(attempt)
+    assert ledger.find("acs", attempt.release) is None
+    committed = draw(ledger)
+    ledger.commit(committed, manifest_sha256=SHA)
+    with pytest.raises(ReleaseConflict, match="is committed"):
+        ledger.give_up(committed)
+    assert ledger.verify("acs").budget.is_kept
+
+
 def test_a_refused_new_attempt_leaves_the_old_one_open(ledger: Ledger) -> None:
     old = draw(ledger, epsilon="2/3")
     with pytest.raises(BudgetExceeded):

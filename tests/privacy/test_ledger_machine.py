@@ -138,6 +138,12 @@ class LedgerMachine(RuleBasedStateMachine):
             self.expect(None if allowed else LedgerError, lambda: self.ledger.void(entry.id))
             entry.state = "void" if allowed else entry.state
 
+    @rule(number=PICK)
+    def give_up(self, number: int) -> None:
+        if entry := self.pick(number):
+            self.expect(ReleaseConflict if entry.state == "committed" else None, lambda: self.ledger.give_up(entry.id))
+            entry.state = {"reserved": "void", "drawing": "abandoned"}.get(entry.state, entry.state)
+
     @rule(number=PICK, sha=SHAS)
     def commit(self, number: int, sha: str) -> None:
         if entry := self.pick(number):

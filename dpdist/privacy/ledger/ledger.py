@@ -353,6 +353,24 @@ class Ledger:
         self.erase(identity)
         return self.attempt(identity)
 
+    def give_up(self, attempt: Attempt | str) -> Attempt:
+        """End an open attempt that nobody will resume, and erase its key; idempotent.
+
+        Its charge is given back if no noise was drawn, and stays spent otherwise. A run that still works on it finds
+        itself stale, draws nothing more and publishes nothing.
+
+        Raises
+        ------
+        ReleaseConflict
+            The attempt is committed.
+        KeyUnavailable
+            The attempt has ended, but its key file could not be deleted.
+        """
+        identity = _id(attempt)
+        self.database.write(lambda connection: transitions.give_up(connection, identity))
+        self.erase(identity)
+        return self.attempt(identity)
+
     # Keys
 
     def noise(self, attempt: Attempt | str) -> Noise:

@@ -4,7 +4,7 @@
 
     reserve ──► reserved ── mark_drawing ──► drawing ── commit ──► committed
                    │                            │
-                   └─► void (not spent)         └─► abandoned (spent), by a new attempt at the same release
+                   └─► void (not spent)         └─► abandoned (spent), given up or by a new attempt at the release
 
 `void` is possible only before the first noise is drawn. Every transition may be repeated: the second time it finds
 its work done.
@@ -141,6 +141,15 @@ def void(connection: sa.Connection, attempt: str) -> None:
             f"attempt {attempt} is {charge['state']}: noise was drawn, so its charge stays; resume the release or "
             "let it be"
         )
+
+
+def give_up(connection: sa.Connection, attempt: str) -> None:
+    """End an open attempt: its charge is given back, or stays spent where noise may have been drawn."""
+    dataset, charge = lock_charge(connection, attempt)
+    if charge["state"] == tables.COMMITTED:
+        raise ReleaseConflict(f"attempt {attempt} is committed: it is the release, and its charge stays")
+    if charge["state"] in tables.OPEN:
+        move(connection, dataset, charge, _ENDS[charge["state"]])
 
 
 def resume(connection: sa.Connection, dataset: str, release: str, spec_hash: str, input_fingerprint: str) -> Attempt:
