@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sqlite3
 import stat
 import subprocess
@@ -151,6 +152,31 @@ def test_postgresql_is_set_to_survive(postgres_url: str) -> None:
     finally:
         with ledger.database.engine.begin() as connection:
             connection.exec_driver_sql("ALTER ROLE postgres RESET ALL")
+
+
+def test_a_postgresql_server_that_falls_silent_is_lost_in_time(postgres_url: str) -> None:
+    """What the kernel is asked for; a dead network cannot be had on one machine."""
+    for url, patience in ((postgres_url, 30_000), (f"{postgres_url}?tcp_user_timeout=7000", 7_000)):
+        with Database(url).engine.connect() as connection:
+            driver = connection.connection.driver_connection
+            assert driver is not None
+            with socket.socket(fileno=os.dup(driver.pgconn.socket)) as link:
+                if link.family == socket.AF_UNIX:
+                    pytest.fail("the server of the tests must be reached by TCP")
+                assert link.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == patience
+                assert link.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+                idle = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+                between = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
+                assert idle + between * link.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) <= 30
+
+
+@pytest.mark.timeout(60)
+def test_a_server_that_accepts_and_says_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_module, "RECONNECT_SECONDS", 3.0)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"postgresql+psycopg://user@127.0.0.1:{listener.getsockname()[1]}/ledger?connect_timeout=2"
+        with pytest.raises(LedgerError, match="does not answer"):
+            Ledger.open(url)
 
 
 def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path) -> None:

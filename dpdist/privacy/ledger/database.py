@@ -6,7 +6,7 @@
   leaves a single file. SQLite's locks do not hold on NFS: a ledger shared by hosts belongs in PostgreSQL.
 - PostgreSQL: READ COMMITTED and a row lock per data set; ``synchronous_commit`` is never off.
 - A connection lost on the way is opened again for up to `RECONNECT_SECONDS`, and the transaction repeated: every
-  transition is idempotent.
+  transition is idempotent. A server or a network that falls silent counts as lost (`PATIENCE`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,15 @@ from dpdist.privacy.ledger import tables
 
 LOCK_SECONDS: Final = 300
 RECONNECT_SECONDS: Final = 30.0
+PATIENCE: Final = {
+    "connect_timeout": 10,
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""How long libpq waits for a PostgreSQL server that says nothing, in seconds (the last: milliseconds). The URL may
+change each: ``?connect_timeout=30``."""
 _MIGRATION_LOCK: Final = 0x6470646973740001  # "dpdist", 1
 _BEGIN: Final = "dpdist_begin"
 _EXAMPLE: Final = "sqlite:////path/ledger.sqlite or postgresql+psycopg://user@host/database"
@@ -63,7 +72,8 @@ class Database:
             if self.file:
                 self.engine = sa.create_engine(parsed, connect_args={"timeout": LOCK_SECONDS}, **options)
             else:
-                self.engine = sa.create_engine(parsed, isolation_level="READ COMMITTED", **options)
+                limits = {name: value for name, value in PATIENCE.items() if name not in parsed.query}
+                self.engine = sa.create_engine(parsed, isolation_level="READ COMMITTED", connect_args=limits, **options)
         except (ImportError, SQLAlchemyError) as error:
             raise LedgerError(f"ledger {self.name}: no usable driver ({type(error).__name__})") from None
         if self.file:
