@@ -27,6 +27,10 @@ WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": 1, "MKL_NUM_THREADS": 1, "OPENBLAS_NUM_
 """Environment of embedded workers. Dask's own default also sets MALLOC_TRIM_THRESHOLD_=65536, which hands every
 temporary array back to the kernel and costs NumPy code about four times the CPU; it is left out on purpose."""
 
+SILENCE = 60.0
+"""Seconds after which a scheduler that says nothing counts as lost. TCP notices a machine that is away, not a process
+that hangs; of workers the scheduler itself takes care (``distributed.scheduler.worker-ttl``, five minutes)."""
+
 Progress = Callable[[int, int], None]
 """Called with (finished tasks, all tasks) while a graph runs."""
 
@@ -256,8 +260,8 @@ def open_cluster(
 
     from distributed import Client, LocalCluster
 
-    for name in ("distributed", "distributed.scheduler", "distributed.worker", "distributed.nanny"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    for name in ("", ".client", ".scheduler", ".worker", ".nanny"):
+        logging.getLogger(f"distributed{name}").setLevel(logging.CRITICAL)
     if mode == "address":
         if address is None:
             raise SpecError("cluster.address: expected the address of a Dask scheduler")
@@ -268,7 +272,7 @@ def open_cluster(
                 f"no Dask scheduler answers at {address}, or it speaks TLS with other certificates: check "
                 "cluster.address and cluster.security, or use cluster.mode=embedded"
             ) from None
-        with client:
+        with client, _heard(client):
             try:
                 client.wait_for_workers(1, timeout=timeout)
             except TimeoutError:
@@ -307,6 +311,31 @@ def open_cluster(
             cluster.scale(len(resources))
             client.wait_for_workers(len(resources), timeout=timeout)
         yield _logged(Cluster(client))
+
+
+@contextmanager
+def _heard(client: Client) -> Iterator[None]:
+    """Break the connection to a scheduler that says nothing for `SILENCE`: all goes on as if it had died."""
+
+    async def listen() -> None:
+        while client.status != "closed":
+            await asyncio.sleep(SILENCE / 10)
+            with suppress(OSError, RuntimeError):  # that a connection ended, the client notices by itself
+                try:
+                    if client.status == "running":
+                        await asyncio.wait_for(client.scheduler.identity(n_workers=0), SILENCE)
+                except TimeoutError:
+                    if client.scheduler_comm:
+                        client.scheduler_comm.comm.abort()
+
+    async def begin() -> asyncio.Task[None]:
+        return asyncio.create_task(listen())
+
+    listening = client.sync(begin)
+    try:
+        yield
+    finally:
+        client.loop.add_callback(listening.cancel)
 
 
 def _logged(cluster: Cluster) -> Cluster:

@@ -1,4 +1,4 @@
-"""Clusters: what embedded workers find in their environment."""
+"""Clusters: what embedded workers find in their environment, and a scheduler that hangs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import time
+from typing import Any
+
+import pytest
+from distributed import LocalCluster
+
+from dpdist.data.cluster import open_cluster
+from dpdist.errors import ClusterUnreachable
+from dpdist.tasks import Tasks
 
 SCRIPT = """
 import json, os
@@ -24,3 +33,16 @@ def test_embedded_workers_keep_their_memory_and_use_one_thread() -> None:
     environment = json.loads(done.stdout)
     assert "MALLOC_TRIM_THRESHOLD_" not in environment
     assert environment["OMP_NUM_THREADS"] == environment["OPENBLAS_NUM_THREADS"] == "1"
+
+
+def test_a_scheduler_that_hangs_counts_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpdist.data.cluster.SILENCE", 0.2)
+    local: dict[str, Any] = {"processes": False, "dashboard_address": None, "host": "127.0.0.1", "protocol": "tcp"}
+    with (
+        LocalCluster(n_workers=1, **local) as hanging,
+        open_cluster(mode="address", address=hanging.scheduler_address, timeout=5) as cluster,
+    ):
+        assert cluster.compute([Tasks("alive")("task", pow, 2, 3)]) == [8]
+        hanging.loop.add_callback(time.sleep, 1.5)  # nothing is said until then, and the task takes far longer
+        with pytest.raises(ClusterUnreachable, match="resume"):
+            cluster.compute([Tasks("lost")("task", time.sleep, 30)])
