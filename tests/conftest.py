@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import io
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
 import psycopg
 import pytest
+from commands import Answer, Command
 
 from dpdist.privacy import keys
 
@@ -45,6 +48,26 @@ def _own_keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     keys.forget_keys()
     yield
     keys.forget_keys()
+
+
+@pytest.fixture
+def dpdist(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """The command line in this process, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DPDIST_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
+
+    def run(*arguments: str) -> Answer:
+        from dpdist.cli import main
+
+        monkeypatch.setattr(sys, "argv", ["dpdist", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.StringIO())
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main()
+        shown = capsys.readouterr()
+        return Answer(int(stop.value.code or 0), shown.out, shown.err)
+
+    return run
 
 
 @pytest.fixture(scope="session")

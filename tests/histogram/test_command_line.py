@@ -6,9 +6,6 @@ import csv
 import importlib.util
 import json
 import re
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from commands import Answer, Command
 
-from dpdist.cli import main
 from dpdist.data.passes import located_table, run_pass
 from dpdist.data.table import open_table
 from dpdist.errors import ResourceError
@@ -32,37 +29,6 @@ from dpdist.run import table_source
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 KEY = "5a" * 32
-
-
-@dataclass(frozen=True)
-class Answer:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Command = Callable[..., Answer]
-
-
-@pytest.fixture
-def dpdist(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    """The command line in this process, in a folder of its own, on one thread."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DPDIST_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
-
-    def run(*arguments: str) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["dpdist", *arguments])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main()
-        shown = capsys.readouterr()
-        return Answer(int(stop.value.code or 0), shown.out, shown.err)
-
-    return run
 
 
 def ledger(dpdist: Command, name: str = "d", *more: str, epsilon: str = "10") -> None:
