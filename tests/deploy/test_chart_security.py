@@ -262,6 +262,7 @@ def test_kubernetes_repeats_nothing(name: str) -> None:
         spec = rendered.one("Job")["spec"]
     assert spec["backoffLimit"] == 0
     assert (spec["completions"], spec["parallelism"]) == (1, 1)
+    assert spec["activeDeadlineSeconds"] == 172_800  # or what hangs holds its data set's turn for ever
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
     assert "podFailurePolicy" not in spec
     if name != "prefect":
@@ -480,6 +481,9 @@ def test_disruption_and_scaling() -> None:
         "acs-dpdist-scheduler",
         "acs-dpdist-workers",
     }
+    assert rendered.one("PodDisruptionBudget", "-release")["spec"]["minAvailable"] == 1
+    flows = render(example("prefect", {"prefect": {"limit": 5}})).one("PodDisruptionBudget", "-release")
+    assert flows["spec"]["minAvailable"] == 5  # of two runs none is evicted because the other is there
     scaler = rendered.one("HorizontalPodAutoscaler")["spec"]
     workers = rendered.one("Deployment", "-workers")
     assert scaler["scaleTargetRef"]["name"] == workers["metadata"]["name"]
