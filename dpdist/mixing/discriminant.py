@@ -1,4 +1,8 @@
-"""A linear discriminant learned from mixtures: what scores an order when orders are tried on the table itself."""
+"""A linear discriminant learned from mixtures: what scores an order when orders are tried on the table itself.
+
+A record must move no score but its own, so scores are exact: a matrix product of floats rounds a row by the rows that
+stand beside it.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,12 @@ from dpdist.data.count import Codes
 from dpdist.mixing.mixture import Rows, clip_rows
 from dpdist.mixing.restore import MixtureSums
 from dpdist.mixing.scaling import Encoding
+from dpdist.privacy.grid import grid_below, round_to_grid
 
 Floats = NDArray[np.float64]
 
 _RIDGE = 1e-3  # of the largest eigenvalue
+_WEIGHT_STEP = 2.0**-26  # of the largest weight: rows have 2**13 steps, so products sum to far below 2**53
 _SCORED = 1 << 16  # rows scored at a time
 
 
@@ -28,6 +34,7 @@ class Discriminant:
     places : tuple of int
         Of the classes.
     weights : float64[d, classes]
+        Rounded to a grid, so that their products with rows on a grid are exact in any order.
     offsets : float64[classes]
     """
 
@@ -35,8 +42,12 @@ class Discriminant:
     weights: Floats
     offsets: Floats
 
+    def __post_init__(self) -> None:
+        largest = max(float(np.abs(self.weights).max()), 2.0**-800)
+        object.__setattr__(self, "weights", round_to_grid(self.weights, grid=grid_below(largest * _WEIGHT_STEP)))
+
     def correct(self, rows: Rows, place: int) -> int:
-        """How many float32[n, d] rows of a class are told to be of it."""
+        """How many float32[n, d] rows of a class, from `clip_rows`, are told to be of it."""
         told = (rows.astype(np.float64) @ self.weights + self.offsets).argmax(axis=1)
         return int(np.count_nonzero(np.array(self.places)[told] == place)) if place in self.places else 0
 

@@ -122,6 +122,15 @@ def test_one_record_moves_a_score_by_at_most_one() -> None:
     assert set(changes) == {0, 1}
 
 
+def test_a_record_is_told_alike_in_any_company() -> None:
+    """Where two classes tie but for rounding, which a matrix product does by the rows beside it."""
+    rng = np.random.default_rng(3)
+    weights = rng.normal(size=108)
+    told = Discriminant((0, 1), np.stack([weights, rng.permutation(weights)], axis=1), np.zeros(2))
+    rows = clip_rows(np.full((63, 108), 0.1), clip=2.0)
+    assert [told.correct(rows[:count], 0) for count in (1, 3, 4, 7, 63)] == [1, 3, 4, 7, 63]  # ties: the first
+
+
 # --- releases ---------------------------------------------------------------------------------------------------------
 
 
