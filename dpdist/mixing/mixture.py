@@ -35,6 +35,7 @@ _GRID_STEPS = 1 << 12  # grid steps in the clipping norm, at least
 _GATHERED_BYTES = 1 << 19  # rows gathered at a time
 _SAMPLED = 1 << 19  # rows sampled at a time
 _CLIPPED = 1 << 20  # values clipped at a time
+_SQUARED = 1 << 12  # values of a row squared at a time
 
 
 def row_grid(clip: float) -> float:
@@ -87,7 +88,9 @@ def _clip(rows: NDArray[np.float64], clip: float, grid: float) -> NDArray[np.flo
 
 
 def _squares(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(np.einsum("ij,ij->i", rows, rows))
+    """Squared norms. Of wide rows piece by piece: einsum would round one alone otherwise than in company."""
+    pieces = (rows[:, at : at + _SQUARED] for at in range(0, rows.shape[1], _SQUARED))
+    return np.asarray(np.sum([np.einsum("ij,ij->i", piece, piece) for piece in pieces], axis=0))
 
 
 def sample_rows(noise: Noise, name: str, start: int, stop: int, *, size: int, order: int) -> Indices:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from dpdist.errors import DataError, SpecError
+from dpdist.mixing import mixture
 from dpdist.mixing.mixture import (
     LARGEST_ORDER,
     Mixer,
@@ -58,6 +59,11 @@ def test_clipping_does_not_depend_on_how_rows_are_cut():
     whole = clip_rows(rows, clip=6.0)
     assert np.array_equal(whole[17:400], clip_rows(rows[17:400], clip=6.0))
     assert np.array_equal(whole, clip_rows(whole, clip=6.0))
+
+
+def test_the_norm_of_a_wide_row_does_not_depend_on_the_rows_beside_it():
+    rows = np.random.default_rng(0).normal(size=(20, 10_000))
+    assert np.array_equal(mixture._squares(rows), [mixture._squares(row[None])[0] for row in rows])
 
 
 def test_huge_rows_are_clipped():
