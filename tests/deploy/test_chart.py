@@ -135,8 +135,10 @@ def sections(schema: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]
     if isinstance(schema, dict):
         if schema.get("type") == "object" or "properties" in schema:
             yield path, schema
+        conditions = ("anyOf", "dependencies") if schema.get("type") == "object" else ()  # of keys that are declared
         for key, value in schema.items():
-            yield from sections(value, f"{path}/{key}")
+            if key not in conditions:
+                yield from sections(value, f"{path}/{key}")
     elif isinstance(schema, list):
         for number, value in enumerate(schema):
             yield from sections(value, f"{path}/{number}")
@@ -191,6 +193,19 @@ def test_every_value_has_a_comment_and_is_in_the_schema() -> None:
         ({"networkPolicy": {"storage": {"to": [{"everyone": True}]}}}, "everyone"),
         ({"networkPolicy": {"storage": {"to": [{}]}}}, "to"),
         ({"release": {"settings": {"Work": "s3://b"}}}, "Work"),
+        # what Kubernetes itself would refuse, when the half of it is installed
+        ({"cronJob": {"schedule": "0 24 * * *"}}, "schedule"),
+        ({"networkPolicy": {"ledger": {"to": [{"ipBlock": {"cidr": "10.0.0.0/33"}}]}}}, "cidr"),
+        (
+            {"networkPolicy": {"dns": {"to": [{"ipBlock": {"cidr": "::/0"}, "podSelector": {"matchLabels": {}}}]}}},
+            "maxProperties",
+        ),
+        ({"driver": {"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}}, "tolerations"),
+        ({"driver": {"tolerations": [{"effect": "NoSchedule"}]}}, "tolerations"),
+        (
+            {"driver": {"tolerations": [{"operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 3}]}},
+            "effect",
+        ),
         ({"driver": {"serviceAccountAnnotations": {"role": 3}}}, "role"),
         ({"commonLabels": {"team": "a b"}}, "team"),
         ({"commonLabels": {"x" * 64: "a"}}, "xxx"),
