@@ -17,6 +17,7 @@ from prefect.artifacts import create_markdown_artifact
 from dpdist.cli.options import DEFAULT_LEDGER
 from flows.release import as_task, inside, pinned, read_spec, told
 from flows.reporting import StepProgress, artifact_key
+from flows.storage import storage_of_block
 
 PAGES = "DPDIST_PAGES"
 """Environment variable of a worker: the folder below which pages are written; default: where it runs."""
@@ -69,6 +70,7 @@ def evaluate(
     from dpdist.evaluate.evaluation import Options
     from dpdist.evaluate.run import Request
 
+    @storage_of_block()
     def run() -> str:
         loaded = read_spec(spec, settings or {}) if spec is not None else None
         ledger = loaded.ledger if loaded is not None else pinned().get("ledger", DEFAULT_LEDGER)

@@ -16,6 +16,7 @@ from dpdist.mixing.spec import FederatedSpec, MixingSpec
 from dpdist.publish.verify import read_manifest
 from flows.release import one_at_a_time, read_spec, run_patiently, told
 from flows.reporting import artifact_key
+from flows.storage import storage_of_block
 
 
 @flow(
@@ -37,6 +38,7 @@ def federated(
         Address of the release.
     """
 
+    @storage_of_block()
     def run() -> str:
         loaded = read_spec(spec, settings or {})
         if not isinstance(loaded, MixingSpec) or loaded.federated is None:

@@ -1,6 +1,7 @@
 """A release as a Prefect flow: one task per step, a plain Dask client inside, nothing private in Prefect.
 
-- Parameters hold a spec by path or inline, never a key and never a credential: those are found by each process.
+- Parameters hold a spec by path or inline, never a key and never a credential: those are found by each process, in its
+  environment or in the block that this names (`flows.storage`).
 - No result is stored or cached (`NO_CACHE`, ``persist_result=False``): Prefect's caches are no guard for a budget. The
   ledger is. A retry, a run after a crash and a second click all continue the attempt that is open, at no charge.
 - What fails is told in the words of `dpdist.errors`; of any other exception only its type and place are told, since
@@ -33,6 +34,7 @@ from dpdist.privacy.ledger import Ledger
 from dpdist.run import Run
 from dpdist.spec import ReleaseSpec, override
 from flows.reporting import StepProgress, artifact_key, show_outcome, show_plan
+from flows.storage import storage_of_block
 
 DELAYS = (20, 60)
 """Seconds to wait before a run that lost its cluster or its storage is continued."""
@@ -78,6 +80,7 @@ def release(
         Address of the release.
     """
 
+    @storage_of_block()
     def run() -> str:
         loaded = read_spec(spec, settings or {})
         with one_at_a_time(loaded.dataset):

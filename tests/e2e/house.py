@@ -156,8 +156,21 @@ class House:
         file = str(self.folder / "prefect.yaml")
         run("--no-prompt", "deploy", "--name", "second", "--prefect-file", file, module="prefect")
         self.processes.start(
-            "flow-worker", "worker", "start", "--pool", "dpdist", "--type", "process", module="prefect"
-        )
+            "flow-worker", "worker", "start", "--pool", "dpdist", "--type", "process", module="prefect",
+            changes=self._storage_by_block(),
+        )  # fmt: skip
+
+    def _storage_by_block(self) -> dict[str, str | None]:
+        """Make the block that holds the store's credentials; what the flow worker finds in its environment instead."""
+        from prefect_aws import AwsCredentials
+
+        variables = {name: self.processes.environment[f"AWS_{name}"] for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY")}
+        AwsCredentials(
+            **{f"aws_{name.lower()}": value for name, value in variables.items()},
+            aws_client_parameters={"endpoint_url": self.processes.environment["AWS_ENDPOINT_URL"]},
+        ).save("census", _sync=True)
+        absent = dict.fromkeys(name for name in self.processes.environment if name.startswith("AWS_"))
+        return {**absent, "DPDIST_STORAGE_BLOCK": "aws-credentials/census"}
 
     def begin(self, name: str, *, deployment: str = "process", **changes: Any) -> Any:
         """Start a run of a deployment."""

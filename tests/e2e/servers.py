@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -52,12 +52,20 @@ class Processes:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._scripts: list[tuple[Path, str]] = []
 
-    def start(self, name: str, *command: str | Path, module: str = "") -> None:
-        """Start a program, or a Python module, with its log in ``NAME.log``."""
+    def start(
+        self, name: str, *command: str | Path, module: str = "", changes: Mapping[str, str | None] | None = None
+    ) -> None:
+        """Start a program, or a Python module, with its log in ``NAME.log`` and changes of its environment."""
+        environment = {**self.environment, **(changes or {})}
         line = [sys.executable, "-m", module, *command] if module else list(command)
         with (self.folder / f"{name}.log").open("ab") as log:
             self._running[name] = subprocess.Popen(
-                line, env=self.environment, stdout=log, stderr=log, cwd=ROOT, start_new_session=True
+                line,
+                env={name: value for name, value in environment.items() if value is not None},
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+                start_new_session=True,
             )
 
     def script(self, name: str) -> Callable[[], dict[str, str]]:
