@@ -290,6 +290,8 @@ def test_values_that_contradict_each_other_fail_with_advice(changes: dict[str, A
         ),
         ({"secrets": {"storage": {"existingSecret": "south-storage"}}}, "give it one of its own"),
         ({"secrets": {"identity": {"existingSecret": "south-identity", "key": "k"}}}, "give it one of its own"),
+        ({"secrets": {"ledger": {"existingSecret": "dpdist-ledger"}}}, '"dpdist-ledger" of the driver'),
+        ({"secrets": {"identity": {"existingSecret": "dpdist-tls-client"}}}, '"dpdist-tls-client" of the driver'),
     ],
 )
 def test_a_group_has_what_is_its_own(changes: dict[str, Any], advice: str) -> None:

@@ -142,8 +142,14 @@
 {{- end }}
 
 {{- $names := dict "workers" true "scheduler" true "release" true "prefect" true "spec" true "default" true }}
-{{- $held := dict $v.secrets.kek.existingSecret "the common workers" }}
-{{- if $v.secrets.storage.existingSecret }}{{ $_ := set $held $v.secrets.storage.existingSecret "the common workers" }}{{ end }}
+{{- $held := dict $v.secrets.tls.scheduler "the scheduler" $v.secrets.tls.worker "all workers" }}
+{{- range $secret := list $v.secrets.kek $v.secrets.storage }}
+{{- if $secret.existingSecret }}{{ $_ := set $held $secret.existingSecret "the common workers" }}{{ end }}
+{{- end }}
+{{- $driver := list $v.secrets.ledger.existingSecret $v.secrets.signing.existingSecret $v.secrets.tls.client $v.prefect.apiKey.existingSecret }}
+{{- range $secret := $driver }}
+{{- if $secret }}{{ $_ := set $held $secret "the driver" }}{{ end }}
+{{- end }}
 {{- range $group := $v.dask.groups }}
 {{- with $group }}
 {{- if hasKey $names .name }}
@@ -156,10 +162,10 @@
 {{- end }}
 {{- range $kind, $secret := $own }}
 {{- $found := get $secret "existingSecret" }}
-{{- if and $found (ne $kind "ledger") (hasKey $held $found) (ne (get $held $found) $group.name) }}
+{{- if and $found (or (ne $kind "ledger") (has $found $driver)) (hasKey $held $found) (ne (get $held $found) $group.name) }}
 {{- $problems = append $problems (printf "dask.groups: group %q has the secret %q of %s as its secrets.%s: give it one of its own" $group.name $found (get $held $found) $kind) }}
 {{- end }}
-{{- if $found }}{{ $_ := set $held $found $group.name }}{{ end }}
+{{- if not (hasKey $held $found) }}{{ $_ := set $held $found $group.name }}{{ end }}
 {{- end }}
 {{- if not (get (default dict $own.kek) "existingSecret") }}
 {{- $problems = append $problems (printf "dask.groups: group %q has no key-encryption key of its own, so others could open its keys: set its secrets.kek.existingSecret" .name) }}
