@@ -238,6 +238,10 @@ def test_unknown_and_malformed_values_are_refused(changes: dict[str, Any], messa
         ({"secrets": {"storage": {"existingSecret": ""}}}, "serviceAccountAnnotations"),
         ({"storage": {"endpointUrl": "https://s3.example:9000"}}, "networkPolicy.storage.ports={9000}"),
         ({"storage": {"endpointUrl": "http://s3.example"}}, "networkPolicy.storage.ports={80}"),
+        (
+            {"release": {"settings": {"output": {"storage": {"endpoint_url": "https://s3.example:9000"}}}}},
+            "output.storage.endpoint_url is on port 9000",
+        ),
         ({"mode": "prefect"}, "prefect.apiUrl is empty"),
         ({"prefect": {"apiUrl": "https://prefect.example/api"}}, "set mode=prefect"),
         (

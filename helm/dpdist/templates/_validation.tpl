@@ -85,10 +85,21 @@
 {{- end }}
 {{- end }}
 {{- end }}
-{{- if $v.storage.endpointUrl }}
-{{- $port := include "dpdist.port" $v.storage.endpointUrl | int }}
+{{- $endpoints := dict "storage.endpointUrl" $v.storage.endpointUrl }}
+{{- range $section := list "data" "output" }}
+{{- range $source := list $spec $settings }}
+{{- $own := get $source $section }}
+{{- $storage := dict }}
+{{- if kindIs "map" $own }}{{ $storage = get $own "storage" }}{{ end }}
+{{- if kindIs "map" $storage }}{{ $_ := set $endpoints (printf "%s.storage.endpoint_url" $section) (get $storage "endpoint_url" | toString) }}{{ end }}
+{{- end }}
+{{- end }}
+{{- range $name, $url := $endpoints }}
+{{- if regexMatch "^https?://[A-Za-z0-9.-]+(:[0-9]+)?/?$" $url }}
+{{- $port := include "dpdist.port" $url | int }}
 {{- if and $v.networkPolicy.enabled (not (has (toString $port) (splitList " " (include "dpdist.ports" $v.networkPolicy.storage.ports)))) }}
-{{- $problems = append $problems (printf "storage.endpointUrl is on port %d, which networkPolicy.storage.ports does not allow: --set 'networkPolicy.storage.ports={%d}'" $port $port) }}
+{{- $problems = append $problems (printf "%s is on port %d, which networkPolicy.storage.ports does not allow: --set 'networkPolicy.storage.ports={%d}'" $name $port $port) }}
+{{- end }}
 {{- end }}
 {{- end }}
 
