@@ -34,7 +34,7 @@ from dpdist.mixing.output import (
 )
 from dpdist.mixing.restore import join_sums, piece_sums, total_sums
 from dpdist.mixing.scaling import Encoding
-from dpdist.mixing.sums import SHARD_BYTES, class_mixtures
+from dpdist.mixing.sums import SHARD_BYTES, class_sums
 from dpdist.privacy.keys import KeyRef, load_noise
 from dpdist.publish.store import Store
 from dpdist.schema import Attribute
@@ -147,7 +147,9 @@ def mixture_blocks(
 
 def _mix(how: tuple[Encoding, Mixer, KeyRef, int], codes: ClassCodes, place: int, start: int, stop: int) -> Rows:
     encoding, mixer, key, shard_bytes = how
-    return class_mixtures(codes[place], encoding, mixer, load_noise(key), start, stop, shard_bytes=shard_bytes)
+    noise = load_noise(key)
+    sums = class_sums(codes[place], encoding, mixer, noise, start, stop, shard_bytes=shard_bytes)
+    return mixer.finish(noise, sums, start)
 
 
 def stored_blocks(store: Store, names: Sequence[str], *, name: str = "mixtures") -> list[Delayed]:

@@ -5,10 +5,6 @@ stays within norm c: sums of rows are exact in float32 and in any order, and one
 the multiple of h nearest to a Gaussian draw: as the sum is on the grid, that is post-processing of the continuous
 Gaussian mechanism, whose accounting applies, and rounding adds nothing to the sensitivity.
 
-**Sampling.** A mixture's rows are the first l distinct numbers of a keyed stream of uniform numbers on [0, N): a
-uniform set of l out of N. Numbers drawn twice are drawn again from further streams, so that mixture t is a pure
-function of (key, t, N), whatever block it is made in. Where l exceeds N/2 the rows left out are drawn instead.
-
 **Speed.** Rows are gathered into a buffer that fits the cache and summed there by a matrix product with ones, exact
 because the partial sums are.
 """
@@ -22,11 +18,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpdist.errors import DataError, SpecError
+from dpdist.mixing.sampling import Indices, sample_rows
 from dpdist.privacy.grid import grid_below, round_to_grid
 from dpdist.privacy.noise import Noise
 
 Rows = NDArray[np.float32]
-Indices = NDArray[np.int64]
 
 LARGEST_ORDER = 1 << 11
 """Rows in a mixture, at most: sums then stay below 2**24 grid steps and are exact in float32."""
@@ -91,63 +87,6 @@ def _squares(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Squared norms. Of wide rows piece by piece: einsum would round one alone otherwise than in company."""
     pieces = (rows[:, at : at + _SQUARED] for at in range(0, rows.shape[1], _SQUARED))
     return np.asarray(np.sum([np.einsum("ij,ij->i", piece, piece) for piece in pieces], axis=0))
-
-
-def sample_rows(noise: Noise, name: str, start: int, stop: int, *, size: int, order: int) -> Indices:
-    """The rows of mixtures `start` to `stop` - 1: uniform sets of `order` of `size` rows.
-
-    Parameters
-    ----------
-    noise : Noise
-    name : str
-        Address of the streams.
-    size : int
-        Rows of the class, N; confidential.
-    order : int
-        Rows in a mixture, l, at most N.
-
-    Returns
-    -------
-    int64[stop - start, order]
-        Ascending and distinct within each mixture. Total variation from uniform: below
-        ``order * size * 2**-128`` a mixture.
-
-    Raises
-    ------
-    DataError
-        The class has fewer rows than a mixture.
-    """
-    if not 1 <= order <= size:
-        raise DataError("a class has fewer records than a mixture takes; lower the order or leave the class out")
-    if 2 * order <= size:
-        return _distinct(noise, name, start, stop, size=size, order=order)
-    taken = np.ones((stop - start, size), bool)
-    if order < size:
-        left_out = _distinct(noise, name, start, stop, size=size, order=size - order)
-        np.put_along_axis(taken, left_out, False, axis=1)
-    return np.nonzero(taken)[1].reshape(stop - start, order)
-
-
-def _distinct(noise: Noise, name: str, start: int, stop: int, *, size: int, order: int) -> Indices:
-    """The first `order` distinct numbers of each mixture's stream, sorted."""
-    count = stop - start
-    drawn = noise.integers(name, count * order, high=size, start=start * order).reshape(count, order)
-    drawn.sort(axis=1)
-    again, width = 0, 1 + order * order // size  # about twice the repeats of a mixture
-    open_ = np.flatnonzero((drawn[:, 1:] == drawn[:, :-1]).any(axis=1))
-    while len(open_):
-        again += 1
-        fresh = noise.integers(f"{name}/again/{again}", count * width, high=size, start=start * width)
-        rows = drawn[open_]
-        repeated = np.zeros(rows.shape, bool)
-        np.equal(rows[:, 1:], rows[:, :-1], out=repeated[:, 1:])
-        place = np.cumsum(repeated, axis=1) - 1  # the k-th repeat takes the k-th fresh number
-        mixture, column = np.nonzero(repeated & (place < width))
-        rows[mixture, column] = fresh.reshape(count, width)[open_[mixture], place[mixture, column]]
-        rows.sort(axis=1)
-        drawn[open_] = rows
-        open_ = open_[(rows[:, 1:] == rows[:, :-1]).any(axis=1)]
-    return drawn
 
 
 def sum_rows(rows: Rows, indices: Indices) -> Rows:
@@ -278,12 +217,20 @@ class Mixer:
         -------
         float32[t, d]
         """
-        drawn = noise.grid_gaussian(
-            f"{self.name}/noise", sums.size, sigma=self.sigma * self.order, grid=self.grid, start=start * sums.shape[1]
-        )
-        drawn += sums.reshape(-1)
-        drawn /= self.order
-        return drawn.astype(np.float32).reshape(sums.shape)
+        mixtures = np.empty_like(sums)
+        width = sums.shape[1]
+        for a, b in self.blocks(0, len(sums), width=width):
+            drawn = noise.grid_gaussian(
+                f"{self.name}/noise",
+                (b - a) * width,
+                sigma=self.sigma * self.order,
+                grid=self.grid,
+                start=(start + a) * width,
+            )
+            drawn += sums[a:b].reshape(-1)
+            drawn /= self.order
+            mixtures[a:b] = drawn.reshape(-1, width)
+        return mixtures
 
     def mixtures(self, noise: Noise, rows: Rows, start: int, stop: int) -> Rows:
         """Mixtures `start` to `stop` - 1 of a class.
@@ -302,11 +249,7 @@ class Mixer:
         DataError
             The class has fewer rows than a mixture.
         """
-        pieces = [
-            self.finish(noise, sum_rows(rows, self.sample(noise, a, b, size=len(rows))), a)
-            for a, b in self.blocks(start, stop, width=rows.shape[1])
-        ]
-        return np.concatenate(pieces) if pieces else np.empty((0, rows.shape[1]), np.float32)
+        return self.finish(noise, self.sums(noise, rows, start, stop), start)
 
     def blocks(self, start: int, stop: int, *, width: int) -> Iterator[tuple[int, int]]:
         """Blocks of mixtures that are worth making at a time; the mixtures do not depend on them."""

@@ -74,20 +74,3 @@ def class_sums(
     if total is None:
         raise DataError("a class without records is not mixed; leave it out")
     return total
-
-
-def class_mixtures(
-    codes: Codes,
-    encoding: Encoding,
-    mixer: Mixer,
-    noise: Noise,
-    start: int,
-    stop: int,
-    *,
-    shard_bytes: int = SHARD_BYTES,
-) -> Rows:
-    """Mixtures `start` to `stop` - 1 of a class, with their noise; parameters and errors as of `class_sums`."""
-    sums = class_sums(codes, encoding, mixer, noise, start, stop, shard_bytes=shard_bytes)
-    for a, b in mixer.blocks(start, stop, width=encoding.width):
-        sums[a - start : b - start] = mixer.finish(noise, sums[a - start : b - start], a)
-    return sums

@@ -16,10 +16,10 @@ from dpdist.mixing.mixture import (
     Mixer,
     clip_rows,
     row_grid,
-    sample_rows,
     sum_rows,
     sum_rows_of_shard,
 )
+from dpdist.mixing.sampling import sample_rows
 from dpdist.privacy.noise import Noise
 
 NOISE = Noise(bytes(range(32)))
