@@ -150,6 +150,10 @@ def account_mixing(
     """
     if (sigma_over_clip is None) == (epsilon is None):
         raise AccountingError("mixing: give the noise (sigma over clip) or the target epsilon, and not both")
+    if (class_size is None) != (records is None):
+        raise AccountingError("mixing: the class size and the records of the class go together")
+    if not paper and (table_size is not None or table_records is not None):
+        raise AccountingError("mixing: the table size and the table records are for the published formula (paper) only")
     mixtures = None
     if class_size is not None and records is not None:
         mixtures = ClassMixtures(minimum=class_size, order=order, records=records)

@@ -35,10 +35,7 @@ def published_epsilon(
     from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
     from dp_accounting.rdp import RdpAccountant
 
-    if not 1 <= order <= table_size or table_records < 1 or not sigma_over_clip > 0 or not 0 < delta < 1:
-        raise AccountingError(
-            "the published formula needs 1 <= order <= table size, table records >= 1, noise > 0 and delta in (0, 1)"
-        )
+    _require(table_size, order, table_records, sigma_over_clip, delta)
     # The multiplier is in units of the replacement sensitivity 2c/l, as the paper has it.
     gaussian = GaussianDpEvent(sigma_over_clip * order / 2)
     one = SampledWithoutReplacementDpEvent(table_size, order, gaussian)
@@ -50,6 +47,7 @@ def published_sigma_over_clip(
     *, table_size: int, order: int, table_records: int, epsilon: float, delta: float
 ) -> float:
     """The noise that DP-CDA's own formula asks for: **too little**; for comparison only."""
+    _require(table_size, order, table_records, 1.0, delta)
 
     def cost(multiplier: float) -> float:
         return published_epsilon(
@@ -61,3 +59,10 @@ def published_sigma_over_clip(
         )
 
     return 2 / order * least_scale(cost, epsilon=epsilon, delta=delta, start=0.8, tolerance=1e-6)
+
+
+def _require(table_size: int, order: int, table_records: int, sigma_over_clip: float, delta: float) -> None:
+    if not 1 <= order <= table_size or table_records < 1 or not sigma_over_clip > 0 or not 0 < delta < 1:
+        raise AccountingError(
+            "the published formula needs 1 <= order <= table size, table records >= 1, noise > 0 and delta in (0, 1)"
+        )

@@ -15,6 +15,7 @@ from dpdist.privacy import accountant
 
 ADULT = {"class_size": 7841, "records": 16280}
 MNIST = {"class_size": 5421, "records": 6000}
+TABLE = {"paper": True, "table_size": 100, "table_records": 10}
 
 
 @pytest.mark.parametrize(
@@ -143,22 +144,25 @@ def test_the_event_is_that_pair(epsilon):
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "message"),
     [
-        {"sigma_over_clip": 0.1, "epsilon": 1.0, **ADULT},
-        ADULT,
-        {"epsilon": 1.0},
-        {"epsilon": 1.0, "class_size": 100},
-        {"epsilon": -1.0, **ADULT},
-        {"epsilon": 1.0, "class_size": 63, "records": 5},
-        {"epsilon": 1.0, "class_size": 100, "records": 0},
-        {"epsilon": 1.0, "paper": True, **ADULT},
-        {"sigma_over_clip": 0.0, "paper": True, "table_size": 100, "table_records": 10},
-        {"sigma_over_clip": 0.1, "paper": True, "table_size": 10, "table_records": 10},
+        ({"sigma_over_clip": 0.1, "epsilon": 1.0, **ADULT}, "and not both"),
+        (ADULT, "and not both"),
+        ({"epsilon": 1.0}, "give the class size"),
+        ({"epsilon": 1.0, "class_size": 100}, "go together"),
+        ({"epsilon": 1.0, "records": 100, **TABLE}, "go together"),
+        ({"epsilon": 1.0, "table_size": 100, **ADULT}, "published formula .* only"),
+        ({"epsilon": -1.0, **ADULT}, "finite epsilon > 0"),
+        ({"epsilon": 1.0, "class_size": 63, "records": 5}, "at least as many records"),
+        ({"epsilon": 1.0, "class_size": 100, "records": 0}, "must be at least 1"),
+        ({"epsilon": 1.0, "paper": True, **ADULT}, "needs the table size"),
+        ({"sigma_over_clip": 0.0, **TABLE}, "noise > 0"),
+        ({"sigma_over_clip": 0.1, **TABLE, "table_size": 10}, "order <= table size"),
+        ({"epsilon": 1.0, **TABLE, "table_size": 10}, "order <= table size"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings):
-    with pytest.raises(AccountingError):
+def test_settings_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(AccountingError, match=message):
         account_mixing(order=64, delta=1e-5, **settings)
 
 
