@@ -190,6 +190,7 @@ def test_every_value_has_a_comment_and_is_in_the_schema() -> None:
         ({"prefect": {"apiUrl": "https://user:password@prefect.example/api"}}, "apiUrl"),
         ({"cronJob": {"schedule": "every night"}}, "schedule"),
         ({"image": {"digest": "sha256:abc"}}, "digest"),
+        ({"proxy": {"url": "http://user:password@proxy.example:3128"}}, "proxy"),
         ({"networkPolicy": {"storage": {"to": [{"everyone": True}]}}}, "everyone"),
         ({"networkPolicy": {"storage": {"to": [{}]}}}, "to"),
         ({"release": {"settings": {"Work": "s3://b"}}}, "Work"),
@@ -277,6 +278,8 @@ def test_unknown_and_malformed_values_are_refused(changes: dict[str, Any], messa
         ({"commonLabels": {"dpdist/group": "b"}}, "commonLabels.dpdist/group would replace"),
         ({"mode": "prefect", "prefect": {"apiUrl": "http://prefect:8080/api"}}, "networkPolicy.prefect.ports={8080}"),
         ({"prefect": {"memory": "64Mi"}}, "prefect.memory=64Mi"),
+        ({"proxy": {"url": "http://proxy.example:3128"}}, "networkPolicy.storage.ports={3128}"),
+        ({"proxy": {"except": ["example.org"]}}, "set proxy.url"),
     ],
 )
 def test_values_that_contradict_each_other_fail_with_advice(changes: dict[str, Any], advice: str) -> None:

@@ -322,6 +322,7 @@ def test_the_operator_gets_another_cluster_for_other_pods() -> None:
         {"dask": {"scheduler": {"memory": "8Gi"}}},
         {"storage": {"region": "eu-central-1"}},
         {"commonLabels": {"team": "b"}},
+        {"priorityClassName": "batch"},
     ):
         assert cluster(changes) != before, changes
 
@@ -345,22 +346,33 @@ def test_the_user_is_the_image_s_or_the_platform_s() -> None:
         assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(context)
 
 
-def test_authorities_of_the_house_are_trusted() -> None:
-    """By all that speak to a store, a ledger or Prefect, with the file where the environment says."""
+def test_rules_of_the_house() -> None:
+    """Authorities and a proxy for all that speak to a store, a ledger or Prefect; a priority for all pods."""
+    house = {
+        "trust": {"existingConfigMap": "bank"},
+        "proxy": {"url": "http://proxy.example:3128", "except": [".bank.example"]},
+        "networkPolicy": {"storage": {"ports": [3128]}},
+        "priorityClassName": "batch",
+    }
     names = {"AWS_CA_BUNDLE", "PGSSLROOTCERT", "SSL_CERT_FILE", "PREFECT_API_SSL_CERT_FILE"}
     for example_name in ("federated", "prefect"):
-        for where, template in pod_specs(render(example(example_name, {"trust": {"existingConfigMap": "bank"}}))):
+        for where, template in pod_specs(render(example(example_name, house))):
             pod = template["spec"]
+            assert pod["priorityClassName"] == "batch", where
             for container in pod["containers"] + pod.get("initContainers", []):
                 entries = {v["name"]: v.get("value") for v in container["env"]}
                 assert len(entries) == len(container["env"]), where
                 if container["name"] == "scheduler":
+                    assert "HTTPS_PROXY" not in entries
                     continue
+                assert entries["HTTPS_PROXY"] == "http://proxy.example:3128", where
+                direct = set(entries["NO_PROXY"].split(","))
+                assert {"127.0.0.1", ".svc", "$(KUBERNETES_SERVICE_HOST)", ".bank.example"} <= direct, where
                 assert {entries[name] for name in names} == {"/etc/dpdist/trust/ca.pem"}, where
                 (mount,) = [m for m in container["volumeMounts"] if m["mountPath"] == "/etc/dpdist/trust"]
                 (volume,) = [v for v in pod["volumes"] if v["name"] == mount["name"]]
                 assert volume["configMap"] == {"name": "bank", "items": [{"key": "ca.crt", "path": "ca.pem"}]}, where
-    assert "AWS_CA_BUNDLE" not in render(example("prefect")).text
+    assert not re.search("AWS_CA_BUNDLE|PROXY|priorityClass", render(example("prefect")).text)
 
 
 def test_a_client_s_workers_do_not_see_the_common_volume() -> None:

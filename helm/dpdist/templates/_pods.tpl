@@ -32,6 +32,9 @@ enableServiceLinks: false
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- with $root.Values.priorityClassName }}
+priorityClassName: {{ . | quote }}
+{{- end }}
 securityContext:
   {{- include "dpdist.podSecurity" $root | nindent 2 }}
 {{- with $placement.nodeSelector }}
@@ -100,11 +103,17 @@ securityContext:
       name: {{ $secret.existingSecret | quote }}
       key: {{ $secret.secretAccessKeyKey | quote }}
 {{- end }}
-{{- include "dpdist.trustEnv" $root }}
+{{- include "dpdist.outsideEnv" $root }}
 {{- end }}
 
-{{/* Your own authorities, for the object store, the ledger and Prefect. */}}
-{{- define "dpdist.trustEnv" -}}
+{{/* Your own authorities, for the object store, the ledger and Prefect; the way out. */}}
+{{- define "dpdist.outsideEnv" -}}
+{{- with .Values.proxy.url }}
+- name: HTTPS_PROXY
+  value: {{ . | quote }}
+- name: NO_PROXY
+  value: {{ concat (list "127.0.0.1" "localhost" ".svc" ".cluster.local" "$(KUBERNETES_SERVICE_HOST)") $.Values.proxy.except | join "," | quote }}
+{{- end }}
 {{- if .Values.trust.existingConfigMap }}
 {{- range $name := list "AWS_CA_BUNDLE" "PGSSLROOTCERT" "SSL_CERT_FILE" "PREFECT_API_SSL_CERT_FILE" }}
 - name: {{ $name }}

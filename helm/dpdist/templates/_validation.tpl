@@ -95,12 +95,22 @@
 {{- end }}
 {{- end }}
 {{- range $name, $url := $endpoints }}
-{{- if regexMatch "^https?://[A-Za-z0-9.-]+(:[0-9]+)?/?$" $url }}
+{{- $proxied := and $v.proxy.url (hasPrefix "https://" $url) }}
+{{- if and (not $proxied) (regexMatch "^https?://[A-Za-z0-9.-]+(:[0-9]+)?/?$" $url) }}
 {{- $port := include "dpdist.port" $url | int }}
 {{- if and $v.networkPolicy.enabled (not (has (toString $port) (splitList " " (include "dpdist.ports" $v.networkPolicy.storage.ports)))) }}
 {{- $problems = append $problems (printf "%s is on port %d, which networkPolicy.storage.ports does not allow: --set 'networkPolicy.storage.ports={%d}'" $name $port $port) }}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{- if $v.proxy.url }}
+{{- $port := splitList ":" $v.proxy.url | last | int }}
+{{- if and $v.networkPolicy.enabled (not (has (toString $port) (splitList " " (include "dpdist.ports" (concat $v.networkPolicy.storage.ports $v.networkPolicy.prefect.ports))))) }}
+{{- $problems = append $problems (printf "proxy.url is on port %d, which neither networkPolicy.storage.ports nor networkPolicy.prefect.ports allows: --set 'networkPolicy.storage.ports={%d}'" $port $port) }}
+{{- end }}
+{{- else if $v.proxy.except }}
+{{- $problems = append $problems "proxy.except names what is reached without a proxy, but there is none: set proxy.url" }}
 {{- end }}
 
 {{- if eq $v.mode "prefect" }}
@@ -110,7 +120,7 @@
 {{- if and $v.prefect.apiKey.existingSecret (hasPrefix "http://" $v.prefect.apiUrl) }}
 {{- $problems = append $problems "prefect.apiKey would travel in the clear to prefect.apiUrl: use https://" }}
 {{- end }}
-{{- if $v.prefect.apiUrl }}
+{{- if and $v.prefect.apiUrl (not (and $v.proxy.url (hasPrefix "https://" $v.prefect.apiUrl))) }}
 {{- $port := include "dpdist.port" $v.prefect.apiUrl | int }}
 {{- if and $v.networkPolicy.enabled (not (has (toString $port) (splitList " " (include "dpdist.ports" $v.networkPolicy.prefect.ports)))) }}
 {{- $problems = append $problems (printf "prefect.apiUrl is on port %d, which networkPolicy.prefect.ports does not allow: --set 'networkPolicy.prefect.ports={%d}'" $port $port) }}
