@@ -44,8 +44,16 @@ def test_every_pod_is_hardened(name: str) -> None:
             assert "privileged" not in context, where
             assert container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"], where
             assert container["resources"]["requests"]["cpu"], where
+            folders = [v["emptyDir"]["sizeLimit"] for v in pod["volumes"] if "emptyDir" in v]
+            disk = container["resources"]["limits"]["ephemeral-storage"]
+            assert mebibytes(disk) == 1024 + sum(map(mebibytes, folders)), where  # what they hold, and logs
             writable = [m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")]
             assert set(writable) <= {"/tmp", "/spill", "/data"}, where
+
+
+def mebibytes(size: str) -> int:
+    """A size of Kubernetes."""
+    return int(size[:-2]) * {"Mi": 1, "Gi": 1024}[size[-2:]]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -45,6 +45,7 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- define "dpdist.podAnnotations" -}}
 dpdist/secrets-generation: {{ .Values.secrets.generation | quote }}
 cluster-autoscaler.kubernetes.io/safe-to-evict: "false"
+karpenter.sh/do-not-disrupt: "true"
 {{- end }}
 
 {{- define "dpdist.image" -}}

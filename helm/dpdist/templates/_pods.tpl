@@ -47,13 +47,23 @@ tolerations:
 {{- end }}
 {{- end }}
 
-{{/* (cpu, memory): a container's resources; memory is reserved whole, CPU may be borrowed */}}
+{{/* (cpu, memory, size of a temporary folder ...): a container's resources; memory is reserved whole, CPU and the node's disk
+may be borrowed. Beside the folders there are its logs. */}}
 {{- define "dpdist.resources" -}}
+{{- $disk := 1024 }}
+{{- range slice . 2 }}{{ $disk = add $disk (include "dpdist.mebibytes" .) }}{{ end -}}
 requests:
   cpu: {{ index . 0 | quote }}
   memory: {{ index . 1 }}
+  ephemeral-storage: 1Gi
 limits:
   memory: {{ index . 1 }}
+  ephemeral-storage: {{ $disk }}Mi
+{{- end }}
+
+{{/* a size */}}
+{{- define "dpdist.mebibytes" -}}
+{{- ternary (mul 1024 (trimSuffix "Gi" . | int)) (trimSuffix "Mi" . | int) (hasSuffix "Gi" .) }}
 {{- end }}
 
 {{- define "dpdist.container" -}}
@@ -198,7 +208,7 @@ containers:
       periodSeconds: 30
       failureThreshold: 6
     resources:
-      {{- include "dpdist.resources" (list $scheduler.cpu $scheduler.memory) | nindent 6 }}
+      {{- include "dpdist.resources" (list $scheduler.cpu $scheduler.memory "1Gi") | nindent 6 }}
     volumeMounts:
       - {name: secrets, mountPath: /run/secrets/dpdist, readOnly: true}
       - {name: tmp, mountPath: /tmp}
@@ -321,7 +331,8 @@ containers:
       periodSeconds: 30
       failureThreshold: 20
     resources:
-      {{- include "dpdist.resources" (list $workers.cpu $workers.memory) | nindent 6 }}
+      {{- $spill := ternary $workers.spill.size "0Mi" (empty $workers.spill.storageClassName) }}
+      {{- include "dpdist.resources" (list $workers.cpu $workers.memory "2Gi" $spill) | nindent 6 }}
     volumeMounts:
       - {name: secrets, mountPath: /run/secrets/dpdist, readOnly: true}
       - {name: tmp, mountPath: /tmp}
@@ -404,7 +415,7 @@ containers:
     env:
       {{- include "dpdist.driverEnv" . | nindent 6 }}
     resources:
-      {{- include "dpdist.resources" (list .Values.driver.cpu .Values.driver.memory) | nindent 6 }}
+      {{- include "dpdist.resources" (list .Values.driver.cpu .Values.driver.memory .Values.driver.scratch) | nindent 6 }}
     volumeMounts:
       {{- include "dpdist.driverMounts" . | nindent 6 }}
 volumes:

@@ -214,8 +214,7 @@
 {{- if .memory }}{{ $_ := set $sizes (printf "dask.groups: %s" .name) .memory }}{{ end }}
 {{- end }}
 {{- range $role, $memory := $sizes }}
-{{- $mebibytes := ternary (mul 1024 (trimSuffix "Gi" $memory | int)) (trimSuffix "Mi" $memory | int) (hasSuffix "Gi" $memory) }}
-{{- if lt (int $mebibytes) 512 }}
+{{- if lt (include "dpdist.mebibytes" $memory | int) 512 }}
 {{- $problems = append $problems (printf "%s.memory=%s is too little to start: give it 512Mi or more" $role $memory) }}
 {{- end }}
 {{- end }}
