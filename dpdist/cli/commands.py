@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -100,6 +100,13 @@ def _confidential_traceback() -> str:
     return path
 
 
+def _refuse_given(options: dict[str, Any], *, go_with: str, unless: bool = False) -> None:
+    """Refuse options that would be passed over."""
+    given = [] if unless else [name for name, value in options.items() if value is not None]
+    if given:
+        raise SpecError(f"{', '.join(given)}: only with {go_with}")
+
+
 @app.command()
 def plan(
     spec: SpecPath,
@@ -131,6 +138,9 @@ def plan(
     from dpdist.budget import budget_after
     from dpdist.families import make_plan
 
+    only_solving = {"--pass-rate": pass_rate, "--public-table": public_table, "--write": write}
+    _refuse_given({"--epsilon": epsilon, **only_solving}, unless=solve, go_with="--solve")
+    _refuse_given({"--costs": costs}, unless=cluster, go_with="--cluster")
     loaded = load(spec, settings)
     if solve:
         from dpdist.mixing.comparison import compare
@@ -140,6 +150,7 @@ def plan(
         from dpdist.synthesis.spec import PlausibleDeniabilitySpec
 
         if isinstance(loaded, MixingSpec):
+            _refuse_given(only_solving, go_with="plausible deniability; of a mixing spec set mixing.order, or auto")
             compared = compare(loaded, epsilon=epsilon)
             typer.echo(json.dumps(compared.to_json(), indent=2) if as_json else compared.explain())
             return

@@ -12,7 +12,7 @@ from releases import table
 from typer.testing import CliRunner
 
 from dpdist.cli import app
-from dpdist.errors import AccountingError
+from dpdist.errors import AccountingError, SpecError
 from dpdist.publish.verify import read_release, verify
 
 ADULT = ["--class-size", "7841", "--order", "64", "--records", "16280", "--delta", "1e-5"]
@@ -80,6 +80,20 @@ def test_plan_compares_the_orders(spec: Path) -> None:
     assert "at epsilon 20" in shown
     assert "least" in shown
     assert "512" not in shown  # more than the class
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--epsilon", "1"], "--epsilon: only with --solve"),
+        (["--costs", "costs.json"], "--costs: only with --cluster"),
+        (["--solve", "--write", "new.yaml", "--pass-rate", "0.1"], "--pass-rate, --write: only with plausible"),
+    ],
+)
+def test_options_that_a_plan_would_pass_over_are_refused(options: list[str], message: str) -> None:
+    spec = str(Path(__file__).parents[2] / "deploy/releases/adult-mixing.yaml")
+    with pytest.raises(SpecError, match=message):
+        CliRunner().invoke(app, ["plan", spec, *options], catch_exceptions=False)
 
 
 @pytest.mark.parametrize("form", ["records", "vectors"])
