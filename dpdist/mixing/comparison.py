@@ -24,12 +24,15 @@ class Comparison:
     epsilon, delta : float
         Its whole budget.
     choices : tuple of OrderChoice
+    federated : bool
+        Whether the noise is that of each client by itself.
     """
 
     name: str
     epsilon: float
     delta: float
     choices: tuple[OrderChoice, ...]
+    federated: bool = False
 
     @property
     def best(self) -> OrderChoice:
@@ -66,6 +69,11 @@ class Comparison:
             f"with the least noise for the spread that it leaves, here {self.best.order}. Small orders show single "
             "records best, large ones the class means.",
         ]
+        if self.federated:
+            lines.append(
+                "These are the mixtures of each client by itself. Averages of several clients have less noise for "
+                "their spread, by one factor for all orders."
+            )
         return "\n".join(lines)
 
 
@@ -93,4 +101,10 @@ def compare(spec: MixingSpec, *, epsilon: float | None = None, orders: Sequence[
         for (value, wanted), check in zip(spec.mixing.classes.items(), checks, strict=True)
     }
     choices = compare_orders(sizes, width=encoding.width, epsilon=left, delta=delta, orders=orders)
-    return Comparison(name=spec.name, epsilon=spec.privacy.epsilon, delta=spec.privacy.delta, choices=choices)
+    return Comparison(
+        name=spec.name,
+        epsilon=spec.privacy.epsilon,
+        delta=spec.privacy.delta,
+        choices=choices,
+        federated=spec.federated is not None,
+    )

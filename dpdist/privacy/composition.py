@@ -232,4 +232,5 @@ class Tail:
         rest = float(self.sums[first] + self._extra(np.array([left]))[0]) - delta
         if rest <= 0 or self.weights[first] <= 0:
             return float(self.losses[first])
-        return float(np.clip(math.log(rest / self.weights[first]), left, self.losses[first]))
+        with np.errstate(over="ignore"):  # then the answer is the loss
+            return float(np.clip(math.log(rest / self.weights[first]), left, self.losses[first]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from federations import federation
 
 from dpdist.errors import AccountingError, RoundFailed, SpecError
+from dpdist.mixing.comparison import compare
 from dpdist.mixing.federated_plan import FederatedPlan
 from dpdist.mixing.identity import identity_text, load_identity, message_statement, parse_identity, require_signature
 from dpdist.mixing.plan import planned
@@ -189,3 +191,9 @@ def test_a_key_of_another_kind_is_no_identity() -> None:
 def test_a_client_without_identity_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="cannot be read"):
         load_identity(str(tmp_path / "none.pem"), pinned="")
+
+
+def test_a_comparison_of_orders_says_whose_noise_it_is(tree: dict[str, Any]) -> None:
+    made = compare(changed(tree), orders=(8,))
+    assert "each client by itself" in made.explain()
+    assert "each client" not in replace(made, federated=False).explain()

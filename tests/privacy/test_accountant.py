@@ -16,6 +16,7 @@ from scipy.stats import binom
 
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant
+from dpdist.privacy.composition import Tail
 from dpdist.privacy.events import (
     ApproximateDP,
     Composed,
@@ -369,3 +370,9 @@ def test_sampled_pair_of_a_composition_is_a_close_upper_bound() -> None:
             exact = whole.delta(epsilon, reverse)
             found = float(pair.hockey_stick(epsilon, reverse=reverse)[0])
             assert exact * (1 - 1e-6) <= found <= exact * 1.02 + 1e-20
+
+
+def test_a_tail_with_next_to_no_weight_ends_at_its_loss():
+    nothing = {"infinite": 0.0, "cumulant": -1000.0, "tilt": 1.0, "error": 0.0}
+    tail = Tail(np.array([800.0]), np.array([0.5, 0.0]), np.array([1e-310, 0.0]), **nothing)
+    assert tail.epsilon(0.1) == 800.0
