@@ -125,6 +125,11 @@ class MixingDataSpec(DataSpec):
     path: str | tuple[str, ...] = Field(
         default=(), description="Files, folders or globs; local or s3://. Absent in a federated release."
     )
+    minimum_records: int = Field(
+        ge=1,
+        description="Declared public lower bound on the number of records (federated: of each client), by which tasks "
+        "are sized. It is not checked: the guarantee rests on the minima of the classes, which are.",
+    )
 
 
 class ClientSpec(Section):
