@@ -76,17 +76,20 @@ def s3_filesystem(options: Mapping[str, Any] | None = None) -> Any:
 
 
 def filesystem(uri: str, options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
-    """The file system of an address and the path in it; `options` are for remote ones.
+    """The file system of a path or URL and the path in it, whatever characters that has; `options` are for remote ones.
 
-    An S3 address may carry options of its own (see `address`), which go before.
+    Of an `address`, give the two parts (`split_address`): the name of an object in a table is never read as one.
     """
     if is_s3(uri):
-        uri, own = split_address(uri)
-        fs = s3_filesystem({**(options or {}), **own})
+        fs = s3_filesystem(options)
         return fs, fs._strip_protocol(uri)
+    from fsspec import filesystem as named
     from fsspec.core import url_to_fs
 
-    remote = "://" in uri and not uri.startswith(("file://", "local://"))
+    if "://" not in uri:
+        fs = named("file")
+        return fs, fs._strip_protocol(uri)
+    remote = not uri.startswith(("file://", "local://"))
     return url_to_fs(uri, **(options or {} if remote else {}))  # type: ignore[no-any-return]
 
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -63,9 +64,15 @@ def test_any_option_survives_in_an_address(endpoint: str, profile: str, region: 
     assert split_address(address("s3://b/k", options)) == ("s3://b/k", options)
 
 
-def test_an_address_goes_before_the_options() -> None:
-    fs, path = filesystem("s3://b/k?endpoint_url=http%3A//127.0.0.1%3A2", {**ENDPOINT, "profile": "p"})
-    assert (path, fs.endpoint_url, fs.kwargs) == ("b/k", "http://127.0.0.1:2", {"profile": "p"})
+def test_the_name_of_a_file_is_no_address(tmp_path: Path) -> None:
+    """Else an object's name would say which server its readers ask."""
+    name = "s3://b/part?endpoint_url=http://127.0.0.1:2/"
+    fs, path = filesystem(name, ENDPOINT)
+    assert (path, fs.endpoint_url) == (name.strip("s3:/"), ENDPOINT["endpoint_url"])
+    chained = tmp_path / "zip::part"
+    chained.write_bytes(b"record")
+    fs, path = filesystem(str(chained))
+    assert fs.cat_file(path) == b"record"
 
 
 @pytest.mark.parametrize("endpoint", ["http://id:planted@host", "https://host/?secret=planted", "host:9000", "ftp://h"])

@@ -34,7 +34,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from dpdist.errors import KeyUnavailable
-from dpdist.objects import IMPATIENT, filesystem, is_s3
+from dpdist.objects import IMPATIENT, filesystem, is_s3, split_address
 from dpdist.privacy.noise import Noise
 from dpdist.problems import resource_error
 
@@ -175,7 +175,7 @@ def write_key_file(uri: str, *, attempt: str, wrapped: bytes, kek_file: str = ""
     record = {"format": _FORMAT, "attempt": attempt, "wrapped": base64.b64encode(wrapped).decode()}
     content = json.dumps(record).encode()
     try:
-        fs, path = filesystem(uri)
+        fs, path = filesystem(*split_address(uri))
         if _is_local(fs):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".key-")  # mode 0600
@@ -207,7 +207,8 @@ def erase_key_file(uri: str, *, attempt: str, patient: bool = True) -> None:
     """
     forget_keys(attempt)
     try:
-        fs, path = filesystem(uri, None if patient or not is_s3(uri) else {"config_kwargs": IMPATIENT})
+        where, options = split_address(uri)
+        fs, path = filesystem(where, options | ({} if patient or not is_s3(uri) else {"config_kwargs": IMPATIENT}))
         fs.invalidate_cache(path)  # a stale listing must not hide the file
         size = fs.info(path)["size"]
         if _is_local(fs):
@@ -269,7 +270,7 @@ def forget_keys(attempt: str | None = None) -> None:
 
 def _read_key_file(ref: KeyRef) -> bytes:
     try:
-        fs, path = filesystem(ref.uri)
+        fs, path = filesystem(*split_address(ref.uri))
         record = json.loads(fs.cat_file(path))
         if record["format"] != _FORMAT or record["attempt"] != ref.attempt:
             raise KeyUnavailable(f"the file at {_shown(ref.uri)} is not the key file of attempt {ref.attempt}")
