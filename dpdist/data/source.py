@@ -20,7 +20,7 @@ from typing import Any, Literal
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import glob_translate
 
-from dpdist.data.storage import compression_of, storage_errors
+from dpdist.data.storage import compression_of, is_local, storage_errors
 from dpdist.errors import DataNotFound, SpecError
 from dpdist.objects import filesystem, is_s3
 
@@ -81,8 +81,9 @@ class TableSource:
     Parameters
     ----------
     paths : tuple of str
-        Files, folders (searched at every depth) or globs; local, ``s3://`` or any fsspec protocol. Files found twice
-        count once; in folders and globs, names that start with ``_`` or ``.`` are ignored.
+        Files, folders (searched at every depth) or globs; local, ``s3://`` or any fsspec protocol. Files found twice,
+        by symbolic links as well, count once; in folders and globs, names that start with ``_`` or ``.`` are ignored,
+        and links to folders are not followed.
     format : {"parquet", "csv"}, optional
         Told from the names of the files if absent. CSV files may be compressed (told from the suffix).
     csv : CsvOptions
@@ -139,7 +140,8 @@ def find_files(source: TableSource) -> tuple[FoundFile, ...]:
                 FoundFile(_full_path(fs, name), int(info["size"]), _stamp(fs, name, info))
                 for name, info in entries.items()
             )
-    return tuple(sorted(found))
+    once = {os.path.realpath(file.path) if is_local(file.path) else file.path: file for file in sorted(found)[::-1]}
+    return tuple(sorted(once.values()))
 
 
 def fingerprint(source: TableSource) -> str:
@@ -220,9 +222,16 @@ def _expand(fs: Any, root: str) -> dict[str, dict[str, Any]]:
         fixed = _fixed(root)
         for name, match in fs.glob(root, detail=True).items():
             if not any(map(_hidden, PurePosixPath(name).relative_to(fixed).parts)):
-                entries |= {name: match} if match["type"] == "file" else _below(fs, name)
+                entries |= {name: match} if _is_file(match) else _below(fs, name)
         return entries
-    return {root: info} if info["type"] == "file" else _below(fs, root)
+    return {root: info} if _is_file(info) else _below(fs, root)
+
+
+def _is_file(info: Mapping[str, Any]) -> bool:
+    """Whether an entry is a file or a link to one; a link to nothing is one that cannot be read."""
+    name = info["name"]
+    linked = info.get("islink", False) and (os.path.isfile(name) or not os.path.exists(name))
+    return linked or info["type"] == "file"
 
 
 def _fixed(pattern: str) -> PurePosixPath:
@@ -235,7 +244,7 @@ def _below(fs: Any, folder: str) -> dict[str, dict[str, Any]]:
     return {
         name: info
         for name, info in fs.find(folder, detail=True).items()
-        if info["type"] == "file"
+        if _is_file(info)
         and not name.endswith("/")
         and name != folder
         and not any(map(_hidden, name.removeprefix(prefix).split("/")))

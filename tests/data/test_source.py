@@ -68,6 +68,17 @@ def test_what_would_be_found_elsewhere(tmp_path: Path) -> None:
         assert not would_find(bucket, place)
 
 
+def test_a_file_with_two_names_counts_once(tmp_path: Path) -> None:
+    touch(tmp_path, "t/b.csv", "elsewhere")
+    for name, target in (("t/a.csv", "b.csv"), ("t/z.csv", "../elsewhere"), ("t/loop", ".")):
+        (tmp_path / name).symlink_to(target)
+    assert names(tmp_path, "t") == names(tmp_path, "t/*.csv", "t/b.csv") == ["t/a.csv", "t/z.csv"]
+    assert names(tmp_path, "t", "elsewhere") == ["elsewhere", "t/a.csv"]
+    (tmp_path / "t/gone.csv").symlink_to("nowhere")
+    with pytest.raises(DataNotFound):
+        names(tmp_path, "t")
+
+
 def test_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path, "t/a.csv")
     monkeypatch.chdir(tmp_path)
