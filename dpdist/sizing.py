@@ -166,10 +166,10 @@ class Sizing:
         """The sizing for people."""
         layout, least = self.proposed, min(p.seconds * p.workers for p in self.predictions)
         what = "" if self.whole else " for one pass over the table (the rest is not predicted for this kind)"
-        one = f"{self.clients} clients with a worker" if self.clients else f"{layout.workers} workers"
+        one = f"{self.clients} clients with a worker" if self.clients else _counted(layout.workers, "worker")
         each = " of each" if self.clients else ""
         lines = [
-            f"Cluster     {one} of {layout.memory} GiB, {layout.partitions:,} partitions{each} of about "
+            f"Cluster     {one} of {layout.memory} GiB, {_counted(layout.partitions, 'partition')}{each} of about "
             f"{self.rows / layout.partitions:,.0f} of {self.rows:,} records: about {_duration(self.seconds)}{what}",
             "",
             "    workers     GiB  partitions        time  efficiency  limited by",
@@ -183,8 +183,8 @@ class Sizing:
             )
         if self.ends is not None:
             lines.append(
-                f"\nBeyond {self.ends.workers:,} workers it stops scaling: twice as many save less than a tenth. "
-                f"Limited by: {self.ends.limit}"
+                f"\nBeyond {_counted(self.ends.workers, 'worker')} it stops scaling: twice as many save less than a "
+                f"tenth. Limited by: {self.ends.limit}"
             )
         if not self.fits:
             lines.append(
@@ -193,7 +193,7 @@ class Sizing:
                 "yourself"
             )
         lines += [
-            "Storage and network are taken to be as quick for many workers as for one.",
+            "Workers are taken to run already; storage and network to be as quick for many of them as for one.",
             "",
             f"Helm        {self.helm}",
         ]
@@ -342,6 +342,10 @@ def loads(plan: Plan, layout: Layout, costs: Costs) -> list[Load]:
 def table_cells(plan: PlausibleDeniabilityPlan) -> int:
     """About how many cells the count tables of a network have."""
     return min(plan.model.parameters.cells_at_most, len(plan.spec.table.attributes) * _TABLE_CELLS)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _duration(seconds: float) -> str:
