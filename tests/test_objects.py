@@ -91,7 +91,7 @@ def test_an_unknown_profile_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: o
 
 @pytest.fixture(params=["silent", "deaf"])
 def mute(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[bytes]]]:
-    """Endpoint of a server that never answers, or never even reads, and what it read."""
+    """Endpoint of a server that never answers, or never even reads, or never ends its answer, and what it read."""
     heard: list[bytes] = []
     taken: list[socket.socket] = []
     listener = socket.create_server(("127.0.0.1", 0))
@@ -100,8 +100,10 @@ def mute(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[bytes]]]:
         with suppress(OSError):
             while True:
                 taken.append(listener.accept()[0])
-                if request.param == "silent":
+                if request.param != "deaf":
                     heard.append(taken[-1].recv(1 << 16))
+                if request.param == "stalling":
+                    taken[-1].sendall(b"HTTP/1.1 206 Partial Content\r\nContent-Length: 1000\r\n\r\nthe first bytes")
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -122,3 +124,10 @@ def test_a_server_that_says_nothing_is_not_waited_for(mute: tuple[str, list[byte
     with pytest.raises(StorageUnavailable):
         store.write_bytes("y", bytes(1 << 26))
     assert not any(b"expect" in request.lower() for request in heard)
+
+
+@pytest.mark.parametrize("mute", ["stalling"], indirect=True)
+def test_an_answer_that_stalls_is_not_waited_for(mute: tuple[str, list[bytes]]) -> None:
+    own = {"key": "a", "secret": "b", "config_kwargs": {"read_timeout": 0.3}}
+    with pytest.raises(StorageUnavailable, match="resume"), storage_errors("s3://b/k"):
+        open_file("s3://b/k", {"endpoint_url": mute[0], **own}, size=1000).read(1000)

@@ -75,6 +75,8 @@ def storage_errors(path: str) -> Iterator[None]:
 
 def _known(error: Exception, path: str) -> DpdistError | None:
     """The error of dpdist for an error of storage."""
+    if isinstance(error, IndexError) and isinstance(error.__context__, TimeoutError):
+        error = error.__context__  # s3fs looks into every failed read for a message, and a time-out has none
     said = of_server(error)
     if said is not None:
         return said[0](f"cannot read {path}: {said[1]}")
