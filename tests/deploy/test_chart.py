@@ -354,6 +354,7 @@ def test_notes_tell_what_to_do_next(name: str) -> None:
     assert "kubectl" in notes
     assert "ledger create" in notes
     assert ("port-forward" in notes) == (name != "external")
+    assert notes.count("-$(date +%s)") == notes.count("--from=cronjob") == 2 * (name == "cronjob")  # not once only
     assert ("Workers may reach any address" in notes) == (
         name != "federated" and "to" not in str(values.get("networkPolicy", {}).get("storage"))
     )
