@@ -17,6 +17,7 @@ from dpdist.mixing.mixture import Rows
 from dpdist.mixing.moments import LEAST_DEVIATION
 from dpdist.mixing.restore import Restoration
 from dpdist.mixing.scaling import Encoding
+from dpdist.mixing.sums import piece_of
 from dpdist.privacy.noise import Noise
 from dpdist.schema import Attribute, Schema
 
@@ -67,7 +68,7 @@ class Released:
 
 
 def finish_block(finishing: Finishing, mixtures: Rows, noise: Noise, *, start: int) -> Released:
-    """What is released of mixtures `start` to ``start + t - 1`` of a class.
+    """What is released of mixtures `start` to ``start + t - 1`` of a class, made piece by piece to bound the memory.
 
     Parameters
     ----------
@@ -76,6 +77,14 @@ def finish_block(finishing: Finishing, mixtures: Rows, noise: Noise, *, start: i
     noise : Noise
         For filling up the spread and for published label noise.
     """
+    piece = piece_of(mixtures.shape[1])
+    pieces = [
+        _finish(finishing, mixtures[at : at + piece], noise, start=start + at) for at in range(0, len(mixtures), piece)
+    ]
+    return assemble(pieces, [(0, len(one.labels)) for one in pieces])
+
+
+def _finish(finishing: Finishing, mixtures: Rows, noise: Noise, *, start: int) -> Released:
     vectors = mixtures
     if finishing.restoration is not None:
         vectors = finishing.restoration.apply(mixtures, noise, name=f"{finishing.name}/fill", start=start)

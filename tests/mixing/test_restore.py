@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from dpdist.mixing.mixture import Mixer, clip_rows
+from dpdist.mixing.output import Finishing, finish_block
 from dpdist.mixing.restore import Restoration, mixture_sums, restoration
 from dpdist.mixing.scaling import declared_encoding
 from dpdist.privacy.noise import Noise
@@ -75,3 +78,29 @@ def test_a_single_mixture_is_its_own_mean():
     made = restoration(mixture_sums(mixtures), ENCODING, order=32, sigma=0.02)
     assert made.gains.size == 0
     assert np.all(np.isfinite(made.apply(mixtures, NOISE, name="fill")))
+
+
+@pytest.mark.parametrize("decode", [True, False])
+def test_finishing_a_block_takes_little_more_memory_than_its_vectors(decode):
+    mixtures = np.tile(MIXER.mixtures(NOISE, rows(), 0, 1_000), (400, 1))
+    made = restoration(mixture_sums(mixtures), ENCODING, order=32, sigma=0.02)
+    finishing = Finishing(
+        encoding=ENCODING,
+        restoration=made,
+        decode=decode,
+        label=3,
+        classes=(0, 1),
+        place=1,
+        label_sigma=0.0,
+        name="mixing/1",
+    )
+    tracemalloc.start()
+    released = finish_block(finishing, mixtures, NOISE, start=0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * mixtures.nbytes
+    whole = made.apply(mixtures, NOISE, name="mixing/1/fill")
+    if decode:
+        assert all(map(np.array_equal, released.codes, ENCODING.decode(whole)))
+    else:
+        assert np.abs(released.vectors - whole).max() < 1e-6
