@@ -178,7 +178,8 @@ def write_key_file(uri: str, *, attempt: str, wrapped: bytes, kek_file: str = ""
         fs, path = filesystem(*split_address(uri))
         if _is_local(fs):
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".key-")  # mode 0600
+            folder, name = os.path.split(path)
+            handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")  # mode 0600
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
             os.replace(temporary, path)
@@ -209,16 +210,12 @@ def erase_key_file(uri: str, *, attempt: str, patient: bool = True) -> None:
     try:
         where, options = split_address(uri)
         fs, path = filesystem(where, options | ({} if patient or not is_s3(uri) else {"config_kwargs": IMPATIENT}))
-        fs.invalidate_cache(path)  # a stale listing must not hide the file
-        size = fs.info(path)["size"]
         if _is_local(fs):
-            with open(path, "r+b") as file:
-                file.write(bytes(size))
-                os.fsync(file.fileno())
-            os.unlink(path)
-        else:
-            fs.pipe_file(path, bytes(size))
-            fs.rm_file(path)
+            _erase_local(path)
+            return
+        fs.invalidate_cache(path)  # a stale listing must not hide the file
+        fs.pipe_file(path, bytes(fs.info(path)["size"]))
+        fs.rm_file(path)
     except FileNotFoundError:
         return
     except Exception as error:  # every storage has its own
@@ -227,6 +224,17 @@ def erase_key_file(uri: str, *, attempt: str, patient: bool = True) -> None:
             f"the key file of attempt {attempt} at {_shown(uri)} cannot be deleted ({type(error).__name__}): "
             "delete it by hand, or repeat the commit once the storage answers"
         ) from None
+
+
+def _erase_local(path: str) -> None:
+    """Overwrite and delete a file, and what a process that was killed while it wrote the file left beside it."""
+    folder, name = os.path.split(path)
+    for entry in os.listdir(folder):
+        if entry == name or entry.startswith(f".{name}."):
+            with open(os.path.join(folder, entry), "r+b") as file:
+                file.write(bytes(os.fstat(file.fileno()).st_size))
+                os.fsync(file.fileno())
+            os.unlink(os.path.join(folder, entry))
 
 
 _cache: OrderedDict[str, Noise] = OrderedDict()

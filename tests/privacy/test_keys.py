@@ -188,6 +188,18 @@ def test_a_file_is_overwritten_before_it_is_deleted(kek: KeyEncryptionKey, tmp_p
     assert set((tmp_path / "second name").read_bytes()) == {0}
 
 
+def test_what_a_killed_writer_left_is_erased_too(
+    kek: KeyEncryptionKey, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    share(kek, f"{tmp_path}/other.json")
+    monkeypatch.setattr(keys.os, "replace", lambda *_: sys.exit())
+    with pytest.raises(SystemExit):
+        share(kek, f"{tmp_path}/key.json")
+    assert len(os.listdir(tmp_path)) == 2
+    erase_key_file(f"{tmp_path}/key.json", attempt="a1")
+    assert os.listdir(tmp_path) == ["other.json"]
+
+
 def test_the_cache_is_bounded_and_can_be_cleared(kek: KeyEncryptionKey, tmp_path: Path) -> None:
     refs = [share(kek, f"{tmp_path}/{i}.json", attempt=f"a{i}")[1] for i in range(12)]
     noises = [load_noise(ref) for ref in refs]
