@@ -6,12 +6,15 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dpdist.errors import LedgerError
+
 if TYPE_CHECKING:
     from dpdist.context import Context
     from dpdist.privacy.ledger import Attempt, Ledger
     from dpdist.publish.store import Store
 
 RUN_RECORD = "run-record.json"
+_SHOWN = 8
 CONFIDENTIAL = "confidential: for the operator of this release only; it holds private counts"
 
 
@@ -70,8 +73,13 @@ def find_attempt(ledger: Ledger, beginning: str) -> Attempt:
     Raises
     ------
     LedgerError
-        There is none, or more than one.
+        There is none, or more than one, or the beginning is too short to tell what is meant.
     """
+    if len(beginning) < _SHOWN:
+        raise LedgerError(
+            f"{beginning!r} is too short for the id of an attempt: give the {_SHOWN} characters that the lists print, "
+            "or more"
+        )
     found = [
         attempt
         for dataset in ledger.datasets()

@@ -162,8 +162,9 @@ def test_an_open_attempt_is_given_up(dpdist: Command, spec_file: Path, tmp_path:
         assert (done.code, outcome in done.out) == (0, True), done.err
     shown = dpdist("ledger", "show", "people", "--ledger", url, "--json").json
     assert [charge["state"] for charge in shown[0]["charges"]] == ["void", "abandoned"]
-    unknown = dpdist("ledger", "give-up", "0000", "--ledger", url, "--yes")
-    assert (unknown.code, "Traceback" in unknown.err) == (5, False)
+    for unknown in ("00000000", reserved.id[:7]):
+        refused = dpdist("ledger", "give-up", unknown, "--ledger", url, "--yes")
+        assert (refused.code, "Traceback" in refused.err) == (5, False)
 
 
 def test_output_that_holds_a_release(dpdist: Command, spec_file: Path) -> None:
