@@ -373,6 +373,7 @@ def test_rules_of_the_house() -> None:
                 if container["name"] == "scheduler":
                     assert "HTTPS_PROXY" not in entries
                     continue
+                assert entries["PGSSLMODE"] == "verify-full", where  # or the authority would be asked for nothing
                 assert entries["HTTPS_PROXY"] == "http://proxy.example:3128", where
                 direct = set(entries["NO_PROXY"].split(","))
                 assert {"127.0.0.1", ".svc", "$(KUBERNETES_SERVICE_HOST)", ".bank.example"} <= direct, where
@@ -380,7 +381,7 @@ def test_rules_of_the_house() -> None:
                 (mount,) = [m for m in container["volumeMounts"] if m["mountPath"] == "/etc/dpdist/trust"]
                 (volume,) = [v for v in pod["volumes"] if v["name"] == mount["name"]]
                 assert volume["configMap"] == {"name": "bank", "items": [{"key": "ca.crt", "path": "ca.pem"}]}, where
-    assert not re.search("AWS_CA_BUNDLE|PROXY|priorityClass", render(example("prefect")).text)
+    assert not re.search("AWS_CA_BUNDLE|PGSSL|PROXY|priorityClass", render(example("prefect")).text)
 
 
 def test_a_client_s_workers_do_not_see_the_common_volume() -> None:

@@ -254,7 +254,10 @@ _SQLITE_REASONS: Final = {
 }
 _SQLITE_OTHER: Final = ("the database failed", "check the file with PRAGMA integrity_check")
 _POSTGRES_REASONS: Final = {
-    "08": ("the server does not answer or refuses the connection", "check host, port, user and password, and resume"),
+    "08": (
+        "the server does not answer or refuses the connection",
+        "check host, port, user, password and sslmode, and resume",
+    ),
     "28": ("the server refuses the login", "check user and password"),
     "3D": ("the database does not exist", "create it or correct the URL"),
     "42501": ("the user lacks a privilege", "grant CREATE on the schema, and SELECT, INSERT, UPDATE on the tables"),

@@ -129,6 +129,9 @@ securityContext:
 - name: {{ $name }}
   value: /etc/dpdist/trust/ca.pem
 {{- end }}
+{{- /* libpq's default would look at no certificate, and speak in the clear to who asks for it; a URL with sslmode decides. */}}
+- name: PGSSLMODE
+  value: verify-full
 {{- end }}
 {{- end }}
 
