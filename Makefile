@@ -40,7 +40,7 @@ tools: .tools/.ready ## install into .tools what checks the chart and the image
 	@touch $@
 
 test: setup tools ## run the test suite
-	@$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 lint: setup ## formatting, style, types and layers
 	@$(BIN)/ruff format --check .
