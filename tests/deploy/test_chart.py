@@ -379,8 +379,9 @@ def test_notes_warn_of_what_crosses_the_network_in_the_clear() -> None:
 def test_cores_are_numbers_or_texts() -> None:
     for cpu in (2, "2", "500m", "1.5"):
         job = render(example("job", {"driver": {"cpu": cpu}})).one("Job")
-        requests = job["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]
-        assert requests["cpu"] == str(cpu)
+        container = job["spec"]["template"]["spec"]["containers"][0]
+        assert container["resources"]["requests"]["cpu"] == str(cpu)
+        assert {"name": "OPENBLAS_NUM_THREADS", "value": "1"} in container["env"]  # whatever the node has
 
 
 def test_the_chart_has_the_version_of_the_package() -> None:

@@ -389,6 +389,11 @@ volumes:
 {{/* Environment of the process that drives a release. */}}
 {{- define "dpdist.driverEnv" -}}
 {{ include "dpdist.baseEnv" . }}
+{{- /* A pod sees all cores of its node: with a thread on each, memory and the last digits would depend on the node. */}}
+- name: OMP_NUM_THREADS
+  value: "1"
+- name: OPENBLAS_NUM_THREADS
+  value: "1"
 - name: DPDIST_LOG
   value: json
 - name: DPDIST_SPECS
