@@ -12,7 +12,7 @@ from typing import Any
 
 from dpdist.errors import SpecError
 from dpdist.mixing.correlated import CorrelatedNoise, correlated_noise, local_noise
-from dpdist.mixing.federation import block_rows, require_fine_grid
+from dpdist.mixing.federation import MESSAGES_HELD, block_rows, require_fine_grid
 from dpdist.mixing.mixture import Mixer
 from dpdist.mixing.plan import MixingPlan
 from dpdist.mixing.spec import FederatedSpec
@@ -81,6 +81,16 @@ class FederatedPlan(MixingPlan):
         """The public parameters, for the manifest."""
         return {**super().public_parameters(), "federated": self.spec.public()["federated"]}
 
+    def resources(self) -> dict[str, Any]:
+        """Memory and tasks: of a client, and of the coordinator (`publisher_bytes`), which holds a block of all."""
+        needs, federated = super().resources(), self.federated
+        message = 8 * self.encoding.width * min(self.block, max(part.mixtures.records for part in self.classes))
+        return {
+            **needs,
+            "task_bytes": max(needs["task_bytes"], MESSAGES_HELD * message),
+            "publisher_bytes": (len(federated.clients) + MESSAGES_HELD) * message,
+        }
+
     def explain(self) -> str:
         """The plan for people."""
         federated, listed = self.federated, len(self.federated.clients)
@@ -100,5 +110,8 @@ class FederatedPlan(MixingPlan):
         lines.append(
             f"Average     of {listed} clients: {listed * self.order} records a mixture, noise of "
             f"{shared.average / self.largest_norm:.4g} of the norm in each coordinate"
+        )
+        lines.append(
+            f"Coordinator {self.resources()['publisher_bytes'] / 2**20:,.0f} MiB for the messages of all clients"
         )
         return "\n".join([super().explain(), *lines])

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -28,6 +29,9 @@ MESSAGE_BYTES = 1 << 26
 
 LEAST_STEPS = 16.0
 """Least deviation of a client's own noise in steps, times the root of the number of honest clients."""
+
+MESSAGES_HELD = 4
+"""Of the size of a message: what a client holds while it makes one, and the coordinator beside those of all clients."""
 
 _LARGEST_STEP = 1 << 53
 _TAIL = 40.0  # deviations of noise: exceeded with a probability below 2**-1000
@@ -221,5 +225,5 @@ def _named(message: object) -> str:
 
 
 def _average(received: dict[str, Steps], mixer: Mixer) -> Rows:
-    total: Steps = np.sum(list(received.values()), axis=0, dtype=np.int64)
+    total: Steps = reduce(np.add, received.values())
     return np.asarray(total * (mixer.grid / (mixer.order * len(received))), np.float32)

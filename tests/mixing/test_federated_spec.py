@@ -125,6 +125,15 @@ def test_the_charge_does_not_depend_on_trust_but_for_the_samplers(tree: dict[str
     assert local.shared(4).average == pytest.approx(2 * correlated.shared(4).average, rel=1e-3)
 
 
+def test_the_memory_of_messages_is_planned(tree: dict[str, Any]) -> None:
+    few, many = (changed(tree, mixing__classes={"low": {"minimum": 500, "records": n}}) for n in (10_000, 100_000))
+    small, large = plan_of(few), plan_of(many)
+    message = 8 * 3 * 100_000  # three coordinates
+    assert large.resources()["task_bytes"] >= 4 * message > small.resources()["task_bytes"]
+    assert large.resources()["publisher_bytes"] == (4 + 4) * message
+    assert "Coordinator 18 MiB for the messages of all clients" in large.explain()
+
+
 def test_noise_too_small_for_the_grid_is_refused_when_planned(tree: dict[str, Any]) -> None:
     with pytest.raises(AccountingError, match="too small for the grid"):
         plan_of(changed(tree), sigma_over_clip=1e-3)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +19,7 @@ from dpdist.mixing.correlated import (
     new_private_key,
     public_key,
 )
-from dpdist.mixing.federation import assemble, client_message, largest_step
+from dpdist.mixing.federation import MESSAGES_HELD, Message, assemble, client_message, largest_step, noisy_steps
 from dpdist.mixing.mixture import Mixer, clip_rows
 from dpdist.privacy.noise import Noise
 
@@ -198,6 +199,20 @@ def test_messages_do_not_depend_on_their_range():
         return client_message(own, masks, rows, MIXER, noise, a, b, client="a", round=ROUND).steps
 
     assert np.array_equal(steps(0, 50), np.concatenate([steps(0, 13), steps(13, 13), steps(13, 50)]))
+
+
+def test_messages_take_the_memory_that_plans_count():
+    sums, masks, noise = np.zeros((20_000, 50), np.float32), agree(8)[0], correlated_noise(MIXER.sigma, clients=8)
+    tracemalloc.start()
+    steps = noisy_steps(Noise(bytes(32)), masks, sums, MIXER, noise, 0)
+    made = tracemalloc.get_traced_memory()[1]
+    messages = [Message(client, ROUND, steps) for client in CLIENTS]
+    before = tracemalloc.get_traced_memory()[0]
+    tracemalloc.reset_peak()
+    assemble(messages, MIXER, clients=CLIENTS, round=ROUND, shape=(20_000, 50))
+    averaged = tracemalloc.get_traced_memory()[1] - before
+    tracemalloc.stop()
+    assert max(made, averaged) < MESSAGES_HELD * steps.nbytes
 
 
 def assembled(messages, **changed):
