@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,14 @@ def test_the_image_has_what_was_tested() -> None:
         }
         assert not differ, "make lock"
     image = locked(DEPLOY / "image.lock")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = (
+        project["dependencies"]
+        + project["optional-dependencies"]["flows"]
+        + (DEPLOY / "image.in").read_text().split("\n")
+    )
+    names = {re.split(r"[\[<>=~! ;]", text)[0] for text in asked if text and not text.startswith("#")}
+    assert names <= set(image), "make lock"
     assert {"dask", "distributed", "prefect", "prefect-kubernetes", "psycopg", "asyncpg", "s3fs"} <= set(image)
     assert not {"pytest", "moto", "mypy", "hypothesis"} & set(image)
 
