@@ -211,8 +211,9 @@ def translated() -> Iterator[None]:
         raise ClusterUnreachable(
             "the connection to the Dask cluster was lost; start it again and resume the release"
         ) from None
-    except OSError as error:
-        raise ResourceError(f"a task failed: {error.strerror or type(error).__name__}") from None
+    except OSError as error:  # its own text may be a server's
+        reason = os.strerror(error.errno) if error.errno else type(error).__name__
+        raise ResourceError(f"a task failed: {reason}") from None
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -12,8 +13,8 @@ from typing import Any
 import pytest
 from distributed import LocalCluster
 
-from dpdist.data.cluster import open_cluster
-from dpdist.errors import ClusterUnreachable
+from dpdist.data.cluster import open_cluster, translated
+from dpdist.errors import ClusterUnreachable, ResourceError
 from dpdist.tasks import Tasks
 
 SCRIPT = """
@@ -46,3 +47,8 @@ def test_a_scheduler_that_hangs_counts_as_lost(monkeypatch: pytest.MonkeyPatch) 
         hanging.loop.add_callback(time.sleep, 1.5)  # nothing is said until then, and the task takes far longer
         with pytest.raises(ClusterUnreachable, match="resume"):
             cluster.compute([Tasks("lost")("task", time.sleep, 30)])
+
+
+def test_the_words_of_a_server_are_not_repeated() -> None:
+    with pytest.raises(ResourceError, match="^a task failed: Invalid argument$"), translated():
+        raise OSError(errno.EINVAL, "planted")
