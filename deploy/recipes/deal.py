@@ -79,6 +79,12 @@ def main() -> None:
     parser.add_argument("--delta", default="1e-5", help="cap of every ledger")
     arguments = parser.parse_args()
     tree = yaml.safe_load(arguments.spec.read_text())
+    if not tree.get("federated"):
+        parser.error(f"{arguments.spec} has no clients (section `federated`)")
+    if not arguments.table.is_file():
+        parser.error(f"there is no table {arguments.table}")
+    if arguments.folder.exists():
+        parser.error(f"{arguments.folder} is there already, and clients keep their keys and ledgers: name a new folder")
     schema = tree["schema"]
     if isinstance(schema, str):
         tree["schema"] = yaml.safe_load((arguments.spec.parent / schema).read_text())

@@ -48,6 +48,9 @@ def test_a_table_is_dealt_to_clients(tmp_path: Path) -> None:
     (tmp_path / "template.yaml").write_text(yaml.safe_dump(template))
     command = [RECIPES / "deal.py", tmp_path / "template.yaml", tmp_path / "people.parquet", tmp_path / "out"]
     subprocess.run([sys.executable, *map(str, command)], check=True, stdout=subprocess.DEVNULL)
+    again = subprocess.run([sys.executable, *map(str, command)], check=False, capture_output=True, text=True)
+    assert again.returncode == 2
+    assert "is there already" in again.stderr
     spec = load_spec(tmp_path / "out" / "spec.yaml")
     assert isinstance(spec, MixingSpec)
     assert spec.federated is not None
