@@ -160,15 +160,14 @@ class TestDraw:
     @settings(deadline=None)
     @given(data=st.data())
     def test_equals_a_search_over_128_bits(self, table: Table, tail: Callable[[int], mpf], data: st.DataObject) -> None:
-        near = (
-            table.high.tolist()[:: max(1, table.high.size // 500)] + table.high.tolist()[:3] + table.high.tolist()[-3:]
-        )
+        high = table.high
+        near = np.concatenate([high[:: max(1, high.size // 500)], high[:3], high[-3:]]).tolist()
         any_word = st.integers(0, 2**64 - 1)
         word = any_word | st.builds(
             lambda high, step: min(max(high + step, 0), 2**64 - 1), st.sampled_from(near or [0]), st.integers(-1, 1)
         )
         words = data.draw(st.lists(word, min_size=1, max_size=20))
-        close = st.sampled_from(table.low.tolist()[-200:] or [0])
+        close = st.sampled_from(table.low[-200:].tolist() or [0])
         seconds = data.draw(st.lists(any_word | close, min_size=len(words), max_size=len(words)))
         drawn = table.draw(np.array(words, dtype=np.uint64), lambda: np.array(seconds, dtype=np.uint64))
         edges = thresholds(table)

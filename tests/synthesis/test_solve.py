@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -15,6 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from commands import Command
 from releases import project, table
 
 from dpdist.errors import CheckFailed, DataNotFound, SpecError
@@ -147,16 +146,15 @@ def test_what_cannot_be_reached_is_said(tmp_path: Path) -> None:
         solve_plan(small(tmp_path, schema=one, model__structure="independent"), epsilon=1)
 
 
-def test_the_command_line_writes_a_spec_that_runs(tmp_path: Path) -> None:
+def test_the_command_line_writes_a_spec_that_runs(dpdist: Command, tmp_path: Path) -> None:
     spec = small(tmp_path)
     source, found = tmp_path / "asked.yaml", tmp_path / "elsewhere" / "found.yaml"
     found.parent.mkdir()
     source.write_text(yaml.safe_dump(spec.model_dump(mode="json", by_alias=True)))
-    arguments = ["plan", str(source), "--solve", "--epsilon", "4", "--write", str(found), "--json"]
-    command = [sys.executable, "-m", "dpdist", *arguments, "--set", "name=other"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    body = json.loads(done.stdout)
+    asked = ["plan", str(source), "--solve", "--epsilon", "4", "--write", str(found), "--json", "--set", "name=other"]
+    done = dpdist(*asked)
+    assert done.code == 0, done.err
+    body = done.json
     completed = load_spec(found)
     assert completed.name == "other"
     assert completed.fingerprint == body["plan"]["spec_sha256"]
