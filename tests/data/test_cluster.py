@@ -50,5 +50,5 @@ def test_a_scheduler_that_hangs_counts_as_lost(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_words_of_a_server_are_not_repeated() -> None:
-    with pytest.raises(ResourceError, match="^a task failed: Invalid argument$"), translated():
+    with pytest.raises(ResourceError, match=r"^a task failed: Invalid argument$"), translated():
         raise OSError(errno.EINVAL, "planted")
