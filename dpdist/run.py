@@ -302,9 +302,10 @@ class Run:
             if isinstance(error, ResourceError):
                 raise
             with suppress(DpdistError):  # the storage that refused the step may refuse this, too
-                write_record(
-                    self._context, self._attempt
-                )  # how far a declared bound was missed is the operator's to know
+                if (
+                    self._ledger.attempt(self._attempt).manifest_sha256 is None
+                ):  # else another run of it has written one
+                    write_record(self._context, self._attempt)  # how far a bound was missed is the operator's to know
             with suppress(LedgerError, ResourceError):  # noise was drawn: the charge stays; or the key file is left
                 self._ledger.void(self._attempt)
             raise

@@ -73,9 +73,10 @@ def test_a_resume_of_a_run_that_is_still_alive_publishes_once(stage: str, tmp_pa
     """With a real key: it is erased when the overtaking run commits, and the overtaken one must not publish."""
     spec = project(tmp_path)
     published: list[list[bytes]] = []
+    records: list[str] = []
 
     def overtake() -> None:
-        run_release(spec, resume=True)
+        records.append(Path(run_release(spec, resume=True).run_record).read_text())
         published.append(parts(tmp_path / "release"))
 
     late = stage in ("commit", "manifest")  # both have the same bytes to publish
@@ -84,7 +85,9 @@ def test_a_resume_of_a_run_that_is_still_alive_publishes_once(stage: str, tmp_pa
     verify(spec.output.path)
     assert [parts(tmp_path / "release")] == published
     assert states(spec) == ["committed"]
-    assert run_release(spec, resume=True).records == 2_500
+    again = run_release(spec, resume=True)
+    assert again.records == 2_500
+    assert late or [Path(again.run_record).read_text()] == records
 
 
 @pytest.mark.parametrize("stage", STAGES[:-1])  # not once it is committed
