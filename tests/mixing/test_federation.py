@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import tracemalloc
 from dataclasses import replace
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from dpdist.errors import AccountingError, DataError, RoundFailed
+from dpdist.mixing.accounting import ClassMixtures
 from dpdist.mixing.correlated import (
     Masks,
     correlated_noise,
@@ -21,6 +23,7 @@ from dpdist.mixing.correlated import (
 )
 from dpdist.mixing.federation import MESSAGES_HELD, Message, assemble, client_message, largest_step, noisy_steps
 from dpdist.mixing.mixture import Mixer, clip_rows
+from dpdist.privacy import accountant
 from dpdist.privacy.noise import Noise
 
 CLIENTS = tuple(f"client-{i}" for i in range(8))
@@ -324,3 +327,30 @@ def test_a_coalition_sees_what_is_stated_and_no_more():
         assert leaked(priced, colluding=colluding) == pytest.approx(1, abs=0.03)
     unpriced = correlated_noise(0.3, clients=4)
     assert leaked(unpriced, colluding=2) > 1.3  # the factor sqrt(2) that the colluding clients take away
+
+
+@pytest.mark.parametrize("mask_ratio", [0.5, 3.0])
+def test_sampled_rows_under_correlated_noise_never_exceed_the_charge_and_attain_it(mask_ratio):
+    """The exact law of both messages of two clients, all their sets of rows enumerated, with and without a record."""
+    tau, order, size = 0.8, 2, 3
+    noise = correlated_noise(tau, clients=2, mask_ratio=mask_ratio)
+    white = np.linalg.cholesky(view_covariance(2, 2, noise.sigma, noise.mask_sigma))
+    axis = np.linspace(-9, 9, 361)
+    points = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1)
+
+    def law(own: np.ndarray, other: np.ndarray) -> np.ndarray:
+        means = product(*([np.mean(chosen) for chosen in combinations(rows, order)] for rows in (own, other)))
+        densities = [np.exp(-((points - np.linalg.solve(white, mean)) ** 2).sum(axis=-1) / 2) for mean in means]
+        return np.mean(densities, axis=0) * (axis[1] - axis[0]) ** 2 / (2 * np.pi)
+
+    rng = np.random.default_rng(0)
+    tables = [
+        (-np.ones(size - 1), np.zeros(3)),
+        *((rng.uniform(-1, 1, size - 1), rng.uniform(-1, 1, 3)) for _ in "abc"),
+    ]
+    laws = [(law(own, other), law(np.append(own, 1.0), other)) for own, other in tables]
+    for epsilon in (0.1, 1.0):
+        pairs = (pair for one in laws for pair in (one, one[::-1]))
+        worst = max(float(np.maximum(p - np.exp(epsilon) * q, 0).sum()) for p, q in pairs)
+        charged = accountant.delta(ClassMixtures(minimum=size, order=order, records=1).event(tau), epsilon=epsilon)
+        assert 0.99 * charged <= worst <= charged
