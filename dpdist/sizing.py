@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,8 @@ WORTH = 0.3
 DRIVER = 2
 """GiB of the driver, if it needs no more: the chart's default."""
 
+_WORTH_MEMORY = 0.2  # and twice the memory, if it saves this share: a large index of seeds then takes fewer passes
+_REASONABLE = 16  # GiB of a worker that are proposed for speed alone
 _GIB = 1 << 30
 _FILL = 0.6  # share of a worker's memory that may be filled; Dask spills and pauses above
 _PROCESS = 400 << 20  # a worker with its libraries, and its nanny
@@ -233,7 +235,7 @@ def size_cluster(plan: Plan, *, costs: Costs = MEASURED) -> Sizing:
 
 
 def _best(plan: Plan, costs: Costs, workers: int) -> tuple[Layout, Prediction]:
-    """The quickest partitions, with the least memory that holds what should be held."""
+    """The quickest partitions, with the least memory that holds what should be held, and more where it is worth it."""
     rows = plan.spec.data.minimum_records
     fixed = plan.spec.cluster.partitions
     numbers = {fixed} if fixed else {max(1, math.ceil(rows / size)) for size in _PARTITION_ROWS}
@@ -244,14 +246,21 @@ def _best(plan: Plan, costs: Costs, workers: int) -> tuple[Layout, Prediction]:
     for partitions in sorted(numbers):
         layout = Layout(workers=workers, memory=worker_memory(plan, workers, partitions), partitions=partitions)
         made.append((layout, predict(plan, layout, costs=costs)))
-    return min(made, key=lambda pair: (round(pair[1].seconds, 2), pair[0].memory, pair[0].partitions))
+    layout, predicted = min(made, key=lambda pair: (round(pair[1].seconds, 2), pair[0].memory, pair[0].partitions))
+    while 2 * layout.memory <= _REASONABLE:
+        twice = replace(layout, memory=2 * layout.memory)
+        quicker = predict(plan, twice, costs=costs)
+        if quicker.seconds > (1 - _WORTH_MEMORY) * predicted.seconds:
+            break
+        layout, predicted = twice, quicker
+    return layout, predicted
 
 
 def worker_memory(plan: Plan, workers: int, partitions: int) -> int:
     """GiB of each worker: what a task takes, and the codes if they fit a reasonable worker."""
     least = min(_gib(_needed(plan, partitions)), MEMORY[-1])
     held = _spread(plan)
-    holding = (size for size in MEMORY if least <= size <= 16 and held <= _CODES * workers * size * _GIB)
+    holding = (size for size in MEMORY if least <= size <= _REASONABLE and held <= _CODES * workers * size * _GIB)
     return next(holding, least)
 
 

@@ -156,10 +156,15 @@ def test_a_worker_has_room_for_its_tasks(billion: Plan) -> None:
     assert needs["encoded_bytes"] <= total / 4  # so that the codes stay there from pass to pass
 
 
-def test_declared_partitions_are_kept() -> None:
-    settings = {"synthesis.omega": "all", "cluster.partitions": 77}
+def test_a_large_index_of_seeds_gets_the_memory_that_it_is_worth() -> None:
+    """Or the smaller workers that suffice for the codes would make many workers slower than few."""
+    settings = {"data.minimum_records": 10**9, "cluster.partitions": 240}
     sizing = size_cluster(make_plan(load_spec(RELEASES / "acs2024.yaml", settings)))
-    assert {layout.partitions for layout in sizing.layouts} == {77}
+    assert {layout.partitions for layout in sizing.layouts} == {240}  # as declared
+    seconds = [p.seconds for p in sizing.predictions]
+    assert all(later <= earlier * 1.01 for earlier, later in pairwise(seconds))
+    assert sizing.ends is not None
+    assert sizing.ends.limit == "scheduler"
 
 
 @pytest.mark.parametrize("name", ["acs2024-histograms", "eia"])
