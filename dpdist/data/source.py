@@ -103,6 +103,11 @@ class TableSource:
     def __post_init__(self) -> None:
         if isinstance(self.paths, str) or not self.paths:
             raise SpecError("data.path must name at least one file, folder or glob")
+        if any(re.search("://[^/@]*:[^/]*@", str(path)) for path in self.paths):
+            raise SpecError(
+                "data.path holds a password, which errors would show: withdraw it, and give credentials through the "
+                "environment (AWS_ACCESS_KEY_ID, ...) or a profile"
+            )
         object.__setattr__(self, "paths", tuple(map(str, self.paths)))
         object.__setattr__(self, "storage_options", dict(self.storage_options))
 

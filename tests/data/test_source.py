@@ -196,6 +196,14 @@ def test_errors_of_storage(raised: Exception, error: type[Exception], message: s
         assert caught.value.__suppress_context__ or caught.value is raised
 
 
+@pytest.mark.parametrize("path", ["s3://id:planted@bucket/x.csv", "zip://x.csv::sftp://me:planted@host/x.zip"])
+def test_a_path_holds_no_password(path: str) -> None:
+    with pytest.raises(SpecError, match="holds a password") as caught:
+        TableSource(("x.csv", path))
+    assert "planted" not in str(caught.value)
+    TableSource(("sftp://me@host/x.csv", "s3://bucket/a:b@c.csv", "a:b@c.csv"))
+
+
 def test_an_unknown_protocol() -> None:
     with pytest.raises(SpecError, match="s4://b/k cannot be opened: Protocol not known"):
         find_files(TableSource(("s4://b/k",)))
