@@ -93,10 +93,9 @@ def confirm_step(context: Context) -> None:
         divide = spec.mixing.scaling == "standardised"
         encoding = plan.encoding.scaled(moments, divide=divide)
         clip = clip if clip is not None else moments.norm(divide=divide)
-    left_out = [part.value for part, kept in zip(plan.classes, confirmed, strict=True) if not kept]
     context.results["held_out"] = held_out[0][0] if held_out else None
     context.results.update(codes=held[0], confirmed=confirmed, encoding=encoding, clip=clip)
-    context.public.update(classes_left_out=left_out, clip=clip)
+    context.public["clip"] = clip
 
 
 def _confirmed(context: Context, plan: MixingPlan, statistics: ClassStatistics) -> bytes:
@@ -236,8 +235,14 @@ def write_step(context: Context) -> None:
 
 
 def classes_step(context: Context) -> None:
-    """Confirm the classes, here or at the clients."""
+    """Confirm the classes, here or at the clients, and tell which are left out."""
     (confirm_step if context.table.files else join_step)(context)
+    spec, plan = _of(context)
+    left_out = [part.value for part, kept in zip(plan.classes, context.results["confirmed"], strict=True) if not kept]
+    context.public["classes_left_out"] = left_out
+    if left_out:
+        names = ", ".join(map(repr, left_out))
+        context.progress(f"left out, its minimum not confirmed: {spec.mixing.label} {names}", 1, 1)
 
 
 def mixtures_step(context: Context) -> None:

@@ -81,7 +81,6 @@ def join_step(context: Context) -> None:
     context.results.update(confirmed=kept, mixed=mixed, encoding=plan.encoding, clip=plan.largest_norm)
     context.public.update(
         clients=len(members),
-        classes_left_out=[part.value for part, keep in zip(plan.classes, kept, strict=True) if not keep],
         clip=plan.largest_norm,
         mixed=[
             {

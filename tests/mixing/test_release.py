@@ -337,9 +337,12 @@ def test_label_noise_flips_labels_only_if_asked_for(people, tmp_path):
 
 def test_a_class_below_its_minimum_is_left_out_and_named(people, tmp_path):
     classes = {"rare": {"minimum": 3000, "records": 100}, "high": {"minimum": 5000, "records": 3000}}
+    said: list[str] = []
     made = context(people, tmp_path, classes=classes)
+    made.progress = lambda stage, *_: said.append(stage)
     table = released(made)
     assert made.public["classes_left_out"] == ["rare"]
+    assert "left out, its minimum not confirmed: class 'rare'" in said
     assert set(table["class"].to_pylist()) == {"high"}
 
 
