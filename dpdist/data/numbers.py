@@ -132,9 +132,10 @@ class NumberEncoder:
 
 
 def wrong_type(attribute: Attribute, found: pa.DataType) -> ColumnMismatch:
-    """The error of an Arrow type that cannot hold an attribute."""
+    """The error of an Arrow type that cannot hold an attribute, without the names inside it: they may be values."""
+    kind = str(found.value_type if pa.types.is_dictionary(found) else found).partition("<")[0]
     return ColumnMismatch(
-        f"column {attribute.name!r} has the type {found}, which cannot hold a {attribute.kind} attribute: "
+        f"column {attribute.name!r} has the type {kind}, which cannot hold a {attribute.kind} attribute: "
         "convert it, or correct the schema"
     )
 

@@ -254,7 +254,8 @@ def test_all_columns_are_named_at_once() -> None:
     [
         (integer(), pa.array([datetime.date(2024, 1, 1)]), r"date32\[day\]"),
         (integer(), pa.array([b"1"]), "binary"),
-        (integer(), pa.array([[1]]), "list"),
+        (integer(), pa.array([[1]]), "list,"),
+        (integer(), pa.array([{"planted": 1}]), "struct,"),
         (values("a", "b"), pa.array([1.5]), "double"),
         (values("a", "b"), pa.array([Decimal("1.5")]), "decimal"),
         (values("a"), pa.array([b"a"]).dictionary_encode(), "binary"),
