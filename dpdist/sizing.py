@@ -50,6 +50,7 @@ _REASONABLE = 16  # GiB of a worker that are proposed for speed alone
 _GIB = 1 << 30
 _FILL = 0.6  # share of a worker's memory that may be filled; Dask spills and pauses above
 _PROCESS = 400 << 20  # a worker with its libraries, and its nanny
+_NANNY = 128 << 20  # of a pod's memory that the chart keeps from the worker in it
 _CODES = 0.25  # share of the workers' memory that codes may take (dpdist.synthesis.release)
 _INDEX = 0.1  # and of one worker's, for the index of the seeds
 _TABLE_CELLS = 1 << 13  # of an attribute's count table, in the networks that were learned from public tables
@@ -260,7 +261,9 @@ def worker_memory(plan: Plan, workers: int, partitions: int) -> int:
     """GiB of each worker: what a task takes, and the codes if they fit a reasonable worker."""
     least = min(_gib(_needed(plan, partitions)), MEMORY[-1])
     held = _spread(plan)
-    holding = (size for size in MEMORY if least <= size <= _REASONABLE and held <= _CODES * workers * size * _GIB)
+    holding = (
+        size for size in MEMORY if least <= size <= _REASONABLE and held <= _CODES * workers * (size * _GIB - _NANNY)
+    )
     return next(holding, least)
 
 

@@ -21,8 +21,6 @@ from typing import Any
 
 Manifest = dict[str, Any]
 
-_UNITS = {"Mi": 1 << 20, "Gi": 1 << 30}
-
 
 class Pods:
     """The pods of rendered objects, one after another.
@@ -88,7 +86,7 @@ class Pods:
         }
         environment: dict[str, str] = {}
         for variable in container["env"]:
-            environment[variable["name"]] = self._value(variable, container, environment, address)
+            environment[variable["name"]] = self._value(variable, environment, address)
 
         mounts = "|".join(sorted(paths, key=len, reverse=True))
         mounted = re.compile(rf"(?<![\w/.])({mounts})(?=$|[/\"])")
@@ -123,17 +121,13 @@ class Pods:
                 path.chmod(0o400)
         return folder
 
-    def _value(self, variable: Manifest, container: Manifest, before: dict[str, str], address: str) -> str:
+    def _value(self, variable: Manifest, before: dict[str, str], address: str) -> str:
         if "value" in variable:
             return _expanded(variable["value"], before)
         source = variable["valueFrom"]
         if "secretKeyRef" in source:
             reference = source["secretKeyRef"]
             return base64.b64decode(self._objects["Secret", reference["name"]]["data"][reference["key"]]).decode()
-        if "resourceFieldRef" in source:
-            section, name = source["resourceFieldRef"]["resource"].split(".")
-            text = container["resources"][section][name]
-            return str(int(text[:-2]) * _UNITS[text[-2:]])
         assert source == {"fieldRef": {"fieldPath": "status.podIP"}}
         return address
 

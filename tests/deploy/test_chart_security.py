@@ -491,6 +491,9 @@ def test_a_worker_that_computes_is_not_taken_for_dead() -> None:
             if container["name"] == "worker":
                 assert "livenessProbe" not in container, where
                 assert {"startupProbe", "readinessProbe"} <= set(container), where
+                limit = container["args"][container["args"].index("--memory-limit") + 1]
+                room = mebibytes(container["resources"]["limits"]["memory"]) - int(limit.removesuffix("MiB"))
+                assert room == 128, where  # for its nanny
             if container["name"] == "scheduler":
                 assert {"startupProbe", "readinessProbe", "livenessProbe"} <= set(container), where
 

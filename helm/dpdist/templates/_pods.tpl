@@ -284,8 +284,9 @@ containers:
       - 127.0.0.1:8790
       - --nthreads
       - "1"
+      {{- /* The rest is the nanny's and the probe's: Dask ends a task that grows too large before the kernel ends the pod. */}}
       - --memory-limit
-      - $(MEMORY_LIMIT)
+      - {{ sub (include "dpdist.mebibytes" $workers.memory | int) 128 }}MiB
       - --local-directory
       - /spill
       - --death-timeout
@@ -302,11 +303,6 @@ containers:
       - /run/secrets/dpdist/key.pem
     env:
       {{- include "dpdist.baseEnv" $root | nindent 6 }}
-      - name: MEMORY_LIMIT
-        valueFrom:
-          resourceFieldRef:
-            containerName: worker
-            resource: limits.memory
       - name: DASK_SCHEDULER_ADDRESS
         value: {{ include "dpdist.address" $root }}
       {{- /* Dask's default hands every array back to the kernel, at several times the CPU. */}}
