@@ -12,10 +12,10 @@ from typing import Any
 
 from dpdist.errors import SpecError
 from dpdist.mixing.correlated import CorrelatedNoise, correlated_noise, local_noise
+from dpdist.mixing.federated_spec import FederatedSpec
 from dpdist.mixing.federation import MESSAGES_HELD, block_rows, require_fine_grid
 from dpdist.mixing.mixture import Mixer
 from dpdist.mixing.plan import MixingPlan
-from dpdist.mixing.spec import FederatedSpec
 from dpdist.privacy.guarantee import FederatedPrivacy, Guarantee
 
 

@@ -24,10 +24,11 @@ from dpdist.data.source import CsvOptions, TableSource, fingerprint
 from dpdist.data.table import Table, open_table
 from dpdist.errors import ReleaseConflict, SpecError
 from dpdist.mixing.federated_plan import FederatedPlan
+from dpdist.mixing.federated_spec import ClientSpec
 from dpdist.mixing.graph import class_operator
 from dpdist.mixing.identity import load_identity
 from dpdist.mixing.plan import planned
-from dpdist.mixing.spec import ClientSpec, MixingSpec
+from dpdist.mixing.spec import MixingSpec
 from dpdist.privacy.keys import KeyRef, forget_keys, load_noise
 from dpdist.privacy.ledger import Attempt, Ledger
 from dpdist.privacy.ledger.records import canonical_event
