@@ -319,15 +319,18 @@ def _heard(client: Client) -> Iterator[None]:
     """Break the connection to a scheduler that says nothing for `SILENCE`: all goes on as if it had died."""
 
     async def listen() -> None:
+        missed = 0  # twice in a row: after a pause of this process an answer may be there and unread
         while client.status != "closed":
             await asyncio.sleep(SILENCE / 10)
-            with suppress(OSError, RuntimeError):  # that a connection ended, the client notices by itself
-                try:
-                    if client.status == "running":
-                        await asyncio.wait_for(client.scheduler.identity(n_workers=0), SILENCE)
-                except TimeoutError:
-                    if client.scheduler_comm:
-                        client.scheduler_comm.comm.abort()
+            if client.status != "running":
+                continue
+            try:
+                await asyncio.wait_for(client.scheduler.identity(n_workers=0), SILENCE / 2)
+                missed = 0
+            except (OSError, RuntimeError):
+                missed += 1
+            if missed > 1 and client.scheduler_comm:
+                client.scheduler_comm.comm.abort()
 
     async def begin() -> asyncio.Task[None]:
         return asyncio.create_task(listen())
