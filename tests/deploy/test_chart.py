@@ -280,6 +280,23 @@ def test_unknown_and_malformed_values_are_refused(changes: dict[str, Any], messa
         ({"prefect": {"memory": "64Mi"}}, "prefect.memory=64Mi"),
         ({"proxy": {"url": "http://proxy.example:3128"}}, "networkPolicy.storage.ports={3128}"),
         ({"proxy": {"except": ["example.org"]}}, "set proxy.url"),
+        (
+            {
+                "mode": "prefect",
+                "prefect": {"apiUrl": "https://prefect.example/api"},
+                "proxy": {"url": "http://proxy.example:3128"},
+                "networkPolicy": {"storage": {"ports": [3128]}},
+            },
+            "reached through proxy.url, which is on port 3128, which networkPolicy.prefect.ports",
+        ),
+        (
+            {
+                "storage": {"endpointUrl": "https://s3.bank.example:9000"},
+                "proxy": {"url": "http://proxy.example:3128", "except": [".bank.example"]},
+                "networkPolicy": {"storage": {"ports": [3128]}},
+            },
+            "storage.endpointUrl is on port 9000",
+        ),
     ],
 )
 def test_values_that_contradict_each_other_fail_with_advice(changes: dict[str, Any], advice: str) -> None:

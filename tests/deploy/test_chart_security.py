@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from charts import EXAMPLES, ROOT, example, need_tools, pod_specs, render
+from charts import EXAMPLES, ROOT, example, merge, need_tools, pod_specs, render
 
 
 @pytest.fixture(autouse=True)
@@ -359,7 +359,7 @@ def test_rules_of_the_house() -> None:
     house = {
         "trust": {"existingConfigMap": "bank"},
         "proxy": {"url": "http://proxy.example:3128", "except": [".bank.example"]},
-        "networkPolicy": {"storage": {"ports": [3128]}},
+        "networkPolicy": {"storage": {"ports": [3128]}, "prefect": {"ports": [3128]}},
         "priorityClassName": "batch",
     }
     names = {"AWS_CA_BUNDLE", "PGSSLROOTCERT", "SSL_CERT_FILE", "PREFECT_API_SSL_CERT_FILE"}
@@ -472,6 +472,13 @@ def test_releases_share_no_work_pool_and_no_deployment() -> None:
         assert f"release/{made['name']}" in rendered.notes
         seen |= {pool, made["name"]}
     assert seen == {"x-a-dpdist", "x-b-dpdist", "y-a-dpdist"}
+    # the same release in another Kubernetes cluster, with a pool of its own: it does not end the runs of this one
+    uids = [
+        re.findall(r"CLUSTER_UID\n +value: (\S+)", render(merge(values, {"prefect": {"workPool": pool}})).text)
+        for pool in ("one", "other")
+    ]
+    assert uids[0] != uids[1]
+    assert [len(found) for found in uids] == [1, 1]
 
 
 def test_a_federated_release_has_its_own_flow() -> None:

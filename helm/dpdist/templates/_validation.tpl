@@ -95,9 +95,9 @@
 {{- end }}
 {{- end }}
 {{- range $name, $url := $endpoints }}
-{{- $proxied := and $v.proxy.url (hasPrefix "https://" $url) }}
-{{- if and (not $proxied) (regexMatch "^https?://[A-Za-z0-9.-]+(:[0-9]+)?/?$" $url) }}
-{{- $port := include "dpdist.port" $url | int }}
+{{- if regexMatch "^https?://[A-Za-z0-9.-]+(:[0-9]+)?/?$" $url }}
+{{- $name = ternary (printf "%s is reached through proxy.url, which" $name) $name (eq (include "dpdist.proxied" (list $ $url)) "true") }}
+{{- $port := include "dpdist.port" (list $ $url) | int }}
 {{- if and $v.networkPolicy.enabled (not (has (toString $port) (splitList " " (include "dpdist.ports" $v.networkPolicy.storage.ports)))) }}
 {{- $problems = append $problems (printf "%s is on port %d, which networkPolicy.storage.ports does not allow: --set 'networkPolicy.storage.ports={%d}'" $name $port $port) }}
 {{- end }}
@@ -120,10 +120,11 @@
 {{- if and $v.prefect.apiKey.existingSecret (hasPrefix "http://" $v.prefect.apiUrl) }}
 {{- $problems = append $problems "prefect.apiKey would travel in the clear to prefect.apiUrl: use https://" }}
 {{- end }}
-{{- if and $v.prefect.apiUrl (not (and $v.proxy.url (hasPrefix "https://" $v.prefect.apiUrl))) }}
-{{- $port := include "dpdist.port" $v.prefect.apiUrl | int }}
+{{- if $v.prefect.apiUrl }}
+{{- $name := ternary "prefect.apiUrl is reached through proxy.url, which" "prefect.apiUrl" (eq (include "dpdist.proxied" (list . $v.prefect.apiUrl)) "true") }}
+{{- $port := include "dpdist.port" (list . $v.prefect.apiUrl) | int }}
 {{- if and $v.networkPolicy.enabled (not (has (toString $port) (splitList " " (include "dpdist.ports" $v.networkPolicy.prefect.ports)))) }}
-{{- $problems = append $problems (printf "prefect.apiUrl is on port %d, which networkPolicy.prefect.ports does not allow: --set 'networkPolicy.prefect.ports={%d}'" $port $port) }}
+{{- $problems = append $problems (printf "%s is on port %d, which networkPolicy.prefect.ports does not allow: --set 'networkPolicy.prefect.ports={%d}'" $name $port $port) }}
 {{- end }}
 {{- end }}
 {{- else if $v.prefect.apiUrl }}
@@ -229,9 +230,20 @@
 {{- end }}
 {{- end }}
 
-{{/* port of a URL */}}
+{{/* (root, URL): whether it is reached through the proxy */}}
+{{- define "dpdist.proxied" -}}
+{{- $proxy := (index . 0).Values.proxy }}
+{{- $url := urlParse (index . 1) }}
+{{- $found := and (ne $proxy.url "") (eq $url.scheme "https") }}
+{{- range concat (list ".svc" ".cluster.local") $proxy.except }}
+{{- if hasSuffix . $url.hostname }}{{ $found = false }}{{ end }}
+{{- end }}
+{{- $found }}
+{{- end }}
+
+{{/* (root, URL): the port that is spoken to */}}
 {{- define "dpdist.port" -}}
-{{- $url := urlParse . }}
+{{- $url := urlParse (ternary (index . 0).Values.proxy.url (index . 1) (eq (include "dpdist.proxied" .) "true")) }}
 {{- ternary (splitList ":" $url.host | last) (ternary "443" "80" (eq $url.scheme "https")) (contains ":" $url.host) }}
 {{- end }}
 
