@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from dpdist.mixing.mixture import Mixer, clip_rows
-from dpdist.mixing.output import Finishing, finish_block
+from dpdist.mixing.output import Finishing, assemble, finish_block
 from dpdist.mixing.restore import Restoration, mixture_sums, restoration
 from dpdist.mixing.scaling import declared_encoding
+from dpdist.mixing.sums import piece_of
 from dpdist.privacy.noise import Noise
 from dpdist.schema import Schema
 
@@ -81,7 +82,7 @@ def test_a_single_mixture_is_its_own_mean():
 
 
 @pytest.mark.parametrize("decode", [True, False])
-def test_finishing_a_block_takes_little_more_memory_than_its_vectors(decode):
+def test_a_block_is_finished_piece_by_piece_in_little_more_memory_than_its_vectors(decode):
     mixtures = np.tile(MIXER.mixtures(NOISE, rows(), 0, 1_000), (400, 1))
     made = restoration(mixture_sums(mixtures), ENCODING, order=32, sigma=0.02)
     finishing = Finishing(
@@ -100,7 +101,12 @@ def test_finishing_a_block_takes_little_more_memory_than_its_vectors(decode):
     tracemalloc.stop()
     assert peak < 4 * mixtures.nbytes
     whole = made.apply(mixtures, NOISE, name="mixing/1/fill")
+    cut = 2 * piece_of(ENCODING.width)  # blocks hold whole pieces: bit for bit the same
+    parts = [finish_block(finishing, mixtures[a:b], NOISE, start=a) for a, b in ((0, cut), (cut, len(mixtures)))]
+    again = assemble(parts, [(0, len(part.labels)) for part in parts])
     if decode:
         assert all(map(np.array_equal, released.codes, ENCODING.decode(whole)))
+        assert all(map(np.array_equal, released.codes, again.codes))
     else:
         assert np.abs(released.vectors - whole).max() < 1e-6
+        assert np.array_equal(released.vectors, again.vectors)
