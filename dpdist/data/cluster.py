@@ -310,7 +310,12 @@ def open_cluster(
             cluster.worker_spec[resource] = {**cluster.new_spec, "options": options}
         if resources:
             cluster.scale(len(resources))
-            client.wait_for_workers(len(resources), timeout=timeout)
+            try:
+                client.wait_for_workers(len(resources), timeout=timeout)
+            except TimeoutError:
+                raise ClusterUnreachable(
+                    f"{len(resources)} workers did not start in {timeout:g} s: raise cluster.timeout"
+                ) from None
         yield _logged(Cluster(client))
 
 

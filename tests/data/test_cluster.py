@@ -52,3 +52,9 @@ def test_a_scheduler_that_hangs_counts_as_lost(monkeypatch: pytest.MonkeyPatch) 
 def test_the_words_of_a_server_are_not_repeated() -> None:
     with pytest.raises(ResourceError, match=r"^a task failed: Invalid argument$"), translated():
         raise OSError(errno.EINVAL, "planted")
+
+
+def test_workers_that_do_not_start_in_time() -> None:
+    opening = open_cluster(resources=["a"], timeout=0.3)
+    with pytest.raises(ClusterUnreachable, match=r"1 workers did not start in 0\.3 s: raise cluster\.timeout"), opening:
+        pass
