@@ -279,8 +279,9 @@ def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
     """
     out: dict[str, Any] = {}
     for setting in settings:
-        path, equals, text = setting.partition("=")
-        if not equals or not all(path.split(".")):
+        sign = re.search(r"(?<![<>])=", setting)  # not that of a name such as <=50K
+        path, text = (setting[: sign.start()], setting[sign.end() :]) if sign else (setting, "")
+        if not sign or not all(path.split(".")):
             name = "" if "://" in path else f" {path}"  # an address may hold a password
             raise SpecError(f"--set{name}: expected a.b=value")
         try:

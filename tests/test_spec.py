@@ -148,6 +148,12 @@ def test_a_wrong_override_is_refused(text: str) -> None:
         parse_overrides([text])
 
 
+def test_settings_below_a_name_with_a_comparison_in_it() -> None:
+    settings = ["mixing.classes.<=50K.minimum=9", "mixing.classes.>50K.minimum=8", "output.path=a=b"]
+    assert list(parse_overrides(settings).values()) == [9, 8, "a=b"]
+    assert "mixing.classes.<=50K.minimum" in parse_overrides(settings)
+
+
 def test_an_override_into_a_value_is_refused() -> None:
     with pytest.raises(SpecError, match="`name` is not a section"):
         load("name.first=x")
