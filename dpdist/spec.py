@@ -249,11 +249,16 @@ def _set(tree: dict[str, Any], path: str, value: Any) -> None:
     *parents, last = path.split(".")
     node = tree
     for name in parents:
-        child = node.setdefault(name, {})
+        child = node.setdefault(_key(node, name), {})
         if not isinstance(child, dict):
             raise SpecError(f"--set {path}: `{name}` is not a section")
         node = child
-    node[last] = value
+    node[_key(node, last)] = value
+
+
+def _key(node: Mapping[Any, Any], name: str) -> Any:
+    """The key of a section that reads like a name: values such as 3 are numbers in YAML."""
+    return next((key for key in node if str(key) == name), name)
 
 
 def override(tree: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import yaml
 
 from dpdist.errors import SpecError
 from dpdist.families import FAMILIES, build_spec, json_schema, load_spec
-from dpdist.spec import parse_overrides
+from dpdist.spec import override, parse_overrides
 from dpdist.synthesis.spec import PlausibleDeniabilitySpec
 
 RELEASES = Path(__file__).parents[1] / "deploy" / "releases"
@@ -152,6 +152,11 @@ def test_settings_below_a_name_with_a_comparison_in_it() -> None:
     settings = ["mixing.classes.<=50K.minimum=9", "mixing.classes.>50K.minimum=8", "output.path=a=b"]
     assert list(parse_overrides(settings).values()) == [9, 8, "a=b"]
     assert "mixing.classes.<=50K.minimum" in parse_overrides(settings)
+
+
+def test_a_setting_below_a_value_that_is_a_number() -> None:
+    tree = {"classes": {3: {"minimum": 1, "records": 5}}}
+    assert override(tree, {"classes.3.minimum": 2}) == {"classes": {3: {"minimum": 2, "records": 5}}}
 
 
 def test_an_override_into_a_value_is_refused() -> None:
