@@ -194,10 +194,15 @@ def write_key_file(uri: str, *, attempt: str, wrapped: bytes, kek_file: str = ""
     return KeyRef(attempt, uri, kek_file)
 
 
-def erase_key_file(uri: str, *, attempt: str, patient: bool = True) -> None:
+def erase_key_file(uri: str, *, attempt: str, patient: bool = True) -> bool:
     """Overwrite and delete the key file of an attempt and forget its key in this process; idempotent.
 
     `patient` asks a storage that does not answer again, as often as any request; else once.
+
+    Returns
+    -------
+    bool
+        Whether there was one.
 
     Raises
     ------
@@ -211,30 +216,31 @@ def erase_key_file(uri: str, *, attempt: str, patient: bool = True) -> None:
         where, options = split_address(uri)
         fs, path = filesystem(where, options | ({} if patient or not is_s3(uri) else {"config_kwargs": IMPATIENT}))
         if _is_local(fs):
-            _erase_local(path)
-            return
+            return _erase_local(path)
         fs.invalidate_cache(path)  # a stale listing must not hide the file
         fs.pipe_file(path, bytes(fs.info(path)["size"]))
         fs.rm_file(path)
     except FileNotFoundError:
-        return
+        return False
     except Exception as error:  # every storage has its own
         _raise_passing(error, f"the key file of attempt {attempt} at {_shown(uri)} cannot be deleted")
         raise KeyUnavailable(
             f"the key file of attempt {attempt} at {_shown(uri)} cannot be deleted ({type(error).__name__}): "
             "delete it by hand, or repeat the commit once the storage answers"
         ) from None
+    return True
 
 
-def _erase_local(path: str) -> None:
+def _erase_local(path: str) -> bool:
     """Overwrite and delete a file, and what a process that was killed while it wrote the file left beside it."""
     folder, name = os.path.split(path)
-    for entry in os.listdir(folder):
-        if entry == name or entry.startswith(f".{name}."):
-            with open(os.path.join(folder, entry), "r+b") as file:
-                file.write(bytes(os.fstat(file.fileno()).st_size))
-                os.fsync(file.fileno())
-            os.unlink(os.path.join(folder, entry))
+    found = [entry for entry in os.listdir(folder) if entry == name or entry.startswith(f".{name}.")]
+    for entry in found:
+        with open(os.path.join(folder, entry), "r+b") as file:
+            file.write(bytes(os.fstat(file.fileno()).st_size))
+            os.fsync(file.fileno())
+        os.unlink(os.path.join(folder, entry))
+    return bool(found)
 
 
 _cache: OrderedDict[str, Noise] = OrderedDict()

@@ -176,8 +176,8 @@ def check(release: str, said: dict[str, Any], *, finished: bool) -> list[str]:
         if states != ["committed"]:
             wrong.append(f"finished in state {states}")
         with ledger.database.engine.connect() as connection:
-            held = sa.select(charge.c.wrapped_key, charge.c.key_uri).where(charge.c.release == release)
-            if any(value is not None for row in connection.execute(held) for value in row):
+            held = sa.select(charge.c.wrapped_key).where(charge.c.release == release)
+            if any(key is not None for key in connection.scalars(held)):
                 wrong.append("the ledger still holds a key")
         if Path(key_file(release)).exists():
             wrong.append("the key file is left")

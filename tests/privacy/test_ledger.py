@@ -388,13 +388,16 @@ def test_a_commit_holds_when_the_key_file_cannot_be_deleted(ledger: Ledger, tmp_
     assert not (tmp_path / "key.json").exists()
 
 
-def test_what_an_interrupted_run_left_is_swept_by_the_next(ledger: Ledger, tmp_path: Path) -> None:
+@pytest.mark.parametrize("there", [True, False])
+def test_what_an_interrupted_run_left_is_swept_by_the_next(ledger: Ledger, tmp_path: Path, there: bool) -> None:
     attempt = draw(ledger)
     ledger.share_key(attempt, f"{tmp_path}/key.json")
     (tmp_path / "key.json").rename(tmp_path / "aside")
-    (tmp_path / "key.json").mkdir()
-    new = draw(ledger, new_attempt=True)  # cannot delete the old key file, goes on
-    (tmp_path / "key.json").rmdir()
+    if there:
+        (tmp_path / "key.json").mkdir()
+    new = draw(ledger, new_attempt=True)  # cannot delete the old key file, or does not see it, and goes on
+    if there:
+        (tmp_path / "key.json").rmdir()
     (tmp_path / "aside").rename(tmp_path / "key.json")
     reserve(ledger, "next")
     assert not (tmp_path / "key.json").exists()

@@ -57,13 +57,16 @@ def share(database: Database, attempt: str, uri: str) -> keys.KeyRef:
 
 
 def erase(database: Database, attempt: str, *, patient: bool = True) -> None:
-    """Destroy the key file of an attempt that has ended; its row lost the key with its last transition."""
+    """Destroy the key file of an attempt that has ended; its row lost the key with its last transition.
+
+    A file that is not there is looked for again by `sweep`: it may be on another machine, or about to be written.
+    """
     charge = database.read(lambda connection: charge_of(connection, attempt))
     if charge["state"] in tables.OPEN:
         raise LedgerError(f"attempt {attempt} is {charge['state']}: commit or void it before its key is erased")
     keys.forget_keys(attempt)
-    if charge["key_uri"] is not None:
-        keys.erase_key_file(charge["key_uri"], attempt=attempt, patient=patient)
+    uri = charge["key_uri"]
+    if uri is not None and keys.erase_key_file(uri, attempt=attempt, patient=patient):
         database.write(lambda connection: _set_uri(connection, attempt, None))
 
 
