@@ -302,9 +302,7 @@ class Run:
             if isinstance(error, ResourceError):
                 raise
             with suppress(DpdistError):  # the storage that refused the step may refuse this, too
-                if (
-                    self._ledger.attempt(self._attempt).manifest_sha256 is None
-                ):  # else another run of it has written one
+                if self._ledger.attempt(self._attempt).manifest_sha256 is None:  # else another run has written it
                     write_record(self._context, self._attempt)  # how far a bound was missed is the operator's to know
             with suppress(LedgerError, ResourceError):  # noise was drawn: the charge stays; or the key file is left
                 self._ledger.void(self._attempt)
@@ -341,6 +339,7 @@ class Run:
         require_vacant(self._output)
         self._claim(attempt)
         write_record(context, attempt)
+        self._claim(attempt)  # still: two that took over a dead claim at once may both have thought it theirs
         digest = hashlib.sha256(content).hexdigest()
         context.before_commit(digest)
         self._committing = True

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from releases import KEY, project, table
 
+import dpdist.run
 from dpdist import errors
 from dpdist.budget import budget_after
 from dpdist.data.cluster import open_cluster
@@ -463,16 +464,28 @@ def test_another_user_of_the_machine_cannot_join_the_embedded_cluster() -> None:
             assert done.returncode != 0
 
 
-def test_a_claimed_output_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("late", [False, True])
+def test_a_claimed_output_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    """Late: by a run that took over the same dead claim at the same moment."""
     spec = project(tmp_path)
     (tmp_path / "release").mkdir()
-    (tmp_path / "release" / "claim").write_text("another attempt")
+    claim, record = tmp_path / "release" / "claim", dpdist.run.write_record
+
+    def overtaken(*arguments: Any) -> None:
+        record(*arguments)
+        claim.write_text("another attempt")
+
+    if late:
+        monkeypatch.setattr(dpdist.run, "write_record", overtaken)
+    else:
+        claim.write_text("another attempt")
     with pytest.raises(errors.OutputExists, match="claimed"):
         run_release(spec)
+    monkeypatch.undo()
     assert states(spec) == ["drawing"]
-    (tmp_path / "release" / "claim").unlink()
+    claim.unlink()
     run_release(spec, resume=True)
-    assert not (tmp_path / "release" / "claim").exists()
+    assert not claim.exists()
 
 
 def test_domains_whose_pairs_do_not_fit_are_refused_before_the_charge(tmp_path: Path) -> None:
