@@ -22,7 +22,8 @@ private value or a private count: those go to the operator's confidential run re
     │   ├── DatasetUnknown        no such data set in the ledger
     │   ├── DatasetExists         the data set is in the ledger already
     │   ├── ReleaseConflict       the release name is taken, by another spec, input or attempt
-    │   └── KeyUnavailable        the attempt's key or the key-encryption key cannot be read
+    │   ├── KeyUnavailable        the attempt's key or the key-encryption key cannot be read
+    │   └── LedgerUnavailable     its database does not answer for now; also a ResourceError
     ├── PublicationError          the release cannot be written or read
     │   ├── OutputExists          the output already holds a release
     │   ├── OutputUnwritable      the output cannot be written
@@ -168,3 +169,9 @@ class OutOfDisk(ResourceError):
 
 class StorageUnavailable(ResourceError):
     """The storage does not answer, or refuses for now."""
+
+
+class LedgerUnavailable(LedgerError, ResourceError):
+    """The ledger's database does not answer for now; the run can be resumed."""
+
+    exit_code = 7

@@ -113,7 +113,7 @@ def test_a_retry_continues_the_same_attempt(
     by: str, tmp_path: Path, release: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = project(tmp_path, name="retried")
-    plain, failures = Context.stored, [errors.ClusterUnreachable("lost"), errors.ClusterUnreachable("lost")]
+    plain, failures = Context.stored, [errors.ClusterUnreachable("lost"), errors.LedgerUnavailable("lost")]
     if by == "prefect":
         release, failures = release.with_options(retries=1), [ValueError("the value 77")]
 

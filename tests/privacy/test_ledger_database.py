@@ -17,7 +17,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from dpdist.errors import LedgerError, OutOfDisk
+from dpdist.errors import LedgerError, LedgerUnavailable, OutOfDisk
 from dpdist.privacy.ledger import Ledger, tables
 from dpdist.privacy.ledger import database as database_module
 from dpdist.privacy.ledger.database import Database
@@ -175,7 +175,7 @@ def test_a_server_that_accepts_and_says_nothing_is_an_error(monkeypatch: pytest.
     monkeypatch.setattr(database_module, "RECONNECT_SECONDS", 3.0)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"postgresql+psycopg://user@127.0.0.1:{listener.getsockname()[1]}/ledger?connect_timeout=2"
-        with pytest.raises(LedgerError, match="does not answer"):
+        with pytest.raises(LedgerUnavailable, match="does not answer"):
             Ledger.open(url)
 
 
@@ -194,7 +194,7 @@ def test_a_lock_that_is_never_released_is_an_error(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(database_module, "LOCK_SECONDS", 0.1)
     holder = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(LedgerError, match="another process held the lock for too long"):
+    with pytest.raises(LedgerUnavailable, match="another process held the lock for too long"):
         Ledger.open(url).create_dataset("acs", epsilon=1, delta=0)
     holder.close()
 
@@ -207,7 +207,7 @@ def test_a_row_lock_that_is_never_released_is_an_error(postgres_url: str, monkey
     request = {"dataset": "acs", "release": "r", "spec_hash": "s", "input_fingerprint": "f", "guarantee": "lid"}
     with ledger.database.engine.begin() as connection:
         connection.execute(sa.select(tables.dataset).with_for_update())
-        with pytest.raises(LedgerError, match="held the lock for too long; see which session"):
+        with pytest.raises(LedgerUnavailable, match="held the lock for too long; see which session"):
             ledger.reserve(**request, event=None)
 
 

@@ -23,7 +23,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from dpdist.errors import DpdistError, LedgerError, OutOfDisk
+from dpdist.errors import DpdistError, LedgerError, LedgerUnavailable, OutOfDisk
 from dpdist.privacy.ledger import tables
 
 LOCK_SECONDS: Final = 300
@@ -142,8 +142,7 @@ class Database:
             pause = min(2 * pause, 2.0)
 
     def _explained(self, error: DBAPIError) -> DpdistError:
-        reason, advice = _reason(error)
-        kind = OutOfDisk if reason == "disk full" else LedgerError
+        kind, reason, advice = _reason(error)
         return kind(f"ledger {self.name}: {reason}; {advice}")
 
 
@@ -230,8 +229,11 @@ def _postgres_state(error: DBAPIError) -> str:
     return str(getattr(error.orig, "sqlstate", None) or ("08000" if isinstance(error, OperationalError) else "XX000"))
 
 
-def _reason(error: DBAPIError) -> tuple[str, str]:
-    """Return (what happened, what to do) without the driver's own words, which may quote values."""
+_Reason = tuple[type[DpdistError], str, str]
+
+
+def _reason(error: DBAPIError) -> _Reason:
+    """Return (kind, what happened, what to do) without the driver's own words, which may quote values."""
     code = getattr(error.orig, "sqlite_errorcode", None)
     if code is not None:
         return _SQLITE_REASONS.get(code & 0xFF, _SQLITE_OTHER)
@@ -239,30 +241,35 @@ def _reason(error: DBAPIError) -> tuple[str, str]:
     for prefix, reason in _POSTGRES_REASONS.items():
         if state.startswith(prefix):
             return reason
-    return f"database error {state}", "see the server's log"
+    return LedgerError, f"database error {state}", "see the server's log"
 
 
-_SQLITE_REASONS: Final = {
-    5: (_BUSY, "see which process holds the file, and run again"),
-    6: (_BUSY, "see which process holds the file, and run again"),
-    8: ("the file or its folder is read-only", "make both writable"),
-    10: ("the disk failed to read or write", "keep the file on a local disk, not on NFS"),
-    11: ("the file is damaged", "restore it from a backup"),
-    13: ("disk full", "free some space and resume"),
-    14: ("the file cannot be opened", "check the path and its permissions"),
-    26: ("the file is no SQLite database", "check the path"),
+_SQLITE_REASONS: Final[dict[int, _Reason]] = {
+    5: (LedgerUnavailable, _BUSY, "see which process holds the file, and run again"),
+    6: (LedgerUnavailable, _BUSY, "see which process holds the file, and run again"),
+    8: (LedgerError, "the file or its folder is read-only", "make both writable"),
+    10: (LedgerError, "the disk failed to read or write", "keep the file on a local disk, not on NFS"),
+    11: (LedgerError, "the file is damaged", "restore it from a backup"),
+    13: (OutOfDisk, "disk full", "free some space and resume"),
+    14: (LedgerError, "the file cannot be opened", "check the path and its permissions"),
+    26: (LedgerError, "the file is no SQLite database", "check the path"),
 }
-_SQLITE_OTHER: Final = ("the database failed", "check the file with PRAGMA integrity_check")
-_POSTGRES_REASONS: Final = {
+_SQLITE_OTHER: Final[_Reason] = (LedgerError, "the database failed", "check the file with PRAGMA integrity_check")
+_POSTGRES_REASONS: Final[dict[str, _Reason]] = {
     "08": (
+        LedgerUnavailable,
         "the server does not answer or refuses the connection",
         "check host, port, user, password and sslmode, and resume",
     ),
-    "28": ("the server refuses the login", "check user and password"),
-    "3D": ("the database does not exist", "create it or correct the URL"),
-    "42501": ("the user lacks a privilege", "grant CREATE on the schema, and SELECT, INSERT, UPDATE on the tables"),
-    "53100": ("disk full", "free some space on the server and resume"),
-    "53": ("the server is out of resources", "wait or raise its limits, and resume"),
-    "55P03": (_BUSY, "see which session holds the data set's row, and run again"),
-    "57": ("the server is shutting down or starting", "wait, and resume"),
+    "28": (LedgerError, "the server refuses the login", "check user and password"),
+    "3D": (LedgerError, "the database does not exist", "create it or correct the URL"),
+    "42501": (
+        LedgerError,
+        "the user lacks a privilege",
+        "grant CREATE on the schema, and SELECT, INSERT, UPDATE on the tables",
+    ),
+    "53100": (OutOfDisk, "disk full", "free some space on the server and resume"),
+    "53": (LedgerUnavailable, "the server is out of resources", "wait or raise its limits, and resume"),
+    "55P03": (LedgerUnavailable, _BUSY, "see which session holds the data set's row, and run again"),
+    "57": (LedgerUnavailable, "the server is shutting down or starting", "wait, and resume"),
 }
