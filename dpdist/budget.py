@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dpdist.errors import AccountingError, DpdistError
 from dpdist.privacy.events import from_json, takes_size_for_public
 from dpdist.privacy.ledger import Ledger
-from dpdist.privacy.ledger.records import downwards, upwards
-from dpdist.words import number_of
+from dpdist.words import downwards, number_of, upwards
 
 if TYPE_CHECKING:
     from dpdist.plan import Plan

@@ -10,6 +10,7 @@ from dpdist.errors import GuaranteeRefused, SpecError
 from dpdist.privacy.ledger import Ledger
 from dpdist.publish.store import Store
 from dpdist.runs import RUN_RECORD
+from dpdist.words import upwards
 
 if TYPE_CHECKING:
     from dpdist.plan import Plan
@@ -36,7 +37,7 @@ def refuse(plan: Plan) -> None:
     limit = plan.spec.privacy.limit
     if limit is not None and plan.epsilon > limit:
         raise GuaranteeRefused(
-            f"the release costs epsilon {plan.epsilon:.6g} at delta {plan.delta:g}, above privacy.limit="
+            f"the release costs epsilon {upwards(plan.epsilon)} at delta {upwards(plan.delta)}, above privacy.limit="
             f"{limit:g}: spend less, or raise the limit"
         )
 

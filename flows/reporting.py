@@ -17,6 +17,7 @@ from prefect.artifacts import (
 
 from dpdist.outcome import Outcome
 from dpdist.plan import Plan
+from dpdist.words import upwards
 
 _INTERVAL = 1.0
 _STAGES = r"^(?!Charge|Resources)([A-Z][a-z]+) {2,}(.*)$"  # lines of a plan such as `Structure   ...`
@@ -30,7 +31,7 @@ def artifact_key(*parts: str) -> str:
 def _charge(plan: Plan) -> str:
     if plan.event is None:
         return "none: no budget of differential privacy covers this release"
-    return f"epsilon {plan.epsilon:.6g} at delta {plan.delta:g} (add/remove adjacency)"
+    return f"epsilon {upwards(plan.epsilon)} at delta {upwards(plan.delta)} (add/remove adjacency)"
 
 
 def show_plan(plan: Plan) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from dpdist.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl, moment
 from dpdist.errors import SpecError
+from dpdist.words import upwards
 
 if TYPE_CHECKING:
     from dpdist.privacy.ledger import Ledger
@@ -66,9 +67,9 @@ def ledger_show(
     console = Console()
     for row in rows:
         console.print(
-            f"[bold]{row['dataset']}[/bold]  epsilon {row['spent_epsilon']:.6g} of {row['epsilon']:g} spent at "
-            f"delta {row['delta']:g} (add/remove adjacency); allows {', '.join(row['guarantees'])}"
-            + (f"; leakage {row['spent_pml']:.6g} of {row['pml']:g} nats spent" if row["pml"] is not None else "")
+            f"[bold]{row['dataset']}[/bold]  epsilon {upwards(row['spent_epsilon'])} of {row['epsilon']:g} spent at "
+            f"delta {upwards(row['delta'])} (add/remove adjacency); allows {', '.join(row['guarantees'])}"
+            + (f"; leakage {upwards(row['spent_pml'])} of {row['pml']:g} nats spent" if row["pml"] is not None else "")
         )
         nats = "" if row["pml"] is None else " nats"
         table = Table("release", "attempt", "state", "epsilon alone", "since")
@@ -78,7 +79,7 @@ def ledger_show(
                 charge["release"],
                 charge["attempt"][:8],
                 charge["state"],
-                "not DP" if alone is None else f"{alone:.6g}{nats if charge['guarantee'] == 'pml' else ''}",
+                "not DP" if alone is None else f"{upwards(alone)}{nats if charge['guarantee'] == 'pml' else ''}",
                 moment(charge["created"]),
             )
         console.print(table)

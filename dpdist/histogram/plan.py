@@ -25,7 +25,7 @@ from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
 from dpdist.publish.parts import PartFormat
 from dpdist.schema import Schema
 from dpdist.spec import parse_bytes
-from dpdist.words import number_of
+from dpdist.words import number_of, upwards
 
 _STEPS = 9  # of the search for what composition leaves over
 _VALUE_BYTES = 40  # of a value while it is read and encoded
@@ -220,7 +220,8 @@ class HistogramPlan:
             lines.append("Charge      an account of leakage only: exact counts are released, as asked for by name")
         else:
             lines.append(
-                f"Charge      epsilon {self.epsilon:.6g} at delta {self.delta:g} ({privacy.adjacency} adjacency)"
+                f"Charge      epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} "
+                f"({privacy.adjacency} adjacency)"
             )
         if self.leakage is not None:
             nats = self.leakage.guarantee.epsilon

@@ -26,7 +26,7 @@ from dpdist.privacy.events import Event, Parallel
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
 from dpdist.publish.parts import PartFormat
 from dpdist.schema import Schema
-from dpdist.words import number_of
+from dpdist.words import number_of, upwards
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +187,10 @@ class MixingPlan:
         spec, mixing, resources = self.spec, self.spec.mixing, self.resources()
         lines = [f"Release {spec.name} ({spec.kind}) of data set {spec.dataset}", ""]
         lines += [guarantee.sentence() for guarantee in self.guarantees]
-        lines += ["", f"Charge      epsilon {self.epsilon:.6g} at delta {self.delta:g} (add/remove adjacency)"]
+        lines += [
+            "",
+            f"Charge      epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} (add/remove adjacency)",
+        ]
         lines += [
             f"Class       {mixing.label} = {part.value}: {part.mixtures.records:,} mixtures, sampling rate "
             f"{part.mixtures.sampling_rate:.3g}; at least {part.mixtures.minimum:,} records are confirmed by a count "

@@ -11,7 +11,7 @@ from dpdist.prediction.hybrid import BLOCK_ROWS as NEIGHBOURS
 from dpdist.prediction.hybrid import MATCHED_ROWS
 from dpdist.prediction.method import Method
 from dpdist.prediction.spec import PredictionSpec
-from dpdist.words import number_of
+from dpdist.words import number_of, upwards
 
 if TYPE_CHECKING:
     from dpdist.prediction.plan import TwoStagePlan
@@ -80,7 +80,7 @@ def _regression(made: PredictionSpec, method: Method) -> str:
 def _private(plan: TwoStagePlan, noise: Charge) -> list[str]:
     products = "measured" if noise.product else "those of the released model"
     return [
-        f"Charge      epsilon {plan.epsilon:.6g} at delta {plan.delta:g} (add/remove adjacency)",
+        f"Charge      epsilon {upwards(plan.epsilon)} at delta {upwards(plan.delta)} (add/remove adjacency)",
         "Original    nothing: alpha is 0 and every column is synthesised",
         f"Marginals   {', '.join(f'{c.scale.name} ({c.cells})' for c in plan.columns)}: noise {noise.marginal:.4g} "
         "per cell",

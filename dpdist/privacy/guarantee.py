@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 from dpdist.errors import AccountingError
+from dpdist.words import upwards
 
 Adjacency = Literal["add/remove", "replacement"]
 Covers = Literal["the whole release", "one released record", "the model", "the published figures"]
@@ -91,9 +92,9 @@ class DifferentialPrivacy(Guarantee):
         """The guarantee in plain words."""
         change = _ONE[self.adjacency].format(self.unit)
         return (
-            f"({self.epsilon:.6g}, {self.delta:.6g})-differential privacy for {self.covers} ({self.adjacency}): "
-            f"when {change}, the probability of any event about it changes by at most a factor "
-            f"exp({self.epsilon:.6g}), plus {self.delta:.6g}. {_COMPUTATIONAL}"
+            f"({upwards(self.epsilon)}, {upwards(self.delta)})-differential privacy for {self.covers} "
+            f"({self.adjacency}): when {change}, the probability of any event about it changes by at most a factor "
+            f"exp({upwards(self.epsilon)}), plus {upwards(self.delta)}. {_COMPUTATIONAL}"
         )
 
 
@@ -142,12 +143,12 @@ class PlausibleDeniability(Guarantee):
             f"Per record: ({self.k}, {self.gamma:.6g})-plausible deniability: each released record could have come "
             f"from at least {self.k} seeds{noisy}, with probabilities within a factor {self.gamma:.6g} of each other."
         )
-        if self.epsilon is None:
+        if self.epsilon is None or self.delta is None:
             return f"{text} The test is deterministic: this is not differential privacy. {_COMPUTATIONAL}"
         return (
-            f"{text} Given the model, one released record is ({self.epsilon:.6g}, {self.delta:.6g})-differentially "
-            f"private (add/remove) for the seeds. This covers one released record, not the whole release. "
-            f"{_COMPUTATIONAL}"
+            f"{text} Given the model, one released record is ({upwards(self.epsilon)}, {upwards(self.delta)})-"
+            f"differentially private (add/remove) for the seeds. This covers one released record, not the whole "
+            f"release. {_COMPUTATIONAL}"
         )
 
 
@@ -186,13 +187,14 @@ class PML(Guarantee):
         same = (
             "no noise, hence no differential privacy"
             if self.dp_epsilon is None
-            else f"the same noise is ({self.dp_epsilon:.6g}, {self.delta:.6g})-differentially private (replacement)"
+            else f"the same noise is ({upwards(self.dp_epsilon)}, {upwards(self.delta)})-differentially private "
+            "(replacement)"
         )
         return (
-            f"Pointwise maximal leakage of at most {self.epsilon:.6g} nats about any one record, for the whole "
-            f"release, with delta {self.delta:.6g}, assuming {self.prior} and that every record falls in every bin "
-            f"with probability at least {self.alpha:.6g} (replacement: the number of records is public). That is an "
-            f"assumption about the population. It is not differential privacy; {same}. {_COMPUTATIONAL}"
+            f"Pointwise maximal leakage of at most {upwards(self.epsilon)} nats about any one record, for the whole "
+            f"release, with delta {upwards(self.delta)}, assuming {self.prior} and that every record falls in every "
+            f"bin with probability at least {self.alpha:.6g} (replacement: the number of records is public). That is "
+            f"an assumption about the population. It is not differential privacy; {same}. {_COMPUTATIONAL}"
         )
 
 
@@ -288,9 +290,9 @@ class FederatedPrivacy(Guarantee):
             else "if no other client shares its secrets"
         )
         return (
-            f"Of each client, all that leaves it is ({self.epsilon:.6g}, {self.delta:.6g})-differentially private "
-            f"({self.adjacency}: one of its records is present or absent) against a coordinator who follows the "
-            f"protocol and sees every message, {against}. {_COMPUTATIONAL}"
+            f"Of each client, all that leaves it is ({upwards(self.epsilon)}, {upwards(self.delta)})-differentially "
+            f"private ({self.adjacency}: one of its records is present or absent) against a coordinator who follows "
+            f"the protocol and sees every message, {against}. {_COMPUTATIONAL}"
         )
 
 

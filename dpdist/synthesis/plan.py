@@ -27,7 +27,7 @@ from dpdist.schema import Schema
 from dpdist.synthesis.parameters import ParameterPlan, parameter_plan
 from dpdist.synthesis.spec import PlausibleDeniabilitySpec
 from dpdist.synthesis.structure import MAX_CELLS, StructurePlan, structure_plan
-from dpdist.words import number_of
+from dpdist.words import number_of, upwards
 
 PARTITION_ROWS = 1 << 20
 BATCH_ROWS = 1 << 18
@@ -245,7 +245,10 @@ class PlausibleDeniabilityPlan:
         spec, resources = self.spec, self.resources()
         lines = [f"Release {spec.name} ({spec.kind}) of data set {spec.dataset}", ""]
         lines += [guarantee.sentence() for guarantee in self.guarantees]
-        lines += ["", f"Charge      epsilon {self.epsilon:.6g} at delta {self.delta:g} (add/remove adjacency)"]
+        lines += [
+            "",
+            f"Charge      epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} (add/remove adjacency)",
+        ]
         shares = zip(("structure", "parameters", "seeds"), spec.split.shares, strict=True)
         lines.append("Splits      " + ", ".join(f"{name} {float(share):.3g}" for name, share in shares))
         if self.model.structure is not None:

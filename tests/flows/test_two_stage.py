@@ -77,7 +77,7 @@ def test_flows_of_both_guarantees(tmp_path: Path, prefect_home: tuple[Path, ...]
     assert "**Guarantee.** Not differentially private" in shown["d-published-guarantee"]
     assert "no budget covers" in shown["d-published-guarantee"]
     assert "Not differentially private" not in shown["d-private-plan"] + shown["d-private-guarantee"]
-    assert "at delta 1e-06 (add/remove adjacency)" in shown["d-private-plan"]
+    assert "at delta 1e-6 (add/remove adjacency)" in shown["d-private-plan"]
     assert "add/remove" in shown["d-private-guarantee"]
     steps = ("charge", "read", "synthesise", "regress", "measure", "fit", "write", "publish")
     assert set(shown) >= {f"d-{name}-{step}" for name in ("published", "private") for step in steps}

@@ -32,7 +32,7 @@ def test_round_trip(example: Guarantee) -> None:
 
 def test_differential_privacy_names_all_its_parts() -> None:
     sentence = EXAMPLES[0].sentence()
-    for part in ("0.79", "1e-09", "add/remove", "the whole release", "computational", "present or absent"):
+    for part in ("0.79", "1e-9", "add/remove", "the whole release", "computational", "present or absent"):
         assert part in sentence
     assert "replaced by another" in EXAMPLES[1].sentence()
 

@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 
 from dpdist.errors import AccountingError, BudgetExceeded, LedgerError
 from dpdist.privacy.events import ApproximateDP, Composed, Gaussian
+from dpdist.privacy.guarantee import DifferentialPrivacy
 from dpdist.privacy.ledger import Attempt, Compose, Ledger, accountant_epsilon
 from dpdist.privacy.ledger.budget import exact_sum, float_below
-from dpdist.privacy.ledger.records import canonical_event, downwards, rational, upwards
+from dpdist.privacy.ledger.records import canonical_event, rational
+from dpdist.words import downwards, upwards
 
 
 def ledger_of(tmp_path: Path, compose: Compose, epsilon: Any = 1, delta: Any = 0) -> Ledger:
@@ -142,6 +144,15 @@ def test_exact_sums_are_for_approximate_dp_alone() -> None:
 def test_printed_spends_round_up_and_what_remains_down(value: Fraction) -> None:
     assert Fraction(downwards(value)) <= value <= Fraction(upwards(value))
     assert Fraction(upwards(value)) - Fraction(downwards(value)) <= value / 10**5
+
+
+@given(st.floats(min_value=0, max_value=1e9), st.floats(min_value=0, max_value=1))
+def test_a_guarantee_states_no_less_than_it_is(epsilon: float, delta: float) -> None:
+    said = DifferentialPrivacy(epsilon=epsilon, delta=delta, adjacency="add/remove", covers="the model").sentence()
+    numbers = said.removeprefix("(").partition(")")[0].split(", ")
+    for number, true in zip(numbers, (epsilon, delta), strict=True):
+        stands_for = Fraction(repr(true))
+        assert stands_for <= Fraction(number) <= stands_for * (1 + Fraction(1, 10**5)), "at most six digits away"
 
 
 @given(st.fractions(min_value=0, max_value=1))

@@ -38,7 +38,7 @@ class TestContent:
         ]
         manifest = build_manifest(**fields | {"guarantees": guarantees})
         lines = manifest.to_bytes().decode().splitlines()
-        assert lines[1].startswith('  "guarantee": "(2, 1e-09)-differential privacy for the model (add/remove)')
+        assert lines[1].startswith('  "guarantee": "(2, 1e-9)-differential privacy for the model (add/remove)')
         assert manifest.guarantee == f"{guarantees[0].sentence()} {guarantees[1].sentence()}"
         read = json.loads(manifest.to_bytes())
         assert [*read][:3] == ["guarantee", "guarantees", "computational_security"]

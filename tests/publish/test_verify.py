@@ -55,7 +55,7 @@ class TestReport:
         assert (report.uri, report.kind, report.name) == (place, "plausible-deniability", "one")
         assert (report.records, report.parts) == (500, 3)
         assert report.bytes == sum(part.bytes for part in manifest.parts)
-        assert report.guarantee.startswith("(1.25, 1e-09)-differential privacy for the whole release")
+        assert report.guarantee.startswith("(1.25, 1e-9)-differential privacy for the whole release")
         assert (report.signature, report.private, report.unlisted) == ("none", True, ())
         assert json.loads(json.dumps(report.to_json()))["records"] == 500
 

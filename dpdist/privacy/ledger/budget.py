@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import Any
 
 from dpdist.errors import AccountingError, BudgetExceeded
-from dpdist.privacy.ledger.records import Budget, Dataset, downwards, upwards
-from dpdist.words import number_of
+from dpdist.privacy.ledger.records import Budget, Dataset
+from dpdist.words import downwards, number_of, upwards
 
 Compose = Callable[[Sequence[str], Fraction], Fraction | float]
 """``compose(events, delta)``: an upper bound on the epsilon of all events (JSON) together; infinite if none."""

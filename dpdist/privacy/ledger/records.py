@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final
 
@@ -154,22 +154,6 @@ def rational(value: Rational, *, setting: str) -> Fraction:
         return Fraction(value)
     except (ArithmeticError, ValueError, TypeError):
         raise LedgerError(f"{setting} must be a number such as 1, 0.5, 1e-9 or 1/3") from None
-
-
-def upwards(value: Fraction) -> str:
-    """Print a spend: six digits, rounded upwards."""
-    return _digits(value, ROUND_CEILING)
-
-
-def downwards(value: Fraction) -> str:
-    """Print what remains: six digits, rounded downwards."""
-    return _digits(value, ROUND_FLOOR)
-
-
-def _digits(value: Fraction, rounding: str) -> str:
-    context = Context(prec=6, rounding=rounding)
-    number = context.divide(Decimal(value.numerator), Decimal(value.denominator)).normalize(context)
-    return f"{number:f}" if Decimal("1e-4") <= number < Decimal("1e6") else f"{number:g}"
 
 
 def canonical_event(event: Any) -> str:
