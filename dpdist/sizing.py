@@ -18,6 +18,7 @@ from dpdist.errors import SpecError
 from dpdist.plan import Plan
 from dpdist.simulation import Costs, Load, Prediction, simulate
 from dpdist.synthesis.plan import PlausibleDeniabilityPlan
+from dpdist.words import number_of
 
 MEASURED = Costs(
     start=5.3,
@@ -169,10 +170,10 @@ class Sizing:
         """The sizing for people."""
         layout, least = self.proposed, min(p.seconds * p.workers for p in self.predictions)
         what = "" if self.whole else " for one pass over the table (the rest is not predicted for this kind)"
-        one = f"{self.clients} clients with a worker" if self.clients else _counted(layout.workers, "worker")
+        one = f"{self.clients} clients with a worker" if self.clients else number_of(layout.workers, "worker")
         each = " of each" if self.clients else ""
         lines = [
-            f"Cluster     {one} of {layout.memory} GiB, {_counted(layout.partitions, 'partition')}{each} of about "
+            f"Cluster     {one} of {layout.memory} GiB, {number_of(layout.partitions, 'partition')}{each} of about "
             f"{self.rows / layout.partitions:,.0f} of {self.rows:,} records: about {_duration(self.seconds)}{what}",
             "",
             "    workers     GiB  partitions        time  efficiency  limited by",
@@ -186,7 +187,7 @@ class Sizing:
             )
         if self.ends is not None:
             lines.append(
-                f"\nBeyond {_counted(self.ends.workers, 'worker')} it stops scaling: twice as many save less than a "
+                f"\nBeyond {number_of(self.ends.workers, 'worker')} it stops scaling: twice as many save less than a "
                 f"tenth. Limited by: {self.ends.limit}"
             )
         if not self.fits:
@@ -354,10 +355,6 @@ def loads(plan: Plan, layout: Layout, costs: Costs) -> list[Load]:
 def table_cells(plan: PlausibleDeniabilityPlan) -> int:
     """About how many cells the count tables of a network have."""
     return min(plan.model.parameters.cells_at_most, len(plan.spec.table.attributes) * _TABLE_CELLS)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _duration(seconds: float) -> str:
