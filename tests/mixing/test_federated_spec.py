@@ -22,6 +22,7 @@ from dpdist.mixing.plan import planned
 from dpdist.mixing.spec import MixingSpec
 from dpdist.privacy.guarantee import FederatedPrivacy, from_json
 from dpdist.spec import override, validated
+from dpdist.words import upwards
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +155,7 @@ def test_the_guarantee_names_whom_it_holds_against(tree: dict[str, Any], changes
     assert "for the whole release (add/remove)" in whole.sentence()
     assert words in client.sentence()
     assert "add/remove: one of its records" in client.sentence()
-    assert f"{made.delta:.6g}" in client.sentence()
+    assert f", {upwards(made.delta)})-differentially private" in client.sentence()
     assert from_json(client.to_json()) == client
     assert words in made.explain()
     assert json.dumps(made.to_json())
