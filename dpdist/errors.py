@@ -172,6 +172,6 @@ class StorageUnavailable(ResourceError):
 
 
 class LedgerUnavailable(LedgerError, ResourceError):
-    """The ledger's database does not answer for now; the run can be resumed."""
+    """The ledger's database does not answer for now, or lets nobody in; the run can be resumed."""
 
     exit_code = 7

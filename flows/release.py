@@ -37,7 +37,7 @@ from flows.reporting import StepProgress, artifact_key, show_outcome, show_plan
 from flows.storage import storage_of_block
 
 DELAYS = (20, 60)
-"""Seconds to wait before a run that lost its cluster or its storage is continued."""
+"""Seconds to wait before a run that lost its cluster, its ledger or its storage is continued."""
 
 TASK_DELAY = 10
 """Seconds to wait before a step whose storage did not answer is repeated."""
@@ -90,7 +90,7 @@ def release(
 
 
 def run_patiently(spec: ReleaseSpec, *, new_attempt: bool) -> Outcome:
-    """Run a release, and continue it after a while when the cluster or the storage was lost; nothing else is repeated.
+    """Run a release, and continue it after a while when cluster, ledger or storage was lost; nothing else is repeated.
 
     Prefect's own retries would repeat a refusal as well.
     """
