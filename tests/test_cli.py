@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from commands import Command
+from reading import readable
 from releases import KEY, project, table
 
 from dpdist.privacy.events import ApproximateDP
@@ -182,7 +183,7 @@ def test_a_csv_read_with_a_header_it_does_not_have_shows_no_value(
     assert result.code == 3
     assert "data.csv.header" in result.err
     assert "secret" not in result.err
-    assert not re.search(r"(?<![\w-])33(?![\w-])", result.err), "a value, and no part of an id"
+    assert not re.search(r"(?<!\w)33(?!\w)", readable(result.err))
 
 
 def test_an_unforeseen_error_shows_neither_text_nor_traceback(
@@ -214,4 +215,4 @@ def test_a_value_out_of_its_domain_is_not_shown(dpdist: Command, spec_file: Path
     result = dpdist("release", str(spec_file))
     assert result.code == 3
     assert "score" in result.err
-    assert "987654321" not in re.sub(r"\D", "", re.sub(r"[0-9a-f-]{36}", "", result.err)), "however it is written"
+    assert "987654321" not in re.sub(r"\D", "", readable(result.err)), "however it is written"

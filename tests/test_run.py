@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from reading import readable
 from releases import KEY, project, table
 
 import dpdist.run
@@ -90,9 +91,9 @@ def test_the_key_is_destroyed_and_private_counts_stay_in_the_run_record(tmp_path
     record = json.loads((work / "run-record.json").read_text())
     assert record["confidential"].startswith("confidential")
     assert record["table"]["rows_read"] == 30_000
-    manifest = (tmp_path / "release" / "manifest.json").read_text()
+    manifest = readable((tmp_path / "release" / "manifest.json").read_text())
     for private in ("30000", "30,000", str(record["seeds"]), str(record["candidates"]["passed"]), "tried"):
-        assert not re.search(rf"(?<!\w){private}(?!\w)", manifest), "a number, and no part of a digest"
+        assert not re.search(rf"(?<![\w.]){private}(?!\w)", manifest)
 
 
 def test_every_attribute_resampled_uses_no_seeds(tmp_path: Path) -> None:
@@ -297,7 +298,7 @@ def test_bad_tables_are_refused_and_cost_nothing(tmp_path: Path, kind: str, erro
     with pytest.raises(error, match=text) as caught:
         run_release(spec)
     assert "secret" not in str(caught.value)
-    assert "77" not in str(caught.value)
+    assert "77" not in readable(str(caught.value))
     assert not (tmp_path / "release" / "manifest.json").exists()
     ledger = Ledger.open(spec.ledger, create=False)
     assert ledger.remaining("people").epsilon_spent == 0
@@ -315,7 +316,7 @@ def test_fewer_records_than_declared(tmp_path: Path) -> None:
     spec = project(tmp_path, data__minimum_records=60_000)
     with pytest.raises(errors.CheckFailed, match="minimum_records") as caught:
         run_release(spec)
-    assert "30" not in str(caught.value).replace("300", "")
+    assert "30" not in readable(str(caught.value)).replace("300", "")
     assert not (tmp_path / "release" / "manifest.json").exists()
     assert states(spec) == ["drawing"]  # the check itself is spent
 

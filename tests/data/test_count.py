@@ -101,7 +101,6 @@ def test_a_table_too_large_to_count_is_refused_with_advice() -> None:
 
 def test_counts_are_hidden() -> None:
     counts = pair_counts(draw_codes((3, 4), 977), (3, 4))
-    assert "977" not in repr(counts)
     assert repr(counts) == "PairCounts(cardinalities=(3, 4), <counts hidden>)"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,8 @@ def test_the_page_is_written_and_prefect_knows_where_only(
     for section in figures["sections"].values():
         assert section["verdict"].encode() not in held
     distances: dict[str, Any] = figures["sections"]["marginals"]["figures"]["distances"]
-    assert not any(repr(distance).encode() in held for distance in distances.values() if distance > 0)
+    for distance in {repr(distance) for distance in distances.values() if distance > 0}:
+        assert not re.search(rf"(?<![\d.]){distance}(?!\d)".encode(), held), distance
 
 
 def test_what_is_wrong_is_told_without_a_page(
