@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -94,16 +95,23 @@ def run_patiently(spec: ReleaseSpec, *, new_attempt: bool) -> Outcome:
 
     Prefect's own retries would repeat a refusal as well.
     """
-    new_attempt = new_attempt and runtime.flow_run.run_count in (None, 0, 1)
-    given_up = begun(spec) if new_attempt else None
+    wanted = new_attempt and runtime.flow_run.run_count in (None, 0, 1)
+
+    @cache
+    def given_up() -> str | None:
+        """The attempt that was there when the ledger first answered: a new one is made only in its place."""
+        return begun(spec)
+
+    def run() -> Outcome:
+        return run_steps(spec, new_attempt=wanted and begun(spec) == given_up())
+
     for delay in DELAYS:
         try:
-            return run_steps(spec, new_attempt=new_attempt)
+            return run()
         except ResourceError as error:
             get_run_logger().warning("%s. Continued in %s s", error, delay)
         time.sleep(delay)
-        new_attempt = new_attempt and begun(spec) == given_up
-    return run_steps(spec, new_attempt=new_attempt)
+    return run()
 
 
 def run_steps(spec: ReleaseSpec, *, new_attempt: bool) -> Outcome:

@@ -18,6 +18,7 @@ from releases import project
 
 from dpdist import errors
 from dpdist.context import Context
+from dpdist.privacy.ledger import Ledger
 from dpdist.publish.verify import verify
 
 pytestmark = [
@@ -251,7 +252,7 @@ def test_code_is_named_by_files_of_the_worker_only(tmp_path: Path, monkeypatch: 
 def test_a_new_attempt_stays_wanted_until_it_is_made(
     tmp_path: Path, release: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cluster that is away before the charge must not turn it into a resume of the attempt that was given up."""
+    """What is away before the charge must not turn it into a resume of the attempt that was given up."""
     import flows.release
 
     spec = project(tmp_path)
@@ -266,7 +267,13 @@ def test_a_new_attempt_stays_wanted_until_it_is_made(
     with pytest.raises(errors.CheckFailed):
         release(inline(spec))
     monkeypatch.setattr(Context, "stored", plain)
-    opened = flows.release.Run.__enter__
+    opened, found = flows.release.Run.__enter__, Ledger.find
+    silent = [errors.LedgerUnavailable("at the first question")]
+
+    def find(self: Ledger, dataset: str, release: str) -> Any:
+        if silent:
+            raise silent.pop()
+        return found(self, dataset, release)
 
     def enter(self: Any) -> Any:
         if away:
@@ -274,7 +281,9 @@ def test_a_new_attempt_stays_wanted_until_it_is_made(
         return opened(self)
 
     monkeypatch.setattr(flows.release.Run, "__enter__", enter)
+    monkeypatch.setattr(Ledger, "find", find)
     release(inline(spec), new_attempt=True)
+    assert (silent, away) == ([], [])
     assert states(spec) == ["abandoned", "committed"]
 
 
