@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -82,12 +83,13 @@ def test_a_run_that_is_terminated_can_be_continued(tmp_path: Path, number: signa
     path = tmp_path / "spec.yaml"
     path.write_text(yaml.safe_dump(spec.model_dump(mode="json", by_alias=True)))
     command = [sys.executable, "-m", "dpdist", "release", str(path), "--once"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    default = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # tests that run in the background ignore it
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=default)
     deadline = time.monotonic() + 60
     while not attempts(spec) and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(number)
-    _, error = process.communicate(timeout=30)
+    _, error = process.communicate(timeout=120)
     assert process.returncode == 128 + number
     assert "terminated" in error
     assert "Traceback" not in error
