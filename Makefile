@@ -39,6 +39,9 @@ tools: .tools/.ready ## install into .tools what checks the chart and the image
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --target .tools --no-deps --require-hashes -r tests/deploy/tools.lock
 	@touch $@
 
+test e2e: export NO_PROXY := $(NO_PROXY),127.0.0.1,localhost
+test e2e: export no_proxy := $(no_proxy),127.0.0.1,localhost
+
 test: setup tools ## run the test suite
 	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 

@@ -14,8 +14,12 @@ from pathlib import Path
 import psycopg
 import pytest
 from commands import Answer, Command
+from hypothesis import settings
 
 from dpdist.privacy import keys
+
+settings.register_profile("dpdist", derandomize=True, deadline=None, database=None)  # the same examples everywhere
+settings.load_profile("dpdist")
 
 DATA = Path(os.environ.get("DPDIST_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 

@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from clusters import free_port
 from distributed import SchedulerPlugin
 from federations import NAMES, ClientProcesses
+from ports import free_port
 
 
 class Wire:

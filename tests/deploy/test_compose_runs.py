@@ -19,8 +19,8 @@ import boto3
 import pytest
 import yaml
 from charts import ROOT
-from clusters import free_port
 from moto.server import ThreadedMotoServer
+from ports import free_port
 
 FILE = ROOT / "deploy" / "compose.yaml"
 HEADING = FILE.read_text().split("name: dpdist")[0]

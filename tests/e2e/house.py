@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import secrets
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,9 +16,12 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
-from servers import ROOT, Processes, answers, free_port, wait_for
+from servers import ROOT, Processes, answers, wait_for
 
 from dpdist.privacy.keys import KeyEncryptionKey
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from ports import free_port
 
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data")) / "acs2024_workers.parquet"
 SPEC = "deploy/releases/acs2024.yaml"

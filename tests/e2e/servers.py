@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,13 +22,6 @@ PACKAGES = {
 }
 
 
-def free_port() -> int:
-    """A port on 127.0.0.1 that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 def install_missing() -> None:
     """Install PostgreSQL and Ceph where they are missing (Debian, as root)."""
     there = {
@@ -39,8 +31,9 @@ def install_missing() -> None:
     missing = [package for program, found in there.items() if not found for package in PACKAGES[program]]
     if missing:
         quiet = {"env": {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, "stdout": subprocess.DEVNULL}
-        subprocess.run(["apt-get", "update", "-qq"], check=True, **quiet)
-        subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing], check=True, **quiet)
+        apt = ["apt-get", "-o", "Acquire::Retries=5", "-o", "DPkg::Lock::Timeout=300"]
+        subprocess.run([*apt, "update", "-qq"], check=True, **quiet)
+        subprocess.run([*apt, "install", "-y", "-qq", "--no-install-recommends", *missing], check=True, **quiet)
 
 
 class Processes:

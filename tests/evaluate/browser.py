@@ -112,10 +112,14 @@ async def _visit(
     await call("Emulation.setEmulatedMedia", session, media="print" if paper else "", features=features)
     await call("Page.navigate", session, url=url)
     await asyncio.wait_for(loaded.wait(), 60)
+    ready = "document.readyState == 'complete' && location.protocol != 'about:'"
+    async with asyncio.timeout(60):  # what was loaded may have been the empty page
+        while not (await call("Runtime.evaluate", session, expression=ready))["result"].get("value"):
+            await asyncio.sleep(0.05)
     for script in scripts:
         answer = await call("Runtime.evaluate", session, expression=script, returnByValue=True, awaitPromise=True)
         result.answers.append(answer["result"].get("value"))
-    await asyncio.sleep(0.3)  # a late request would come now
+    await asyncio.sleep(1)  # a late request would come now
     if picture:
         shot = await call("Page.captureScreenshot", session, format="png", captureBeyondViewport=True)
         result.screenshot = base64.b64decode(shot["data"])

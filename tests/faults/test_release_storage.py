@@ -79,7 +79,7 @@ def test_one_attempt_survives_an_outage_at_each_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Errors, or a server that takes requests and never answers: each run gives up, the next goes on."""
-    impatient = {"read_timeout": 0.5, "retries": {"mode": "standard", "total_max_attempts": 1}}
+    impatient = {"read_timeout": 0.5, "retries": {"mode": "standard", "total_max_attempts": 2}}
     spec = in_bucket(tmp_path, flaky_s3.bucket)
 
     def run(progress: Any, resume: bool) -> None:

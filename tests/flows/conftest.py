@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,11 @@ def prefect_home() -> Iterator[tuple[Path, ...]]:
     from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
     from prefect.testing.utilities import prefect_test_harness
 
-    with prefect_test_harness(server_startup_timeout=120):
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(prefect_test_harness(server_startup_timeout=120))
+        except Exception:  # another process took the port that it had chosen, or it was slow to answer
+            stack.enter_context(prefect_test_harness(server_startup_timeout=120))
         database = Path(PREFECT_API_DATABASE_CONNECTION_URL.value().split(":///", 1)[1])
         yield Path(_HOME), database.parent
     shutil.rmtree(_HOME, ignore_errors=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import time
 from pathlib import Path
 from typing import Any
@@ -48,8 +47,9 @@ def test_the_page_is_written_and_prefect_knows_where_only(
     for section in figures["sections"].values():
         assert section["verdict"].encode() not in held
     distances: dict[str, Any] = figures["sections"]["marginals"]["figures"]["distances"]
-    for distance in {repr(distance) for distance in distances.values() if distance > 0}:
-        assert not re.search(rf"(?<![\d.]){distance}(?!\d)".encode(), held), distance
+    told = {repr(distance) for distance in distances.values() if len(repr(distance)) > 12}
+    assert told, "a short number may be anything"
+    assert not any(distance.encode() in held for distance in told)
 
 
 def test_what_is_wrong_is_told_without_a_page(

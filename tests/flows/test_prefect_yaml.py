@@ -56,7 +56,7 @@ def give_template(folder: Path, environment: dict[str, str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def registered(prefect_home: tuple[Path, ...], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """The deployments as the server has them, by flow and name; those of the chart as ``chart/…``."""
     from prefect import get_client

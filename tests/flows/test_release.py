@@ -18,6 +18,7 @@ from releases import project
 
 from dpdist import errors
 from dpdist.context import Context
+from dpdist.families import load_spec, make_plan
 from dpdist.privacy.ledger import Ledger
 from dpdist.publish.verify import verify
 
@@ -356,3 +357,16 @@ def test_two_first_runs_that_make_the_limit_at_once(prefect_home: tuple[Path, ..
         patch.setattr(SyncPrefectClient, "upsert_global_concurrency_limit_by_name", late)
         with flows.release.one_at_a_time("just made"), get_client(sync_client=True) as client:
             assert client.read_global_concurrency_limit_by_name("dpdist-just-made").active_slots == 1
+
+
+@pytest.mark.parametrize("name", ["acs2024", "acs2024-pml", "curves", "unrate", "california", "california-private"])
+def test_the_plan_says_what_is_charged_in_the_words_of_the_plan(name: str) -> None:
+    """Above all the adjacency: what is published under replacement is not charged under add/remove."""
+    from flows.reporting import plan_rows
+
+    root = Path(__file__).resolve().parents[2]
+    plan = make_plan(load_spec(root / "deploy" / "releases" / f"{name}.yaml"))
+    (charge,) = (row["value"] for row in plan_rows(plan) if row["item"] == "charge")
+    assert f"Charge      {charge}\n" in plan.explain()
+    adjacency = getattr(plan.guarantees[0], "adjacency", None)
+    assert adjacency is None or f"({adjacency} adjacency)" in charge

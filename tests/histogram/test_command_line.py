@@ -351,7 +351,11 @@ def test_curves_that_are_not_whole_or_not_as_many_cost_nothing(dpdist: Command, 
     ledger(dpdist)
     spec = long_project(tmp_path)
     refused = release(dpdist, spec, "--set", "data.minimum_records=199")
-    assert (refused.code, "declared as 199 and public" in refused.err, "200" in refused.err) == (4, True, False)
+    assert (refused.code, "declared as 199 and public" in refused.err, "200" in readable(refused.err)) == (
+        4,
+        True,
+        False,
+    )
     whole = pq.read_table(tmp_path / "table.parquet")
     pq.write_table(whole.slice(1), tmp_path / "table.parquet")
     refused = release(dpdist, spec, "--set", "name=two")
@@ -380,17 +384,16 @@ def test_true_counts_are_nowhere_but_in_the_run_record(dpdist: Command, tmp_path
     found = [
         path.name
         for path in (tmp_path / ".dpdist").rglob("*")
-        if path.is_file() and str(ROWS).encode() in path.read_bytes()
+        if path.is_file() and re.search(rf"(?<!\w){ROWS}(?!\w)", path.read_bytes().decode("latin-1"))
     ]
     assert found == ["run-record.json"]
     noisy = np.array(read_release(tmp_path / "out")["noisy"])
-    assert not np.isin(x, noisy[:4]).all()
     stored = next((tmp_path / ".dpdist").rglob("statistics.npz"))
     with np.load(stored) as arrays:
         np.testing.assert_array_equal(arrays["table_0"], noisy[:4])
         truth = np.zeros((2, 10), int)
         np.add.at(truth, ((columns["sex"] == "M").astype(int), columns["n"]), 1)
-        assert not np.array_equal(arrays["table_1"], truth)
+        assert not np.array_equal(np.concatenate([x, truth.ravel()]), noisy[:24])
         assert set(arrays) == {"table_0", "table_1", "entropies"}
 
 

@@ -20,7 +20,7 @@ as_postgres() { # the server refuses to run as root
 
 start_server() { # DIR PORT; fsync guards against power loss only, not against kills
   as_postgres "$bin/pg_ctl" -D "$1/data" -w -t 60 -l "$1/log" \
-    -o "-c listen_addresses=127.0.0.1 -c port=$2 -c unix_socket_directories=$1 -c max_connections=100 -c fsync=off" start >/dev/null
+    -o "-c listen_addresses=127.0.0.1 -c port=$2 -c unix_socket_directories=$1 -c max_connections=100 -c fsync=off" start >/dev/null || return 1
   echo "$2" >"$1/port"
 }
 
