@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -17,10 +18,9 @@ from prefect.artifacts import (
 
 from dpdist.outcome import Outcome
 from dpdist.plan import Plan
-from dpdist.words import upwards
 
 _INTERVAL = 1.0
-_STAGES = r"^(?!Charge|Resources)([A-Z][a-z]+) {2,}(.*)$"  # lines of a plan such as `Structure   ...`
+_ITEMS = r"^(?!Resources)([A-Z][a-z]+) {2,}(.*)$"  # lines of a plan such as `Structure   ...`
 
 
 def artifact_key(*parts: str) -> str:
@@ -28,27 +28,26 @@ def artifact_key(*parts: str) -> str:
     return re.sub("[^a-z0-9]+", "-", "-".join(parts).lower()).strip("-")
 
 
-def _charge(plan: Plan) -> str:
-    if plan.event is None:
-        return "none: no budget of differential privacy covers this release"
-    return f"epsilon {upwards(plan.epsilon)} at delta {upwards(plan.delta)} (add/remove adjacency)"
+def plan_rows(plan: Plan) -> list[dict[str, Any]]:
+    """The plan as the rows of a table, in the words of its `explain`."""
+    spec = plan.spec
+    return [
+        *({"item": "guarantee", "value": guarantee.sentence()} for guarantee in plan.guarantees),
+        {"item": "release", "value": spec.name},
+        {"item": "data set", "value": spec.dataset},
+        {"item": "kind", "value": spec.kind},
+        *(
+            {"item": name.lower(), "value": text.strip()}
+            for name, text in re.findall(_ITEMS, plan.explain(), re.MULTILINE)
+        ),
+    ]
 
 
 def show_plan(plan: Plan) -> None:
     """The plan as a table. It is made without touching a record."""
     spec = plan.spec
-    rows: list[dict[str, Any]] = [
-        *({"item": "guarantee", "value": guarantee.sentence()} for guarantee in plan.guarantees),
-        {"item": "release", "value": spec.name},
-        {"item": "data set", "value": spec.dataset},
-        {"item": "kind", "value": spec.kind},
-        {"item": "charge", "value": _charge(plan)},
-        *(
-            {"item": name.strip().lower(), "value": text.strip()}
-            for name, text in re.findall(_STAGES, plan.explain(), re.MULTILINE)
-        ),
-    ]
-    create_table_artifact(table=rows, key=artifact_key(spec.dataset, spec.name, "plan"), description="Plan")
+    key = artifact_key(spec.dataset, spec.name, "plan")
+    create_table_artifact(table=plan_rows(plan), key=key, description="Plan")
 
 
 def show_outcome(outcome: Outcome, *, dataset: str, release: str) -> None:
@@ -102,8 +101,12 @@ class StepProgress:
             self._news.clear()
             if self._latest != sent:
                 sent = self._latest
-                update_progress_artifact(self._artifact, sent[0], description=sent[1])
+                self._show(sent)
             if not self._ended:
                 pause.wait(_INTERVAL)
         if self._latest != sent:
-            update_progress_artifact(self._artifact, self._latest[0], description=self._latest[1])
+            self._show(self._latest)
+
+    def _show(self, news: tuple[float, str]) -> None:
+        with suppress(Exception):  # whether anybody sees the progress is nothing that a release depends on
+            update_progress_artifact(self._artifact, news[0], description=news[1])

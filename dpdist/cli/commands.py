@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -85,6 +86,7 @@ def main() -> None:
 def _terminated(number: int, frame: object) -> None:
     """End with clusters closed and the attempt open; a second interrupt ends at once."""
     signal.signal(number, signal.SIG_DFL if number == signal.SIGINT else signal.SIG_IGN)
+    logging.getLogger("sqlalchemy").setLevel(logging.CRITICAL)  # its pool would log this exit with a traceback
     typer.echo("dpdist: terminated; what was charged stays charged and the run can be resumed", err=True)
     sys.exit(128 + number)
 
