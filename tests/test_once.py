@@ -78,7 +78,7 @@ def test_on_the_command_line_a_second_run_ends_well_and_says_so(tmp_path: Path) 
 def test_a_run_that_is_terminated_can_be_continued(tmp_path: Path, number: signal.Signals) -> None:
     """As the first process of a container, which no signal ends that it does not handle."""
     cluster = {"cluster__mode": "embedded", "cluster__workers": 1}
-    spec = project(tmp_path, **cluster, synthesis__omega="all", synthesis__records=200_000)
+    spec = project(tmp_path, **cluster, synthesis__omega="all", synthesis__records=40_000)
     path = tmp_path / "spec.yaml"
     path.write_text(yaml.safe_dump(spec.model_dump(mode="json", by_alias=True)))
     command = [sys.executable, "-m", "dpdist", "release", str(path), "--once"]
