@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
+import signal
 import subprocess
 import sys
 from importlib import metadata
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import sqlalchemy as sa
 import yaml
 from commands import Command
 from reading import readable
@@ -216,3 +219,23 @@ def test_a_value_out_of_its_domain_is_not_shown(dpdist: Command, spec_file: Path
     assert result.code == 3
     assert "score" in result.err
     assert "987654321" not in re.sub(r"\D", "", readable(result.err)), "however it is written"
+
+
+def test_an_end_while_a_connection_closes_prints_no_traceback(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """SQLAlchemy's pool logs whatever ends the closing of a connection, also the exit that a signal asks for."""
+    from dpdist.cli import commands
+
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    caplog.set_level(logging.ERROR, logger="sqlalchemy")
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/any.db", poolclass=sa.NullPool)
+    monkeypatch.setattr(engine.dialect, "do_close", lambda _: commands._terminated(signal.SIGTERM, None))
+    with pytest.raises(SystemExit) as caught, engine.connect() as connection:
+        connection.execute(sa.text("SELECT 1"))
+    assert caught.value.code == 128 + signal.SIGTERM
+    assert capsys.readouterr().err.startswith("dpdist: terminated")
+    assert not caplog.records

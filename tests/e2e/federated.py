@@ -35,7 +35,7 @@ from dpdist.privacy.ledger import Ledger  # noqa: E402
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data")) / "adult.data"
 NAMES = tuple(f"c{number}" for number in range(1, 9))
 FIRST_USER = 40_000
-CONTROL = 400_000
+CONTROL = 150_000
 """Bytes of messages of the cluster that may leave a worker besides its mixtures."""
 HEARTBEATS = 5_000
 """The same, a second."""

@@ -20,6 +20,7 @@ import fsspec
 import numpy as np
 import pytest
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 from werkzeug import Request, Response
 from werkzeug.serving import make_server
@@ -74,6 +75,13 @@ def s3() -> Iterator[str]:
             patch.setenv("AWS_ENDPOINT_URL", real)
             yield real
             return
+        deciding, plain = threading.Lock(), S3Response.put_object
+
+        def put_object(response: S3Response) -> Any:
+            with deciding:  # one writer after the other, as S3 promises of conditional writes
+                return plain(response)
+
+        patch.setattr(S3Response, "put_object", put_object)
         server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         server.start()
         host, port = server.get_host_and_port()
