@@ -82,7 +82,13 @@ class Account:
         return sigmas
 
     def measure(
-        self, name: str, tables: Sequence[Counts], *, share: float, weights: Sequence[float] | None = None
+        self,
+        name: str,
+        tables: Sequence[Counts],
+        *,
+        share: float,
+        weights: Sequence[float] | None = None,
+        sensitivity: int = 1,
     ) -> tuple[list[Counts], NDArray[np.float64]]:
         """Integer tables with rounded Gaussian noise, and the deviation of each.
 
@@ -91,7 +97,7 @@ class Account:
         name : str
             Noise name; table i draws from ``name/i``.
         tables : sequence of ndarray of int64
-            One record changes the cells of each by at most 1 in L2 norm.
+            One record changes the cells of each by at most `sensitivity` in L2 norm.
         share : float
             Of mu^2.
         weights : sequence of float, optional
@@ -102,8 +108,9 @@ class Account:
         AccountingError
             The account has not so much left, or the name was used before.
         """
-        sigmas = self.deviations(share, np.ones(len(tables)) if weights is None else weights)
-        self._spend(name, math.fsum((1 / sigmas**2).tolist()), sum(table.size for table in tables))
+        sigmas = self.deviations(share, [1.0] * len(tables) if weights is None else weights) * sensitivity
+        spent = sensitivity**2 * math.fsum((1 / sigmas**2).tolist())
+        self._spend(name, spent, sum(table.size for table in tables))
         noisy = [
             table + self.noise.gaussian_integers(f"{name}/{i}", table.size, sigma=sigma).reshape(table.shape)
             for i, (table, sigma) in enumerate(zip(tables, sigmas.tolist(), strict=True))

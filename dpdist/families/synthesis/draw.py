@@ -61,6 +61,61 @@ def draw_part(fitted: Fitted, noise: Noise, name: str, rows: int) -> list[Intege
     return drawn
 
 
+def draw_records(fitted: Fitted, noise: Noise, part: int, rows: int) -> list[Integers]:
+    """The records of one part.
+
+    Without an adjustment they are the part's rows as drawn. With one, they are taken from a part of the pool by
+    weight, systematically along its lexicographic order, and put in a random order; the parts of the pool serve in turn.
+
+    Parameters
+    ----------
+    part : int
+    rows : int
+        Records wanted.
+    """
+    name = f"records/{part}"
+    adjustment = fitted.adjustment
+    if adjustment is None:
+        return draw_part(fitted, noise, name, rows)
+    pool = draw_part(fitted, noise, f"pool/{part % fitted.pool_parts}", fitted.pool_rows)
+    weights = adjustment.weights(pool, fitted.domain)
+    order = _lexicographic(pool, fitted.domain)
+    taken = order[_systematic(weights[order], rows, int(noise.words(f"{name}/taken", 1)[0]))]
+    mixed = taken[np.argsort(noise.words(f"{name}/mixed", rows), kind="stable")]
+    return [column[mixed] for column in pool]
+
+
+def _systematic(weights: Integers, number: int, word: int) -> Integers:
+    """Positions of a systematic sample of `number` rows with replacement, by integer weights below 2**41.
+
+    Row i is taken as often as multiples of the step fall into its stretch of the cumulative weights; the offset is the
+    word's share of a step.
+    """
+    cumulative = np.cumsum(weights)
+    total = int(cumulative[-1])
+    if total <= 0:
+        return np.arange(number) % len(weights)
+    whole, rest = divmod(total, number)
+    places = np.arange(number, dtype=np.int64)
+    steps = places * whole + (places * rest + (word * total >> 64)) // number
+    return np.searchsorted(cumulative, steps, side="right")
+
+
+def _lexicographic(columns: list[Integers], cardinalities: tuple[int, ...]) -> Integers:
+    """Order of the rows by their values, equal rows by position; the columns are packed into few words."""
+    words: list[Integers] = []
+    room = 0
+    for column, cardinality in zip(columns, cardinalities, strict=True):
+        if room < cardinality:
+            words.append(column.copy())
+            room = (1 << 62) // cardinality
+        else:
+            words[-1] *= cardinality
+            words[-1] += column
+            room //= cardinality
+    return np.lexsort(words[::-1])
+
+
 def rounded_groups(groups: Integers, cumulative: Cumulative, noise: Noise, name: str) -> Integers:
     """A value for each row: within each group the counts of the values are rounded systematically.
 

@@ -16,6 +16,7 @@ from dpdist.families.synthesis.descent import Model
 from dpdist.families.synthesis.inference import Floats, marginal
 from dpdist.families.synthesis.junction import Set
 from dpdist.families.synthesis.marginals import Coding
+from dpdist.families.synthesis.rake import Adjustment
 
 UNIT_BITS = 40
 UNIT = 1 << UNIT_BITS
@@ -59,6 +60,10 @@ class Fitted:
         For each of the table's attributes, the merged values.
     rare_cumulative : tuple of ndarray of int64
         Their cumulative probabilities, one row; empty where nothing was merged.
+    adjustment : Adjustment or None
+        Of the weights of drawn rows, where all pairs were measured.
+    pool_parts, pool_rows : int
+        Parts of the pool that records are taken from, with an adjustment, and rows of each.
     """
 
     cardinalities: tuple[int, ...]
@@ -67,10 +72,21 @@ class Fitted:
     values: tuple[NDArray[np.int64], ...]
     rare: tuple[NDArray[np.int64], ...]
     rare_cumulative: tuple[Cumulative, ...]
+    adjustment: Adjustment | None = None
+    pool_parts: int = 1
+    pool_rows: int = 0
+
+    @property
+    def domain(self) -> tuple[int, ...]:
+        """Number of values of each of the table's attributes."""
+        return tuple(
+            int(np.count_nonzero(values >= 0)) + len(rare)
+            for values, rare in zip(self.values, self.rare, strict=True)
+        )
 
     def to_bytes(self) -> bytes:
         """The arrays in NumPy's archive format, uncompressed and without pickles."""
-        arrays: dict[str, NDArray[np.int64]] = {
+        arrays: dict[str, NDArray[np.signedinteger]] = {
             "cardinalities": np.array(self.cardinalities, np.int64),
             "fine": np.array(self.fine, np.int64),
             "attributes": np.array([step.attribute for step in self.steps], np.int64),
@@ -81,6 +97,10 @@ class Fitted:
         for i in range(len(self.fine)):
             arrays[f"values{i}"], arrays[f"rare{i}"] = self.values[i], self.rare[i]
             arrays[f"weights{i}"] = self.rare_cumulative[i]
+        if self.adjustment is not None:
+            arrays["pool"] = np.array([self.pool_parts, self.pool_rows, len(self.adjustment.blocks)], np.int64)
+            for i, (block, logs) in enumerate(zip(self.adjustment.blocks, self.adjustment.logs, strict=True)):
+                arrays[f"block{i}"], arrays[f"logs{i}"] = np.array(block, np.int64), logs
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **arrays)
         return buffer.getvalue()
@@ -95,6 +115,9 @@ class Fitted:
                 for i, a in enumerate(arrays["attributes"].tolist())
             )
             m = range(len(fine))
+            parts, rows, number = arrays["pool"].tolist() if "pool" in arrays else (1, 0, 0)
+            blocks = tuple(tuple(arrays[f"block{i}"].tolist()) for i in range(number))
+            logs = tuple(arrays[f"logs{i}"] for i in range(number))
             return cls(
                 tuple(arrays["cardinalities"].tolist()),
                 steps,
@@ -102,6 +125,9 @@ class Fitted:
                 tuple(arrays[f"values{i}"] for i in m),
                 tuple(arrays[f"rare{i}"] for i in m),
                 tuple(arrays[f"weights{i}"] for i in m),
+                Adjustment(blocks, logs) if number else None,
+                parts,
+                rows,
             )
 
 

@@ -130,7 +130,7 @@ class Coding:
     fine : tuple of int
         The model attribute that stands for each of the table's.
     links : dict of (int, int) to ndarray of bool
-        Pairs of a coarse copy and its attribute, and which combinations are possible.
+        Pairs of a coarse copy and what it is a copy of, and which combinations are possible.
     merging : tuple of Merging
         Of each of the table's attributes.
     """
@@ -143,35 +143,39 @@ class Coding:
     merging: tuple[Merging, ...]
 
 
-def coding_of(one_way: OneWay, *, merge_below: float, coarse_from: int, groups: int) -> Coding:
+def coding_of(one_way: OneWay, *, merge_below: float, coarse: Sequence[tuple[int, int]]) -> Coding:
     """The coding that the noisy one-way tables give.
 
     Parameters
     ----------
     merge_below : float
         In deviations; see `merge_rare`.
-    coarse_from : int
-        Attributes with so many codes get a coarse copy; 0 for none.
-    groups : int
-        Groups of about equal noisy mass in a copy, in code order.
+    coarse : sequence of (int, int)
+        (from, groups), falling: an attribute, or its last coarse copy, with `from` codes or more gets a coarse copy of
+        so many groups of about equal noisy mass, in code order.
     """
     merging = tuple(
         merge_rare(table, sigma, below=merge_below)
         for table, sigma in zip(one_way.counts, one_way.sigmas.tolist(), strict=True)
     )
-    found = [(m.cardinality, 0, i, m.codes) for i, m in enumerate(merging)]
-    coarse_of = {}
+    found: list[tuple[int, int, int, Integers]] = []  # cardinality, level, attribute, map
+    groupings: list[tuple[int, int, Integers]] = []  # attribute, level of the copy, group of each code one level up
     for i, m in enumerate(merging):
-        if coarse_from and m.cardinality >= coarse_from:
-            coarse_of[i] = _equal_mass(np.bincount(m.codes, weights=one_way.counts[i]), groups)
-            found.append((int(coarse_of[i].max()) + 1, 1, i, coarse_of[i][m.codes]))
-    found.sort(key=lambda item: item[:3])
-    place = {(i, copy): k for k, (_, copy, i, _) in enumerate(found)}
-    links = {}
-    for i, group in coarse_of.items():
-        coarse, fine = place[i, 1], place[i, 0]
-        possible = group[:, None] == np.arange(group.max() + 1)
-        links[min(coarse, fine), max(coarse, fine)] = possible.T if coarse < fine else possible
+        codes, cardinality, level = m.codes, m.cardinality, 0
+        found.append((cardinality, level, i, codes))
+        for least, groups in coarse:
+            if cardinality >= least:
+                mass = np.bincount(codes, weights=one_way.counts[i], minlength=cardinality)
+                group = _equal_mass(mass, groups)
+                codes, cardinality, level = group[codes], int(group.max()) + 1, level + 1
+                found.append((cardinality, level, i, codes))
+                groupings.append((i, level, group))
+    found.sort(key=lambda item: (item[0], -item[1], item[2]))
+    place = {(i, level): k for k, (_, level, i, _) in enumerate(found)}
+    links = {
+        (place[i, level], place[i, level - 1]): np.arange(group.max() + 1)[:, None] == group
+        for i, level, group in groupings
+    }
     return Coding(
         tuple(item[2] for item in found),
         tuple(item[3] for item in found),

@@ -31,17 +31,18 @@ class Choices:
         Further rounds, and pairs measured in each at most.
     merge_below : float
         Values with noisy counts under so many deviations are merged.
-    coarse_from, coarse_groups : int
-        Attributes with so many codes get a coarse copy of so many groups.
+    coarse : tuple of (int, int)
+        (from, groups): attributes with so many codes get a coarse copy of so many groups.
     cells : int
         Most cells of all cliques.
     iterations : tuple of int
         Of the fit after the tree and after each round; the last number repeats.
     tree_penalty, penalty : float
         Part of the expected noise of a pair's table that its score is reduced by.
-    pool : int
-        Model records whose weights are raked.
+    pool_parts, pool_rows : int
+        Parts of the pool of model records whose weights are raked, and rows of each.
     sweeps : int
+        Passes of the raking over all pairs.
     """
 
     mu: float
@@ -55,13 +56,13 @@ class Choices:
     rounds: int = 5
     per_round: int = 5
     merge_below: float = 2.0
-    coarse_from: int = 24
-    coarse_groups: int = 20
+    coarse: tuple[tuple[int, int], ...] = ((24, 20),)
     cells: int = 150_000
     iterations: tuple[int, ...] = (60, 80, 100, 150)
     tree_penalty: float = 0.5
     penalty: float = 0.7
-    pool: int = 0
+    pool_parts: int = 1
+    pool_rows: int = 0
     sweeps: int = 8
 
 
@@ -84,5 +85,10 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float) -> Choices:
     found = Choices(mu=mu, per_round=per_round, cells=int(min(max(6 * records, 150_000), 1_500_000)))
     noise = 0.4 * float(np.mean(np.minimum(sizes, 2000))) * math.sqrt(number) / (mu * math.sqrt(0.5)) / records
     if noise < 0.06 and number <= 300:
-        found = replace(found, one_way=0.03, one_way_again=0.05, tree=0.12, pairs=0.21, misfit=0.004, rake=0.546)
+        pool = int(min(max(4 * records, 200_000), 1_000_000))
+        parts = -(-pool // 125_000)
+        found = replace(
+            found, one_way=0.03, one_way_again=0.05, tree=0.12, pairs=0.21, misfit=0.004, rake=0.546,
+            pool_parts=parts, pool_rows=pool // parts,
+        )
     return found

@@ -155,19 +155,3 @@ class Learner:
         self.model = fit(tree, self.measurements, self.coding.links, iterations=iterations, start=self.model)
         self._predict(PairMarginals(tree, self.model.beliefs).all())
         return self.model
-
-
-def schedule(choices: Choices, attributes: int) -> Iterator[tuple[str, float, float, int, int]]:
-    """(name, share of the tables, share of the picks, most pairs, iterations) of the tree and of each round."""
-    picks = choices.picks / (choices.rounds + 1)
-    steps = choices.iterations
-    yield "tree", choices.tree, picks, attributes - 1, steps[0]
-    for r in range(choices.rounds):
-        yield f"round/{r}", choices.pairs / choices.rounds, picks, choices.per_round, steps[min(r + 1, len(steps) - 1)]
-
-
-def learn(learner: Learner, attributes: int) -> None:
-    """The tree and the rounds."""
-    for name, share, pick_share, most, iterations in schedule(learner.choices, attributes):
-        if learner.round(name, share=share, pick_share=pick_share, most=most, tree=name == "tree"):
-            learner.refit(iterations)
