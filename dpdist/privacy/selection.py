@@ -19,7 +19,7 @@ from (0, 1) by its kink (q, 1 - p) to (1, 0). The trade-off function ``G_m(x) = 
 the same ends, so it lies below if and only if it lies below at the kink: ``Phi^-1(p) - Phi^-1(q) <= m``.
 
 (ii) *The kinks lie on a logistic curve.* Eliminating t gives ``(1 + k q)(1 + k (1-p)) = e^eta`` with ``k = e^eta - 1``.
-With ``L(z) = 1/(1 + e^{-z})`` and ``q = 1 - L(z)`` that is ``1 - p = L(z - eta)``, where z runs over [0, eta] as t does.
+With ``L(z) = 1/(1 + e^{-z})`` and ``q = 1 - L(z)`` that is ``1 - p = L(z - eta)``; z runs over [0, eta] as t does.
 With ``h = Phi^-1 o L``, which is odd, the left side of the condition is ``h(z) - h(z - eta)``.
 
 (iii) *The maximum is in the middle.* Its derivative is ``h'(z) - h'(z - eta)``, and h' is even. If h' falls with

@@ -2,7 +2,8 @@
 
 Every step is mu_i-GDP with ``mu_i^2 = share_i mu^2``, and the release is mu-GDP:
 
-- k count tables in each of which a record changes one cell by 1, with noise of deviation sigma_i: ``sum_i 1/sigma_i^2``;
+- k count tables in each of which a record changes one cell by 1, with noise of deviation sigma_i: the sum of
+  ``1/sigma_i^2``;
 - integers of sensitivity 1 (L1 distances of a count table to a public one): the same;
 - K picks at scale b: ``K pick_cost(b)^2`` (`dpdist.privacy.selection`).
 

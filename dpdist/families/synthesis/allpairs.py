@@ -9,6 +9,7 @@ import numpy as np
 from dpdist.families.synthesis.inference import Floats, marginal
 from dpdist.families.synthesis.junction import JunctionTree, Set
 
+
 class PairMarginals:
     """Pair marginals of given beliefs; what cliques pass on is computed once.
 
@@ -30,7 +31,7 @@ class PairMarginals:
 
     def all(self) -> dict[tuple[int, int], Floats]:
         """The marginal of every pair (a, b), a < b, shape (cardinalities[a], cardinalities[b])."""
-        found = {}
+        found: dict[tuple[int, int], Floats] = {}
         for a in range(len(self._tree.cardinalities)):
             found |= self._with(a)
         return found

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.families.synthesis.balance import CELL_BITS, PairIndex, balance
 from dpdist.families.synthesis.fitted import UNIT, UNIT_BITS, Cumulative, Fitted
 from dpdist.privacy.noise import Noise
 
@@ -61,28 +62,43 @@ def draw_part(fitted: Fitted, noise: Noise, name: str, rows: int) -> list[Intege
     return drawn
 
 
-def draw_records(fitted: Fitted, noise: Noise, part: int, rows: int) -> list[Integers]:
+def draw_records(fitted: Fitted, noise: Noise, part: int, rows: int, *, rounds: int) -> list[NDArray[np.int32]]:
     """The records of one part.
 
-    Without an adjustment they are the part's rows as drawn. With one, they are taken from a part of the pool by
-    weight, systematically along its lexicographic order, and put in a random order; the parts of the pool serve in turn.
+    Without an adjustment they are drawn as a part. With one, they are taken from a part of the pool by weight,
+    systematically along its lexicographic order; the parts of the pool serve in turn. Then the records are balanced
+    against a second sample as large, and put in a random order.
 
     Parameters
     ----------
     part : int
     rows : int
         Records wanted.
+    rounds : int
+        Of balancing; 0 for none.
     """
     name = f"records/{part}"
-    adjustment = fitted.adjustment
-    if adjustment is None:
-        return draw_part(fitted, noise, name, rows)
+    samples = [_sample(fitted, noise, part, name, rows)]
+    if rounds and len(fitted.expected):
+        samples.append(_sample(fitted, noise, part, f"{name}/spare", rows))
+    pool = np.concatenate(samples, axis=1)
+    taken = np.arange(rows)
+    if len(samples) > 1:
+        expected = (fitted.expected * rows) >> (UNIT_BITS - CELL_BITS)
+        taken = balance(pool, taken, expected, PairIndex.of(fitted.domain), noise, f"{name}/balance", rounds=rounds)
+    mixed = taken[np.argsort(noise.words(f"{name}/mixed", rows), kind="stable")]
+    return list(pool[:, mixed])
+
+
+def _sample(fitted: Fitted, noise: Noise, part: int, name: str, rows: int) -> NDArray[np.int32]:
+    """Rows of the model, or of a part of the pool by weight; shape (attributes, rows)."""
+    if fitted.adjustment is None:
+        return np.stack(draw_part(fitted, noise, name, rows)).astype(np.int32)
     pool = draw_part(fitted, noise, f"pool/{part % fitted.pool_parts}", fitted.pool_rows)
-    weights = adjustment.weights(pool, fitted.domain)
+    weights = fitted.adjustment.weights(pool, fitted.domain)
     order = _lexicographic(pool, fitted.domain)
     taken = order[_systematic(weights[order], rows, int(noise.words(f"{name}/taken", 1)[0]))]
-    mixed = taken[np.argsort(noise.words(f"{name}/mixed", rows), kind="stable")]
-    return [column[mixed] for column in pool]
+    return np.stack(pool).astype(np.int32)[:, taken]
 
 
 def _systematic(weights: Integers, number: int, word: int) -> Integers:

@@ -7,7 +7,9 @@ units of 2**-40, so that any machine draws the same records from the same bytes.
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +62,9 @@ class Fitted:
         For each of the table's attributes, the merged values.
     rare_cumulative : tuple of ndarray of int64
         Their cumulative probabilities, one row; empty where nothing was merged.
+    expected : ndarray of int64
+        Shares of the cells of all pairs of the table's attributes, in units of 2**-40, in the order of
+        `dpdist.families.synthesis.balance.PairIndex`; empty where records are not balanced.
     adjustment : Adjustment or None
         Of the weights of drawn rows, where all pairs were measured.
     pool_parts, pool_rows : int
@@ -72,6 +77,7 @@ class Fitted:
     values: tuple[NDArray[np.int64], ...]
     rare: tuple[NDArray[np.int64], ...]
     rare_cumulative: tuple[Cumulative, ...]
+    expected: NDArray[np.int64]
     adjustment: Adjustment | None = None
     pool_parts: int = 1
     pool_rows: int = 0
@@ -80,8 +86,7 @@ class Fitted:
     def domain(self) -> tuple[int, ...]:
         """Number of values of each of the table's attributes."""
         return tuple(
-            int(np.count_nonzero(values >= 0)) + len(rare)
-            for values, rare in zip(self.values, self.rare, strict=True)
+            int(np.count_nonzero(values >= 0)) + len(rare) for values, rare in zip(self.values, self.rare, strict=True)
         )
 
     def to_bytes(self) -> bytes:
@@ -89,6 +94,7 @@ class Fitted:
         arrays: dict[str, NDArray[np.signedinteger]] = {
             "cardinalities": np.array(self.cardinalities, np.int64),
             "fine": np.array(self.fine, np.int64),
+            "expected": self.expected,
             "attributes": np.array([step.attribute for step in self.steps], np.int64),
         }
         for i, step in enumerate(self.steps):
@@ -125,6 +131,7 @@ class Fitted:
                 tuple(arrays[f"values{i}"] for i in m),
                 tuple(arrays[f"rare{i}"] for i in m),
                 tuple(arrays[f"weights{i}"] for i in m),
+                arrays["expected"],
                 Adjustment(blocks, logs) if number else None,
                 parts,
                 rows,
@@ -146,8 +153,16 @@ def cumulative_of(weights: Floats) -> Cumulative:
     return cumulative
 
 
-def fitted_of(model: Model, coding: Coding) -> Fitted:
-    """The model's conditionals along its drawing order, as integers."""
+def fitted_of(model: Model, coding: Coding, pairs: Mapping[tuple[int, int], Floats] | None) -> Fitted:
+    """The model's conditionals along its drawing order, as integers.
+
+    Parameters
+    ----------
+    model : Model
+    coding : Coding
+    pairs : mapping, optional
+        The model's marginals of all pairs, where records are to be balanced.
+    """
     steps = []
     for j, parents, a in model.tree.drawing_order():
         clique = model.tree.cliques[j]
@@ -163,6 +178,21 @@ def fitted_of(model: Model, coding: Coding) -> Fitted:
         values.append(of_code)
         rare.append(m.rare)
         weights.append(cumulative_of(m.weights[None]) if len(m.rare) else np.zeros((0, 0), np.int64))
-    return Fitted(
-        coding.cardinalities, tuple(steps), coding.fine, tuple(values), tuple(rare), tuple(weights)
-    )
+    expected = _expected(pairs, coding) if pairs is not None else np.zeros(0, np.int64)
+    return Fitted(coding.cardinalities, tuple(steps), coding.fine, tuple(values), tuple(rare), tuple(weights), expected)
+
+
+def _expected(pairs: Mapping[tuple[int, int], Floats], coding: Coding) -> NDArray[np.int64]:
+    """Shares of all pairs of values: merged values share their code's cells by their weights."""
+    spread = []
+    for m in coding.merging:
+        within = np.zeros((len(m.codes), m.cardinality))
+        within[np.arange(len(m.codes)), m.codes] = 1
+        within[m.rare, m.codes[m.rare]] = m.weights / m.weights.sum() if len(m.rare) else 0
+        spread.append(within)
+    pieces = []
+    for i, j in combinations(range(len(coding.fine)), 2):
+        a, b = coding.fine[i], coding.fine[j]
+        table = pairs[a, b] if a < b else pairs[b, a].T
+        pieces.append((spread[i] @ table @ spread[j].T).ravel())
+    return np.rint(np.concatenate(pieces) * UNIT).astype(np.int64) if pieces else np.zeros(0, np.int64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -33,7 +34,7 @@ def marginal(table: Floats, keep: Sequence[int]) -> Floats:
         table = table.reshape(-1, rest) @ np.ones(rest)
     if first:
         table = table.reshape(prod(shape[:first]), -1).sum(0)
-    for i, (a, b) in enumerate(zip(keep, keep[1:], strict=False)):
+    for i, (a, b) in enumerate(pairwise(keep)):
         if b > a + 1:
             front = prod(kept_shape[: i + 1])
             middle = prod(shape[a + 1 : b])
@@ -105,7 +106,7 @@ class Inference:
     def beliefs(self, factors: Mapping[Set, Floats]) -> list[Floats] | None:
         """Probabilities of each clique; None where the factors' product vanishes in floating point."""
         tree = self.tree
-        known: dict[Set | int, Floats] = dict(factors)
+        known: dict[Set | int, Floats] = dict(factors.items())
         found: list[Floats] = [np.ones(())] * len(tree.cliques)
         sums: list[Floats] = [np.ones(())] * len(tree.cliques)
         for j in reversed(tree.order):

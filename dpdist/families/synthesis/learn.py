@@ -12,6 +12,7 @@ from dpdist.data.count import PairCounts
 from dpdist.families.synthesis.account import Account, Line
 from dpdist.families.synthesis.draw import draw_part
 from dpdist.families.synthesis.fitted import Fitted, fitted_of
+from dpdist.families.synthesis.inference import Floats
 from dpdist.families.synthesis.marginals import OneWay, coding_of, measure_one_way
 from dpdist.families.synthesis.plan import L1_OF_NOISE, Choices
 from dpdist.families.synthesis.rake import rake, shrink
@@ -73,9 +74,7 @@ def learn(counts: PairCounts, *, choices: Choices, noise: Noise) -> Learned:
     if choices.rake and not _worth_raking(learner, counts, choices):
         _more_rounds(learner, choices)
         choices = replace(choices, rake=0.0)
-    if learner.model is None:
-        raise AssertionError
-    fitted = fitted_of(learner.model, coding)
+    fitted = fitted_of(learner.model or learner.refit(1), coding, learner.marginals if choices.balance else None)
     if choices.rake:
         fitted = _raked(fitted, counts, one_way, account, noise, choices)
     return Learned(fitted, one_way.records, tuple(account.lines), account.draws)
@@ -118,17 +117,23 @@ def _raked(
     parts = [draw_part(fitted, noise, f"pool/{p}", choices.pool_rows) for p in range(choices.pool_parts)]
     pool = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
     scale = one_way.records / len(pool[0])
-    targets = {}
+    targets: dict[tuple[int, ...], Floats] = {}
     for pair, table, sigma in zip(pairs, noisy, sigmas.tolist(), strict=True):
         a, b = pair
         width = counts.cardinalities[b]
-        model = np.bincount(pool[a] * width + pool[b], minlength=table.size) * scale
+        model = np.bincount(pool[a] * width + pool[b], minlength=table.size).astype(np.float64) * scale
         targets[pair] = _share(shrink(table.ravel().astype(np.float64), model, sigma)).reshape(table.shape)
     for i in range(d):
-        model = np.bincount(pool[i], minlength=counts.cardinalities[i]) * scale
+        model = np.bincount(pool[i], minlength=counts.cardinalities[i]).astype(np.float64) * scale
         targets[(i,)] = _share(shrink(one_way.counts[i], model, float(one_way.sigmas[i])))
-    adjustment = rake(pool, counts.cardinalities, targets, sweeps=choices.sweeps)
-    return replace(fitted, adjustment=adjustment, pool_parts=choices.pool_parts, pool_rows=choices.pool_rows)
+    adjustment, expected = rake(pool, counts.cardinalities, targets, sweeps=choices.sweeps)
+    return replace(
+        fitted,
+        adjustment=adjustment,
+        expected=expected if choices.balance else fitted.expected,
+        pool_parts=choices.pool_parts,
+        pool_rows=choices.pool_rows,
+    )
 
 
 def _share(table: NDArray[np.float64]) -> NDArray[np.float64]:

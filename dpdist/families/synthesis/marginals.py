@@ -165,7 +165,7 @@ def coding_of(one_way: OneWay, *, merge_below: float, coarse: Sequence[tuple[int
         found.append((cardinality, level, i, codes))
         for least, groups in coarse:
             if cardinality >= least:
-                mass = np.bincount(codes, weights=one_way.counts[i], minlength=cardinality)
+                mass: Floats = np.bincount(codes, weights=one_way.counts[i], minlength=cardinality).astype(np.float64)
                 group = _equal_mass(mass, groups)
                 codes, cardinality, level = group[codes], int(group.max()) + 1, level + 1
                 found.append((cardinality, level, i, codes))

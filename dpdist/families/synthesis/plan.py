@@ -43,6 +43,8 @@ class Choices:
         Parts of the pool of model records whose weights are raked, and rows of each.
     sweeps : int
         Passes of the raking over all pairs.
+    balance : int
+        Rounds in which records are exchanged so that their pair tables come closer to the model's.
     """
 
     mu: float
@@ -64,6 +66,7 @@ class Choices:
     pool_parts: int = 1
     pool_rows: int = 0
     sweeps: int = 8
+    balance: int = 150
 
 
 def choose(cardinalities: Sequence[int], *, records: int, mu: float) -> Choices:
@@ -82,13 +85,23 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float) -> Choices:
     capped = np.array([min(a, 24) * min(b, 24) for a, b in combinations(cardinalities, 2)], float)
     measurable = (0.045 * records * mu * math.sqrt(0.09) / (0.4 * float(np.median(capped)))) ** 2
     per_round = int(min(max(measurable, 4), max(5, min(d, number / 9))))
-    found = Choices(mu=mu, per_round=per_round, cells=int(min(max(6 * records, 150_000), 1_500_000)))
+    found = Choices(mu=mu, per_round=per_round, cells=int(min(max(6 * records, 150_000), 600_000)))
+    if number > 1000:
+        found = replace(found, balance=0)
     noise = 0.4 * float(np.mean(np.minimum(sizes, 2000))) * math.sqrt(number) / (mu * math.sqrt(0.5)) / records
     if noise < 0.06 and number <= 300:
         pool = int(min(max(4 * records, 200_000), 1_000_000))
         parts = -(-pool // 125_000)
         found = replace(
-            found, one_way=0.03, one_way_again=0.05, tree=0.12, pairs=0.21, misfit=0.004, rake=0.546,
-            pool_parts=parts, pool_rows=pool // parts,
+            found,
+            one_way=0.03,
+            one_way_again=0.05,
+            tree=0.12,
+            pairs=0.21,
+            misfit=0.004,
+            rake=0.546,
+            pool_parts=parts,
+            pool_rows=pool // parts,
+            balance=0,
         )
     return found

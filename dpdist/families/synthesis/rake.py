@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import isqrt, prod
 
 import numpy as np
@@ -40,7 +40,7 @@ def shrink(noisy: Floats, model: Floats, sigma: float) -> Floats:
     while edges[-1] < len(order):
         edges.append(edges[-1] + (16 << (len(edges) - 1)))
     estimate = model.copy()
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         cells = order[start:end]
         change = noisy[cells] - model[cells]
         evidence = max(float(change @ change), 1e-9)
@@ -82,7 +82,8 @@ def power_of_two(logs: Integers) -> Integers:
     whole = clipped >> LOG_BITS
     fraction = clipped & ((1 << LOG_BITS) - 1)
     product = high[fraction >> 10] * low[fraction & 1023] >> 30  # 2**30 times a number in [1, 2)
-    return np.where(whole >= 0, product << np.maximum(whole, 0), product >> np.maximum(-whole, 0))
+    powers: Integers = np.where(whole >= 0, product << np.maximum(whole, 0), product >> np.maximum(-whole, 0))
+    return powers
 
 
 @lru_cache(maxsize=2)
@@ -110,7 +111,7 @@ def rake(
     targets: dict[tuple[int, ...], Floats],
     *,
     sweeps: int,
-) -> Adjustment:
+) -> tuple[Adjustment, Integers]:
     """Fit the weights of a pool to targets of one-way and pair tables.
 
     Parameters
@@ -125,6 +126,8 @@ def rake(
     Returns
     -------
     Adjustment
+    ndarray of int64
+        Shares of the weighted pool in the cells of all pairs (i, j), one after another, in units of 2**-40.
     """
     rows = len(columns[0])
     blocks = covering_blocks(tuple(cardinalities))
@@ -144,7 +147,13 @@ def rake(
             weights *= change.take(keys[b])
             logs[b] += np.log2(change)
         power = max(0.35, 0.85 * power)
-    return Adjustment(blocks, tuple(_integers(log) for log in logs))
+    shares: dict[tuple[int, ...], Floats] = {}
+    for key, block, shape in zip(keys, blocks, shapes, strict=True):
+        table = np.bincount(key, weights=weights, minlength=prod(shape)).reshape(shape) / rows
+        for places in combinations(range(len(block)), 2):
+            shares[tuple(block[k] for k in places)] = marginal(table, places)
+    flat = np.concatenate([shares[pair].ravel() for pair in combinations(range(len(columns)), 2)])
+    return Adjustment(blocks, tuple(_integers(log) for log in logs)), np.rint(flat * 2.0**40).astype(np.int64)
 
 
 def _integers(log: Floats) -> NDArray[np.int32]:

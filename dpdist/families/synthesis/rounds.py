@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,12 +17,21 @@ from dpdist.families.synthesis.marginals import Coding, OneWay
 from dpdist.families.synthesis.plan import L1_OF_NOISE, Choices
 from dpdist.families.synthesis.tables import Pair, PairTables
 
+EMPTY = 0.2
+"""What a fitted cell of an empty table keeps of the noise, in deviations: the fit allows no negative counts."""
+
 Valid = Callable[[Pair, list[Pair]], bool]
 """A public rule: whether a pair may follow the pairs picked in this round."""
 
 
 def pick_pairs(
-    name: str, scores: NDArray[np.int64], pairs: tuple[Pair, ...], account: Account, *, scale: float, most: int,
+    name: str,
+    scores: NDArray[np.int64],
+    pairs: tuple[Pair, ...],
+    account: Account,
+    *,
+    scale: float,
+    most: int,
     valid: Valid,
 ) -> list[Pair]:
     """Pick pairs one after another by the exponential mechanism, among those that a public rule allows.
@@ -39,7 +48,9 @@ def pick_pairs(
     picked: list[Pair] = []
     allowed = np.arange(len(pairs))
     while len(picked) < most:
-        allowed = np.array([k for k in allowed.tolist() if pairs[k] not in picked and valid(pairs[k], picked)], np.int64)
+        allowed = np.array(
+            [k for k in allowed.tolist() if pairs[k] not in picked and valid(pairs[k], picked)], np.int64
+        )
         if not len(allowed):
             break
         choice = account.pick(f"{name}/pick/{len(picked)}", np.append(scores[allowed], 0), scale=scale)
@@ -68,6 +79,8 @@ class Learner:
         Links and measured pairs.
     model : Model or None
         None before the first fit: independent attributes.
+    marginals : dict
+        The model's marginals of the pairs.
     """
 
     tables: PairTables
@@ -83,6 +96,7 @@ class Learner:
         records = self.one_way.records
         self.edges = list(self.coding.links)
         self._index = {pair: k for k, pair in enumerate(self.tables.pairs)}
+        self.marginals: dict[Pair, Floats] = {}
         self._public: Floats = np.zeros(0)
         for i, k in enumerate(self.coding.fine):
             merging, sigma = self.coding.merging[i], float(self.one_way.sigmas[i])
@@ -101,6 +115,7 @@ class Learner:
         return {(a, b): np.outer(single[a], single[b]) for a, b in self.tables.pairs}
 
     def _predict(self, marginals: dict[Pair, Floats]) -> None:
+        self.marginals = marginals
         self._public = np.concatenate([marginals[pair].ravel() for pair in self.tables.pairs])
 
     def expected(self) -> NDArray[np.int64]:
@@ -109,6 +124,9 @@ class Learner:
 
     def round(self, name: str, *, share: float, pick_share: float, most: int, tree: bool = False) -> int:
         """One round; the number of pairs that it measured.
+
+        A pair's score is the L1 distance of its table to the model, less a part of the error that measuring it would
+        leave: the noise of its cells, or what the model expects there if that is less.
 
         Parameters
         ----------
@@ -120,11 +138,18 @@ class Learner:
         """
         penalty = self.choices.tree_penalty if tree else self.choices.penalty
         sigma = float(self.account.deviations(share, [1.0] * most)[0])
-        noise = np.rint(penalty * L1_OF_NOISE * sigma * self.tables.sizes).astype(np.int64)
-        scores = self.tables.distances(self.expected()) - noise
+        expected = self.expected()
+        error = np.minimum(L1_OF_NOISE * sigma, expected + EMPTY * sigma)
+        noise = np.rint(penalty * np.add.reduceat(error, self.tables.starts)).astype(np.int64)
+        scores = self.tables.distances(expected) - noise
         scale = self.account.pick_scale(pick_share, most)
         picked = pick_pairs(
-            name, scores, self.tables.pairs, self.account, scale=scale, most=most,
+            name,
+            scores,
+            self.tables.pairs,
+            self.account,
+            scale=scale,
+            most=most,
             valid=self._joins if tree else self._fits,
         )
         if picked:
@@ -152,6 +177,8 @@ class Learner:
         """Fit the model to all measurements and predict all pairs."""
         cards = self.coding.cardinalities
         tree = JunctionTree.of(cards, cliques_of(cards, self.edges))
-        self.model = fit(tree, self.measurements, self.coding.links, iterations=iterations, start=self.model)
+        self.model = fit(
+            tree, self.measurements, dict(self.coding.links.items()), iterations=iterations, start=self.model
+        )
         self._predict(PairMarginals(tree, self.model.beliefs).all())
         return self.model
