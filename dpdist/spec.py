@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from dpdist.errors import SpecError
-from dpdist.schema import Schema, validation_message
+from dpdist.schema.schema import Schema, validation_message
 
 
 def _exact(value: object) -> object:

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from dpdist.errors import SpecError
-from dpdist.families import FAMILIES, build_spec, json_schema, load_spec
+from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.families.registry import FAMILIES, build_spec, json_schema, load_spec
 from dpdist.spec import override, parse_overrides
-from dpdist.synthesis.spec import PlausibleDeniabilitySpec
 
 RELEASES = Path(__file__).parents[1] / "deploy" / "releases"
 SPECS = sorted(path.name for path in RELEASES.glob("*.yaml"))

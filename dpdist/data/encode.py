@@ -19,7 +19,7 @@ from dpdist.data.count import Codes
 from dpdist.data.integers import LIMIT, IntegerDomain, parse_integer
 from dpdist.data.numbers import NumberEncoder, wrong_type
 from dpdist.data.report import ABOVE, BELOW, MISSING, MISTYPED, OUTSIDE, TROUBLES, UNKNOWN, RowReport
-from dpdist.schema import Attribute, Category, Schema
+from dpdist.schema.schema import Attribute, Category, Schema
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -16,12 +16,12 @@ from functools import partial
 
 from dask.delayed import Delayed
 
+from dpdist.cluster.tasks import Tasks
 from dpdist.data.operators import Operator
 from dpdist.data.passes import combine, encode_partition, finish, pass_encoded, pass_partition, select_label
 from dpdist.data.read import BATCH_ROWS, count_records
 from dpdist.data.split import Split
 from dpdist.data.table import Table
-from dpdist.tasks import Tasks
 
 
 def locate(table: Table, *, name: str = "locate") -> Delayed:

@@ -16,7 +16,7 @@ from dpdist.data.read import BATCH_ROWS, EncodedBatch, count_records, encoded_ba
 from dpdist.data.report import RowReport
 from dpdist.data.split import Split, split_labels
 from dpdist.data.table import Table
-from dpdist.privacy.keys import load_noise
+from dpdist.ledger.keys import load_noise
 
 Result = tuple[Any, RowReport]
 

@@ -17,9 +17,9 @@ from dpdist.data.encode import TableEncoder
 from dpdist.data.files import open_parquet
 from dpdist.data.lines import lines_of_range, records_of_lines
 from dpdist.data.report import RowReport
-from dpdist.data.storage import is_local, open_file, storage_errors, unless_damaged
 from dpdist.data.table import Slice, Table
 from dpdist.errors import UnreadableFile
+from dpdist.storage.files import is_local, open_file, storage_errors, unless_damaged
 
 BATCH_ROWS = 1 << 17
 """Rows of a batch; for CSV, blocks of `_BYTES_PER_ROW` bytes for each of them."""

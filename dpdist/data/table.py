@@ -17,7 +17,7 @@ import numpy as np
 from dpdist.data.files import TableFile, inspect_csv, inspect_parquet, line_bytes
 from dpdist.data.source import Format, TableSource, find_files, fingerprint_of, format_of
 from dpdist.errors import EmptyTable, SpecError
-from dpdist.schema import Schema
+from dpdist.schema.schema import Schema
 
 PARTITION_ROWS = 1 << 20
 """Rows of a partition unless a number of partitions is asked for."""

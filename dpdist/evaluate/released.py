@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dpdist.data.count import Codes
 from dpdist.errors import VerificationFailed
 from dpdist.publish.parts import Column, PartFormat, columns
-from dpdist.schema import Attribute, Schema
+from dpdist.schema.schema import Attribute, Schema
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from dask.delayed import Delayed
 
-from dpdist.privacy.keys import KeyRef, load_noise
+from dpdist.cluster.tasks import Tasks
+from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.publish.parts import Codes, PartFormat, PartRecord, decode, part_name, write_part
-from dpdist.publish.store import Store
-from dpdist.schema import Schema
-from dpdist.tasks import Tasks
+from dpdist.schema.schema import Schema
+from dpdist.storage.store import Store
 
 
 def written_parts(

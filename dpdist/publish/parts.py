@@ -22,8 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from dpdist.errors import OutputUnwritable
 from dpdist.privacy.noise import Noise
 from dpdist.publish.statistics import StatisticColumn, statistic_columns
-from dpdist.publish.store import Store
-from dpdist.schema import Attribute, Category, Schema
+from dpdist.schema.schema import Attribute, Category, Schema
+from dpdist.storage.store import Store
 
 Codes = Sequence[NDArray[np.unsignedinteger[Any]]]
 

@@ -33,8 +33,8 @@ from dpdist.data.read import BATCH_ROWS
 from dpdist.data.source import TableSource
 from dpdist.data.split import Split, split_labels
 from dpdist.data.table import open_table
-from dpdist.privacy.keys import KeyRef, load_noise
-from dpdist.schema import Schema
+from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.schema.schema import Schema
 
 SCHEMA = Path(__file__).parents[2] / "deploy" / "releases" / "schemas" / "acs2024.yaml"
 SPLIT = Split(KeyRef.fixed("00" * 32), (Fraction(1, 10), Fraction(2, 5), Fraction(1, 2)))

@@ -20,7 +20,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reading import readable
 
-from dpdist.data import storage
 from dpdist.data.count import PairCounts, pair_counts
 from dpdist.data.graph import encoded_partitions, locate, partition_codes, reduce_partitions, table_pass
 from dpdist.data.operators import Operator, gather_operator, pair_counts_operator, together
@@ -30,8 +29,9 @@ from dpdist.data.source import TableSource
 from dpdist.data.split import Split
 from dpdist.data.table import open_table
 from dpdist.errors import EmptyTable, OutOfDomain
-from dpdist.privacy.keys import KeyRef, load_noise
-from dpdist.schema import Attribute, Schema
+from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.schema.schema import Attribute, Schema
+from dpdist.storage import files as storage
 from tests.data.strategies import Case, cases, contingency
 
 KEY = KeyRef.fixed("5a" * 32)

@@ -27,8 +27,8 @@ from dpdist.data.source import CsvOptions, TableSource
 from dpdist.data.split import Split
 from dpdist.data.table import open_table
 from dpdist.errors import ColumnMismatch, DataError, EmptyTable, OutOfDomain
-from dpdist.privacy.keys import KeyRef
-from dpdist.schema import Attribute, Category, Count, Edges, Schema
+from dpdist.ledger.keys import KeyRef
+from dpdist.schema.schema import Attribute, Category, Count, Edges, Schema
 
 MISSING, BELOW, ABOVE, UNKNOWN, MISTYPED = range(5)
 SENTINEL = "-99"

@@ -18,8 +18,8 @@ from dpdist.data.source import CsvOptions, TableSource
 from dpdist.data.split import Split
 from dpdist.data.table import open_table
 from dpdist.errors import ColumnMismatch
-from dpdist.privacy.keys import KeyRef
-from dpdist.schema import Schema
+from dpdist.ledger.keys import KeyRef
+from dpdist.schema.schema import Schema
 
 SCHEMAS = Path(__file__).parents[2] / "deploy" / "releases" / "schemas"
 SPLIT = Split(KeyRef.fixed("ab" * 32), ("0.1", "0.4", "0.5"))

@@ -30,7 +30,7 @@ from dpdist.errors import (
     SpecError,
     UnreadableFile,
 )
-from dpdist.schema import Attribute, Schema
+from dpdist.schema.schema import Attribute, Schema
 
 SCHEMA = Schema(
     attributes=(

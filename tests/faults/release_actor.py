@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import dpdist.run
+import dpdist.release.run
 from dpdist import cli
-from dpdist.privacy.ledger import Ledger
+from dpdist.ledger import Ledger
 
 COMMIT = ("before-commit", "before-manifest", "after-manifest")
 
@@ -41,11 +41,11 @@ def arm(point: str) -> None:
     if point == "before-commit":
         Ledger.commit = before(Ledger.commit)  # type: ignore[method-assign]
     elif point == "before-manifest":
-        dpdist.run.publish = before(dpdist.run.publish)
+        dpdist.release.run.publish = before(dpdist.release.run.publish)
     elif point == "after-manifest":
-        dpdist.run.publish = after(dpdist.run.publish)
+        dpdist.release.run.publish = after(dpdist.release.run.publish)
     else:
-        plain = dpdist.run.run_release
+        plain = dpdist.release.run.run_release
         calls: list[str] = []
 
         def progress(stage: str, done: int, total: int) -> None:
@@ -53,7 +53,7 @@ def arm(point: str) -> None:
             if calls.count(point) == 2:  # the first call is before the stage's graph runs
                 die()
 
-        dpdist.run.run_release = lambda spec, **options: plain(spec, **{**options, "progress": progress})
+        dpdist.release.run.run_release = lambda spec, **options: plain(spec, **{**options, "progress": progress})
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ from reading import readable
 from releases import project
 
 from dpdist import errors
-from dpdist.context import Context
-from dpdist.families import load_spec, make_plan
-from dpdist.privacy.ledger import Ledger
+from dpdist.families.attempt import Context
+from dpdist.families.registry import load_spec, make_plan
+from dpdist.ledger import Ledger
 from dpdist.publish.verify import verify
 
 pytestmark = [
@@ -165,7 +165,7 @@ def test_an_unforeseen_exception_is_told_without_its_text(
     def fail(*_: Any, **__: Any) -> None:
         raise ValueError("the value planted-4711 is odd")
 
-    monkeypatch.setattr("dpdist.synthesis.release.learn_structure", fail)
+    monkeypatch.setattr("dpdist.families.deniability.release.learn_structure", fail)
     with pytest.raises(errors.DpdistError, match="unforeseen ValueError at") as caught:
         release(inline(spec))
     assert "4711" not in readable(str(caught.value), caplog.text)
@@ -331,7 +331,7 @@ def test_an_interrupted_flow_closes_its_cluster(tmp_path: Path, release: Any, mo
         raise Interrupt
 
     monkeypatch.setattr(flows.release.Run, "__exit__", close)
-    monkeypatch.setattr("dpdist.synthesis.release.learn_structure", cancel)
+    monkeypatch.setattr("dpdist.families.deniability.release.learn_structure", cancel)
     spec = project(tmp_path, name="cancelled")
     with pytest.raises(Interrupt):
         release(inline(spec))

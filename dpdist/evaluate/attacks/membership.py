@@ -48,8 +48,8 @@ from dpdist.evaluate.attacks.plots import roc_plot
 from dpdist.evaluate.attacks.records import Agreement, Columns, coarse, drawn, halves, size, stacked, take
 from dpdist.evaluate.attacks.shadow import Generator, Profile, ShadowAttack, log_profiles
 from dpdist.evaluate.attacks.sizes import Sizes
-from dpdist.evaluate.sections import Section, State, Table, does_not_apply
-from dpdist.schema import Schema
+from dpdist.evaluate.page.sections import Section, State, Table, does_not_apply
+from dpdist.schema.schema import Schema
 
 NAME, TITLE = "membership", "Membership inference"
 ALLOWED = 0.001
