@@ -279,20 +279,20 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Attack the mechanisms of a spec on made-up tables: stated epsilon against a measured lower bound."""
-    from dpdist.families.deniability.claims import canaries_of, claims_of
-    from dpdist.families.registry import make_plan
+    from dpdist.families.registry import family_of, make_plan
     from dpdist.privacy.testing import audit as attack
     from dpdist.privacy.testing import audit_in_one_run, table_of
 
     plan = make_plan(load(spec, settings))
-    claims = claims_of(plan)
+    family = family_of(plan.spec)
+    claims = family.claims(plan)
     findings = []
     with bars() as progress:
         for claim in claims:
             progress(claim.name, 0, 1)
             findings.append(attack(claim, runs=runs, confidence=confidence))
             progress(claim.name, 1, 1)
-        for canaries in canaries_of(plan) if one_run else ():
+        for canaries in family.canaries(plan) if one_run else ():
             progress(canaries.name, 0, 1)
             findings.append(audit_in_one_run(canaries, runs=10, confidence=confidence))
             progress(canaries.name, 1, 1)

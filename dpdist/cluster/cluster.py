@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import dask
 from dask.callbacks import Callback
 
+from dpdist.cluster.executor import Executor, InProcess, Progress
+from dpdist.cluster.tasks import DaskTasks, Deferred, Tasks
 from dpdist.errors import ClusterUnreachable, DpdistError, OutOfMemory, ResourceError, SpecError
 
 if TYPE_CHECKING:
-    from dask.delayed import Delayed
     from distributed import Client, Security
 
     from dpdist.spec import SecuritySpec
@@ -30,9 +31,6 @@ temporary array back to the kernel and costs NumPy code about four times the CPU
 SILENCE = 60.0
 """Seconds after which a scheduler that says nothing counts as lost. TCP notices a machine that is away, not a process
 that hangs; of workers the scheduler itself takes care (``distributed.scheduler.worker-ttl``, five minutes)."""
-
-Progress = Callable[[int, int], None]
-"""Called with (finished tasks, all tasks) while a graph runs."""
 
 
 class Cluster:
@@ -101,12 +99,16 @@ class Cluster:
             return self.worker_memory
         return self.worker_memory * max(1, len(self._client.nthreads()))
 
-    def persist(self, tasks: Sequence[Delayed], *, progress: Progress | None = None) -> list[Delayed]:
+    def tasks(self, stage: str) -> Tasks:
+        """Delayed tasks named after the stage."""
+        return DaskTasks(stage)
+
+    def persist(self, tasks: Sequence[Deferred], *, progress: Progress | None = None) -> list[Deferred]:
         """Compute tasks and keep their results where they were computed.
 
         Returns
         -------
-        list of Delayed
+        list of Deferred
             Tasks whose results are held by the workers (or, with threads, by this process).
         """
         with translated():
@@ -124,7 +126,7 @@ class Cluster:
                     future.result()
             return held
 
-    def compute(self, tasks: Sequence[Delayed], *, progress: Progress | None = None) -> list[Any]:
+    def compute(self, tasks: Sequence[Deferred], *, progress: Progress | None = None) -> list[Any]:
         """Compute delayed objects together and return their results in order.
 
         Raises
@@ -227,12 +229,12 @@ def open_cluster(
     security: SecuritySpec | None = None,
     environment: dict[str, str] | None = None,
     resources: Sequence[str] = (),
-) -> Iterator[Cluster]:
-    """Open a cluster for the time of a release.
+) -> Iterator[Executor]:
+    """Open an executor for the time of a release.
 
     Parameters
     ----------
-    mode : {"embedded", "address", "threads"}
+    mode : {"in-process", "threads", "embedded", "address"}
     address : str, optional
         Scheduler address for ``mode="address"``.
     workers : int, optional
@@ -253,6 +255,9 @@ def open_cluster(
     ClusterUnreachable
         No scheduler answers at the address, or no worker is behind it.
     """
+    if mode == "in-process":
+        yield InProcess()
+        return
     if mode == "threads":
         with _environment(environment or {}):
             yield Cluster()

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from dpdist.cluster.cluster import Cluster, Progress, translated
+from dpdist.cluster.cluster import Cluster, translated
+from dpdist.cluster.executor import Progress
 from dpdist.errors import ClusterUnreachable, SpecError
 
 if TYPE_CHECKING:

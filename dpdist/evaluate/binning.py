@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dpdist.data.count import MAX_PAIR_CELLS
 from dpdist.data.operators import Operator
+from dpdist.privacy.arrays import Codes
 from dpdist.schema.schema import Attribute, Category, Schema
 
 LARGEST = 256
@@ -25,8 +26,6 @@ LARGEST = 256
 
 NUMBER_BINS = 20
 """Bins of a number, and about the number of runs of a domain that is too large."""
-
-Codes = list[np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.cluster.cluster import Cluster
-from dpdist.data.count import Codes
+from dpdist.cluster.executor import Executor
 from dpdist.data.graph import locate, table_pass
 from dpdist.data.operators import gather_operator, pair_counts_operator, together
 from dpdist.data.report import RowReport, check
@@ -26,6 +25,7 @@ from dpdist.evaluate.passes import release_pass
 from dpdist.evaluate.released import ReleaseDecoder
 from dpdist.evaluate.utility.marginals import Marginals, chosen_triples, marginals_of, triples_operator
 from dpdist.ledger.keys import KeyRef
+from dpdist.privacy.arrays import Codes
 from dpdist.publish.manifest import Manifest
 from dpdist.schema.schema import Schema
 from dpdist.storage.store import Store
@@ -66,7 +66,7 @@ class Material:
     look: Look
     table: Table
     holdout: Table | None
-    cluster: Cluster
+    cluster: Executor
     seed: int
     progress: Progress
     decoder: ReleaseDecoder
@@ -97,9 +97,17 @@ class Material:
         seen = through(partial(_look_twice, self.look, self.view.codes), operator)
         graphs = [
             release_pass(
-                self.store, self.manifest, self.decoder, through(self.view.codes, operator), name="released-marginals"
+                self.cluster,
+                self.store,
+                self.manifest,
+                self.decoder,
+                through(self.view.codes, operator),
+                name="released-marginals",
             ),
-            *(table_pass(self.table, seen, name="real-marginals", split=halves, label=label) for label in (0, 1)),
+            *(
+                table_pass(self.cluster, self.table, seen, name="real-marginals", split=halves, label=label)
+                for label in (0, 1)
+            ),
         ]
         released, (first, report), (second, _) = self._compute("counting marginals", graphs)
         self._checked("real", report)
@@ -126,6 +134,7 @@ class Material:
         tables = {"real": self.table} | ({"holdout": self.holdout} if self.holdout is not None else {})
         graphs = [
             release_pass(
+                self.cluster,
                 self.store,
                 self.manifest,
                 self.decoder,
@@ -137,7 +146,7 @@ class Material:
         seen = through(self.look, gather_operator())
         for name, table in tables.items():
             sampled = self._sampled(name, rows, table.rows or 0)
-            graphs.append(table_pass(table, seen, name=f"{name}-sample", **sampled))
+            graphs.append(table_pass(self.cluster, table, seen, name=f"{name}-sample", **sampled))
         released, *others = self._compute("taking samples", graphs)
         samples = {"released": released}
         for name, (codes, report) in zip(tables, others, strict=True):
@@ -168,7 +177,7 @@ def open_material(
     *,
     against: TableSource,
     holdout: TableSource | None,
-    cluster: Cluster,
+    cluster: Executor,
     seed: int,
     progress: Progress,
     real: tuple[Schema, Look] | None = None,
@@ -205,7 +214,7 @@ def open_material(
         tables.append(open_table(holdout, real_schema))
         _keep_apart(tables[1], {file.found.path for file in tables[0].files}, training)
     progress("finding rows", 0, 1)
-    located = cluster.compute([locate(table) for table in tables])
+    located = cluster.compute([locate(cluster, table) for table in tables])
     progress("finding rows", 1, 1)
     return Material(
         store=store,

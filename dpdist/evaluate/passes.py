@@ -8,9 +8,8 @@ from __future__ import annotations
 from functools import partial, reduce
 from typing import Any
 
-from dask.delayed import Delayed
-
-from dpdist.cluster.tasks import Tasks
+from dpdist.cluster.executor import Executor
+from dpdist.cluster.tasks import Deferred
 from dpdist.data.operators import Operator
 from dpdist.data.read import BATCH_ROWS
 from dpdist.data.split import Split, split_labels
@@ -22,6 +21,7 @@ from dpdist.storage.store import Store
 
 
 def release_pass(
+    executor: Executor,
     store: Store,
     manifest: Manifest,
     decoder: ReleaseDecoder,
@@ -31,11 +31,12 @@ def release_pass(
     split: Split | None = None,
     label: int | None = None,
     batch_rows: int = BATCH_ROWS,
-) -> Delayed:
+) -> Deferred:
     """Graph of one pass over released records: read, check, decode, select, summarise.
 
     Parameters
     ----------
+    executor : Executor
     store, manifest : Store, Manifest
         The release.
     decoder : ReleaseDecoder
@@ -50,10 +51,10 @@ def release_pass(
 
     Returns
     -------
-    Delayed of the summary
+    Deferred of the summary
         Its task raises `VerificationFailed` where a part is not what the manifest says.
     """
-    task = Tasks(name)
+    task = executor.tasks(name)
     shared = task.constant("plan", (store, manifest))
     parts = [
         task(operator.name, _pass_part, shared, i, decoder, operator, split, label, batch_rows)

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpdist.data.count import Codes
 from dpdist.errors import VerificationFailed
+from dpdist.privacy.arrays import Codes
 from dpdist.publish.parts import Column, PartFormat, columns
 from dpdist.schema.schema import Attribute, Schema
 

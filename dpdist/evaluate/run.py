@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpdist.cluster.cluster import Cluster, open_cluster
-from dpdist.data.count import Codes
+from dpdist.cluster.cluster import open_cluster
+from dpdist.cluster.executor import Executor
 from dpdist.data.source import CsvOptions, TableSource, find_files
 from dpdist.errors import SpecError
 from dpdist.evaluate.binning import Look
@@ -28,6 +28,7 @@ from dpdist.evaluate.evaluation import (
 from dpdist.evaluate.inputs import Material, open_material
 from dpdist.evaluate.page.sections import Section
 from dpdist.families.attempt import Progress, silent
+from dpdist.privacy.arrays import Codes
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import open_release
 from dpdist.storage.store import Store
@@ -214,7 +215,7 @@ def _statistics(request: Request, store: Store, manifest: Manifest, progress: Pr
 
 
 @contextmanager
-def opened_cluster(request: Request, source: TableSource) -> Iterator[Cluster]:
+def opened_cluster(request: Request, source: TableSource) -> Iterator[Executor]:
     """The cluster of a request; by itself: this process for files up to `LARGE`, worker processes above."""
     mode = request.cluster
     if mode == "auto":

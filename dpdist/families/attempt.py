@@ -1,4 +1,4 @@
-"""What the stages of one attempt share: the spec, the plan, the table, the cluster, the stores and the key."""
+"""One attempt at a release: what its stages share, and their results so far, by type."""
 
 from __future__ import annotations
 
@@ -7,23 +7,38 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-from dpdist.cluster.cluster import Cluster
-from dpdist.data.table import Table
+from dpdist.cluster.executor import Executor
+from dpdist.data.records import Records
+from dpdist.families.base import PlanT, SpecT
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.noise import Noise
 from dpdist.publish.parts import PartRecord
 from dpdist.storage.store import Store
 
-if TYPE_CHECKING:
-    from dpdist.families.plan import Plan
-    from dpdist.spec import ReleaseSpec
-
 log = logging.getLogger("dpdist")
 
 Progress = Callable[[str, int, int], None]
 """Called with (stage, finished steps, all steps)."""
+
+ResultT = TypeVar("ResultT")
+
+
+class Storable(Protocol):
+    """A result that is computed once, stored in the work folder and read back."""
+
+    FILE: ClassVar[str]
+
+    def to_bytes(self) -> bytes:
+        """The result as bytes, the same on every machine."""
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Self:
+        """The result from its bytes."""
+
+
+StorableT = TypeVar("StorableT", bound=Storable)
 
 
 def silent(stage: str, done: int, total: int) -> None:
@@ -35,23 +50,21 @@ def silent_commit(digest: str) -> None:
 
 
 @dataclass
-class Context:
+class Attempt(Generic[SpecT, PlanT]):
     """What the stages of one attempt share.
 
     Attributes
     ----------
-    spec, plan, table, cluster :
-        What is released, from what, and where it runs.
+    spec, plan, table, executor :
+        What is released, from what, and where it computes.
     key : KeyRef
         Where workers find the key of the attempt.
-    attempt : str
+    id : str
         Id of the attempt.
     work, output : Store
         The confidential folder of the attempt, and the release.
     operator : dict
         What only the operator may see; ends in the run record.
-    results : dict
-        What a step leaves for the next ones, in this process.
     public : dict
         Public facts found on the way, such as the outcomes of noisy checks; they end in the manifest's parameters.
     parts : tuple of PartRecord
@@ -60,21 +73,21 @@ class Context:
         Called with the manifest's SHA-256 before the ledger commits: where others must agree to it.
     """
 
-    spec: ReleaseSpec
-    plan: Plan
-    table: Table
-    cluster: Cluster
+    spec: SpecT
+    plan: PlanT
+    table: Records
+    executor: Executor
     key: KeyRef
-    attempt: str
+    id: str
     work: Store
     output: Store
     progress: Progress
     before_noise: Callable[[], None]
     operator: dict[str, Any] = field(default_factory=dict)
-    results: dict[str, Any] = field(default_factory=dict)
     public: dict[str, Any] = field(default_factory=dict)
     parts: tuple[PartRecord, ...] = ()
     before_commit: Callable[[str], None] = silent_commit
+    _results: dict[type, object] = field(default_factory=dict)
 
     @property
     def noise(self) -> Noise:
@@ -82,20 +95,37 @@ class Context:
         self.before_noise()
         return load_noise(self.key)
 
-    def stored(self, name: str, make: Callable[[], bytes]) -> bytes:
-        """The stage result `name`: read back if stored, else made, stored once and read back."""
-        if self.work.exists(name):
-            return self.work.read_bytes(name)
-        return self.work.write_exclusive(name, make())
+    def keep(self, result: object) -> None:
+        """Keep the result of a stage for later ones."""
+        self._results[type(result)] = result
+
+    def result(self, kind: type[ResultT]) -> ResultT:
+        """The result of this type that an earlier stage returned.
+
+        Raises
+        ------
+        LookupError
+            No stage has returned one: the stages of the family are in another order.
+        """
+        found = self._results.get(kind)
+        if not isinstance(found, kind):
+            raise LookupError(f"no stage before this one has returned a {kind.__name__}")
+        return found
+
+    def stored(self, kind: type[StorableT], make: Callable[[], StorableT]) -> StorableT:
+        """A result that is drawn or computed once: read back if stored, else made, stored once and read back."""
+        if self.work.exists(kind.FILE):
+            return kind.from_bytes(self.work.read_bytes(kind.FILE))
+        return kind.from_bytes(self.work.write_exclusive(kind.FILE, make().to_bytes()))
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Callable[[int, int], None]]:
-        """Time a stage for the operator and forward its progress."""
+        """Time a part of the work for the operator and forward its progress."""
         start = time.perf_counter()
-        log.info("stage started", extra={"stage": name, "attempt": self.attempt})
+        log.info("stage started", extra={"stage": name, "attempt": self.id})
         self.progress(name, 0, 1)
         yield lambda done, total: self.progress(name, done, total)
         self.progress(name, 1, 1)
         seconds = round(time.perf_counter() - start, 3)
         self.operator.setdefault("seconds", {})[name] = seconds
-        log.info("stage finished", extra={"stage": name, "attempt": self.attempt, "seconds": seconds})
+        log.info("stage finished", extra={"stage": name, "attempt": self.id, "seconds": seconds})

@@ -1,21 +1,17 @@
-"""The families of releases, by the `kind` of their specs: how a spec is read, planned and run.
-
-A family is a folder: `spec` holds its settings, `plan.plan` makes its plan, `release.STEPS` are its steps. The class
-of its spec and its folder are one line in `FAMILIES`.
-"""
+"""The one registry of the families of releases, and how their specs are read and planned."""
 
 from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping
-from importlib import import_module
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
 from dpdist.errors import SpecError
+from dpdist.families.base import Family, Plan, imported
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.histogram.spec import HistogramSpec
 from dpdist.families.mixing.spec import MixingSpec
@@ -23,17 +19,39 @@ from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.schema.schema import Schema, load_yaml
 from dpdist.spec import ReleaseSpec, override, validated
 
-if TYPE_CHECKING:
-    from dpdist.families.attempt import Context
-    from dpdist.families.plan import Plan
+FAMILIES: dict[str, Family[Any, Any]] = {}
+"""The families by the `kind` of their specs."""
 
-FAMILIES: dict[str, tuple[type[ReleaseSpec], str]] = {
-    "plausible-deniability": (PlausibleDeniabilitySpec, "dpdist.families.deniability"),
-    "mixing": (MixingSpec, "dpdist.families.mixing"),
-    "histogram": (HistogramSpec, "dpdist.families.histogram"),
-    "two-stage": (TwoStageSpec, "dpdist.families.prediction"),
-}
-"""Class of the spec and folder of the family, by kind."""
+
+def register(family: Family[Any, Any]) -> None:
+    """Make a family known: its specs can then be planned, released, sized, evaluated and audited.
+
+    Raises
+    ------
+    ValueError
+        Its kind is taken.
+    """
+    if FAMILIES.setdefault(family.kind, family) is not family:
+        raise ValueError(f"there is a family of kind {family.kind!r} already")
+
+
+def _shipped(kind: str, spec: type[ReleaseSpec], folder: str, **more: Any) -> Family[Any, Any]:
+    """A family of this package: its modules are imported when they are needed."""
+    parts = {name: imported(f"dpdist.families.{folder}.{name}:{name}") for name in ("plan", "stages", "claims")}
+    return Family(kind=kind, spec=spec, **parts, **more)
+
+
+register(_shipped("plausible-deniability", PlausibleDeniabilitySpec, "deniability"))
+register(_shipped("mixing", MixingSpec, "mixing"))
+register(
+    _shipped("histogram", HistogramSpec, "histogram", canaries=imported("dpdist.families.histogram.claims:canaries"))
+)
+register(_shipped("two-stage", TwoStageSpec, "prediction"))
+
+
+def family_of(spec: ReleaseSpec) -> Family[Any, Any]:
+    """The family of a spec."""
+    return FAMILIES[spec.kind]
 
 
 def make_plan(spec: ReleaseSpec) -> Plan:
@@ -48,14 +66,8 @@ def make_plan(spec: ReleaseSpec) -> Plan:
     GuaranteeRefused
         The guarantee would say nothing, and was not asked for by name.
     """
-    plan: Plan = import_module(f"{FAMILIES[spec.kind][1]}.plan").plan(spec)
+    plan: Plan = family_of(spec).plan(spec)
     return plan
-
-
-def steps_of(spec: ReleaseSpec) -> Mapping[str, Callable[[Context], None]]:
-    """The steps that compute the parts of a release, by name, in order."""
-    steps: Mapping[str, Callable[[Context], None]] = import_module(f"{FAMILIES[spec.kind][1]}.release").STEPS
-    return steps
 
 
 def load_spec(path: str | Path, overrides: Mapping[str, Any] | None = None) -> ReleaseSpec:
@@ -97,12 +109,13 @@ def build_spec(tree: Mapping[str, Any], *, base: Path | None = None, source: str
         if base is None or inside.is_absolute() or ".." in inside.parts:
             raise SpecError(f"{source}: `schema` is a path below the folder of the spec, without `..`")
         tree["schema"] = Schema.from_yaml(base / schema)
-    return validated(FAMILIES[kind][0], tree, source)
+    spec: ReleaseSpec = validated(FAMILIES[kind].spec, tree, source)
+    return spec
 
 
 def json_schema() -> dict[str, Any]:
     """JSON schema of a spec file of any kind (``schema`` may also be the path of a schema file)."""
-    kinds = [spec for spec, _ in FAMILIES.values()]
+    kinds = [family.spec for family in FAMILIES.values()]
     union: Any = Annotated[functools.reduce(operator.or_, kinds), Field(discriminator="kind")]
     schema = TypeAdapter(union).json_schema(by_alias=True)
     specs = [schema["$defs"][spec.__name__] for spec in kinds]

@@ -16,15 +16,7 @@ from dpdist.ledger import catalogue, custody, rows, tables, transitions
 from dpdist.ledger.budget import Compose, accountant_epsilon, budget_of
 from dpdist.ledger.database import Database, create_file
 from dpdist.ledger.keys import KeyRef
-from dpdist.ledger.records import (
-    Attempt,
-    Budget,
-    Dataset,
-    Rational,
-    Statement,
-    canonical_event,
-    checked_name,
-)
+from dpdist.ledger.records import Attempt, Budget, Dataset, Rational, Statement, canonical_event, checked_name
 from dpdist.privacy.noise import Noise
 
 

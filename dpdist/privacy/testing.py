@@ -34,9 +34,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpdist.privacy.arrays import Floats
 from dpdist.privacy.noise import Noise
 
-Floats: TypeAlias = NDArray[np.float64]
 Mechanism: TypeAlias = Callable[[Noise], ArrayLike]
 """One run on a table of its own: the numbers that are released, always as many."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dpdist.errors import LedgerError
 
 if TYPE_CHECKING:
-    from dpdist.families.attempt import Context
+    from dpdist.families.attempt import Attempt as Work
     from dpdist.ledger import Attempt, Ledger
     from dpdist.storage.store import Store
 
@@ -101,7 +101,7 @@ def run_record(work: Store, attempt: Attempt) -> dict[str, Any]:
     return record
 
 
-def write_record(context: Context, attempt: Attempt) -> None:
+def write_record(context: Work[Any, Any], attempt: Attempt) -> None:
     """Write the operator's run record: confidential, beside the attempt's other files, never in the release."""
     record = {
         "confidential": CONFIDENTIAL,

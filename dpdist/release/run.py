@@ -24,22 +24,17 @@ from uuid import uuid4
 from dpdist.cluster.cluster import open_cluster
 from dpdist.data.source import CsvOptions, TableSource, fingerprint, fingerprint_of
 from dpdist.data.table import Table, open_table
-from dpdist.errors import (
-    DpdistError,
-    LedgerError,
-    OutOfMemory,
-    OutputExists,
-    ReleaseConflict,
-    ResourceError,
-    SpecError,
-)
-from dpdist.families.attempt import Context, Progress, silent
-from dpdist.families.registry import make_plan, steps_of
-from dpdist.ledger import Attempt, Ledger
+from dpdist.errors import DpdistError, LedgerError, OutOfMemory, OutputExists, ReleaseConflict, ResourceError, SpecError
+from dpdist.families.attempt import Attempt, Progress, silent
+from dpdist.families.base import Stage
+from dpdist.families.registry import family_of, make_plan
+from dpdist.ledger import Attempt as Reservation
+from dpdist.ledger import Ledger
 from dpdist.ledger.keys import KeyRef
 from dpdist.ledger.records import canonical_event
 from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, publish, require_vacant
 from dpdist.publish.signature import load_signing_key
+from dpdist.release.executors import executor_mode
 from dpdist.release.history import write_record
 from dpdist.release.outcome import Outcome, outcome_of
 from dpdist.release.preflight import keep_apart, refuse
@@ -151,7 +146,7 @@ class Run:
         """The steps of the release by name, in order; none when a resumed release was committed already."""
         if self.outcome is not None:
             return {}
-        family = {name: partial(self._step, step) for name, step in steps_of(self.spec).items()}
+        family = {stage.name: partial(self._stage, stage) for stage in family_of(self.spec).stages(self.plan)}
         return {"charge": self._charge, **family, "publish": self._publish}
 
     def _open(self, stack: ExitStack) -> None:
@@ -180,9 +175,9 @@ class Run:
         self._work.check_writable()
         if not self._resume:
             self._ledger.rehearse(**self._reservation)  # before a cluster is started for nothing
-        self._cluster = stack.enter_context(
+        self._executor = stack.enter_context(
             open_cluster(
-                mode=spec.cluster.mode,
+                mode=executor_mode(spec, self._table),
                 address=spec.cluster.address,
                 workers=spec.cluster.workers,
                 memory_limit=spec.cluster.memory_limit,
@@ -191,8 +186,8 @@ class Run:
                 resources=spec.places,
             )
         )
-        if self._cluster.dashboard:
-            self._announce(f"dashboard  {self._cluster.dashboard}")
+        if self._executor.dashboard:
+            self._announce(f"dashboard  {self._executor.dashboard}")
 
     def _log(self, message: str, level: int = logging.INFO, **fields: str) -> None:
         """A line of the structured log."""
@@ -244,19 +239,19 @@ class Run:
         layout = {"partitions": len(self._table.partitions), "files": len(self._table.files)}
         self._logged |= {"attempt": attempt.id, **layout}
         self._log("attempt resumed" if self._resume else "attempt reserved")
-        self._cluster.attempt = attempt.id
+        self._executor.attempt = attempt.id
         self._announce(f"attempt    {attempt.id}")
         work = self._work / attempt.id
         if work.is_local:
             Path(work.uri).mkdir(mode=0o700, exist_ok=True)
         key = work.address(KEY_FILE)
-        self._context = Context(
+        self._shared = Attempt(
             spec=spec,
             plan=self.plan,
             table=self._table,
-            cluster=self._cluster,
+            executor=self._executor,
             key=KeyRef.fixed(self._fixed_key) if self._fixed_key else ledger.share_key(attempt, key),
-            attempt=attempt.id,
+            id=attempt.id,
             work=work,
             output=self._output,
             progress=self._progress,
@@ -287,13 +282,15 @@ class Run:
             "folder holds its manifest: give the output.path and work it was made with"
         )
 
-    def _mark_drawing(self, attempt: Attempt) -> None:
+    def _mark_drawing(self, attempt: Reservation) -> None:
         self._ledger.mark_drawing(attempt)
 
-    def _step(self, step: Callable[[Context], None]) -> None:
-        """A step of the family; a table that is refused before noise was drawn costs nothing."""
+    def _stage(self, stage: Stage[Any, Any]) -> None:
+        """A stage of the family; a table that is refused before noise was drawn costs nothing."""
         try:
-            step(self._context)
+            result = stage.run(self._shared)
+            if result is not None:
+                self._shared.keep(result)
         except MemoryError:
             raise OutOfMemory(
                 "the process of the run itself ran out of memory: give it more; the release can be resumed"
@@ -303,14 +300,14 @@ class Run:
                 raise
             with suppress(DpdistError):  # the storage that refused the step may refuse this, too
                 if self._ledger.attempt(self._attempt).manifest_sha256 is None:  # else another run has written it
-                    write_record(self._context, self._attempt)  # how far a bound was missed is the operator's to know
+                    write_record(self._shared, self._attempt)  # how far a bound was missed is the operator's to know
             with suppress(LedgerError, ResourceError):  # noise was drawn: the charge stays; or the key file is left
                 self._ledger.void(self._attempt)
             raise
 
     def _publish(self) -> None:
         """Keep the manifest aside, let the ledger decide, and only then make the release visible."""
-        spec, context, attempt = self.spec, self._context, self._attempt
+        spec, context, attempt = self.spec, self._shared, self._attempt
         self._progress("publishing", 0, 1)
         if self._committing:  # repeated after the storage was away: the ledger may have committed
             self.outcome = self._finish_committed()
@@ -330,7 +327,9 @@ class Run:
             parts=context.parts,
             fixed_key=self._fixed_key is not None,
         )
-        content = context.stored(MANIFEST, manifest.to_bytes)
+        work = context.work
+        stored = work.exists(MANIFEST)
+        content = work.read_bytes(MANIFEST) if stored else work.write_exclusive(MANIFEST, manifest.to_bytes())
         if _input_of(spec) != attempt.input_fingerprint:
             raise ReleaseConflict(
                 "the input changed while it was read, so nothing is published: leave the files alone during a release, "
@@ -351,7 +350,7 @@ class Run:
         self.outcome = outcome_of(self._ledger, spec, self._output, published, context.work)
         self._progress("publishing", 1, 1)
 
-    def _claim(self, attempt: Attempt) -> None:
+    def _claim(self, attempt: Reservation) -> None:
         """Reserve the output; the claim of an attempt that was given up no longer counts."""
         output, mine = self._output, attempt.id.encode()
         claimed = output.write_exclusive(CLAIM, mine)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dpdist.families.plan import Plan
+from dpdist.families.base import Plan
 from dpdist.sizing.cluster_size import MEASURED, Layout, predict
 from dpdist.sizing.simulation import Costs
 

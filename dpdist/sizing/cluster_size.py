@@ -16,8 +16,8 @@ from typing import Any
 
 from dpdist.data.count import pair_cells
 from dpdist.errors import SpecError
+from dpdist.families.base import Plan
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
-from dpdist.families.plan import Plan
 from dpdist.formatting import number_of
 from dpdist.sizing.simulation import Costs, Load, Prediction, simulate
 

@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 
+from dpdist.data.graph import located_table, run_pass
 from dpdist.data.operators import gather_operator
-from dpdist.data.passes import located_table, run_pass
 from dpdist.data.table import open_table
 from dpdist.evaluate.attacks import Generator, attack_sections
 from dpdist.evaluate.attacks.mechanisms import mechanism_of

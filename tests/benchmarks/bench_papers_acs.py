@@ -28,9 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.data.count import Codes
+from dpdist.data.graph import located_table, run_pass
 from dpdist.data.operators import gather_operator
-from dpdist.data.passes import located_table, run_pass
 from dpdist.data.split import split_labels
 from dpdist.data.table import open_table
 from dpdist.evaluate.attacks import distinguish
@@ -45,6 +44,7 @@ from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.whole import release_once
 from dpdist.families.registry import load_spec
+from dpdist.privacy.arrays import Codes
 from dpdist.privacy.deniability import pass_probability
 from dpdist.privacy.noise import Noise
 from dpdist.release.run import table_source

@@ -24,9 +24,10 @@ import pyarrow.parquet as pq
 from dpdist.data.count import coarsen, configuration_index, pair_counts
 from dpdist.families.deniability.candidates import Synthesizer, seed_ranks
 from dpdist.families.deniability.deniability import PrivacyTest, candidate_batch
-from dpdist.families.deniability.network import Codes, Network
+from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.thresholds import thresholds_from_weights
+from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.schema.schema import Schema
 

@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.data.count import Codes, PairCounts, pair_counts
+from dpdist.data.count import PairCounts, pair_counts
+from dpdist.data.graph import located_table, run_pass
 from dpdist.data.operators import gather_operator
-from dpdist.data.passes import located_table, run_pass
 from dpdist.data.table import open_table
 from dpdist.families.deniability.dependence import entropies, pair_distances
 from dpdist.families.deniability.estimation import estimate_network
@@ -39,6 +39,7 @@ from dpdist.families.deniability.structure import (
     measure_structure,
 )
 from dpdist.families.registry import load_spec
+from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.release.run import table_source
 

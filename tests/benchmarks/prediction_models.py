@@ -13,7 +13,7 @@ from sklearn.ensemble import AdaBoostRegressor, RandomForestRegressor
 from dpdist.families.prediction.lid.method import Regression
 from dpdist.families.prediction.lid.regression import fit
 from dpdist.families.prediction.metrics import mse
-from dpdist.families.prediction.scales import Floats
+from dpdist.privacy.arrays import Floats
 from dpdist.privacy.noise import Noise
 
 ROOT = Path(__file__).resolve().parents[2]

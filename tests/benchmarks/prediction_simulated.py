@@ -24,11 +24,9 @@ from dpdist.families.prediction.lid.two_stage import (
     synthesise,
     target_of,
 )
-from dpdist.families.prediction.metrics import (
-    delta_mse,
-    mse,
-)
-from dpdist.families.prediction.scales import Floats, Scale
+from dpdist.families.prediction.metrics import delta_mse, mse
+from dpdist.families.prediction.scales import Scale
+from dpdist.privacy.arrays import Floats
 from dpdist.privacy.noise import Noise
 
 

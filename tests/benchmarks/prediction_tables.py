@@ -12,16 +12,16 @@ import numpy as np
 from prediction_models import ALL, DATA, FILES, IDLE, ROOT, Rows, both, errors, key
 from scipy.spatial import KDTree
 
+from dpdist.data.graph import located_table, run_pass
 from dpdist.data.operators import gather_operator
-from dpdist.data.passes import located_table, run_pass
 from dpdist.data.table import open_table
 from dpdist.families.prediction.columns import Columns
 from dpdist.families.prediction.lid.regression import features
 from dpdist.families.prediction.lid.two_stage import synthesise
 from dpdist.families.prediction.metrics import delta_mse
 from dpdist.families.prediction.plan import plan
-from dpdist.families.prediction.scales import Floats
 from dpdist.families.registry import load_spec
+from dpdist.privacy.arrays import Floats
 from dpdist.release.run import table_source
 
 

@@ -21,9 +21,16 @@ from hypothesis import strategies as st
 from reading import readable
 
 from dpdist.data.count import PairCounts, pair_counts
-from dpdist.data.graph import encoded_partitions, locate, partition_codes, reduce_partitions, table_pass
+from dpdist.data.graph import (
+    encoded_partitions,
+    locate,
+    located_table,
+    partition_codes,
+    reduce_partitions,
+    run_pass,
+    table_pass,
+)
 from dpdist.data.operators import Operator, gather_operator, pair_counts_operator, together
-from dpdist.data.passes import located_table, run_pass
 from dpdist.data.report import check
 from dpdist.data.source import TableSource
 from dpdist.data.split import Split

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from dpdist.data.graph import located_table, run_pass
 from dpdist.data.operators import gather_operator, pair_counts_operator, together
-from dpdist.data.passes import located_table, run_pass
 from dpdist.data.report import check
 from dpdist.data.source import CsvOptions, TableSource
 from dpdist.data.split import Split

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from releases import SCHEMA
 
-from dpdist.data.count import Codes, pair_counts
+from dpdist.data.count import pair_counts
 from dpdist.data.operators import pair_counts_operator, together
 from dpdist.errors import VerificationFailed
 from dpdist.evaluate.binning import through, view_of
@@ -31,6 +31,7 @@ from dpdist.evaluate.utility.marginals import (
     total_variation,
     triples_operator,
 )
+from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.publish.parts import PartFormat, decode
 from dpdist.schema.schema import Attribute, Schema

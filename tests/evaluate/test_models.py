@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from dpdist.data.count import Codes
 from dpdist.errors import SpecError
 from dpdist.evaluate.binning import View, view_of
 from dpdist.evaluate.utility import erm
@@ -22,6 +21,7 @@ from dpdist.evaluate.utility.learning import (
 )
 from dpdist.evaluate.utility.models import Encoder, fit, independent, labels_of
 from dpdist.evaluate.utility.regression import demand_section, regression_section
+from dpdist.privacy.arrays import Codes
 from dpdist.schema.schema import Schema
 
 SCHEMA = Schema.model_validate(

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from dpdist import errors
 from dpdist.cli.commands import app
-from dpdist.families.plan import Plan
+from dpdist.families.base import Plan
 from dpdist.families.registry import build_spec, load_spec, make_plan
 from dpdist.sizing.calibration import STAGES, Measured, calibrate
 from dpdist.sizing.cluster_size import MEASURED, WORKERS, Layout, predict, read_costs, size_cluster

@@ -11,6 +11,7 @@ from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_
 from dpdist.evaluate.utility import erm
 from dpdist.evaluate.utility.learning import Step, Trial, too_small
 from dpdist.evaluate.utility.models import Encoder, labels_of
+from dpdist.privacy.arrays import Floats
 
 PENALTIES = (1e-2, 1e-3, 1e-4, 1e-5)
 """Penalties that are tried; the best for each model is shown."""
@@ -47,13 +48,13 @@ def baseline_section(trial: Trial, view: View, target: int, *, epsilon: float, p
     rows: list[tuple[Cell, ...]] = []
     figures: dict[str, dict[str, dict[str, float]]] = {}
 
-    def right(weights: erm.Floats) -> float:
+    def right(weights: Floats) -> float:
         return float(np.mean(np.where(test @ weights >= 0, 1.0, -1.0) == truth))
 
     done = 0
     for loss in (erm.LOGISTIC, erm.HUBER_SVM):
         found: dict[str, list[list[float]]] = {}
-        plain: dict[str, erm.Floats] = {}
+        plain: dict[str, Floats] = {}
         for penalty in PENALTIES:
             plain = {
                 source: erm.minimise(loss, *data[source], penalty=penalty, start=plain.get(source))

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpdist.data.count import Codes, PairCounts
+from dpdist.data.count import PairCounts
 from dpdist.evaluate.binning import View
 from dpdist.evaluate.page import plots
 from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_apply
 from dpdist.evaluate.utility.marginals import Marginals
-
-Floats = NDArray[np.float64]
+from dpdist.privacy.arrays import Codes, Floats
 
 _WORST = 15
 _DRAWN = 150  # attributes, at most, whose matrices are drawn and go into the figures

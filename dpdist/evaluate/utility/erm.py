@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from dpdist.privacy.arrays import Floats
 
 HUBER = 0.5
 """Half the width of the quadratic part of the Huber loss, as in the experiments of [1]."""

@@ -7,19 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpdist.data.count import Codes
 from dpdist.evaluate.binning import View
 from dpdist.evaluate.page import plots
 from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_apply
-from dpdist.evaluate.utility.models import (
-    CLASSIFIERS,
-    Encoder,
-    Fitted,
-    fit,
-    forest,
-    independent,
-    labels_of,
-)
+from dpdist.evaluate.utility.models import CLASSIFIERS, Encoder, Fitted, fit, forest, independent, labels_of
+from dpdist.privacy.arrays import Codes
 
 Step = Callable[[int, int], None]
 

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import Codes, Counts, PairCounts, configuration_index
+from dpdist.data.count import PairCounts, configuration_index
 from dpdist.data.operators import Operator
+from dpdist.privacy.arrays import Codes, Counts, Floats
 
-Floats = NDArray[np.float64]
 Subset = tuple[int, ...]
 
 MAX_TRIPLES = 200

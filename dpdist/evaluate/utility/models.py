@@ -13,10 +13,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import Codes
 from dpdist.evaluate.binning import Axis, View
+from dpdist.privacy.arrays import Codes, Floats
 
-Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 TREES = 40

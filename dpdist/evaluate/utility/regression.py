@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import Codes
 from dpdist.errors import SpecError
 from dpdist.evaluate.binning import View
 from dpdist.evaluate.page import plots
@@ -22,8 +21,7 @@ from dpdist.families.prediction.metrics import (
     optimal_markup,
     optimal_profit_ratio,
 )
-
-Floats = NDArray[np.float64]
+from dpdist.privacy.arrays import Codes
 
 SMALL = 200
 """Records of the small table of one's own that released records are added to."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpdist.evaluate.binning import View
 from dpdist.evaluate.page import plots
@@ -20,8 +19,7 @@ from dpdist.evaluate.utility.marginals import (
     k_marginal_score,
     subsample_scores,
 )
-
-Floats = NDArray[np.float64]
+from dpdist.privacy.arrays import Floats
 
 GOOD, FAIR = 0.35, 0.75
 """Largest part of the way from two real halves to independence that is called good, and with reserve."""

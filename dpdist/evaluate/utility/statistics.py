@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpdist.cluster.cluster import Cluster
+from dpdist.cluster.executor import Executor
 from dpdist.data.graph import locate, table_pass
 from dpdist.data.report import RowReport, check
 from dpdist.data.source import TableSource
@@ -20,12 +20,11 @@ from dpdist.evaluate.inputs import Progress
 from dpdist.evaluate.page import plots
 from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_apply
 from dpdist.evaluate.utility.marginals import total_variation
+from dpdist.privacy.arrays import Floats
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import part_batches
 from dpdist.spec import ReleaseSpec
 from dpdist.storage.store import Store
-
-Floats = NDArray[np.float64]
 
 Truth = tuple[str, str, Floats]
 """What kind of statistic it is, of what, and its true values."""
@@ -50,7 +49,7 @@ def respecified(manifest: Manifest) -> ReleaseSpec:
 
 
 def statistics_sections(
-    store: Store, manifest: Manifest, against: TableSource, cluster: Cluster, *, progress: Progress
+    store: Store, manifest: Manifest, against: TableSource, cluster: Executor, *, progress: Progress
 ) -> tuple[list[Section], RowReport]:
     """Compare released statistics with those of the real table.
 
@@ -78,9 +77,9 @@ def statistics_sections(
     spec = respecified(manifest)
     table = open_table(against, manifest.table)
     progress("counting", 0, 1)
-    located = cluster.compute([locate(table)])[0]
+    located = cluster.compute([locate(cluster, table)])[0]
     operator, truths = _truths(spec)
-    summary, report = cluster.compute([table_pass(located, operator, name="true-statistics")])[0]
+    summary, report = cluster.compute([table_pass(cluster, located, operator, name="true-statistics")])[0]
     check(report, manifest.table)
     progress("counting", 1, 1)
     batches = [batch for i in range(len(manifest.parts)) for batch in part_batches(store, manifest, i)]
@@ -102,8 +101,8 @@ def _truths(spec: ReleaseSpec) -> tuple[Any, Any]:
     """The operator that a release counted with, and what turns its summary into statistics in the release's order."""
     from dpdist.families.histogram.entropy import renyi
     from dpdist.families.histogram.plan import HistogramPlan
-    from dpdist.families.histogram.release import operator_of
     from dpdist.families.histogram.spec import HistogramSpec
+    from dpdist.families.histogram.stages import operator_of
     from dpdist.families.registry import make_plan
 
     plan = make_plan(spec)

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import EmptyTable, SpecError
-from dpdist.families.deniability.network import Codes, Network
+from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.prefixes import PrefixCode
+from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 
 

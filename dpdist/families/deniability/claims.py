@@ -1,6 +1,6 @@
 """What the plausible-deniability family states, mechanism by mechanism, on small tables made to contradict it.
 
-`claims_of` finds those of any family. The mechanisms are the functions that a release calls, on tables in memory: no
+The mechanisms are the functions that a release calls, on tables in memory: no
 cluster, ledger or files. Tables and canaries are those on which the bounds of the accounting are attained, or nearly:
 
 - *structure*: all records alike but the canary, which differs everywhere: each entropy moves by its sensitivity;
@@ -15,38 +15,28 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from importlib import import_module
 from itertools import accumulate
-from types import ModuleType
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import Codes, Counts, PairCounts, pair_counts
-from dpdist.errors import CheckFailed, SpecError
+from dpdist.data.count import PairCounts, pair_counts
+from dpdist.errors import CheckFailed
 from dpdist.families.deniability.candidates import Synthesizer
 from dpdist.families.deniability.deniability import Passed, PrivacyTest, candidate_batch
 from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.parameters import ParameterPlan, count_tables, measure_tables
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
-from dpdist.families.deniability.structure import (
-    Structure,
-    StructurePlan,
-    independent_structure,
-    measure_structure,
-)
+from dpdist.families.deniability.structure import Structure, StructurePlan, independent_structure, measure_structure
 from dpdist.families.deniability.thresholds import thresholds_from_weights
 from dpdist.privacy import accountant
+from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.deniability import pass_probability
 from dpdist.privacy.events import SeedRecords
 from dpdist.privacy.noise import Noise
-from dpdist.privacy.testing import Canaries, Claim, Floats
+from dpdist.privacy.testing import Canaries, Claim
 from dpdist.schema.schema import Schema
-
-if TYPE_CHECKING:
-    from dpdist.families.plan import Plan
 
 _PASSING = 3  # seeds beyond k, in scales of the threshold noise, of which nearly all pass
 _RECORDS, _SEED_DELTA = 5, 0.05  # of the small release that audits the test of a plan
@@ -281,37 +271,6 @@ def first_records(
 
 
 # --- a plan -----------------------------------------------------------------------------------------------------------
-
-
-def claims_of(plan: Plan) -> tuple[Claim, ...]:
-    """Each mechanism of a plan, whatever its family.
-
-    Raises
-    ------
-    SpecError
-        Nothing is stated that could be contradicted.
-    """
-    made: tuple[Claim, ...] = _claims_module(plan).claims(plan)
-    return made
-
-
-def canaries_of(plan: Plan) -> tuple[Canaries, ...]:
-    """Mechanisms of a plan that can be audited in one run (`audit_in_one_run`); none for most families.
-
-    Raises
-    ------
-    SpecError
-        As `claims_of`.
-    """
-    made = getattr(_claims_module(plan), "canaries", None)
-    return made(plan) if made is not None else ()
-
-
-def _claims_module(plan: Plan) -> ModuleType:
-    kind = plan.spec.kind
-    if kind not in _FAMILIES:
-        raise SpecError(f"kind: there is no audit of {kind} releases; one of {', '.join(_FAMILIES)} is expected")
-    return import_module(f"dpdist.evaluate.{_FAMILIES[kind]}")
 
 
 def claims(plan: PlausibleDeniabilityPlan) -> tuple[Claim, ...]:

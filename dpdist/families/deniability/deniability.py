@@ -35,8 +35,8 @@ from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
 from dpdist.families.deniability.candidates import Candidates, Synthesizer, seed_ranks
-from dpdist.families.deniability.network import Codes
 from dpdist.families.deniability.prefixes import SeedIndex
+from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 
 _BLOCK = 1 << 16  # candidates at a time: their arrays stay in the cache

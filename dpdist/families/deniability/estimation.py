@@ -28,11 +28,11 @@ from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.parameters import NoisyTables
 from dpdist.families.deniability.structure import Structure
 from dpdist.families.deniability.thresholds import draw, thresholds_from_weights
+from dpdist.privacy.arrays import AnyFloats
 from dpdist.privacy.noise import Noise
 from dpdist.schema.schema import Schema
 
-Floats: TypeAlias = NDArray[np.floating[Any]]
-Target: TypeAlias = tuple[tuple[int, ...], Floats]
+Target: TypeAlias = tuple[tuple[int, ...], AnyFloats]
 """Fitted counts with some axes of the table summed out, kept with length one."""
 
 SIMULATED = 1 << 18
@@ -92,7 +92,7 @@ def estimate_network(
     )
 
 
-def fit(table: Floats, variance: float, *, expected: Floats, sizes: Sequence[int], prior: float) -> Floats:
+def fit(table: AnyFloats, variance: float, *, expected: AnyFloats, sizes: Sequence[int], prior: float) -> AnyFloats:
     """Dirichlet posterior of each row of a noisy table: counts given each parent configuration, with the prior.
 
     Parameters
@@ -138,8 +138,8 @@ def fit(table: Floats, variance: float, *, expected: Floats, sizes: Sequence[int
 
 
 def pool(
-    tables: Sequence[Floats], variances: Sequence[float], structure: Structure, maps: Sequence[NDArray[np.uint32]]
-) -> list[Floats]:
+    tables: Sequence[AnyFloats], variances: Sequence[float], structure: Structure, maps: Sequence[NDArray[np.uint32]]
+) -> list[AnyFloats]:
     """Correct each table's own attribute by what all tables say about its bucket counts.
 
     The counts of an attribute's buckets are a margin of its own table and of the table of each of its children. Their
@@ -165,7 +165,7 @@ def pool(
     return [tables[i] + ((sums[i] / precision[i] - own[i]) / (width[i] * len(tables[i])))[maps[i]] for i in range(m)]
 
 
-def project(values: Floats, totals: Floats) -> Floats:
+def project(values: AnyFloats, totals: AnyFloats) -> AnyFloats:
     """The nearest non-negative rows with the given sums, in Euclidean distance.
 
     Each entry becomes ``max(0, value - tau)`` with the row's own tau (Held, Wolfe, Crowder 1974; Duchi et al. 2008).
@@ -182,7 +182,7 @@ def project(values: Floats, totals: Floats) -> Floats:
     return np.asarray(np.maximum(values - tau[np.arange(len(values)), last][:, None], 0.0))
 
 
-def shrink(predicted: Floats, noisy: Floats, variance: float) -> Floats:
+def shrink(predicted: AnyFloats, noisy: AnyFloats, variance: float) -> AnyFloats:
     """Move predictions towards noisy counts, by how much of the difference is signal.
 
     Cells are grouped by the binary order of magnitude of their prediction. In a group the mean squared difference
@@ -209,14 +209,14 @@ def shrink(predicted: Floats, noisy: Floats, variance: float) -> Floats:
     return np.asarray(predicted + weight[group] * difference)
 
 
-def refine(predicted: Floats, noisy: Floats, variance: float) -> Floats:
+def refine(predicted: AnyFloats, noisy: AnyFloats, variance: float) -> AnyFloats:
     """Shrink noisy counts towards the predicted ones and project each row onto its predicted sum."""
     rows = predicted.reshape(-1, predicted.shape[-1])
     shrunk = shrink(predicted, noisy, variance).reshape(rows.shape)
     return project(shrunk, np.maximum(rows.sum(axis=1), _TINY)).reshape(predicted.shape)
 
 
-def rake(fitted: Floats, targets: Sequence[Target], rows: Floats) -> Floats:
+def rake(fitted: AnyFloats, targets: Sequence[Target], rows: AnyFloats) -> AnyFloats:
     """Iterative proportional fitting of a table to margins, and to the sum of each row (Deming and Stephan 1940)."""
     for _ in range(_SWEEPS):
         for axes, target in targets:
@@ -225,24 +225,24 @@ def rake(fitted: Floats, targets: Sequence[Target], rows: Floats) -> Floats:
     return fitted
 
 
-def _normalised(counts: Floats, marginal: Floats) -> Floats:
+def _normalised(counts: AnyFloats, marginal: AnyFloats) -> AnyFloats:
     """Rows that sum to one; the marginal where a row is empty."""
     sums = counts.sum(axis=-1, keepdims=True)
     return np.asarray(np.where(sums > _TINY**2, counts / np.maximum(sums, _TINY**2), marginal / marginal.sum()))
 
 
-def _smooth(values: NDArray[Any], kernel: Floats) -> Floats:
+def _smooth(values: NDArray[Any], kernel: AnyFloats) -> AnyFloats:
     return np.asarray(np.convolve(values, kernel)[1:-1])
 
 
-def _total(tables: Sequence[Floats], variances: Sequence[float]) -> float:
+def _total(tables: Sequence[AnyFloats], variances: Sequence[float]) -> float:
     """Number of records, from the totals of all tables weighted by precision; at least one."""
     weights = np.array([1 / max(v * t.size, _TINY) for v, t in zip(variances, tables, strict=True)])
     totals = np.array([table.sum() for table in tables])
     return max(float(weights @ totals / weights.sum()), 1.0)
 
 
-def _gamma(shape: Floats, words: NDArray[np.uint64]) -> Floats:
+def _gamma(shape: AnyFloats, words: NDArray[np.uint64]) -> AnyFloats:
     """Independent gamma variates with the given shapes; a row of them, normalised, is Dirichlet."""
     from scipy.special import gammaincinv
 

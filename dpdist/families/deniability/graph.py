@@ -25,7 +25,6 @@ from dpdist.cluster.tasks import Tasks
 from dpdist.data.operators import Operator
 from dpdist.families.deniability.candidates import Candidates, Synthesizer, seed_ranks
 from dpdist.families.deniability.deniability import Passed, PrivacyTest, candidate_batch
-from dpdist.families.deniability.network import Codes
 from dpdist.families.deniability.prefixes import (
     PrefixCode,
     SeedIndex,
@@ -37,6 +36,7 @@ from dpdist.families.deniability.prefixes import (
     seed_keys,
 )
 from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.privacy.arrays import Codes
 
 BATCH_SIZE = 1 << 18
 """Candidates in a batch."""

@@ -15,16 +15,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import UnreadableFile
 from dpdist.families.deniability.thresholds import draw
-
-Codes: TypeAlias = list[NDArray[Any]]
-"""One contiguous 1-D array of codes per attribute, schema order, smallest unsigned dtype, equal lengths."""
 
 _FORMAT = "dpdist.network/1"
 _LOG_UNIT = 64 * np.log(2.0)

@@ -21,10 +21,11 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import CHUNK_ROWS, Codes, Counts, configuration_index
+from dpdist.data.count import CHUNK_ROWS, configuration_index
 from dpdist.errors import UnreadableFile
 from dpdist.families.deniability.structure import MAX_CELLS, Structure
 from dpdist.privacy.accountant import calibrate_discrete_laplace, calibrate_gaussian
+from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.events import ApproximateDP, Event, Gaussian
 from dpdist.privacy.noise import Noise
 from dpdist.schema.schema import Schema

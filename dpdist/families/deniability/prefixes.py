@@ -26,7 +26,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.families.deniability.network import Codes, strides
+from dpdist.families.deniability.network import strides
+from dpdist.privacy.arrays import Codes
 
 HISTOGRAM_BINS = 1 << 16
 """Bins of the histogram of leading words that ranges are planned with."""

@@ -19,17 +19,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import Codes
 from dpdist.data.read import count_records, encoded_batches
 from dpdist.data.report import check
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
 from dpdist.errors import EmptyTable
 from dpdist.families.deniability.search import NOISE_SHARE
+from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.deniability import pass_probability
 from dpdist.schema.schema import Schema
-
-Floats = NDArray[np.float64]
 
 _MOST_CELLS = 1 << 18
 _MOST_ROWS = 1 << 22

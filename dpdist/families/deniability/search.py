@@ -15,9 +15,9 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.floating[Any]]
+from dpdist.privacy.arrays import AnyFloats
+
 Parents = list[list[int]]
 Admissible = Callable[[int, Sequence[int]], bool]
 """Whether an attribute may have these parents."""
@@ -28,7 +28,7 @@ NOISE_SHARE = sqrt(2 / np.pi) / 2
 _LEAST_GAIN = 1e-12
 
 
-def merit(child: Floats, between: Floats, i: int, parents: Sequence[int]) -> float:
+def merit(child: AnyFloats, between: AnyFloats, i: int, parents: Sequence[int]) -> float:
     """Merit score of a set of parents (PD section 3.3, after Hall 1999).
 
     ``sum_j u(x_i, b_j) / sqrt(|P| + sum_{j != l} u(b_j, b_l))``: parents that tell much about the attribute and
@@ -48,7 +48,7 @@ def merit(child: Floats, between: Floats, i: int, parents: Sequence[int]) -> flo
     return float(child[i, chosen].sum() / sqrt(len(chosen) + inner.sum() - np.trace(inner)))
 
 
-def cfs_parents(child: Floats, between: Floats, *, turns: Sequence[int], admissible: Admissible) -> Parents:
+def cfs_parents(child: AnyFloats, between: AnyFloats, *, turns: Sequence[int], admissible: Admissible) -> Parents:
     """Parents by correlation-based feature selection.
 
     The attributes take turns. Each adds, one at a time, the parent that raises its merit most, as long as one does,
@@ -81,8 +81,8 @@ def cfs_parents(child: Floats, between: Floats, *, turns: Sequence[int], admissi
 
 
 def dependence_parents(
-    dependence: Floats,
-    seen: Floats,
+    dependence: AnyFloats,
+    seen: AnyFloats,
     *,
     cardinalities: Sequence[int],
     bucket_counts: Sequence[int],
@@ -151,7 +151,7 @@ def dependence_parents(
     return [sorted(chosen) for chosen in parents]
 
 
-def _carried(parents: Parents, correlation: Floats) -> Floats:
+def _carried(parents: Parents, correlation: AnyFloats) -> AnyFloats:
     """Mutual information (nats) of each pair along its best path through the parents."""
     m = len(parents)
     path = np.eye(m)
@@ -163,7 +163,7 @@ def _carried(parents: Parents, correlation: Floats) -> Floats:
             path[i, before] = path[before, i] = reach
         before.append(i)
     np.fill_diagonal(path, 0.0)
-    carried: Floats = -0.5 * np.log1p(-np.minimum(path * path, 1 - 1e-12))
+    carried: AnyFloats = -0.5 * np.log1p(-np.minimum(path * path, 1 - 1e-12))
     return carried
 
 

@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from dpdist.data.count import Codes, pair_counts
+from dpdist.data.count import pair_counts
 from dpdist.data.split import split_labels
 from dpdist.errors import CheckFailed
 from dpdist.families.deniability.candidates import Synthesizer
@@ -33,9 +33,10 @@ from dpdist.families.deniability.structure import (
     learn_structure,
     measure_structure,
 )
+from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.checks import CountCheck, PassCheck
 from dpdist.privacy.noise import Noise
-from dpdist.privacy.testing import Claim, Floats
+from dpdist.privacy.testing import Claim
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

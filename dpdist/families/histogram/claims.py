@@ -14,15 +14,15 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import Counts
 from dpdist.families.histogram.counts import CountPlan, histograms
 from dpdist.families.histogram.curves import CurvePlan, CurveSums, release_mean, sum_curves
 from dpdist.families.histogram.entropy import EntropyPlan, release_entropies
 from dpdist.families.histogram.measurement import add_noise
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.privacy import accountant
+from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
-from dpdist.privacy.testing import Canaries, Claim, Floats
+from dpdist.privacy.testing import Canaries, Claim
 
 _LARGEST = 1 << 16  # cells of a table that are drawn in each run: those up to the second record's cell
 

@@ -15,8 +15,9 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import BLOCK_CELLS, CHUNK_ROWS, Codes, Counts, coarsen, configuration_index
+from dpdist.data.count import BLOCK_CELLS, CHUNK_ROWS, coarsen, configuration_index
 from dpdist.errors import SpecError
+from dpdist.privacy.arrays import Codes, Counts
 
 MAX_CELLS = 1 << 26
 """Largest number of cells of all blocks of a release together (512 MiB of int64)."""

@@ -34,12 +34,11 @@ from dpdist.errors import CheckFailed, ColumnMismatch, OutOfDomain, SpecError
 from dpdist.families.histogram.kernels import Basis
 from dpdist.families.histogram.measurement import changed_cells, sampler_delta
 from dpdist.privacy import accountant
+from dpdist.privacy.arrays import Floats
 from dpdist.privacy.events import ApproximateDP, Composed, Event, Gaussian
 from dpdist.privacy.grid import grid_below
 from dpdist.privacy.guarantee import Adjacency
 from dpdist.privacy.noise import Noise
-
-Floats = NDArray[np.float64]
 
 MAX_CURVES = 1 << 31
 """Largest number of curves whose integer sums are exact."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dpdist.errors import SpecError
+from dpdist.privacy.arrays import Floats
 
-Floats = NDArray[np.float64]
 KernelName = Literal["wiener", "gaussian", "matern"]
 
 MAX_TIMES = 2048

@@ -19,10 +19,10 @@ from typing import Literal, get_args
 import numpy as np
 from scipy import optimize
 
-from dpdist.data.count import Counts
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.histogram.postprocess import largest_remainder
 from dpdist.privacy import accountant
+from dpdist.privacy.arrays import Counts
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event, Gaussian
 from dpdist.privacy.guarantee import Adjacency
 from dpdist.privacy.noise import LARGEST_SCALE, SAMPLER_DELTA, Noise

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpdist.errors import SpecError
+from dpdist.privacy.arrays import Floats
 from dpdist.privacy.noise import Noise
-
-Floats = NDArray[np.float64]
 
 _DRAWS = 1 << 20  # records sampled at a time
 

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dpdist.data.count import Counts
 from dpdist.families.histogram.counts import CountPlan, Query, parent_cells
 from dpdist.families.histogram.curves import CurveMean
 from dpdist.families.histogram.entropy import renyi
@@ -24,6 +23,7 @@ from dpdist.families.histogram.postprocess import (
     synthetic_counts,
 )
 from dpdist.families.histogram.spec import CountsSpec
+from dpdist.privacy.arrays import Counts
 from dpdist.privacy.noise import Noise
 from dpdist.publish.statistics import STATISTICS
 from dpdist.schema.schema import Attribute, Category, Schema

@@ -20,8 +20,9 @@ from dpdist.families.mixing.moments import MomentPlan, moment_sums, noisy_moment
 from dpdist.families.mixing.plan import MixingPlan
 from dpdist.families.mixing.scaling import Encoding
 from dpdist.privacy import accountant
+from dpdist.privacy.arrays import Floats
 from dpdist.privacy.noise import Noise
-from dpdist.privacy.testing import Claim, Floats
+from dpdist.privacy.testing import Claim
 
 _MIXTURES, _DELTA = 4, 0.01
 _LARGEST_EPSILON = 4.0  # that thousands of runs can tell from infinity

@@ -10,15 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpdist.data.count import Codes
 from dpdist.families.mixing.mixture import Rows, clip_rows
 from dpdist.families.mixing.restore import MixtureSums
 from dpdist.families.mixing.scaling import Encoding
+from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.grid import grid_below, round_to_grid
-
-Floats = NDArray[np.float64]
 
 _RIDGE = 1e-3  # of the largest eigenvalue
 _WEIGHT_STEP = 2.0**-26  # of the largest weight: rows have 2**13 steps, so products sum to far below 2**53

@@ -20,7 +20,6 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dpdist.cluster.tasks import Tasks
-from dpdist.data.count import Codes
 from dpdist.data.operators import Operator
 from dpdist.families.mixing.discriminant import Discriminant, score
 from dpdist.families.mixing.mixture import Mixer, Rows
@@ -38,6 +37,7 @@ from dpdist.families.mixing.restore import join_sums, piece_sums, total_sums
 from dpdist.families.mixing.scaling import Encoding
 from dpdist.families.mixing.sums import SHARD_BYTES, class_sums
 from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.privacy.arrays import Codes
 from dpdist.schema.schema import Attribute
 from dpdist.storage.store import Store
 

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from dpdist.families.mixing.scaling import Encoding
 from dpdist.privacy.accountant import calibrate_gaussian
+from dpdist.privacy.arrays import Floats
 from dpdist.privacy.events import Gaussian
 from dpdist.privacy.grid import round_to_grid
 from dpdist.privacy.noise import Noise
 from dpdist.schema.schema import Attribute
-
-Floats = NDArray[np.float64]
 
 MOMENT_GRID = 2.0**-17
 """Grid to which coordinates and squares are rounded before their sums are taken."""

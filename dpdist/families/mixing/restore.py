@@ -22,13 +22,11 @@ from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpdist.families.mixing.mixture import Rows
 from dpdist.families.mixing.scaling import Encoding
+from dpdist.privacy.arrays import Floats
 from dpdist.privacy.noise import Noise
-
-Floats = NDArray[np.float64]
 
 LARGEST_WIDTH = 1 << 12
 """Coordinates of mixtures whose covariance is taken, at most: a covariance then has 128 MiB."""

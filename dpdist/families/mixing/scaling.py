@@ -24,14 +24,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import Codes
 from dpdist.errors import SpecError
+from dpdist.privacy.arrays import Codes, Floats
 from dpdist.schema.schema import Attribute, Schema
 
 if TYPE_CHECKING:
     from dpdist.families.mixing.moments import Moments
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,10 +11,10 @@ import math
 
 import numpy as np
 
-from dpdist.data.count import Codes
 from dpdist.errors import DataError
 from dpdist.families.mixing.mixture import Mixer, Rows, clip_rows
 from dpdist.families.mixing.scaling import Encoding
+from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 
 SHARD_BYTES = 1 << 28

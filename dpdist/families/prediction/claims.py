@@ -19,7 +19,6 @@ from dpdist.families.prediction.private.mechanisms import (
     FEATURE_STEP,
     RANK_STEP,
     PrivateColumn,
-    Steps,
     histogram,
     rank_products,
 )
@@ -32,9 +31,10 @@ from dpdist.families.prediction.private.model import (
     noisy_ranks,
 )
 from dpdist.privacy import accountant
+from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.events import Composed, Event
 from dpdist.privacy.noise import Noise
-from dpdist.privacy.testing import Claim, Floats
+from dpdist.privacy.testing import Claim
 
 _OTHERS = 20  # records beside the canary
 STAGES = ("marginals", "correlations", "products", "cross products")
@@ -101,7 +101,7 @@ def _evidence(
         return np.array([ratios[stage]])
     known = input_model(columns, noisy)
 
-    def ranks(cells: list[Steps]) -> Steps:
+    def ranks(cells: list[Counts]) -> Counts:
         return rank_products(np.stack([t[f] for t, f in zip(known.tables, cells, strict=False)], axis=1))
 
     if charge.correlation:
@@ -127,7 +127,7 @@ def _evidence(
     return np.array([*ratios.values(), sum(ratios.values())])
 
 
-def _ratio(moved: Steps, mine: Steps, sigma: float, step: float = 1.0) -> float:
+def _ratio(moved: Counts, mine: Counts, sigma: float, step: float = 1.0) -> float:
     """Log-likelihood ratio of a Gaussian statistic moved by `mine` against one that is not."""
     shift = mine * step
     return float((moved * step) @ shift - shift @ shift / 2) / sigma**2

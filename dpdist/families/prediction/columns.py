@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import Codes
-from dpdist.families.prediction.scales import Floats, Scale, to_units
+from dpdist.families.prediction.scales import Scale, to_units
 from dpdist.families.prediction.spec import TwoStageSpec
+from dpdist.privacy.arrays import Codes, Floats
 from dpdist.schema.schema import Attribute
 
 

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from scipy import fft
 from scipy.special import ndtri
 
-from dpdist.families.prediction.scales import Floats, Scale
+from dpdist.families.prediction.scales import Scale
+from dpdist.privacy.arrays import Counts, Floats
 
 CELLS = 4096
 """Cells of a continuous column, and most cells of a discrete one."""
@@ -30,8 +31,6 @@ BANDWIDTHS = np.geomspace(0.02, 2.0, 20)
 
 _LEAST = 1e-6  # density of an empty cell, in units of the uniform density, when bandwidths are compared
 _EDGE = 2.0**-21  # normal scores stay within 5.0
-
-Counts = NDArray[np.int64]
 
 
 def cell_count(scale: Scale) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from dpdist.families.prediction.scales import Floats
+from dpdist.privacy.arrays import Floats
 
 _CHUNK = 1 << 22  # kernel values at a time
 

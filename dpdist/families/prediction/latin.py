@@ -16,7 +16,7 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import qmc
 
 from dpdist.families.prediction.density import Marginal
-from dpdist.families.prediction.scales import Floats
+from dpdist.privacy.arrays import Floats
 
 SCORE_STEP = 2.0**-14
 """Grid of the normal scores: sums of their products are integers, exact for any order of summation up to 2^28 rows."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpdist.families.prediction.scales import Floats
+from dpdist.privacy.arrays import Floats
 
 
 def mse(truth: ArrayLike, predicted: ArrayLike) -> float:

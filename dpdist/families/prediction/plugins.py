@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dpdist.errors import SpecError
-from dpdist.families.prediction.scales import Floats
+from dpdist.privacy.arrays import Floats
 
 PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 """What a hook looks like, as a regular expression."""

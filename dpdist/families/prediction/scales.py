@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from dpdist.privacy.arrays import Floats
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,18 +14,17 @@ from dpdist.families.prediction.kernels import Kernel
 from dpdist.families.prediction.latin import Target
 from dpdist.families.prediction.lid.method import Method
 from dpdist.families.prediction.lid.ridge import Tuning
-from dpdist.families.prediction.private.mechanisms import Steps
-from dpdist.families.prediction.scales import Floats
+from dpdist.privacy.arrays import Counts, Floats
 
 
-def arrays_bytes(arrays: Iterable[Steps] | Iterable[Floats]) -> bytes:
+def arrays_bytes(arrays: Iterable[Counts] | Iterable[Floats]) -> bytes:
     """Arrays as a file."""
     buffer = io.BytesIO()
     np.savez(buffer, *arrays)
     return buffer.getvalue()
 
 
-def arrays_of_bytes(content: bytes) -> list[Steps]:
+def arrays_of_bytes(content: bytes) -> list[Counts]:
     """The arrays that `arrays_bytes` wrote."""
     with np.load(io.BytesIO(content), allow_pickle=False) as stored:
         return [stored[f"arr_{i}"] for i in range(len(stored.files))]

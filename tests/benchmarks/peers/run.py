@@ -33,8 +33,8 @@ import pyarrow.parquet as pq
 import yaml
 from quality import Quality
 
+from dpdist.data.graph import located_table, run_pass
 from dpdist.data.operators import gather_operator
-from dpdist.data.passes import located_table, run_pass
 from dpdist.data.table import open_table
 from dpdist.families.registry import load_spec
 from dpdist.publish.verify import read_release

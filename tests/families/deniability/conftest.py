@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpdist.families.deniability.network import Codes, Network
+from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.thresholds import thresholds_from_weights
+from dpdist.privacy.arrays import Codes
 
 
 def _network(seed: int, cardinalities: Sequence[int], *, parents: int = 2) -> Network:

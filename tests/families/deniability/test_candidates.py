@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from dpdist.errors import EmptyTable, SpecError
 from dpdist.families.deniability.candidates import Candidates, Synthesizer, seed_ranks
-from dpdist.families.deniability.network import Codes, Network
+from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
+from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 
 NOISE = Noise(bytes(range(32)))

@@ -18,8 +18,9 @@ from dpdist.errors import SpecError
 from dpdist.families.deniability import deniability
 from dpdist.families.deniability.candidates import Candidates, Synthesizer, seed_ranks
 from dpdist.families.deniability.deniability import PrivacyTest, candidate_batch, log_probabilities, plausible_seeds
-from dpdist.families.deniability.network import Codes, Network
+from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.prefixes import SeedIndex, key_histogram, key_ranges, keys_between, seed_keys
+from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 
 NOISE = Noise(bytes(range(1, 33)))

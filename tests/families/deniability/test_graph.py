@@ -34,9 +34,10 @@ from dpdist.families.deniability.graph import (
     shard_count,
     sharded_seeds,
 )
-from dpdist.families.deniability.network import Codes, Network
+from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.ledger.keys import KeyEncryptionKey, KeyRef, load_noise, new_key, write_key_file
+from dpdist.privacy.arrays import Codes
 from dpdist.schema.schema import Attribute, Schema
 
 KEY = KeyRef.fixed("5a" * 32)

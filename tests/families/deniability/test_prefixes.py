@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from reading import readable
 
 from dpdist.families.deniability import prefixes
-from dpdist.families.deniability.network import Codes
 from dpdist.families.deniability.prefixes import (
     HISTOGRAM_BINS,
     PrefixCode,
@@ -26,6 +25,7 @@ from dpdist.families.deniability.prefixes import (
     merge_keys,
     seed_keys,
 )
+from dpdist.privacy.arrays import Codes
 
 
 @st.composite

@@ -17,13 +17,13 @@ import yaml
 from commands import Answer, Command
 from reading import readable
 
-from dpdist.data.passes import located_table, run_pass
+from dpdist.data.graph import located_table, run_pass
 from dpdist.data.table import open_table
 from dpdist.errors import ResourceError
 from dpdist.families.histogram.entropy import shannon
-from dpdist.families.histogram.graph import histogram_operator
 from dpdist.families.histogram.plan import HistogramPlan, plan
 from dpdist.families.histogram.spec import HistogramSpec
+from dpdist.families.histogram.statistics import histogram_operator
 from dpdist.families.registry import load_spec
 from dpdist.publish.verify import read_manifest, read_release
 from dpdist.release.run import table_source
@@ -425,13 +425,12 @@ def test_a_resumed_release_has_the_bytes_of_one_that_was_not_interrupted(
     ledger(dpdist)
     spec = project(tmp_path)
     assert release(dpdist, spec, "--test-key", KEY, "--set", "output.path=other", "--set", "name=other").code == 0
-    from dpdist.families.histogram import release as steps
 
     def fail(*_: Any) -> None:
         raise ResourceError("the machine gave up")
 
     with monkeypatch.context() as patch:
-        patch.setitem(steps.STEPS, "write", fail)
+        patch.setattr("dpdist.families.histogram.stages.write", fail)
         assert release(dpdist, spec, "--test-key", KEY).code == 7
     made = release(dpdist, spec, "--test-key", KEY, "--resume")
     assert made.code == 0, made.err

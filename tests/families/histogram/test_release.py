@@ -9,24 +9,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from attempts import attempt_of, run_stages
 from reading import readable
 
-from dpdist.cluster.cluster import Cluster
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
 from dpdist.errors import CheckFailed, OutOfDomain, SpecError
-from dpdist.families.attempt import Context, silent
+from dpdist.families.attempt import Attempt
 from dpdist.families.histogram.counts import CountPlan, Query, parent_cells
 from dpdist.families.histogram.entropy import renyi, shannon
-from dpdist.families.histogram.plan import plan
-from dpdist.families.histogram.release import STATISTICS_FILE, STEPS
 from dpdist.families.histogram.results import Statistics, count_statistics, fit, released_entropies, tables
-from dpdist.families.histogram.spec import CountsSpec, HistogramSpec
-from dpdist.ledger.keys import KeyRef
+from dpdist.families.histogram.spec import CountsSpec
+from dpdist.families.histogram.stages import NoisyStatistics
+from dpdist.families.registry import build_spec
 from dpdist.privacy.noise import Noise
 from dpdist.publish.statistics import STATISTICS
 from dpdist.schema.schema import Attribute, Category, Schema
-from dpdist.storage.store import Store
 
 NOISE = Noise(bytes(range(32)))
 KEY = bytes(range(32)).hex()
@@ -52,7 +50,7 @@ def people(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
     return folder, counts
 
 
-def context(folder: Path, tmp_path: Path, *, partitions: int = 3, key: str = KEY, **changes: Any) -> Context:
+def attempt(folder: Path, tmp_path: Path, *, partitions: int = 3, key: str = KEY, **changes: Any) -> Attempt[Any, Any]:
     tree: dict[str, Any] = {
         "kind": "histogram",
         "name": "h",
@@ -64,28 +62,14 @@ def context(folder: Path, tmp_path: Path, *, partitions: int = 3, key: str = KEY
         "histograms": [{"columns": ["age", "sex"]}, {"columns": ["age"]}, {"columns": ["age"], "buckets": True}],
         **changes,
     }
-    tmp_path.mkdir(exist_ok=True)
-    spec = HistogramSpec.model_validate(tree)
-    return Context(
-        spec=spec,  # type: ignore[arg-type]
-        plan=plan(spec),  # type: ignore[arg-type]
-        table=open_table(TableSource(paths=(str(folder),)), spec.table, partitions=partitions),
-        cluster=Cluster(),
-        key=KeyRef.fixed(key),
-        attempt="0123456789abcdef",
-        work=Store(str(tmp_path / "work")),
-        output=Store(str(tmp_path / "out")),
-        progress=silent,
-        before_noise=lambda: None,
-    )
+    return attempt_of(build_spec(tree), tmp_path, partitions=partitions, key=key)
 
 
-def release(made: Context) -> None:
-    for step in STEPS.values():
-        step(made)
+def release(made: Attempt[Any, Any]) -> None:
+    run_stages(made)
 
 
-def released(made: Context) -> pa.Table:
+def released(made: Attempt[Any, Any]) -> pa.Table:
     release(made)
     tables = [pq.read_table(pa.BufferReader(made.output.read_bytes(part.name))) for part in made.parts]
     assert [part.rows for part in made.parts] == [table.num_rows for table in tables]
@@ -95,7 +79,7 @@ def released(made: Context) -> pa.Table:
 class TestRelease:
     def test_counts(self, people: tuple[Path, np.ndarray], tmp_path: Path) -> None:
         folder, counts = people
-        made = context(folder, tmp_path)
+        made = attempt(folder, tmp_path)
         table = released(made).to_pylist()
         assert [row["of"] for row in table] == ["age x sex"] * 90 + ["age"] * 30 + ["age (buckets)"] * 2
         assert [row["cell"] for row in table[:4]] == ["0..1 | F", "0..1 | M", "0..1 | ?", "2..3 | F"]
@@ -116,25 +100,25 @@ class TestRelease:
         entropies = {"of": [0, 1], "orders": [1, 2]}
         tables = []
         for partitions in (1, 4, 16):
-            made = context(folder, tmp_path / str(partitions), partitions=partitions, entropies=entropies)
+            made = attempt(folder, tmp_path / str(partitions), partitions=partitions, entropies=entropies)
             tables.append(released(made))
             assert released(made).equals(tables[-1])
         assert all(table.equals(tables[0]) for table in tables)
-        other = context(folder, tmp_path / "other", key="ff" * 32, entropies=entropies)
+        other = attempt(folder, tmp_path / "other", key="ff" * 32, entropies=entropies)
         assert not released(other).equals(tables[0])
 
     def test_a_resumed_run_uses_what_is_stored(self, people: tuple[Path, np.ndarray], tmp_path: Path) -> None:
         folder, _ = people
-        made = context(folder, tmp_path)
+        made = attempt(folder, tmp_path)
         first = released(made)
         made.table = open_table(TableSource(paths=(str(folder),)), made.spec.table, partitions=1)
         made.cluster = None  # type: ignore[assignment]
-        assert made.work.exists(STATISTICS_FILE)
+        assert made.work.exists(NoisyStatistics.FILE)
         assert released(made).equals(first)
 
     def test_entropies(self, people: tuple[Path, np.ndarray], tmp_path: Path) -> None:
         folder, counts = people
-        made = context(folder, tmp_path, entropies={"of": [1], "orders": [1, 2], "share": 0.5})
+        made = attempt(folder, tmp_path, entropies={"of": [1], "orders": [1, 2], "share": 0.5})
         rows = released(made).to_pylist()[-2:]
         assert [row["statistic"] for row in rows] == ["shannon entropy", "renyi entropy of order 2"]
         truth = shannon(counts.sum(axis=1))
@@ -147,7 +131,7 @@ class TestRelease:
         self, people: tuple[Path, np.ndarray], tmp_path: Path, adjacency: str
     ) -> None:
         folder, _ = people
-        made = context(
+        made = attempt(
             folder,
             tmp_path,
             entropies={},
@@ -163,22 +147,22 @@ class TestRelease:
         folder, counts = people
         privacy = {"epsilon": 0.5, "mechanism": "pml", "adjacency": "replacement", "alpha": 0.02}
         histograms = [{"columns": ["age"]}]
-        noisy = released(context(folder, tmp_path / "a", privacy=privacy, histograms=histograms))
+        noisy = released(attempt(folder, tmp_path / "a", privacy=privacy, histograms=histograms))
         assert noisy["noisy"].to_pylist() != counts.sum(axis=1).tolist()
         privacy |= {"epsilon": 5.0, "accept_no_noise": True}
-        exact = released(context(folder, tmp_path / "b", privacy=privacy, histograms=histograms))
+        exact = released(attempt(folder, tmp_path / "b", privacy=privacy, histograms=histograms))
         assert exact["noisy"].to_pylist() == counts.sum(axis=1).tolist()
 
     def test_out_of_domain_is_refused(self, people: tuple[Path, np.ndarray], tmp_path: Path) -> None:
         folder, _ = people
         narrow = {"attributes": [{"name": "age", "kind": "integer", "bounds": [0, 49]}, SCHEMA["attributes"][1]]}
         with pytest.raises(OutOfDomain, match="column 'age'"):
-            release(context(folder, tmp_path, schema=narrow, histograms=[{"columns": ["age"]}]))
+            release(attempt(folder, tmp_path, schema=narrow, histograms=[{"columns": ["age"]}]))
 
     def test_small_parts(self, people: tuple[Path, np.ndarray], tmp_path: Path) -> None:
         folder, _ = people
         schema = {"attributes": [{"name": "age", "kind": "integer", "bounds": [0, 2999]}, SCHEMA["attributes"][1]]}
-        made = context(
+        made = attempt(
             folder,
             tmp_path,
             schema=schema,
@@ -300,13 +284,13 @@ class TestTables:
 
 def test_entropies_of_the_released_counts(people: tuple[Path, np.ndarray], tmp_path: Path) -> None:
     folder, _ = people
-    made = context(folder, tmp_path, counts={"entropies": [1, 2]})
+    made = attempt(folder, tmp_path, counts={"entropies": [1, 2]})
     rows = released(made).to_pylist()
     values = np.array([row["value"] for row in rows if row["of"] == "age" and row["statistic"] == "count"])
     found = {row["statistic"]: row for row in rows if row["of"] == "age" and row["statistic"] != "count"}
     assert found["shannon entropy of the released counts"]["value"] == pytest.approx(shannon(values))
     assert found["renyi entropy of order 2 of the released counts"]["value"] == pytest.approx(renyi(values, order=2))
-    without = context(folder, tmp_path / "without")
+    without = attempt(folder, tmp_path / "without")
     assert made.plan.event == without.plan.event
 
 

@@ -17,8 +17,7 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID, uuid5
 
-from dpdist.data.count import Codes
-from dpdist.data.passes import located_table, run_pass
+from dpdist.data.graph import located_table, run_pass
 from dpdist.data.report import check
 from dpdist.data.source import CsvOptions, TableSource, fingerprint
 from dpdist.data.table import Table, open_table
@@ -32,6 +31,7 @@ from dpdist.families.mixing.spec import MixingSpec
 from dpdist.ledger import Attempt, Ledger
 from dpdist.ledger.keys import KeyRef, forget_keys, load_noise
 from dpdist.ledger.records import canonical_event
+from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.storage.store import Store
 

@@ -46,12 +46,10 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from numpy.typing import NDArray
 
 from dpdist.errors import AccountingError, RoundFailed
+from dpdist.privacy.arrays import Counts
 from dpdist.privacy.noise import Noise
-
-Steps = NDArray[np.int64]
 
 MASK_RATIO = 64.0
 """Deviation of the masks of a pair, in units of the noise that a message alone would need."""
@@ -208,7 +206,7 @@ class Masks:
             signs.append(1 if own < peer else -1)
         return cls(tuple(signs), tuple(noises))
 
-    def draw(self, name: str, count: int, *, sigma: float, start: int = 0) -> Steps:
+    def draw(self, name: str, count: int, *, sigma: float, start: int = 0) -> Counts:
         """The client's mask ``e_s``, in steps; `sigma` is the deviation of a pair's noise, in steps."""
         total = np.zeros(count, np.int64)
         for sign, noise in zip(self.signs, self.noises, strict=True):

@@ -19,9 +19,10 @@ from functools import reduce
 import numpy as np
 
 from dpdist.errors import AccountingError, RoundFailed
-from dpdist.families.mixing.federated.correlated import CorrelatedNoise, Masks, Steps
+from dpdist.families.mixing.federated.correlated import CorrelatedNoise, Masks
 from dpdist.families.mixing.federated.identity import message_statement, require_signature
 from dpdist.families.mixing.mixture import Mixer, Rows
+from dpdist.privacy.arrays import Counts
 from dpdist.privacy.noise import Noise
 
 MESSAGE_BYTES = 1 << 26
@@ -53,7 +54,7 @@ class Message:
 
     client: str
     round: str
-    steps: Steps
+    steps: Counts
     signature: bytes = b""
 
 
@@ -97,7 +98,9 @@ def client_message(
     return Message(client, round, noisy_steps(noise, masks, sums, mixer, correlated, start))
 
 
-def noisy_steps(noise: Noise, masks: Masks, sums: Rows, mixer: Mixer, correlated: CorrelatedNoise, start: int) -> Steps:
+def noisy_steps(
+    noise: Noise, masks: Masks, sums: Rows, mixer: Mixer, correlated: CorrelatedNoise, start: int
+) -> Counts:
     """The sums of mixtures `start` and following with a client's noise, in steps of the grid.
 
     Parameters and errors are those of `client_message`.
@@ -109,7 +112,7 @@ def noisy_steps(noise: Noise, masks: Masks, sums: Rows, mixer: Mixer, correlated
     steps_of = mixer.order / mixer.grid
     own = correlated.sigma * steps_of
     first = start * sums.shape[1]
-    steps: Steps = (sums.reshape(-1) / np.float32(mixer.grid)).astype(np.int64)
+    steps: Counts = (sums.reshape(-1) / np.float32(mixer.grid)).astype(np.int64)
     steps += noise.gaussian_integers(f"{mixer.name}/noise", sums.size, sigma=own, start=first)
     if masked:
         steps += masks.draw(f"{mixer.name}/mask", sums.size, sigma=correlated.mask_sigma * steps_of, start=first)
@@ -177,7 +180,7 @@ def assemble(
         A message is missing, foreign, malformed, or differs from another of the same client. Nothing may be published,
         and the round is not drawn again.
     """
-    received: dict[str, Steps] = {}
+    received: dict[str, Counts] = {}
     for message in messages:
         check_message(message, clients=clients, round=round, shape=shape, largest=largest)
         before = received.setdefault(message.client, message.steps)
@@ -225,6 +228,6 @@ def _named(message: object) -> str:
     return f"client {message.client!r}" if isinstance(message, Message) else "what sent something else than a message"
 
 
-def _average(received: dict[str, Steps], mixer: Mixer) -> Rows:
-    total: Steps = reduce(np.add, received.values())
+def _average(received: dict[str, Counts], mixer: Mixer) -> Rows:
+    total: Counts = reduce(np.add, received.values())
     return np.asarray(total * (mixer.grid / (mixer.order * len(received))), np.float32)

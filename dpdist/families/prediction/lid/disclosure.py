@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.families.prediction.lid.hybrid import mix
-from dpdist.families.prediction.scales import Floats, Scale, snapped
+from dpdist.families.prediction.scales import Scale, snapped
+from dpdist.privacy.arrays import Floats
 
 ALPHAS = tuple(i / 100 for i in range(101))
 """The grid on which alpha is chosen."""

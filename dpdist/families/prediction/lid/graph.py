@@ -24,8 +24,8 @@ from dpdist.families.prediction.lid.regression import join_samples, tuning_of
 from dpdist.families.prediction.lid.ridge import Tuning
 from dpdist.families.prediction.lid.work import Seen
 from dpdist.families.prediction.private.features import PrivateModel
-from dpdist.families.prediction.scales import Floats
 from dpdist.ledger.keys import KeyRef
+from dpdist.privacy.arrays import Floats
 
 # --- blocks ----------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
-from dpdist.families.prediction.scales import Floats
+from dpdist.privacy.arrays import Floats
 
 MATCHED_ROWS = 2048
 """Most rows that are assigned exactly."""

@@ -15,7 +15,8 @@ from dpdist.families.prediction.lid import ridge
 from dpdist.families.prediction.lid.method import Regression
 from dpdist.families.prediction.lid.ridge import KernelRidge, Tuning
 from dpdist.families.prediction.plugins import load
-from dpdist.families.prediction.scales import Floats, Scale
+from dpdist.families.prediction.scales import Scale
+from dpdist.privacy.arrays import Floats
 from dpdist.privacy.noise import Noise
 
 

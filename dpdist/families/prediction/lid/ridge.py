@@ -30,7 +30,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.spatial.distance import pdist
 
 from dpdist.families.prediction.kernels import Kernel, reach
-from dpdist.families.prediction.scales import Floats
+from dpdist.privacy.arrays import Floats
 
 TUNING_ROWS = 800
 """Rows of the sample on which width and penalty are chosen."""

@@ -19,14 +19,15 @@ from numpy.typing import NDArray
 
 from dpdist.errors import CheckFailed
 from dpdist.families.prediction.blocks import Layout, generator
-from dpdist.families.prediction.density import FOLDS, Counts, Marginal, cell_count, cell_counts, fit_marginal
+from dpdist.families.prediction.density import FOLDS, Marginal, cell_count, cell_counts, fit_marginal
 from dpdist.families.prediction.latin import FIRST_STAGES, ScoreSums, Target, correlation, score_sums
 from dpdist.families.prediction.lid.disclosure import choose_alpha, near_counts
 from dpdist.families.prediction.lid.hybrid import match, mix
 from dpdist.families.prediction.lid.method import Method
 from dpdist.families.prediction.lid.regression import block_sample, features, fit, join_samples, sample_words
 from dpdist.families.prediction.plugins import checked_rows, load
-from dpdist.families.prediction.scales import Floats, snapped
+from dpdist.families.prediction.scales import snapped
+from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
 
 # --- statistics of a block -------------------------------------------------------------------------------------------

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import Codes
 from dpdist.errors import SpecError
 from dpdist.families.prediction.blocks import generator, shuffled
 from dpdist.families.prediction.columns import Columns
-from dpdist.families.prediction.density import Counts, Marginal
+from dpdist.families.prediction.density import Marginal
 from dpdist.families.prediction.latin import FIRST_STAGES, ScoreSums, Target
 from dpdist.families.prediction.lid import regression, ridge
 from dpdist.families.prediction.lid.method import Method, Regression
@@ -33,8 +32,8 @@ from dpdist.families.prediction.lid.two_stage import (
     block_synthetic,
 )
 from dpdist.families.prediction.private.features import PrivateModel
-from dpdist.families.prediction.scales import Floats
 from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.privacy.arrays import Codes, Counts, Floats
 
 _ROWS = 1 << 13  # records whose features are in memory at a time
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from dpdist.families.prediction.density import Marginal
 from dpdist.families.prediction.latin import Target
-from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, RANK_STEP, Cells, PrivateColumn, Steps
-from dpdist.families.prediction.scales import Floats
+from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, RANK_STEP, Cells, PrivateColumn
+from dpdist.privacy.arrays import Counts, Floats
 
 RESPONSE_CELLS = 4096
 """Cells of the response, as the ridge statistics see it."""
@@ -48,17 +48,17 @@ class FeatureMap:
         Cosine of each step of a turn, times the weight, in steps.
     """
 
-    linear: tuple[Steps, ...]
-    phases: tuple[Steps, ...]
+    linear: tuple[Counts, ...]
+    phases: tuple[Counts, ...]
     constant: int
-    wave: Steps
+    wave: Counts
 
     @property
     def size(self) -> int:
         """Number of features."""
         return int(1 + sum(table.shape[1] for table in self.linear) + 2 * self.phases[0].shape[1])
 
-    def __call__(self, cells: Sequence[Cells]) -> Steps:
+    def __call__(self, cells: Sequence[Cells]) -> Counts:
         """Features of records given by their fine cells: int64[n, size] in steps of `FEATURE_STEP`."""
         out = np.empty((len(cells[0]), self.size), np.int64)
         out[:, 0] = self.constant
@@ -82,7 +82,7 @@ WEIGHTS = (0.1, 0.2, 0.7)
 
 def feature_map(
     columns: Sequence[PrivateColumn],
-    tables: Sequence[Steps],
+    tables: Sequence[Counts],
     *,
     frequencies: int,
     width: float,
@@ -108,8 +108,8 @@ def feature_map(
     d = len(columns)
     directions = rng.standard_normal((d, frequencies)) / (width * math.sqrt(d) * 2 * math.pi)
     part = math.sqrt(weights[1] / d)
-    linear: list[Steps] = []
-    phases: list[Steps] = []
+    linear: list[Counts] = []
+    phases: list[Counts] = []
     for i, (column, ranks) in enumerate(zip(columns, tables, strict=True)):
         values: NDArray[np.floating[Any]]
         position: NDArray[np.floating[Any]]
@@ -124,11 +124,11 @@ def feature_map(
 
 
 @lru_cache(maxsize=8)
-def _wave(amplitude: float) -> Steps:
+def _wave(amplitude: float) -> Counts:
     return _towards_zero(amplitude * np.cos(2 * np.pi * np.arange(_TURN) / _TURN) * (1 - 2.0**-40))
 
 
-def _towards_zero(values: NDArray[np.floating[Any]]) -> Steps:
+def _towards_zero(values: NDArray[np.floating[Any]]) -> Counts:
     return np.asarray(np.trunc(values / FEATURE_STEP), np.int64)
 
 
@@ -144,7 +144,7 @@ class Window:
     centre: float
     half: float
 
-    def table(self) -> Steps:
+    def table(self) -> Counts:
         """The response of each of its cells, from -1 to 1, in steps of `FEATURE_STEP`."""
         middles = (np.arange(RESPONSE_CELLS) + 0.5) / RESPONSE_CELLS
         return _towards_zero(np.clip((middles - self.centre) / self.half, -1.0, 1.0))
@@ -162,18 +162,18 @@ def response_window(marginal: Marginal, *, tail: float = 0.005) -> Window:
 # --- ridge ------------------------------------------------------------------------------------------------------------
 
 
-def feature_products(features: Steps) -> Steps:
+def feature_products(features: Counts) -> Counts:
     """``sum phi phi^T``, int64[size, size], in steps of ``FEATURE_STEP**2``."""
     values = features.astype(np.float64)  # products of 2^24 steps: sums of 2^29 records are exact
     return (values.T @ values).astype(np.int64)
 
 
-def cross_products(features: Steps, responses: Steps) -> Steps:
+def cross_products(features: Counts, responses: Counts) -> Counts:
     """``sum phi y``, int64[size], in steps of ``FEATURE_STEP**2``."""
     return (features.astype(np.float64).T @ responses.astype(np.float64)).astype(np.int64)
 
 
-def modelled_products(features: Steps, *, total: float) -> Floats:
+def modelled_products(features: Counts, *, total: float) -> Floats:
     """``sum phi phi^T`` of `total` records, as records drawn from the released model have it."""
     values = features * FEATURE_STEP
     return np.asarray(values.T @ values * (total / len(features)))

@@ -38,7 +38,8 @@ from numpy.typing import NDArray
 
 from dpdist.families.prediction.density import Marginal, marginal_of_masses
 from dpdist.families.prediction.latin import nearest_correlation
-from dpdist.families.prediction.scales import Floats, Scale
+from dpdist.families.prediction.scales import Scale
+from dpdist.privacy.arrays import Counts, Floats
 
 FINE = 16
 """Fine cells, which features see, in a cell of a histogram."""
@@ -47,7 +48,6 @@ RANK_STEP = 2.0**-8
 FEATURE_STEP = 2.0**-12
 
 Cells = NDArray[np.int64]
-Steps = NDArray[np.int64]
 
 
 # --- records as cells -------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def private_column(scale: Scale, *, cells: int) -> PrivateColumn:
 # --- marginals --------------------------------------------------------------------------------------------------------
 
 
-def histogram(column: PrivateColumn, fine: Cells) -> Steps:
+def histogram(column: PrivateColumn, fine: Cells) -> Counts:
     """Records in each cell, int64[cells]."""
     return np.bincount(fine // column.fine, minlength=column.cells).astype(np.int64)
 
@@ -122,14 +122,14 @@ def projected(counts: Floats, total: float) -> Floats:
     return np.asarray(np.maximum(counts - excess[last], 0.0), np.float64)
 
 
-def noisy_total(histograms: Sequence[Steps]) -> float:
+def noisy_total(histograms: Sequence[Counts]) -> float:
     """The number of records, from the noisy histograms of all columns; at least 1."""
     weights = np.array([1 / len(counts) for counts in histograms])
     totals = np.array([float(counts.sum()) for counts in histograms])
     return max(float(weights @ totals / weights.sum()), 1.0)
 
 
-def private_marginal(column: PrivateColumn, noisy: Steps, *, total: float) -> Marginal:
+def private_marginal(column: PrivateColumn, noisy: Counts, *, total: float) -> Marginal:
     """The marginal of a noisy histogram: post-processing."""
     return marginal_of_masses(projected(noisy.astype(np.float64), total), discrete=column.is_discrete)
 
@@ -137,14 +137,14 @@ def private_marginal(column: PrivateColumn, noisy: Steps, *, total: float) -> Ma
 # --- correlations -----------------------------------------------------------------------------------------------------
 
 
-def rank_table(column: PrivateColumn, marginal: Marginal) -> Steps:
+def rank_table(column: PrivateColumn, marginal: Marginal) -> Counts:
     """Rank of each fine cell less 1/2, in steps of `RANK_STEP`, int64[total]: within a half."""
     middles = (np.arange(column.total) + 0.5) / column.total
     half = round(0.5 / RANK_STEP)
     return np.clip(np.rint((marginal.cdf(middles) - 0.5) / RANK_STEP), -half, half).astype(np.int64)
 
 
-def rank_products(ranks: Steps) -> Steps:
+def rank_products(ranks: Counts) -> Counts:
     """Sums of the products of the ranks of each pair of columns, int64[d (d - 1) / 2], in steps of ``RANK_STEP**2``.
 
     Parameters
@@ -162,7 +162,7 @@ def rank_sensitivity(columns: int) -> float:
 
 
 def private_correlation(
-    noisy: Steps, tables: Sequence[Steps], marginals: Sequence[Marginal], *, total: float
+    noisy: Counts, tables: Sequence[Counts], marginals: Sequence[Marginal], *, total: float
 ) -> Floats:
     """Correlation of normal scores from noisy rank products, float64[d, d]: post-processing."""
     d = len(tables)

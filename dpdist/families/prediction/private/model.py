@@ -33,7 +33,6 @@ from dpdist.families.prediction.private.mechanisms import (
     RANK_STEP,
     Cells,
     PrivateColumn,
-    Steps,
     histogram,
     noisy_total,
     private_correlation,
@@ -41,7 +40,8 @@ from dpdist.families.prediction.private.mechanisms import (
     rank_products,
     rank_table,
 )
-from dpdist.families.prediction.scales import Floats, Scale
+from dpdist.families.prediction.scales import Scale
+from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
 
 _MODELLED_ROWS = 1 << 15  # drawn from the released model for the second moments of the features
@@ -50,7 +50,7 @@ _MODELLED_ROWS = 1 << 15  # drawn from the released model for the second moments
 # --- mechanisms ------------------------------------------------------------------------------------------------------
 
 
-def noisy_marginals(counts: Sequence[Steps], *, charge: Charge, noise: Noise) -> list[Steps]:
+def noisy_marginals(counts: Sequence[Counts], *, charge: Charge, noise: Noise) -> list[Counts]:
     """Histograms with noise in every cell."""
     return [
         column + noise.gaussian_integers(f"prediction/marginal/{i}", len(column), sigma=charge.marginal)
@@ -58,7 +58,7 @@ def noisy_marginals(counts: Sequence[Steps], *, charge: Charge, noise: Noise) ->
     ]
 
 
-def noisy_ranks(products: Steps, *, charge: Charge, noise: Noise) -> Steps:
+def noisy_ranks(products: Counts, *, charge: Charge, noise: Noise) -> Counts:
     """Products of ranks with noise, in steps."""
     if not len(products):
         return products
@@ -66,7 +66,7 @@ def noisy_ranks(products: Steps, *, charge: Charge, noise: Noise) -> Steps:
     return products + noise.gaussian_integers("prediction/correlation", len(products), sigma=sigma)
 
 
-def noisy_products(products: Steps, *, charge: Charge, noise: Noise) -> Steps:
+def noisy_products(products: Counts, *, charge: Charge, noise: Noise) -> Counts:
     """Products of the features with noise, symmetric, in steps; off the diagonal the noise is divided by sqrt(2)."""
     size, scale = len(products), charge.product / FEATURE_STEP**2
     upper = np.triu_indices(size, 1)
@@ -78,7 +78,7 @@ def noisy_products(products: Steps, *, charge: Charge, noise: Noise) -> Steps:
     return products + out
 
 
-def noisy_cross(cross: Steps, *, charge: Charge, noise: Noise) -> Steps:
+def noisy_cross(cross: Counts, *, charge: Charge, noise: Noise) -> Counts:
     """Cross products with noise, in steps."""
     return cross + noise.gaussian_integers("prediction/cross", len(cross), sigma=charge.cross / FEATURE_STEP**2)
 
@@ -102,15 +102,15 @@ class InputModel:
 
     total: float
     marginals: tuple[Marginal, ...]
-    tables: tuple[Steps, ...]
+    tables: tuple[Counts, ...]
 
-    def target(self, noisy: Steps) -> Target:
+    def target(self, noisy: Counts) -> Target:
         """Marginals and correlation of the inputs, with noisy products of ranks."""
         inputs = self.marginals[:-1]
         return Target(inputs, private_correlation(noisy, self.tables, inputs, total=self.total))
 
 
-def input_model(columns: Sequence[PrivateColumn], noisy: Sequence[Steps]) -> InputModel:
+def input_model(columns: Sequence[PrivateColumn], noisy: Sequence[Counts]) -> InputModel:
     """The marginals of noisy histograms: inputs, then the response."""
     total = noisy_total(noisy)
     marginals = tuple(
@@ -152,8 +152,8 @@ def fitted_model(
     target: Target,
     seen: Design,
     *,
-    products: Steps | None,
-    cross: Steps,
+    products: Counts | None,
+    cross: Counts,
     charge: Charge,
     noise: Noise,
 ) -> PrivateModel:

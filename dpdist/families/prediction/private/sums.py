@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.data.count import Codes
 from dpdist.data.operators import Operator
 from dpdist.families.prediction.columns import Columns
 from dpdist.families.prediction.private.features import FeatureMap, cross_products, feature_products
-from dpdist.families.prediction.private.mechanisms import PrivateColumn, Steps, histogram, rank_products
+from dpdist.families.prediction.private.mechanisms import PrivateColumn, histogram, rank_products
+from dpdist.privacy.arrays import Codes, Counts
 
 _ROWS = 1 << 13  # records whose features are in memory at a time
 
@@ -27,7 +27,7 @@ def marginal_operator(columns: Columns, private: Sequence[PrivateColumn]) -> Ope
     )
 
 
-def _histograms(codes: Codes, columns: Columns, private: tuple[PrivateColumn, ...]) -> list[Steps]:
+def _histograms(codes: Codes, columns: Columns, private: tuple[PrivateColumn, ...]) -> list[Counts]:
     return [
         histogram(column, column.cells_of(values))
         for column, values in zip(private, columns.values(codes), strict=True)
@@ -38,7 +38,7 @@ def _add_lists(a: list[Any], b: list[Any]) -> list[Any]:
     return [x + y for x, y in zip(a, b, strict=True)]
 
 
-def rank_operator(columns: Columns, private: Sequence[PrivateColumn], tables: Sequence[Steps]) -> Operator:
+def rank_operator(columns: Columns, private: Sequence[PrivateColumn], tables: Sequence[Counts]) -> Operator:
     """Sums of the products of ranks of each pair of inputs."""
     return Operator(
         name="ranks",
@@ -47,7 +47,7 @@ def rank_operator(columns: Columns, private: Sequence[PrivateColumn], tables: Se
     )
 
 
-def _ranks(codes: Codes, columns: Columns, private: tuple[PrivateColumn, ...], tables: tuple[Steps, ...]) -> Steps:
+def _ranks(codes: Codes, columns: Columns, private: tuple[PrivateColumn, ...], tables: tuple[Counts, ...]) -> Counts:
     ranks = [
         table[column.cells_of(values)]
         for column, table, values in zip(private[:-1], tables, columns.values(codes), strict=False)
@@ -60,7 +60,7 @@ def ridge_operator(
     private: Sequence[PrivateColumn],
     feature: FeatureMap,
     response: PrivateColumn,
-    table: Steps,
+    table: Counts,
     *,
     products: bool,
 ) -> Operator:
@@ -86,9 +86,9 @@ def _ridge(
     private: tuple[PrivateColumn, ...],
     feature: FeatureMap,
     response: PrivateColumn,
-    table: Steps,
+    table: Counts,
     products: bool,
-) -> list[Steps]:
+) -> list[Counts]:
     values = columns.values(codes)
     cells = [column.cells_of(v) for column, v in zip(private[:-1], values, strict=False)]
     responses = table[response.cells_of(values[-1])]
