@@ -46,9 +46,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from distributed import LocalCluster
 from threadpoolctl import threadpool_limits
 
-from dpdist.families import load_spec  # these three are all that is used of dpdist
-from dpdist.privacy.ledger import Ledger
-from dpdist.run import run_release
+from dpdist.families.registry import load_spec  # these three are all that is used of dpdist
+from dpdist.ledger import Ledger
+from dpdist.release.run import run_release
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASES, RECIPES = ROOT / "deploy" / "releases", ROOT / "deploy" / "recipes"
