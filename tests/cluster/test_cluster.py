@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from distributed import LocalCluster
 
-from dpdist.cluster.cluster import open_cluster, translated
+from dpdist.cluster.opening import open_cluster, translated
 from dpdist.cluster.tasks import Tasks
 from dpdist.errors import ClusterUnreachable, ResourceError
 
 SCRIPT = """
 import json, os
-from dpdist.cluster.cluster import open_cluster
+from dpdist.cluster.opening import open_cluster
 if __name__ == "__main__":
     with open_cluster(workers=1) as cluster:
         found = cluster._client.submit(lambda: dict(os.environ)).result()
@@ -37,7 +37,7 @@ def test_embedded_workers_keep_their_memory_and_use_one_thread() -> None:
 
 
 def test_a_scheduler_that_hangs_counts_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpdist.cluster.cluster.SILENCE", 0.6)
+    monkeypatch.setattr("dpdist.cluster.opening.SILENCE", 0.6)
     local: dict[str, Any] = {"processes": False, "dashboard_address": None, "host": "127.0.0.1", "protocol": "tcp"}
     with (
         LocalCluster(n_workers=1, **local) as hanging,
