@@ -14,7 +14,7 @@ import pytest
 from distributed import LocalCluster
 
 from dpdist.cluster.opening import open_cluster, translated
-from dpdist.cluster.tasks import Tasks
+from dpdist.cluster.tasks import DaskTasks
 from dpdist.errors import ClusterUnreachable, ResourceError
 
 SCRIPT = """
@@ -43,10 +43,10 @@ def test_a_scheduler_that_hangs_counts_as_lost(monkeypatch: pytest.MonkeyPatch) 
         LocalCluster(n_workers=1, **local) as hanging,
         open_cluster(mode="address", address=hanging.scheduler_address, timeout=5) as cluster,
     ):
-        assert cluster.compute([Tasks("alive")("task", pow, 2, 3)]) == [8]
+        assert cluster.compute([DaskTasks("alive")("task", pow, 2, 3)]) == [8]
         hanging.loop.add_callback(time.sleep, 3)  # nothing is said until then, and the task takes far longer
         with pytest.raises(ClusterUnreachable, match="resume"):
-            cluster.compute([Tasks("lost")("task", time.sleep, 8)])
+            cluster.compute([DaskTasks("lost")("task", time.sleep, 8)])
 
 
 def test_the_words_of_a_server_are_not_repeated() -> None:
