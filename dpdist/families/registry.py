@@ -46,7 +46,7 @@ register(
         "plausible-deniability",
         PlausibleDeniabilitySpec,
         "deniability",
-        shadow=imported("dpdist.families.deniability.shadow:shadow_plan"),
+        shadow=imported("dpdist.families.deniability.shadow:shadow"),
     )
 )
 register(_shipped("mixing", MixingSpec, "mixing"))
