@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dpdist.families.mixing.budget import divide_budget
 from dpdist.families.mixing.order import ORDERS, OrderChoice, compare_orders
-from dpdist.families.mixing.scaling import declared_encoding
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.families.mixing.stages import stages
 from dpdist.spec import change
 
 
@@ -94,13 +93,9 @@ def compare(spec: MixingSpec, *, epsilon: float | None = None, orders: Sequence[
     """
     if epsilon is not None:
         spec = change(spec, {"privacy.epsilon": epsilon})
-    encoding = declared_encoding(spec.table, class_attribute=spec.mixing.label)
-    checks, _, left, delta = stages(spec, encoding)
-    sizes = {
-        str(value): (check.minimum, wanted.records)
-        for (value, wanted), check in zip(spec.mixing.classes.items(), checks, strict=True)
-    }
-    choices = compare_orders(sizes, width=encoding.width, epsilon=left, delta=delta, orders=orders)
+    divided = divide_budget(spec)
+    width, epsilon, delta = divided.encoding.width, divided.epsilon, divided.delta
+    choices = compare_orders(divided.sizes, width=width, epsilon=epsilon, delta=delta, orders=orders)
     return Comparison(
         name=spec.name,
         epsilon=spec.privacy.epsilon,

@@ -12,17 +12,16 @@ is an average of the two cases, so it costs the larger of both: the choice, at h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from dpdist.families.mixing.calibration import least_scale
+from dpdist.families.mixing.budget import MARGIN, TOLERANCE, Budget, class_events
+from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.order import OrderSelection, common_noise
-from dpdist.families.mixing.plan import MixingPlan, planned
-from dpdist.families.mixing.spec import MixingSpec, OrderSearchSpec
-from dpdist.families.mixing.stages import MARGIN, TOLERANCE, class_events
 from dpdist.privacy import accountant
+from dpdist.privacy.calibrate import least_scale
 from dpdist.privacy.events import ApproximateDP, Composed, Event, Parallel
 from dpdist.schema.schema import Schema
 
@@ -91,29 +90,27 @@ def parameters_of(plan: MixingPlan) -> dict[str, Any]:
     }
 
 
-def plan_selection(
-    spec: MixingSpec, search: OrderSearchSpec, sizes: Mapping[str, tuple[int, int]], *, epsilon: float, delta: float
-) -> SelectionPlan:
+def plan_selection(drafts: Sequence[MixingPlan], divided: Budget) -> SelectionPlan:
     """Plan a release that tries orders.
 
     Parameters
     ----------
-    sizes : mapping of str to (int, int)
-        Confirmed minimum and mixtures of each class.
-    epsilon, delta : float
-        Budget of the mixtures of all candidates, by basic composition with the other stages.
+    drafts : sequence of MixingPlan
+        One of each order, with any noise.
+    divided : Budget
+        What the mixtures of all candidates may cost together.
 
     Raises
     ------
-    SpecError, AccountingError
-        As `dpdist.families.mixing.plan.plan`.
+    AccountingError
+        No noise meets the budget.
     """
-    count, privacy = len(search.candidates), spec.privacy
-    drafts = []
-    for order in search.candidates:
-        draft = planned(spec, order=order, sigma_over_clip=1.0)
-        sigma = common_noise(sizes, order=order, epsilon=epsilon / count, delta=delta / count, tolerance=TOLERANCE)
-        drafts.append(replace(draft, sigma_over_clip=sigma))
+    spec = drafts[0].spec
+    count, privacy = len(drafts), spec.privacy
+    share = {"epsilon": divided.epsilon / count, "delta": divided.delta / count, "tolerance": TOLERANCE}
+    drafts = [
+        replace(draft, sigma_over_clip=common_noise(divided.sizes, order=draft.order, **share)) for draft in drafts
+    ]
 
     def scaled(scale: float) -> tuple[MixingPlan, ...]:
         return tuple(replace(draft, sigma_over_clip=scale * draft.sigma_over_clip) for draft in drafts)
