@@ -2,9 +2,8 @@
 
 A secret coin holds a share of the records out. Each candidate mixes the others, within its share of the budget. A
 discriminant learned from its mixtures is scored by the held-out records that it gets right, and the noisy largest
-score decides (`dpdist.families.mixing.order.OrderSelection`). The mixtures of the chosen order are released as they
-were tried:
-nothing is drawn again.
+score decides (`OrderSelection`). The mixtures of the chosen order are released as they were tried: nothing is drawn
+again.
 
 A record is either mixed, by every candidate, or held out. Given the coins of all others, the law of the release with it
 is an average of the two cases, so it costs the larger of both: the choice, at half the epsilon, is free.
@@ -19,11 +18,43 @@ from typing import Any
 
 from dpdist.families.mixing.budget import MARGIN, TOLERANCE, Budget, class_events
 from dpdist.families.mixing.mixing_plan import MixingPlan
-from dpdist.families.mixing.order import OrderSelection, common_noise
+from dpdist.families.mixing.order import common_noise
+from dpdist.families.mixing.spec import MOST_CANDIDATES
 from dpdist.privacy import accountant
 from dpdist.privacy.calibrate import least_scale
 from dpdist.privacy.events import ApproximateDP, Composed, Event, Parallel
+from dpdist.privacy.noise import SAMPLER_DELTA, Noise
 from dpdist.schema.schema import Schema
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderSelection:
+    """A charged choice among orders: the noisy largest of their scores on held-out records.
+
+    The score of an order is the number of held-out records that a model trained on its mixtures gets right. One
+    record changes every score by 0 or 1, all in the same direction, so the index of the largest score with discrete
+    Laplace noise of scale ``1 / epsilon`` is epsilon-differentially private (report noisy max for monotone scores,
+    Dwork and Roth 2014, Claim 3.9). The mixtures of every candidate are charged by themselves: they read the other
+    records.
+
+    Attributes
+    ----------
+    epsilon : float
+        Budget of the choice.
+    """
+
+    epsilon: float
+
+    @property
+    def event(self) -> ApproximateDP:
+        """The charge of the choice, samplers included."""
+        return ApproximateDP(self.epsilon, MOST_CANDIDATES * SAMPLER_DELTA, label="choice of the order")
+
+    def choose(self, noise: Noise, scores: Sequence[int], *, name: str = "mixing/order") -> int:
+        """Index of the chosen candidate; the first where several are largest."""
+        noisy = noise.discrete_laplace(name, len(scores), scale=1 / self.epsilon)
+        noisy += scores
+        return int(noisy.argmax())
 
 
 @dataclass(frozen=True, kw_only=True)
