@@ -148,7 +148,7 @@ def plan(
         from dpdist.families.deniability.reference import Reference
         from dpdist.families.deniability.solve import solve_plan
         from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-        from dpdist.families.mixing.comparison import compare
+        from dpdist.families.mixing.order import compare
         from dpdist.families.mixing.spec import MixingSpec
 
         if isinstance(loaded, MixingSpec):

@@ -246,7 +246,7 @@ def encoded_like(spec: ReleaseSpec | None) -> tuple[Schema, Look]:
     SpecError
         The spec is not given, is of another kind, or scales by moments that are not public.
     """
-    from dpdist.families.mixing.plan import MixingPlan
+    from dpdist.families.mixing.mixing_plan import MixingPlan
     from dpdist.families.registry import make_plan
 
     if spec is None:
