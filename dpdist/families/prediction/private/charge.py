@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from dpdist.errors import AccountingError
 from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, RANK_STEP, rank_sensitivity
 from dpdist.privacy import accountant
-from dpdist.privacy.events import ApproximateDP, Composed, Event, Gaussian
+from dpdist.privacy.events import ApproximateDP, Composed, Gaussian
 from dpdist.privacy.noise import LARGEST_SCALE, SAMPLER_DELTA
 
 
@@ -32,7 +32,7 @@ class Charge:
         they are not measured.
     cross : float
         Deviation of the noise on each cross product.
-    event : Event
+    event : Composed
         What is charged, the samplers' losses included.
     """
 
@@ -40,7 +40,7 @@ class Charge:
     correlation: float
     product: float
     cross: float
-    event: Event
+    event: Composed
 
 
 def charge(
@@ -95,7 +95,7 @@ def charge(
     return made
 
 
-def _event(multiplier: float, shares: Mapping[str, float], draws: int) -> Event:
+def _event(multiplier: float, shares: Mapping[str, float], draws: int) -> Composed:
     parts = (Gaussian(multiplier / math.sqrt(share), label=name) for name, share in shares.items())
     return Composed((*parts, ApproximateDP(0.0, draws * SAMPLER_DELTA, label="samplers")), label="two-stage")
 

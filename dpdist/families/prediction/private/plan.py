@@ -11,7 +11,7 @@ from dpdist.families.prediction.private.mechanisms import PrivateColumn, private
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.two_stage import TwoStagePlan
 from dpdist.formatting import upwards
-from dpdist.privacy.events import Event
+from dpdist.privacy.events import Composed
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
 
 
@@ -31,7 +31,7 @@ class PrivatePlan(TwoStagePlan):
     columns: tuple[PrivateColumn, ...]
 
     @property
-    def event(self) -> Event:
+    def event(self) -> Composed:
         """The charge."""
         return self.charge.event
 

@@ -15,7 +15,7 @@ from dpdist.families.base import Stage
 from dpdist.families.passes import Passes
 from dpdist.families.prediction.blocks import generator
 from dpdist.families.prediction.columns import Columns, columns_of
-from dpdist.families.prediction.latin import FIRST_STAGES
+from dpdist.families.prediction.latin import FIRST_STAGES, Target
 from dpdist.families.prediction.private.features import Design
 from dpdist.families.prediction.private.model import InputModel, PrivateModel, design, fitted_model, input_model
 from dpdist.families.prediction.private.plan import PrivatePlan
@@ -39,25 +39,21 @@ _ROWS = 1 << 13  # records whose features are in memory at a time
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """All noisy statistics of the table, and what later ones needed of the earlier.
+    """What follows from the noisy statistics of the inputs; the statistics themselves are results of their own.
 
     Attributes
     ----------
-    marginals : NoisyMarginals
     known : InputModel
-        What follows from the marginals.
-    correlations : NoisyCorrelations or None
-        None for a single input.
+        Marginals of inputs and response.
+    target : Target
+        Marginals and correlation of the inputs.
     design : Design
         How the regression sees records.
-    regression : NoisyRegression
     """
 
-    marginals: NoisyMarginals
     known: InputModel
-    correlations: NoisyCorrelations | None
+    target: Target
     design: Design
-    regression: NoisyRegression
 
 
 def measure(attempt: PrivateAttempt) -> Measured:
@@ -75,21 +71,21 @@ def measure(attempt: PrivateAttempt) -> Measured:
         counts = passes.run(marginal_operator(columns, private), stage="counting")
         return NoisyMarginals.draw(counts, charge=charge, noise=attempt.noise)
 
-    noisy = attempt.stored(NoisyMarginals, marginals)
-    known = input_model(private, noisy)
+    known = input_model(private, attempt.stored(NoisyMarginals, marginals))
 
     def correlations() -> NoisyCorrelations:
         products = passes.run(rank_operator(columns, private, known.tables), stage="correlating")
         return NoisyCorrelations.draw(products, charge=charge, noise=attempt.noise)
 
-    ranks = attempt.stored(NoisyCorrelations, correlations) if charge.correlation else None
+    target = known.target(attempt.stored(NoisyCorrelations, correlations) if charge.correlation else None)
     seen = design(private, known, attempt.spec.prediction.features, noise=attempt.noise)
 
     def regression() -> NoisyRegression:
         sums = passes.run(ridge_operator(columns, private, seen, products=plan.measured), stage="regressing")
         return NoisyRegression.draw(*sums, charge=charge, noise=attempt.noise)
 
-    return Measured(noisy, known, ranks, seen, attempt.stored(NoisyRegression, regression))
+    attempt.stored(NoisyRegression, regression)
+    return Measured(known, target, seen)
 
 
 def fit(attempt: PrivateAttempt) -> PrivateModel:
@@ -99,9 +95,9 @@ def fit(attempt: PrivateAttempt) -> PrivateModel:
         return fitted_model(
             plan.columns,
             measured.known,
-            measured.known.target(measured.correlations),
+            measured.target,
             measured.design,
-            measured.regression,
+            attempt.result(NoisyRegression),
             charge=plan.charge,
             noise=attempt.noise,
         )
