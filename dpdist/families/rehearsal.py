@@ -6,13 +6,14 @@ key and one table give the records that are published. Thousands of rehearsals o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from dpdist.cluster.executor import InProcess
 from dpdist.data.records import RecordsInMemory
-from dpdist.families.attempt import Attempt, silent
+from dpdist.families.attempt import Attempt, StorableT, silent
 from dpdist.families.base import Plan
 from dpdist.families.registry import family_of
 from dpdist.families.writing import ReleasedRecords
@@ -21,10 +22,22 @@ from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.storage.memory import MemoryStore
 
+_EXECUTOR = InProcess()
+
+
+class Rehearsal(Attempt[Any, Any]):
+    """An attempt that ends with its process: what it would store to be resumed is only kept."""
+
+    def stored(self, kind: type[StorableT], make: Callable[[], StorableT]) -> StorableT:
+        """The result, made now."""
+        made = make()
+        self.keep(made)
+        return made
+
 
 def rehearse(
     plan: Plan, codes: Codes, *, key: KeyRef, until: type | None = ReleasedRecords, partitions: int = 1
-) -> Attempt[Any, Any]:
+) -> Rehearsal:
     """Run the stages of a release of some records.
 
     Parameters
@@ -41,7 +54,7 @@ def rehearse(
 
     Returns
     -------
-    Attempt
+    Rehearsal
         With the results of the stages.
 
     Raises
@@ -50,11 +63,11 @@ def rehearse(
         A declared bound is not confirmed: nothing would be published.
     """
     spec = plan.spec
-    attempt: Attempt[Any, Any] = Attempt(
+    attempt = Rehearsal(
         spec=spec,
         plan=plan,
         table=RecordsInMemory.of(spec.table, codes, partitions=partitions),
-        executor=InProcess(),
+        executor=_EXECUTOR,
         key=key,
         id="rehearsal",
         work=MemoryStore(),
@@ -69,7 +82,7 @@ def rehearse(
     return attempt
 
 
-def released_codes(attempt: Attempt[Any, Any]) -> Codes:
+def released_codes(attempt: Rehearsal) -> Codes:
     """The records that a rehearsal would publish."""
     parts = attempt.executor.compute(attempt.result(ReleasedRecords).parts)
     return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
