@@ -34,8 +34,8 @@ class Plan(Protocol):
         """Kind of guarantee, as the ledger's policies name it."""
 
     @property
-    def event(self) -> Event:
-        """The charge."""
+    def event(self) -> Event | None:
+        """The charge; None where the release is not differentially private, so that nothing composes with it."""
 
     @property
     def epsilon(self) -> float:
