@@ -1,0 +1,208 @@
+"""Where graphs run: an embedded cluster of processes, a Dask scheduler by address, or the threads of this process.
+
+The result of a graph is the same in all three; only speed and memory differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import dask
+from dask.callbacks import Callback
+
+from dpdist.cluster.executor import Progress
+from dpdist.cluster.tasks import DaskTasks, Deferred, Tasks
+from dpdist.errors import ClusterUnreachable, DpdistError, OutOfMemory, ResourceError, SpecError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+class Cluster:
+    """Computes delayed graphs with progress.
+
+    Parameters
+    ----------
+    client : distributed.Client or None
+        The client of a cluster; None runs graphs in the threads of this process.
+
+    Attributes
+    ----------
+    attempt : str
+        Id of the attempt that computes, for the logs of the workers.
+    """
+
+    def __init__(self, client: Client | None = None) -> None:
+        self._client = client
+        self.attempt = ""
+
+    @property
+    def client(self) -> Client:
+        """The client of a cluster of processes.
+
+        Raises
+        ------
+        SpecError
+            Graphs run in the threads of this process.
+        """
+        if self._client is None:
+            raise SpecError("cluster.mode: threads is one process; use embedded, or the address of a Dask scheduler")
+        return self._client
+
+    @property
+    def address(self) -> str | None:
+        """Address of the scheduler, if there is one."""
+        return None if self._client is None else str(self._client.scheduler.address)
+
+    @property
+    def dashboard(self) -> str | None:
+        """Address of the dashboard, if there is one."""
+        return None if self._client is None else self._client.dashboard_link
+
+    @property
+    def slots(self) -> int:
+        """Number of tasks that run at once."""
+        if self._client is None:
+            return os.cpu_count() or 1
+        return sum(self._client.nthreads().values()) or 1
+
+    @property
+    def worker_memory(self) -> int:
+        """Smallest memory limit of a worker, in bytes."""
+        import psutil
+
+        limits: list[int] = []
+        if self._client is not None:
+            workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+            limits = [worker["memory_limit"] for worker in workers if worker["memory_limit"]]
+        return min(limits, default=int(psutil.virtual_memory().available))
+
+    @property
+    def memory(self) -> int:
+        """Memory of all workers together, in bytes."""
+        if self._client is None:
+            return self.worker_memory
+        return self.worker_memory * max(1, len(self._client.nthreads()))
+
+    def tasks(self, stage: str) -> Tasks:
+        """Delayed tasks named after the stage."""
+        return DaskTasks(stage)
+
+    def persist(self, tasks: Sequence[Deferred], *, progress: Progress | None = None) -> list[Deferred]:
+        """Compute tasks and keep their results where they were computed.
+
+        Returns
+        -------
+        list of Deferred
+            Tasks whose results are held by the workers (or, with threads, by this process).
+        """
+        with translated():
+            if self._client is None:
+                with _ThreadProgress(progress):
+                    return list(dask.persist(*tasks, scheduler="threads"))
+            from distributed import futures_of
+
+            with self._annotated():
+                held = list(self._client.persist(list(tasks)))
+            futures = futures_of(held)
+            _watch(self._client, futures, progress or (lambda done, total: None))
+            for future in futures:
+                if future.status == "error":
+                    future.result()
+            return held
+
+    def compute(self, tasks: Sequence[Deferred], *, progress: Progress | None = None) -> list[Any]:
+        """Compute delayed objects together and return their results in order.
+
+        Raises
+        ------
+        ResourceError
+            A task kept killing its worker, the scheduler was lost, or memory ran out.
+        DpdistError
+            Whatever dpdist error a task raised.
+        """
+        with translated():
+            if self._client is None:
+                with _ThreadProgress(progress):
+                    return list(dask.compute(*tasks, scheduler="threads"))
+            with self._annotated():
+                futures = self._client.compute(list(tasks))
+            if progress is not None:
+                _watch(self._client, futures, progress)
+            return list(self._client.gather(futures))
+
+    def _annotated(self) -> AbstractContextManager[None]:
+        return dask.annotate(attempt=self.attempt) if self.attempt else nullcontext()
+
+
+class _ThreadProgress(Callback):  # type: ignore[misc]
+    """Counts finished tasks of the threaded scheduler."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._report = progress or (lambda done, total: None)
+        self._total = 0
+        self._done = 0
+        super().__init__(start_state=self._begin, posttask=self._one)
+
+    def _begin(self, dsk: Any, state: dict[str, Any]) -> None:
+        self._done, self._total = 0, len(state["ready"]) + len(state["waiting"])
+
+    def _one(self, *_: Any) -> None:
+        self._done += 1
+        self._report(min(self._done, self._total), self._total)
+
+
+def _watch(client: Client, futures: list[Any], progress: Progress) -> None:
+    """Forward the scheduler's count of finished tasks until the futures are done or the scheduler is lost."""
+    from distributed.diagnostics.progressbar import ProgressBar
+
+    class Forward(ProgressBar):  # type: ignore[misc]
+        def _draw_bar(self, remaining: int, all: int, **_: Any) -> None:
+            progress(all - remaining, all)
+
+    async def watch() -> None:
+        bar = Forward(futures, scheduler=client.scheduler.address, interval="250ms")
+        listening = asyncio.ensure_future(bar.listen())
+        while client.status == "running":
+            if (await asyncio.wait([listening], timeout=0.25))[0]:
+                listening.result()
+                return
+        listening.cancel()
+
+    client.sync(watch)
+    if any(future.cancelled() for future in futures):
+        raise CancelledError
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise the errors of a cluster as errors of dpdist."""
+    from distributed import KilledWorker
+    from distributed.comm.core import CommClosedError
+
+    try:
+        yield
+    except DpdistError:
+        raise
+    except KilledWorker:
+        raise OutOfMemory(
+            "a task killed its worker repeatedly, most likely for lack of memory: raise cluster.memory_limit, "
+            "or use more partitions (cluster.partitions); the release can be resumed"
+        ) from None
+    except MemoryError:
+        raise OutOfMemory(
+            "a task ran out of memory: use more partitions (cluster.partitions) or a larger worker; "
+            "the release can be resumed"
+        ) from None
+    except (CommClosedError, CancelledError, TimeoutError, ConnectionError):
+        raise ClusterUnreachable(
+            "the connection to the Dask cluster was lost; start it again and resume the release"
+        ) from None
+    except OSError as error:  # its own text may be a server's
+        reason = os.strerror(error.errno) if error.errno else type(error).__name__
+        raise ResourceError(f"a task failed: {reason}") from None

@@ -1,0 +1,80 @@
+"""A release as an adversary may run it: the same mechanism, in this process, on a table of the adversary's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, lru_cache
+
+import numpy as np
+
+from dpdist.errors import SpecError
+from dpdist.evaluate.attacks.records import Columns
+from dpdist.evaluate.attacks.shadow import Generator
+from dpdist.evaluate.utility.statistics import respecified
+from dpdist.families.base import Plan
+from dpdist.families.registry import family_of
+from dpdist.families.rehearsal import key_from, rehearse, released_codes
+from dpdist.privacy.noise import Noise
+from dpdist.publish.manifest import Manifest
+from dpdist.spec import ReleaseSpec
+
+
+def mechanism_of(spec: ReleaseSpec, *, training: int) -> Generator | None:
+    """The mechanism of a spec for shadow tables.
+
+    Parameters
+    ----------
+    spec : ReleaseSpec
+    training : int
+        Records of the table that the release was made from.
+
+    Returns
+    -------
+    callable or None
+        A shadow table and a seed to its release. It raises `DpdistError` where the table is too small for the spec.
+        None where the family plans no releases of shadow tables (`dpdist.families.base.Family.shadow`).
+    """
+    shadow, make_plan = family_of(spec).shadow, family_of(spec).plan
+    if shadow is None:
+        return None
+
+    @cache
+    def whole() -> Plan:
+        plan: Plan = make_plan(spec)
+        return plan
+
+    @lru_cache(maxsize=4)
+    def planned(records: int) -> Plan:
+        plan: Plan = shadow(whole(), records, records / training)
+        return plan
+
+    def make(table: Columns, seed: int) -> Columns:
+        noise = Noise(np.random.default_rng([seed, 0x5AD0]).bytes(32))
+        return released_codes(rehearse(planned(len(table[0])), table, key=key_from(noise)))
+
+    return make
+
+
+def mechanism_of_release(
+    manifest: Manifest, *, training: int, written: Callable[[Columns], Columns]
+) -> Generator | None:
+    """The mechanism that the public manifest of a release describes, as `mechanism_of`.
+
+    Parameters
+    ----------
+    manifest : Manifest
+    training : int
+        Records of the table that the release was made from.
+    written : callable
+        From codes to codes as far as a release tells them apart (`ReleaseDecoder.merged`).
+
+    Returns
+    -------
+    callable or None
+        None also where this version cannot read the settings.
+    """
+    try:
+        make = mechanism_of(respecified(manifest), training=training)
+    except SpecError:  # of another version
+        return None
+    return None if make is None else lambda table, seed: written(make(table, seed))

@@ -1,0 +1,204 @@
+"""The spec of a plausible-deniability release: full synthetic records from a DP Bayesian network."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from dpdist.spec import Exact, PrivacyLimit, ReleaseSpec, Section
+
+
+class Budget(Section):
+    """An (epsilon, delta) pair."""
+
+    epsilon: float = Field(gt=0, le=20, allow_inf_nan=False)
+    delta: float = Field(ge=1e-10, lt=1, allow_inf_nan=False)
+
+
+class DeniabilitySpec(Section):
+    """The privacy test of plausible deniability."""
+
+    k: int = Field(default=50, ge=1, description="Plausible seeds a released record needs.")
+    gamma: float = Field(default=4, gt=1, le=1e6, description="Largest ratio of probabilities in a bucket.")
+    epsilon0: float = Field(default=1, gt=0, le=100, description="Parameter of the threshold noise.")
+    test: Literal["randomised", "deterministic"] = Field(
+        default="randomised", description="Privacy Test 2 (noisy threshold) or 1 (fixed threshold, not DP)."
+    )
+
+    @property
+    def threshold_noise(self) -> float | None:
+        """Epsilon0 of the test, None where its threshold is fixed."""
+        return self.epsilon0 if self.test == "randomised" else None
+
+
+class PrivacySpec(PrivacyLimit):
+    """What the release may cost and which guarantee it states."""
+
+    model: Budget = Field(description="Budget of the model (structure and parameters).")
+    delta: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="Delta of the whole-release guarantee; default: that of the model.",
+    )
+    limit: float | None = Field(
+        default=None,
+        gt=0,
+        description="Refuse to run if the charge exceeds this epsilon (per record, the charge is that of the model).",
+    )
+    check_share: float = Field(
+        default=0.1, gt=0, lt=0.5, description="Share of a stage's epsilon and delta spent on its checks."
+    )
+    seed_check_epsilon: float = Field(
+        default=0.02, gt=0, le=10, description="Epsilon of each of the two checks on the seeds."
+    )
+    checked_candidates: int = Field(
+        default=1 << 20,
+        ge=1,
+        le=1 << 32,
+        description="Candidates drawn at least, among which the pass rate is checked.",
+    )
+    deniability: DeniabilitySpec = Field(default_factory=DeniabilitySpec)
+    accept_per_record: bool = Field(
+        default=False,
+        description="Accept a guarantee per released record where the whole release has none that is finite.",
+    )
+
+    @property
+    def release_delta(self) -> float:
+        """Delta of the whole-release guarantee."""
+        return self.model.delta if self.delta is None else self.delta
+
+
+class SplitSpec(Section):
+    """Shares of the records used for structure, parameters and seeds; exact, they sum to one."""
+
+    structure: Exact = Field(default=Fraction(1, 10), ge=0, le=1)
+    parameters: Exact = Field(default=Fraction(4, 10), ge=0, le=1)
+    seeds: Exact = Field(default=Fraction(5, 10), ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _one(self) -> SplitSpec:
+        if self.structure + self.parameters + self.seeds != 1:
+            raise ValueError(
+                f"the shares sum to {float(self.structure + self.parameters + self.seeds):g}; "
+                "structure + parameters + seeds must be exactly 1"
+            )
+        if self.parameters == 0:
+            raise ValueError("the share of `parameters` must be above 0")
+        return self
+
+    @property
+    def shares(self) -> tuple[Fraction, Fraction, Fraction]:
+        """Shares in the order structure, parameters, seeds."""
+        return (self.structure, self.parameters, self.seeds)
+
+
+class ModelSpec(Section):
+    """The Bayesian network that generates the records."""
+
+    structure: Literal["learned", "independent"] = Field(
+        default="learned", description="Learn the parents, or release independent marginals (the baseline)."
+    )
+    score: Literal["cfs", "mutual-information", "total-variation"] = Field(
+        default="total-variation",
+        description="Criterion of the parent search: cfs (the published one, from noisy entropies), mutual-information "
+        "(the same entropies, lowest expected error of the two-way marginals) or total-variation (the same search from "
+        "distances to independence, whose sensitivity is several times smaller).",
+    )
+    max_parent_configurations: int | None = Field(
+        default=None,
+        ge=1,
+        le=4_000_000,
+        description="Largest number of joint parent configurations; default: by the size of the table.",
+    )
+    order: Literal["learned", "small-first"] | tuple[str, ...] = Field(
+        default="small-first",
+        description="Order of the attributes where the network leaves a choice (small domains first keeps more seeds "
+        "plausible), or the names of all attributes in a declared order: parents then come before their children.",
+    )
+    estimate: Literal["mean", "sample"] = Field(
+        default="mean", description="Conditional tables: posterior mean, or one draw from the posterior."
+    )
+    prior: float = Field(default=0.1, gt=0, description="Dirichlet prior, in records per value.")
+
+
+class SynthesisSpec(Section):
+    """The records to release."""
+
+    records: int = Field(ge=1, description="Number of released records, R.")
+    omega: Literal["all"] | int | tuple[int, ...] = Field(
+        default="all",
+        description="How many attributes are resampled: all, a number, or a list from which each candidate draws.",
+    )
+    minimum_pass_rate: float = Field(
+        default=0.1,
+        gt=0,
+        le=1,
+        description="Declared public lower bound on the pass rate; checked with noise.",
+    )
+    max_plausible: int | None = Field(
+        default=None,
+        ge=1,
+        description="Accepted for parity with the paper; not needed: all seeds are counted.",
+    )
+    max_check_plausible: int | None = Field(
+        default=None,
+        ge=1,
+        description="Accepted for parity with the paper; not needed: all seeds are counted.",
+    )
+
+
+class PlausibleDeniabilitySpec(ReleaseSpec):
+    """Full synthetic records from a DP Bayesian network, tested against the seeds."""
+
+    kind: Literal["plausible-deniability"]
+    privacy: PrivacySpec
+    split: SplitSpec = Field(default_factory=SplitSpec)
+    model: ModelSpec = Field(default_factory=ModelSpec)
+    synthesis: SynthesisSpec
+
+    @model_validator(mode="after")
+    def _consistent(self) -> PlausibleDeniabilitySpec:
+        m = len(self.table.attributes)
+        bad = [w for w in self.omegas if not 1 <= w <= m]
+        if bad or not self.omegas:
+            raise ValueError(f"synthesis.omega: numbers of attributes lie between 1 and {m}")
+        if len(set(self.omegas)) != len(self.omegas):
+            raise ValueError("synthesis.omega: a number is listed twice")
+        if self.uses_seeds and self.split.seeds == 0:
+            raise ValueError("split.seeds: must be above 0 when some attribute keeps its seed's value")
+        order = self.model.order
+        if isinstance(order, tuple) and sorted(order) != sorted(self.table.names):
+            raise ValueError("model.order: a declared order names every attribute of the schema once")
+        if self.model.structure == "learned" and self.split.structure == 0:
+            raise ValueError("split.structure: must be above 0 when the structure is learned")
+        return self
+
+    @property
+    def omegas(self) -> tuple[int, ...]:
+        """The numbers of resampled attributes, ascending."""
+        omega = self.synthesis.omega
+        if omega == "all":
+            return (len(self.table.attributes),)
+        return (omega,) if isinstance(omega, int) else tuple(sorted(omega))
+
+    @property
+    def uses_seeds(self) -> bool:
+        """Whether any candidate keeps values of its seed."""
+        return self.omegas != (len(self.table.attributes),)
+
+    @property
+    def kept_combinations(self) -> int | None:
+        """Combinations of values that candidates can keep of their seeds; None where they are not declared.
+
+        Known where the order is declared and one number of attributes is resampled.
+        """
+        order = self.model.order
+        if not isinstance(order, tuple) or len(self.omegas) > 1:
+            return None
+        sizes = dict(zip(self.table.names, self.table.cardinalities, strict=True))
+        return math.prod(sizes[name] for name in order[: len(order) - self.omegas[0]])

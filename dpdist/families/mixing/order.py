@@ -1,0 +1,228 @@
+"""The order of the mixtures, from public numbers alone: more rows need less noise, and leave less of the rows' spread.
+
+No record is read and nothing is spent. Orders that are tried on the table are charged: see
+`dpdist.families.mixing.selection`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dpdist.errors import AccountingError
+from dpdist.families.mixing.accounting import ClassMixtures
+from dpdist.families.mixing.budget import TOLERANCE, divide_budget
+from dpdist.families.mixing.spec import MixingSpec
+from dpdist.spec import change
+
+ORDERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+"""Orders that are compared unless others are given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderChoice:
+    """What an order means for the noise.
+
+    Attributes
+    ----------
+    order : int
+        Rows in a mixture, l.
+    sigma_over_clip : float
+        Noise in each coordinate, in units of the clipping norm c.
+    noise_to_mean : float
+        Norm of the noise of one mixture over c, the largest norm of a class mean: ``sigma sqrt(d) / c``.
+    noise_to_spread : float
+        Norm of the noise over ``c / sqrt(l)``, the largest spread of noiseless mixtures around the class mean:
+        ``sigma sqrt(d l) / c``.
+    """
+
+    order: int
+    sigma_over_clip: float
+    noise_to_mean: float
+    noise_to_spread: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The choice as a JSON object."""
+        return asdict(self)
+
+
+def compare_orders(
+    classes: Mapping[str, tuple[int, int]],
+    *,
+    width: int,
+    epsilon: float,
+    delta: float,
+    orders: Sequence[int] = ORDERS,
+) -> tuple[OrderChoice, ...]:
+    """The noise of each order at the same budget; reads no record and spends nothing.
+
+    Parameters
+    ----------
+    classes : mapping of str to (int, int)
+        For each class the confirmed minimum of its rows, and its mixtures. All classes have the noise of the one that
+        needs most; orders as large as a class are left out.
+    width : int
+        Coordinates of a row, d.
+    epsilon, delta : float
+        Budget of the mixtures.
+    orders : sequence of int
+
+    Raises
+    ------
+    AccountingError
+        The budget is not valid, or no class can fill any order.
+    """
+    choices = [_choice(order, classes, width, epsilon, delta) for order in _fillable(classes, orders)]
+    return tuple(choices)
+
+
+def best_order(
+    classes: Mapping[str, tuple[int, int]],
+    *,
+    width: int,
+    epsilon: float,
+    delta: float,
+    orders: Sequence[int] = ORDERS,
+) -> OrderChoice:
+    """The order that leaves most of the rows' spread visible (the least `noise_to_spread`), at no cost.
+
+    Parameters and errors are those of `compare_orders`. The ratio falls and then rises with the order (noise falls fast
+    at first, and then hardly), so the search goes down from the largest, which is the quickest to account for.
+    """
+    best: OrderChoice | None = None
+    for order in reversed(_fillable(classes, orders)):
+        choice = _choice(order, classes, width, epsilon, delta)
+        if best is not None and choice.noise_to_spread > best.noise_to_spread:
+            break
+        best = choice
+    if best is None:
+        raise AccountingError("mixing: there is no order to choose from")
+    return best
+
+
+def _fillable(classes: Mapping[str, tuple[int, int]], orders: Sequence[int]) -> list[int]:
+    smallest = min(minimum for minimum, _ in classes.values())
+    fillable = sorted({order for order in orders if 1 <= order < smallest})
+    if not fillable:
+        raise AccountingError("mixing: the smallest class has no more records than the smallest order; lower it")
+    return fillable
+
+
+def _choice(
+    order: int, classes: Mapping[str, tuple[int, int]], width: int, epsilon: float, delta: float
+) -> OrderChoice:
+    sigma = common_noise(classes, order=order, epsilon=epsilon, delta=delta, tolerance=TOLERANCE)
+    mean = sigma * math.sqrt(width)
+    return OrderChoice(order=order, sigma_over_clip=sigma, noise_to_mean=mean, noise_to_spread=mean * math.sqrt(order))
+
+
+def common_noise(
+    classes: Mapping[str, tuple[int, int]], *, order: int, epsilon: float, delta: float, tolerance: float = 1e-4
+) -> float:
+    """Noise over clip that keeps every class within the budget.
+
+    One noise for all classes: were it larger in small classes, its size alone would tell classes apart in what is
+    released, but not in real records.
+    """
+    mixtures = {ClassMixtures(minimum=minimum, order=order, records=records) for minimum, records in classes.values()}
+    dearest, *others = sorted(mixtures, key=lambda one: one.sampling_rate**2 * one.records, reverse=True)
+    sigma = dearest.sigma_over_clip(epsilon=epsilon, delta=delta, tolerance=tolerance)
+    for one in others:
+        if one.epsilon(sigma, delta=delta) > epsilon:
+            sigma = one.sigma_over_clip(epsilon=epsilon, delta=delta, tolerance=tolerance)
+    return sigma
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The noise of each order.
+
+    Attributes
+    ----------
+    name : str
+        Of the release.
+    epsilon, delta : float
+        Its whole budget.
+    choices : tuple of OrderChoice
+    federated : bool
+        Whether the noise is that of each client by itself.
+    """
+
+    name: str
+    epsilon: float
+    delta: float
+    choices: tuple[OrderChoice, ...]
+    federated: bool = False
+
+    @property
+    def best(self) -> OrderChoice:
+        """The order that leaves most of the rows' spread visible."""
+        return min(self.choices, key=lambda choice: choice.noise_to_spread)
+
+    def to_json(self) -> dict[str, Any]:
+        """The comparison as a JSON object."""
+        return {
+            "name": self.name,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "adjacency": "add/remove",
+            "orders": [choice.to_json() for choice in self.choices],
+            "order": self.best.order,
+        }
+
+    def explain(self) -> str:
+        """The comparison for people."""
+        lines = [
+            f"Orders of release {self.name} at epsilon {self.epsilon:g}, delta {self.delta:g} (add/remove adjacency, "
+            "the whole release)",
+            "",
+            "order   sigma/c    noise to class mean   noise to spread of mixtures",
+        ]
+        lines += [
+            f"{choice.order:5d}   {choice.sigma_over_clip:7.4f}   {choice.noise_to_mean:19.3f}   "
+            f"{choice.noise_to_spread:27.3f}{'   least' if choice is self.best else ''}"
+            for choice in self.choices
+        ]
+        lines += [
+            "",
+            "From public numbers alone: no record is read and nothing is spent. `mixing.order: auto` takes the order "
+            f"with the least noise for the spread that it leaves, here {self.best.order}. Small orders show single "
+            "records best, large ones the class means.",
+        ]
+        if self.federated:
+            lines.append(
+                "These are the mixtures of each client by itself. Averages of several clients have less noise for "
+                "their spread, by one factor for all orders."
+            )
+        return "\n".join(lines)
+
+
+def compare(spec: MixingSpec, *, epsilon: float | None = None, orders: Sequence[int] = ORDERS) -> Comparison:
+    """The noise of each order at the budget of the spec; reads no record and spends nothing.
+
+    Parameters
+    ----------
+    spec : MixingSpec
+    epsilon : float, optional
+        In place of the spec's.
+    orders : sequence of int
+
+    Raises
+    ------
+    SpecError, AccountingError
+        As `dpdist.families.mixing.plan.plan`.
+    """
+    if epsilon is not None:
+        spec = change(spec, {"privacy.epsilon": epsilon})
+    divided = divide_budget(spec)
+    width, epsilon, delta = divided.encoding.width, divided.epsilon, divided.delta
+    choices = compare_orders(divided.sizes, width=width, epsilon=epsilon, delta=delta, orders=orders)
+    return Comparison(
+        name=spec.name,
+        epsilon=spec.privacy.epsilon,
+        delta=spec.privacy.delta,
+        choices=choices,
+        federated=spec.federated is not None,
+    )

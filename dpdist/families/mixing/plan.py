@@ -1,0 +1,97 @@
+"""From the spec of a mixing release to its frozen plan, central or federated. Reads no record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dpdist.errors import SpecError
+from dpdist.families.mixing.accounting import ClassMixtures
+from dpdist.families.mixing.budget import TOLERANCE, ClassPlan, divide_budget, filled_noise, sampler_loss
+from dpdist.families.mixing.federated.plan import FederatedPlan
+from dpdist.families.mixing.mixing_plan import MixingPlan
+from dpdist.families.mixing.order import best_order, common_noise
+from dpdist.families.mixing.restore import LARGEST_WIDTH
+from dpdist.families.mixing.selection import plan_selection
+from dpdist.families.mixing.spec import MixingSpec, OrderSearchSpec
+
+
+def plan(spec: MixingSpec) -> MixingPlan:
+    """Plan a mixing release.
+
+    Raises
+    ------
+    SpecError
+        A class cannot fill a mixture, or the settings contradict each other.
+    AccountingError
+        No valid guarantee, or too few declared records for the checks.
+    """
+    mixing, divided = spec.mixing, divide_budget(spec)
+    width, epsilon, delta = divided.encoding.width, divided.epsilon, divided.delta
+    if width > LARGEST_WIDTH and spec.takes_covariances:
+        raise SpecError(
+            f"mixing.spread: {width:,} coordinates are too many for their covariance (at most {LARGEST_WIDTH:,}): "
+            "declare fewer values, or bins, or set spread to mixtures and give one order"
+        )
+    order = mixing.order
+    if isinstance(order, OrderSearchSpec):
+        drafts = [planned(spec, order=one, sigma_over_clip=1.0) for one in order.candidates]
+        return plan_selection(drafts, divided)
+    if order == "auto":
+        order = best_order(divided.sizes, width=width, epsilon=epsilon, delta=delta).order
+    draft = planned(spec, order=order, sigma_over_clip=1.0)
+    sigma = common_noise(divided.sizes, order=order, epsilon=epsilon, delta=delta, tolerance=TOLERANCE)
+    sigma = filled_noise(
+        sigma,
+        draft.classes,
+        draft.moments,
+        width,
+        epsilon=spec.privacy.epsilon,
+        delta=spec.privacy.delta,
+        noises=draft.noises,
+    )
+    return replace(draft, sigma_over_clip=sigma)
+
+
+def planned(spec: MixingSpec, *, order: int, sigma_over_clip: float) -> MixingPlan:
+    """The plan of a mixing release whose order and noise are chosen: without any search.
+
+    Raises
+    ------
+    SpecError, AccountingError
+        As `plan`.
+    """
+    divided = divide_budget(spec)
+    # One record fewer than confirmed must still fill a mixture, or the class's presence alone would tell.
+    small = [value for value, (minimum, _) in divided.sizes.items() if minimum <= order]
+    if small:
+        raise SpecError(
+            f"mixing.order: {order} records are more than are confirmed of class {', '.join(map(repr, small))}; lower "
+            "the order, or leave the class out of mixing.classes"
+        )
+    classes = tuple(
+        ClassPlan(
+            value=value,
+            code=code,
+            check=check,
+            mixtures=ClassMixtures(minimum=minimum, order=order, records=records),
+        )
+        for (value, (minimum, records)), code, check in zip(
+            divided.sizes.items(), spec.class_codes, divided.checks, strict=True
+        )
+    )
+    kind = MixingPlan if spec.federated is None else FederatedPlan
+    made = kind(
+        spec=spec,
+        encoding=divided.encoding,
+        moments=divided.moments,
+        classes=classes,
+        order=order,
+        sigma_over_clip=sigma_over_clip,
+    )
+    lost = max(sampler_loss(part, made.moments, made.encoding.width, made.noises) for part in classes)
+    if lost > spec.privacy.delta / 2:
+        raise SpecError(
+            f"mixing.classes: the samplers of so many mixtures lose {lost:.2g} of delta, too much of privacy.delta = "
+            f"{spec.privacy.delta:g}: release fewer mixtures, or raise privacy.delta"
+        )
+    return made
