@@ -63,7 +63,7 @@ def learn(counts: PairCounts, *, choices: Choices, noise: Noise) -> Learned:
     learner = Learner(recode(counts, coding), coding, one_way, account, choices)
     attributes = len(counts.cardinalities)
     picks = choices.picks / (choices.rounds + 1)
-    if learner.round("tree", share=choices.tree, pick_share=picks, most=attributes - 1, tree=True):
+    if choices.tree and learner.round("tree", share=choices.tree, pick_share=picks, most=attributes - 1, tree=True):
         learner.refit(choices.iterations[0])
     for r in range(choices.rounds):
         share = choices.pairs / choices.rounds

@@ -81,6 +81,8 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float) -> Choices:
     """
     d = len(cardinalities)
     number = d * (d - 1) // 2
+    if not number:
+        return Choices(mu=mu, one_way=0.3, one_way_again=0.7, tree=0, pairs=0, picks=0, rounds=0, balance=0)
     sizes = np.array([a * b for a, b in combinations(cardinalities, 2)], float)
     capped = np.array([min(a, 24) * min(b, 24) for a, b in combinations(cardinalities, 2)], float)
     measurable = (0.045 * records * mu * math.sqrt(0.09) / (0.4 * float(np.median(capped)))) ** 2

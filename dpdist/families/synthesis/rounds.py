@@ -116,7 +116,7 @@ class Learner:
 
     def _predict(self, marginals: dict[Pair, Floats]) -> None:
         self.marginals = marginals
-        self._public = np.concatenate([marginals[pair].ravel() for pair in self.tables.pairs])
+        self._public = np.concatenate([np.zeros(0), *(marginals[pair].ravel() for pair in self.tables.pairs)])
 
     def expected(self) -> NDArray[np.int64]:
         """The public model's counts of all pairs, rounded."""
