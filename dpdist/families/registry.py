@@ -35,17 +35,16 @@ def register(family: Family[Any, Any]) -> None:
         raise ValueError(f"there is a family of kind {family.kind!r} already")
 
 
-def _shipped(kind: str, spec: type[ReleaseSpec], folder: str, **more: Any) -> Family[Any, Any]:
-    """A family of this package: its modules are imported when they are needed."""
-    parts = {name: imported(f"dpdist.families.{folder}.{name}:{name}") for name in ("plan", "stages", "claims")}
-    return Family(kind=kind, spec=spec, **parts, **more)
+def _shipped(kind: str, spec: type[ReleaseSpec], folder: str, **more: str) -> Family[Any, Any]:
+    """A family of this package: its modules are imported when they are needed; `more` names the module of a member."""
+    modules: dict[str, Any] = {name: name for name in ("plan", "stages", "claims")} | more
+    parts = {name: imported(f"dpdist.families.{folder}.{module}:{name}") for name, module in modules.items()}
+    return Family(kind=kind, spec=spec, **parts)
 
 
-register(_shipped("plausible-deniability", PlausibleDeniabilitySpec, "deniability"))
-register(_shipped("mixing", MixingSpec, "mixing"))
-register(
-    _shipped("histogram", HistogramSpec, "histogram", canaries=imported("dpdist.families.histogram.claims:canaries"))
-)
+register(_shipped("plausible-deniability", PlausibleDeniabilitySpec, "deniability", workload="workload", solve="solve"))
+register(_shipped("mixing", MixingSpec, "mixing", solve="comparison", as_released="vectors"))
+register(_shipped("histogram", HistogramSpec, "histogram", canaries="claims", truth="truth"))
 register(_shipped("two-stage", TwoStageSpec, "prediction"))
 
 

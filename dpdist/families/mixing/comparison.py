@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dpdist.families.base import SolveRequest
 from dpdist.families.mixing.order import ORDERS, OrderChoice, compare_orders
 from dpdist.families.mixing.scaling import declared_encoding
 from dpdist.families.mixing.spec import MixingSpec
@@ -108,3 +109,20 @@ def compare(spec: MixingSpec, *, epsilon: float | None = None, orders: Sequence[
         choices=choices,
         federated=spec.federated is not None,
     )
+
+
+def solve(spec: MixingSpec, request: SolveRequest) -> Comparison:
+    """What ``dpdist plan --solve`` shows; errors as for `compare`.
+
+    Raises
+    ------
+    SpecError
+        Options are given that are not of mixing.
+    """
+    request.refuse(
+        "pass_rate",
+        "public_table",
+        "write",
+        go_with="plausible deniability; of a mixing spec set mixing.order, or auto",
+    )
+    return compare(spec, epsilon=request.epsilon)
