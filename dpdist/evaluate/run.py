@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpdist.cluster.cluster import open_cluster
 from dpdist.cluster.executor import Executor
+from dpdist.cluster.opening import open_cluster
 from dpdist.data.source import CsvOptions, TableSource, find_files
 from dpdist.errors import SpecError
 from dpdist.evaluate.evaluation import (

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from dpdist.data.graph import located_table, run_pass
+from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
 from dpdist.evaluate.attacks import Generator, attack_sections
@@ -41,7 +42,6 @@ from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.whole import release_once
 from dpdist.families.registry import load_spec
 from dpdist.privacy.noise import Noise
-from dpdist.release.run import table_source
 from dpdist.schema.schema import Schema
 
 ROOT = Path(__file__).parents[2]

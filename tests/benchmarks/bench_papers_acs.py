@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from dpdist.data.graph import located_table, run_pass
+from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.split import split_labels
 from dpdist.data.table import open_table
@@ -47,7 +48,6 @@ from dpdist.families.registry import load_spec
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.deniability import pass_probability
 from dpdist.privacy.noise import Noise
-from dpdist.release.run import table_source
 from dpdist.schema.schema import Schema
 
 ROOT = Path(__file__).parents[2]

@@ -24,6 +24,7 @@ import numpy as np
 
 from dpdist.data.count import PairCounts, pair_counts
 from dpdist.data.graph import located_table, run_pass
+from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
 from dpdist.families.deniability.dependence import entropies, pair_distances
@@ -41,7 +42,6 @@ from dpdist.families.deniability.structure import (
 from dpdist.families.registry import load_spec
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
-from dpdist.release.run import table_source
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))

@@ -17,6 +17,7 @@ import pytest
 from releases import KEY, project, table
 from scipy.stats import binom
 
+from dpdist.data.inputs import table_source
 from dpdist.data.table import open_table
 from dpdist.families.deniability import deniability, estimation
 from dpdist.families.deniability import plan as planning
@@ -42,7 +43,7 @@ from dpdist.privacy import testing as auditor
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Canaries, Claim, Finding, audit, audit_in_one_run, guessing_p_value, table_of
 from dpdist.publish.verify import read_release
-from dpdist.release.run import run_release, table_source
+from dpdist.release.run import run_release
 from dpdist.schema.schema import Schema
 
 AUDIT_KEY = bytes(range(32))
