@@ -50,7 +50,5 @@ def run_stages(attempt: Attempt[Any, Any], *, until: str | None = None) -> Attem
     for stage in family_of(attempt.spec).stages(attempt.plan):
         if stage.name == until:
             break
-        result = stage.run(attempt)
-        if result is not None:
-            attempt.keep(result)
+        attempt.run(stage)
     return attempt

@@ -40,8 +40,8 @@ class Plan(Protocol):
         """Kind of guarantee, as the ledger's policies name it."""
 
     @property
-    def event(self) -> Event:
-        """The charge."""
+    def event(self) -> Event | None:
+        """The charge; None where the release is not differentially private, so that nothing composes with it."""
 
     @property
     def epsilon(self) -> float:
@@ -196,6 +196,10 @@ class Family(Generic[SpecT, PlanT]):
         Manifest and spec (None if it is not known) to the schema by which real records are read, and what turns their
         codes into columns like the released ones; None where the release holds records like those of the table. An
         evaluation then trains models on them and compares nothing else.
+    shadow : callable, optional
+        Plan, records of a smaller table and their ratio to those of the whole one, to the plan of a release of the
+        smaller table with the same noise. With it, an adversary who knows the mechanism can run the release on tables
+        of its own (`dpdist.evaluate.attacks.shadow`).
     """
 
     kind: str
@@ -208,6 +212,7 @@ class Family(Generic[SpecT, PlanT]):
     solve: Callable[[SpecT, SolveRequest], Solution] | None = None
     truth: Callable[[PlanT], tuple[Operator, Callable[[Any], list[Truth]]]] | None = None
     as_released: Callable[[Manifest, SpecT | None], AsReleased | None] | None = None
+    shadow: Callable[[PlanT, int, float], PlanT] | None = None
 
 
 def imported(path: str) -> Callable[..., Any]:

@@ -36,15 +36,24 @@ def register(family: Family[Any, Any]) -> None:
 
 
 def _shipped(kind: str, spec: type[ReleaseSpec], folder: str, **more: str) -> Family[Any, Any]:
-    """A family of this package: its modules are imported when they are needed; `more` names the module of a member."""
-    modules: dict[str, Any] = {name: name for name in ("plan", "stages", "claims")} | more
-    parts = {name: imported(f"dpdist.families.{folder}.{module}:{name}") for name, module in modules.items()}
-    return Family(kind=kind, spec=spec, **parts)
+    """A family of this package: its modules are imported when they are needed."""
+    paths = {name: f"{name}:{name}" for name in ("plan", "stages", "claims")} | more
+    members: dict[str, Any] = {name: imported(f"dpdist.families.{folder}.{path}") for name, path in paths.items()}
+    return Family(kind=kind, spec=spec, **members)
 
 
-register(_shipped("plausible-deniability", PlausibleDeniabilitySpec, "deniability", workload="workload", solve="solve"))
-register(_shipped("mixing", MixingSpec, "mixing", solve="comparison", as_released="vectors"))
-register(_shipped("histogram", HistogramSpec, "histogram", canaries="claims", truth="truth"))
+register(
+    _shipped(
+        "plausible-deniability",
+        PlausibleDeniabilitySpec,
+        "deniability",
+        workload="workload:workload",
+        solve="solve:solve",
+        shadow="shadow:shadow_plan",
+    )
+)
+register(_shipped("mixing", MixingSpec, "mixing", solve="comparison:solve", as_released="vectors:as_released"))
+register(_shipped("histogram", HistogramSpec, "histogram", canaries="claims:canaries", truth="truth:truth"))
 register(_shipped("two-stage", TwoStageSpec, "prediction"))
 
 

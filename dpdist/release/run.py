@@ -232,9 +232,7 @@ class Run:
     def _stage(self, stage: Stage[Any, Any]) -> None:
         """A stage of the family; a table that is refused before noise was drawn costs nothing."""
         try:
-            result = stage.run(self._shared)
-            if result is not None:
-                self._shared.keep(result)
+            self._shared.run(stage)
         except MemoryError:
             raise OutOfMemory(
                 "the process of the run itself ran out of memory: give it more; the release can be resumed"
