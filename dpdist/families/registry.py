@@ -49,7 +49,7 @@ register(
         "deniability",
         workload="workload:workload",
         solve="solve:solve",
-        shadow="shadow:shadow_plan",
+        shadow="shadow:shadow",
     )
 )
 register(_shipped("mixing", MixingSpec, "mixing", solve="comparison:solve", as_released="vectors:as_released"))
