@@ -140,29 +140,18 @@ def plan(
     from dpdist.families.registry import make_plan
     from dpdist.ledger.statement import budget_after
 
-    only_solving = {"--pass-rate": pass_rate, "--public-table": public_table, "--write": write}
-    _refuse_given({"--epsilon": epsilon, **only_solving}, unless=solve, go_with="--solve")
-    _refuse_given({"--costs": costs}, unless=cluster, go_with="--cluster")
     loaded = load(spec, settings)
+    options = {"epsilon": epsilon, "pass_rate": pass_rate, "public_table": public_table, "write": write}
+    request = SolveRequest(source=spec, settings=settings or (), **options)
+    if not solve:
+        request.refuse(*options, go_with="--solve")
+    if costs is not None and not cluster:
+        raise SpecError("--costs: only with --cluster")
     if solve:
-        from dpdist.families.deniability.reference import Reference
-        from dpdist.families.deniability.solve import solve_plan
-        from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-        from dpdist.families.mixing.comparison import compare
-        from dpdist.families.mixing.spec import MixingSpec
-
-        if isinstance(loaded, MixingSpec):
-            _refuse_given(only_solving, go_with="plausible deniability; of a mixing spec set mixing.order, or auto")
-            compared = compare(loaded, epsilon=epsilon)
-            typer.echo(json.dumps(compared.to_json(), indent=2) if as_json else compared.explain())
-            return
-        if not isinstance(loaded, PlausibleDeniabilitySpec):
+        found = family_of(loaded).solve
+        if found is None:
             raise SpecError(f"--solve: nothing is solved for specs of kind {loaded.kind}")
-        public = Reference.table(public_table, loaded.table) if public_table else None
-        solution = solve_plan(loaded, epsilon=epsilon, pass_rate=pass_rate, reference=public)
-        if write:
-            solution.write(write, source=spec, settings=settings or [])
-        typer.echo(json.dumps(solution.to_json(), indent=2) if as_json else solution.explain())
+        _print(found(loaded, request), as_json=as_json)
         return
     made = make_plan(loaded)
     if cluster:

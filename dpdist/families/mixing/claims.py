@@ -15,9 +15,9 @@ from scipy.special import expit
 
 from dpdist.errors import SpecError
 from dpdist.families.mixing.accounting import ClassMixtures
+from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import Mixer, Rows, clip_rows
 from dpdist.families.mixing.moments import MomentPlan, moment_sums, noisy_moments
-from dpdist.families.mixing.plan import MixingPlan
 from dpdist.families.mixing.scaling import Encoding
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Floats
