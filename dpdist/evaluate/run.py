@@ -22,7 +22,7 @@ from dpdist.evaluate.evaluation import (
     write,
 )
 from dpdist.evaluate.inputs import Inputs, open_inputs
-from dpdist.evaluate.page.page import About
+from dpdist.evaluate.page.page import WORDS, About
 from dpdist.evaluate.page.sections import Section
 from dpdist.evaluate.released import ReleasedTable
 from dpdist.families.attempt import Progress, silent
@@ -116,6 +116,17 @@ class Evaluated:
     def to_json(self) -> dict[str, Any]:
         """What was written as a JSON object."""
         return asdict(self)
+
+    def explain(self) -> str:
+        """The verdicts and what was written, for people."""
+        return "\n".join(
+            [
+                "CONFIDENTIAL: computed from private records without noise. Do not publish.",
+                *(f"{WORDS[one['state']]:<16}{one['verdict']}" for one in self.verdicts),
+                f"{'Page':<16}{self.page}",
+                f"{'Figures':<16}{self.figures}",
+            ]
+        )
 
 
 def run_evaluation(request: Request, *, progress: Progress = silent) -> Evaluated:
