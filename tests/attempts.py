@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from dpdist.cluster.executor import Executor, InProcess
+from dpdist.data.inputs import table_source
 from dpdist.data.records import Records
 from dpdist.data.table import open_table
 from dpdist.families.attempt import Attempt, silent
 from dpdist.families.registry import family_of, make_plan
 from dpdist.ledger.keys import KeyRef
-from dpdist.release.run import table_source
 from dpdist.spec import ReleaseSpec
 from dpdist.storage.store import Store
 
@@ -50,7 +50,5 @@ def run_stages(attempt: Attempt[Any, Any], *, until: str | None = None) -> Attem
     for stage in family_of(attempt.spec).stages(attempt.plan):
         if stage.name == until:
             break
-        result = stage.run(attempt)
-        if result is not None:
-            attempt.keep(result)
+        attempt.run(stage)
     return attempt

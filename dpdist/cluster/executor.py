@@ -7,6 +7,7 @@ thousands of releases with it, and a small table needs nothing else. Dask comput
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 from dpdist.cluster.tasks import Deferred, DirectTasks, Tasks
@@ -77,9 +78,9 @@ class InProcess:
     def __init__(self) -> None:
         self.attempt = ""
 
-    @property
+    @cached_property
     def worker_memory(self) -> int:
-        """Memory that this machine has free, in bytes."""
+        """Memory that this machine had free when it was asked first, in bytes."""
         import psutil
 
         return int(psutil.virtual_memory().available)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from dpdist.cluster.executor import Executor
 from dpdist.data.records import Records
-from dpdist.families.base import PlanT, SpecT
+from dpdist.families.base import PlanT, SpecT, Stage
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.noise import Noise
 from dpdist.publish.parts import PartRecord
@@ -95,6 +95,13 @@ class Attempt(Generic[SpecT, PlanT]):
         self.before_noise()
         return load_noise(self.key)
 
+    def run(self, stage: Stage[SpecT, PlanT]) -> object:
+        """Run a stage, keep its result for later ones and return it."""
+        result = stage.run(self)
+        if result is not None:
+            self.keep(result)
+        return result
+
     def keep(self, result: object) -> None:
         """Keep the result of a stage for later ones."""
         self._results[type(result)] = result
@@ -113,10 +120,17 @@ class Attempt(Generic[SpecT, PlanT]):
         return found
 
     def stored(self, kind: type[StorableT], make: Callable[[], StorableT]) -> StorableT:
-        """A result that is drawn or computed once: read back if stored, else made, stored once and read back."""
+        """A result that is drawn or computed once: read back if stored, else made, stored once and read back.
+
+        It is kept, as are the results that stages return.
+        """
         if self.work.exists(kind.FILE):
-            return kind.from_bytes(self.work.read_bytes(kind.FILE))
-        return kind.from_bytes(self.work.write_exclusive(kind.FILE, make().to_bytes()))
+            content = self.work.read_bytes(kind.FILE)
+        else:
+            content = self.work.write_exclusive(kind.FILE, make().to_bytes())
+        found = kind.from_bytes(content)
+        self.keep(found)
+        return found
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Callable[[int, int], None]]:

@@ -34,8 +34,8 @@ class Plan(Protocol):
         """Kind of guarantee, as the ledger's policies name it."""
 
     @property
-    def event(self) -> Event:
-        """The charge."""
+    def event(self) -> Event | None:
+        """The charge; None where the release is not differentially private, so that nothing composes with it."""
 
     @property
     def epsilon(self) -> float:
@@ -123,6 +123,10 @@ class Family(Generic[SpecT, PlanT]):
         Plan to the stated guarantees that an audit attacks, each with the stages or functions that a release runs.
     canaries : callable
         Plan to the mechanisms that can be audited in one run.
+    shadow : callable, optional
+        Plan, records of a smaller table and their ratio to those of the whole one, to the plan of a release of the
+        smaller table with the same noise. With it, an adversary who knows the mechanism can run the release on tables
+        of its own (`dpdist.evaluate.attacks.shadow`).
     """
 
     kind: str
@@ -131,6 +135,7 @@ class Family(Generic[SpecT, PlanT]):
     stages: Callable[[PlanT], Sequence[Stage[SpecT, PlanT]]]
     claims: Callable[[PlanT], tuple[Claim, ...]] = no_claims
     canaries: Callable[[PlanT], tuple[Canaries, ...]] = no_canaries
+    shadow: Callable[[PlanT, int, float], PlanT] | None = None
 
 
 def imported(path: str) -> Callable[..., Any]:

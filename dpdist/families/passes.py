@@ -34,6 +34,16 @@ class Passes:
         self._repeated = repeated
         self.report: RowReport | None = None
 
+    @classmethod
+    def shared(cls, attempt: Attempt[Any, Any], *, split: Split | None = None) -> Passes:
+        """The passes that several stages of an attempt share."""
+        try:
+            return attempt.result(cls)
+        except LookupError:  # no stage has needed one: what an earlier one measured was stored
+            passes = cls(attempt, split=split, repeated=True)
+            attempt.keep(passes)
+            return passes
+
     @cached_property
     def table(self) -> Records:
         """The table with its row numbers."""

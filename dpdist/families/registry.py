@@ -41,7 +41,14 @@ def _shipped(kind: str, spec: type[ReleaseSpec], folder: str, **more: Any) -> Fa
     return Family(kind=kind, spec=spec, **parts, **more)
 
 
-register(_shipped("plausible-deniability", PlausibleDeniabilitySpec, "deniability"))
+register(
+    _shipped(
+        "plausible-deniability",
+        PlausibleDeniabilitySpec,
+        "deniability",
+        shadow=imported("dpdist.families.deniability.shadow:shadow"),
+    )
+)
 register(_shipped("mixing", MixingSpec, "mixing"))
 register(
     _shipped("histogram", HistogramSpec, "histogram", canaries=imported("dpdist.families.histogram.claims:canaries"))

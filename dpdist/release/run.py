@@ -15,16 +15,14 @@ import hashlib
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from dpdist.cluster.cluster import open_cluster
-from dpdist.data.source import CsvOptions, TableSource, fingerprint, fingerprint_of
-from dpdist.data.table import Table, open_table
-from dpdist.errors import DpdistError, LedgerError, OutOfMemory, OutputExists, ReleaseConflict, ResourceError, SpecError
+from dpdist.cluster.opening import open_cluster
+from dpdist.data.inputs import open_input, table_source
+from dpdist.errors import DpdistError, LedgerError, OutOfMemory, ReleaseConflict, ResourceError, SpecError
 from dpdist.families.attempt import Attempt, Progress, silent
 from dpdist.families.base import Stage
 from dpdist.families.registry import family_of, make_plan
@@ -32,12 +30,13 @@ from dpdist.ledger import Attempt as Reservation
 from dpdist.ledger import Ledger
 from dpdist.ledger.keys import KeyRef
 from dpdist.ledger.records import canonical_event
-from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, publish, require_vacant
+from dpdist.publish.manifest import require_vacant
 from dpdist.publish.signature import load_signing_key
 from dpdist.release.executors import executor_mode
 from dpdist.release.history import write_record
-from dpdist.release.outcome import Outcome, outcome_of
+from dpdist.release.outcome import Outcome
 from dpdist.release.preflight import keep_apart, refuse
+from dpdist.release.publication import Publication
 from dpdist.spec import ReleaseSpec
 from dpdist.storage.store import Store
 
@@ -45,40 +44,6 @@ log = logging.getLogger("dpdist")
 log.addHandler(logging.NullHandler())  # else Python prints what ends a run early to the terminal
 
 KEY_FILE = "key.json"
-CLAIM = "claim"
-"""File that reserves an output between the ledger's commit and the manifest."""
-
-
-def table_source(spec: ReleaseSpec) -> TableSource:
-    """The table a spec names."""
-    data = spec.data
-    csv = data.csv
-    return TableSource(
-        paths=data.paths,
-        format=data.format,
-        csv=CsvOptions(
-            header=csv.header,
-            columns=csv.columns,
-            delimiter=csv.delimiter,
-            strip=csv.strip,
-            comment=csv.comment,
-            skip_rows=csv.skip_rows,
-        ),
-        extra_columns=data.extra_columns,
-        storage_options=data.storage.options,
-    )
-
-
-def _open_table(spec: ReleaseSpec) -> Table:
-    """The table of a release; one without files where clients hold the records."""
-    if spec.data.paths:
-        return open_table(table_source(spec), spec.table, partitions=spec.cluster.partitions)
-    return Table(TableSource(("held by clients",)), spec.table, "parquet", (), ())
-
-
-def _input_of(spec: ReleaseSpec) -> str:
-    """The fingerprint of the files a release reads, as they are now."""
-    return fingerprint(table_source(spec)) if spec.data.paths else fingerprint_of(())
 
 
 class Run:
@@ -127,7 +92,7 @@ class Run:
         self.outcome: Outcome | None = None
         self._resume, self._new_attempt, self._once, self._fixed_key = resume, new_attempt, once, fixed_key
         self._progress, self._announce = progress, announce
-        self._identity, self._committing = str(uuid4()), False
+        self._identity = str(uuid4())
         self._logged: dict[str, Any] = {"release": spec.name, "dataset": spec.dataset}
         self._stack = ExitStack()
 
@@ -155,19 +120,22 @@ class Run:
         refuse(self.plan)
         self._output = Store(spec.output.path, spec.output.storage.options)
         self._work = Store(spec.work, spec.output.storage.options if spec.work.startswith("s3") else None)
-        self._signing_key = load_signing_key(spec.output.signing_key)
+        signing_key = load_signing_key(spec.output.signing_key)
         self._ledger = Ledger.open(spec.ledger, create=False)
         stack.callback(self._ledger.close)
+        self._publication = Publication(
+            spec, self.plan, self._ledger, self._output, self._work, signing_key, self._bound
+        )
         if self._once:
             self._resume = self._ledger.find(spec.dataset, spec.name) is not None
         if self._resume:
-            self.outcome = self._finish_committed()
+            self.outcome = self._publication.committed()
             if self.outcome is not None:
                 return
         source = table_source(spec) if spec.data.paths else None
         keep_apart(source, self._output, self._work, self._ledger)
         require_vacant(self._output)
-        self._table = _open_table(spec)
+        self._table = open_input(spec)
         self._output.check_writable()
         if self._work.is_local and not Path(self._work.uri).exists():
             with suppress(OSError):  # the store says what is wrong
@@ -235,7 +203,7 @@ class Run:
                 )
         else:
             attempt = ledger.reserve(**self._reservation)
-        self._attempt = attempt
+        self._reserved = attempt
         layout = {"partitions": len(self._table.partitions), "files": len(self._table.files)}
         self._logged |= {"attempt": attempt.id, **layout}
         self._log("attempt resumed" if self._resume else "attempt reserved")
@@ -258,39 +226,13 @@ class Run:
             before_noise=partial(self._mark_drawing, attempt),
         )
 
-    def _finish_committed(self) -> Outcome | None:
-        """Finish a run that died between the ledger's commit and the manifest; None when there is no such run."""
-        spec, ledger, output = self.spec, self._ledger, self._output
-        attempt = ledger.find(spec.dataset, spec.name)
-        if attempt is None or attempt.state != "committed":
-            return None
-        if attempt.spec_hash != self._bound:
-            raise ReleaseConflict(
-                f"release {spec.name!r} of data set {spec.dataset!r} is committed, with another spec: choose another "
-                "name"
-            )
-        folder = self._work / attempt.id
-        for place in (output, folder):
-            content = place.read_bytes(MANIFEST) if place.exists(MANIFEST) else b""
-            if hashlib.sha256(content).hexdigest() == attempt.manifest_sha256:
-                published = publish(output, Manifest.from_bytes(content), signing_key=self._signing_key)
-                output.delete(CLAIM)
-                ledger.erase(attempt)
-                return outcome_of(ledger, spec, output, published, folder, already=place is output)
-        raise ReleaseConflict(
-            f"release {spec.name!r} of data set {spec.dataset!r} is committed, but neither {output.uri} nor the work "
-            "folder holds its manifest: give the output.path and work it was made with"
-        )
-
     def _mark_drawing(self, attempt: Reservation) -> None:
         self._ledger.mark_drawing(attempt)
 
     def _stage(self, stage: Stage[Any, Any]) -> None:
         """A stage of the family; a table that is refused before noise was drawn costs nothing."""
         try:
-            result = stage.run(self._shared)
-            if result is not None:
-                self._shared.keep(result)
+            self._shared.run(stage)
         except MemoryError:
             raise OutOfMemory(
                 "the process of the run itself ran out of memory: give it more; the release can be resumed"
@@ -299,75 +241,17 @@ class Run:
             if isinstance(error, ResourceError):
                 raise
             with suppress(DpdistError):  # the storage that refused the step may refuse this, too
-                if self._ledger.attempt(self._attempt).manifest_sha256 is None:  # else another run has written it
-                    write_record(self._shared, self._attempt)  # how far a bound was missed is the operator's to know
+                if self._ledger.attempt(self._reserved).manifest_sha256 is None:  # else another run has written it
+                    write_record(self._shared, self._reserved)  # how far a bound was missed is the operator's to know
             with suppress(LedgerError, ResourceError):  # noise was drawn: the charge stays; or the key file is left
-                self._ledger.void(self._attempt)
+                self._ledger.void(self._reserved)
             raise
 
     def _publish(self) -> None:
-        """Keep the manifest aside, let the ledger decide, and only then make the release visible."""
-        spec, context, attempt = self.spec, self._shared, self._attempt
+        """Publish; repeated after the storage was away, find what the ledger committed."""
         self._progress("publishing", 0, 1)
-        if self._committing:  # repeated after the storage was away: the ledger may have committed
-            self.outcome = self._finish_committed()
-            if self.outcome is not None:
-                return
-        manifest = build_manifest(
-            guarantees=self.plan.guarantees,
-            kind=spec.kind,
-            name=spec.name,
-            attempt=attempt.id,
-            created=date.fromisoformat(attempt.created[:10]),
-            parameters={**self.plan.public_parameters(), **context.public},
-            spec_sha256=spec.fingerprint,
-            spec=spec.public(),
-            table=self.plan.released,
-            form=self.plan.form,
-            parts=context.parts,
-            fixed_key=self._fixed_key is not None,
-        )
-        work = context.work
-        stored = work.exists(MANIFEST)
-        content = work.read_bytes(MANIFEST) if stored else work.write_exclusive(MANIFEST, manifest.to_bytes())
-        if _input_of(spec) != attempt.input_fingerprint:
-            raise ReleaseConflict(
-                "the input changed while it was read, so nothing is published: leave the files alone during a release, "
-                "and start a new attempt (--new-attempt). The charge stays spent"
-            )
-        require_vacant(self._output)
-        self._claim(attempt)
-        write_record(context, attempt)
-        self._claim(attempt)  # still: two that took over a dead claim at once may both have thought it theirs
-        digest = hashlib.sha256(content).hexdigest()
-        context.before_commit(digest)
-        self._committing = True
-        self._ledger.commit(attempt, manifest_sha256=digest)
-        self._log("release committed")
-        published = publish(self._output, Manifest.from_bytes(content), signing_key=self._signing_key)
-        self._output.delete(CLAIM)
-        self._log("release published")
-        self.outcome = outcome_of(self._ledger, spec, self._output, published, context.work)
+        self.outcome = self._publication.publish(self._shared, self._reserved, fixed_key=self._fixed_key is not None)
         self._progress("publishing", 1, 1)
-
-    def _claim(self, attempt: Reservation) -> None:
-        """Reserve the output; the claim of an attempt that was given up no longer counts."""
-        output, mine = self._output, attempt.id.encode()
-        claimed = output.write_exclusive(CLAIM, mine)
-        if claimed != mine and self._has_ended(claimed.decode(errors="replace")):
-            output.delete(CLAIM)
-            claimed = output.write_exclusive(CLAIM, mine)
-        if claimed != mine:
-            raise OutputExists(
-                f"{output.uri} is claimed by another release (file {CLAIM}): choose another output.path, or "
-                "delete that file if the other release was given up"
-            )
-
-    def _has_ended(self, attempt: str) -> bool:
-        """Whether this ledger knows an attempt and will never let it publish."""
-        with suppress(LedgerError):
-            return self._ledger.attempt(attempt).state in ("void", "abandoned")
-        return False
 
 
 def run_release(

@@ -13,6 +13,7 @@ from prediction_models import ALL, DATA, FILES, IDLE, ROOT, Rows, both, errors, 
 from scipy.spatial import KDTree
 
 from dpdist.data.graph import located_table, run_pass
+from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
 from dpdist.families.prediction.columns import Columns
@@ -22,7 +23,6 @@ from dpdist.families.prediction.metrics import delta_mse
 from dpdist.families.prediction.plan import plan
 from dpdist.families.registry import load_spec
 from dpdist.privacy.arrays import Floats
-from dpdist.release.run import table_source
 
 
 class Task:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import dpdist.release.publication
 import dpdist.release.run
 from dpdist import cli
 from dpdist.ledger import Ledger
@@ -41,9 +42,9 @@ def arm(point: str) -> None:
     if point == "before-commit":
         Ledger.commit = before(Ledger.commit)  # type: ignore[method-assign]
     elif point == "before-manifest":
-        dpdist.release.run.publish = before(dpdist.release.run.publish)
+        dpdist.release.publication.publish = before(dpdist.release.publication.publish)
     elif point == "after-manifest":
-        dpdist.release.run.publish = after(dpdist.release.run.publish)
+        dpdist.release.publication.publish = after(dpdist.release.publication.publish)
     else:
         plain = dpdist.release.run.run_release
         calls: list[str] = []

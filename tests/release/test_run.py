@@ -18,9 +18,10 @@ import pytest
 from reading import readable
 from releases import KEY, project, table
 
+import dpdist.release.publication
 import dpdist.release.run
 from dpdist import errors
-from dpdist.cluster.cluster import open_cluster
+from dpdist.cluster.opening import open_cluster
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.registry import make_plan
 from dpdist.ledger import Ledger
@@ -183,7 +184,7 @@ def test_a_crash_between_commit_and_manifest_is_finished_by_resume(
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpdist.release.run.publish", crash)
+        patch.setattr("dpdist.release.publication.publish", crash)
         with pytest.raises(Crash):
             run_release(spec)
     assert states(spec) == ["committed"]
@@ -373,7 +374,7 @@ def test_budget_exceeded_before_a_record_is_read(tmp_path: Path, monkeypatch: py
     def read(*_: Any, **__: Any) -> None:
         raise Crash
 
-    monkeypatch.setattr("dpdist.families.deniability.release.Passes.run", read)
+    monkeypatch.setattr("dpdist.families.passes.Passes.run", read)
     refused(spec, errors.BudgetExceeded, "people")
 
 
@@ -470,14 +471,14 @@ def test_a_claimed_output_is_left_alone(tmp_path: Path, monkeypatch: pytest.Monk
     """Late: by a run that took over the same dead claim at the same moment."""
     spec = project(tmp_path)
     (tmp_path / "release").mkdir()
-    claim, record = tmp_path / "release" / "claim", dpdist.release.run.write_record
+    claim, record = tmp_path / "release" / "claim", dpdist.release.publication.write_record
 
     def overtaken(*arguments: Any) -> None:
         record(*arguments)
         claim.write_text("another attempt")
 
     if late:
-        monkeypatch.setattr(dpdist.release.run, "write_record", overtaken)
+        monkeypatch.setattr(dpdist.release.publication, "write_record", overtaken)
     else:
         claim.write_text("another attempt")
     with pytest.raises(errors.OutputExists, match="claimed"):

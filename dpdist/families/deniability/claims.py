@@ -1,13 +1,14 @@
 """What the plausible-deniability family states, mechanism by mechanism, on small tables made to contradict it.
 
-The mechanisms are the functions that a release calls, on tables in memory: no
-cluster, ledger or files. Tables and canaries are those on which the bounds of the accounting are attained, or nearly:
+The mechanisms are the functions that the stages of a release call, on tables in memory; `release_claim` runs the
+stages themselves (`dpdist.families.rehearsal`). Tables and canaries are those on which the bounds of the accounting are
+attained, or nearly:
 
 - *structure*: all records alike but the canary, which differs everywhere: each entropy moves by its sensitivity;
 - *tables*: the cells of one record; noise that is shared shows in differences of numbers at the same place;
-- *seeds*: k - 1 seeds share the canary's prefix and nothing else does, so that the threshold decides.
-
-Whole releases are in `dpdist.families.deniability.whole`.
+- *seeds*: k - 1 seeds share the canary's prefix and nothing else does, so that the threshold decides;
+- *whole releases*: the adversary sees all that the accounting covers, the noisy statistics, the noisy tables, the
+  records, and whether anything is published.
 """
 
 from __future__ import annotations
@@ -20,16 +21,27 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.cluster.executor import InProcess
 from dpdist.data.count import PairCounts, pair_counts
 from dpdist.errors import CheckFailed
 from dpdist.families.deniability.candidates import Synthesizer
-from dpdist.families.deniability.deniability import Passed, PrivacyTest, candidate_batch
+from dpdist.families.deniability.deniability import PrivacyTest
+from dpdist.families.deniability.graph import first_passing, released_parts
 from dpdist.families.deniability.network import Network
-from dpdist.families.deniability.parameters import ParameterPlan, count_tables, measure_tables
+from dpdist.families.deniability.parameters import NoisyTables, ParameterPlan, measure_tables
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
-from dpdist.families.deniability.structure import Structure, StructurePlan, independent_structure, measure_structure
+from dpdist.families.deniability.stages import IndexedSeeds
+from dpdist.families.deniability.statistics import count_tables
+from dpdist.families.deniability.structure import (
+    Structure,
+    StructurePlan,
+    StructureStatistics,
+    independent_structure,
+    measure_structure,
+)
 from dpdist.families.deniability.thresholds import thresholds_from_weights
+from dpdist.families.rehearsal import key_from, rehearse, released_codes
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.deniability import pass_probability
@@ -40,6 +52,7 @@ from dpdist.schema.schema import Schema
 
 _PASSING = 3  # seeds beyond k, in scales of the threshold noise, of which nearly all pass
 _RECORDS, _SEED_DELTA = 5, 0.05  # of the small release that audits the test of a plan
+_MOST = 1 << 24  # candidates
 
 
 def alike(cardinalities: Sequence[int], records: int, *, code: int = 0) -> Codes:
@@ -213,8 +226,12 @@ def records_claim(
 def _released(
     seeds: SeedIndex, synthesizer: Synthesizer, test: PrivacyTest, records: int, canary: Codes, noise: Noise
 ) -> Floats:
-    codes = first_records(synthesizer, test, seeds, records=records, noise=noise, candidates=2 * records + 6).codes
-    return resemblance(synthesizer, [column[:records] for column in codes], canary)
+    executor, size = InProcess(), 2 * records + 6
+    batches, counts = first_passing(
+        executor, synthesizer, test, [seeds], key_from(noise), records=records, at_most=_MOST, batch_size=size
+    )
+    (codes,) = released_parts(executor, batches, counts, records=records, rows_per_part=records)
+    return resemblance(synthesizer, codes, canary)
 
 
 def resemblance(synthesizer: Synthesizer, codes: Codes, canary: Codes) -> Floats:
@@ -231,43 +248,38 @@ def resemblance(synthesizer: Synthesizer, codes: Codes, canary: Codes) -> Floats
     return np.array([*agree, *values], np.float64)
 
 
-def first_records(
-    synthesizer: Synthesizer,
-    test: PrivacyTest,
-    seeds: SeedIndex | None,
-    *,
-    records: int,
-    noise: Noise,
-    candidates: int,
-    most: int = 1 << 24,
-) -> Passed:
-    """Candidates that pass, from the first one on, until there are `records` of them.
+# --- whole releases ---------------------------------------------------------------------------------------------------
+
+
+def release_claim(plan: PlausibleDeniabilityPlan, others: Codes, canary: Codes) -> Claim:
+    """A whole release of a table with and without one record.
 
     Parameters
     ----------
-    synthesizer, test, seeds, noise :
-        As for `candidate_batch`.
-    records : int
-    candidates : int
-        Candidates of the first batch.
-    most : int
-        Candidates after which the release is given up.
-
-    Raises
-    ------
-    CheckFailed
-        Too few pass.
+    plan : PlausibleDeniabilityPlan
+        Of a spec that fits so small a table.
+    others, canary : Codes
+        The table without the canary; the canary, one record.
     """
-    batches, made, passed = [], 0, 0
-    while passed < records:
-        if made >= most:
-            raise CheckFailed("too few candidates pass the privacy test")
-        batch = candidate_batch(noise, synthesizer, seeds, test, made, made + candidates)
-        batches.append(batch)
-        made, passed = made + candidates, passed + len(batch)
-    if len(batches) == 1:
-        return batches[0]
-    return Passed(np.concatenate([batch.indices for batch in batches]), stacked(*(batch.codes for batch in batches)))
+    absent, present = (partial(_everything, plan, canary, codes) for codes in (others, stacked(others, canary)))
+    return Claim(name="whole release", absent=absent, present=present, epsilon=plan.epsilon, delta=plan.delta)
+
+
+def _everything(plan: PlausibleDeniabilityPlan, canary: Codes, codes: Codes, noise: Noise) -> Floats:
+    """Whether there is a release, its statistics, the canary's cells, and how many records resemble the canary."""
+    schema, structure = plan.spec.table, plan.model.structure
+    m = len(schema.attributes)
+    kept = sum(omega < m for omega in plan.spec.omegas)
+    try:
+        made = rehearse(plan, codes, key=key_from(noise))
+    except CheckFailed:
+        return np.zeros(1 + (0 if structure is None else structure.statistics) + m + kept)
+    values = () if structure is None else made.result(StructureStatistics).values
+    maps = [attribute.bucket_map for attribute in schema.attributes]
+    own = count_tables(canary, structure=made.result(Structure), bucket_maps=maps) > 0
+    cells = np.concatenate([table.reshape(-1) for table in made.result(NoisyTables).tables])[own]
+    alike_canary = resemblance(made.result(IndexedSeeds).synthesizer, released_codes(made), canary)[:kept]
+    return np.array([1.0, *values, *cells, *alike_canary])
 
 
 # --- a plan -----------------------------------------------------------------------------------------------------------
@@ -287,11 +299,10 @@ def claims(plan: PlausibleDeniabilityPlan) -> tuple[Claim, ...]:
         tables_claim(spec.table, independent_structure(spec.table), model.parameters, delta=spec.privacy.model.delta)
     )
     if plan.seeds is not None and plan.seeds.whole_release:
-        test = spec.privacy.deniability
         claims.append(
             records_claim(
                 Synthesizer(even_network(spec.table), spec.omegas),
-                PrivacyTest(k=test.k, gamma=test.gamma, epsilon0=test.epsilon0),
+                PrivacyTest.of(spec.privacy.deniability),
                 records=min(spec.synthesis.records, _RECORDS),
                 delta=max(plan.delta, _SEED_DELTA),
             )

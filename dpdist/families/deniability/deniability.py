@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from dpdist.errors import SpecError
 from dpdist.families.deniability.candidates import Candidates, Synthesizer, seed_ranks
 from dpdist.families.deniability.prefixes import SeedIndex
+from dpdist.families.deniability.spec import DeniabilitySpec
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 
@@ -73,6 +74,11 @@ class PrivacyTest:
             raise SpecError("privacy.deniability.gamma: expected a finite ratio above 1")
         if self.epsilon0 is not None and not (isfinite(self.epsilon0) and self.epsilon0 > 0):
             raise SpecError("privacy.deniability.epsilon0: expected a finite number above 0")
+
+    @classmethod
+    def of(cls, settings: DeniabilitySpec) -> PrivacyTest:
+        """The test that a spec asks for."""
+        return cls(k=settings.k, gamma=settings.gamma, epsilon0=settings.threshold_noise)
 
     def thresholds(self, noise: Noise, start: int, stop: int) -> NDArray[np.int64]:
         """Plausible seeds that candidates `start` to `stop` - 1 need, int64[stop - start]."""

@@ -13,16 +13,16 @@ tell how many passed. Building a graph computes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import partial, reduce
-from typing import Any, TypeAlias
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+from typing import TypeAlias
 
 import numpy as np
-from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from dpdist.cluster.tasks import Tasks
-from dpdist.data.operators import Operator
+from dpdist.cluster.executor import Executor
+from dpdist.cluster.tasks import Deferred
 from dpdist.families.deniability.candidates import Candidates, Synthesizer, seed_ranks
 from dpdist.families.deniability.deniability import Passed, PrivacyTest, candidate_batch
 from dpdist.families.deniability.prefixes import (
@@ -36,18 +36,13 @@ from dpdist.families.deniability.prefixes import (
     seed_keys,
 )
 from dpdist.ledger.keys import KeyRef, load_noise
-from dpdist.privacy.arrays import Codes
+from dpdist.privacy.arrays import Codes, Counts
 
 BATCH_SIZE = 1 << 18
 """Candidates in a batch."""
 
 Slices: TypeAlias = list[tuple[int, int, int]]
 """Where the rows of a part are: (place of the batch, first row, row after the last) in the batch's passing records."""
-
-
-def seed_operator(code: PrefixCode) -> Operator:
-    """The index of all seeds, as one pass over the seeds' part of the table; the summary is a `SeedIndex`."""
-    return Operator(name="keys", chunk=partial(seed_keys, code), combine=_merge_two, finish=partial(SeedIndex, code))
 
 
 def shard_count(code: PrefixCode, *, records: int, memory: int) -> int:
@@ -64,25 +59,24 @@ def shard_count(code: PrefixCode, *, records: int, memory: int) -> int:
     return max(1, -(-code.index_bytes(records) // memory))
 
 
-def sharded_seeds(parts: Sequence[Delayed], code: PrefixCode, *, shards: int, name: str = "seeds") -> list[Delayed]:
+def sharded_seeds(executor: Executor, parts: Sequence[Deferred], code: PrefixCode, *, shards: int) -> list[Deferred]:
     """Graphs of one index per range of keys.
 
     Parameters
     ----------
-    parts : sequence of Delayed of Codes
+    executor : Executor
+    parts : sequence of Deferred of Codes
         The seeds of each partition, at least one.
     code : PrefixCode
     shards : int
         Number of ranges.
-    name : str
-        Stage name, the beginning of every task's name.
 
     Returns
     -------
-    list of Delayed of SeedIndex
+    list of Deferred of SeedIndex
         In the order of the keys.
     """
-    task = Tasks(name)
+    task = executor.tasks("seeds")
     keys = [task("keys", seed_keys, code, part) for part in parts]
     histogram = task.tree("sum", _add_all, [task("histogram", key_histogram, code, key) for key in keys])
     ranges = task("ranges", key_ranges, code, histogram, shards)
@@ -93,36 +87,41 @@ def sharded_seeds(parts: Sequence[Delayed], code: PrefixCode, *, shards: int, na
     return indexes
 
 
+def seed_sizes(executor: Executor, indexes: Sequence[Deferred]) -> list[Deferred]:
+    """Graphs of the number of seeds in each index; confidential."""
+    task = executor.tasks("candidates")
+    return [task("sizes", _size, index) for index in indexes]
+
+
 def candidate_batches(
+    executor: Executor,
     synthesizer: Synthesizer,
     test: PrivacyTest,
-    seeds: Sequence[Delayed],
+    seeds: Sequence[Deferred],
     key: KeyRef,
     *,
     batches: Iterable[int],
     batch_size: int = BATCH_SIZE,
-    name: str = "candidates",
-) -> list[Delayed]:
+) -> list[Deferred]:
     """Graphs of the candidates that pass, a task per batch (with several ranges of seeds, a few).
 
     Parameters
     ----------
+    executor : Executor
     synthesizer : Synthesizer
         Sent once and shared by the tasks.
     test : PrivacyTest
-    seeds : sequence of Delayed of SeedIndex
+    seeds : sequence of Deferred of SeedIndex
         One index of all seeds, or those of their ranges in order; none when every attribute is resampled.
     key : KeyRef
     batches : iterable of int
         Numbers of the batches; batch b holds candidates ``b · batch_size`` to ``(b + 1) · batch_size - 1``.
     batch_size : int
         Candidates in a batch; the released records do not depend on it.
-    name : str
-        Stage name, the beginning of every task's name.
 
     Returns
     -------
-    list of Delayed of Passed
+    list of Deferred of Passed
 
     Raises
     ------
@@ -131,9 +130,9 @@ def candidate_batches(
     """
     if bool(seeds) != synthesizer.uses_seeds:
         raise ValueError("seeds are given if and only if candidates keep values of theirs")
-    task = Tasks(name)
+    task = executor.tasks("candidates")
     model = task.constant("model", synthesizer)
-    sizes = [task("sizes", _size, index) for index in seeds] if len(seeds) > 1 else []
+    sizes = seed_sizes(executor, seeds) if len(seeds) > 1 else []
     result = []
     for batch in batches:
         start, stop = batch * batch_size, (batch + 1) * batch_size
@@ -148,19 +147,76 @@ def candidate_batches(
     return result
 
 
-def passed_counts(batches: Sequence[Delayed], *, below: int | None = None, name: str = "passed") -> list[Delayed]:
+def passed_counts(executor: Executor, batches: Sequence[Deferred], *, below: int | None = None) -> list[Deferred]:
     """Graphs of the number of passing candidates of each batch; confidential.
 
     Parameters
     ----------
-    batches : sequence of Delayed of Passed
+    executor : Executor
+    batches : sequence of Deferred of Passed
     below : int, optional
         Count only candidates whose number is below this, for the check of the pass rate among the first ones.
-    name : str
-        Stage name.
     """
-    task = Tasks(name)
+    task = executor.tasks("passed")
     return [task("count", _passed, batch, below) for batch in batches]
+
+
+def first_passing(
+    executor: Executor,
+    synthesizer: Synthesizer,
+    test: PrivacyTest,
+    seeds: Sequence[Deferred],
+    key: KeyRef,
+    *,
+    records: int,
+    at_least: int = 0,
+    at_most: int,
+    batch_size: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[list[Deferred], list[int]]:
+    """Make and test candidates from the first one on, until so many pass.
+
+    Parameters
+    ----------
+    executor, synthesizer, test, seeds, key, batch_size
+        As for `candidate_batches`.
+    records : int
+        Candidates that shall pass.
+    at_least, at_most : int
+        Candidates that are tried in any case, and about how many the search ends with.
+    progress : callable
+        Called with (done, total) while the first batches are made. How many follow is private, and not only the
+        operator sees progress.
+
+    Returns
+    -------
+    batches : list of Deferred of Passed
+        Batches 0, 1, 2, ..., held where they were computed.
+    counts : list of int
+        Passing candidates of each; confidential. They sum to less than `records` where too few pass.
+    """
+    batches: list[Deferred] = []
+    counts: list[int] = []
+    wanted = math.ceil(max(records, at_least) / batch_size)
+    share = min(1, wanted * batch_size / at_most)
+    shown: Callable[[int, int], None] | None = _share(progress, share)
+    while True:
+        numbers = range(len(batches), len(batches) + wanted)
+        made = candidate_batches(executor, synthesizer, test, seeds, key, batches=numbers, batch_size=batch_size)
+        made = executor.persist(made, progress=shown)
+        shown = None
+        batches += made
+        counts += executor.compute(passed_counts(executor, made))
+        missing = records - sum(counts)
+        if missing <= 0 or len(batches) * batch_size >= at_most:
+            return batches, counts
+        rate = max(sum(counts), 1) / len(counts)
+        wanted = min(math.ceil(missing / rate), 2 * len(batches), math.ceil(at_most / batch_size) - len(batches))
+
+
+def _share(progress: Callable[[int, int], None], share: float) -> Callable[[int, int], None]:
+    """Progress of a part of a stage."""
+    return lambda done, total: progress(math.floor(1000 * share * done / max(total, 1)), 1000)
 
 
 def part_slices(counts: Sequence[int], *, records: int, rows_per_part: int) -> list[Slices]:
@@ -197,34 +253,30 @@ def part_slices(counts: Sequence[int], *, records: int, rows_per_part: int) -> l
 
 
 def released_parts(
-    batches: Sequence[Delayed],
-    counts: Sequence[int],
-    *,
-    records: int,
-    rows_per_part: int,
-    name: str = "release",
-) -> list[Delayed]:
+    executor: Executor, batches: Sequence[Deferred], counts: Sequence[int], *, records: int, rows_per_part: int
+) -> list[Deferred]:
     """Graphs of the parts of the release: the first `records` candidates that pass, in order.
 
     Parameters
     ----------
-    batches : sequence of Delayed of Passed
+    executor : Executor
+    batches : sequence of Deferred of Passed
         Batches 0, 1, 2, ...; persisted, or they are computed again.
     counts : sequence of int
         Passing candidates of each (`passed_counts`).
-    records, rows_per_part, name
-        See `part_slices`; `name` is the stage name.
+    records, rows_per_part : int
+        See `part_slices`.
 
     Returns
     -------
-    list of Delayed of Codes
+    list of Deferred of Codes
 
     Raises
     ------
     ValueError
         Fewer candidates passed: make more batches.
     """
-    task = Tasks(name)
+    task = executor.tasks("release")
     parts = []
     for slices in part_slices(counts, records=records, rows_per_part=rows_per_part):
         spans = [(begin, end) for _, begin, end in slices]
@@ -232,11 +284,7 @@ def released_parts(
     return parts
 
 
-def _merge_two(a: SeedKeys, b: SeedKeys) -> SeedKeys:
-    return merge_keys([a, b])
-
-
-def _add_all(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+def _add_all(arrays: Sequence[Counts]) -> Counts:
     return reduce(np.add, arrays)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,8 @@ class Network:
         The parts do not form a network: wrong lengths, shapes or dtypes, a cycle, an order that is not
         topological, decreasing thresholds.
     """
+
+    FILE: ClassVar[str] = "network.bin"
 
     cardinalities: tuple[int, ...]
     bucket_maps: tuple[NDArray[np.uint32], ...]
@@ -199,7 +201,7 @@ class Network:
         return buffer.getvalue()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Network:
+    def from_bytes(cls, content: bytes) -> Self:
         """Read what `to_bytes` wrote.
 
         Raises
@@ -208,7 +210,7 @@ class Network:
             The bytes are damaged or of another format.
         """
         try:
-            with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            with np.load(io.BytesIO(content), allow_pickle=False) as file:
                 header = json.loads(file["header"].tobytes())
                 if header["format"] != _FORMAT:
                     raise ValueError("another format")

@@ -16,16 +16,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from math import prod
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import CHUNK_ROWS, configuration_index
 from dpdist.errors import UnreadableFile
+from dpdist.families.deniability.statistics import split_tables
 from dpdist.families.deniability.structure import MAX_CELLS, Structure
 from dpdist.privacy.accountant import calibrate_discrete_laplace, calibrate_gaussian
-from dpdist.privacy.arrays import Codes, Counts
+from dpdist.privacy.arrays import Counts
 from dpdist.privacy.events import ApproximateDP, Event, Gaussian
 from dpdist.privacy.noise import Noise
 from dpdist.schema.schema import Schema
@@ -137,48 +137,6 @@ def _laplace_variance(scale: float) -> float:
     return 2 * math.exp(-1 / scale) / math.expm1(-1 / scale) ** 2
 
 
-def count_tables(codes: Codes, *, structure: Structure, bucket_maps: Sequence[NDArray[np.uint32]]) -> Counts:
-    """Count every attribute given its bucketised parents, in one vector, so that partitions add up.
-
-    Parameters
-    ----------
-    codes : list of ndarray of unsigned int, shape (rows,)
-    structure : Structure
-    bucket_maps : sequence of ndarray of uint32
-        Bucket of each code, for each attribute.
-
-    Returns
-    -------
-    ndarray of int64, shape (sum of cells,)
-        The tables one after another, each in C order; see `split_tables`.
-    """
-    return add_to_tables(np.zeros(sum(structure.cells), np.int64), codes, structure=structure, bucket_maps=bucket_maps)
-
-
-def add_to_tables(
-    counts: Counts, codes: Codes, *, structure: Structure, bucket_maps: Sequence[NDArray[np.uint32]]
-) -> Counts:
-    """`count_tables` of more records, added in place to `counts` and returned: no table is made per batch."""
-    tables = np.split(counts, np.cumsum(structure.cells)[:-1])
-    for start in range(0, len(codes[0]), CHUNK_ROWS):  # chunks stay in the cache
-        chunk = [column[start : start + CHUNK_ROWS] for column in codes]
-        buckets = {p: np.take(bucket_maps[p], chunk[p]) for chosen in structure.parents for p in chosen}
-        for i, chosen in enumerate(structure.parents):
-            index = np.zeros(len(chunk[i]), np.int64)
-            if chosen:
-                index = configuration_index([buckets[p] for p in chosen], [structure.bucket_counts[p] for p in chosen])
-            index *= structure.cardinalities[i]
-            index += chunk[i]
-            np.add.at(tables[i], index, 1)
-    return counts
-
-
-def split_tables(vector: NDArray[Any], structure: Structure) -> tuple[NDArray[Any], ...]:
-    """The tables of `count_tables`, each of shape (configurations, cardinality)."""
-    pieces = np.split(vector, np.cumsum(structure.cells)[:-1])
-    return tuple(piece.reshape(-1, size) for piece, size in zip(pieces, structure.cardinalities, strict=True))
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NoisyTables:
     """The released noisy counts: safe to store and to read back.
@@ -190,6 +148,8 @@ class NoisyTables:
         Laplace scale or Gaussian deviation of each table; 0 without noise.
     tables : tuple of ndarray of int64, shape (configurations, cardinality)
     """
+
+    FILE: ClassVar[str] = "parameter-tables.npz"
 
     noise: Kind
     scales: tuple[float, ...]
@@ -213,7 +173,7 @@ class NoisyTables:
         return buffer.getvalue()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> NoisyTables:
+    def from_bytes(cls, content: bytes) -> Self:
         """Read what `to_bytes` wrote.
 
         Raises
@@ -222,7 +182,7 @@ class NoisyTables:
             The bytes are damaged or of another format.
         """
         try:
-            with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            with np.load(io.BytesIO(content), allow_pickle=False) as file:
                 header = json.loads(file["header"].tobytes())
                 if header["format"] != _FORMAT:
                     raise ValueError("another format")

@@ -200,7 +200,7 @@ class PlausibleDeniabilityPlan:
             out["deniability"] = {
                 "k": test.k,
                 "gamma": test.gamma,
-                "epsilon0": test.epsilon0 if test.test == "randomised" else None,
+                "epsilon0": test.threshold_noise,
                 "test": test.test,
                 "omega": list(spec.omegas),
                 "seeds_at_least": self.seeds.minimum if self.seeds.count is not None else None,
@@ -362,7 +362,7 @@ def _largest(excess: Callable[[float], float]) -> float:
 def plan_seeds(spec: PlausibleDeniabilitySpec) -> SeedPlan:
     """What is done to the seeds and what it costs."""
     test, privacy, synthesis = spec.privacy.deniability, spec.privacy, spec.synthesis
-    whole = test.test == "randomised" and not privacy.accept_per_record
+    whole = test.threshold_noise is not None and not privacy.accept_per_record
     spent, delta = privacy.check_share, privacy.release_delta
     count = count_check(
         records=spec.data.minimum_records,

@@ -28,6 +28,11 @@ class DeniabilitySpec(Section):
         default="randomised", description="Privacy Test 2 (noisy threshold) or 1 (fixed threshold, not DP)."
     )
 
+    @property
+    def threshold_noise(self) -> float | None:
+        """Epsilon0 of the test, None where its threshold is fixed."""
+        return self.epsilon0 if self.test == "randomised" else None
+
 
 class PrivacySpec(PrivacyLimit):
     """What the release may cost and which guarantee it states."""

@@ -20,7 +20,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 
@@ -173,15 +173,17 @@ class StructureStatistics:
         Entropies in bits in the order of `entropy_columns`, or distances in the order of the pairs.
     """
 
+    FILE: ClassVar[str] = "structure-statistics.json"
+
     score: Score
     values: tuple[float, ...]
 
     def to_bytes(self) -> bytes:
         """The statistics as JSON, bit for bit."""
-        return _to_bytes(self)
+        return json.dumps({"format": _FORMAT, "type": type(self).__name__, **asdict(self)}).encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> StructureStatistics:
+    def from_bytes(cls, content: bytes) -> Self:
         """Read what `to_bytes` wrote.
 
         Raises
@@ -189,8 +191,13 @@ class StructureStatistics:
         UnreadableFile
             The bytes are damaged or of another format.
         """
-        body = _from_bytes(cls, data)
-        return cls(score=body["score"], values=tuple(body["values"]))
+        try:
+            body = json.loads(content)
+            if body["format"] != _FORMAT or body["type"] != cls.__name__:
+                raise ValueError("another format")
+            return cls(score=body["score"], values=tuple(body["values"]))
+        except (ValueError, KeyError, TypeError):
+            raise UnreadableFile("stored statistics are damaged or of another version; learn them again") from None
 
 
 def measure_structure(counts: PairCounts, schema: Schema, *, plan: StructurePlan, noise: Noise) -> StructureStatistics:
@@ -248,23 +255,6 @@ class Structure:
     def cells(self) -> tuple[int, ...]:
         """Number of cells of each attribute's count table."""
         return tuple(a * b for a, b in zip(self.configurations, self.cardinalities, strict=True))
-
-    def to_bytes(self) -> bytes:
-        """The structure as JSON."""
-        return _to_bytes(self)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Structure:
-        """Read what `to_bytes` wrote.
-
-        Raises
-        ------
-        UnreadableFile
-            The bytes are damaged or of another format.
-        """
-        body = _from_bytes(cls, data)
-        parents = tuple(tuple(chosen) for chosen in body.pop("parents"))
-        return cls(parents=parents, **{name: tuple(value) for name, value in body.items()})
 
 
 def independent_structure(schema: Schema, *, order: Order = "small-first") -> Structure:
@@ -348,17 +338,3 @@ def _places(schema: Schema, order: Order) -> Sequence[int]:
     if order == "learned":
         return range(len(schema.attributes))
     return [order.index(name) for name in schema.names]
-
-
-def _to_bytes(record: StructureStatistics | Structure) -> bytes:
-    return json.dumps({"format": _FORMAT, "type": type(record).__name__, **asdict(record)}).encode()
-
-
-def _from_bytes(cls: type, data: bytes) -> dict[str, Any]:
-    try:
-        body: dict[str, Any] = json.loads(data)
-        if body.pop("format") != _FORMAT or body.pop("type") != cls.__name__:
-            raise ValueError("another format")
-        return body
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UnreadableFile("a stored structure is damaged or of another version; learn it again") from None

@@ -34,11 +34,11 @@ import yaml
 from quality import Quality
 
 from dpdist.data.graph import located_table, run_pass
+from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
 from dpdist.families.registry import load_spec
 from dpdist.publish.verify import read_release
-from dpdist.release.run import table_source
 from dpdist.schema.schema import Schema
 
 HERE = Path(__file__).resolve().parent

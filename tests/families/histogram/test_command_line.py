@@ -18,6 +18,7 @@ from commands import Answer, Command
 from reading import readable
 
 from dpdist.data.graph import located_table, run_pass
+from dpdist.data.inputs import table_source
 from dpdist.data.table import open_table
 from dpdist.errors import ResourceError
 from dpdist.families.histogram.entropy import shannon
@@ -26,7 +27,6 @@ from dpdist.families.histogram.spec import HistogramSpec
 from dpdist.families.histogram.statistics import histogram_operator
 from dpdist.families.registry import load_spec
 from dpdist.publish.verify import read_manifest, read_release
-from dpdist.release.run import table_source
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 KEY = "5a" * 32

@@ -1,0 +1,218 @@
+"""The stages of a plausible-deniability release, in order: count, learn, index the seeds, synthesise, write."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dpdist.cluster.tasks import Deferred
+from dpdist.data.operators import pair_counts_operator
+from dpdist.data.split import Split
+from dpdist.errors import CheckFailed
+from dpdist.families.attempt import Attempt
+from dpdist.families.base import Stage
+from dpdist.families.deniability.candidates import Synthesizer
+from dpdist.families.deniability.deniability import PrivacyTest
+from dpdist.families.deniability.estimation import estimate_network
+from dpdist.families.deniability.graph import (
+    BATCH_SIZE,
+    first_passing,
+    passed_counts,
+    released_parts,
+    seed_sizes,
+    shard_count,
+    sharded_seeds,
+)
+from dpdist.families.deniability.network import Network
+from dpdist.families.deniability.parameters import NoisyTables, measure_tables
+from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
+from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.families.deniability.statistics import seed_operator, tables_operator
+from dpdist.families.deniability.structure import (
+    Structure,
+    StructureStatistics,
+    independent_structure,
+    learn_structure,
+    measure_structure,
+)
+from dpdist.families.passes import Passes
+from dpdist.families.writing import ReleasedRecords, write_records
+from dpdist.privacy.checks import CountCheck, PassCheck
+
+DeniabilityAttempt = Attempt[PlausibleDeniabilitySpec, PlausibleDeniabilityPlan]
+
+STRUCTURE, PARAMETERS, SEEDS = range(3)
+"""Labels of the splits."""
+
+_MEMORY_FOR_SEEDS = 0.1
+_SMALLEST_BATCH = 1 << 12
+
+
+@dataclass(frozen=True, eq=False)
+class IndexedSeeds:
+    """What candidates are made from.
+
+    Attributes
+    ----------
+    synthesizer : Synthesizer
+    indexes : sequence of Deferred of SeedIndex
+        One index of all seeds, or those of their ranges in order; none when every attribute is resampled.
+    """
+
+    synthesizer: Synthesizer
+    indexes: Sequence[Deferred]
+
+
+def stages(plan: PlausibleDeniabilityPlan) -> Sequence[Stage[PlausibleDeniabilitySpec, PlausibleDeniabilityPlan]]:
+    """The stages of a plausible-deniability release, in order."""
+    return (
+        Stage("structure", learn_parents),
+        Stage("parameters", learn_parameters),
+        Stage("seeds", index_seeds),
+        Stage("records", synthesise),
+        Stage("write", write_records),
+    )
+
+
+def learn_parents(attempt: DeniabilityAttempt) -> Structure:
+    """Parents and order, from noisy statistics of all pairs of attributes in T.
+
+    Raises
+    ------
+    DataError
+        The table breaks its declared policies.
+    CheckFailed
+        Too few records for the declared minimum.
+    """
+    spec, plan = attempt.spec, attempt.plan.model
+    check, structure = plan.check, plan.structure
+    if check is None or structure is None:
+        return independent_structure(spec.table, order=spec.model.order)
+
+    def measure() -> StructureStatistics:
+        operator = pair_counts_operator(spec.table.cardinalities)
+        counts = _passes(attempt).run(operator, label=STRUCTURE, stage="counting")
+        _confirm(attempt, check, counts.total, name="structure", setting="data.minimum_records")
+        return measure_structure(counts, spec.table, plan=structure, noise=attempt.noise)
+
+    return learn_structure(
+        attempt.stored(StructureStatistics, measure),
+        spec.table,
+        records=spec.data.minimum_records * float(spec.split.parameters),
+        table_noise=plan.parameters.standard_deviation,
+        max_parent_configurations=spec.model.max_parent_configurations,
+        order=spec.model.order,
+    )
+
+
+def learn_parameters(attempt: DeniabilityAttempt) -> Network:
+    """The network: noisy count tables of P, and the conditional distributions they support.
+
+    Raises
+    ------
+    DataError
+        The table breaks its declared policies.
+    """
+    spec, plan, structure = attempt.spec, attempt.plan.model.parameters, attempt.result(Structure)
+
+    def measure() -> NoisyTables:
+        counts = _passes(attempt).run(
+            tables_operator(structure, spec.table), label=PARAMETERS, stage="learning parameters"
+        )
+        return measure_tables(counts, structure, plan=plan, noise=attempt.noise)
+
+    def estimate() -> Network:
+        model = spec.model
+        return estimate_network(
+            tables, structure, spec.table, noise=attempt.noise, prior=model.prior, estimate=model.estimate
+        )
+
+    tables = attempt.stored(NoisyTables, measure)
+    with attempt.stage("estimating"):
+        return attempt.stored(Network, estimate)
+
+
+def index_seeds(attempt: DeniabilityAttempt) -> IndexedSeeds:
+    """Indexes of the seeds, held by the workers; their number is confirmed first.
+
+    Raises
+    ------
+    CheckFailed
+        Too few seeds for the declared minimum.
+    """
+    spec, plan, executor = attempt.spec, attempt.plan.seeds, attempt.executor
+    synthesizer = Synthesizer(attempt.result(Network), spec.omegas)
+    if plan is None:
+        return IndexedSeeds(synthesizer, [])
+    passes, code = _passes(attempt), synthesizer.prefix_code
+    rows = math.ceil((passes.table.rows or 0) * float(spec.split.seeds))
+    shards = shard_count(code, records=rows, memory=int(_MEMORY_FOR_SEEDS * executor.worker_memory))
+    if shards == 1:
+        indexes = [passes.held(seed_operator(code), label=SEEDS, stage="indexing seeds")]
+    else:
+        codes = passes.codes(label=SEEDS)
+        with attempt.stage("indexing seeds") as progress:
+            indexes = executor.persist(sharded_seeds(executor, codes, code, shards=shards), progress=progress)
+    seeds = sum(executor.compute(seed_sizes(executor, indexes)))
+    attempt.operator["seeds"] = seeds
+    if plan.count is not None:
+        _confirm(attempt, plan.count, seeds, name="seeds", setting="data.minimum_records")
+    return IndexedSeeds(synthesizer, indexes)
+
+
+def synthesise(attempt: DeniabilityAttempt) -> ReleasedRecords:
+    """The first R candidates that pass, in parts of a fixed number of rows.
+
+    Raises
+    ------
+    CheckFailed
+        Too few candidates pass, or fewer than declared.
+    """
+    spec, plan, executor, seeds = attempt.spec, attempt.plan.seeds, attempt.executor, attempt.result(IndexedSeeds)
+    records, check = spec.synthesis.records, plan.passes if plan is not None else None
+    checked = 0 if check is None else check.candidates
+    share = math.ceil(max(records, checked) / executor.slots)
+    size = min(BATCH_SIZE, max(_SMALLEST_BATCH, 1 << math.ceil(math.log2(share))))
+    attempt.before_noise()
+    with attempt.stage("synthesising") as progress:
+        batches, counts = first_passing(
+            executor,
+            seeds.synthesizer,
+            PrivacyTest.of(spec.privacy.deniability),
+            seeds.indexes,
+            attempt.key,
+            records=records,
+            at_least=checked,
+            at_most=records if plan is None else plan.candidates,
+            batch_size=size,
+            progress=progress,
+        )
+    attempt.operator["candidates"] = {"tried": len(batches) * size, "passed": sum(counts)}
+    if check is not None:
+        first = sum(executor.compute(passed_counts(executor, batches, below=checked)))
+        _confirm(attempt, check, first, name="passes", setting="synthesis.minimum_pass_rate")
+    if sum(counts) < records:
+        raise CheckFailed(
+            "too few candidates pass the privacy test, so nothing is published: lower synthesis.minimum_pass_rate or "
+            "k, raise gamma, or resample more attributes (synthesis.omega). The charge stays spent"
+        )
+    rows = spec.output.rows_per_part
+    return ReleasedRecords(released_parts(executor, batches, counts, records=records, rows_per_part=rows))
+
+
+def _passes(attempt: DeniabilityAttempt) -> Passes:
+    return Passes.shared(attempt, split=Split(attempt.key, attempt.spec.split.shares))
+
+
+def _confirm(
+    attempt: DeniabilityAttempt, check: CountCheck | PassCheck, count: int, *, name: str, setting: str
+) -> None:
+    """Compare a noisy count with a declared public lower bound."""
+    noisy = count + int(attempt.noise.discrete_laplace(f"checks/{name}", 1, scale=check.scale)[0])
+    if not check.passes(noisy):
+        raise CheckFailed(
+            f"a declared public lower bound was not confirmed, so nothing is published: {setting} is more than the "
+            "table supports with the noise of the check; declare less, from public knowledge, under another release "
+            "name. The charge stays spent"
+        )

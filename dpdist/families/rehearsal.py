@@ -1,0 +1,97 @@
+"""A release as an audit or an adversary runs it: the family's own stages, in this process, on records in memory.
+
+A rehearsal computes with plain calls, stores in memory, and asks no ledger. Nothing else differs from a release: one
+key and one table give the records that are published. Thousands of rehearsals of a small table take seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dpdist.cluster.executor import InProcess
+from dpdist.data.records import RecordsInMemory
+from dpdist.families.attempt import Attempt, StorableT, silent
+from dpdist.families.base import Plan
+from dpdist.families.registry import family_of
+from dpdist.families.writing import ReleasedRecords
+from dpdist.ledger.keys import KeyRef
+from dpdist.privacy.arrays import Codes
+from dpdist.privacy.noise import Noise
+from dpdist.storage.memory import MemoryStore
+
+_EXECUTOR = InProcess()
+
+
+class Rehearsal(Attempt[Any, Any]):
+    """An attempt that ends with its process: what it would store to be resumed is only kept."""
+
+    def stored(self, kind: type[StorableT], make: Callable[[], StorableT]) -> StorableT:
+        """The result, made now."""
+        made = make()
+        self.keep(made)
+        return made
+
+
+def rehearse(
+    plan: Plan, codes: Codes, *, key: KeyRef, until: type | None = ReleasedRecords, partitions: int = 1
+) -> Rehearsal:
+    """Run the stages of a release of some records.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of any family whose releases read one table.
+    codes : Codes
+        The records: a column for each attribute of the spec's table.
+    key : KeyRef
+        A fixed key (`key_from`).
+    until : type, optional
+        The last stage is the one that returns a result of this type; None runs them all.
+    partitions : int
+
+    Returns
+    -------
+    Rehearsal
+        With the results of the stages.
+
+    Raises
+    ------
+    CheckFailed
+        A declared bound is not confirmed: nothing would be published.
+    """
+    spec = plan.spec
+    attempt = Rehearsal(
+        spec=spec,
+        plan=plan,
+        table=RecordsInMemory.of(spec.table, codes, partitions=partitions),
+        executor=_EXECUTOR,
+        key=key,
+        id="rehearsal",
+        work=MemoryStore(),
+        output=MemoryStore(),
+        progress=silent,
+        before_noise=_uncharged,
+    )
+    for stage in family_of(spec).stages(plan):
+        result = attempt.run(stage)
+        if until is not None and isinstance(result, until):
+            break
+    return attempt
+
+
+def released_codes(attempt: Rehearsal) -> Codes:
+    """The records that a rehearsal would publish."""
+    parts = attempt.executor.compute(attempt.result(ReleasedRecords).parts)
+    return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+
+
+def key_from(noise: Noise) -> KeyRef:
+    """The key of a rehearsal whose randomness is that of `noise`."""
+    return KeyRef.fixed(noise.words("rehearsal", 4).tobytes().hex())
+
+
+def _uncharged() -> None:
+    """No ledger is asked: the records are nobody's."""
