@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.allpairs import PairMarginals
+from dpdist.families.synthesis.choices import L1_OF_NOISE, Choices
 from dpdist.families.synthesis.descent import Measurement, Model, fit
 from dpdist.families.synthesis.inference import Floats
 from dpdist.families.synthesis.junction import Components, JunctionTree, cells_of, cliques_of
 from dpdist.families.synthesis.marginals import Coding, OneWay
-from dpdist.families.synthesis.plan import L1_OF_NOISE, Choices
 from dpdist.families.synthesis.tables import Pair, PairTables
 
 EMPTY = 0.2

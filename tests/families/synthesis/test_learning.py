@@ -12,11 +12,11 @@ from dpdist.data.count import pair_counts
 from dpdist.errors import AccountingError
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.balance import CELL_BITS, PairIndex, balance
+from dpdist.families.synthesis.choices import Choices, choose
 from dpdist.families.synthesis.draw import draw_part, draw_records, rounded_groups
-from dpdist.families.synthesis.fitted import UNIT, Fitted, cumulative_of
+from dpdist.families.synthesis.fitted import UNIT, cumulative_of
 from dpdist.families.synthesis.learn import Learned, learn
 from dpdist.families.synthesis.marginals import OneWay, coding_of, combine, merge_rare
-from dpdist.families.synthesis.plan import Choices, choose
 from dpdist.families.synthesis.rake import power_of_two, rake, shrink
 from dpdist.families.synthesis.tables import recode
 from dpdist.privacy.noise import Noise
@@ -58,11 +58,10 @@ def distance(columns: list[np.ndarray], others: list[np.ndarray]) -> float:
 
 
 def test_a_fit_spends_what_it_has_and_no_more() -> None:
-    for learned, mu in ((fitted(), 1.0), (raked(), 2.0)):
-        spent = math.fsum(line.spent for line in learned.lines)
-        assert spent <= mu**2
-        assert len({line.name for line in learned.lines}) == len(learned.lines)
-    assert math.fsum(line.spent for line in raked().lines) > 0.99 * 4
+    for learned in (fitted(), raked()):
+        assert math.fsum(share for _, share in learned.report["account"]) <= 1
+        assert len({name for name, _ in learned.report["account"]}) == len(learned.report["account"])
+    assert math.fsum(share for _, share in raked().report["account"]) > 0.99
 
 
 def test_the_account_refuses_what_it_does_not_have() -> None:
@@ -192,8 +191,8 @@ def test_rows_without_weight_take_the_mean_row() -> None:
 
 def test_parts_are_functions_of_model_key_and_number() -> None:
     for learned in (fitted(), raked()):
-        model = Fitted.from_bytes(learned.fitted.to_bytes())
-        assert model.to_bytes() == learned.fitted.to_bytes()
+        model = Learned.from_bytes(learned.to_bytes()).fitted
+        assert Learned.from_bytes(learned.to_bytes()).to_bytes() == learned.to_bytes()
         for part in (0, 1, 5):
             once, again = (draw_records(m, KEY, part, 1000, rounds=20) for m in (learned.fitted, model))
             for a, b, size in zip(once, again, CARDS, strict=True):
