@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from dpdist.data.count import pair_cells
+from dpdist.families.base.workload import GIB, Layout, Unit, Work, values_read
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
-from dpdist.families.workload import GIB, Layout, Unit, Work, values_read
 
 _CODES = 0.25  # share of the workers' memory that codes may take
 _INDEX = 0.1  # and of one worker's, for the index of the seeds

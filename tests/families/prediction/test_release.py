@@ -21,7 +21,7 @@ from dpdist.cluster.tasks import DaskTasks
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
 from dpdist.errors import CheckFailed, GuaranteeRefused, OutOfDomain, SpecError
-from dpdist.families.attempt import Context, silent
+from dpdist.families.base.attempt import Context, silent
 from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.lid.method import Disclosure
 from dpdist.families.prediction.plan import TwoStagePlan, plan
