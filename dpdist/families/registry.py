@@ -35,10 +35,11 @@ def register(family: Family[Any, Any]) -> None:
         raise ValueError(f"there is a family of kind {family.kind!r} already")
 
 
-def _shipped(kind: str, spec: type[ReleaseSpec], folder: str, **more: Any) -> Family[Any, Any]:
+def _shipped(kind: str, spec: type[ReleaseSpec], folder: str, **more: str) -> Family[Any, Any]:
     """A family of this package: its modules are imported when they are needed."""
-    parts = {name: imported(f"dpdist.families.{folder}.{name}:{name}") for name in ("plan", "stages", "claims")}
-    return Family(kind=kind, spec=spec, **parts, **more)
+    paths = {name: f"{name}:{name}" for name in ("plan", "stages", "claims")} | more
+    members: dict[str, Any] = {name: imported(f"dpdist.families.{folder}.{path}") for name, path in paths.items()}
+    return Family(kind=kind, spec=spec, **members)
 
 
 register(
@@ -46,13 +47,13 @@ register(
         "plausible-deniability",
         PlausibleDeniabilitySpec,
         "deniability",
-        shadow=imported("dpdist.families.deniability.shadow:shadow"),
+        workload="workload:workload",
+        solve="solve:solve",
+        shadow="shadow:shadow",
     )
 )
-register(_shipped("mixing", MixingSpec, "mixing"))
-register(
-    _shipped("histogram", HistogramSpec, "histogram", canaries=imported("dpdist.families.histogram.claims:canaries"))
-)
+register(_shipped("mixing", MixingSpec, "mixing", solve="order:solve", as_released="vectors:as_released"))
+register(_shipped("histogram", HistogramSpec, "histogram", canaries="claims:canaries", truth="truth:truth"))
 register(_shipped("two-stage", TwoStageSpec, "prediction"))
 
 

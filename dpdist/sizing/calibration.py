@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dpdist.families.base import Plan
-from dpdist.sizing.cluster_size import MEASURED, Layout, predict
+from dpdist.families.workload import Layout
+from dpdist.sizing.cluster_size import MEASURED, predict
 from dpdist.sizing.simulation import Costs
 
 STAGES = {

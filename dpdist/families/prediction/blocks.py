@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.families.prediction.columns import Columns
+from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 
 BLOCK_ROWS = 1 << 15
@@ -22,6 +24,9 @@ BLOCK_ROWS = 1 << 15
 
 Piece = tuple[int, int, int]
 """Number of a block or partition, first row, row after the last."""
+
+Block = tuple[Floats, Floats]
+"""Inputs float64[n, d] and responses float64[n] of some records, on the unit interval."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,12 @@ class Layout:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Records of each block."""
-        return tuple(min(self.block_rows, self.rows - start) for start in range(0, self.rows, self.block_rows))
+        return tuple(min(self.block_rows, self.rows - start) for start in self.starts)
+
+    @property
+    def starts(self) -> list[int]:
+        """Number of the first record of each block."""
+        return list(range(0, self.rows, self.block_rows))
 
     def pieces(self, partitions: Sequence[int]) -> list[list[Piece]]:
         """For each block, the rows of each partition (by their sizes) that it holds, in order."""
@@ -78,6 +88,18 @@ def slices(sizes: Sequence[int], rows: int) -> list[list[Piece]]:
             ]
         )
     return out
+
+
+def cut_block(columns: Columns, parts: Sequence[Codes], spans: Sequence[tuple[int, int]]) -> Block:
+    """A block from the rows of partitions that it holds."""
+    pieces = [[column[a:b] for column in part] for part, (a, b) in zip(parts, spans, strict=True)]
+    return columns.units([np.concatenate(column) for column in zip(*pieces, strict=True)])
+
+
+def joined(blocks: Sequence[Block]) -> Block:
+    """The records of several blocks."""
+    inputs, responses = zip(*blocks, strict=True)
+    return np.concatenate(inputs), np.concatenate(responses)
 
 
 def shuffled(noise: Noise, name: str, rows: int, *, start: int = 0) -> NDArray[np.int64]:

@@ -16,3 +16,6 @@ GROUP_ROWS = 2048
 
 LANDMARKS = 1000
 """Landmarks of the Nystroem estimator."""
+
+TUNING_ROWS = 800
+"""Rows of the sample on which width and penalty are chosen."""

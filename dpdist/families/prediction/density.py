@@ -91,10 +91,25 @@ class Marginal:
         """Number of cells."""
         return len(self.cumulative) - 1
 
+    @property
+    def middles(self) -> Floats:
+        """Middle of each cell, float64[cells]."""
+        return (np.arange(self.cells) + 0.5) / self.cells
+
+    @property
+    def masses(self) -> Floats:
+        """Probability of each cell, float64[cells]."""
+        return np.diff(self.cumulative)
+
+    @property
+    def variance(self) -> float:
+        """Variance of the middles of the cells."""
+        return float(self.masses @ (self.middles - self.masses @ self.middles) ** 2)
+
     def cdf(self, units: Floats) -> Floats:
         """Distribution function; of a discrete column its mean before and after the value."""
         cells = cells_of(units, self.cells)
-        below, mass = self.cumulative[cells], np.diff(self.cumulative)[cells]
+        below, mass = self.cumulative[cells], self.masses[cells]
         share = 0.5 if self.discrete else np.clip(units * self.cells - cells, 0.0, 1.0)
         return np.asarray(below + mass * share)
 
@@ -103,7 +118,7 @@ class Marginal:
         cells = np.clip(np.searchsorted(self.cumulative, uniforms, side="right") - 1, 0, self.cells - 1)
         if self.discrete:
             return np.asarray((cells + 0.5) / self.cells)
-        mass = np.maximum(np.diff(self.cumulative)[cells], np.finfo(float).tiny)
+        mass = np.maximum(self.masses[cells], np.finfo(float).tiny)
         within = np.clip((uniforms - self.cumulative[cells]) / mass, 0.0, 1.0)
         return np.asarray((cells + within) / self.cells)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from dpdist.families.prediction import plugins as hooks
-from dpdist.families.prediction.defaults import FIRST_STAGE_NAMES, GROUP_ROWS, LANDMARKS
+from dpdist.families.prediction.defaults import DISTRIBUTED_ROWS, EXACT_ROWS, FIRST_STAGE_NAMES, GROUP_ROWS, LANDMARKS
 from dpdist.families.prediction.scales import Scale
 from dpdist.schema.schema import Attribute
 from dpdist.spec import Exact, PrivacyLimit, ReleaseSpec, Section
@@ -90,6 +90,14 @@ class RegressionSpec(Section):
         pattern=hooks.PATTERN,
         description="module:function that makes a regression with fit and predict, in place of kernel ridge.",
     )
+
+    def estimator_for(self, rows: int) -> str:
+        """The estimator for so many records: exact, distributed or nystroem."""
+        if self.estimator != "auto":
+            return self.estimator
+        if rows <= EXACT_ROWS:
+            return "exact"
+        return "distributed" if rows <= DISTRIBUTED_ROWS else "nystroem"
 
 
 class FeatureSpec(Section):

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from dpdist.errors import SpecError
-from dpdist.families.deniability.claims import claims_of
-from dpdist.families.prediction.plan import TwoStagePlan, plan
+from dpdist.families.prediction.claims import claims
+from dpdist.families.prediction.plan import plan
+from dpdist.families.prediction.private.plan import PrivatePlan
 from dpdist.families.prediction.spec import TwoStageSpec
+from dpdist.families.prediction.two_stage import TwoStagePlan
 from dpdist.privacy.testing import audit
 
 KEY = bytes(range(32))
@@ -39,29 +41,30 @@ def made(privacy: dict[str, Any], **prediction: Any) -> TwoStagePlan:
 
 
 @pytest.fixture(scope="module")
-def planned() -> TwoStagePlan:
+def planned() -> PrivatePlan:
     features = {"products": "measured", "frequencies": 4}
-    return made({"guarantee": "dp", "epsilon": 3, "delta": 1e-3}, records=10, features=features)
+    found = made({"guarantee": "dp", "epsilon": 3, "delta": 1e-3}, records=10, features=features)
+    assert isinstance(found, PrivatePlan)
+    return found
 
 
-def test_no_audit_contradicts_a_private_release(planned: TwoStagePlan) -> None:
-    claims = claims_of(planned)
-    assert [claim.name for claim in claims] == [
+def test_no_audit_contradicts_a_private_release(planned: PrivatePlan) -> None:
+    found = claims(planned)
+    assert [claim.name for claim in found] == [
         "two-stage marginals",
         "two-stage correlations",
         "two-stage products",
         "two-stage cross products",
         "two-stage, the whole release",
     ]
-    for claim in claims:
-        finding = audit(claim, runs=800 if claim is claims[-1] else 200, key=KEY)
+    for claim in found:
+        finding = audit(claim, runs=800 if claim is found[-1] else 200, key=KEY)
         assert not finding.rejected, claim.name
     assert finding.lower_bound > 0.1 * planned.epsilon  # of the whole release
 
 
-def test_noise_that_is_too_small_is_rejected(planned: TwoStagePlan) -> None:
+def test_noise_that_is_too_small_is_rejected(planned: PrivatePlan) -> None:
     charge = planned.charge
-    assert charge is not None
     small = replace(
         charge,
         marginal=0.25 * charge.marginal,
@@ -69,11 +72,11 @@ def test_noise_that_is_too_small_is_rejected(planned: TwoStagePlan) -> None:
         product=0.25 * charge.product,
         cross=0.25 * charge.cross,
     )
-    (*_, whole) = claims_of(replace(planned, charge=small))
+    (*_, whole) = claims(replace(planned, charge=small))
     assert whole.epsilon == planned.epsilon
     assert audit(whole, runs=400, key=KEY).rejected
 
 
 def test_a_release_that_is_not_private_has_no_audit() -> None:
     with pytest.raises(SpecError, match="nothing to audit"):
-        claims_of(made({"guarantee": "lid", "disclosure": {"lid": 0.5, "eta": 0.01}}))
+        claims(made({"guarantee": "lid", "disclosure": {"lid": 0.5, "eta": 0.01}}))

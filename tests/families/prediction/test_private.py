@@ -41,7 +41,7 @@ from dpdist.families.prediction.private.mechanisms import (
     rank_sensitivity,
     rank_table,
 )
-from dpdist.families.prediction.private.model import noisy_cross, noisy_products
+from dpdist.families.prediction.private.statistics import NoisyRegression
 from dpdist.families.prediction.scales import Scale
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Composed, Gaussian
@@ -210,13 +210,15 @@ def test_more_records_or_less_noise_allow_more_cells() -> None:
 def test_the_noise_of_the_ridge_statistics_has_the_planned_deviation(factor: float) -> None:
     noise, sigma, size = Noise(bytes(range(32))), 3.0, 150
     made_charge = Charge(
-        marginal=1, correlation=1, product=sigma * factor, cross=sigma * factor, event=Gaussian(noise_multiplier=1)
+        marginal=1, correlation=1, product=sigma * factor, cross=sigma * factor, event=Composed((Gaussian(1),))
     )
-    products = noisy_products(np.zeros((size, size), np.int64), charge=made_charge, noise=noise)
+    zeros = np.zeros((size, size), np.int64), np.zeros(20_000, np.int64)
+    drawn_noise = NoisyRegression.draw(*zeros, charge=made_charge, noise=noise)
+    products = drawn_noise.products
     assert np.array_equal(products, products.T)
     drawn = products * FEATURE_STEP**2
     diagonal, upper = np.diag(drawn), drawn[np.triu_indices(size, 1)]
-    cross = noisy_cross(np.zeros(20_000, np.int64), charge=made_charge, noise=noise) * FEATURE_STEP**2
+    cross = drawn_noise.cross * FEATURE_STEP**2
 
     def fits(values: np.ndarray, deviation: float) -> bool:
         return bool(abs(float((values**2).mean()) / deviation**2 - 1) < 9 * math.sqrt(2 / len(values)))

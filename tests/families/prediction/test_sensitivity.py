@@ -10,10 +10,16 @@ import numpy as np
 import pytest
 
 from dpdist.families.prediction.columns import columns_of
-from dpdist.families.prediction.plan import TwoStagePlan, plan
+from dpdist.families.prediction.plan import plan
 from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, RANK_STEP
 from dpdist.families.prediction.private.model import design, input_model
-from dpdist.families.prediction.private.sums import marginal_operator, rank_operator, ridge_operator
+from dpdist.families.prediction.private.plan import PrivatePlan
+from dpdist.families.prediction.private.statistics import (
+    NoisyMarginals,
+    marginal_operator,
+    rank_operator,
+    ridge_operator,
+)
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Gaussian
@@ -28,7 +34,7 @@ ATTRIBUTES: list[dict[str, Any]] = [
 ]
 
 
-def planned(products: str, response: str, columns: int) -> TwoStagePlan:
+def planned(products: str, response: str, columns: int) -> PrivatePlan:
     tree = {
         "kind": "two-stage",
         "name": "r",
@@ -44,7 +50,9 @@ def planned(products: str, response: str, columns: int) -> TwoStagePlan:
             "features": {"products": products, "frequencies": 7},
         },
     }
-    return plan(TwoStageSpec.model_validate(tree))
+    found = plan(TwoStageSpec.model_validate(tree))
+    assert isinstance(found, PrivatePlan)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -53,18 +61,15 @@ def planned(products: str, response: str, columns: int) -> TwoStagePlan:
 def test_a_record_costs_what_is_charged_whatever_the_table(products: str, response: str, columns: int) -> None:
     made = planned(products, response, columns)
     spec, charge, private = made.spec, made.charge, made.columns
-    assert charge is not None
     where, rng, noise = columns_of(spec), np.random.default_rng(3), Noise(bytes(range(32)))
     # Released marginals may be anything: they shape the later statistics, and no shape may make a record count more.
-    noisy = [rng.integers(-40, 90, column.cells) for column in private]
+    noisy = NoisyMarginals([rng.integers(-40, 90, column.cells) for column in private])
     known = input_model(private, noisy)
-    seen = design(private, known, frequencies=7, width=0.25, noise=noise)
+    seen = design(private, known, spec.prediction.features, noise=noise)
     work = [
         marginal_operator(where, private),
         rank_operator(where, private, known.tables),
-        ridge_operator(
-            where, private, seen.feature, seen.response, seen.window.table(), products=products == "measured"
-        ),
+        ridge_operator(where, private, seen, products=products == "measured"),
     ]
 
     def codes(rows: list[tuple[float, ...]]) -> list[Any]:

@@ -34,17 +34,10 @@ from dpdist.families.prediction.latin import (
     nearest_correlation,
     score_sums,
 )
-from dpdist.families.prediction.lid.disclosure import (
-    ALPHAS,
-    choose_alpha,
-    largest_alpha,
-    lid_bound,
-    measured_lid,
-    near_counts,
-)
+from dpdist.families.prediction.lid.disclosure import ALPHAS, largest_alpha, near_counts
 from dpdist.families.prediction.lid.hybrid import match, match_blockwise, match_exactly, mix
+from dpdist.families.prediction.lid.inputs import alpha_of, mixed_rows
 from dpdist.families.prediction.lid.method import Disclosure, Method
-from dpdist.families.prediction.lid.two_stage import alpha_of, block_mixed
 from dpdist.families.prediction.scales import Scale, snapped, to_units
 from dpdist.privacy.noise import Noise
 
@@ -244,7 +237,7 @@ def test_closed_form_and_its_inverse() -> None:
             alpha = largest_alpha(lid, eta=eta, columns=d)
             assert alpha is not None
             assert alpha == pytest.approx(1 - 2 * eta / (1 - (1 - lid) ** (1 / d)))
-            assert lid_bound(alpha, eta=eta, columns=d) == pytest.approx(lid)
+            assert 1 - (1 - 2 * eta / (1 - alpha)) ** d == pytest.approx(lid)
     assert largest_alpha(0.01, eta=0.01, columns=3) is None
     # The exponent -d of the paper would give a negative number.
     assert 1 - (1 - 0.04) ** (-1 / 3) < 0
@@ -254,9 +247,12 @@ def test_the_closed_form_holds_for_independent_rows_and_not_for_matched_ones() -
     rng = np.random.default_rng(0)
     x, s = rng.random((2000, 3)), rng.random((2000, 3))
     scales, eta, alpha = (UNIT,) * 3, 0.01, 0.2
-    bound = lid_bound(alpha, eta=eta, columns=3)
-    independent = measured_lid(x, mix(x, s, alpha=alpha), eta=eta, columns=(0, 1, 2))
-    matched = measured_lid(x, mix(x, s[match(x, s)], alpha=alpha), eta=eta, columns=(0, 1, 2))
+    bound = 1 - (1 - 2 * eta / (1 - alpha)) ** 3
+
+    def measured(synthetic: np.ndarray) -> float:
+        return float((np.abs(mix(x, synthetic, alpha=alpha) - x) <= eta).any(axis=1).mean())
+
+    independent, matched = measured(s), measured(s[match(x, s)])
     assert 0.8 * bound < independent < bound + 0.015
     assert matched > 3 * bound
     counts = near_counts(x, s, scales=scales, eta=eta, columns=(0, 1, 2))
@@ -267,12 +263,12 @@ def test_the_closed_form_holds_for_independent_rows_and_not_for_matched_ones() -
 
 def test_alpha_is_the_largest_within_the_bound() -> None:
     counts = np.arange(101) * 10
-    assert choose_alpha(counts, 1000, lid=0.25) == 0.25
-    assert choose_alpha(counts, 1000, lid=0.25, most=0.123) == 0.12
-    assert choose_alpha(counts + 500, 1000, lid=0.25) is None
     method = Method(scales=(UNIT,), disclosure=Disclosure(lid=0.25, eta=0.01, columns=(0,)))
     assert method.alphas == ALPHAS
     assert alpha_of(method, counts, 1000) == 0.25
+    wide = Method(scales=(UNIT,), disclosure=Disclosure(lid=0.25, eta=0.11, columns=(0,)))
+    assert wide.most_alpha == pytest.approx(0.12)
+    assert alpha_of(wide, counts // 10, 1000) in (0.11, 0.12)  # the closed form is the bound
     with pytest.raises(CheckFailed, match="even with alpha 0"):
         alpha_of(method, counts + 500, 1000)
     fixed = Method(scales=(UNIT,), disclosure=Disclosure(lid=0.25, eta=0.01, columns=(0,)), alpha=0.5)
@@ -286,7 +282,7 @@ def test_kept_columns_stay_and_categories_are_not_mixed() -> None:
     method = Method(scales=scales, disclosure=Disclosure(lid=1, eta=0.01, columns=(0,)), kept=(2,))
     original = to_units(scales, [np.array([0.0, 1.0]), np.array([0, 1]), np.array([20, 30])])
     synthetic = np.array([[1.0, 0.75], [0.0, 0.25]])
-    mixed = block_mixed(method, original, synthetic, alpha=0.25)
+    mixed = mixed_rows(method, original, synthetic, alpha=0.25)
     assert mixed == pytest.approx(np.array([[0.75, 0.75, original[0, 2]], [0.25, 0.25, original[1, 2]]]))
     with pytest.raises(ValueError, match="alpha"):
         mix(original, original, alpha=1.5)

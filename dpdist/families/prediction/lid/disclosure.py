@@ -17,63 +17,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpdist.families.prediction.lid.hybrid import mix
 from dpdist.families.prediction.scales import Scale, snapped
-from dpdist.privacy.arrays import Floats
+from dpdist.privacy.arrays import Counts, Floats
 
 ALPHAS = tuple(i / 100 for i in range(101))
 """The grid on which alpha is chosen."""
 
 
-def lid_bound(alpha: float, *, eta: float, columns: int) -> float:
-    """LID of independent uniform columns that are mixed with independent rows, at most.
+def largest_alpha(lid: float, *, eta: float, columns: int) -> float | None:
+    """The alpha at which the closed form bounds the disclosure by `lid`; None where even alpha = 0 discloses more.
 
     Parameters
     ----------
-    alpha : float
-        From 0 to 1.
+    lid : float
+        Above 0, at most 1.
     eta : float
         Share of the width of the scale.
     columns : int
     """
-    if not 0 <= alpha <= 1 or not eta > 0 or columns < 1:
-        raise ValueError("expected alpha from 0 to 1, a positive eta and at least one column")
-    near = 1.0 if alpha == 1 else min(2 * eta / (1 - alpha), 1.0)
-    return 1 - (1 - near) ** columns
-
-
-def largest_alpha(lid: float, *, eta: float, columns: int) -> float | None:
-    """The alpha at which `lid_bound` is `lid`; None where even alpha = 0 discloses more."""
     if not 0 < lid <= 1 or not eta > 0 or columns < 1:
         raise ValueError("expected a LID in (0, 1], a positive eta and at least one column")
     alpha = 1 - 2 * eta / -np.expm1(np.log1p(-lid) / columns) if lid < 1 else 1.0
     return float(alpha) if alpha >= 0 else None
-
-
-def near(original: Floats, released: Floats, *, eta: float, columns: Sequence[int]) -> NDArray[np.bool_]:
-    """Whether a released row is within eta of its original in some of the columns.
-
-    Parameters
-    ----------
-    original, released : float64[n, d]
-        On the unit cube, row by row.
-    eta : float
-    columns : sequence of int
-        The columns that are looked at.
-
-    Returns
-    -------
-    bool[n]
-    """
-    chosen = list(columns)
-    return np.asarray((np.abs(original[:, chosen] - released[:, chosen]) <= eta).any(axis=1))
-
-
-def measured_lid(original: Floats, released: Floats, *, eta: float, columns: Sequence[int]) -> float:
-    """Share of the rows that are `near`; 0 without rows."""
-    return float(near(original, released, eta=eta, columns=columns).mean()) if len(original) else 0.0
 
 
 def near_counts(
@@ -84,8 +51,8 @@ def near_counts(
     eta: float,
     columns: Sequence[int],
     alphas: Sequence[float] = ALPHAS,
-) -> NDArray[np.int64]:
-    """How many rows would be `near` for each alpha, as they would be released.
+) -> Counts:
+    """How many released rows would be within eta of their originals in some of the columns, for each alpha.
 
     Parameters
     ----------
@@ -94,6 +61,7 @@ def near_counts(
     scales : sequence of Scale
     eta : float
     columns : sequence of int
+        The columns that are looked at.
     alphas : sequence of float
 
     Returns
@@ -111,20 +79,3 @@ def near_counts(
             released = snapped(kept, released)
         counts[place] = np.count_nonzero((np.abs(mine - released) <= eta).any(axis=1))
     return counts
-
-
-def choose_alpha(
-    counts: NDArray[np.int64], rows: int, *, lid: float, most: float = 1.0, alphas: Sequence[float] = ALPHAS
-) -> float | None:
-    """The largest alpha of the grid, at most `most`, whose measured LID is at most `lid`; None where there is none.
-
-    Parameters
-    ----------
-    counts : int64[len(alphas)]
-        From `near_counts`.
-    rows : int
-    lid : float
-    most : float
-    """
-    within = [alpha for alpha, count in zip(alphas, counts, strict=True) if count <= lid * rows and alpha <= most]
-    return max(within, default=None)

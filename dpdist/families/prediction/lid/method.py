@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dpdist.families.prediction.blocks import BLOCK_ROWS
-from dpdist.families.prediction.defaults import DISTRIBUTED_ROWS, EXACT_ROWS, GROUP_ROWS, LANDMARKS
 from dpdist.families.prediction.lid.disclosure import ALPHAS, largest_alpha
 from dpdist.families.prediction.lid.hybrid import MATCHED_ROWS
-from dpdist.families.prediction.lid.ridge import TUNING_ROWS
 from dpdist.families.prediction.scales import Scale
-
-ESTIMATORS = ("exact", "distributed", "nystroem")
+from dpdist.families.prediction.spec import RegressionSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,41 +31,6 @@ class Disclosure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Regression:
-    """Stage 2.
-
-    Attributes
-    ----------
-    kernel : str
-        Of `dpdist.families.prediction.kernels.PROFILES`.
-    width, penalty : float or None
-        None: by cross-validation.
-    estimator : str or None
-        Of `ESTIMATORS`; None: by the number of rows.
-    group_rows, landmarks, tuning_rows : int
-    hook : str or None
-        A regression of the user's in place of kernel ridge.
-    """
-
-    kernel: str = "compact"
-    width: float | None = None
-    penalty: float | None = None
-    estimator: str | None = None
-    group_rows: int = GROUP_ROWS
-    landmarks: int = LANDMARKS
-    tuning_rows: int = TUNING_ROWS
-    hook: str | None = None
-
-    def estimator_for(self, rows: int) -> str:
-        """The estimator for so many rows."""
-        if self.estimator is not None:
-            return self.estimator
-        if rows <= EXACT_ROWS:
-            return "exact"
-        return "distributed" if rows <= DISTRIBUTED_ROWS else "nystroem"
-
-
-@dataclass(frozen=True, kw_only=True)
 class Method:
     """Both stages.
 
@@ -76,6 +38,7 @@ class Method:
     ----------
     scales : tuple of Scale
         Of the inputs.
+    disclosure : Disclosure
     kept : tuple of int
         Places of the inputs that stay original; they are released with the row they stood in.
     first_stage : str
@@ -84,8 +47,7 @@ class Method:
     matching : {"nearest", "independent"}
     alpha : float or None
         Share of the original row; None: the largest within `disclosure`.
-    disclosure : Disclosure
-    regression : Regression
+    regression : RegressionSpec
     exact_rows, block_rows : int
     """
 
@@ -96,7 +58,7 @@ class Method:
     bandwidth: str = "cross-validated"
     matching: str = "nearest"
     alpha: float | None = None
-    regression: Regression = field(default_factory=Regression)
+    regression: RegressionSpec = field(default_factory=RegressionSpec)
     exact_rows: int = MATCHED_ROWS
     block_rows: int = BLOCK_ROWS
 

@@ -1,50 +1,87 @@
-"""Stage 2 of the published method, block by block: features, a sample for tuning and landmarks, and the fit."""
+"""Stage 2 of the published method: what the regression sees, a sample of records, and the fit over all blocks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import reduce
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.cluster.executor import Executor
+from dpdist.cluster.tasks import Deferred
+from dpdist.errors import SpecError
+from dpdist.families.prediction.blocks import Block, Layout, joined
+from dpdist.families.prediction.defaults import TUNING_ROWS
 from dpdist.families.prediction.kernels import Kernel
 from dpdist.families.prediction.lid import ridge
-from dpdist.families.prediction.lid.method import Regression
-from dpdist.families.prediction.lid.ridge import KernelRidge, Tuning
+from dpdist.families.prediction.lid.ridge import KernelRidge, NystroemSums, Tuning
 from dpdist.families.prediction.plugins import load
 from dpdist.families.prediction.scales import Scale
+from dpdist.families.prediction.spec import RegressionSpec
+from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Floats
-from dpdist.privacy.noise import Noise
 
 
-def features(scales: Sequence[Scale], inputs: Floats, deviations: Floats) -> Floats:
-    """What the regression sees: ordered columns in units of their deviation, an indicator for each category."""
-    columns = []
-    for i, scale in enumerate(scales):
-        if scale.nominal:
-            size = scale.count or 1
-            codes = np.clip((inputs[:, i] * size).astype(np.int64), 0, size - 1)
-            columns.append(np.eye(size)[codes])
-        else:
-            columns.append(inputs[:, i : i + 1] / deviations[i])
-    return np.concatenate(columns, axis=1)
+@dataclass(frozen=True, eq=False)
+class Features:
+    """What the regression sees: ordered inputs in units of their deviation, an indicator for each category.
+
+    Parameters
+    ----------
+    scales : tuple of Scale
+        Of the inputs.
+    deviations : float64[inputs]
+    """
+
+    scales: tuple[Scale, ...]
+    deviations: Floats
+
+    def __call__(self, inputs: Floats) -> Floats:
+        """Features of rows of the unit cube, float64[n, p]."""
+        columns = []
+        for i, scale in enumerate(self.scales):
+            if scale.nominal:
+                size = scale.count or 1
+                codes = np.clip((inputs[:, i] * size).astype(np.int64), 0, size - 1)
+                columns.append(np.eye(size)[codes])
+            else:
+                columns.append(inputs[:, i : i + 1] / self.deviations[i])
+        return np.concatenate(columns, axis=1)
+
+    def of(self, block: Block) -> Block:
+        """Features and responses of a block."""
+        return self(block[0]), block[1]
 
 
-def sample_words(noise: Noise, rows: int, *, start: int) -> NDArray[np.uint64]:
-    """A word for each record; the records with the smallest ones are the sample that tuning and landmarks take."""
-    return noise.words("prediction/sample", rows, start=start)
-
-
-def block_sample(words: NDArray[np.uint64], size: int) -> NDArray[np.int64]:
-    """The records of a block that may be in a sample of so many, those with the smallest words first."""
-    return np.argsort(words, kind="stable")[:size].astype(np.int64)
-
+# --- the sample that tuning and landmarks take ------------------------------------------------------------------------
 
 Sample = tuple[NDArray[np.uint64], Floats, Floats]
 """Words, features and responses of sampled records, the smallest words first."""
+
+
+def sampled(
+    executor: Executor, blocks: Sequence[Deferred], layout: Layout, features: Features, key: KeyRef, *, size: int
+) -> Deferred:
+    """Task of the sample of all blocks: the `size` records with the smallest keyed words."""
+    task = executor.tasks("sample")
+    seen, source = task.constant("features", features), task.constant("key", key)
+    parts = [
+        task("sample", block_sample, seen, source, block, start, size)
+        for block, start in zip(blocks, layout.starts, strict=True)
+    ]
+    return task.tree("join", partial(join_samples, size=size), parts)
+
+
+def block_sample(features: Features, key: KeyRef, block: Block, start: int, size: int) -> Sample:
+    """The records of a block that may be in the sample; `start` is the number of its first record."""
+    words = load_noise(key).words("prediction/sample", len(block[1]), start=start)
+    first = np.argsort(words, kind="stable")[:size]
+    return words[first], features(block[0][first]), block[1][first]
 
 
 def join_samples(samples: Sequence[Sample], size: int) -> Sample:
@@ -54,72 +91,123 @@ def join_samples(samples: Sequence[Sample], size: int) -> Sample:
     return words[first], inputs[first], responses[first]
 
 
-def tuning_of(method: Regression, sample: Sample) -> Tuning:
+def tuning_of(regression: RegressionSpec, sample: Sample) -> Tuning:
     """Width and penalty, as given or by cross-validation on the sample."""
-    _, inputs, responses = sample
-    if method.width is not None and method.penalty is not None:
-        return Tuning(kernel=Kernel(name=method.kernel, width=method.width), penalty=method.penalty, error=math.nan)
-    penalties = ridge.PENALTIES if method.penalty is None else (method.penalty,)
-    rows = min(method.tuning_rows, len(inputs))
-    return ridge.tune(inputs[:rows], responses[:rows], kernel=method.kernel, width=method.width, penalties=penalties)
+    if regression.width is not None and regression.penalty is not None:
+        return Tuning(kernel=Kernel(name=regression.kernel, width=regression.width), penalty=regression.penalty)
+    penalties = ridge.PENALTIES if regression.penalty is None else (regression.penalty,)
+    inputs, responses = (part[:TUNING_ROWS] for part in sample[1:])
+    return ridge.tune(inputs, responses, kernel=regression.kernel, width=regression.width, penalties=penalties)
 
 
-def fit(method: Regression, blocks: Sequence[tuple[Floats, Floats]], sample: Sample, noise: Noise) -> Any:
-    """The regression of the responses on the features.
+# --- the fit ----------------------------------------------------------------------------------------------------------
+
+
+def fitted(
+    executor: Executor,
+    blocks: Sequence[Deferred],
+    regression: RegressionSpec,
+    features: Features,
+    tuning: Tuning,
+    sample: Sample,
+    key: KeyRef,
+    *,
+    rows: int,
+) -> Deferred:
+    """Task of the kernel ridge regression of the responses on the features.
 
     Parameters
     ----------
-    method : Regression
-    blocks : sequence of (float64[n, p], float64[n])
-        Features and responses, block by block.
+    executor : Executor
+    blocks : sequence of Deferred of Block
+    regression : RegressionSpec
+        Without a hook.
+    features : Features
+    tuning : Tuning
     sample : Sample
-        Of at least `Regression.tuning_rows` and `Regression.landmarks` records, or all.
-    noise : Noise
+        Of at least as many records as landmarks, or of all.
+    key : KeyRef
         For the groups.
+    rows : int
+        Records of all blocks.
 
     Returns
     -------
-    object with ``predict(features)``
+    Deferred of KernelRidge
     """
-    if method.hook is not None:
-        return fit_hook(method.hook, *_joined(blocks))
-    tuning, rows = tuning_of(method, sample), sum(len(responses) for _, responses in blocks)
-    estimator = method.estimator_for(rows)
-    if estimator == "exact":
-        return ridge.fit_exact(*_joined(blocks), kernel=tuning.kernel, penalty=tuning.penalty)
-    if estimator == "distributed":
-        return ridge.average(
-            [
-                part
-                for number, block in enumerate(blocks)
-                for part in block_groups(method, *block, tuning, noise, rows=rows, number=number)
-            ]
-        )
-    landmarks = sample[1][: method.landmarks]
-    sums = [ridge.nystroem_sums(*block, landmarks=landmarks, kernel=tuning.kernel) for block in blocks]
-    total = reduce(lambda a, b: a + b, sums)
-    return ridge.fit_nystroem(total, landmarks=landmarks, kernel=tuning.kernel, penalty=tuning.penalty)
+    task = executor.tasks("regression")
+    seen = task.constant("features", features)
+    match regression.estimator_for(rows):
+        case "exact":
+            return task("fit", _fit_exact, seen, tuning, list(blocks))
+        case "distributed":
+            how = task.constant("how", (tuning, key, regression.group_rows, rows))
+            groups = [task("groups", _fit_groups, seen, how, block, number) for number, block in enumerate(blocks)]
+            return task("average", _average, groups)
+        case _:
+            landmarks = task.constant("landmarks", sample[1][: regression.landmarks])
+            sums = [task("sums", _nystroem_sums, seen, tuning, landmarks, block) for block in blocks]
+            return task("solve", _fit_nystroem, tuning, landmarks, task.tree("add", _total, sums))
 
 
-def block_groups(
-    method: Regression, inputs: Floats, responses: Floats, tuning: Tuning, noise: Noise, *, rows: int, number: int
+def _fit_exact(features: Features, tuning: Tuning, blocks: Sequence[Block]) -> KernelRidge:
+    """One system of all records."""
+    inputs, responses = joined([features.of(block) for block in blocks])
+    return ridge.fit_exact(inputs, responses, kernel=tuning.kernel, penalty=tuning.penalty)
+
+
+def _fit_groups(
+    features: Features, how: tuple[Tuning, KeyRef, int, int], block: Block, number: int
 ) -> list[KernelRidge]:
     """The estimators of the groups of a block; records go to groups of nearly equal size by the key."""
-    order = np.argsort(noise.words(f"prediction/groups/{number}", len(inputs)), kind="stable")
-    groups = np.array_split(order, max(1, math.ceil(len(inputs) / method.group_rows)))
+    tuning, key, group_rows, rows = how
+    inputs, responses = features.of(block)
+    order = np.argsort(load_noise(key).words(f"prediction/groups/{number}", len(inputs)), kind="stable")
+    groups = np.array_split(order, max(1, math.ceil(len(inputs) / group_rows)))
     return [
         ridge.fit_group(inputs[group], responses[group], rows=rows, kernel=tuning.kernel, penalty=tuning.penalty)
         for group in groups
     ]
 
 
-def fit_hook(hook: str, inputs: Floats, responses: Floats) -> Any:
-    """A user's regression, fitted to all rows."""
-    made: Callable[[], Any] = load(hook, setting="prediction.regression.hook")
-    model = made()
-    model.fit(inputs, responses)
+def _average(groups: Sequence[Sequence[KernelRidge]]) -> KernelRidge:
+    """The mean of all groups' estimators."""
+    return ridge.average([part for group in groups for part in group])
+
+
+def _nystroem_sums(features: Features, tuning: Tuning, landmarks: Floats, block: Block) -> NystroemSums:
+    """Sums over the records of a block."""
+    return ridge.nystroem_sums(*features.of(block), landmarks=landmarks, kernel=tuning.kernel)
+
+
+def _fit_nystroem(tuning: Tuning, landmarks: Floats, sums: NystroemSums) -> KernelRidge:
+    """The estimator from the sums over all records."""
+    return ridge.fit_nystroem(sums, landmarks=landmarks, kernel=tuning.kernel, penalty=tuning.penalty)
+
+
+def _total(parts: Sequence[NystroemSums]) -> NystroemSums:
+    return reduce(operator.add, parts)
+
+
+# --- a regression of the user's ---------------------------------------------------------------------------------------
+
+
+def fit_hook(hook: str, features: Features, blocks: Sequence[Block]) -> Any:
+    """A user's regression, fitted to all records."""
+    model = load(hook, setting="prediction.regression.hook")()
+    model.fit(*joined([features.of(block) for block in blocks]))
     return model
 
 
-def _joined(blocks: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
-    return np.concatenate([inputs for inputs, _ in blocks]), np.concatenate([responses for _, responses in blocks])
+def predicted(model: Any, features: Features, inputs: Floats) -> Floats:
+    """The responses that a regression predicts for rows of the unit cube, float64[n].
+
+    Raises
+    ------
+    SpecError
+        The regression predicts other than one finite number for each record.
+    """
+    responses = np.asarray(model.predict(features(inputs)), np.float64)
+    if responses.shape != (len(inputs),) or not np.all(np.isfinite(responses)):
+        raise SpecError("prediction.regression: it must predict one finite number for each record")
+    return responses

@@ -19,21 +19,19 @@ References
 
 from __future__ import annotations
 
-import io
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.spatial.distance import pdist
 
 from dpdist.families.prediction.kernels import Kernel, reach
+from dpdist.families.prediction.stored import pack, unpack
 from dpdist.privacy.arrays import Floats
-
-TUNING_ROWS = 800
-"""Rows of the sample on which width and penalty are chosen."""
 
 PENALTIES = tuple(10.0**power for power in range(-6, 3))
 WIDTHS = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -56,6 +54,8 @@ class KernelRidge:
     weights : tuple of float64[m]
     """
 
+    FILE: ClassVar[str] = "model.npz"
+
     kernel: Kernel
     offset: float
     centres: tuple[Floats, ...]
@@ -69,28 +69,16 @@ class KernelRidge:
         return self.offset + total / len(self.weights)
 
     def to_bytes(self) -> bytes:
-        """The regression as a file."""
-        buffer = io.BytesIO()
-        pairs = zip(self.centres, self.weights, strict=True)
-        arrays: dict[str, Any] = {
-            f"{name}{i}": a for i, pair in enumerate(pairs) for name, a in zip("cw", pair, strict=True)
-        }
+        """The regression as an archive of arrays."""
         head = np.array([self.kernel.width, self.offset])
-        np.savez(buffer, head=head, name=np.array(self.kernel.name), parts=np.array(len(self.weights)), **arrays)
-        return buffer.getvalue()
+        return pack([np.array(self.kernel.name), head, *self.centres, *self.weights])
 
     @classmethod
     def from_bytes(cls, content: bytes) -> KernelRidge:
-        """The regression that `to_bytes` wrote."""
-        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-            width, offset = stored["head"]
-            parts = range(int(stored["parts"]))
-            return cls(
-                Kernel(name=str(stored["name"]), width=float(width)),
-                float(offset),
-                tuple(stored[f"c{i}"] for i in parts),
-                tuple(stored[f"w{i}"] for i in parts),
-            )
+        """The regression from an archive."""
+        name, (width, offset), *rest = unpack(content)
+        half = len(rest) // 2
+        return cls(Kernel(name=str(name), width=float(width)), float(offset), tuple(rest[:half]), tuple(rest[half:]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,12 +91,31 @@ class Tuning:
     penalty : float
         mu.
     error : float
-        Mean squared error in cross-validation, in the unit of the responses.
+        Mean squared error in cross-validation, in the unit of the responses; NaN where both were given.
     """
+
+    FILE: ClassVar[str] = "tuning.json"
 
     kernel: Kernel
     penalty: float
-    error: float
+    error: float = math.nan
+
+    def to_json(self) -> dict[str, Any]:
+        """Width, penalty and error as a JSON object."""
+        error = None if math.isnan(self.error) else self.error
+        return {"kernel": self.kernel.name, "width": self.kernel.width, "penalty": self.penalty, "error": error}
+
+    def to_bytes(self) -> bytes:
+        """The JSON object as a file."""
+        return json.dumps(self.to_json()).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Tuning:
+        """What the file says."""
+        stored = json.loads(content)
+        error = math.nan if stored["error"] is None else stored["error"]
+        kernel = Kernel(name=stored["kernel"], width=stored["width"])
+        return cls(kernel=kernel, penalty=stored["penalty"], error=error)
 
 
 def tune(
@@ -174,22 +181,22 @@ def _median_distance(inputs: Floats) -> float:
     return float(np.median(positive)) if positive.size else 1.0
 
 
-def _solve(gram: Floats, responses: Floats, penalty: float) -> tuple[Floats, float]:
-    """Weights and offset of one system; the penalty grows where rounding makes the system indefinite."""
-    offset, penalty = float(responses.mean()), max(penalty, _LEAST_PENALTY * len(gram))
-    system = gram.copy()
+def _solve(system: Floats, right: Floats, penalty: float) -> Floats:
+    """Solution of ``(system + penalty I) a = right``; the penalty grows where rounding makes that indefinite."""
     while True:
-        system.flat[:: len(gram) + 1] = gram.diagonal() + penalty
+        shifted = system.copy()
+        shifted.flat[:: len(system) + 1] += penalty
         try:
-            factor = cho_factor(system, lower=True, check_finite=False)
-            return np.asarray(cho_solve(factor, responses - offset, check_finite=False)), offset
+            factor = cho_factor(shifted, lower=True, check_finite=False)
+            return np.asarray(cho_solve(factor, right, check_finite=False))
         except LinAlgError:
             penalty *= 10
 
 
 def fit_exact(inputs: Floats, responses: Floats, *, kernel: Kernel, penalty: float) -> KernelRidge:
     """One system of all rows: inputs float64[n, p], responses float64[n]."""
-    weights, offset = _solve(kernel(inputs, inputs), responses, penalty)
+    offset = float(responses.mean())
+    weights = _solve(kernel(inputs, inputs), responses - offset, max(penalty, _LEAST_PENALTY * len(inputs)))
     return KernelRidge(kernel, offset, (inputs,), (weights,))
 
 
@@ -261,15 +268,5 @@ def fit_nystroem(sums: NystroemSums, *, landmarks: Floats, kernel: Kernel, penal
     basis = vectors[:, kept] / np.sqrt(values[kept])
     system = basis.T @ sums.products @ basis
     system = (system + system.T) / 2
-    weights, _ = _ridge(system, basis.T @ (sums.responses - offset * sums.ones), penalty)
+    weights = _solve(system, basis.T @ (sums.responses - offset * sums.ones), penalty)
     return KernelRidge(kernel, offset, (landmarks,), (basis @ weights,))
-
-
-def _ridge(system: Floats, right: Floats, penalty: float) -> tuple[Floats, float]:
-    while True:
-        shifted = system.copy()
-        shifted.flat[:: len(system) + 1] += penalty
-        try:
-            return np.asarray(cho_solve(cho_factor(shifted, lower=True), right)), penalty
-        except LinAlgError:
-            penalty *= 10

@@ -7,12 +7,13 @@ the sum of those of the statistics; the shares of a spec divide that sum.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dpdist.errors import AccountingError
 from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, RANK_STEP, rank_sensitivity
 from dpdist.privacy import accountant
-from dpdist.privacy.events import ApproximateDP, Composed, Event, Gaussian
+from dpdist.privacy.events import ApproximateDP, Composed, Gaussian
 from dpdist.privacy.noise import LARGEST_SCALE, SAMPLER_DELTA
 
 
@@ -31,7 +32,7 @@ class Charge:
         they are not measured.
     cross : float
         Deviation of the noise on each cross product.
-    event : Event
+    event : Composed
         What is charged, the samplers' losses included.
     """
 
@@ -39,7 +40,7 @@ class Charge:
     correlation: float
     product: float
     cross: float
-    event: Event
+    event: Composed
 
 
 def charge(
@@ -70,47 +71,33 @@ def charge(
     AccountingError
         The budget is not valid, or too small for what the samplers lose.
     """
-    if inputs < 2:
-        correlation_share = 0.0
-    shares = {
-        "marginals": marginal_share,
-        "correlations": correlation_share,
-        "products": product_share,
-        "cross products": 1 - marginal_share - correlation_share - product_share,
-    }
-    lost = ApproximateDP(0.0, draws * SAMPLER_DELTA, label="samplers")
-
-    def event(multiplier: float) -> Event:
-        parts = tuple(
-            Gaussian(multiplier / math.sqrt(share), label=name) for name, share in shares.items() if share > 0
-        )
-        return Composed((*parts, lost), label="two-stage")
-
+    correlation_share = correlation_share if inputs > 1 else 0.0
+    rest = 1 - marginal_share - correlation_share - product_share
+    shares = {"marginals": marginal_share, "correlations": correlation_share, "products": product_share}
+    shares = {name: share for name, share in {**shares, "cross products": rest}.items() if share > 0}
     start = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta)
-    multiplier = accountant.calibrate(event, epsilon=epsilon, delta=delta, start=start * (1 + 1e-6))
-
-    def noise(name: str, sensitivity: float) -> float:
-        share = shares[name]
-        return multiplier / math.sqrt(share) * sensitivity if share > 0 else 0.0
-
+    multiplier = accountant.calibrate(
+        lambda multiplier: _event(multiplier, shares, draws), epsilon=epsilon, delta=delta, start=start * (1 + 1e-6)
+    )
+    unit = {name: multiplier / math.sqrt(share) for name, share in shares.items()}
     made = Charge(
-        marginal=noise("marginals", math.sqrt(inputs + 1)),
-        correlation=noise("correlations", rank_sensitivity(inputs)) if inputs > 1 else 0.0,
-        product=noise("products", 1.0),
-        cross=noise("cross products", 1.0),
-        event=event(multiplier),
+        marginal=unit["marginals"] * math.sqrt(inputs + 1),
+        correlation=unit.get("correlations", 0.0) * rank_sensitivity(inputs),
+        product=unit.get("products", 0.0),
+        cross=unit["cross products"],
+        event=_event(multiplier, shares, draws),
     )
-    steps = (
-        made.marginal,
-        made.correlation / RANK_STEP**2,
-        made.product / FEATURE_STEP**2,
-        made.cross / FEATURE_STEP**2,
-    )
-    if max(steps) > LARGEST_SCALE:
+    in_steps = (made.correlation / RANK_STEP**2, made.product / FEATURE_STEP**2, made.cross / FEATURE_STEP**2)
+    if max(made.marginal, *in_steps) > LARGEST_SCALE:
         raise AccountingError(
             f"epsilon = {epsilon:g} at delta = {delta:g} needs more noise than the sums can carry; raise one of them"
         )
     return made
+
+
+def _event(multiplier: float, shares: Mapping[str, float], draws: int) -> Composed:
+    parts = (Gaussian(multiplier / math.sqrt(share), label=name) for name, share in shares.items())
+    return Composed((*parts, ApproximateDP(0.0, draws * SAMPLER_DELTA, label="samplers")), label="two-stage")
 
 
 def cells_for(records: int, *, noise: float) -> int:

@@ -2,8 +2,7 @@
 
 Features are rounded towards zero to steps of `FEATURE_STEP`, so that no record's features have a norm above 1 and
 sums of their products are exact integers. What is charged is in `dpdist.families.prediction.private.mechanisms`; here
-is what is summed,
-and the post-processing of noisy sums.
+is what is summed, and the post-processing of noisy sums.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.families.prediction.density import Marginal
-from dpdist.families.prediction.latin import Target
 from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, RANK_STEP, Cells, PrivateColumn
+from dpdist.families.prediction.scales import Scale
 from dpdist.privacy.arrays import Counts, Floats
 
 RESPONSE_CELLS = 4096
@@ -153,10 +152,30 @@ class Window:
 def response_window(marginal: Marginal, *, tail: float = 0.005) -> Window:
     """The window around the mean of the released marginal that leaves `tail` out at most at each end."""
     low, high = marginal.inverse(np.array([tail, 1 - tail])).tolist()
-    edge = 0.5 / marginal.cells
-    middles = (np.arange(marginal.cells) + 0.5) / marginal.cells
-    centre = float(np.diff(marginal.cumulative) @ middles)
-    return Window(centre, max(high - centre, centre - low) + edge)
+    centre = float(marginal.masses @ marginal.middles)
+    return Window(centre, max(high - centre, centre - low) + 0.5 / marginal.cells)
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """How the ridge regression sees a record.
+
+    Attributes
+    ----------
+    features : FeatureMap
+        Of its inputs.
+    window : Window
+    response : Scale
+    """
+
+    features: FeatureMap
+    window: Window
+    response: Scale
+
+    def responses(self, values: NDArray[np.generic]) -> Counts:
+        """Values of the response, from -1 to 1, in steps of `FEATURE_STEP`: int64[n]."""
+        column = PrivateColumn(scale=self.response, cells=RESPONSE_CELLS, fine=1)
+        return self.window.table()[column.cells_of(values)]
 
 
 # --- ridge ------------------------------------------------------------------------------------------------------------
@@ -220,35 +239,3 @@ def ridge_weights(products: Floats, cross: Floats, *, noise: float, product_nois
         if risk < best:
             best, chosen = risk, weights
     return np.asarray(vectors @ chosen)
-
-
-@dataclass(frozen=True, eq=False)
-class PrivateModel:
-    """What was released, and what follows from it.
-
-    Parameters
-    ----------
-    columns : tuple of PrivateColumn
-        The inputs.
-    target : Target
-        Marginals and correlation of the inputs.
-    features : FeatureMap
-    weights : float64[p]
-    window : Window
-        Of the responses.
-    """
-
-    columns: tuple[PrivateColumn, ...]
-    target: Target
-    features: FeatureMap
-    weights: Floats
-    window: Window
-
-    def predict(self, inputs: Floats) -> Floats:
-        """Responses on the unit interval, for rows of the unit cube, float64[n, d]."""
-        cells = [
-            np.clip((inputs[:, i] * column.total).astype(np.int64), 0, column.total - 1)
-            for i, column in enumerate(self.columns)
-        ]
-        predicted = self.features(cells) @ self.weights * FEATURE_STEP
-        return np.clip(self.window.centre + self.window.half * np.clip(predicted, -1.0, 1.0), 0.0, 1.0)

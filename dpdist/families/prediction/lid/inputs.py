@@ -1,0 +1,182 @@
+"""Stage 1 of the published method on blocks of records: statistics, synthetic rows, disclosure, mixed rows.
+
+Rows live on the unit cube (`dpdist.families.prediction.scales`). Not differentially private: original rows are mixed
+into the output, and the regression is trained on them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+
+from dpdist.errors import CheckFailed
+from dpdist.families.prediction.blocks import Block, generator
+from dpdist.families.prediction.density import FOLDS, Marginal, cell_count, cell_counts, fit_marginal
+from dpdist.families.prediction.latin import FIRST_STAGES, ScoreSums, Target, correlation, score_sums
+from dpdist.families.prediction.lid.disclosure import near_counts
+from dpdist.families.prediction.lid.hybrid import match, mix
+from dpdist.families.prediction.lid.method import Method
+from dpdist.families.prediction.plugins import checked_rows, load
+from dpdist.families.prediction.scales import snapped
+from dpdist.families.prediction.stored import pack, unpack
+from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.privacy.arrays import Counts, Floats
+
+
+@dataclass(frozen=True, eq=False)
+class InputDistribution:
+    """The distribution of the inputs as stage 1 sees it.
+
+    Attributes
+    ----------
+    marginals : tuple of Marginal
+        Of all inputs.
+    correlation : float64[d, d]
+        Of the normal scores of the inputs that are synthesised.
+    """
+
+    FILE: ClassVar[str] = "target.npz"
+
+    marginals: tuple[Marginal, ...]
+    correlation: Floats
+
+    def target(self, method: Method) -> Target:
+        """What synthetic rows reproduce."""
+        return Target(tuple(self.marginals[i] for i in method.made), self.correlation)
+
+    @cached_property
+    def deviations(self) -> Floats:
+        """Deviation of each input on the unit interval, float64[inputs]; 1 where it does not vary."""
+        out = np.ones(len(self.marginals))
+        for i, marginal in enumerate(self.marginals):
+            variance = marginal.variance
+            out[i] = math.sqrt(variance) if variance > 1e-18 else 1.0
+        return out
+
+    def to_bytes(self) -> bytes:
+        """The distribution as an archive of arrays."""
+        heads = np.array([[marginal.discrete, marginal.bandwidth] for marginal in self.marginals], np.float64)
+        return pack([self.correlation, heads, *(marginal.cumulative for marginal in self.marginals)])
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> InputDistribution:
+        """The distribution from an archive."""
+        stored, heads, *cumulative = unpack(content)
+        marginals = tuple(
+            Marginal(array, bool(discrete), float(bandwidth))
+            for array, (discrete, bandwidth) in zip(cumulative, heads, strict=True)
+        )
+        return cls(marginals, stored)
+
+
+def fold_counts(method: Method, key: KeyRef, block: Block, start: int) -> tuple[Counts, ...]:
+    """Records in each cell of each input by fold; `start` is the number of the block's first record."""
+    inputs, _ = block
+    words = load_noise(key).words("prediction/folds", len(inputs), start=start)
+    folds = (words % np.uint64(FOLDS)).astype(np.int64)
+    return tuple(cell_counts(inputs[:, i], folds, cell_count(scale)) for i, scale in enumerate(method.scales))
+
+
+def add_counts(parts: Sequence[tuple[Counts, ...]]) -> tuple[Counts, ...]:
+    """Counts of several blocks together."""
+    return tuple(sum(column[1:], column[0]) for column in zip(*parts, strict=True))
+
+
+def fit_marginals(method: Method, counts: Sequence[Counts]) -> tuple[Marginal, ...]:
+    """The marginals of all inputs."""
+    return tuple(
+        fit_marginal(count, scale, rule=method.bandwidth) for count, scale in zip(counts, method.scales, strict=True)
+    )
+
+
+def block_scores(method: Method, marginals: Sequence[Marginal], block: Block) -> ScoreSums:
+    """Sums of the products of the normal scores of the inputs that are synthesised."""
+    made = list(method.made)
+    return score_sums(block[0][:, made], [marginals[i] for i in made])
+
+
+def distribution_of(marginals: tuple[Marginal, ...], sums: ScoreSums) -> InputDistribution:
+    """The distribution of the inputs from their marginals and the sums of all blocks."""
+    return InputDistribution(marginals, correlation(sums))
+
+
+def synthetic_rows(method: Method, inputs: InputDistribution, key: KeyRef, block: Block, number: int) -> Floats:
+    """The synthetic row of each record of a block, in the order of the records: float64[n, synthesised inputs]."""
+    made = list(method.made)
+    original = block[0][:, made]
+    rng = generator(load_noise(key), "prediction/first-stage", number)
+    if method.first_stage in FIRST_STAGES:
+        synthetic = FIRST_STAGES[method.first_stage](inputs.target(method), len(original), rng)
+    else:
+        hook = load(method.first_stage, setting="prediction.first_stage")
+        synthetic = checked_rows(hook(original.copy(), rng), original, setting="prediction.first_stage")
+    compared = [place for place, scale in enumerate(method.made_scales) if not scale.nominal]
+    weights = 1 / inputs.deviations[[made[place] for place in compared]]
+    places = match(
+        original[:, compared] * weights,
+        synthetic[:, compared] * weights,
+        method=method.matching,
+        exact_rows=method.exact_rows,
+    )
+    return synthetic[places]
+
+
+def near_rows(method: Method, block: Block, synthetic: Floats) -> Counts:
+    """How many rows of a block would be near their originals, for each of the method's alphas."""
+    return near_counts(
+        block[0][:, list(method.made)],
+        synthetic,
+        scales=method.made_scales,
+        eta=method.disclosure.eta,
+        columns=method.watched,
+        alphas=method.alphas,
+    )
+
+
+def alpha_of(method: Method, counts: Counts, rows: int) -> float:
+    """The share of the original row in the release: the one given, or the largest within the disclosure.
+
+    Parameters
+    ----------
+    method : Method
+    counts : int64[alphas]
+        Rows that would be near their originals, for each of the method's alphas.
+    rows : int
+
+    Raises
+    ------
+    CheckFailed
+        The disclosure would exceed the declared bound.
+    """
+    lid, most = method.disclosure.lid, method.most_alpha if method.alpha is None else method.alpha
+    if not method.watched:
+        return most
+    pairs = zip(method.alphas, counts, strict=True)
+    within = [alpha for alpha, count in pairs if count <= lid * rows and alpha <= most]
+    if within:
+        return max(within)
+    if method.alpha is not None:
+        raise CheckFailed(
+            f"with alpha {method.alpha:g} more than {lid:g} of the released rows would be near their originals, so "
+            "nothing is published: lower prediction.alpha, or leave it out to have it chosen; a column that hardly "
+            "varies is always near (privacy.disclosure.columns says which are looked at)"
+        )
+    raise CheckFailed(
+        f"even with alpha 0 more than {lid:g} of the released rows would be near their originals, so nothing is "
+        "published: raise privacy.disclosure.lid, lower its eta, or set prediction.matching: independent; a column "
+        "that hardly varies is always near (privacy.disclosure.columns says which are looked at)"
+    )
+
+
+def mixed_rows(method: Method, inputs: Floats, synthetic: Floats, *, alpha: float) -> Floats:
+    """The released inputs of a block, float64[n, inputs], in the order of the records."""
+    made, scales = list(method.made), method.made_scales
+    out = inputs.copy()
+    mixed = np.array([not scale.nominal for scale in scales], bool)
+    out[:, made] = snapped(scales, mix(inputs[:, made], synthetic, alpha=alpha, mixed=mixed))
+    return out

@@ -1,0 +1,116 @@
+"""The plan of the differentially private variant: the noise of each statistic, and what is needed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from dpdist.families.prediction.private.charge import Charge, cells_for, charge
+from dpdist.families.prediction.private.mechanisms import PrivateColumn, private_column
+from dpdist.families.prediction.spec import TwoStageSpec
+from dpdist.families.prediction.two_stage import TwoStagePlan
+from dpdist.formatting import upwards
+from dpdist.privacy.events import Composed
+from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivatePlan(TwoStagePlan):
+    """What a release of the differentially private variant will do.
+
+    Attributes
+    ----------
+    spec : TwoStageSpec
+    charge : Charge
+    columns : tuple of PrivateColumn
+        The inputs, then the response, in cells.
+    """
+
+    charge: Charge
+    columns: tuple[PrivateColumn, ...]
+
+    @property
+    def event(self) -> Composed:
+        """The charge."""
+        return self.charge.event
+
+    @property
+    def guarantees(self) -> tuple[Guarantee, ...]:
+        """Differential privacy of the whole release."""
+        return (
+            DifferentialPrivacy(
+                epsilon=self.epsilon, delta=self.delta, adjacency="add/remove", covers="the whole release"
+            ),
+        )
+
+    @property
+    def measured(self) -> bool:
+        """Whether the second moments of the features are measured with noise."""
+        return self.charge.product > 0
+
+    def own_parameters(self) -> dict[str, Any]:
+        """Cells, features and noise."""
+        return {
+            "cells": {column.scale.name: column.cells for column in self.columns},
+            "features": self.spec.prediction.features.model_dump(mode="json"),
+            "noise": {
+                "marginal": self.charge.marginal,
+                "correlation": self.charge.correlation,
+                "product": self.charge.product,
+                "cross_product": self.charge.cross,
+            },
+        }
+
+    def resources(self) -> dict[str, Any]:
+        """Memory and tasks, from public sizes only."""
+        width, frequencies = len(self.spec.inputs), self.spec.prediction.features.frequencies
+        parts = math.ceil((self.spec.prediction.records or 0) / self.spec.output.rows_per_part)
+        phases = 8 * frequencies * sum(column.total for column in self.columns[:-1])
+        return {
+            "records_at_least": self.spec.data.minimum_records,
+            "partitions": self.partitions,
+            "task_bytes": 8 * (1 << 13) * 6 * (2 * frequencies + width) + 40 * width * (1 << 17) + phases,
+            "tasks_about": 3 * self.partitions + 2 * parts,
+        }
+
+    def own_lines(self) -> list[str]:
+        """The charge and the noise of each statistic."""
+        noise, made = self.charge, self.spec.prediction
+        return [
+            f"Charge      epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} (add/remove adjacency)",
+            "Original    nothing: alpha is 0 and every column is synthesised",
+            f"Marginals   {', '.join(f'{c.scale.name} ({c.cells})' for c in self.columns)}: noise "
+            f"{noise.marginal:.4g} per cell",
+            f"Ranks       noise {noise.correlation:.4g} on the sum of products of each pair of columns",
+            f"Regression  ridge on {2 * made.features.frequencies} random Fourier features; noise {noise.cross:.4g} on "
+            f"each cross product; second moments: {'measured' if self.measured else 'those of the released model'}",
+            f"Records     {made.records:,}",
+        ]
+
+
+def plan_private(spec: TwoStageSpec) -> PrivatePlan:
+    """Plan a release of the differentially private variant.
+
+    Raises
+    ------
+    AccountingError
+        The budget is not valid, or too small.
+    """
+    privacy, made, inputs = spec.privacy, spec.prediction, len(spec.inputs)
+    if privacy.epsilon is None or privacy.delta is None:
+        raise ValueError("guarantee dp has a budget")
+    measured = made.features.products == "measured"
+    width = 1 + sum(scale.count or 1 if scale.nominal else 1 for scale in spec.inputs) + 2 * made.features.frequencies
+    noise = charge(
+        inputs=inputs,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        marginal_share=float(privacy.marginal_share),
+        correlation_share=float(privacy.correlation_share),
+        product_share=float(privacy.product_share) if measured else 0.0,
+        draws=4096 * (inputs + 1) + inputs**2 + width + (width * width if measured else 0),
+    )
+    cells = made.cells or cells_for(spec.data.minimum_records, noise=noise.marginal)
+    columns = tuple(private_column(scale, cells=cells) for scale in (*spec.inputs, spec.response))
+    return PrivatePlan(spec=spec, charge=noise, columns=columns)
