@@ -207,7 +207,8 @@ def test_the_key_is_in_no_graph(
     assert all(len(batch) for batch in DASK.compute(batches))
 
 
-def test_the_model_is_sent_once(synthesizer: Synthesizer, seeds: Codes) -> None:
+def test_the_model_is_sent_once(random_network: RandomNetwork, seeds: Codes) -> None:
+    synthesizer = Synthesizer(random_network(6, (30, 20, 10, 40)), (1, 2, 4))
     indexes = sharded_seeds(DASK, in_memory(seeds, 2), synthesizer.prefix_code, shards=1)
     batches = candidate_batches(DASK, synthesizer, TEST, indexes, KEY, batches=range(30), batch_size=1000)
     graph = {name: task for batch in batches for name, task in dict(batch.__dask_graph__()).items()}
