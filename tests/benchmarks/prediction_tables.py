@@ -30,7 +30,10 @@ class Task:
 
     def __init__(self, name: str, seed: int) -> None:
         path = ROOT / "deploy" / "releases" / f"{name}.yaml"
-        self.name, self.spec = name, load_spec(path, {"data.path": str(DATA / FILES[name])})
+        self.name, self.spec = (
+            name,
+            load_spec(path, {"data.path": str(DATA / FILES[name]), "data.minimum_records": 100}),
+        )
         table = located_table(open_table(table_source(self.spec), self.spec.table, partitions=1))
         codes, _ = run_pass(table, gather_operator())
         self.columns = columns_of(self.spec)
