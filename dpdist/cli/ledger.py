@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpdist.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl, moment
+from dpdist.cli.output import show_json
 from dpdist.errors import SpecError
 from dpdist.formatting import upwards
 
@@ -59,7 +59,7 @@ def ledger_show(
     with _ledger(ledger) as opened:
         rows = ledger_rows(opened, dataset)
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        show_json(rows)
         return
     from rich.console import Console
     from rich.table import Table

@@ -10,7 +10,7 @@ from dpdist.ledger import Ledger
 from dpdist.privacy.events import from_json, takes_size_for_public
 
 if TYPE_CHECKING:
-    from dpdist.families.base import Plan
+    from dpdist.families.base.family import Plan
 
 
 def budget_sentence(ledger: Ledger, dataset: str) -> str:

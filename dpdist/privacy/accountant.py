@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpdist.errors import AccountingError
+from dpdist.privacy.calibrate import least_scale, require_budget
 from dpdist.privacy.deniability import composed_published, theorem1
 from dpdist.privacy.events import DiscreteLaplace, Event, Gaussian, SeedRecords
 from dpdist.privacy.pieces import composition, extreme
@@ -185,38 +186,18 @@ def calibrate(
     AccountingError
         No scale meets the budget, or the budget is not valid.
     """
-    _budget(epsilon, delta)
-
-    def within(scale: float) -> bool:
-        try:
-            return _at(event_of(scale), delta) <= epsilon
-        except AccountingError:
-            return False
-
-    high = low = start
-    while not within(high):
-        low, high = high, high * 4
-        if high > 1e15 * start:
-            raise AccountingError(
-                f"no amount of noise meets epsilon = {epsilon:g} at delta = {delta:g}; raise one of them"
-            )
-    while low == high or within(low):
-        high, low = low, low / 4
-        if low < 1e-15 * start:
-            return high
-    while high / low > 1 + tolerance:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if within(middle) else (middle, high)
-    return high
+    return least_scale(
+        lambda scale: _at(event_of(scale), delta),
+        epsilon=epsilon,
+        delta=delta,
+        start=start,
+        tolerance=tolerance,
+        tolerance_of="scale",
+    )
 
 
 def _at(event: Event, delta: float) -> float:
     return epsilon(event, delta=delta)
-
-
-def _budget(epsilon: float, delta: float) -> None:
-    if not 0 < epsilon < math.inf or not 0 <= delta < 1:
-        raise AccountingError(f"a budget needs a finite epsilon > 0 and a delta in [0, 1), got {epsilon!r}, {delta!r}")
 
 
 def calibrate_gaussian(*, sensitivity: float, epsilon: float, delta: float, count: int = 1) -> float:
@@ -229,7 +210,7 @@ def calibrate_gaussian(*, sensitivity: float, epsilon: float, delta: float, coun
     """
     from dp_accounting import get_sigma_gaussian
 
-    _budget(epsilon, delta)
+    require_budget(epsilon=epsilon, delta=delta)
     if delta == 0:
         raise AccountingError("Gaussian noise needs delta > 0; use Laplace noise at delta = 0")
     multiplier = float(get_sigma_gaussian(epsilon, delta)) * (1 + 1e-6)
@@ -240,7 +221,7 @@ def calibrate_gaussian(*, sensitivity: float, epsilon: float, delta: float, coun
 
 def calibrate_discrete_laplace(*, epsilon: float, delta: float, sensitivity: int = 1, count: int = 1) -> float:
     """Scale of the discrete Laplace noise on ``count`` integers that one record changes by at most ``sensitivity``."""
-    _budget(epsilon, delta)
+    require_budget(epsilon=epsilon, delta=delta)
     basic = sensitivity * count / epsilon * (1 + 1e-12)
     if delta == 0:
         return basic
@@ -303,7 +284,7 @@ def choose_noise(
     >>> choose_noise(count=1, epsilon=1.0, delta=1e-9).kind, choose_noise(count=60, epsilon=1.0, delta=1e-9).kind
     ('laplace', 'gaussian')
     """
-    _budget(epsilon, delta)
+    require_budget(epsilon=epsilon, delta=delta)
     if count < 1 or not sensitivity > 0 or not grid > 0:
         raise AccountingError(f"expected a positive count, sensitivity and grid, got {count}, {sensitivity}, {grid}")
     steps = 1 if sensitivity == grid == 1 else math.floor(sensitivity / grid) + 1

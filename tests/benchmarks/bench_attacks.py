@@ -33,15 +33,17 @@ from dpdist.data.table import open_table
 from dpdist.evaluate.attacks import Generator, attack_sections
 from dpdist.evaluate.attacks.mechanisms import mechanism_of
 from dpdist.evaluate.attacks.records import Columns, halves, size, take
+from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.deniability.candidates import Synthesizer, seed_ranks
 from dpdist.families.deniability.estimation import estimate_network
-from dpdist.families.deniability.parameters import count_tables, exact_tables
+from dpdist.families.deniability.parameters import exact_tables
 from dpdist.families.deniability.plan import plan
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.families.deniability.whole import release_once
-from dpdist.families.registry import load_spec
-from dpdist.privacy.noise import Noise
+from dpdist.families.deniability.statistics import count_tables
+from dpdist.families.deniability.structure import Structure
+from dpdist.families.registry import load_spec, stages_of
+from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.schema.schema import Schema
 
 ROOT = Path(__file__).parents[2]
@@ -70,12 +72,13 @@ def people(name: str, rows: int | None) -> tuple[Columns, Columns, Schema]:
     return *halves(columns, rng), spec.table
 
 
-def leaky(spec: PlausibleDeniabilitySpec, training: Columns, noise: Noise) -> Columns:
+def leaky(spec: PlausibleDeniabilitySpec, training: Columns, key: KeyRef) -> Columns:
     """Copies with one value drawn again, by a network without noise and without a privacy test."""
-    made = release_once(plan(spec), training, noise=noise)
+    structure = rehearse(plan(spec), stages_of(plan(spec)), training, key=key, until=Structure).result(Structure)
+    noise = load_noise(key)
     maps = [attribute.bucket_map for attribute in spec.table.attributes]
-    tables = exact_tables(count_tables(training, structure=made.structure, bucket_maps=maps), made.structure)
-    network = estimate_network(tables, made.structure, spec.table, noise=noise)
+    tables = exact_tables(count_tables(training, structure=structure, bucket_maps=maps), structure)
+    network = estimate_network(tables, structure, spec.table, noise=noise)
     synthesizer = Synthesizer(network, (1,))
     index = SeedIndex(synthesizer.prefix_code, seed_keys(synthesizer.prefix_code, training))
     count = 5 * size(training)
@@ -87,16 +90,16 @@ def releases(
     name: str, training: Columns, holdout: Columns
 ) -> Iterator[tuple[str, Columns, Columns, Generator | None]]:
     """Name, released records, hold-out, and the mechanism that the adversary knows."""
-    noise, rows = Noise(np.random.default_rng(1).bytes(32)), size(training)
+    key, rows = KeyRef.fixed(np.random.default_rng(1).bytes(32).hex()), size(training)
     yield "copies", training, holdout, None
     shares = {"split": {"structure": "3/20", "parameters": "17/20", "seeds": "0"}}
     spec = spec_of(name, rows, **shares, **{"synthesis.omega": "all"})
-    yield "one value resampled", leaky(spec, training, noise), holdout, None
-    released = release_once(plan(spec), training, noise=noise).records
+    yield "one value resampled", leaky(spec, training, key), holdout, None
+    released = released_codes(rehearse(plan(spec), stages_of(plan(spec)), training, key=key))
     yield "epsilon 1, all resampled", released, holdout, mechanism_of(spec, training=rows)
     if name == "acs2013":
         spec = spec_of(name, rows)
-        released = release_once(plan(spec), training, noise=noise).records
+        released = released_codes(rehearse(plan(spec), stages_of(plan(spec)), training, key=key))
         yield "epsilon 1, per record", released, holdout, mechanism_of(spec, training=rows)
     fresh, rest = halves(holdout, np.random.default_rng(2))
     yield "fresh records", fresh, rest, None

@@ -22,6 +22,7 @@ from dpdist.families.deniability.claims import (
     alike,
     even_network,
     records_claim,
+    release_claim,
     stacked,
     structure_claim,
     tables_canaries,
@@ -31,7 +32,6 @@ from dpdist.families.deniability.deniability import PrivacyTest
 from dpdist.families.deniability.parameters import parameter_plan
 from dpdist.families.deniability.plan import plan
 from dpdist.families.deniability.structure import Score, independent_structure, structure_plan
-from dpdist.families.deniability.whole import release_claim
 from dpdist.families.histogram.claims import cells_canaries
 from dpdist.families.histogram.claims import claims as histogram_claims
 from dpdist.families.histogram.plan import HistogramPlan

@@ -25,9 +25,10 @@ from dpdist.families.deniability.deniability import PrivacyTest
 from dpdist.families.deniability.dependence import pair_distances
 from dpdist.families.deniability.estimation import estimate_network
 from dpdist.families.deniability.network import Network
-from dpdist.families.deniability.parameters import count_tables, exact_tables
+from dpdist.families.deniability.parameters import exact_tables
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.reference import Reference
+from dpdist.families.deniability.statistics import count_tables
 from dpdist.families.deniability.structure import StructureStatistics, learn_structure
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise

@@ -36,10 +36,11 @@ from dpdist.families.mixing.federated.correlated import (
     new_private_key,
     public_key,
 )
-from dpdist.families.mixing.federated.messages import assemble, client_message
+from dpdist.families.mixing.federated.messages import Message, assemble, noisy_steps
+from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import Mixer, clip_rows
 from dpdist.families.mixing.moments import moment_sums, noisy_moments
-from dpdist.families.mixing.plan import MixingPlan, plan
+from dpdist.families.mixing.plan import plan
 from dpdist.families.mixing.restore import mixture_sums, restoration
 from dpdist.families.mixing.scaling import Encoding
 from dpdist.families.mixing.spec import MixingSpec
@@ -79,7 +80,7 @@ class Task:
             sums = [moment_sums(encoding, place, column) for place, column in enumerate(codes)]
             moments = noisy_moments(noise, encoding, len(labels), sums, made.moments, minimum=1)
             divide = made.spec.mixing.scaling == "standardised"
-            encoding, clip = encoding.scaled(moments, divide=divide), clip or moments.norm(divide=divide)
+            encoding, clip = moments.scaled(encoding, divide=divide), clip or moments.norm(divide=divide)
         clip = clip or 1.0
         rows = clip_rows(encoding.encode(codes), clip=clip)
         mixtures = {}
@@ -240,22 +241,13 @@ def federated(runs: int, *, epsilon: float = 10.0, order: int = 8) -> list[dict[
                 mixer = Mixer(order=order, clip=clip, sigma=tau, name=f"mixing/{part.code}")
                 context = f"{name}/{run}/{part.code}"
                 public = [public_key(key) for key in keys]
-                messages = [
-                    client_message(
-                        Noise((1000 * run + i).to_bytes(32, "big")),
-                        Masks.agree(keys[i], [p for p in public if p != public[i]], context=context)
-                        if shared.mask_sigma
-                        else Masks(),
-                        rows[(labels == part.code) & (dealt == i)],
-                        mixer,
-                        shared,
-                        0,
-                        part.mixtures.records,
-                        client=names[i],
-                        round=context,
-                    )
-                    for i in range(CLIENTS)
-                ]
+                messages = []
+                for i in range(CLIENTS):
+                    noise, taken = Noise((1000 * run + i).to_bytes(32, "big")), (labels == part.code) & (dealt == i)
+                    peers = [p for p in public if p != public[i]]
+                    masks = Masks.agree(keys[i], peers, context=context) if shared.mask_sigma else Masks()
+                    sums = mixer.sums(noise, rows[taken], 0, part.mixtures.records)
+                    messages.append(Message(names[i], context, noisy_steps(noise, masks, sums, mixer, shared, 0)))
                 shape = (part.mixtures.records, encoding.width)
                 mixtures[part.code] = assemble(messages, mixer, clients=names, round=context, shape=shape)
             forms = base.forms(own, mixtures, encoding, Noise(bytes(32)), order=order * CLIENTS, sigma=shared.average)

@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.ensemble import AdaBoostRegressor, RandomForestRegressor
 
 from dpdist.cluster.executor import InProcess
+from dpdist.families.base.rehearsal import rehearse
 from dpdist.families.prediction.blocks import joined
 from dpdist.families.prediction.lid.plan import LidPlan, plan_lid
 from dpdist.families.prediction.lid.regression import Features, Sample, fitted, tuning_of
@@ -18,7 +19,6 @@ from dpdist.families.prediction.lid.stages import FittedRegression, SyntheticInp
 from dpdist.families.prediction.metrics import mse
 from dpdist.families.prediction.scales import Scale
 from dpdist.families.prediction.spec import RegressionSpec, TwoStageSpec
-from dpdist.families.rehearsal import rehearse
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Codes, Floats
 

@@ -17,7 +17,7 @@ from reading import readable
 from releases import project
 
 from dpdist import errors
-from dpdist.families.attempt import Attempt
+from dpdist.families.base.attempt import Attempt
 from dpdist.families.registry import load_spec, make_plan
 from dpdist.ledger import Ledger
 from dpdist.publish.verify import verify
@@ -26,6 +26,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
+
+FAMILY = ("structure", "parameters", "seeds", "records", "write")
+"""The stages of a plausible-deniability release."""
 
 
 @pytest.fixture
@@ -65,8 +68,7 @@ def test_a_release_shows_its_plan_its_progress_and_its_guarantee(
     assert states(spec) == ["committed"]
     shown = {key: artifact.data for key, artifact in artifacts().items() if key.startswith("people-shown-1")}
     assert set(shown) == {
-        f"people-shown-1-{name}"
-        for name in ("plan", "charge", "structure", "parameters", "seeds", "records", "publish", "link", "guarantee")
+        f"people-shown-1-{name}" for name in ("plan", "charge", *FAMILY, "publish", "link", "guarantee")
     }
     assert "plausible deniability" in shown["people-shown-1-plan"]
     assert shown["people-shown-1-records"] == 100
@@ -165,7 +167,7 @@ def test_an_unforeseen_exception_is_told_without_its_text(
     def fail(*_: Any, **__: Any) -> None:
         raise ValueError("the value planted-4711 is odd")
 
-    monkeypatch.setattr("dpdist.families.deniability.release.learn_structure", fail)
+    monkeypatch.setattr("dpdist.families.deniability.stages.learn_structure", fail)
     with pytest.raises(errors.DpdistError, match="unforeseen ValueError at") as caught:
         release(inline(spec))
     assert "4711" not in readable(str(caught.value), caplog.text)
@@ -331,7 +333,7 @@ def test_an_interrupted_flow_closes_its_cluster(tmp_path: Path, release: Any, mo
         raise Interrupt
 
     monkeypatch.setattr(flows.release.Run, "__exit__", close)
-    monkeypatch.setattr("dpdist.families.deniability.release.learn_structure", cancel)
+    monkeypatch.setattr("dpdist.families.deniability.stages.learn_structure", cancel)
     spec = project(tmp_path, name="cancelled")
     with pytest.raises(Interrupt):
         release(inline(spec))

@@ -19,14 +19,16 @@ from scipy.stats import binom
 
 from dpdist.data.inputs import table_source
 from dpdist.data.table import open_table
+from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.deniability import deniability, estimation
 from dpdist.families.deniability import plan as planning
 from dpdist.families.deniability.candidates import Candidates, Synthesizer
 from dpdist.families.deniability.claims import (
     alike,
-    claims_of,
+    claims,
     even_network,
     records_claim,
+    release_claim,
     stacked,
     structure_claim,
     tables_canaries,
@@ -36,8 +38,8 @@ from dpdist.families.deniability.deniability import Passed, PrivacyTest
 from dpdist.families.deniability.parameters import ParameterPlan, parameter_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.structure import Score, independent_structure, structure_plan
-from dpdist.families.deniability.whole import release_claim, release_once
-from dpdist.families.registry import build_spec
+from dpdist.families.registry import build_spec, stages_of
+from dpdist.ledger.keys import KeyRef
 from dpdist.privacy import accountant
 from dpdist.privacy import testing as auditor
 from dpdist.privacy.noise import Noise
@@ -306,11 +308,11 @@ def short_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_mechanism_of_a_plan_is_audited() -> None:
     plan = planning.plan(small_release())
-    findings = [run(claim, runs=500) for claim in claims_of(plan)]
+    findings = [run(claim, runs=500) for claim in claims(plan)]
     assert [f.name.split(" (")[0] for f in findings] == ["structure", "count tables", "2 records from seeds"]
     assert not any(f.rejected for f in findings)
     plan = planning.plan(small_release(synthesis={"records": 2}, model={"structure": "independent"}))
-    assert len(claims_of(plan)) == 1
+    assert len(claims(plan)) == 1
 
 
 @pytest.mark.usefixtures("short_simulation")
@@ -356,8 +358,9 @@ def test_the_audited_release_is_the_published_one(tmp_path: Path) -> None:
     published = read_release(spec.output.path)
     whole = open_table(table_source(spec), spec.table, partitions=1)
     codes = encoded(whole)
-    made = release_once(planning.plan(spec), codes, noise=Noise(bytes.fromhex(KEY)))
-    for name, column in zip(published.column_names, made.records, strict=True):
+    planned = planning.plan(spec)
+    made = released_codes(rehearse(planned, stages_of(planned), codes, key=KeyRef.fixed(KEY)))
+    for name, column in zip(published.column_names, made, strict=True):
         assert published[name].to_pylist() == column.tolist(), name
 
 

@@ -21,8 +21,8 @@ from dpdist.families.histogram.measurement import Measurement
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.mixing.accounting import ClassMixtures
 from dpdist.families.mixing.claims import mixtures_claim
+from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import Mixer
-from dpdist.families.mixing.plan import MixingPlan
 from dpdist.families.registry import build_spec, make_plan
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim, Finding, audit, audit_in_one_run

@@ -24,7 +24,7 @@ from dpdist.privacy import accountant
 from dpdist.privacy.checks import CountCheck, PassCheck, candidates_needed, count_check, pass_check
 from dpdist.privacy.deniability import certain_mass, theorem1
 from dpdist.privacy.events import ApproximateDP, Composed, Event, RandomSplit, SeedRecords
-from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, PlausibleDeniability
+from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, PlausibleDeniability, explained
 from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.publish.parts import PartFormat
 from dpdist.schema.schema import Schema
@@ -244,7 +244,7 @@ class PlausibleDeniabilityPlan:
         """The plan for people."""
         spec, resources = self.spec, self.resources()
         lines = [f"Release {spec.name} ({spec.kind}) of data set {spec.dataset}", ""]
-        lines += [guarantee.sentence() for guarantee in self.guarantees]
+        lines += explained(self.guarantees)
         lines += [
             "",
             f"Charge      epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} (add/remove adjacency)",

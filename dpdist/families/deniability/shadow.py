@@ -13,7 +13,7 @@ _DECLARED = 0.9  # of the records of a shadow table
 _ALWAYS = -(1 << 62)  # a threshold that every count reaches
 
 
-def shadow_plan(plan: PlausibleDeniabilityPlan, records: int, share: float) -> PlausibleDeniabilityPlan:
+def shadow(plan: PlausibleDeniabilityPlan, records: int, share: float) -> PlausibleDeniabilityPlan:
     """The plan of a release of a shadow table, with the noise of each stage as in the whole release.
 
     Released records and k keep their ratio to the records of the table, and the budget of each stage is that of the

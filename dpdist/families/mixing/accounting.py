@@ -26,9 +26,9 @@ from functools import lru_cache
 from typing import Any
 
 from dpdist.errors import AccountingError
-from dpdist.families.mixing.calibration import least_scale
 from dpdist.families.mixing.paper_accounting import published_epsilon, published_sigma_over_clip
 from dpdist.privacy import accountant
+from dpdist.privacy.calibrate import least_scale
 from dpdist.privacy.events import SubsampledGaussian
 
 

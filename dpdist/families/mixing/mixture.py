@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpdist.errors import DataError, SpecError
 from dpdist.families.mixing.sampling import Indices, sample_rows
+from dpdist.privacy.arrays import Floats
 from dpdist.privacy.grid import grid_below, round_to_grid
 from dpdist.privacy.noise import Noise
 
@@ -205,6 +206,13 @@ class Mixer:
             )
         return sums
 
+    def noisy_sums(self, noise: Noise, sums: Rows, start: int) -> Floats:
+        """Sums of mixtures `start` and following with their noise, exact multiples of the grid; what clients send."""
+        sigma, first = self.sigma * self.order, start * sums.shape[1]
+        drawn = noise.grid_gaussian(f"{self.name}/noise", sums.size, sigma=sigma, grid=self.grid, start=first)
+        drawn += sums.reshape(-1)
+        return drawn.reshape(sums.shape)
+
     def finish(self, noise: Noise, sums: Rows, start: int) -> Rows:
         """Mixtures from their sums: noise is added, then the mean is taken.
 
@@ -218,18 +226,8 @@ class Mixer:
         float32[t, d]
         """
         mixtures = np.empty_like(sums)
-        width = sums.shape[1]
-        for a, b in self.blocks(0, len(sums), width=width):
-            drawn = noise.grid_gaussian(
-                f"{self.name}/noise",
-                (b - a) * width,
-                sigma=self.sigma * self.order,
-                grid=self.grid,
-                start=(start + a) * width,
-            )
-            drawn += sums[a:b].reshape(-1)
-            drawn /= self.order
-            mixtures[a:b] = drawn.reshape(-1, width)
+        for a, b in self.blocks(0, len(sums), width=sums.shape[1]):
+            mixtures[a:b] = self.noisy_sums(noise, sums[a:b], start + a) / self.order
         return mixtures
 
     def mixtures(self, noise: Noise, rows: Rows, start: int, stop: int) -> Rows:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ _SUMMED = 1 << 20  # continuous numbers summed at a time
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Noisy moments of the coordinates of a declared encoding.
+    """Noisy moments of the coordinates of a declared encoding: drawn once, stored, read back.
 
     Attributes
     ----------
@@ -37,6 +38,8 @@ class Moments:
     deviation : float64[d]
         What standardised coordinates are divided by: 1 but for the values of ordered attributes.
     """
+
+    FILE: ClassVar[str] = "moments.npz"
 
     mean: Floats
     variance: Floats
@@ -46,6 +49,27 @@ class Moments:
         """Root mean square norm of a scaled record, by these moments: a sensible clipping norm."""
         scaled = self.variance / self.deviation**2 if divide else self.variance
         return math.sqrt(max(float(scaled.sum()), LEAST_DEVIATION**2))
+
+    def scaled(self, encoding: Encoding, *, divide: bool) -> Encoding:
+        """A declared encoding centred at the means; with `divide`, by the deviations of ordered attributes, too."""
+        tables, at = [], 0
+        for table in encoding.tables:
+            place = slice(at, at + table.shape[1])
+            tables.append((table - self.mean[place]) / (self.deviation[place] if divide else 1.0))
+            at = place.stop
+        return replace(encoding, tables=tuple(tables))
+
+    def to_bytes(self) -> bytes:
+        """The moments as a NumPy archive."""
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **vars(self))
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Moments:
+        """The moments from an archive."""
+        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+            return cls(**dict(stored))
 
 
 @dataclass(frozen=True, kw_only=True)

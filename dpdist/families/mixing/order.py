@@ -1,7 +1,7 @@
-"""Choosing the order of the mixtures: from public numbers alone, or by a charged comparison on held-out records.
+"""The order of the mixtures, from public numbers alone: more rows need less noise, and leave less of the rows' spread.
 
-Trying orders on private data spends budget. What an order does to the noise is public: more rows in a mixture need less
-noise, but leave less of the rows' spread in it. Both are seen before a record is read.
+No record is read and nothing is spent. Orders that are tried on the table are charged: see
+`dpdist.families.mixing.selection`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dpdist.errors import AccountingError
+from dpdist.families.base.family import SolveRequest
 from dpdist.families.mixing.accounting import ClassMixtures
-from dpdist.families.mixing.spec import MOST_CANDIDATES
-from dpdist.privacy.events import ApproximateDP
-from dpdist.privacy.noise import SAMPLER_DELTA, Noise
+from dpdist.families.mixing.budget import TOLERANCE, divide_budget
+from dpdist.families.mixing.spec import MixingSpec
+from dpdist.spec import change
 
 ORDERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Orders that are compared unless others are given."""
-
-_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +114,7 @@ def _fillable(classes: Mapping[str, tuple[int, int]], orders: Sequence[int]) -> 
 def _choice(
     order: int, classes: Mapping[str, tuple[int, int]], width: int, epsilon: float, delta: float
 ) -> OrderChoice:
-    sigma = common_noise(classes, order=order, epsilon=epsilon, delta=delta, tolerance=_TOLERANCE)
+    sigma = common_noise(classes, order=order, epsilon=epsilon, delta=delta, tolerance=TOLERANCE)
     mean = sigma * math.sqrt(width)
     return OrderChoice(order=order, sigma_over_clip=sigma, noise_to_mean=mean, noise_to_spread=mean * math.sqrt(order))
 
@@ -138,30 +137,106 @@ def common_noise(
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrderSelection:
-    """A charged choice among orders: the noisy largest of their scores on held-out records.
-
-    The score of an order is the number of held-out records that a model trained on its mixtures gets right. One
-    record changes every score by 0 or 1, all in the same direction, so the index of the largest score with discrete
-    Laplace noise of scale ``1 / epsilon`` is epsilon-differentially private (report noisy max for monotone scores,
-    Dwork and Roth 2014, Claim 3.9). The mixtures of every candidate are charged by themselves: they read the other
-    records.
+class Comparison:
+    """The noise of each order.
 
     Attributes
     ----------
-    epsilon : float
-        Budget of the choice.
+    name : str
+        Of the release.
+    epsilon, delta : float
+        Its whole budget.
+    choices : tuple of OrderChoice
+    federated : bool
+        Whether the noise is that of each client by itself.
     """
 
+    name: str
     epsilon: float
+    delta: float
+    choices: tuple[OrderChoice, ...]
+    federated: bool = False
 
     @property
-    def event(self) -> ApproximateDP:
-        """The charge of the choice, samplers included."""
-        return ApproximateDP(self.epsilon, MOST_CANDIDATES * SAMPLER_DELTA, label="choice of the order")
+    def best(self) -> OrderChoice:
+        """The order that leaves most of the rows' spread visible."""
+        return min(self.choices, key=lambda choice: choice.noise_to_spread)
 
-    def choose(self, noise: Noise, scores: Sequence[int], *, name: str = "mixing/order") -> int:
-        """Index of the chosen candidate; the first where several are largest."""
-        noisy = noise.discrete_laplace(name, len(scores), scale=1 / self.epsilon)
-        noisy += scores
-        return int(noisy.argmax())
+    def to_json(self) -> dict[str, Any]:
+        """The comparison as a JSON object."""
+        return {
+            "name": self.name,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "adjacency": "add/remove",
+            "orders": [choice.to_json() for choice in self.choices],
+            "order": self.best.order,
+        }
+
+    def explain(self) -> str:
+        """The comparison for people."""
+        lines = [
+            f"Orders of release {self.name} at epsilon {self.epsilon:g}, delta {self.delta:g} (add/remove adjacency, "
+            "the whole release)",
+            "",
+            "order   sigma/c    noise to class mean   noise to spread of mixtures",
+        ]
+        lines += [
+            f"{choice.order:5d}   {choice.sigma_over_clip:7.4f}   {choice.noise_to_mean:19.3f}   "
+            f"{choice.noise_to_spread:27.3f}{'   least' if choice is self.best else ''}"
+            for choice in self.choices
+        ]
+        lines += [
+            "",
+            "From public numbers alone: no record is read and nothing is spent. `mixing.order: auto` takes the order "
+            f"with the least noise for the spread that it leaves, here {self.best.order}. Small orders show single "
+            "records best, large ones the class means.",
+        ]
+        if self.federated:
+            lines.append(
+                "These are the mixtures of each client by itself. Averages of several clients have less noise for "
+                "their spread, by one factor for all orders."
+            )
+        return "\n".join(lines)
+
+
+def compare(spec: MixingSpec, *, epsilon: float | None = None, orders: Sequence[int] = ORDERS) -> Comparison:
+    """The noise of each order at the budget of the spec; reads no record and spends nothing.
+
+    Parameters
+    ----------
+    spec : MixingSpec
+    epsilon : float, optional
+        In place of the spec's.
+    orders : sequence of int
+
+    Raises
+    ------
+    SpecError, AccountingError
+        As `dpdist.families.mixing.plan.plan`.
+    """
+    if epsilon is not None:
+        spec = change(spec, {"privacy.epsilon": epsilon})
+    divided = divide_budget(spec)
+    width, epsilon, delta = divided.encoding.width, divided.epsilon, divided.delta
+    choices = compare_orders(divided.sizes, width=width, epsilon=epsilon, delta=delta, orders=orders)
+    return Comparison(
+        name=spec.name,
+        epsilon=spec.privacy.epsilon,
+        delta=spec.privacy.delta,
+        choices=choices,
+        federated=spec.federated is not None,
+    )
+
+
+def solve(spec: MixingSpec, request: SolveRequest) -> Comparison:
+    """What ``dpdist plan --solve`` shows; errors as for `compare`.
+
+    Raises
+    ------
+    SpecError
+        Options are given that are not of mixing.
+    """
+    other = "plausible deniability; of a mixing spec set mixing.order, or auto"
+    request.refuse("pass_rate", "public_table", "write", go_with=other)
+    return compare(spec, epsilon=request.epsilon)

@@ -14,7 +14,7 @@ References
 from __future__ import annotations
 
 from dpdist.errors import AccountingError
-from dpdist.families.mixing.calibration import least_scale
+from dpdist.privacy.calibrate import least_scale
 
 
 def published_epsilon(

@@ -15,7 +15,6 @@ filled with independent noise.
 
 from __future__ import annotations
 
-import io
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -131,18 +130,6 @@ class Restoration:
         filling = noise.grid_gaussian(name, rows.size, sigma=1.0, grid=_GRID, start=start * rows.shape[1])
         rows += filling.reshape(rows.shape) * self.fill
         return rows.astype(np.float32)
-
-    def to_bytes(self) -> bytes:
-        """The restoration as a NumPy archive."""
-        buffer = io.BytesIO()
-        np.savez(buffer, mean=self.mean, directions=self.directions, gains=self.gains, fill=self.fill)
-        return buffer.getvalue()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Restoration:
-        """The restoration that `to_bytes` wrote."""
-        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-            return cls(**{name: stored[name] for name in ("mean", "directions", "gains", "fill")})
 
 
 def restoration(sums: MixtureSums, encoding: Encoding, *, order: int, sigma: float) -> Restoration:

@@ -17,9 +17,8 @@ ordered attribute; a continuous number is clipped to its bounds. So a decoded re
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +26,6 @@ from numpy.typing import NDArray
 from dpdist.errors import SpecError
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.schema.schema import Attribute, Schema
-
-if TYPE_CHECKING:
-    from dpdist.families.mixing.moments import Moments
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,15 +110,6 @@ class Encoding:
             nearest = _nearest_category(piece, table) if attribute.kind == "categorical" else _nearest(piece, table)
             codes.append(nearest.astype(attribute.dtype))
         return codes
-
-    def scaled(self, moments: Moments, *, divide: bool) -> Encoding:
-        """The encoding centred at the means and, if asked, ordered attributes divided by their deviations."""
-        tables, at = [], 0
-        for table in self.tables:
-            place = slice(at, at + table.shape[1])
-            tables.append((table - moments.mean[place]) / (moments.deviation[place] if divide else 1.0))
-            at = place.stop
-        return replace(self, tables=tuple(tables))
 
 
 def declared_encoding(schema: Schema, *, class_attribute: str) -> Encoding:

@@ -2,9 +2,8 @@
 
 A secret coin holds a share of the records out. Each candidate mixes the others, within its share of the budget. A
 discriminant learned from its mixtures is scored by the held-out records that it gets right, and the noisy largest
-score decides (`dpdist.families.mixing.order.OrderSelection`). The mixtures of the chosen order are released as they
-were tried:
-nothing is drawn again.
+score decides (`OrderSelection`). The mixtures of the chosen order are released as they were tried: nothing is drawn
+again.
 
 A record is either mixed, by every candidate, or held out. Given the coins of all others, the law of the release with it
 is an average of the two cases, so it costs the larger of both: the choice, at half the epsilon, is free.
@@ -12,19 +11,50 @@ is an average of the two cases, so it costs the larger of both: the choice, at h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from dpdist.families.mixing.calibration import least_scale
-from dpdist.families.mixing.order import OrderSelection, common_noise
-from dpdist.families.mixing.plan import MixingPlan, planned
-from dpdist.families.mixing.spec import MixingSpec, OrderSearchSpec
-from dpdist.families.mixing.stages import MARGIN, TOLERANCE, class_events
+from dpdist.families.mixing.budget import MARGIN, TOLERANCE, Budget, class_events
+from dpdist.families.mixing.mixing_plan import MixingPlan
+from dpdist.families.mixing.order import common_noise
+from dpdist.families.mixing.spec import MOST_CANDIDATES
 from dpdist.privacy import accountant
+from dpdist.privacy.calibrate import least_scale
 from dpdist.privacy.events import ApproximateDP, Composed, Event, Parallel
+from dpdist.privacy.noise import SAMPLER_DELTA, Noise
 from dpdist.schema.schema import Schema
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderSelection:
+    """A charged choice among orders: the noisy largest of their scores on held-out records.
+
+    The score of an order is the number of held-out records that a model trained on its mixtures gets right. One
+    record changes every score by 0 or 1, all in the same direction, so the index of the largest score with discrete
+    Laplace noise of scale ``1 / epsilon`` is epsilon-differentially private (report noisy max for monotone scores,
+    Dwork and Roth 2014, Claim 3.9). The mixtures of every candidate are charged by themselves: they read the other
+    records.
+
+    Attributes
+    ----------
+    epsilon : float
+        Budget of the choice.
+    """
+
+    epsilon: float
+
+    @property
+    def event(self) -> ApproximateDP:
+        """The charge of the choice, samplers included."""
+        return ApproximateDP(self.epsilon, MOST_CANDIDATES * SAMPLER_DELTA, label="choice of the order")
+
+    def choose(self, noise: Noise, scores: Sequence[int], *, name: str = "mixing/order") -> int:
+        """Index of the chosen candidate; the first where several are largest."""
+        noisy = noise.discrete_laplace(name, len(scores), scale=1 / self.epsilon)
+        noisy += scores
+        return int(noisy.argmax())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,29 +121,27 @@ def parameters_of(plan: MixingPlan) -> dict[str, Any]:
     }
 
 
-def plan_selection(
-    spec: MixingSpec, search: OrderSearchSpec, sizes: Mapping[str, tuple[int, int]], *, epsilon: float, delta: float
-) -> SelectionPlan:
+def plan_selection(drafts: Sequence[MixingPlan], divided: Budget) -> SelectionPlan:
     """Plan a release that tries orders.
 
     Parameters
     ----------
-    sizes : mapping of str to (int, int)
-        Confirmed minimum and mixtures of each class.
-    epsilon, delta : float
-        Budget of the mixtures of all candidates, by basic composition with the other stages.
+    drafts : sequence of MixingPlan
+        One of each order, with any noise.
+    divided : Budget
+        What the mixtures of all candidates may cost together.
 
     Raises
     ------
-    SpecError, AccountingError
-        As `dpdist.families.mixing.plan.plan`.
+    AccountingError
+        No noise meets the budget.
     """
-    count, privacy = len(search.candidates), spec.privacy
-    drafts = []
-    for order in search.candidates:
-        draft = planned(spec, order=order, sigma_over_clip=1.0)
-        sigma = common_noise(sizes, order=order, epsilon=epsilon / count, delta=delta / count, tolerance=TOLERANCE)
-        drafts.append(replace(draft, sigma_over_clip=sigma))
+    spec = drafts[0].spec
+    count, privacy = len(drafts), spec.privacy
+    share = {"epsilon": divided.epsilon / count, "delta": divided.delta / count, "tolerance": TOLERANCE}
+    drafts = [
+        replace(draft, sigma_over_clip=common_noise(divided.sizes, order=draft.order, **share)) for draft in drafts
+    ]
 
     def scaled(scale: float) -> tuple[MixingPlan, ...]:
         return tuple(replace(draft, sigma_over_clip=scale * draft.sigma_over_clip) for draft in drafts)

@@ -163,7 +163,7 @@ class MixingSpec(ReleaseSpec):
             raise ValueError("mixing.scaling: clients scale by the declared bounds; set it to bounds")
         if self.federated is not None and isinstance(self.mixing.order, OrderSearchSpec):
             raise ValueError("mixing.order: clients do not try orders; give one, or auto")
-        if self.federated is not None and self.cluster.mode == "threads":
+        if self.federated is not None and self.cluster.mode in ("threads", "in-process"):
             raise ValueError("cluster.mode: clients need worker processes of their own; use embedded or address")
         return self
 
@@ -205,6 +205,11 @@ class MixingSpec(ReleaseSpec):
         """Share of the records that is mixed: all but those on which orders are compared."""
         order = self.mixing.order
         return 1 - order.held_out if isinstance(order, OrderSearchSpec) else Fraction(1)
+
+    @property
+    def takes_covariances(self) -> bool:
+        """Whether the covariances of the mixtures are needed."""
+        return self.mixing.spread == "restored" or isinstance(self.mixing.order, OrderSearchSpec)
 
     @property
     def class_codes(self) -> tuple[int, ...]:

@@ -1,114 +1,216 @@
-"""What is done to the records of each class, stage by stage, and the noise that fills the budget."""
+"""The stages of a central mixing release: confirm the classes, mix, finish, write."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
-from dpdist.errors import AccountingError, SpecError
-from dpdist.families.mixing.accounting import ClassMixtures
-from dpdist.families.mixing.calibration import least_scale
-from dpdist.families.mixing.moments import MomentPlan, moment_plan
+from dpdist.cluster.tasks import Deferred, Tasks
+from dpdist.errors import CheckFailed
+from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.family import Stage
+from dpdist.families.base.writing import write_records
+from dpdist.families.mixing.blocks import block_of, piece_of
+from dpdist.families.mixing.classes import confirm, gather, note_left_out
+from dpdist.families.mixing.discriminant import Discriminant, discriminant, score
+from dpdist.families.mixing.federated.stages import stages as federated_stages
+from dpdist.families.mixing.mixing_plan import MixingPlan
+from dpdist.families.mixing.mixture import Mixer, Rows
+from dpdist.families.mixing.moments import MomentPlan, Moments, noisy_moments
+from dpdist.families.mixing.records import finish
+from dpdist.families.mixing.restore import MixtureSums, join_sums, piece_sums, restoration, total_sums
+from dpdist.families.mixing.results import ChosenOrder, Classes, MixedClass, Mixtures, Restorations, ScaledClasses
 from dpdist.families.mixing.scaling import Encoding
+from dpdist.families.mixing.selection import SelectionPlan, parameters_of
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.privacy import accountant
-from dpdist.privacy.checks import CountCheck, count_check
-from dpdist.privacy.events import ApproximateDP, Composed, Event
-from dpdist.privacy.noise import SAMPLER_DELTA
+from dpdist.families.mixing.statistics import SHARD_BYTES, ClassCodes, class_mixtures
+from dpdist.ledger.keys import KeyRef, load_noise
 
-TOLERANCE = 1e-3
-"""Relative tolerance of a calibration, on epsilon."""
-
-MARGIN = 5e-4
-"""Of epsilon, left unspent: the pair of several classes is found on a lattice."""
+MixingAttempt = Attempt[MixingSpec, MixingPlan]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClassPlan:
-    """What is done to one class.
+def stages(plan: MixingPlan) -> Sequence[Stage[MixingSpec, Any]]:
+    """The stages of a mixing release, in order: those of a curator, or of the coordinator of clients."""
+    if plan.spec.federated is not None:
+        return federated_stages()
+    return (
+        Stage("classes", confirm_classes),
+        Stage("mixtures", mix),
+        Stage("records", finish),
+        Stage("write", write_records),
+    )
 
-    Attributes
-    ----------
-    value : str
-    code : int
-        In the schema.
-    check : CountCheck
-    mixtures : ClassMixtures
-        Its minimum is the one that passing confirms.
+
+def confirm_classes(attempt: MixingAttempt) -> ScaledClasses:
+    """Gather the records by class, confirm the declared minima with noisy counts, and draw the moments.
+
+    Raises
+    ------
+    DataError
+        The table breaks its declared policies.
+    CheckFailed
+        No class was confirmed.
     """
-
-    value: str
-    code: int
-    check: CountCheck
-    mixtures: ClassMixtures
-
-
-def stages(spec: MixingSpec, encoding: Encoding) -> tuple[list[CountCheck], MomentPlan | None, float, float]:
-    """Checks, moments, and the budget they leave to the mixtures by basic composition."""
-    privacy = spec.privacy
-    share = float(privacy.check_share)
-    checks = [_check(spec, str(value), wanted.minimum) for value, wanted in spec.mixing.classes.items()]
-    if spec.mixing.scaling == "bounds":
-        return checks, None, privacy.epsilon * (1 - share), privacy.delta * (1 - share)
-    spent = float(privacy.scaling_share)
-    if share + spent >= 1:
-        raise SpecError("privacy.check_share and privacy.scaling_share leave nothing for the mixtures; lower them")
-    moments = moment_plan(encoding, epsilon=privacy.epsilon * spent, delta=privacy.delta * spent)
-    return checks, moments, privacy.epsilon * (1 - share - spent), privacy.delta * (1 - share - spent)
-
-
-def _check(spec: MixingSpec, value: str, minimum: int) -> CountCheck:
-    """The noisy count of a class against its declared minimum."""
-    privacy, share = spec.privacy, float(spec.privacy.check_share)
-    budget = {"epsilon": privacy.epsilon * share, "delta": privacy.delta * share}
-    try:
-        return count_check(records=minimum, share=float(spec.mixed_share), **budget)
-    except AccountingError:
-        raise AccountingError(
-            f"mixing.classes: {minimum} records of class {value!r} are too few to be confirmed by a count with epsilon "
-            f"= {budget['epsilon']:.3g}: raise privacy.check_share or the budget, declare a larger minimum if it is "
-            "publicly known, or leave the class out"
-        ) from None
+    plan = attempt.plan
+    classes = gather(attempt)
+    confirmed = confirm(attempt, classes.statistics.sizes).outcomes
+    if not any(confirmed):
+        raise CheckFailed(
+            "no class of mixing.classes has its declared minimum confirmed, so nothing is published: declare less, "
+            "from public knowledge. The charge stays spent"
+        )
+    encoding, clip = plan.encoding, plan.clip
+    if plan.moments is not None:
+        moments = attempt.stored(Moments, partial(_draw_moments, attempt, plan.moments, classes))
+        divide = attempt.spec.mixing.scaling == "standardised"
+        encoding = moments.scaled(encoding, divide=divide)
+        clip = clip if clip is not None else moments.norm(divide=divide)
+    if clip is None:
+        raise ValueError("a plan without moments has a clipping norm")
+    attempt.public["clip"] = clip
+    note_left_out(attempt, confirmed)
+    return ScaledClasses(classes, confirmed, encoding, clip)
 
 
-def class_events(
-    classes: Sequence[ClassPlan], moments: MomentPlan | None, width: int, sigma_over_clip: float, noises: int = 1
-) -> tuple[Event, ...]:
-    """What is done to the records of each class; classes that cost the same are there once.
+def _draw_moments(attempt: MixingAttempt, moments: MomentPlan, classes: Classes) -> Moments:
+    plan, statistics = attempt.plan, classes.statistics
+    minimum = sum(part.mixtures.minimum for part in plan.classes)
+    records = sum(statistics.sizes)
+    return noisy_moments(attempt.noise, plan.encoding, records, statistics.sums, moments, minimum=minimum)
+
+
+def mix(attempt: MixingAttempt) -> Mixtures:
+    """The noisy mixtures of every confirmed class, in the workers' memory, and how to restore their spread."""
+    spec, plan, found = attempt.spec, attempt.plan, attempt.result(ScaledClasses)
+    made: dict[int, MixtureSums] | None = None
+    attempt.before_noise()
+    if isinstance(plan, SelectionPlan):
+        tried = [_mixed(attempt, found, one, order=one.order) for one in plan.candidates]
+        sums = [_sums(attempt, classes, found.encoding) for classes in tried]
+        number = attempt.stored(ChosenOrder, partial(_choose, attempt, plan, found, sums)).number
+        plan, classes, made = plan.candidates[number], tried[number], sums[number]
+        attempt.public.update(parameters_of(plan))
+    else:
+        classes = _mixed(attempt, found, plan)
+
+    def restore() -> Restorations:
+        sigma = plan.sigma_over_clip * found.clip
+        known = _sums(attempt, classes, found.encoding) if made is None else made
+        return Restorations(
+            {k: restoration(one, found.encoding, order=plan.order, sigma=sigma) for k, one in known.items()}
+        )
+
+    restorations = attempt.stored(Restorations, restore) if spec.mixing.spread == "restored" else Restorations({})
+    return Mixtures(classes, found.encoding, restorations, plan.label_sigma)
+
+
+def _mixed(
+    attempt: MixingAttempt, found: ScaledClasses, plan: MixingPlan, *, order: int | None = None
+) -> tuple[MixedClass, ...]:
+    """The mixtures of each confirmed class; `order` is given where several are tried."""
+    name, tried = ("mixing", "") if order is None else (f"mixing/order-{order}", f", order {order}")
+    mixed = []
+    for place, part in enumerate(plan.classes):
+        if not found.confirmed[place]:
+            continue
+        sigma = plan.sigma_over_clip * found.clip
+        mixer = Mixer(order=plan.order, clip=found.clip, sigma=sigma, name=f"{name}/{part.code}")
+        block = block_of(part.mixtures.records, width=plan.encoding.width, slots=attempt.executor.slots)
+        stage = f"mixing {plan.spec.mixing.label} {place + 1} of {len(plan.classes)}{tried}"
+        with attempt.stage(stage) as progress:
+            tasks = mixture_blocks(
+                attempt.executor.tasks("mixing"),
+                found.classes.codes,
+                place=place,
+                encoding=found.encoding,
+                mixer=mixer,
+                records=part.mixtures.records,
+                block=block,
+                key=attempt.key,
+            )
+            mixed.append(MixedClass(place, attempt.executor.persist(tasks, progress=progress), block))
+    return tuple(mixed)
+
+
+def mixture_blocks(
+    task: Tasks,
+    codes: Deferred,
+    *,
+    place: int,
+    encoding: Encoding,
+    mixer: Mixer,
+    records: int,
+    block: int,
+    key: KeyRef,
+    shard_bytes: int = SHARD_BYTES,
+) -> list[Deferred]:
+    """Tasks that make the mixtures of one class, block by block.
 
     Parameters
     ----------
-    noises : int
-        Draws of noise that hide each coordinate: one, or those of all clients.
+    codes : Deferred of ClassCodes
+    place : int
+        Which of the classes.
+    records, block : int
+        Mixtures of the class, and of each block but the last.
+    shard_bytes : int
+        Memory for the vectors of a shard.
+
+    Returns
+    -------
+    list of Deferred of float32[t, d]
     """
-    table = () if moments is None else (moments.event,)
-    events = []
-    for part in classes:
-        lost = ApproximateDP(0.0, min(sampler_loss(part, moments, width, noises), 1.0), label="samplers")
-        events.append(Composed((part.check.event, part.mixtures.event(sigma_over_clip), *table, lost), label="a class"))
-    return tuple(dict.fromkeys(events))
+    how = task.constant("how", (encoding, mixer, key, shard_bytes))
+    return [
+        task("block", _mix, how, codes, place, start, min(start + block, records)) for start in range(0, records, block)
+    ]
 
 
-def sampler_loss(part: ClassPlan, moments: MomentPlan | None, width: int, noises: int = 1) -> float:
-    """What the samplers of a class lose of delta; parameters as of `class_events`."""
-    draws = part.mixtures.records * (2 * part.mixtures.order + noises * width + 2)  # rows drawn, some again
-    return (draws + (0 if moments is None else 2 * width + 1)) * SAMPLER_DELTA
+def _mix(how: tuple[Encoding, Mixer, KeyRef, int], codes: ClassCodes, place: int, start: int, stop: int) -> Rows:
+    encoding, mixer, key, shard_bytes = how
+    return class_mixtures(codes[place], encoding, mixer, load_noise(key), start, stop, shard_bytes=shard_bytes)
 
 
-def filled_noise(
-    sigma: float,
-    classes: Sequence[ClassPlan],
-    moments: MomentPlan | None,
-    width: int,
-    *,
-    epsilon: float,
-    delta: float,
-    noises: int = 1,
-) -> float:
-    """The noise that fills the budget: stages cost less together than one by one."""
+def _sums(attempt: MixingAttempt, classes: Sequence[MixedClass], encoding: Encoding) -> dict[int, MixtureSums]:
+    """Number, sum and products of the mixtures of each class."""
+    executor, piece = attempt.executor, piece_of(encoding.width)
+    made = [sums_of_mixtures(executor.tasks("spread"), one.blocks, block=one.block, piece=piece) for one in classes]
+    return dict(zip((one.place for one in classes), executor.compute(made), strict=True))
 
-    def cost(scale: float) -> float:
-        events = class_events(classes, moments, width, scale, noises)
-        return max(accountant.epsilon(event, delta=delta) for event in events)
 
-    return least_scale(cost, epsilon=epsilon * (1 - MARGIN), delta=delta, start=sigma, tolerance=TOLERANCE)
+def sums_of_mixtures(task: Tasks, blocks: Sequence[Deferred], *, block: int, piece: int) -> Deferred:
+    """Task that finds the `MixtureSums` of one class, in an order that does not depend on the blocks.
+
+    Parameters
+    ----------
+    blocks : sequence of Deferred of float32[t, d]
+    block : int
+        Mixtures in each of them but the last, a multiple of `piece`.
+    piece : int
+        Mixtures summed at a time: see `dpdist.families.mixing.blocks.piece_of`.
+    """
+    sums = [task("sums", piece_sums, rows, number * block // piece, piece) for number, rows in enumerate(blocks)]
+    return task("total", total_sums, task.tree("add", join_sums, sums))
+
+
+def _choose(
+    attempt: MixingAttempt, plan: SelectionPlan, found: ScaledClasses, sums: Sequence[Mapping[int, MixtureSums]]
+) -> ChosenOrder:
+    """The candidate that is released, by noisy scores on the records that were held out."""
+    learned = [
+        discriminant(made, order=one.order, sigma=one.sigma_over_clip * found.clip)
+        for made, one in zip(sums, plan.candidates, strict=True)
+    ]
+    task = attempt.executor.tasks("scores")
+    with attempt.stage("comparing orders") as progress:
+        how = task.constant("how", (found.encoding, found.clip))
+        scored = [task("score", _score, how, found.classes.held_out, one) for one in learned]
+        scores = attempt.executor.compute(scored, progress=progress)
+    attempt.operator["scores"] = dict(zip((one.order for one in plan.candidates), scores, strict=True))
+    return ChosenOrder(plan.choice.choose(attempt.noise, scores))
+
+
+def _score(how: tuple[Encoding, float], codes: ClassCodes, learned: Discriminant) -> int:
+    encoding, clip = how
+    return score(codes, encoding, clip, learned)

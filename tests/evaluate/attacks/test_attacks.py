@@ -16,8 +16,10 @@ from dpdist.evaluate.attacks.mechanisms import mechanism_of
 from dpdist.evaluate.attacks.records import Columns, drawn, independent, size
 from dpdist.evaluate.attacks.shadow import partial_copies
 from dpdist.evaluate.page.sections import Section
+from dpdist.families.base.rehearsal import rehearse
 from dpdist.families.deniability.plan import plan
-from dpdist.families.deniability.whole import release_once
+from dpdist.families.registry import stages_of
+from dpdist.ledger.keys import KeyRef
 from dpdist.schema.schema import Schema
 
 PEOPLE = Schema.model_validate(
@@ -210,11 +212,11 @@ def test_shadow_releases_have_the_noise_of_the_release(tmp_path: Path, monkeypat
     spec = project(tmp_path, rows=10)
     whole, seen = plan(spec), []
 
-    def once(shrunk: Any, table: Columns, *, noise: Any) -> Any:
+    def once(shrunk: Any, table: Columns, *, key: KeyRef) -> Any:
         seen.append(shrunk)
-        return release_once(shrunk, table, noise=noise)
+        return rehearse(shrunk, stages_of(shrunk), table, key=key)
 
-    monkeypatch.setattr("dpdist.evaluate.attacks.mechanisms.release_once", once)
+    monkeypatch.setattr("dpdist.evaluate.attacks.mechanisms.rehearse", once)
     mechanism = mechanism_of(spec, training=30_000)
     assert mechanism is not None
     rng = np.random.default_rng(0)

@@ -13,7 +13,8 @@ from scipy.optimize import minimize
 
 from dpdist.families.deniability.estimation import estimate_network, fit, pool, project, rake, refine, shrink
 from dpdist.families.deniability.network import Network
-from dpdist.families.deniability.parameters import NoisyTables, count_tables, exact_tables
+from dpdist.families.deniability.parameters import NoisyTables, exact_tables
+from dpdist.families.deniability.statistics import count_tables
 from dpdist.families.deniability.structure import Structure
 from dpdist.privacy.noise import Noise
 from dpdist.schema.schema import Attribute, Schema

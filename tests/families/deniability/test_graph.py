@@ -7,35 +7,34 @@ import os
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import cloudpickle
 import dask
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from dask import delayed
 from dask.delayed import Delayed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdist.data.graph import table_pass
-from dpdist.data.source import TableSource
-from dpdist.data.table import open_table
+from dpdist.cluster.cluster import Cluster
+from dpdist.cluster.executor import Executor, InProcess
+from dpdist.data.graph import run_pass
+from dpdist.data.records import RecordsInMemory
 from dpdist.families.deniability.candidates import Synthesizer
 from dpdist.families.deniability.deniability import Passed, PrivacyTest, candidate_batch
 from dpdist.families.deniability.graph import (
     candidate_batches,
+    first_passing,
     part_slices,
     passed_counts,
     released_parts,
-    seed_operator,
     shard_count,
     sharded_seeds,
 )
 from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
+from dpdist.families.deniability.statistics import seed_operator
 from dpdist.ledger.keys import KeyEncryptionKey, KeyRef, load_noise, new_key, write_key_file
 from dpdist.privacy.arrays import Codes
 from dpdist.schema.schema import Attribute, Schema
@@ -45,12 +44,10 @@ SIZES = (3, 2, 4, 2)
 TEST = PrivacyTest(k=60, gamma=2, epsilon0=0.2)
 RECORDS = 1500
 
+DASK = Cluster()
+
 RandomNetwork = Callable[..., Network]
 RandomCodes = Callable[..., Codes]
-
-
-def compute(*tasks: Delayed) -> list[Any]:
-    return list(dask.compute(*tasks, scheduler="sync"))
 
 
 def cut(codes: Codes, partitions: int) -> list[Codes]:
@@ -89,9 +86,11 @@ def expected(synthesizer: Synthesizer, seeds: Codes) -> Passed:
     return passed
 
 
+@pytest.mark.parametrize("executor", [DASK, InProcess()])
 @pytest.mark.parametrize(("partitions", "shards"), [(1, 1), (3, 1), (16, 2), (5, 4), (20, 7)])
 @pytest.mark.parametrize(("batch_size", "rows_per_part"), [(1000, 400), (3000, 1500), (271, 77)])
 def test_the_release_is_that_of_numpy(
+    executor: Executor,
     partitions: int,
     shards: int,
     batch_size: int,
@@ -100,44 +99,63 @@ def test_the_release_is_that_of_numpy(
     seeds: Codes,
     expected: Passed,
 ) -> None:
-    indexes = sharded_seeds(in_memory(seeds, partitions), synthesizer.prefix_code, shards=shards)
-    batches = candidate_batches(synthesizer, TEST, indexes, KEY, batches=range(2), batch_size=batch_size)
-    batches += candidate_batches(
-        synthesizer, TEST, indexes, KEY, batches=range(2, 6000 // batch_size), batch_size=batch_size
+    parts = in_memory(seeds, partitions) if executor is DASK else cut(seeds, partitions)
+    indexes = sharded_seeds(executor, parts, synthesizer.prefix_code, shards=shards)
+    most = len(expected.indices) * 3
+    batches, counts = first_passing(
+        executor, synthesizer, TEST, indexes, KEY, records=RECORDS, at_least=2000, at_most=most, batch_size=batch_size
     )
-    batches = list(dask.persist(*batches, scheduler="sync"))
-    counts = compute(*passed_counts(batches))
-    parts = compute(*released_parts(batches, counts, records=RECORDS, rows_per_part=rows_per_part))
-    assert [len(part[0]) for part in parts[:-1]] == [rows_per_part] * (len(parts) - 1)
-    assert equal(joined(parts), [column[:RECORDS] for column in expected.codes])
-    below = compute(*passed_counts(batches, below=777))
+    assert len(batches) * batch_size >= 2000
+    released = executor.compute(released_parts(executor, batches, counts, records=RECORDS, rows_per_part=rows_per_part))
+    assert [len(part[0]) for part in released[:-1]] == [rows_per_part] * (len(released) - 1)
+    assert equal(joined(released), [column[:RECORDS] for column in expected.codes])
+    below = executor.compute(passed_counts(executor, batches, below=777))
     assert sum(below) == (expected.indices < 777).sum()
+
+
+def test_the_search_ends_where_too_few_pass(synthesizer: Synthesizer, seeds: Codes) -> None:
+    never = PrivacyTest(k=10**6, gamma=2, epsilon0=None)
+    indexes = sharded_seeds(DASK, in_memory(seeds, 2), synthesizer.prefix_code, shards=1)
+    shown: list[tuple[int, int]] = []
+    batches, counts = first_passing(
+        DASK,
+        synthesizer,
+        never,
+        indexes,
+        KEY,
+        records=100,
+        at_most=1000,
+        batch_size=100,
+        progress=lambda *at: shown.append(at),
+    )
+    assert counts == [0] * 10
+    assert len(batches) == 10
+    assert shown[-1] == (100, 1000)  # of the first batch alone
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_seeds_come_from_a_pass_over_a_table(
-    partitions: int, tmp_path: Path, synthesizer: Synthesizer, seeds: Codes, expected: Passed
+    partitions: int, synthesizer: Synthesizer, seeds: Codes, expected: Passed
 ) -> None:
     schema = Schema(
         attributes=tuple(Attribute(name=f"a{i}", kind="integer", bounds=(0, size - 1)) for i, size in enumerate(SIZES))
     )
-    pq.write_table(pa.table(dict(zip(schema.names, seeds, strict=True))), tmp_path / "t.parquet")
-    table = open_table(TableSource(paths=(str(tmp_path / "t.parquet"),)), schema, partitions=partitions)
-    index = table_pass(table, seed_operator(synthesizer.prefix_code), name="seeds", batch_rows=50)[0]
-    (batch,) = compute(*candidate_batches(synthesizer, TEST, [index], KEY, batches=[0], batch_size=6000))
+    table = RecordsInMemory.of(schema, seeds, partitions=partitions)
+    index, _ = run_pass(table, seed_operator(synthesizer.prefix_code), batch_rows=50)
+    (batch,) = candidate_batches(InProcess(), synthesizer, TEST, [index], KEY, batches=[0], batch_size=6000)
     assert equal(batch.codes, expected.codes)
 
 
 def test_without_kept_attributes_every_candidate_is_released(random_network: RandomNetwork) -> None:
     synthesizer = Synthesizer(random_network(6, SIZES), (4,))
-    batches = candidate_batches(synthesizer, TEST, [], KEY, batches=range(3), batch_size=100)
-    counts = compute(*passed_counts(batches))
+    here = InProcess()
+    batches = candidate_batches(here, synthesizer, TEST, [], KEY, batches=range(3), batch_size=100)
+    counts = passed_counts(here, batches)
     assert counts == [100] * 3
     proposed = synthesizer.propose(load_noise(KEY), [], 0, 250).codes
-    (part,) = compute(*released_parts(batches, counts, records=250, rows_per_part=1000))
+    (part,) = released_parts(here, batches, counts, records=250, rows_per_part=1000)
     assert equal(part, proposed)
-    parts = released_parts(batches, counts, records=250, rows_per_part=100)
-    assert equal(joined(compute(*parts)), proposed)
+    assert equal(joined(released_parts(here, batches, counts, records=250, rows_per_part=100)), proposed)
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -153,16 +171,16 @@ def test_building_graphs_computes_nothing(
     monkeypatch.setattr("dpdist.families.deniability.graph.load_noise", refuse)
     parts = [delayed(table)() for _ in range(10)]
     with dask.config.set(scheduler=refuse):
-        indexes = sharded_seeds(parts, synthesizer.prefix_code, shards=shards)
-        batches = candidate_batches(synthesizer, TEST, indexes, KEY, batches=range(4))
-        passed_counts(batches, below=100)
-        released_parts(batches, [10] * 4, records=40, rows_per_part=7)
+        indexes = sharded_seeds(DASK, parts, synthesizer.prefix_code, shards=shards)
+        batches = candidate_batches(DASK, synthesizer, TEST, indexes, KEY, batches=range(4))
+        passed_counts(DASK, batches, below=100)
+        released_parts(DASK, batches, [10] * 4, records=40, rows_per_part=7)
 
 
 def test_tasks_have_readable_names_of_their_own(synthesizer: Synthesizer, seeds: Codes) -> None:
-    indexes = sharded_seeds(in_memory(seeds, 2), synthesizer.prefix_code, shards=2)
-    batches = candidate_batches(synthesizer, TEST, indexes, KEY, batches=range(2))
-    tasks = [*passed_counts(batches), *released_parts(batches, [5, 5], records=9, rows_per_part=4)]
+    indexes = sharded_seeds(DASK, in_memory(seeds, 2), synthesizer.prefix_code, shards=2)
+    batches = candidate_batches(DASK, synthesizer, TEST, indexes, KEY, batches=range(2))
+    tasks = [*passed_counts(DASK, batches), *released_parts(DASK, batches, [5, 5], records=9, rows_per_part=4)]
     names = {str(name) for task in tasks for name in dict(task.__dask_graph__())}
     stages = {"-".join(name.split("-")[:2]) for name in names}
     assert stages == {
@@ -170,7 +188,7 @@ def test_tasks_have_readable_names_of_their_own(synthesizer: Synthesizer, seeds:
         *("candidates-model", "candidates-sizes", "candidates-seeds", "candidates-make", "candidates-count"),
         *("candidates-test", "passed-count", "release-part", "table-0", "table-1"),
     }
-    again = candidate_batches(synthesizer, TEST, indexes, KEY, batches=range(2))
+    again = candidate_batches(DASK, synthesizer, TEST, indexes, KEY, batches=range(2))
     assert not {task.key for task in batches} & {task.key for task in again}
 
 
@@ -181,17 +199,17 @@ def test_the_key_is_in_no_graph(
     secret = new_key()
     wrapped = KeyEncryptionKey.find().wrap(secret, attempt="a1")
     key = write_key_file(str(tmp_path / "key.json"), attempt="a1", wrapped=wrapped)
-    indexes = sharded_seeds(in_memory(seeds, 2), synthesizer.prefix_code, shards=2)
-    batches = candidate_batches(synthesizer, TEST, indexes, key, batches=range(2), batch_size=500)
+    indexes = sharded_seeds(DASK, in_memory(seeds, 2), synthesizer.prefix_code, shards=2)
+    batches = candidate_batches(DASK, synthesizer, TEST, indexes, key, batches=range(2), batch_size=500)
     sent = cloudpickle.dumps([dict(batch.__dask_graph__()) for batch in batches])
     assert secret not in sent
     assert secret.hex().encode() not in sent
-    assert all(len(batch) for batch in compute(*batches))
+    assert all(len(batch) for batch in DASK.compute(batches))
 
 
 def test_the_model_is_sent_once(synthesizer: Synthesizer, seeds: Codes) -> None:
-    indexes = sharded_seeds(in_memory(seeds, 2), synthesizer.prefix_code, shards=1)
-    batches = candidate_batches(synthesizer, TEST, indexes, KEY, batches=range(30))
+    indexes = sharded_seeds(DASK, in_memory(seeds, 2), synthesizer.prefix_code, shards=1)
+    batches = candidate_batches(DASK, synthesizer, TEST, indexes, KEY, batches=range(30))
     graph = {name: task for batch in batches for name, task in dict(batch.__dask_graph__()).items()}
     one = len(cloudpickle.dumps(synthesizer))
     tests = [task for name, task in graph.items() if str(name).startswith("candidates-test")]
@@ -217,17 +235,17 @@ def test_too_few_passing_candidates_are_refused_without_their_number() -> None:
         part_slices([17, 4], records=22, rows_per_part=5)
     assert "21" not in str(caught.value)
     with pytest.raises(ValueError, match="more batches"):
-        released_parts([], [], records=1, rows_per_part=5)
+        released_parts(DASK, [], [], records=1, rows_per_part=5)
 
 
 def test_seeds_are_given_exactly_when_they_are_used(
     synthesizer: Synthesizer, random_network: RandomNetwork, seeds: Codes
 ) -> None:
     with pytest.raises(ValueError, match="seeds"):
-        candidate_batches(synthesizer, TEST, [], KEY, batches=[0])
-    indexes = sharded_seeds(in_memory(seeds, 1), synthesizer.prefix_code, shards=1)
+        candidate_batches(DASK, synthesizer, TEST, [], KEY, batches=[0])
+    indexes = sharded_seeds(DASK, in_memory(seeds, 1), synthesizer.prefix_code, shards=1)
     with pytest.raises(ValueError, match="seeds"):
-        candidate_batches(Synthesizer(random_network(6, SIZES), (4,)), TEST, indexes, KEY, batches=[0])
+        candidate_batches(DASK, Synthesizer(random_network(6, SIZES), (4,)), TEST, indexes, KEY, batches=[0])
 
 
 def test_shards_follow_the_memory_of_a_worker(synthesizer: Synthesizer) -> None:

@@ -147,7 +147,6 @@ def test_strong_dependence_is_found(counts, score):
     edges = {frozenset((i, p)) for i, chosen in enumerate(structure.parents) for p in chosen}
     assert {frozenset((0, 1)), frozenset((1, 2)), frozenset((3, 4))} <= edges
     assert not edges & {frozenset((a, b)) for a in (0, 1, 2) for b in (3, 4)}
-    assert Structure.from_bytes(structure.to_bytes()) == structure
     again = learn_structure(statistics, SCHEMA, records=20_000, table_noise=table_noise)
     assert again == structure
 
@@ -189,18 +188,10 @@ def test_the_baseline_has_no_parents():
 
 
 def test_damaged_bytes_are_refused(counts):
-    statistics = measure_structure(counts, SCHEMA, plan=_plan("cfs"), noise=Noise(bytes(32)))
-    structure = independent_structure(SCHEMA)
-    for cls, data in (
-        (Structure, statistics.to_bytes()),
-        (StructureStatistics, structure.to_bytes()),
-        (Structure, structure.to_bytes()[:-3]),
-        (Structure, b"[]"),
-        (StructureStatistics, b"\xff"),
-        (StructureStatistics, b'{"format": "other", "type": "StructureStatistics"}'),
-    ):
-        with pytest.raises(UnreadableFile, match="learn it again"):
-            cls.from_bytes(data)
+    whole = measure_structure(counts, SCHEMA, plan=_plan("cfs"), noise=Noise(bytes(32))).to_bytes()
+    for data in (whole[:-3], b"[]", b"\xff", b'{"format": "other", "type": "StructureStatistics"}'):
+        with pytest.raises(UnreadableFile, match="learn them again"):
+            StructureStatistics.from_bytes(data)
 
 
 def test_a_structure_with_a_cycle_is_refused():

@@ -132,7 +132,7 @@ def test_a_key_that_its_client_did_not_sign_is_refused(seats: dict[str, Seat]) -
 def test_clients_are_not_told_the_ledger_of_the_coordinator(spec: MixingSpec) -> None:
     """Its URL may hold a password, and what a client is told passes the scheduler."""
     spec = spec.model_copy(update={"ledger": "postgresql://me:sesame@host/ledger"})
-    context = SimpleNamespace(spec=spec, plan=make_plan(spec), key=KeyRef("a", "key.json"), attempt=str(uuid4()))
+    context = SimpleNamespace(spec=spec, plan=make_plan(spec), key=KeyRef("a", "key.json"), id=str(uuid4()))
     told = seat_of(context, "north")  # type: ignore[arg-type]
     assert b"sesame" not in pickle.dumps(told)
     assert told.spec_hash == spec.fingerprint

@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from federations import federation
 
 from dpdist.errors import AccountingError, RoundFailed, SpecError
-from dpdist.families.mixing.comparison import compare
 from dpdist.families.mixing.federated.identity import (
     identity_text,
     load_identity,
@@ -24,6 +23,7 @@ from dpdist.families.mixing.federated.identity import (
     require_signature,
 )
 from dpdist.families.mixing.federated.plan import FederatedPlan
+from dpdist.families.mixing.order import compare
 from dpdist.families.mixing.plan import planned
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.formatting import upwards

@@ -14,6 +14,7 @@ from scipy.stats import chi2
 from dpdist.errors import AccountingError, DataError, RoundFailed
 from dpdist.families.mixing.accounting import ClassMixtures
 from dpdist.families.mixing.federated.correlated import (
+    CorrelatedNoise,
     Masks,
     correlated_noise,
     leakage,
@@ -25,17 +26,24 @@ from dpdist.families.mixing.federated.messages import (
     MESSAGES_HELD,
     Message,
     assemble,
-    client_message,
     largest_step,
     noisy_steps,
 )
-from dpdist.families.mixing.mixture import Mixer, clip_rows
+from dpdist.families.mixing.mixture import Mixer, Rows, clip_rows
 from dpdist.privacy import accountant
 from dpdist.privacy.noise import Noise
 
 CLIENTS = tuple(f"client-{i}" for i in range(8))
 ROUND = "attempt-1/class-0"
 MIXER = Mixer(order=8, clip=2.0, sigma=0.2, name="mixing/0")
+
+
+def sent(
+    noise: Noise, masks: Masks, rows: Rows, mixer: Mixer, of: CorrelatedNoise, start: int, stop: int, *, client: str
+) -> Message:
+    """A client's message for mixtures `start` to `stop` - 1 of rows from `clip_rows`."""
+    sums = mixer.sums(noise, rows, start, stop)
+    return Message(client, ROUND, noisy_steps(noise, masks, sums, mixer, of, start))
 
 
 def keys(count: int) -> list[bytes]:
@@ -57,9 +65,7 @@ def send(count: int, noise_of, *, mixtures: int = 30, rows=None, masked: bool = 
     rows = client_rows(count) if rows is None else rows
     masks = agree(count) if masked else [Masks()] * count
     return [
-        client_message(
-            Noise(bytes([i]) * 32), masks[i], rows[i], MIXER, noise_of, 0, mixtures, client=CLIENTS[i], round=ROUND
-        )
+        sent(Noise(bytes([i]) * 32), masks[i], rows[i], MIXER, noise_of, 0, mixtures, client=CLIENTS[i])
         for i in range(count)
     ]
 
@@ -206,7 +212,7 @@ def test_messages_do_not_depend_on_their_range():
 
     def steps(a: int, b: int) -> np.ndarray:
         own = Noise(bytes(32))
-        return client_message(own, masks, rows, MIXER, noise, a, b, client="a", round=ROUND).steps
+        return sent(own, masks, rows, MIXER, noise, a, b, client="a").steps
 
     assert np.array_equal(steps(0, 50), np.concatenate([steps(0, 13), steps(13, 13), steps(13, 50)]))
 
@@ -271,20 +277,20 @@ def test_masks_of_other_rounds_are_refused():
     own, rows = Noise(bytes(32)), client_rows(1)[0]
     for masks, of in ((Masks(), noise), (agree(4)[0], noise), (agree(3)[0], local_noise(0.2, clients=3))):
         with pytest.raises(RoundFailed, match="masks"):
-            client_message(own, masks, rows, MIXER, of, 0, 1, client="a", round=ROUND)
+            sent(own, masks, rows, MIXER, of, 0, 1, client="a")
 
 
 def test_a_client_without_records_of_a_class_is_refused():
     noise = local_noise(MIXER.sigma, clients=3)
     none = np.empty((0, 5), np.float32)
     with pytest.raises(DataError, match="fewer records"):
-        client_message(Noise(bytes(32)), Masks(), none, MIXER, noise, 0, 1, client="a", round=ROUND)
+        sent(Noise(bytes(32)), Masks(), none, MIXER, noise, 0, 1, client="a")
 
 
 def test_correlated_noise_below_the_grid_is_refused():
     noise = correlated_noise(1e-4, clients=3)
     with pytest.raises(AccountingError, match="too small for the grid"):
-        client_message(Noise(bytes(32)), agree(3)[0], client_rows(1)[0], MIXER, noise, 0, 1, client="a", round=ROUND)
+        sent(Noise(bytes(32)), agree(3)[0], client_rows(1)[0], MIXER, noise, 0, 1, client="a")
 
 
 # --- what a coalition sees --------------------------------------------------------------------------------------------
@@ -310,7 +316,7 @@ def leaked(noise_of, *, colluding: int) -> float:
             masks = Masks.agree(private[s], [p for p in public if p != public[s]], context=ROUND)
             own = Noise(bytes([s]) * 32)
             table = first if s == 0 else rows
-            message = client_message(own, masks, table, mixer, noise_of, 0, draws, client=CLIENTS[s], round=ROUND)
+            message = sent(own, masks, table, mixer, noise_of, 0, draws, client=CLIENTS[s])
             known = np.zeros((draws, 1), np.int64)
             for r in range(honest, clients):  # what a colluding client draws towards this one
                 shared = Masks.agree(private[r], [public[s]], context=ROUND)

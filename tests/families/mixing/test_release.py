@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from attempts import attempt_of, run_stages
 from dask import delayed
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,25 +20,23 @@ from pydantic import ValidationError
 from reading import readable
 
 from dpdist.cluster.cluster import Cluster
-from dpdist.data.source import TableSource
-from dpdist.data.table import open_table
+from dpdist.cluster.executor import Executor, InProcess
+from dpdist.cluster.tasks import DaskTasks
 from dpdist.errors import AccountingError, CheckFailed, OutOfDomain, SpecError
-from dpdist.families.attempt import Context, silent
-from dpdist.families.mixing.comparison import compare
-from dpdist.families.mixing.graph import mixture_blocks, sums_of_mixtures
+from dpdist.families.base.attempt import Attempt
+from dpdist.families.mixing.blocks import BLOCK_BYTES, block_of, piece_of
+from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import Mixer, clip_rows
-from dpdist.families.mixing.order import ORDERS
-from dpdist.families.mixing.plan import MixingPlan, plan
+from dpdist.families.mixing.order import ORDERS, compare
+from dpdist.families.mixing.plan import plan
 from dpdist.families.mixing.plan import planned as planned_without_search
-from dpdist.families.mixing.release import STEPS
 from dpdist.families.mixing.scaling import declared_encoding
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.families.mixing.sums import BLOCK_BYTES, block_of, piece_of
+from dpdist.families.mixing.stages import mixture_blocks, sums_of_mixtures
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, Parallel
 from dpdist.schema.schema import Schema
-from dpdist.storage.store import Store
 
 KEY = bytes(range(32)).hex()
 ROWS = 20_000
@@ -93,26 +92,15 @@ def planned(changes: str) -> MixingPlan:
     return plan(spec(**json.loads(changes)))
 
 
-def context(folder: Path, tmp_path: Path, *, partitions: int = 3, key: str = KEY, **changes: Any) -> Context:
-    tmp_path.mkdir(exist_ok=True)
+def attempt(
+    folder: Path, tmp_path: Path, *, partitions: int = 3, executor: Executor | None = None, **changes: Any
+) -> Attempt[MixingSpec, MixingPlan]:
     made = spec(folder, tmp_path / "out", **changes)
-    return Context(
-        spec=made,  # type: ignore[arg-type]
-        plan=replace(planned(json.dumps(changes)), spec=made),  # type: ignore[arg-type]
-        table=open_table(TableSource(paths=(str(folder),)), made.table, partitions=partitions),
-        cluster=Cluster(),
-        key=KeyRef.fixed(key),
-        attempt="1",
-        work=Store(str(tmp_path / "work")),
-        output=Store(str(tmp_path / "out")),
-        progress=silent,
-        before_noise=lambda: None,
-    )
+    return attempt_of(made, tmp_path, partitions=partitions, executor=executor or Cluster(), key=KEY)
 
 
-def released(made: Context) -> pa.Table:
-    for step in STEPS.values():
-        step(made)
+def released(made: Attempt[Any, Any]) -> pa.Table:
+    run_stages(made)
     return pa.concat_tables([pq.read_table(made.output.uri + "/" + part.name) for part in made.parts])
 
 
@@ -234,8 +222,9 @@ def test_shards_and_blocks_do_not_change_the_mixtures(shard_rows):
     rows = clip_rows(encoding.encode(codes[0]), clip=1.2)
     expected = mixer.mixtures(load_noise(KeyRef.fixed(KEY)), rows, 0, 500)
     for block in (500, 128):
-        graphs = mixture_blocks(
-            codes,  # type: ignore[arg-type]
+        blocks = mixture_blocks(
+            InProcess().tasks("mixing"),
+            codes,
             place=0,
             encoding=encoding,
             mixer=mixer,
@@ -244,7 +233,7 @@ def test_shards_and_blocks_do_not_change_the_mixtures(shard_rows):
             key=KeyRef.fixed(KEY),
             shard_bytes=4 * encoding.width * shard_rows,
         )
-        assert np.array_equal(np.concatenate(Cluster().compute(graphs)), expected)
+        assert np.array_equal(np.concatenate(blocks), expected)
 
 
 @pytest.mark.parametrize("width", [1, 108, 800, 5_000, 1 << 26])
@@ -262,8 +251,8 @@ def test_sums_of_mixtures_do_not_depend_on_blocks(count, piece, block, other):
     mixtures = np.random.default_rng(count).normal(size=(count, 6)).astype(np.float32)
     sums = []
     for size in (block * piece, other * piece):
-        blocks = [delayed(mixtures[at : at + size]) for at in range(0, count, size)]
-        sums += Cluster().compute([sums_of_mixtures(blocks, block=size, piece=piece)])
+        blocks = [mixtures[at : at + size] for at in range(0, count, size)]
+        sums.append(sums_of_mixtures(InProcess().tasks("spread"), blocks, block=size, piece=piece))
     assert sums[0].count == sums[1].count == count
     assert np.array_equal(sums[0].outer, sums[1].outer)
     assert np.array_equal(sums[0].total, sums[1].total)
@@ -278,22 +267,23 @@ def test_building_graphs_computes_nothing():
     encoding = declared_encoding(Schema.model_validate(SCHEMA), class_attribute="class")
     mixer = Mixer(order=16, clip=1.2, sigma=0.1, name="mixing/0")
     how = {"place": 0, "encoding": encoding, "mixer": mixer, "block": 100, "key": KeyRef.fixed(KEY)}
-    blocks = mixture_blocks(codes, records=500, **how)
+    blocks = mixture_blocks(DaskTasks("mixing"), codes, records=500, **how)
     keys = [key for block in blocks for key in block.dask if "fail" not in str(key)]
     assert len(blocks) == 5
     assert all(str(key).startswith("mixing-") for key in keys)
-    assert len(sums_of_mixtures(blocks, block=100, piece=50).dask) > len(blocks[0].dask)
+    assert len(sums_of_mixtures(DaskTasks("spread"), blocks, block=100, piece=50).dask) > len(blocks[0].dask)
 
 
 @pytest.mark.parametrize("changes", [{}, {"scaling": "standardised", "release": "vectors"}, {"scaling": "centred"}])
-def test_a_release_does_not_depend_on_partitions(people, tmp_path, changes):
-    tables = [released(context(people, tmp_path / str(n), partitions=n, **changes)) for n in (1, 3, 16)]
+def test_a_release_depends_neither_on_partitions_nor_on_the_executor(people, tmp_path, changes):
+    where = ((1, InProcess()), (3, Cluster()), (16, Cluster()))
+    tables = [released(attempt(people, tmp_path / str(n), partitions=n, executor=on, **changes)) for n, on in where]
     assert tables[0].equals(tables[1])
     assert tables[0].equals(tables[2])
 
 
 def test_records_look_like_the_table(people, tmp_path):
-    made = context(people, tmp_path)
+    made = attempt(people, tmp_path)
     table = released(made)
     assert table.num_rows == 12_000
     assert [part.rows for part in made.parts] == [5000, 5000, 2000]
@@ -308,13 +298,13 @@ def test_records_look_like_the_table(people, tmp_path):
 
 
 def test_mixtures_as_they_are_hardly_vary(people, tmp_path):
-    table = released(context(people, tmp_path, spread="mixtures"))
+    table = released(attempt(people, tmp_path, spread="mixtures"))
     age = np.array(table["age"])[np.array(table["class"].to_pylist()) == "low"]
     assert age.std() < 4
 
 
 def test_vectors_have_a_column_per_coordinate(people, tmp_path):
-    made = context(people, tmp_path, release="vectors", spread="mixtures")
+    made = attempt(people, tmp_path, release="vectors", spread="mixtures")
     table = released(made)
     assert table.column_names == ["age", "sex=F", "sex=M", "sex=?", "class"]
     assert table.schema.field("age").type == pa.float64()
@@ -326,7 +316,7 @@ def test_vectors_have_a_column_per_coordinate(people, tmp_path):
 
 def test_label_noise_flips_labels_only_if_asked_for(people, tmp_path):
     noisy, clean = (
-        context(people, tmp_path / name, noise_on_labels=name, spread="mixtures") for name in ("paper", "none")
+        attempt(people, tmp_path / name, noise_on_labels=name, spread="mixtures") for name in ("paper", "none")
     )
     for made in (noisy, clean):
         made.plan = replace(made.plan, sigma_over_clip=0.6)  # as for single records
@@ -339,7 +329,7 @@ def test_label_noise_flips_labels_only_if_asked_for(people, tmp_path):
 def test_a_class_below_its_minimum_is_left_out_and_named(people, tmp_path):
     classes = {"rare": {"minimum": 3000, "records": 100}, "high": {"minimum": 5000, "records": 3000}}
     said: list[str] = []
-    made = context(people, tmp_path, classes=classes)
+    made = attempt(people, tmp_path, classes=classes)
     made.progress = lambda stage, *_: said.append(stage)
     table = released(made)
     assert made.public["classes_left_out"] == ["rare"]
@@ -348,7 +338,7 @@ def test_a_class_below_its_minimum_is_left_out_and_named(people, tmp_path):
 
 
 def test_nothing_is_released_without_a_confirmed_class(people, tmp_path):
-    made = context(people, tmp_path, classes={"rare": {"minimum": 3000, "records": 100}})
+    made = attempt(people, tmp_path, classes={"rare": {"minimum": 3000, "records": 100}})
     with pytest.raises(CheckFailed, match="nothing is published") as error:
         released(made)
     assert "100" not in readable(str(error.value))
@@ -357,17 +347,17 @@ def test_nothing_is_released_without_a_confirmed_class(people, tmp_path):
 
 def test_a_table_that_breaks_its_policies_is_refused_before_noise_is_drawn(tmp_path):
     pq.write_table(pa.table({"age": [99], "class": ["low"], "sex": ["F"]}), tmp_path / "bad.parquet")
-    made = context(tmp_path / "bad.parquet", tmp_path)
+    made = attempt(tmp_path / "bad.parquet", tmp_path)
     drawn = []
     made.before_noise = lambda: drawn.append(True)
     with pytest.raises(OutOfDomain, match="age"):
-        STEPS["classes"](made)
+        run_stages(made)
     assert drawn == []
 
 
 def test_a_resumed_attempt_releases_the_same_bytes(people, tmp_path):
-    first = context(people, tmp_path, scaling="standardised")
+    first = attempt(people, tmp_path, scaling="standardised")
     released(first)
-    again = context(people, tmp_path, scaling="standardised", partitions=2)
+    again = attempt(people, tmp_path, scaling="standardised", partitions=2)
     released(again)
     assert [part.sha256 for part in again.parts] == [part.sha256 for part in first.parts]

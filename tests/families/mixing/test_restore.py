@@ -5,11 +5,12 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from dpdist.families.mixing.blocks import piece_of
 from dpdist.families.mixing.mixture import Mixer, clip_rows
 from dpdist.families.mixing.output import Finishing, assemble, finish_block
-from dpdist.families.mixing.restore import Restoration, mixture_sums, restoration
+from dpdist.families.mixing.restore import mixture_sums, restoration
+from dpdist.families.mixing.results import Restorations
 from dpdist.families.mixing.scaling import declared_encoding
-from dpdist.families.mixing.sums import piece_of
 from dpdist.privacy.noise import Noise
 from dpdist.schema.schema import Schema
 
@@ -70,7 +71,7 @@ def test_restoring_does_not_depend_on_blocks():
     made = restoration(sums, ENCODING, order=32, sigma=0.02)
     parts = [made.apply(mixtures[a:b], NOISE, name="fill", start=a) for a, b in ((0, 1), (1, 120), (120, 300))]
     assert np.concatenate(parts) == pytest.approx(made.apply(mixtures, NOISE, name="fill"), abs=1e-6)
-    again = Restoration.from_bytes(made.to_bytes())
+    again = Restorations.from_bytes(Restorations({1: made}).to_bytes()).by_class[1]
     assert np.array_equal(again.apply(mixtures, NOISE, name="fill"), made.apply(mixtures, NOISE, name="fill"))
 
 

@@ -154,14 +154,14 @@ def test_moments_approach_the_truth_as_the_noise_falls():
     ordered = [0, 4, 5]
     assert moments.deviation[ordered] == pytest.approx(rows.std(axis=0)[ordered], abs=1e-3)
     assert np.all(np.delete(moments.deviation, [*ordered, 9]) == 1)
-    scaled = ENCODING.scaled(moments, divide=True)
+    scaled = moments.scaled(ENCODING, divide=True)
     standard = scaled.encode(codes).astype(np.float64)
     assert standard.mean(axis=0) == pytest.approx(np.zeros(ENCODING.width), abs=0.1)
     assert standard.std(axis=0)[ordered] == pytest.approx(np.ones(3), abs=1e-2)
     assert moments.norm(divide=True) == pytest.approx(math.sqrt((standard**2).sum(axis=1).mean()), abs=0.02)
     centred = rows - rows.mean(axis=0)
     assert moments.norm(divide=False) == pytest.approx(math.sqrt((centred**2).sum(axis=1).mean()), abs=0.02)
-    assert ENCODING.scaled(moments, divide=False).encode(codes) == pytest.approx(centred, abs=1e-2)
+    assert moments.scaled(ENCODING, divide=False).encode(codes) == pytest.approx(centred, abs=1e-2)
     for before, after in zip(codes, scaled.decode(standard), strict=True):
         assert np.array_equal(before, after)
 
@@ -184,7 +184,7 @@ def test_moments_of_an_empty_table_are_usable():
     nobody = [column[:0] for column in records(10)]
     moments = noisy_moments(NOISE, ENCODING, 0, sums_of(nobody), plan, minimum=1)
     assert moments.norm(divide=True) > 0
-    scaled = ENCODING.scaled(moments, divide=True)
+    scaled = moments.scaled(ENCODING, divide=True)
     assert np.all(np.isfinite(scaled.encode(records(10))))
 
 
@@ -230,5 +230,5 @@ def test_moments_of_continuous_numbers():
     rows = encoding.encode(codes).astype(np.float64)
     assert moments.mean == pytest.approx(rows.mean(axis=0), abs=1e-3)
     assert moments.deviation == pytest.approx(rows.std(axis=0), abs=1e-3)
-    scaled = encoding.scaled(moments, divide=True)
+    scaled = moments.scaled(encoding, divide=True)
     assert scaled.decode(scaled.encode(codes))[0] == pytest.approx(codes[0], abs=1e-4)

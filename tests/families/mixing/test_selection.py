@@ -10,26 +10,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from attempts import attempt_of, run_stages
 from families.mixing.test_release import KEY, SCHEMA, spec
 from pydantic import ValidationError
 
-from dpdist.cluster.cluster import Cluster
 from dpdist.data.source import TableSource
-from dpdist.data.table import open_table
-from dpdist.families.attempt import Context, silent
+from dpdist.data.table import Table, open_table
+from dpdist.families.base.attempt import Attempt
 from dpdist.families.mixing.discriminant import Discriminant, discriminant, score
 from dpdist.families.mixing.mixture import Mixer, clip_rows
 from dpdist.families.mixing.plan import plan
-from dpdist.families.mixing.release import STEPS
 from dpdist.families.mixing.restore import mixture_sums
 from dpdist.families.mixing.scaling import declared_encoding
 from dpdist.families.mixing.selection import SelectionPlan
-from dpdist.ledger.keys import KeyRef
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Parallel, SubsampledGaussian
 from dpdist.privacy.noise import Noise
 from dpdist.schema.schema import Schema
-from dpdist.storage.store import Store
 
 SEARCH = {"candidates": [8, 64], "held_out": "1/5"}
 CLASSES = {"low": {"minimum": 12_000, "records": 900}, "high": {"minimum": 5_000, "records": 300}}
@@ -134,23 +131,12 @@ def test_a_record_is_told_alike_in_any_company() -> None:
 # --- releases ---------------------------------------------------------------------------------------------------------
 
 
-def released(folder: Path, out: Path, made: SelectionPlan, *, partitions: int) -> Context:
-    out.mkdir()
-    context = Context(
-        spec=made.spec,
-        plan=made,
-        table=open_table(TableSource(paths=(str(folder),)), made.spec.table, partitions=partitions),
-        cluster=Cluster(),
-        key=KeyRef.fixed(KEY),
-        attempt="1",
-        work=Store(str(out / "work")),
-        output=Store(str(out / "out")),
-        progress=silent,
-        before_noise=lambda: None,
-    )
-    for step in STEPS.values():
-        step(context)
-    return context
+def released(folder: Path, out: Path, made: SelectionPlan, *, partitions: int) -> Attempt[Any, Any]:
+    return run_stages(attempt_of(made.spec, out, table=opened(folder, made, partitions), key=KEY))
+
+
+def opened(folder: Path, made: SelectionPlan, partitions: int) -> Table:
+    return open_table(TableSource(paths=(str(folder),)), made.spec.table, partitions=partitions)
 
 
 def test_the_order_that_tells_more_is_released(tmp_path: Path, made: SelectionPlan) -> None:

@@ -18,7 +18,7 @@ from dpdist.cli import app
 from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import Executor, InProcess
 from dpdist.errors import CheckFailed, GuaranteeRefused, OutOfDomain, SpecError
-from dpdist.families.attempt import Attempt
+from dpdist.families.base.attempt import Attempt
 from dpdist.families.prediction.blocks import joined
 from dpdist.families.prediction.lid.method import Disclosure
 from dpdist.families.prediction.lid.plan import LidPlan

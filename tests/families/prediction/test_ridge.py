@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dpdist.cluster.executor import InProcess
+from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.prediction.blocks import Layout
 from dpdist.families.prediction.kernels import PROFILES, Kernel, reach
 from dpdist.families.prediction.lid import ridge
@@ -20,7 +21,6 @@ from dpdist.families.prediction.metrics import (
 from dpdist.families.prediction.plan import plan
 from dpdist.families.prediction.scales import Scale
 from dpdist.families.prediction.spec import RegressionSpec, TwoStageSpec
-from dpdist.families.rehearsal import rehearse, released_codes
 from dpdist.ledger.keys import KeyRef
 
 KEY = KeyRef.fixed(bytes(range(32)).hex())

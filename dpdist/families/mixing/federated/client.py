@@ -21,11 +21,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from dpdist.data.source import fingerprint
 from dpdist.errors import DataError, DpdistError, LedgerError, ReleaseConflict, ResourceError, RoundFailed
+from dpdist.families.mixing.classes import confirm as confirm_classes
 from dpdist.families.mixing.federated.client_session import (
     Seat,
     agreement_key,
+    attempt_of,
     charged,
-    codes_of,
     folder_of,
     forget,
     identity_of,
@@ -40,11 +41,9 @@ from dpdist.families.mixing.federated.client_session import (
 from dpdist.families.mixing.federated.correlated import Masks, public_key
 from dpdist.families.mixing.federated.identity import key_statement, message_statement, require_signature
 from dpdist.families.mixing.federated.messages import Message, noisy_steps
-from dpdist.families.mixing.sums import SHARD_BYTES, class_sums
+from dpdist.families.mixing.results import Classes, Confirmed
+from dpdist.families.mixing.statistics import SHARD_BYTES, class_sums
 from dpdist.storage.store import Store
-
-CONFIRMED_FILE = "confirmed.json"
-"""Outcomes of the noisy counts of a client, drawn once."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -140,24 +139,15 @@ def join(seat: Seat) -> Joined:
 @answering
 def read(seat: Seat) -> None:
     """Read and check the client's table; it stays in this worker's memory."""
-    codes_of(seat)
+    attempt_of(seat)
 
 
 @answering
 def confirm(seat: Seat) -> tuple[bool, ...]:
     """Whether each class has its declared minimum here, by a noisy count."""
-    codes = codes_of(seat)
-    with closing(ledger_of(seat)) as ledger:
-        charged(seat, ledger, "reserved", "drawing")
-        ledger.mark_drawing(seat.own_attempt)
-    noise, plan = noise_of(seat), seat.plan
-    outcomes = []
-    for part, columns in zip(plan.classes, codes, strict=True):
-        size = len(columns[0])
-        noisy = size + int(noise.discrete_laplace(f"checks/class/{part.code}", 1, scale=part.check.scale)[0])
-        outcomes.append(part.check.passes(noisy) and size >= plan.order)
-    stored = work_of(seat).write_exclusive(CONFIRMED_FILE, json.dumps(outcomes).encode())
-    return tuple(map(bool, json.loads(stored)))
+    attempt = attempt_of(seat)
+    attempt.before_noise()
+    return confirm_classes(attempt, attempt.result(Classes).statistics.sizes).outcomes
 
 
 @answering
@@ -176,15 +166,16 @@ def send(seat: Seat, place: int, block: int, members: dict[str, Joined]) -> Mess
     _pin(seat, part.code, members)
     with closing(ledger_of(seat)) as ledger:
         charged(seat, ledger, "drawing")
-    if not json.loads(work_of(seat).read_bytes(CONFIRMED_FILE))[place]:
+    if not Confirmed.from_bytes(work_of(seat).read_bytes(Confirmed.FILE)).outcomes[place]:
         raise RoundFailed("a class whose declared minimum was not confirmed is not mixed")
-    shared, mixer, noise = plan.shared(len(members)), plan.mixer(part.code), noise_of(seat)
+    shared, mixer = plan.shared(len(members)), plan.mixer(part.code)
     start = block * plan.block
     stop = min(start + plan.block, part.mixtures.records)
     if not 0 <= start < stop:
         raise RoundFailed("a block of mixtures that the plan does not have")
     masks = _masks(seat, part.code, members) if shared.mask_sigma > 0 else Masks()
-    sums = class_sums(codes_of(seat)[place], plan.encoding, mixer, noise, start, stop, shard_bytes=SHARD_BYTES)
+    codes, noise = attempt_of(seat).result(Classes).codes[place], noise_of(seat)
+    sums = class_sums(codes, plan.encoding, mixer, noise, start, stop, shard_bytes=SHARD_BYTES)
     steps = noisy_steps(noise, masks, sums, mixer, shared, start)
     round, key = round_id(seat.attempt, part.code, block), identity_of(seat)
     statement = message_statement(steps, client=seat.name, round=round)

@@ -13,25 +13,25 @@ import threading
 from collections import OrderedDict
 from contextlib import closing
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from uuid import UUID, uuid5
 
-from dpdist.data.graph import located_table, run_pass
-from dpdist.data.report import check
+from dpdist.cluster.executor import InProcess
 from dpdist.data.source import CsvOptions, TableSource, fingerprint
 from dpdist.data.table import Table, open_table
 from dpdist.errors import ReleaseConflict, SpecError
+from dpdist.families.base.attempt import Attempt, silent
+from dpdist.families.mixing.classes import gather
 from dpdist.families.mixing.federated.identity import load_identity
 from dpdist.families.mixing.federated.plan import FederatedPlan
 from dpdist.families.mixing.federated.spec import ClientSpec
-from dpdist.families.mixing.graph import class_operator
 from dpdist.families.mixing.plan import planned
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.ledger import Attempt, Ledger
+from dpdist.ledger import Attempt as Charge
+from dpdist.ledger import Ledger
 from dpdist.ledger.keys import KeyRef, forget_keys, load_noise
 from dpdist.ledger.records import canonical_event
-from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.storage.store import Store
 
@@ -39,6 +39,8 @@ TEST_KEYS = "DPDIST_TEST_KEYS"
 """Environment variable of a client's workers: 1 admits fixed test keys."""
 
 _HELD = 4  # tables that a worker keeps between tasks, encoded
+
+ClientAttempt = Attempt[MixingSpec, FederatedPlan]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +76,7 @@ class Seat:
     @property
     def own_attempt(self) -> str:
         """Id of the attempt in the client's own ledger."""
-        return attempt_of(self.attempt, self.name)
+        return own_attempt_id(self.attempt, self.name)
 
     @property
     def plan(self) -> FederatedPlan:
@@ -92,7 +94,7 @@ class Seat:
         return hash((self.attempt, self.name))
 
 
-def attempt_of(attempt: str, name: str) -> str:
+def own_attempt_id(attempt: str, name: str) -> str:
     """Id of a client's attempt in the round of the coordinator's attempt."""
     return str(uuid5(UUID(attempt), name))
 
@@ -113,7 +115,7 @@ def ledger_of(seat: Seat) -> Ledger:
     return Ledger.open(url, create=False)
 
 
-def charged(seat: Seat, ledger: Ledger, *states: str) -> Attempt:
+def charged(seat: Seat, ledger: Ledger, *states: str) -> Charge:
     """The client's attempt, if it is in one of these states and charged for what the seat says.
 
     Raises
@@ -127,7 +129,7 @@ def charged(seat: Seat, ledger: Ledger, *states: str) -> Attempt:
     return attempt
 
 
-def require_state(attempt: Attempt, *states: str) -> None:
+def require_state(attempt: Charge, *states: str) -> None:
     """Refuse an attempt in another state."""
     if attempt.state not in states:
         raise ReleaseConflict(f"the attempt is {attempt.state}: the round is over for this client")
@@ -137,7 +139,7 @@ def refuse_shared(seat: Seat, ledger: Ledger) -> None:
     """Refuse a data set that another client of the round, or the coordinator, charges in the same ledger."""
     found = ledger.find(seat.client.dataset, seat.spec.name)
     clients = seat.spec.federated.clients if seat.spec.federated is not None else ()
-    others = {attempt_of(seat.attempt, client.name) for client in clients if client.name != seat.name}
+    others = {own_attempt_id(seat.attempt, client.name) for client in clients if client.name != seat.name}
     if found is not None and found.id in others | {seat.attempt}:
         raise SpecError(
             f"federated.clients: data set {seat.client.dataset!r} is charged by somebody else in the same ledger; give "
@@ -183,20 +185,21 @@ def table_of(seat: Seat) -> Table:
 
 def _key(seat: Seat) -> KeyRef:
     """Where the key of the client's attempt is: a file in its own folder."""
-    if seat.test_key:
-        if os.environ.get(TEST_KEYS) != "1":
-            raise SpecError(f"a fixed test key hides nothing: its workers refuse it unless {TEST_KEYS}=1 is set")
-        return KeyRef.fixed(seat.test_key)
-    with closing(ledger_of(seat)) as ledger:
-        return ledger.share_key(seat.own_attempt, work_of(seat).address("key.json"))
+    with _lock:
+        if seat not in _keys:
+            if not seat.test_key:
+                with closing(ledger_of(seat)) as ledger:
+                    _keys[seat] = ledger.share_key(seat.own_attempt, work_of(seat).address("key.json"))
+            elif os.environ.get(TEST_KEYS) == "1":
+                _keys[seat] = KeyRef.fixed(seat.test_key)
+            else:
+                raise SpecError(f"a fixed test key hides nothing: its workers refuse it unless {TEST_KEYS}=1 is set")
+        return _keys[seat]
 
 
 def noise_of(seat: Seat) -> Noise:
     """The client's noise, keyed by its own attempt."""
-    with _lock:
-        if seat not in _keys:
-            _keys[seat] = _key(seat)
-        return load_noise(_keys[seat])
+    return load_noise(_key(seat))
 
 
 def agreement_key(seat: Seat) -> bytes:
@@ -205,33 +208,56 @@ def agreement_key(seat: Seat) -> bytes:
 
 
 _lock = threading.RLock()
-_held: OrderedDict[Seat, list[Codes]] = OrderedDict()
+_held: OrderedDict[Seat, ClientAttempt] = OrderedDict()
 _keys: dict[Seat, KeyRef] = {}
 
 
-def codes_of(seat: Seat) -> list[Codes]:
-    """The codes of the client's records by class, read once; refused if the files are not those that were charged."""
+def attempt_of(seat: Seat) -> ClientAttempt:
+    """The client's own attempt, with its `Classes`: read once; refused if the files are not those that were charged.
+
+    Raises
+    ------
+    ReleaseConflict
+        The round is over for this client, or the input changed.
+    DataError
+        The table breaks its declared policies.
+    """
     with _lock:
         if seat in _held:
             _held.move_to_end(seat)
             return _held[seat]
         with closing(ledger_of(seat)) as ledger:
-            attempt = charged(seat, ledger, "reserved", "drawing")
-        if fingerprint(source_of(seat)) != attempt.input_fingerprint:
+            charge = charged(seat, ledger, "reserved", "drawing")
+        if fingerprint(source_of(seat)) != charge.input_fingerprint:
             raise ReleaseConflict("the input changed since the charge was reserved")
-        schema, label = seat.spec.table, seat.spec.table.names.index(seat.spec.mixing.label)
-        codes, report = run_pass(located_table(table_of(seat)), class_operator(label, seat.spec.class_codes))
-        record = {
-            "confidential": "for the client's own operator: private counts",
-            "table": report.confidential(schema),
-            "class_sizes": {p.value: len(c[0]) for p, c in zip(seat.plan.classes, codes, strict=True)},
-        }
-        work_of(seat).write_bytes("run-record.json", json.dumps(record, indent=2).encode())
-        check(report, schema)
-        _held[seat] = codes
+        work = work_of(seat)
+        attempt = Attempt(
+            spec=seat.spec,
+            plan=seat.plan,
+            table=table_of(seat),
+            executor=InProcess(),
+            key=_key(seat),
+            id=seat.own_attempt,
+            work=work,
+            output=work,
+            progress=silent,
+            before_noise=partial(_mark_drawing, seat),
+        )
+        try:
+            attempt.keep(gather(attempt))
+        finally:
+            record = {"confidential": "for the client's own operator: private counts", **attempt.operator}
+            work.write_bytes("run-record.json", json.dumps(record, indent=2).encode())
+        _held[seat] = attempt
         while len(_held) > _HELD:
             _held.popitem(last=False)
-        return list(codes)
+        return attempt
+
+
+def _mark_drawing(seat: Seat) -> None:
+    with closing(ledger_of(seat)) as ledger:
+        charged(seat, ledger, "reserved", "drawing")
+        ledger.mark_drawing(seat.own_attempt)
 
 
 def forget(seat: Seat) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
@@ -58,19 +58,10 @@ class Message:
     signature: bytes = b""
 
 
-def client_message(
-    noise: Noise,
-    masks: Masks,
-    rows: Rows,
-    mixer: Mixer,
-    correlated: CorrelatedNoise,
-    start: int,
-    stop: int,
-    *,
-    client: str,
-    round: str,
-) -> Message:
-    """A client's message for mixtures `start` to `stop` - 1 of one class.
+def noisy_steps(
+    noise: Noise, masks: Masks, sums: Rows, mixer: Mixer, correlated: CorrelatedNoise, start: int
+) -> Counts:
+    """The sums of mixtures `start` and following with a client's noise, in steps of the grid.
 
     Parameters
     ----------
@@ -78,45 +69,36 @@ def client_message(
         The client's own.
     masks : Masks
         Towards all other clients of the round; none in the local model.
-    rows : float32[n, d]
-        The client's rows of the class, from `clip_rows` with the mixer's norm.
+    sums : float32[t, d]
+        From `dpdist.families.mixing.statistics.class_sums`.
     mixer : Mixer
         Its ``sigma`` is what a message alone would need, tau.
     correlated : CorrelatedNoise
         What is drawn in its place.
 
+    Returns
+    -------
+    int64[t, d]
+
     Raises
     ------
-    DataError
-        The class has fewer rows than a mixture.
     RoundFailed
         The masks do not belong to a round of so many clients.
     AccountingError
         The noise is too small for the grid.
     """
-    sums = mixer.sums(noise, rows, start, stop)
-    return Message(client, round, noisy_steps(noise, masks, sums, mixer, correlated, start))
-
-
-def noisy_steps(
-    noise: Noise, masks: Masks, sums: Rows, mixer: Mixer, correlated: CorrelatedNoise, start: int
-) -> Counts:
-    """The sums of mixtures `start` and following with a client's noise, in steps of the grid.
-
-    Parameters and errors are those of `client_message`.
-    """
     masked = correlated.mask_sigma > 0
     if len(masks.signs) != (correlated.clients - 1 if masked else 0):
         raise RoundFailed("the masks are not those of all other clients of the round; agree on the keys again")
     require_fine_grid(mixer, correlated)
-    steps_of = mixer.order / mixer.grid
-    own = correlated.sigma * steps_of
-    first = start * sums.shape[1]
-    steps: Counts = (sums.reshape(-1) / np.float32(mixer.grid)).astype(np.int64)
-    steps += noise.gaussian_integers(f"{mixer.name}/noise", sums.size, sigma=own, start=first)
-    if masked:
-        steps += masks.draw(f"{mixer.name}/mask", sums.size, sigma=correlated.mask_sigma * steps_of, start=first)
-    return steps.reshape(sums.shape)
+    own, width = replace(mixer, sigma=correlated.sigma), sums.shape[1]
+    steps = np.empty(sums.shape, np.int64)
+    for a, b in mixer.blocks(0, len(sums), width=width):
+        steps[a:b] = own.noisy_sums(noise, sums[a:b], start + a) / mixer.grid
+        if masked:
+            sigma, first = correlated.mask_sigma * (mixer.order / mixer.grid), (start + a) * width
+            steps[a:b] += masks.draw(f"{mixer.name}/mask", (b - a) * width, sigma=sigma, start=first).reshape(-1, width)
+    return steps
 
 
 def require_fine_grid(mixer: Mixer, correlated: CorrelatedNoise) -> None:

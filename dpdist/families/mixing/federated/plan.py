@@ -14,8 +14,8 @@ from dpdist.errors import SpecError
 from dpdist.families.mixing.federated.correlated import CorrelatedNoise, correlated_noise, local_noise
 from dpdist.families.mixing.federated.messages import MESSAGES_HELD, block_rows, require_fine_grid
 from dpdist.families.mixing.federated.spec import FederatedSpec
+from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import Mixer
-from dpdist.families.mixing.plan import MixingPlan
 from dpdist.privacy.guarantee import FederatedPrivacy, Guarantee
 
 
@@ -34,7 +34,7 @@ class FederatedPlan(MixingPlan):
         return self.spec.federated
 
     @property
-    def noises(self) -> int:  # type: ignore[override]
+    def noises(self) -> int:
         """Draws of noise that hide each coordinate: one of every client, and a mask of every pair."""
         clients = len(self.federated.clients)
         pairs = clients * (clients - 1) // 2 if self.federated.trust == "correlated" else 0
