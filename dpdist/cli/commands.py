@@ -13,6 +13,7 @@ import typer
 
 from dpdist.cli.account import account_app
 from dpdist.cli.cluster import cluster_app
+from dpdist.cli.evaluate import evaluate
 from dpdist.cli.ledger import ledger_app
 from dpdist.cli.options import AsJson, Endpoint, PublicKey, Settings, SpecPath, load, storage_options
 from dpdist.cli.output import folded, guarantee_lines, show_json
