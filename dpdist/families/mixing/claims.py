@@ -1,8 +1,11 @@
 """What the mixing family states, mechanism by mechanism, on small classes made to contradict it.
 
-A class of rows that all coincide, at the clipping norm, and a canary opposite to them: there one mixture is the pair of
-the accounting itself. The class is as small as a few mixtures allow, so that the canary is drawn often enough to show
-in thousands of releases; the epsilon that is stated is that of this small class.
+The functions are those that the tasks of a release call (`class_mixtures`, `confirmed_classes`, `noisy_moments`,
+`OrderSelection.choose`), with streams of the same names.
+
+*Mixtures*: a class of rows that all coincide, at the clipping norm, and a canary opposite to them: there one mixture is
+the pair of the accounting itself. The class is as small as a few mixtures allow, so that the canary is drawn often
+enough to show in thousands of releases; the epsilon that is stated is that of this small class.
 """
 
 from __future__ import annotations
@@ -15,19 +18,27 @@ from scipy.special import expit
 
 from dpdist.errors import SpecError
 from dpdist.families.mixing.accounting import ClassMixtures
+from dpdist.families.mixing.budget import ClassPlan
+from dpdist.families.mixing.classes import confirmed_classes
 from dpdist.families.mixing.mixing_plan import MixingPlan
-from dpdist.families.mixing.mixture import Mixer, Rows, clip_rows
+from dpdist.families.mixing.mixture import Mixer, clip_rows
 from dpdist.families.mixing.moments import MomentPlan, moment_sums, noisy_moments
 from dpdist.families.mixing.scaling import Encoding
+from dpdist.families.mixing.selection import OrderSelection, SelectionPlan
+from dpdist.families.mixing.statistics import class_mixtures
 from dpdist.privacy import accountant
-from dpdist.privacy.arrays import Floats
+from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim
+from dpdist.schema.schema import Attribute
 
 _MIXTURES, _DELTA = 4, 0.01
 _LARGEST_EPSILON = 4.0  # that thousands of runs can tell from infinity
-_COLUMNS = 2  # coordinates: along the canary, and across
 _NOISES = 20  # records of the table of moments, in deviations of the noise
+_ENDS = Encoding(  # code 0 opposite to code 1, and a coordinate across
+    (Attribute.model_validate({"name": "end", "kind": "categorical", "values": ["other", "canary"]}),),
+    (np.array([[-1.0, 0.0], [1.0, 0.0]]),),
+)
 
 
 def mixtures_claim(
@@ -46,13 +57,10 @@ def mixtures_claim(
         What the class is called.
     """
     mixer = Mixer(order=mixtures.order, clip=1.0, sigma=sigma_over_clip, name="mixing/0")
-    row = np.zeros((1, _COLUMNS))
-    row[0, 0] = 1.0
-    others = clip_rows(np.repeat(-row, mixtures.minimum - 1, axis=0), clip=1.0)
-    canary = clip_rows(row, clip=1.0)
-    shift = float(canary[0, 0] - others[0, 0]) / mixtures.order
+    other, canary = (float(clip_rows(_ENDS.encode([np.array([code])]), clip=1.0)[0, 0]) for code in (0, 1))
+    classes = (np.arange(mixtures.minimum - 1 + extra) >= mixtures.minimum - 1 for extra in (0, 1))
     absent, present = (
-        partial(_looked_at, mixer, rows, mixtures, shift) for rows in (others, np.concatenate([others, canary]))
+        partial(_mixture_scores, mixer, [codes.astype(np.uint8)], mixtures, other, canary) for codes in classes
     )
     epsilon = accountant.epsilon(mixtures.event(sigma_over_clip), delta=delta)
     return Claim(
@@ -64,10 +72,12 @@ def mixtures_claim(
     )
 
 
-def _looked_at(mixer: Mixer, rows: Rows, mixtures: ClassMixtures, shift: float, noise: Noise) -> Floats:
+def _mixture_scores(
+    mixer: Mixer, codes: Codes, mixtures: ClassMixtures, other: float, canary: float, noise: Noise
+) -> Floats:
     """The log-likelihood ratio of the mixtures, their means, and how far the coordinates differ."""
-    made = mixer.mixtures(noise, rows, 0, mixtures.records).astype(np.float64)
-    along, across = made[:, 0] - float(rows[0, 0]), made[:, 1]
+    made = class_mixtures(codes, _ENDS, mixer, noise, 0, mixtures.records).astype(np.float64)
+    along, across, shift = made[:, 0] - other, made[:, 1], (canary - other) / mixtures.order
     q = mixtures.sampling_rate
     exponent = (shift * along - shift**2 / 2) / mixer.sigma**2
     ratio = np.logaddexp(np.log1p(-q), np.log(q) + exponent) if q < 1 else exponent
@@ -75,6 +85,45 @@ def _looked_at(mixer: Mixer, rows: Rows, mixtures: ClassMixtures, shift: float, 
     spread = along - along.mean() if len(along) > 1 else along
     numbers = [ratio.sum(), along.mean(), along.max(), difference.mean(), difference.max(), np.abs(spread).max()]
     return np.array([*numbers, expit(exponent).sum()])
+
+
+def confirmation_claim(plan: MixingPlan, part: ClassPlan) -> Claim:
+    """The outcome of the noisy count of a class, at the number of records where it is least certain.
+
+    Parameters
+    ----------
+    plan : MixingPlan
+    part : ClassPlan
+        One of its classes.
+    """
+    alone, size = replace(plan, classes=(part,)), max(round(part.check.threshold), plan.order)
+    absent, present = (partial(_confirmed, alone, number) for number in (size, size + 1))
+    epsilon = accountant.epsilon(part.check.event, delta=plan.delta)
+    return Claim(
+        name=f"minimum of class {part.value}", absent=absent, present=present, epsilon=epsilon, delta=plan.delta
+    )
+
+
+def _confirmed(plan: MixingPlan, size: int, noise: Noise) -> Floats:
+    return np.array(confirmed_classes(noise, plan, [size]).outcomes, np.float64)
+
+
+def choice_claim(choice: OrderSelection, candidates: int) -> Claim:
+    """The choice among orders, where a held-out record is told right by the first of them alone."""
+    scores = ([0] * candidates, [1] + [0] * (candidates - 1))
+    absent, present = (partial(_chosen, choice, one) for one in scores)
+    event = choice.event
+    return Claim(
+        name=f"choice among {candidates} orders",
+        absent=absent,
+        present=present,
+        epsilon=accountant.epsilon(event, delta=event.delta),
+        delta=event.delta,
+    )
+
+
+def _chosen(choice: OrderSelection, scores: list[int], noise: Noise) -> Floats:
+    return np.array([float(choice.choose(noise, scores) == 0)])
 
 
 def moments_claim(encoding: Encoding, plan: MomentPlan, *, delta: float) -> Claim:
@@ -125,16 +174,20 @@ def claims(plan: MixingPlan) -> tuple[Claim, ...]:
         raise SpecError(
             "federated releases are not audited from their spec; leave out `federated` to audit a central one"
         )
-    made, seen = [], set()
+    made: dict[object, Claim] = {}
+    for one in plan.candidates if isinstance(plan, SelectionPlan) else (plan,):
+        for part in one.classes:
+            small = _small_class(part.mixtures, one.sigma_over_clip)
+            if small not in made:
+                made[small] = mixtures_claim(small, one.sigma_over_clip, name=f"class {part.value}")
     for part in plan.classes:
-        small = _small_class(part.mixtures, plan.sigma_over_clip)
-        if small in seen:
-            continue
-        seen.add(small)
-        made.append(mixtures_claim(small, plan.sigma_over_clip, name=f"class {part.value}"))
+        made.setdefault(part.check, confirmation_claim(plan, part))
+    found = list(made.values())
+    if isinstance(plan, SelectionPlan):
+        found.append(choice_claim(plan.choice, len(plan.candidates)))
     if plan.moments is not None:
-        made.append(moments_claim(plan.encoding, plan.moments, delta=plan.delta))
-    return tuple(made)
+        found.append(moments_claim(plan.encoding, plan.moments, delta=plan.delta))
+    return tuple(found)
 
 
 def _small_class(mixtures: ClassMixtures, sigma_over_clip: float) -> ClassMixtures:

@@ -9,6 +9,7 @@ from dpdist.families.mixing.blocks import piece_of
 from dpdist.families.mixing.mixture import Mixer, clip_rows
 from dpdist.families.mixing.output import Finishing, assemble, finish_block
 from dpdist.families.mixing.restore import mixture_sums, restoration
+from dpdist.families.mixing.results import Restorations
 from dpdist.families.mixing.scaling import declared_encoding
 from dpdist.privacy.noise import Noise
 from dpdist.schema.schema import Schema
