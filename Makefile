@@ -70,7 +70,7 @@ bench: setup ## speed, memory and quality (writes bench/*.json), but for hours o
 		$(BIN)/python $$script --json bench/$$(basename $$script .py).json || exit 1; done
 
 compare: setup ## ours beside other packages, each in an environment of its own (writes bench/compare.json); takes an hour
-	@$(BIN)/python compare/run.py --json bench/compare.json
+	@$(BIN)/python tests/benchmarks/peers/run.py --json bench/compare.json
 
 clean: ## remove what the targets above made
 	@rm -rf demo bench $(VENV) .tools .pytest_cache .mypy_cache .ruff_cache .hypothesis

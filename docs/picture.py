@@ -14,11 +14,11 @@ from typing import Any
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
-from dpdist import sample
+from dpdist.cli import sample_table as sample
 from dpdist.cli.progress import stage_bars
-from dpdist.families import load_spec
-from dpdist.privacy.ledger import Ledger
-from dpdist.run import run_release
+from dpdist.families.registry import load_spec
+from dpdist.ledger import Ledger
+from dpdist.release.run import run_release
 
 DOCS = Path(__file__).parent
 FORMAT = re.sub(r"@font-face \{\{.*?\}\}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)

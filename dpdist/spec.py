@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from dpdist.errors import SpecError
-from dpdist.schema import Schema, validation_message
+from dpdist.schema.schema import Schema, validation_message
 
 
 def _exact(value: object) -> object:
@@ -150,9 +150,12 @@ class SecuritySpec(Section):
 class ClusterSpec(Section):
     """Where the work runs."""
 
-    mode: Literal["embedded", "address", "threads"] = Field(
-        default="embedded",
-        description="embedded: worker processes on this machine; address: a Dask scheduler; threads: this process.",
+    mode: Literal["auto", "in-process", "threads", "embedded", "address"] = Field(
+        default="auto",
+        description=(
+            "in-process: plain NumPy; threads: Dask in this process; embedded: worker processes on this machine; "
+            "address: a Dask scheduler; auto: the first three by the size of the table."
+        ),
     )
     address: str | None = Field(default=None, description="Scheduler address, such as tls://scheduler:8786.")
     security: SecuritySpec | None = Field(default=None, description="Certificates, for an address tls://…")
@@ -171,6 +174,8 @@ class ClusterSpec(Section):
     def _addressed(self) -> ClusterSpec:
         if (self.mode == "address") != (self.address is not None):
             raise ValueError("`address` goes with `mode: address`, and only with it")
+        if self.mode == "auto" and (self.workers is not None or self.memory_limit != "auto"):
+            object.__setattr__(self, "mode", "embedded")  # settings of worker processes ask for them
         if self.address is not None and not re.fullmatch(r"(tcp|tls|ucx|ws|wss)://[^\s/]+:\d+/?", self.address):
             raise ValueError("`address` is a scheduler's, such as tls://scheduler:8786")
         if self.memory_limit != "auto":

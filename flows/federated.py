@@ -12,8 +12,8 @@ from prefect import flow
 from prefect.artifacts import create_table_artifact
 
 from dpdist.errors import SpecError
-from dpdist.mixing.federated_spec import FederatedSpec
-from dpdist.mixing.spec import MixingSpec
+from dpdist.families.mixing.federated.spec import FederatedSpec
+from dpdist.families.mixing.spec import MixingSpec
 from dpdist.publish.verify import read_manifest
 from flows.release import one_at_a_time, read_spec, run_patiently, told
 from flows.reporting import artifact_key

@@ -27,12 +27,12 @@ from prefect.cache_policies import NO_CACHE
 from prefect.concurrency.sync import concurrency
 from prefect.exceptions import ObjectAlreadyExists
 
+from dpdist.cluster.logs import configure
 from dpdist.errors import DpdistError, ResourceError, SpecError, StorageUnavailable
-from dpdist.families import build_spec, load_spec
-from dpdist.logs import configure
-from dpdist.outcome import Outcome
-from dpdist.privacy.ledger import Ledger
-from dpdist.run import Run
+from dpdist.families.registry import build_spec, load_spec
+from dpdist.ledger import Ledger
+from dpdist.release.outcome import Outcome
+from dpdist.release.run import Run
 from dpdist.spec import ReleaseSpec, override
 from flows.reporting import StepProgress, artifact_key, show_outcome, show_plan
 from flows.storage import storage_of_block

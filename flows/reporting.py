@@ -16,8 +16,8 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
-from dpdist.outcome import Outcome
-from dpdist.plan import Plan
+from dpdist.families.base import Plan
+from dpdist.release.outcome import Outcome
 
 _INTERVAL = 1.0
 _ITEMS = r"^(?!Resources)([A-Z][a-z]+) {2,}(.*)$"  # lines of a plan such as `Structure   ...`

@@ -16,7 +16,7 @@ import pytest
 from commands import Answer, Command
 from hypothesis import settings
 
-from dpdist.privacy import keys
+from dpdist.ledger import keys
 
 settings.register_profile("dpdist", derandomize=True, deadline=None, database=None)  # the same examples everywhere
 settings.load_profile("dpdist")

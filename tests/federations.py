@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from distributed import Client, Security
 
-from dpdist.families import build_spec
-from dpdist.mixing.identity import identity_text
-from dpdist.mixing.spec import MixingSpec
-from dpdist.privacy.ledger import Ledger
+from dpdist.families.mixing.federated.identity import identity_text
+from dpdist.families.mixing.spec import MixingSpec
+from dpdist.families.registry import build_spec
+from dpdist.ledger import Ledger
 from dpdist.publish.signature import load_signing_key
 
 SCHEMA: dict[str, Any] = {

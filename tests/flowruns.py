@@ -14,10 +14,10 @@ from clusters import parts
 from outcomes import at_moments
 from releases import project
 
-from dpdist.privacy.keys import KeyEncryptionKey
-from dpdist.publish.store import Store
-from dpdist.run import Run, run_release
-from dpdist.synthesis.spec import PlausibleDeniabilitySpec
+from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.ledger.keys import KeyEncryptionKey
+from dpdist.release.run import Run, run_release
+from dpdist.storage.store import Store
 
 
 def inline(spec: PlausibleDeniabilitySpec) -> dict[str, Any]:

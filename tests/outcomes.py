@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-import dpdist.run
-from dpdist.context import Progress
+import dpdist.release.run
 from dpdist.errors import DpdistError
-from dpdist.privacy.ledger import Ledger
-from dpdist.publish.store import Store
+from dpdist.families.attempt import Progress
+from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.ledger import Ledger
 from dpdist.publish.verify import verify
-from dpdist.synthesis.spec import PlausibleDeniabilitySpec
+from dpdist.storage.store import Store
 
 MOMENTS = (
     "charge",
@@ -30,7 +30,7 @@ MOMENTS = (
 )
 """When a fault may strike: as the key is shared, as a stage begins, before the ledger commits, before the manifest."""
 
-_CALLS = {"charge": (Ledger, "share_key"), "commit": (Ledger, "commit"), "manifest": (dpdist.run, "publish")}
+_CALLS = {"charge": (Ledger, "share_key"), "commit": (Ledger, "commit"), "manifest": (dpdist.release.run, "publish")}
 
 
 @contextmanager

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpdist.families import build_spec
-from dpdist.privacy.ledger import Ledger
-from dpdist.synthesis.spec import PlausibleDeniabilitySpec
+from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.families.registry import build_spec
+from dpdist.ledger import Ledger
 
 SCHEMA: dict[str, Any] = {
     "attributes": [

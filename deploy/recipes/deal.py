@@ -21,9 +21,9 @@ import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from dpdist.families import build_spec
-from dpdist.mixing.identity import identity_text
-from dpdist.privacy.ledger import Ledger
+from dpdist.families.mixing.federated.identity import identity_text
+from dpdist.families.registry import build_spec
+from dpdist.ledger import Ledger
 
 
 def deal(table: Path, count: int) -> list[bytes]:

@@ -16,7 +16,7 @@ def cluster_certs(
     days: Annotated[int, typer.Option(min=1, max=3650, help="Days until they expire.")] = 365,
 ) -> None:
     """Make certificates for TLS between scheduler, workers and client."""
-    from dpdist.certificates import write_certificates
+    from dpdist.cluster.certificates import write_certificates
 
     write_certificates(folder, days=days)
     typer.echo(f"{folder}: certificates for {days} days; the keys are secret (mode 0600)")
@@ -48,8 +48,8 @@ def cluster_secrets(
 
     import yaml
 
+    from dpdist.cli.kubernetes_secrets import KINDS, secret_manifests
     from dpdist.errors import OutputUnwritable
-    from dpdist.kubernetes import KINDS, secret_manifests
 
     if sys.stdout.isatty():
         raise OutputUnwritable(

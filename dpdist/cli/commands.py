@@ -23,7 +23,7 @@ from dpdist.cli.spec import spec_app
 from dpdist.errors import AccountingError, DpdistError, SpecError
 
 if TYPE_CHECKING:
-    from dpdist.outcome import Outcome
+    from dpdist.release.outcome import Outcome
 
 app = typer.Typer(
     name="dpdist",
@@ -62,7 +62,7 @@ def main() -> None:
     """Run the command line; errors of dpdist end with one message and their own exit code."""
     try:
         if os.environ.get("DPDIST_LOG") == "json":
-            from dpdist.logs import configure
+            from dpdist.cluster.logs import configure
 
             configure()
         signal.signal(signal.SIGTERM, _terminated)  # the first process of a container dies of no signal it leaves alone
@@ -137,19 +137,19 @@ def plan(
     ] = None,
 ) -> None:
     """Say what a release would guarantee, cost and need. Touches no record."""
-    from dpdist.budget import budget_after
-    from dpdist.families import make_plan
+    from dpdist.families.registry import make_plan
+    from dpdist.ledger.statement import budget_after
 
     only_solving = {"--pass-rate": pass_rate, "--public-table": public_table, "--write": write}
     _refuse_given({"--epsilon": epsilon, **only_solving}, unless=solve, go_with="--solve")
     _refuse_given({"--costs": costs}, unless=cluster, go_with="--cluster")
     loaded = load(spec, settings)
     if solve:
-        from dpdist.mixing.comparison import compare
-        from dpdist.mixing.spec import MixingSpec
-        from dpdist.synthesis.reference import Reference
-        from dpdist.synthesis.solve import solve_plan
-        from dpdist.synthesis.spec import PlausibleDeniabilitySpec
+        from dpdist.families.deniability.reference import Reference
+        from dpdist.families.deniability.solve import solve_plan
+        from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+        from dpdist.families.mixing.comparison import compare
+        from dpdist.families.mixing.spec import MixingSpec
 
         if isinstance(loaded, MixingSpec):
             _refuse_given(only_solving, go_with="plausible deniability; of a mixing spec set mixing.order, or auto")
@@ -166,7 +166,7 @@ def plan(
         return
     made = make_plan(loaded)
     if cluster:
-        from dpdist.sizing import read_costs, size_cluster
+        from dpdist.sizing.cluster_size import read_costs, size_cluster
 
         sizing = size_cluster(made, costs=read_costs(costs))
         typer.echo(json.dumps(sizing.to_json(), indent=2) if as_json else sizing.explain())
@@ -200,7 +200,7 @@ def release(
     as_json: AsJson = False,
 ) -> None:
     """Run a release: charge, compute, publish."""
-    from dpdist.run import run_release
+    from dpdist.release.run import run_release
 
     loaded = load(spec, settings)
     with bars() as progress:
@@ -260,7 +260,7 @@ def sample(
     seed: Annotated[int, typer.Option(help="Another seed, other rows.")] = 0,
 ) -> None:
     """Write a made-up census-like table (schema of deploy/releases/schemas/acs2013.yaml) to try things out."""
-    from dpdist.sample import write
+    from dpdist.cli.sample_table import write
 
     with bars() as progress:
         write(folder, rows, seed=seed, progress=lambda done, total: progress("writing rows", done, total))
@@ -279,20 +279,20 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Attack the mechanisms of a spec on made-up tables: stated epsilon against a measured lower bound."""
-    from dpdist.evaluate.audit import audit as attack
-    from dpdist.evaluate.audit import audit_in_one_run, table_of
-    from dpdist.evaluate.claims import canaries_of, claims_of
-    from dpdist.families import make_plan
+    from dpdist.families.registry import family_of, make_plan
+    from dpdist.privacy.testing import audit as attack
+    from dpdist.privacy.testing import audit_in_one_run, table_of
 
     plan = make_plan(load(spec, settings))
-    claims = claims_of(plan)
+    family = family_of(plan.spec)
+    claims = family.claims(plan)
     findings = []
     with bars() as progress:
         for claim in claims:
             progress(claim.name, 0, 1)
             findings.append(attack(claim, runs=runs, confidence=confidence))
             progress(claim.name, 1, 1)
-        for canaries in canaries_of(plan) if one_run else ():
+        for canaries in family.canaries(plan) if one_run else ():
             progress(canaries.name, 0, 1)
             findings.append(audit_in_one_run(canaries, runs=10, confidence=confidence))
             progress(canaries.name, 1, 1)

@@ -11,10 +11,10 @@ import typer
 
 from dpdist.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl, moment
 from dpdist.errors import SpecError
-from dpdist.words import upwards
+from dpdist.formatting import upwards
 
 if TYPE_CHECKING:
-    from dpdist.privacy.ledger import Ledger
+    from dpdist.ledger import Ledger
 
 ledger_app = typer.Typer(help="The budget of each data set.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -54,7 +54,7 @@ def ledger_show(
     as_json: AsJson = False,
 ) -> None:
     """Show data sets, their releases and what is left."""
-    from dpdist.budget import ledger_rows
+    from dpdist.ledger.statement import ledger_rows
 
     with _ledger(ledger) as opened:
         rows = ledger_rows(opened, dataset)
@@ -114,7 +114,7 @@ def ledger_give_up(
 
     Its charge is given back if no noise was drawn, and stays spent otherwise.
     """
-    from dpdist.runs import find_attempt
+    from dpdist.release.history import find_attempt
 
     with _ledger(ledger) as opened:
         meant = find_attempt(opened, attempt)
@@ -131,7 +131,7 @@ def ledger_give_up(
 
 @contextmanager
 def _ledger(url: str, *, create: bool = False) -> Iterator[Ledger]:
-    from dpdist.privacy.ledger import Ledger
+    from dpdist.ledger import Ledger
 
     opened = Ledger.open(url, create=create)
     try:

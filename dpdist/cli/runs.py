@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpdist.cli.options import DEFAULT_LEDGER, AsJson, Endpoint, LedgerUrl, moment
-from dpdist.runs import find_attempt, list_runs, run_record
+from dpdist.release.history import find_attempt, list_runs, run_record
 
 if TYPE_CHECKING:
-    from dpdist.privacy.ledger import Ledger
-    from dpdist.publish.store import Store
+    from dpdist.ledger import Ledger
+    from dpdist.storage.store import Store
 
 runs_app = typer.Typer(help="Runs of releases, finished or not.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -24,8 +24,8 @@ Work = Annotated[str, typer.Option("--work", help="The confidential folder of th
 
 @contextmanager
 def _opened(ledger: str, work: str, endpoint_url: str | None) -> Iterator[tuple[Ledger, Store]]:
-    from dpdist.privacy.ledger import Ledger
-    from dpdist.publish.store import Store
+    from dpdist.ledger import Ledger
+    from dpdist.storage.store import Store
 
     opened = Ledger.open(ledger, create=False)
     try:

@@ -14,7 +14,7 @@ spec_app = typer.Typer(help="Specs: their JSON schema.", no_args_is_help=True, r
 @spec_app.command("schema")
 def spec_schema() -> None:
     """Print the JSON schema of a spec file."""
-    from dpdist.families import json_schema
+    from dpdist.families.registry import json_schema
 
     typer.echo(json.dumps(json_schema(), indent=2))
 

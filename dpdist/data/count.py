@@ -18,11 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
-
-Codes = list[np.ndarray]
-"""One contiguous 1-D array of unsigned integers per attribute, in schema order, all of the same length."""
-
-Counts = NDArray[np.int64]
+from dpdist.privacy.arrays import Codes, Counts
 
 MAX_PAIR_CELLS = 1 << 25
 """Largest total number of cells of all single and pairwise tables (256 MiB of int64)."""

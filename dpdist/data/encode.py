@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpdist.data.count import Codes
 from dpdist.data.integers import LIMIT, IntegerDomain, parse_integer
 from dpdist.data.numbers import NumberEncoder, wrong_type
 from dpdist.data.report import ABOVE, BELOW, MISSING, MISTYPED, OUTSIDE, TROUBLES, UNKNOWN, RowReport
-from dpdist.schema import Attribute, Category, Schema
+from dpdist.privacy.arrays import Codes
+from dpdist.schema.schema import Attribute, Category, Schema
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 from dpdist.data.encode import check_type, is_text
 from dpdist.data.lines import first_record
 from dpdist.data.source import FoundFile, TableSource
-from dpdist.data.storage import compression_of, is_local, open_file, storage_errors, unless_damaged
 from dpdist.errors import ColumnMismatch, EmptyTable
-from dpdist.schema import Schema
+from dpdist.schema.schema import Schema
+from dpdist.storage.files import compression_of, is_local, open_file, storage_errors, unless_damaged
 
 _HEAD_BYTES = 1 << 20
 

@@ -1,6 +1,6 @@
 """One pass over a table as a Dask graph: an operator on each partition, then a tree of sums.
 
-An `Operator` is a record of pure functions. A pass in this process (`dpdist.data.passes.run_pass`) is the meaning;
+An `Operator` is a record of pure functions. A pass in this process (`run_pass`) is the meaning;
 the graph computes the same bits for any number of partitions, any batch size and any scheduler, because the split
 addresses records by file and row, and the combination is exact, associative and applied in the order of the rows.
 
@@ -14,42 +14,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from dask.delayed import Delayed
-
+from dpdist.cluster.executor import Executor, InProcess
+from dpdist.cluster.tasks import Deferred, Tasks
 from dpdist.data.operators import Operator
-from dpdist.data.passes import combine, encode_partition, finish, pass_encoded, pass_partition, select_label
-from dpdist.data.read import BATCH_ROWS, count_records
+from dpdist.data.passes import Result, combine, encode_partition, finish, pass_encoded, pass_partition, select_label
+from dpdist.data.read import BATCH_ROWS
+from dpdist.data.records import Records
 from dpdist.data.split import Split
-from dpdist.data.table import Table
-from dpdist.tasks import Tasks
 
 
-def locate(table: Table, *, name: str = "locate") -> Delayed:
+def locate(executor: Executor, table: Records, *, name: str = "locate") -> Deferred:
     """Graph of a `Table` whose row numbers are known (CSV: a scan of the files; Parquet: the table as it is).
 
     The task raises `EmptyTable` when there is no record, and `UnreadableFile` where files cannot be cut.
     """
-    task = Tasks(name)
+    task = executor.tasks(name)
     shared = task.constant("plan", table)
     if table.is_located:
         return shared
-    counts = [task("scan", count_records, shared, i) for i in range(len(table.partitions))]
-    return task("table", Table.located, shared, counts)
+    counts = [task("scan", _counted, shared, i) for i in range(len(table.partitions))]
+    return task("table", _located, shared, counts)
 
 
 def table_pass(
-    table: Table,
+    executor: Executor,
+    table: Records,
     operator: Operator,
     *,
     name: str,
     split: Split | None = None,
     label: int | None = None,
     batch_rows: int = BATCH_ROWS,
-) -> Delayed:
+) -> Deferred:
     """Graph of one pass over the files: read, encode, split, select, summarise.
 
     Parameters
     ----------
+    executor : Executor
     table : Table
         Located (see `locate`).
     operator : Operator
@@ -65,12 +66,12 @@ def table_pass(
 
     Returns
     -------
-    Delayed of (summary, RowReport)
+    Deferred of (summary, RowReport)
         The report covers all rows, whatever the label. Pass it to `dpdist.data.report.check` before the summary is
         used: values under the policy ``refuse`` are counted as if they were the first of the domain.
     """
     _check(table, split, label)
-    task = Tasks(name)
+    task = executor.tasks(name)
     shared = task.constant("plan", table)
     parts = [
         task(operator.name, pass_partition, shared, i, operator, split, label, batch_rows)
@@ -79,18 +80,41 @@ def table_pass(
     return _tree(task, operator, parts)
 
 
+def run_pass(
+    table: Records,
+    operator: Operator,
+    *,
+    split: Split | None = None,
+    label: int | None = None,
+    batch_rows: int = BATCH_ROWS,
+) -> Result:
+    """One pass in this process; parameters and result as for `table_pass`."""
+    result: Result = table_pass(
+        InProcess(), table, operator, name="pass", split=split, label=label, batch_rows=batch_rows
+    )
+    return result
+
+
+def located_table(table: Records) -> Records:
+    """The table with its row numbers, found in this process; see `locate`."""
+    found: Records = locate(InProcess(), table)
+    return found
+
+
 def encoded_partitions(
-    table: Table,
+    executor: Executor,
+    table: Records,
     *,
     name: str,
     split: Split | None = None,
     label: int | None = None,
     batch_rows: int = BATCH_ROWS,
-) -> list[Delayed]:
+) -> list[Deferred]:
     """Graphs of the encoded records of each partition, to be persisted in worker memory.
 
     Parameters
     ----------
+    executor : Executor
     table, name, split, batch_rows
         As for `table_pass`.
     label : int, optional
@@ -98,30 +122,33 @@ def encoded_partitions(
 
     Returns
     -------
-    list of Delayed of EncodedPartition
+    list of Deferred of EncodedPartition
     """
     _check(table, split, label)
-    task = Tasks(name)
+    task = executor.tasks(name)
     shared = task.constant("plan", table)
     return [task("encode", encode_partition, shared, i, split, label, batch_rows) for i in range(len(table.partitions))]
 
 
-def partition_codes(parts: Sequence[Delayed], *, name: str, label: int | None = None) -> list[Delayed]:
+def partition_codes(
+    executor: Executor, parts: Sequence[Deferred], *, name: str, label: int | None = None
+) -> list[Deferred]:
     """Graphs of the `Codes` of one part of the split in each encoded partition."""
-    task = Tasks(name)
+    task = executor.tasks(name)
     return [task("select", select_label, part, label) for part in parts]
 
 
 def reduce_partitions(
-    parts: Sequence[Delayed],
+    executor: Executor,
+    parts: Sequence[Deferred],
     operator: Operator,
     *,
     name: str,
     label: int | None = None,
     batch_rows: int = BATCH_ROWS,
-) -> Delayed:
+) -> Deferred:
     """Graph of one pass over encoded partitions; the same bits as `table_pass`."""
-    task = Tasks(name)
+    task = executor.tasks(name)
     return _tree(
         task,
         operator,
@@ -129,13 +156,21 @@ def reduce_partitions(
     )
 
 
-def _tree(task: Tasks, operator: Operator, parts: list[Delayed]) -> Delayed:
+def _tree(task: Tasks, operator: Operator, parts: list[Deferred]) -> Deferred:
     total = task.tree("sum", partial(combine, operator), parts, fan_in=operator.fan_in)
     return task("finish", finish, operator, total)
 
 
-def _check(table: Table, split: Split | None, label: int | None) -> None:
+def _check(table: Records, split: Split | None, label: int | None) -> None:
     if not table.is_located:
         raise ValueError("the rows of a CSV table are located first: see locate")
     if label is not None and (split is None or not 0 <= label < len(split.shares)):
         raise ValueError("a label is the number of a part of the split")
+
+
+def _counted(table: Records, partition: int) -> list[int]:
+    return table.counted(partition)
+
+
+def _located(table: Records, counts: list[list[int]]) -> Records:
+    return table.located(counts)

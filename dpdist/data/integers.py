@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.report import ABOVE, BELOW, MISSING, UNKNOWN
-from dpdist.schema import Attribute
+from dpdist.schema.schema import Attribute
 
 LIMIT = 1 << 62
 """Integers of a domain lie within -2^62 and 2^62."""

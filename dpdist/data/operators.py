@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.data.count import MAX_PAIR_CELLS, Codes, block_counts, counts_of_blocks, pair_cells
+from dpdist.data.count import MAX_PAIR_CELLS, block_counts, counts_of_blocks, pair_cells
+from dpdist.privacy.arrays import Codes
 
 
 @dataclass(frozen=True)

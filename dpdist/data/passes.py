@@ -1,4 +1,4 @@
-"""One pass over a table, in this process: the meaning of a pass, which the graphs reproduce bit for bit."""
+"""What each task of a pass does: read a partition, select records, summarise, combine."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import Codes
 from dpdist.data.operators import Operator
-from dpdist.data.read import BATCH_ROWS, EncodedBatch, count_records, encoded_batches
+from dpdist.data.read import EncodedBatch
+from dpdist.data.records import Records
 from dpdist.data.report import RowReport
 from dpdist.data.split import Split, split_labels
-from dpdist.data.table import Table
-from dpdist.privacy.keys import load_noise
+from dpdist.ledger.keys import load_noise
+from dpdist.privacy.arrays import Codes
 
 Result = tuple[Any, RowReport]
 
@@ -42,50 +42,8 @@ class EncodedPartition:
         return sum(column.nbytes for column in self.codes) + (0 if self.labels is None else self.labels.nbytes)
 
 
-def run_pass(
-    table: Table,
-    operator: Operator,
-    *,
-    split: Split | None = None,
-    label: int | None = None,
-    batch_rows: int = BATCH_ROWS,
-) -> Result:
-    """One pass over the files, in this process.
-
-    Parameters
-    ----------
-    table : Table
-        Located (see `located_table`).
-    operator : Operator
-        What to compute.
-    split : Split, optional
-        The split of the records.
-    label : int, optional
-        The part of the split to use; None for all records.
-    batch_rows : int
-        Rows read at a time.
-
-    Returns
-    -------
-    summary : object
-        What the operator computes.
-    report : RowReport
-        Of all rows, whatever the label. Pass it to `dpdist.data.report.check` before the summary is used: values
-        under the policy ``refuse`` are counted as if they were the first of the domain.
-    """
-    parts = [pass_partition(table, i, operator, split, label, batch_rows) for i in range(len(table.partitions))]
-    return finish(operator, combine(operator, parts))
-
-
-def located_table(table: Table) -> Table:
-    """The table with its row numbers (CSV: a scan of the files; Parquet: the table as it is)."""
-    if table.is_located:
-        return table
-    return table.located([count_records(table, i) for i in range(len(table.partitions))])
-
-
 def pass_partition(
-    table: Table, partition: int, operator: Operator, split: Split | None, label: int | None, batch_rows: int
+    table: Records, partition: int, operator: Operator, split: Split | None, label: int | None, batch_rows: int
 ) -> Result:
     """Read a partition and summarise the records of one label."""
     summary, report = operator.chunk(_no_codes(table)), RowReport.empty(table.schema)
@@ -108,7 +66,7 @@ def pass_encoded(part: EncodedPartition, operator: Operator, label: int | None, 
 
 
 def encode_partition(
-    table: Table, partition: int, split: Split | None, label: int | None, batch_rows: int
+    table: Records, partition: int, split: Split | None, label: int | None, batch_rows: int
 ) -> EncodedPartition:
     """Read a partition and keep the records of one label, or all with their labels."""
     report = RowReport.empty(table.schema)
@@ -142,10 +100,10 @@ def finish(operator: Operator, result: Result) -> Result:
 
 
 def _labelled_batches(
-    table: Table, partition: int, split: Split | None, batch_rows: int
+    table: Records, partition: int, split: Split | None, batch_rows: int
 ) -> Iterator[tuple[EncodedBatch, NDArray[np.uint8] | None]]:
     noise = None if split is None else load_noise(split.key)
-    for batch in encoded_batches(table, partition, batch_rows=batch_rows):
+    for batch in table.batches(partition, batch_rows=batch_rows):
         if noise is None or split is None:
             yield batch, None
             continue
@@ -171,5 +129,5 @@ def _select(
     return [column.take(rows) for column in codes], None if labels is None else labels.take(rows)
 
 
-def _no_codes(table: Table) -> Codes:
+def _no_codes(table: Records) -> Codes:
     return [np.empty(0, attribute.dtype) for attribute in table.schema.attributes]

@@ -6,20 +6,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from dpdist.data.count import Codes
 from dpdist.data.encode import TableEncoder
 from dpdist.data.files import open_parquet
 from dpdist.data.lines import lines_of_range, records_of_lines
 from dpdist.data.report import RowReport
-from dpdist.data.storage import is_local, open_file, storage_errors, unless_damaged
-from dpdist.data.table import Slice, Table
 from dpdist.errors import UnreadableFile
+from dpdist.privacy.arrays import Codes
+from dpdist.storage.files import is_local, open_file, storage_errors, unless_damaged
+
+if TYPE_CHECKING:
+    from dpdist.data.table import Slice, Table
 
 BATCH_ROWS = 1 << 17
 """Rows of a batch; for CSV, blocks of `_BYTES_PER_ROW` bytes for each of them."""

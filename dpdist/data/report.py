@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import ColumnMismatch, EmptyTable, OutOfDomain
-from dpdist.schema import Schema
+from dpdist.schema.schema import Schema
 
 MISSING, BELOW, ABOVE, UNKNOWN, MISTYPED = range(5)
 """The troubles a value can be: absent, a number below or above the domain, otherwise outside it, no number."""

@@ -20,9 +20,9 @@ from typing import Any, Literal
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import glob_translate
 
-from dpdist.data.storage import compression_of, is_local, storage_errors
 from dpdist.errors import DataNotFound, SpecError
-from dpdist.objects import filesystem, is_s3
+from dpdist.storage.files import compression_of, is_local, storage_errors
+from dpdist.storage.s3 import filesystem, is_s3
 
 Format = Literal["parquet", "csv"]
 

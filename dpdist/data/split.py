@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dpdist.errors import SpecError
 
 if TYPE_CHECKING:
-    from dpdist.privacy.keys import KeyRef
+    from dpdist.ledger.keys import KeyRef
     from dpdist.privacy.noise import Noise
 
 _WORD = 1 << 64

@@ -7,7 +7,7 @@ boundary where there is one, so that few row groups are decoded twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
@@ -15,9 +15,10 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from dpdist.data.files import TableFile, inspect_csv, inspect_parquet, line_bytes
+from dpdist.data.read import BATCH_ROWS, EncodedBatch, count_records, encoded_batches
 from dpdist.data.source import Format, TableSource, find_files, fingerprint_of, format_of
 from dpdist.errors import EmptyTable, SpecError
-from dpdist.schema import Schema
+from dpdist.schema.schema import Schema
 
 PARTITION_ROWS = 1 << 20
 """Rows of a partition unless a number of partitions is asked for."""
@@ -90,6 +91,14 @@ class Table:
     def fingerprint(self) -> str:
         """The source's fingerprint when the table was opened."""
         return fingerprint_of(tuple(file.found for file in self.files))
+
+    def batches(self, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
+        """The encoded rows of a partition; see `dpdist.data.read.encoded_batches`."""
+        return encoded_batches(self, partition, batch_rows=batch_rows)
+
+    def counted(self, partition: int) -> list[int]:
+        """The number of records of each slice of a CSV partition; see `dpdist.data.read.count_records`."""
+        return count_records(self, partition)
 
     def located(self, counts: Sequence[Sequence[int]]) -> Table:
         """The table with row numbers.

@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpdist.errors import OutputUnwritable, SpecError
-from dpdist.evaluate.files import write_private
-from dpdist.evaluate.material import Material, shuffled
-from dpdist.evaluate.page import About, render
-from dpdist.evaluate.sections import Section, does_not_apply
+from dpdist.evaluate.inputs import Material, shuffled
+from dpdist.evaluate.page.files import write_private
+from dpdist.evaluate.page.page import About, render
+from dpdist.evaluate.page.sections import Section, does_not_apply
 from dpdist.publish.manifest import MANIFEST, Manifest
-from dpdist.publish.store import Store
+from dpdist.storage.store import Store
 
 if TYPE_CHECKING:
-    from dpdist.evaluate.learning import Step, Trial
+    from dpdist.evaluate.binning import View
     from dpdist.evaluate.publishable import Publication
-    from dpdist.evaluate.view import View
+    from dpdist.evaluate.utility.learning import Step, Trial
 
 PAGE, FIGURES = "evaluation.html", "evaluation.json"
 
@@ -77,7 +77,8 @@ def require_packages() -> None:
 
 def record_sections(material: Material, options: Options, publication: Publication | None = None) -> list[Section]:
     """The sections on released records: utility, attacks if they are asked for, and what may be published."""
-    from dpdist.evaluate import correlations, learning, regression, utility
+    from dpdist.evaluate.utility import correlations, learning, regression
+    from dpdist.evaluate.utility import similarity as utility
 
     view, seed = material.view, material.seed
     target = learning.named_target(view, options.target)
@@ -117,7 +118,7 @@ def _response(manifest: Manifest, view: View, numbers: list[int]) -> int:
 
 def vector_sections(material: Material, options: Options) -> list[Section]:
     """The sections on released mixtures, which are no records: models that are trained on them."""
-    from dpdist.evaluate import learning
+    from dpdist.evaluate.utility import learning
 
     target = learning.named_target(material.view, options.target)
     samples = material.samples()
@@ -138,7 +139,7 @@ def vector_sections(material: Material, options: Options) -> list[Section]:
 
 def _without_bad_holdout(samples: dict[str, Any], material: Material) -> list[Section]:
     """Take a hold-out that is none out of the samples; the section that says so."""
-    from dpdist.evaluate.holdout import holdout_section
+    from dpdist.evaluate.utility.holdout import holdout_section
 
     if "holdout" not in samples:
         return []
@@ -150,7 +151,7 @@ def _without_bad_holdout(samples: dict[str, Any], material: Material) -> list[Se
 
 
 def _trial(samples: Mapping[str, Any], options: Options) -> Trial:
-    from dpdist.evaluate import learning
+    from dpdist.evaluate.utility import learning
 
     return learning.make_trial(
         samples["real"],
@@ -163,7 +164,7 @@ def _trial(samples: Mapping[str, Any], options: Options) -> Trial:
 
 
 def _baselines(material: Material, trial: Trial, target: int, options: Options) -> Section:
-    from dpdist.evaluate import baselines
+    from dpdist.evaluate.utility import baselines
 
     epsilon = options.epsilon or stated_epsilon(material.manifest)
     progress = _steps(material, "private baselines")
@@ -178,7 +179,7 @@ def _steps(material: Material, stage: str) -> Step:
 def attack_sections(material: Material, samples: Mapping[str, Any]) -> list[Section]:
     """The sections on attacks; shadow models run the mechanism itself where the manifest says all about it."""
     from dpdist.evaluate.attacks import attack_sections as attack
-    from dpdist.evaluate.mechanisms import mechanism_of_release
+    from dpdist.evaluate.attacks.mechanisms import mechanism_of_release
 
     sections = attack(
         samples["released"],

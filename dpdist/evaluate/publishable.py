@@ -30,13 +30,13 @@ from typing import Any
 import numpy as np
 
 from dpdist.errors import DpdistError, LedgerError, ReleaseConflict, ResourceError, SpecError
-from dpdist.evaluate.files import write_private
-from dpdist.evaluate.marginals import Marginals, Subset
-from dpdist.evaluate.sections import Section, Table
+from dpdist.evaluate.page.files import write_private
+from dpdist.evaluate.page.sections import Section, Table
+from dpdist.evaluate.utility.marginals import Marginals, Subset
+from dpdist.ledger import Attempt, Ledger
 from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace
 from dpdist.privacy.guarantee import DifferentialPrivacy
-from dpdist.privacy.ledger import Attempt, Ledger
 from dpdist.privacy.noise import SAMPLER_DELTA, Noise
 from dpdist.publish.manifest import Manifest, fingerprint
 

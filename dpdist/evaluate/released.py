@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpdist.data.count import Codes
 from dpdist.errors import VerificationFailed
+from dpdist.privacy.arrays import Codes
 from dpdist.publish.parts import Column, PartFormat, columns
-from dpdist.schema import Attribute, Schema
+from dpdist.schema.schema import Attribute, Schema
 
 
 @dataclass(frozen=True, eq=False)

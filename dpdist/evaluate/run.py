@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpdist.context import Progress, silent
-from dpdist.data.cluster import Cluster, open_cluster
-from dpdist.data.count import Codes
+from dpdist.cluster.cluster import open_cluster
+from dpdist.cluster.executor import Executor
 from dpdist.data.source import CsvOptions, TableSource, find_files
 from dpdist.errors import SpecError
+from dpdist.evaluate.binning import Look
 from dpdist.evaluate.evaluation import (
     Options,
     about_release,
@@ -25,19 +25,20 @@ from dpdist.evaluate.evaluation import (
     vector_sections,
     write,
 )
-from dpdist.evaluate.material import Material, open_material
-from dpdist.evaluate.sections import Section
-from dpdist.evaluate.view import Look
+from dpdist.evaluate.inputs import Material, open_material
+from dpdist.evaluate.page.sections import Section
+from dpdist.families.attempt import Progress, silent
+from dpdist.privacy.arrays import Codes
 from dpdist.publish.manifest import Manifest
-from dpdist.publish.store import Store
 from dpdist.publish.verify import open_release
+from dpdist.storage.store import Store
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     from dpdist.evaluate.publishable import Publication
-    from dpdist.mixing.scaling import Encoding
-    from dpdist.schema import Schema
+    from dpdist.families.mixing.scaling import Encoding
+    from dpdist.schema.schema import Schema
     from dpdist.spec import ReleaseSpec
 
 LARGE = 256 << 20
@@ -188,7 +189,7 @@ def charged(request: Request, material: Material) -> Iterator[Publication | None
         yield None
         return
     from dpdist.evaluate.publishable import FiguresPlan, Publication
-    from dpdist.privacy.ledger import Ledger
+    from dpdist.ledger import Ledger
 
     plan = FiguresPlan(request.publish)
     ledger = Ledger.open(request.ledger, create=False)
@@ -205,7 +206,7 @@ def charged(request: Request, material: Material) -> Iterator[Publication | None
 
 
 def _statistics(request: Request, store: Store, manifest: Manifest, progress: Progress) -> tuple[Any, list[Section]]:
-    from dpdist.evaluate.statistics import statistics_sections
+    from dpdist.evaluate.utility.statistics import statistics_sections
 
     against = request.source(request.against)
     with opened_cluster(request, against) as cluster:
@@ -214,7 +215,7 @@ def _statistics(request: Request, store: Store, manifest: Manifest, progress: Pr
 
 
 @contextmanager
-def opened_cluster(request: Request, source: TableSource) -> Iterator[Cluster]:
+def opened_cluster(request: Request, source: TableSource) -> Iterator[Executor]:
     """The cluster of a request; by itself: this process for files up to `LARGE`, worker processes above."""
     mode = request.cluster
     if mode == "auto":
@@ -245,8 +246,8 @@ def encoded_like(spec: ReleaseSpec | None) -> tuple[Schema, Look]:
     SpecError
         The spec is not given, is of another kind, or scales by moments that are not public.
     """
-    from dpdist.families import make_plan
-    from dpdist.mixing.plan import MixingPlan
+    from dpdist.families.mixing.plan import MixingPlan
+    from dpdist.families.registry import make_plan
 
     if spec is None:
         raise SpecError("a release of vectors is compared by means of its spec, which holds the schema: give --spec")

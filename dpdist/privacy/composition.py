@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpdist.privacy.pair import DominatingPair, Floats
+from dpdist.privacy.arrays import Floats
+from dpdist.privacy.pair import DominatingPair
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

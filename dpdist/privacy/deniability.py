@@ -46,9 +46,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpdist.errors import AccountingError
+from dpdist.privacy.arrays import Floats
 from dpdist.privacy.events import SeedRecords
 from dpdist.privacy.guarantee import PlausibleDeniability
-from dpdist.privacy.pair import DominatingPair, Floats, lower_hull
+from dpdist.privacy.pair import DominatingPair, lower_hull
 
 _GAMMA_SLACK = 1e-9  # ratios of generation probabilities are compared in double precision
 _MOST_LINES = 2_000_000

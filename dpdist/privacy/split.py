@@ -39,7 +39,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpdist.privacy.pair import NOTHING, DominatingPair, Floats, Side
+from dpdist.privacy.arrays import Floats
+from dpdist.privacy.pair import NOTHING, DominatingPair, Side
 
 _SIZE = 1000  # losses kept of each pair: a release costs within 0.1 % of what 3000 give
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dask.delayed import Delayed
-
-from dpdist.privacy.keys import KeyRef, load_noise
-from dpdist.publish.parts import Codes, PartFormat, PartRecord, decode, part_name, write_part
-from dpdist.publish.store import Store
-from dpdist.schema import Schema
-from dpdist.tasks import Tasks
+from dpdist.cluster.executor import Executor
+from dpdist.cluster.tasks import Deferred
+from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.privacy.arrays import Codes
+from dpdist.publish.parts import PartFormat, PartRecord, decode, part_name, write_part
+from dpdist.schema.schema import Schema
+from dpdist.storage.store import Store
 
 
 def written_parts(
-    parts: Sequence[Delayed],
+    executor: Executor,
+    parts: Sequence[Deferred],
     *,
     schema: Schema,
     form: PartFormat,
@@ -23,12 +24,13 @@ def written_parts(
     key: KeyRef,
     rows_per_part: int,
     name: str = "write",
-) -> list[Delayed]:
+) -> list[Deferred]:
     """Graphs that write the parts of a release.
 
     Parameters
     ----------
-    parts : sequence of Delayed of Codes
+    executor : Executor
+    parts : sequence of Deferred of Codes
         Part p holds the released records from ``p * rows_per_part`` on.
     schema : Schema
     form : PartFormat
@@ -44,9 +46,9 @@ def written_parts(
 
     Returns
     -------
-    list of Delayed of PartRecord
+    list of Deferred of PartRecord
     """
-    task = Tasks(name)
+    task = executor.tasks(name)
     how = task.constant("how", (schema, form, store, attempt, key))
     return [task("part", _write, how, part, index, index * rows_per_part) for index, part in enumerate(parts)]
 

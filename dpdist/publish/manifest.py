@@ -26,8 +26,8 @@ from dpdist.errors import OutputExists, OutputUnwritable, VerificationFailed
 from dpdist.privacy.guarantee import Guarantee
 from dpdist.publish.parts import PartFormat, PartRecord
 from dpdist.publish.signature import sign
-from dpdist.publish.store import Store
-from dpdist.schema import Schema, validation_message
+from dpdist.schema.schema import Schema, validation_message
+from dpdist.storage.store import Store
 
 MANIFEST = "manifest.json"
 SIGNATURE = "manifest.sig"

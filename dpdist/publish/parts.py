@@ -8,7 +8,6 @@ pyarrow only, so that a resumed run writes the same file again.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,12 +19,11 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from dpdist.errors import OutputUnwritable
+from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.publish.statistics import StatisticColumn, statistic_columns
-from dpdist.publish.store import Store
-from dpdist.schema import Attribute, Category, Schema
-
-Codes = Sequence[NDArray[np.unsignedinteger[Any]]]
+from dpdist.schema.schema import Attribute, Category, Schema
+from dpdist.storage.store import Store
 
 ROW_GROUP = 1 << 17
 """Rows in a Parquet row group."""

@@ -21,7 +21,7 @@ from dpdist.errors import DataNotFound, VerificationFailed
 from dpdist.publish.manifest import MANIFEST, SIGNATURE, Manifest
 from dpdist.publish.parts import PartRecord, arrow_schema, released_columns
 from dpdist.publish.signature import check_signature
-from dpdist.publish.store import Store
+from dpdist.storage.store import Store
 
 BATCH_ROWS = 1 << 16
 """Rows of a batch, unless another number is asked for."""

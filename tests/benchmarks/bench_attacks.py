@@ -26,23 +26,23 @@ from typing import Any
 
 import numpy as np
 
+from dpdist.data.graph import located_table, run_pass
+from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
-from dpdist.data.passes import located_table, run_pass
 from dpdist.data.table import open_table
 from dpdist.evaluate.attacks import Generator, attack_sections
+from dpdist.evaluate.attacks.mechanisms import mechanism_of
 from dpdist.evaluate.attacks.records import Columns, halves, size, take
-from dpdist.evaluate.mechanisms import mechanism_of
-from dpdist.evaluate.whole import release_once
-from dpdist.families import load_spec
+from dpdist.families.deniability.candidates import Synthesizer, seed_ranks
+from dpdist.families.deniability.estimation import estimate_network
+from dpdist.families.deniability.parameters import count_tables, exact_tables
+from dpdist.families.deniability.plan import plan
+from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
+from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.families.deniability.whole import release_once
+from dpdist.families.registry import load_spec
 from dpdist.privacy.noise import Noise
-from dpdist.run import table_source
-from dpdist.schema import Schema
-from dpdist.synthesis.candidates import Synthesizer, seed_ranks
-from dpdist.synthesis.estimation import estimate_network
-from dpdist.synthesis.parameters import count_tables, exact_tables
-from dpdist.synthesis.plan import plan
-from dpdist.synthesis.prefixes import SeedIndex, seed_keys
-from dpdist.synthesis.spec import PlausibleDeniabilitySpec
+from dpdist.schema.schema import Schema
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.evaluate.audit import Canaries, Claim, Finding, audit, audit_in_one_run, table_of
-from dpdist.evaluate.claims import (
+from dpdist.families.deniability.candidates import Synthesizer
+from dpdist.families.deniability.claims import (
     alike,
     even_network,
     records_claim,
@@ -27,19 +27,19 @@ from dpdist.evaluate.claims import (
     tables_canaries,
     tables_claim,
 )
-from dpdist.evaluate.claims_histogram import cells_canaries
-from dpdist.evaluate.claims_histogram import claims as histogram_claims
-from dpdist.evaluate.claims_mixing import mixtures_claim
-from dpdist.evaluate.whole import release_claim
-from dpdist.families import build_spec, make_plan
-from dpdist.histogram.plan import HistogramPlan
-from dpdist.mixing.accounting import ClassMixtures
-from dpdist.schema import Schema
-from dpdist.synthesis.candidates import Synthesizer
-from dpdist.synthesis.deniability import PrivacyTest
-from dpdist.synthesis.parameters import parameter_plan
-from dpdist.synthesis.plan import plan
-from dpdist.synthesis.structure import Score, independent_structure, structure_plan
+from dpdist.families.deniability.deniability import PrivacyTest
+from dpdist.families.deniability.parameters import parameter_plan
+from dpdist.families.deniability.plan import plan
+from dpdist.families.deniability.structure import Score, independent_structure, structure_plan
+from dpdist.families.deniability.whole import release_claim
+from dpdist.families.histogram.claims import cells_canaries
+from dpdist.families.histogram.claims import claims as histogram_claims
+from dpdist.families.histogram.plan import HistogramPlan
+from dpdist.families.mixing.accounting import ClassMixtures
+from dpdist.families.mixing.claims import mixtures_claim
+from dpdist.families.registry import build_spec, make_plan
+from dpdist.privacy.testing import Canaries, Claim, Finding, audit, audit_in_one_run, table_of
+from dpdist.schema.schema import Schema
 
 KEY = bytes(range(32))
 SIZES = (2, 3, 3)

@@ -20,17 +20,18 @@ from typing import Any
 import numpy as np
 
 from dpdist.data.count import pair_counts
+from dpdist.families.deniability.candidates import Synthesizer, seed_ranks
+from dpdist.families.deniability.deniability import PrivacyTest
+from dpdist.families.deniability.dependence import pair_distances
+from dpdist.families.deniability.estimation import estimate_network
+from dpdist.families.deniability.network import Network
+from dpdist.families.deniability.parameters import count_tables, exact_tables
+from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
+from dpdist.families.deniability.reference import Reference
+from dpdist.families.deniability.structure import StructureStatistics, learn_structure
+from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
-from dpdist.schema import Schema
-from dpdist.synthesis.candidates import Synthesizer, seed_ranks
-from dpdist.synthesis.deniability import PrivacyTest
-from dpdist.synthesis.dependence import pair_distances
-from dpdist.synthesis.estimation import estimate_network
-from dpdist.synthesis.network import Codes, Network
-from dpdist.synthesis.parameters import count_tables, exact_tables
-from dpdist.synthesis.prefixes import SeedIndex, seed_keys
-from dpdist.synthesis.reference import Reference
-from dpdist.synthesis.structure import StructureStatistics, learn_structure
+from dpdist.schema.schema import Schema
 
 SCHEMA = Path(__file__).parents[2] / "deploy" / "releases" / "schemas" / "acs2024.yaml"
 OMEGAS = ((7,), (6,), (5,), (4,), (3,), (4, 5, 6))

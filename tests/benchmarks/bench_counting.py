@@ -26,15 +26,14 @@ import pyarrow.parquet as pq
 
 from dpdist.data.count import covering_blocks, pair_counts
 from dpdist.data.encode import TableEncoder
-from dpdist.data.graph import encoded_partitions, reduce_partitions, table_pass
+from dpdist.data.graph import encoded_partitions, located_table, reduce_partitions, run_pass, table_pass
 from dpdist.data.operators import Operator, pair_counts_operator
-from dpdist.data.passes import located_table, run_pass
 from dpdist.data.read import BATCH_ROWS
 from dpdist.data.source import TableSource
 from dpdist.data.split import Split, split_labels
 from dpdist.data.table import open_table
-from dpdist.privacy.keys import KeyRef, load_noise
-from dpdist.schema import Schema
+from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.schema.schema import Schema
 
 SCHEMA = Path(__file__).parents[2] / "deploy" / "releases" / "schemas" / "acs2024.yaml"
 SPLIT = Split(KeyRef.fixed("00" * 32), (Fraction(1, 10), Fraction(2, 5), Fraction(1, 2)))

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.histogram.curves import CurvePlan, coefficient_steps, plan_mean, release_mean, sum_curves
-from dpdist.histogram.kernels import Basis, Kernel, eigenbasis
+from dpdist.families.histogram.curves import CurvePlan, coefficient_steps, plan_mean, release_mean, sum_curves
+from dpdist.families.histogram.kernels import Basis, Kernel, eigenbasis
 from dpdist.privacy.noise import Noise
 
 TIMES = np.linspace(0, 1, 80)

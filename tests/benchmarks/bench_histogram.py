@@ -23,15 +23,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpdist.data.cluster import Cluster
+from dpdist.cluster.cluster import Cluster
 from dpdist.data.graph import table_pass
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
-from dpdist.histogram.counts import CountPlan, Query, block_counts, histograms
-from dpdist.histogram.graph import histogram_operator
-from dpdist.histogram.measurement import add_noise, plan_measurement
+from dpdist.families.histogram.counts import CountPlan, Query, block_counts, histograms
+from dpdist.families.histogram.measurement import add_noise, plan_measurement
+from dpdist.families.histogram.statistics import histogram_operator
 from dpdist.privacy.noise import Noise
-from dpdist.schema import Attribute, Schema
+from dpdist.schema.schema import Attribute, Schema
 
 COLUMNS, PAIRS = 40, 100
 SIZES = [2, 5, 8, 10, 12, 16, 24, 50] * 5

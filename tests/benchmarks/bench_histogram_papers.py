@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from dpdist.data.numbers import NumberEncoder
-from dpdist.histogram.entropy import bounds, renyi, shannon
-from dpdist.histogram.leakage import plan_leakage
-from dpdist.histogram.measurement import Measurement, add_noise, plan_measurement
-from dpdist.histogram.postprocess import non_negative_integers, synthetic_counts
+from dpdist.families.histogram.entropy import bounds, renyi, shannon
+from dpdist.families.histogram.leakage import plan_leakage
+from dpdist.families.histogram.measurement import Measurement, add_noise, plan_measurement
+from dpdist.families.histogram.postprocess import non_negative_integers, synthetic_counts
 from dpdist.privacy.leakage import noiseless_leakage
 from dpdist.privacy.noise import Noise
-from dpdist.schema import Attribute, Count
+from dpdist.schema.schema import Attribute, Count
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -357,10 +357,10 @@ def pass_rates(spec: Record, data: Path) -> list[Record]:
     """REAEDP's Figure 1 with the real test: pass rate against gamma, on ACS 2024, four to eight of eleven resampled."""
     from bench_privacy_test import SCHEMA, learn, read
 
-    from dpdist.schema import Schema
-    from dpdist.synthesis.candidates import Synthesizer
-    from dpdist.synthesis.deniability import PrivacyTest, candidate_batch
-    from dpdist.synthesis.prefixes import SeedIndex, seed_keys
+    from dpdist.families.deniability.candidates import Synthesizer
+    from dpdist.families.deniability.deniability import PrivacyTest, candidate_batch
+    from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
+    from dpdist.schema.schema import Schema
 
     wanted = spec["pass_rates"]
     candidates = wanted["candidates"]

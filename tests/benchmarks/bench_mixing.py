@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpdist.mixing.mixture import Mixer, clip_rows
+from dpdist.families.mixing.mixture import Mixer, clip_rows
 from dpdist.privacy.noise import Noise
 
 CLIP, SIGMA_OVER_CLIP = 8.0, 0.0255

@@ -29,14 +29,20 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, roc_auc_sco
 from sklearn.tree import DecisionTreeClassifier
 
 from dpdist.errors import SpecError
-from dpdist.mixing.correlated import Masks, correlated_noise, local_noise, new_private_key, public_key
-from dpdist.mixing.federation import assemble, client_message
-from dpdist.mixing.mixture import Mixer, clip_rows
-from dpdist.mixing.moments import moment_sums, noisy_moments
-from dpdist.mixing.plan import MixingPlan, plan
-from dpdist.mixing.restore import mixture_sums, restoration
-from dpdist.mixing.scaling import Encoding
-from dpdist.mixing.spec import MixingSpec
+from dpdist.families.mixing.federated.correlated import (
+    Masks,
+    correlated_noise,
+    local_noise,
+    new_private_key,
+    public_key,
+)
+from dpdist.families.mixing.federated.messages import assemble, client_message
+from dpdist.families.mixing.mixture import Mixer, clip_rows
+from dpdist.families.mixing.moments import moment_sums, noisy_moments
+from dpdist.families.mixing.plan import MixingPlan, plan
+from dpdist.families.mixing.restore import mixture_sums, restoration
+from dpdist.families.mixing.scaling import Encoding
+from dpdist.families.mixing.spec import MixingSpec
 from dpdist.privacy.noise import Noise
 
 ROOT = Path(__file__).resolve().parents[2]

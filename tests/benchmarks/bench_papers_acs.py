@@ -28,27 +28,27 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.data.count import Codes
+from dpdist.data.graph import located_table, run_pass
+from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
-from dpdist.data.passes import located_table, run_pass
 from dpdist.data.split import split_labels
 from dpdist.data.table import open_table
-from dpdist.evaluate import erm
 from dpdist.evaluate.attacks import distinguish
 from dpdist.evaluate.attacks.intervals import proportion
-from dpdist.evaluate.models import CLASSIFIERS, Encoder, Fitted, fit, labels_of
-from dpdist.evaluate.view import view_of
-from dpdist.evaluate.whole import release_once
-from dpdist.families import load_spec
+from dpdist.evaluate.binning import view_of
+from dpdist.evaluate.utility import erm
+from dpdist.evaluate.utility.models import CLASSIFIERS, Encoder, Fitted, fit, labels_of
+from dpdist.families.deniability.candidates import Synthesizer, seed_ranks
+from dpdist.families.deniability.deniability import plausible_seeds
+from dpdist.families.deniability.plan import plan
+from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
+from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.families.deniability.whole import release_once
+from dpdist.families.registry import load_spec
+from dpdist.privacy.arrays import Codes
 from dpdist.privacy.deniability import pass_probability
 from dpdist.privacy.noise import Noise
-from dpdist.run import table_source
-from dpdist.schema import Schema
-from dpdist.synthesis.candidates import Synthesizer, seed_ranks
-from dpdist.synthesis.deniability import plausible_seeds
-from dpdist.synthesis.plan import plan
-from dpdist.synthesis.prefixes import SeedIndex, seed_keys
-from dpdist.synthesis.spec import PlausibleDeniabilitySpec
+from dpdist.schema.schema import Schema
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))

@@ -22,13 +22,14 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from dpdist.data.count import coarsen, configuration_index, pair_counts
+from dpdist.families.deniability.candidates import Synthesizer, seed_ranks
+from dpdist.families.deniability.deniability import PrivacyTest, candidate_batch
+from dpdist.families.deniability.network import Network
+from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
+from dpdist.families.deniability.thresholds import thresholds_from_weights
+from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
-from dpdist.schema import Schema
-from dpdist.synthesis.candidates import Synthesizer, seed_ranks
-from dpdist.synthesis.deniability import PrivacyTest, candidate_batch
-from dpdist.synthesis.network import Codes, Network
-from dpdist.synthesis.prefixes import SeedIndex, seed_keys
-from dpdist.synthesis.thresholds import thresholds_from_weights
+from dpdist.schema.schema import Schema
 
 SCHEMA = Path(__file__).parents[2] / "deploy" / "releases" / "schemas" / "acs2024.yaml"
 OMEGAS = ((9,), (9, 10, 11), (5, 6, 7, 8, 9, 10, 11), (11,))

@@ -22,25 +22,26 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.data.count import Codes, PairCounts, pair_counts
+from dpdist.data.count import PairCounts, pair_counts
+from dpdist.data.graph import located_table, run_pass
+from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
-from dpdist.data.passes import located_table, run_pass
 from dpdist.data.table import open_table
-from dpdist.families import load_spec
-from dpdist.privacy.noise import Noise
-from dpdist.run import table_source
-from dpdist.synthesis.dependence import entropies, pair_distances
-from dpdist.synthesis.estimation import estimate_network
-from dpdist.synthesis.network import Network
-from dpdist.synthesis.parameters import count_tables, exact_tables, measure_tables
-from dpdist.synthesis.plan import plan
-from dpdist.synthesis.spec import PlausibleDeniabilitySpec
-from dpdist.synthesis.structure import (
+from dpdist.families.deniability.dependence import entropies, pair_distances
+from dpdist.families.deniability.estimation import estimate_network
+from dpdist.families.deniability.network import Network
+from dpdist.families.deniability.parameters import count_tables, exact_tables, measure_tables
+from dpdist.families.deniability.plan import plan
+from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.families.deniability.structure import (
     StructureStatistics,
     independent_structure,
     learn_structure,
     measure_structure,
 )
+from dpdist.families.registry import load_spec
+from dpdist.privacy.arrays import Codes
+from dpdist.privacy.noise import Noise
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))

@@ -5,7 +5,7 @@
 A release of a made-up table runs with 1, 2 and 4 embedded workers in turn; the quickest of the rounds counts. Costs are
 fitted to the runs with 1 and 2 workers, and the run with 4 is predicted from them. What a row costs is also measured in
 CPU seconds, in the threads of one process, where other work on the machine does not disturb: these are the `costs` of
-the JSON, those of `dpdist.sizing.MEASURED`, and what `dpdist plan --cluster --costs FILE` takes.
+the JSON, those of `dpdist.sizing.cluster_size.MEASURED`, and what `dpdist plan --cluster --costs FILE` takes.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dpdist.calibration import STAGES, Measured, calibrate
-from dpdist.data.cluster import WORKER_ENVIRONMENT, open_cluster
-from dpdist.families import load_spec, make_plan
-from dpdist.sizing import Layout, predict, size_cluster
+from dpdist.cluster.cluster import WORKER_ENVIRONMENT, open_cluster
+from dpdist.families.registry import load_spec, make_plan
+from dpdist.sizing.calibration import STAGES, Measured, calibrate
+from dpdist.sizing.cluster_size import Layout, predict, size_cluster
 
 ROOT = Path(__file__).parents[2]
 DPDIST = [sys.executable, "-m", "dpdist"]
@@ -85,9 +85,9 @@ def cpu_costs(folder: Path, rows: int, records: int) -> dict[str, float]:
     """CPU seconds of each unit of work: a release in the threads of this process, its stages timed by its own clock."""
     from unittest import mock
 
-    from dpdist import context
-    from dpdist.run import run_release
-    from dpdist.sizing import table_cells
+    from dpdist.families import attempt as context
+    from dpdist.release.run import run_release
+    from dpdist.sizing.cluster_size import table_cells
 
     chosen = settings(rows, 1, records) | {"cluster.mode": "threads", "cluster.partitions": PARTITIONS}
     del chosen["cluster.workers"]

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from sklearn.ensemble import AdaBoostRegressor, RandomForestRegressor
 
-from dpdist.prediction.method import Regression
-from dpdist.prediction.metrics import mse
-from dpdist.prediction.regression import fit
-from dpdist.prediction.scales import Floats
+from dpdist.families.prediction.lid.method import Regression
+from dpdist.families.prediction.lid.regression import fit
+from dpdist.families.prediction.metrics import mse
+from dpdist.privacy.arrays import Floats
 from dpdist.privacy.noise import Noise
 
 ROOT = Path(__file__).resolve().parents[2]

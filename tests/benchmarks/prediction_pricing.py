@@ -8,14 +8,11 @@ import numpy as np
 import pyarrow.csv as pa_csv
 from prediction_models import ALPHAS, DATA, key
 
-from dpdist.prediction.method import Disclosure, Method
-from dpdist.prediction.metrics import (
-    mean_absolute_percentage_deviation,
-    optimal_markup,
-    optimal_profit_ratio,
-)
-from dpdist.prediction.scales import Floats, Scale
-from dpdist.prediction.two_stage import synthesise
+from dpdist.families.prediction.lid.method import Disclosure, Method
+from dpdist.families.prediction.lid.two_stage import synthesise
+from dpdist.families.prediction.metrics import mean_absolute_percentage_deviation, optimal_markup, optimal_profit_ratio
+from dpdist.families.prediction.scales import Scale
+from dpdist.privacy.arrays import Floats
 
 ELASTICITIES = (-1.8, -2.2, -2.6, -3.2, -3.9)
 

@@ -14,14 +14,14 @@ from prediction_models import FILES, Rows, errors, key
 from prediction_simulated import g, inputs, simulated
 from prediction_tables import Task
 
-from dpdist.families import build_spec
-from dpdist.prediction.columns import Columns
-from dpdist.prediction.plan import plan
-from dpdist.prediction.private_model import private_model, private_records
-from dpdist.prediction.two_stage import synthesise
-from dpdist.privacy.ledger import Ledger
+from dpdist.families.prediction.columns import Columns
+from dpdist.families.prediction.lid.two_stage import synthesise
+from dpdist.families.prediction.plan import plan
+from dpdist.families.prediction.private.model import private_model, private_records
+from dpdist.families.registry import build_spec
+from dpdist.ledger import Ledger
 from dpdist.privacy.noise import Noise
-from dpdist.run import run_release
+from dpdist.release.run import run_release
 
 EPSILONS = (1.0, 3.0, 10.0)
 

@@ -10,16 +10,11 @@ from typing import Any
 import numpy as np
 from prediction_models import ALL, ALPHAS, IDLE, MODELS, Rows, both, errors, key, mean_sd
 
-from dpdist.prediction.disclosure import lid_bound, measured_lid
-from dpdist.prediction.latin import FIRST_STAGES
-from dpdist.prediction.method import Disclosure, Method, Regression
-from dpdist.prediction.metrics import (
-    delta_mse,
-    mse,
-)
-from dpdist.prediction.regression import features
-from dpdist.prediction.scales import Floats, Scale
-from dpdist.prediction.two_stage import (
+from dpdist.families.prediction.latin import FIRST_STAGES
+from dpdist.families.prediction.lid.disclosure import lid_bound, measured_lid
+from dpdist.families.prediction.lid.method import Disclosure, Method, Regression
+from dpdist.families.prediction.lid.regression import features
+from dpdist.families.prediction.lid.two_stage import (
     block_counts,
     block_mixed,
     block_scores,
@@ -29,6 +24,9 @@ from dpdist.prediction.two_stage import (
     synthesise,
     target_of,
 )
+from dpdist.families.prediction.metrics import delta_mse, mse
+from dpdist.families.prediction.scales import Scale
+from dpdist.privacy.arrays import Floats
 from dpdist.privacy.noise import Noise
 
 

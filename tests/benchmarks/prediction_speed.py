@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from prediction_models import key, mean_sd
 from prediction_simulated import g, inputs, simulated
 
-from dpdist.prediction.method import Regression
-from dpdist.prediction.metrics import mse
-from dpdist.prediction.regression import fit
+from dpdist.families.prediction.lid.method import Regression
+from dpdist.families.prediction.lid.regression import fit
+from dpdist.families.prediction.metrics import mse
 
 
 def estimators(trials: int) -> dict[str, Any]:

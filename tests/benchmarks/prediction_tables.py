@@ -12,17 +12,17 @@ import numpy as np
 from prediction_models import ALL, DATA, FILES, IDLE, ROOT, Rows, both, errors, key
 from scipy.spatial import KDTree
 
+from dpdist.data.graph import located_table, run_pass
+from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
-from dpdist.data.passes import located_table, run_pass
 from dpdist.data.table import open_table
-from dpdist.families import load_spec
-from dpdist.prediction.columns import Columns
-from dpdist.prediction.metrics import delta_mse
-from dpdist.prediction.plan import plan
-from dpdist.prediction.regression import features
-from dpdist.prediction.scales import Floats
-from dpdist.prediction.two_stage import synthesise
-from dpdist.run import table_source
+from dpdist.families.prediction.columns import Columns
+from dpdist.families.prediction.lid.regression import features
+from dpdist.families.prediction.lid.two_stage import synthesise
+from dpdist.families.prediction.metrics import delta_mse
+from dpdist.families.prediction.plan import plan
+from dpdist.families.registry import load_spec
+from dpdist.privacy.arrays import Floats
 
 
 class Task:

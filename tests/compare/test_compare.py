@@ -11,9 +11,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from dpdist.schema import Schema
+from dpdist.schema.schema import Schema
 
-FOLDER = Path(__file__).parents[2] / "compare"
+FOLDER = Path(__file__).parents[1] / "benchmarks" / "peers"
 SCHEMA = Schema.model_validate(
     {
         "attributes": [

@@ -20,18 +20,25 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reading import readable
 
-from dpdist.data import storage
 from dpdist.data.count import PairCounts, pair_counts
-from dpdist.data.graph import encoded_partitions, locate, partition_codes, reduce_partitions, table_pass
+from dpdist.data.graph import (
+    encoded_partitions,
+    locate,
+    located_table,
+    partition_codes,
+    reduce_partitions,
+    run_pass,
+    table_pass,
+)
 from dpdist.data.operators import Operator, gather_operator, pair_counts_operator, together
-from dpdist.data.passes import located_table, run_pass
 from dpdist.data.report import check
 from dpdist.data.source import TableSource
 from dpdist.data.split import Split
 from dpdist.data.table import open_table
 from dpdist.errors import EmptyTable, OutOfDomain
-from dpdist.privacy.keys import KeyRef, load_noise
-from dpdist.schema import Attribute, Schema
+from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.schema.schema import Attribute, Schema
+from dpdist.storage import files as storage
 from tests.data.strategies import Case, cases, contingency
 
 KEY = KeyRef.fixed("5a" * 32)

@@ -18,17 +18,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpdist.data.encode import TableEncoder, check_type
-from dpdist.data.graph import encoded_partitions, locate, partition_codes, table_pass
+from dpdist.data.graph import encoded_partitions, locate, located_table, partition_codes, run_pass, table_pass
 from dpdist.data.numbers import _NUMBER, NumberEncoder
 from dpdist.data.operators import gather_operator
-from dpdist.data.passes import located_table, run_pass
 from dpdist.data.report import check
 from dpdist.data.source import CsvOptions, TableSource
 from dpdist.data.split import Split
 from dpdist.data.table import open_table
 from dpdist.errors import ColumnMismatch, DataError, EmptyTable, OutOfDomain
-from dpdist.privacy.keys import KeyRef
-from dpdist.schema import Attribute, Category, Count, Edges, Schema
+from dpdist.ledger.keys import KeyRef
+from dpdist.schema.schema import Attribute, Category, Count, Edges, Schema
 
 MISSING, BELOW, ABOVE, UNKNOWN, MISTYPED = range(5)
 SENTINEL = "-99"

@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from dpdist.data.graph import located_table, run_pass
 from dpdist.data.operators import gather_operator, pair_counts_operator, together
-from dpdist.data.passes import located_table, run_pass
 from dpdist.data.report import check
 from dpdist.data.source import CsvOptions, TableSource
 from dpdist.data.split import Split
 from dpdist.data.table import open_table
 from dpdist.errors import ColumnMismatch
-from dpdist.privacy.keys import KeyRef
-from dpdist.schema import Schema
+from dpdist.ledger.keys import KeyRef
+from dpdist.schema.schema import Schema
 
 SCHEMAS = Path(__file__).parents[2] / "deploy" / "releases" / "schemas"
 SPLIT = Split(KeyRef.fixed("ab" * 32), ("0.1", "0.4", "0.5"))

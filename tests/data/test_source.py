@@ -12,8 +12,8 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from dpdist.data.source import CsvOptions, TableSource, beginnings, find_files, fingerprint, format_of, would_find
-from dpdist.data.storage import storage_errors
 from dpdist.errors import DataNotFound, DpdistError, SpecError, StorageUnavailable, UnreadableFile
+from dpdist.storage.files import storage_errors
 
 
 def touch(folder: Path, *names: str) -> None:

@@ -13,7 +13,7 @@ from scipy import stats
 
 from dpdist.data.split import Split, exact_shares, split_labels
 from dpdist.errors import SpecError
-from dpdist.privacy.keys import KeyRef
+from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.noise import Noise
 
 NOISE = Noise(bytes(range(32)))

@@ -17,7 +17,7 @@ from charts import Rendered, need_tools, render
 from pods import Pods
 from releases import project, table
 
-from dpdist.privacy.ledger import Ledger
+from dpdist.ledger import Ledger
 from dpdist.publish.verify import verify
 
 ENDPOINT = {"AWS_ACCESS_KEY_ID": "planted-id", "AWS_SECRET_ACCESS_KEY": "planted-key"}

@@ -14,10 +14,10 @@ import pytest
 import yaml
 from federations import SCHEMA, table
 
-from dpdist.families import load_spec
-from dpdist.mixing.scaling import declared_encoding
-from dpdist.mixing.spec import MixingSpec
-from dpdist.schema import Schema
+from dpdist.families.mixing.scaling import declared_encoding
+from dpdist.families.mixing.spec import MixingSpec
+from dpdist.families.registry import load_spec
+from dpdist.schema.schema import Schema
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "deploy" / "recipes"

@@ -12,7 +12,7 @@ from charts import ROOT, example, merge, need_tools, pod_specs, render
 from typer.testing import CliRunner
 
 from dpdist.cli.commands import app
-from dpdist.families import load_spec
+from dpdist.families.registry import load_spec
 from dpdist.spec import parse_overrides
 
 
@@ -75,7 +75,7 @@ def test_helm_installs_a_job_that_kubectl_waits_for_and_dpdist_verifies(commands
 
 def test_what_the_job_needs_is_what_the_first_command_makes(commands: list[list[str]]) -> None:
     need_tools()
-    from dpdist.kubernetes import secret_manifests
+    from dpdist.cli.kubernetes_secrets import secret_manifests
 
     environment = {
         "DPDIST_LEDGER": "postgresql+psycopg://h/d",

@@ -28,9 +28,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from wires import Ran, WiredClients  # noqa: E402
 
-from dpdist.certificates import write_certificates  # noqa: E402
-from dpdist.families import build_spec  # noqa: E402
-from dpdist.privacy.ledger import Ledger  # noqa: E402
+from dpdist.cluster.certificates import write_certificates  # noqa: E402
+from dpdist.families.registry import build_spec  # noqa: E402
+from dpdist.ledger import Ledger  # noqa: E402
 
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data")) / "adult.data"
 NAMES = tuple(f"c{number}" for number in range(1, 9))
@@ -95,7 +95,7 @@ class Users(WiredClients):
 
 def isolate(folder: Path, processes: Users, spec: dict[str, Any]) -> bool:
     """Make users; whether that is possible here."""
-    python = [sys.executable, "-c", "import distributed, dpdist.run"]
+    python = [sys.executable, "-c", "import distributed, dpdist.release.run"]
     if os.geteuid() != 0 or not shutil.which("setpriv"):
         return False
     if subprocess.run([*as_user(FIRST_USER), *python], cwd="/", capture_output=True).returncode != 0:

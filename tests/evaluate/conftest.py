@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from releases import project, table
 
-from dpdist.privacy import keys
-from dpdist.run import run_release
-from dpdist.synthesis.spec import PlausibleDeniabilitySpec
+from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.ledger import keys
+from dpdist.release.run import run_release
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from releases import table
 
 from dpdist.evaluate.attacks.records import Columns, stacked, take
 from dpdist.evaluate.evaluation import Options
-from dpdist.evaluate.holdout import holdout_section
 from dpdist.evaluate.run import Request, run_evaluation
+from dpdist.evaluate.utility.holdout import holdout_section
 from tests.evaluate.conftest import Made
 
 

@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from releases import SCHEMA
 
-from dpdist.data.count import Codes, pair_counts
+from dpdist.data.count import pair_counts
 from dpdist.data.operators import pair_counts_operator, together
 from dpdist.errors import VerificationFailed
-from dpdist.evaluate.correlations import cramers_v, pearson
-from dpdist.evaluate.marginals import (
+from dpdist.evaluate.binning import through, view_of
+from dpdist.evaluate.released import ReleaseDecoder
+from dpdist.evaluate.utility.correlations import cramers_v, pearson
+from dpdist.evaluate.utility.marginals import (
     Marginals,
     chosen_triples,
     distances,
@@ -29,11 +31,10 @@ from dpdist.evaluate.marginals import (
     total_variation,
     triples_operator,
 )
-from dpdist.evaluate.released import ReleaseDecoder
-from dpdist.evaluate.view import through, view_of
+from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.publish.parts import PartFormat, decode
-from dpdist.schema import Attribute, Schema
+from dpdist.schema.schema import Attribute, Schema
 
 SIZES = (3, 2, 4, 5)
 

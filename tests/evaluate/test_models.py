@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from dpdist.data.count import Codes
 from dpdist.errors import SpecError
-from dpdist.evaluate import erm
-from dpdist.evaluate.baselines import baseline_section
-from dpdist.evaluate.learning import (
+from dpdist.evaluate.binning import View, view_of
+from dpdist.evaluate.utility import erm
+from dpdist.evaluate.utility.baselines import baseline_section
+from dpdist.evaluate.utility.learning import (
     Trial,
     attribute_section,
     default_target,
@@ -19,10 +19,10 @@ from dpdist.evaluate.learning import (
     named_target,
     training_section,
 )
-from dpdist.evaluate.models import Encoder, fit, independent, labels_of
-from dpdist.evaluate.regression import demand_section, regression_section
-from dpdist.evaluate.view import View, view_of
-from dpdist.schema import Schema
+from dpdist.evaluate.utility.models import Encoder, fit, independent, labels_of
+from dpdist.evaluate.utility.regression import demand_section, regression_section
+from dpdist.privacy.arrays import Codes
+from dpdist.schema.schema import Schema
 
 SCHEMA = Schema.model_validate(
     {

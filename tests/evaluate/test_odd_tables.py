@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 from dpdist import errors
 from dpdist.cli import app
 from dpdist.data.count import MAX_PAIR_CELLS, pair_cells
+from dpdist.evaluate.binning import view_of
 from dpdist.evaluate.evaluation import Options
 from dpdist.evaluate.run import Evaluated, Request, run_evaluation
-from dpdist.evaluate.view import view_of
-from dpdist.families import build_spec
-from dpdist.privacy.ledger import Ledger
-from dpdist.run import run_release
-from dpdist.schema import Schema
+from dpdist.families.registry import build_spec
+from dpdist.ledger import Ledger
+from dpdist.release.run import run_release
+from dpdist.schema.schema import Schema
 from tests.evaluate.conftest import Made
 
 SMALL = Options(train=100, test=100)

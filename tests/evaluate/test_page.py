@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpdist.evaluate import page as page_module
-from dpdist.evaluate import plots
-from dpdist.evaluate.page import About, render, text_of
-from dpdist.evaluate.sections import Plot, Section, Table
+from dpdist.evaluate.page import page as page_module
+from dpdist.evaluate.page import plots
+from dpdist.evaluate.page.page import About, render, text_of
+from dpdist.evaluate.page.sections import Plot, Section, Table
 from tests.evaluate.browser import chromium, visit
 
 EVIL = "</td></script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}$\\foo^{"

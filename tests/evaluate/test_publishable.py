@@ -16,14 +16,15 @@ import pytest
 from releases import table
 
 from dpdist import errors
-from dpdist.data.cluster import open_cluster
-from dpdist.data.count import Codes, pair_counts
+from dpdist.cluster.cluster import open_cluster
+from dpdist.data.count import pair_counts
 from dpdist.evaluate.evaluation import Options
-from dpdist.evaluate.marginals import Marginals, chosen_triples, distances, marginals_of, triples_operator
-from dpdist.evaluate.material import Material, open_material
+from dpdist.evaluate.inputs import Material, open_material
 from dpdist.evaluate.publishable import FILE, STEPS, FiguresPlan, Publication, measure, steps_of_distance
 from dpdist.evaluate.run import Request, charged, run_evaluation
-from dpdist.privacy.ledger import Ledger
+from dpdist.evaluate.utility.marginals import Marginals, chosen_triples, distances, marginals_of, triples_operator
+from dpdist.ledger import Ledger
+from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import open_release
 from tests.evaluate.conftest import Made

@@ -22,17 +22,17 @@ from typer.testing import CliRunner
 
 from dpdist import errors
 from dpdist.cli import app
-from dpdist.data.cluster import open_cluster
+from dpdist.cluster.cluster import open_cluster
 from dpdist.data.operators import pair_counts_operator
 from dpdist.evaluate import run as module
 from dpdist.evaluate.evaluation import Options
-from dpdist.evaluate.graph import release_pass, run_release_pass
-from dpdist.evaluate.marginals import chosen_triples, distances
-from dpdist.evaluate.material import Material, open_material
+from dpdist.evaluate.inputs import Material, open_material
+from dpdist.evaluate.passes import release_pass, run_release_pass
 from dpdist.evaluate.run import Request, run_evaluation
-from dpdist.families import build_spec
+from dpdist.evaluate.utility.marginals import chosen_triples, distances
+from dpdist.families.registry import build_spec
 from dpdist.publish.verify import open_release, read_release
-from dpdist.run import run_release
+from dpdist.release.run import run_release
 from tests.evaluate.conftest import Made
 
 SMALL = Options(train=60, test=60, attacks=False)
@@ -137,7 +137,7 @@ def test_samples_are_random_bounded_and_repeatable(made: Made, monkeypatch: pyte
     with open_cluster(mode="threads") as cluster:
         material = opened(made, cluster)
         everything = material.samples()
-        monkeypatch.setattr("dpdist.evaluate.material.LARGEST_SAMPLE", 1_000)
+        monkeypatch.setattr("dpdist.evaluate.inputs.LARGEST_SAMPLE", 1_000)
         first, again = material.samples(), opened(made, cluster).samples()
     assert {name: len(codes[0]) for name, codes in everything.items()} == {
         "released": 2_500,

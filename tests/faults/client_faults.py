@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpdist.mixing import client
+from dpdist.families.mixing.federated import client
 
 _numbers = count()
 _plain = vars(client).setdefault("_plain", (client.noisy_steps, client.Message, client.identity_of))  # loaded twice

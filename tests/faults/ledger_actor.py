@@ -26,10 +26,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from dpdist.errors import BudgetExceeded, DatasetExists, ReleaseConflict
-from dpdist.privacy.keys import forget_keys, load_noise
-from dpdist.privacy.ledger import Ledger
-from dpdist.privacy.ledger.database import Database
-from dpdist.privacy.ledger.tables import charge
+from dpdist.ledger import Ledger
+from dpdist.ledger.database import Database
+from dpdist.ledger.keys import forget_keys, load_noise
+from dpdist.ledger.tables import charge
 
 URL, FOLDER = sys.argv[1], Path(sys.argv[2])
 Report = Callable[..., None]

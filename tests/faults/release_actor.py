@@ -13,9 +13,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import dpdist.run
+import dpdist.release.publication
+import dpdist.release.run
 from dpdist import cli
-from dpdist.privacy.ledger import Ledger
+from dpdist.ledger import Ledger
 
 COMMIT = ("before-commit", "before-manifest", "after-manifest")
 
@@ -41,11 +42,11 @@ def arm(point: str) -> None:
     if point == "before-commit":
         Ledger.commit = before(Ledger.commit)  # type: ignore[method-assign]
     elif point == "before-manifest":
-        dpdist.run.publish = before(dpdist.run.publish)
+        dpdist.release.publication.publish = before(dpdist.release.publication.publish)
     elif point == "after-manifest":
-        dpdist.run.publish = after(dpdist.run.publish)
+        dpdist.release.publication.publish = after(dpdist.release.publication.publish)
     else:
-        plain = dpdist.run.run_release
+        plain = dpdist.release.run.run_release
         calls: list[str] = []
 
         def progress(stage: str, done: int, total: int) -> None:
@@ -53,7 +54,7 @@ def arm(point: str) -> None:
             if calls.count(point) == 2:  # the first call is before the stage's graph runs
                 die()
 
-        dpdist.run.run_release = lambda spec, **options: plain(spec, **{**options, "progress": progress})
+        dpdist.release.run.run_release = lambda spec, **options: plain(spec, **{**options, "progress": progress})
 
 
 if __name__ == "__main__":

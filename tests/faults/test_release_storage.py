@@ -17,11 +17,12 @@ from clusters import FlakyS3, flaky_bucket
 from outcomes import MOMENTS, at, at_moments, broken_at_each, states, whole
 from releases import KEY, project
 
-from dpdist import errors, objects
-from dpdist.publish.store import Store
+from dpdist import errors
+from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.publish.verify import verify
-from dpdist.run import run_release
-from dpdist.synthesis.spec import PlausibleDeniabilitySpec
+from dpdist.release.run import run_release
+from dpdist.storage import s3 as objects
+from dpdist.storage.store import Store
 
 STAGES = MOMENTS[1:]
 """A test key is not shared, so nothing is stored as the charge is made."""

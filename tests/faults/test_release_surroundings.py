@@ -19,9 +19,9 @@ from outcomes import MOMENTS, at, states, whole
 from releases import KEY, project
 
 from dpdist import errors
-from dpdist.privacy.ledger import Ledger
+from dpdist.ledger import Ledger
 from dpdist.publish.verify import read_release, verify
-from dpdist.run import run_release
+from dpdist.release.run import run_release
 
 SERVER = Path(__file__).parents[1] / "servers" / "postgres.sh"
 STAGES = MOMENTS[1:]

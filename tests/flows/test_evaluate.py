@@ -12,7 +12,7 @@ import pytest
 from flowruns import shown_artifacts
 from releases import project
 
-from dpdist.run import run_release
+from dpdist.release.run import run_release
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

@@ -17,9 +17,9 @@ from reading import readable
 from releases import project
 
 from dpdist import errors
-from dpdist.context import Context
-from dpdist.families import load_spec, make_plan
-from dpdist.privacy.ledger import Ledger
+from dpdist.families.attempt import Attempt
+from dpdist.families.registry import load_spec, make_plan
+from dpdist.ledger import Ledger
 from dpdist.publish.verify import verify
 
 pytestmark = [
@@ -116,17 +116,17 @@ def test_a_retry_continues_the_same_attempt(
     by: str, tmp_path: Path, release: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = project(tmp_path, name="retried")
-    plain, failures = Context.stored, [errors.ClusterUnreachable("lost"), errors.LedgerUnavailable("lost")]
+    plain, failures = Attempt.stored, [errors.ClusterUnreachable("lost"), errors.LedgerUnavailable("lost")]
     if by == "prefect":
         release, failures = release.with_options(retries=1), [ValueError("the value 77")]
 
-    def lost(self: Context, name: str, make: Any) -> bytes:
-        content = plain(self, name, make)
-        if name == "network.bin" and failures:
+    def lost(self: Attempt[Any, Any], kind: Any, make: Any) -> Any:
+        content = plain(self, kind, make)
+        if kind.FILE == "network.bin" and failures:
             raise failures.pop()
         return content
 
-    monkeypatch.setattr(Context, "stored", lost)
+    monkeypatch.setattr(Attempt, "stored", lost)
     release(inline(spec))
     assert not failures
     assert states(spec) == ["committed"]
@@ -138,14 +138,14 @@ def test_a_storage_that_was_away_is_asked_again_by_the_task(
     import flows.release
 
     spec = project(tmp_path, name="away")
-    plain, failures = Context.stored, [errors.StorageUnavailable("the storage does not answer")]
+    plain, failures = Attempt.stored, [errors.StorageUnavailable("the storage does not answer")]
 
-    def away(self: Context, name: str, make: Any) -> bytes:
-        if name == "parameter-tables.npz" and failures:
+    def away(self: Attempt[Any, Any], kind: Any, make: Any) -> Any:
+        if kind.FILE == "parameter-tables.npz" and failures:
             raise failures.pop()
-        return plain(self, name, make)
+        return plain(self, kind, make)
 
-    monkeypatch.setattr(Context, "stored", away)
+    monkeypatch.setattr(Attempt, "stored", away)
     monkeypatch.setattr(flows.release, "TASK_DELAY", 0)
     monkeypatch.setattr(flows.release, "DELAYS", ())
     release(inline(spec))
@@ -165,7 +165,7 @@ def test_an_unforeseen_exception_is_told_without_its_text(
     def fail(*_: Any, **__: Any) -> None:
         raise ValueError("the value planted-4711 is odd")
 
-    monkeypatch.setattr("dpdist.synthesis.release.learn_structure", fail)
+    monkeypatch.setattr("dpdist.families.deniability.release.learn_structure", fail)
     with pytest.raises(errors.DpdistError, match="unforeseen ValueError at") as caught:
         release(inline(spec))
     assert "4711" not in readable(str(caught.value), caplog.text)
@@ -186,14 +186,14 @@ def test_a_new_attempt_is_made_once_however_often_the_flow_is_retried(
     tmp_path: Path, release: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = project(tmp_path, name="anew")
-    plain, failures = Context.stored, [errors.ClusterUnreachable("lost")] * 4
+    plain, failures = Attempt.stored, [errors.ClusterUnreachable("lost")] * 4
 
-    def lost(self: Context, name: str, make: Any) -> bytes:
-        if name == "network.bin" and failures:
+    def lost(self: Attempt[Any, Any], kind: Any, make: Any) -> Any:
+        if kind.FILE == "network.bin" and failures:
             raise failures.pop()
-        return plain(self, name, make)
+        return plain(self, kind, make)
 
-    monkeypatch.setattr(Context, "stored", lost)
+    monkeypatch.setattr(Attempt, "stored", lost)
     with pytest.raises(errors.ClusterUnreachable):
         release(inline(spec))
     release(inline(spec), new_attempt=True)
@@ -257,17 +257,17 @@ def test_a_new_attempt_stays_wanted_until_it_is_made(
     import flows.release
 
     spec = project(tmp_path)
-    plain, away = Context.stored, ["before the charge"]
+    plain, away = Attempt.stored, ["before the charge"]
 
-    def lost(self: Context, name: str, make: Any) -> bytes:
-        if name == "network.bin":
+    def lost(self: Attempt[Any, Any], kind: Any, make: Any) -> Any:
+        if kind.FILE == "network.bin":
             raise errors.CheckFailed("stopped")
-        return plain(self, name, make)
+        return plain(self, kind, make)
 
-    monkeypatch.setattr(Context, "stored", lost)
+    monkeypatch.setattr(Attempt, "stored", lost)
     with pytest.raises(errors.CheckFailed):
         release(inline(spec))
-    monkeypatch.setattr(Context, "stored", plain)
+    monkeypatch.setattr(Attempt, "stored", plain)
     opened, found = flows.release.Run.__enter__, Ledger.find
     silent = [errors.LedgerUnavailable("at the first question")]
 
@@ -331,7 +331,7 @@ def test_an_interrupted_flow_closes_its_cluster(tmp_path: Path, release: Any, mo
         raise Interrupt
 
     monkeypatch.setattr(flows.release.Run, "__exit__", close)
-    monkeypatch.setattr("dpdist.synthesis.release.learn_structure", cancel)
+    monkeypatch.setattr("dpdist.families.deniability.release.learn_structure", cancel)
     spec = project(tmp_path, name="cancelled")
     with pytest.raises(Interrupt):
         release(inline(spec))

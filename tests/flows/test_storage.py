@@ -10,7 +10,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from dpdist.errors import SpecError
-from dpdist.publish.store import Store
+from dpdist.storage.store import Store
 
 SECRET = "planted-secret-of-the-block"
 

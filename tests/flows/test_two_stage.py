@@ -16,7 +16,7 @@ import pytest
 from flowruns import shown_artifacts
 
 from dpdist.errors import GuaranteeRefused
-from dpdist.privacy.ledger import Ledger
+from dpdist.ledger import Ledger
 from dpdist.publish.verify import verify
 
 pytestmark = [

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import pytest
 
-from dpdist.privacy.ledger import Ledger
+from dpdist.ledger import Ledger
 
 
 def add_up(events: Sequence[str], delta: Fraction) -> Fraction:

@@ -29,8 +29,8 @@ from dpdist.privacy.guarantee import DifferentialPrivacy
 from dpdist.privacy.noise import Noise
 from dpdist.publish.manifest import Manifest, build_manifest, publish
 from dpdist.publish.parts import PartFormat, decode, part_name, write_part
-from dpdist.publish.store import Store
-from dpdist.schema import Attribute, Category, Count, Schema
+from dpdist.schema.schema import Attribute, Category, Count, Schema
+from dpdist.storage.store import Store
 
 SECRET = "planted-secret-key"
 KEY = bytes(range(32))

@@ -26,8 +26,8 @@ from dpdist.publish.manifest import (
     publish,
     require_vacant,
 )
-from dpdist.publish.store import Store
 from dpdist.publish.verify import read_release, verify
+from dpdist.storage.store import Store
 
 
 class TestContent:
@@ -237,7 +237,7 @@ def crash_at(step: int, run: Callable[[], Any], monkeypatch: pytest.MonkeyPatch)
         return call
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpdist.publish.store._flush_folder", lambda _: None)
+        patch.setattr("dpdist.storage.store._flush_folder", lambda _: None)
         for name in ("fsync", "replace", "link"):
             patch.setattr(os, name, failing(getattr(os, name)))
         try:

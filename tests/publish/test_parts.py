@@ -27,8 +27,8 @@ from dpdist.publish.parts import (
     part_name,
     write_part,
 )
-from dpdist.publish.store import Store
-from dpdist.schema import Attribute, Category, Count, Edges, Schema
+from dpdist.schema.schema import Attribute, Category, Count, Edges, Schema
+from dpdist.storage.store import Store
 
 NOISE = Noise(bytes(32))
 

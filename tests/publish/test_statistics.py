@@ -17,9 +17,9 @@ from dpdist.privacy.guarantee import DifferentialPrivacy
 from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, publish
 from dpdist.publish.parts import PartFormat, arrow_schema, part_name, write_part
 from dpdist.publish.statistics import STATISTICS
-from dpdist.publish.store import Store
 from dpdist.publish.verify import read_release, verify
-from dpdist.schema import Attribute, Schema
+from dpdist.schema.schema import Attribute, Schema
+from dpdist.storage.store import Store
 
 SCHEMA = Schema(attributes=(Attribute(name="n", kind="integer", bounds=(0, 3)),))
 ATTEMPT = "0123abcd-4567"

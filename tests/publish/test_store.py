@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from dpdist.errors import DataNotFound, DpdistError, OutOfDisk, OutputUnwritable, SpecError, StorageUnavailable
-from dpdist.objects import ATTEMPTS
-from dpdist.publish import store as store_module
-from dpdist.publish.store import Store
+from dpdist.storage import store as store_module
+from dpdist.storage.s3 import ATTEMPTS
+from dpdist.storage.store import Store
 
 SECRET = "planted-secret-key"
 

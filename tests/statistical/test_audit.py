@@ -17,10 +17,12 @@ import pytest
 from releases import KEY, project, table
 from scipy.stats import binom
 
+from dpdist.data.inputs import table_source
 from dpdist.data.table import open_table
-from dpdist.evaluate import audit as auditor
-from dpdist.evaluate.audit import Canaries, Claim, Finding, audit, audit_in_one_run, guessing_p_value, table_of
-from dpdist.evaluate.claims import (
+from dpdist.families.deniability import deniability, estimation
+from dpdist.families.deniability import plan as planning
+from dpdist.families.deniability.candidates import Candidates, Synthesizer
+from dpdist.families.deniability.claims import (
     alike,
     claims_of,
     even_network,
@@ -30,20 +32,19 @@ from dpdist.evaluate.claims import (
     tables_canaries,
     tables_claim,
 )
-from dpdist.evaluate.whole import release_claim, release_once
-from dpdist.families import build_spec
+from dpdist.families.deniability.deniability import Passed, PrivacyTest
+from dpdist.families.deniability.parameters import ParameterPlan, parameter_plan
+from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.families.deniability.structure import Score, independent_structure, structure_plan
+from dpdist.families.deniability.whole import release_claim, release_once
+from dpdist.families.registry import build_spec
 from dpdist.privacy import accountant
+from dpdist.privacy import testing as auditor
 from dpdist.privacy.noise import Noise
+from dpdist.privacy.testing import Canaries, Claim, Finding, audit, audit_in_one_run, guessing_p_value, table_of
 from dpdist.publish.verify import read_release
-from dpdist.run import run_release, table_source
-from dpdist.schema import Schema
-from dpdist.synthesis import deniability, estimation
-from dpdist.synthesis import plan as planning
-from dpdist.synthesis.candidates import Candidates, Synthesizer
-from dpdist.synthesis.deniability import Passed, PrivacyTest
-from dpdist.synthesis.parameters import ParameterPlan, parameter_plan
-from dpdist.synthesis.spec import PlausibleDeniabilitySpec
-from dpdist.synthesis.structure import Score, independent_structure, structure_plan
+from dpdist.release.run import run_release
+from dpdist.schema.schema import Schema
 
 AUDIT_KEY = bytes(range(32))
 
@@ -361,8 +362,8 @@ def test_the_audited_release_is_the_published_one(tmp_path: Path) -> None:
 
 
 def encoded(whole: Any) -> list[np.ndarray]:
+    from dpdist.data.graph import run_pass
     from dpdist.data.operators import gather_operator
-    from dpdist.data.passes import run_pass
 
     codes: list[np.ndarray] = run_pass(whole, gather_operator())[0]
     assert len(codes[0]) == table(30_000).num_rows

@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 
 from dpdist.errors import SpecError
-from dpdist.evaluate.audit import Claim, Finding, audit, audit_in_one_run
-from dpdist.evaluate.claims import canaries_of, claims_of
-from dpdist.evaluate.claims_histogram import cells_canaries, counts_claim
-from dpdist.evaluate.claims_histogram import claims as histogram_claims
-from dpdist.evaluate.claims_mixing import mixtures_claim
-from dpdist.families import build_spec, make_plan
-from dpdist.histogram.measurement import Measurement
-from dpdist.histogram.plan import HistogramPlan
-from dpdist.mixing.accounting import ClassMixtures
-from dpdist.mixing.mixture import Mixer
-from dpdist.mixing.plan import MixingPlan
+from dpdist.families.deniability.claims import canaries_of, claims_of
+from dpdist.families.histogram.claims import cells_canaries, counts_claim
+from dpdist.families.histogram.claims import claims as histogram_claims
+from dpdist.families.histogram.measurement import Measurement
+from dpdist.families.histogram.plan import HistogramPlan
+from dpdist.families.mixing.accounting import ClassMixtures
+from dpdist.families.mixing.claims import mixtures_claim
+from dpdist.families.mixing.mixture import Mixer
+from dpdist.families.mixing.plan import MixingPlan
+from dpdist.families.registry import build_spec, make_plan
 from dpdist.privacy.noise import Noise
+from dpdist.privacy.testing import Claim, Finding, audit, audit_in_one_run
 
 KEY = bytes(range(32))
 ATTRIBUTES: list[dict[str, Any]] = [
@@ -125,7 +125,7 @@ def test_each_mechanism_of_a_plan_is_audited() -> None:
 
 
 def test_a_kind_without_claims_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpdist.evaluate.claims._FAMILIES", {})
+    monkeypatch.setattr("dpdist.families.deniability.claims._FAMILIES", {})
     with pytest.raises(SpecError, match="no audit of histogram releases"):
         claims_of(histogram())
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from dpdist.evaluate.attacks import copies, disclosure, distinguish, inference, linkage, membership
 from dpdist.evaluate.attacks.shadow import Generator
 from dpdist.evaluate.attacks.sizes import Sizes
-from dpdist.evaluate.sections import Section
-from dpdist.schema import Schema
+from dpdist.evaluate.page.sections import Section
+from dpdist.schema.schema import Schema
 
 __all__ = ["Generator", "Sizes", "attack_sections"]
 
@@ -52,7 +52,7 @@ def attack_sections(
     sizes : Sizes, optional
     mechanism : callable, optional
         A table and a seed to a release of it, for shadow models that know the mechanism
-        (`dpdist.evaluate.mechanisms.mechanism_of`).
+        (`dpdist.evaluate.attacks.mechanisms.mechanism_of`).
 
     Returns
     -------

@@ -13,8 +13,8 @@ import numpy as np
 from dpdist.evaluate.attacks.intervals import Interval, difference, proportion
 from dpdist.evaluate.attacks.records import Agreement, Columns, drawn, size, stacked
 from dpdist.evaluate.attacks.sizes import Sizes
-from dpdist.evaluate.sections import Section, State, Table, does_not_apply
-from dpdist.schema import Schema
+from dpdist.evaluate.page.sections import Section, State, Table, does_not_apply
+from dpdist.schema.schema import Schema
 
 NAME, TITLE = "copies", "Copies"
 

@@ -14,8 +14,8 @@ from dpdist.evaluate.attacks.intervals import difference, proportion
 from dpdist.evaluate.attacks.neighbours import Gower
 from dpdist.evaluate.attacks.records import Columns, column_names, drawn, size, span, take
 from dpdist.evaluate.attacks.sizes import Sizes
-from dpdist.evaluate.sections import Section, Table, does_not_apply
-from dpdist.schema import Schema
+from dpdist.evaluate.page.sections import Section, Table, does_not_apply
+from dpdist.schema.schema import Schema
 
 NAME, TITLE = "location", "Location disclosure"
 ETAS = (0.001, 0.01, 0.05)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from dpdist.evaluate.attacks.intervals import Interval, area_under_curve, proportion
 from dpdist.evaluate.attacks.records import Columns, drawn, independent, size, stacked
 from dpdist.evaluate.attacks.sizes import Sizes
-from dpdist.evaluate.sections import Section, State, Table, does_not_apply
-from dpdist.schema import Schema
+from dpdist.evaluate.page.sections import Section, State, Table, does_not_apply
+from dpdist.schema.schema import Schema
 
 NAME, TITLE = "distinguishing", "Distinguishing game"
 

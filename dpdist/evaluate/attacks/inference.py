@@ -20,8 +20,8 @@ from dpdist.evaluate.attacks.intervals import Interval, difference, proportion
 from dpdist.evaluate.attacks.neighbours import Gower, blocks
 from dpdist.evaluate.attacks.records import Agreement, Columns, Keys, coarse, drawn, size, stacked, summed, take
 from dpdist.evaluate.attacks.sizes import Sizes
-from dpdist.evaluate.sections import Section, Table, does_not_apply
-from dpdist.schema import Schema
+from dpdist.evaluate.page.sections import Section, Table, does_not_apply
+from dpdist.schema.schema import Schema
 
 NAME, TITLE = "inference", "Attribute inference"
 

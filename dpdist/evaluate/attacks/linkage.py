@@ -20,8 +20,8 @@ from dpdist.evaluate.attacks.intervals import difference, proportion
 from dpdist.evaluate.attacks.neighbours import Gower, blocks
 from dpdist.evaluate.attacks.records import Columns, column_names, drawn, is_continuous, size
 from dpdist.evaluate.attacks.sizes import Sizes
-from dpdist.evaluate.sections import Section, Table, does_not_apply
-from dpdist.schema import Schema
+from dpdist.evaluate.page.sections import Section, Table, does_not_apply
+from dpdist.schema.schema import Schema
 
 NAME, TITLE = "linkage", "Linkage"
 NEAREST = (1, 5, 10)

@@ -35,21 +35,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import DpdistError
-from dpdist.evaluate.attacks.intervals import (
-    Floats,
-    Interval,
-    OperatingPoint,
-    area_under_curve,
-    operating_point,
-    roc_curve,
-)
+from dpdist.evaluate.attacks.intervals import Interval, OperatingPoint, area_under_curve, operating_point, roc_curve
 from dpdist.evaluate.attacks.neighbours import Gower
 from dpdist.evaluate.attacks.plots import roc_plot
 from dpdist.evaluate.attacks.records import Agreement, Columns, coarse, drawn, halves, size, stacked, take
 from dpdist.evaluate.attacks.shadow import Generator, Profile, ShadowAttack, log_profiles
 from dpdist.evaluate.attacks.sizes import Sizes
-from dpdist.evaluate.sections import Section, State, Table, does_not_apply
-from dpdist.schema import Schema
+from dpdist.evaluate.page.sections import Section, State, Table, does_not_apply
+from dpdist.privacy.arrays import Floats
+from dpdist.schema.schema import Schema
 
 NAME, TITLE = "membership", "Membership inference"
 ALLOWED = 0.001

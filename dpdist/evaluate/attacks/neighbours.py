@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.evaluate.attacks.records import Columns, is_continuous, is_ordered, size, span
-from dpdist.schema import Schema
+from dpdist.schema.schema import Schema
 
 BLOCK_CELLS = 1 << 19
 """Distances in a block: 2 MiB of float32 for each array at work, which stay in the cache."""

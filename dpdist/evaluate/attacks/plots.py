@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dpdist.evaluate.attacks.intervals import Floats
-from dpdist.evaluate.plots import BAD, FAINT, INK, OTHER, REAL, RELEASED, legend, new_figure, svg_of
-from dpdist.evaluate.sections import Plot
+from dpdist.evaluate.page.plots import BAD, FAINT, INK, OTHER, REAL, RELEASED, legend, new_figure, svg_of
+from dpdist.evaluate.page.sections import Plot
+from dpdist.privacy.arrays import Floats
 
 _COLOURS, _LINES = (RELEASED, REAL, BAD, OTHER), ("solid", "dashed", "dashdot", (0, (1, 1)))
 _LEAST = 1e-4

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.schema import Attribute, Schema
+from dpdist.schema.schema import Attribute, Schema
 
 Columns: TypeAlias = list[NDArray[Any]]
 Keys: TypeAlias = NDArray[np.uint64]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dpdist.evaluate.attacks.records import Agreement, Columns, coarse, drawn, size, stacked, take
 from dpdist.evaluate.attacks.sizes import Sizes
-from dpdist.schema import Schema
+from dpdist.schema.schema import Schema
 
 Generator: TypeAlias = Callable[[Columns, int], Columns]
 """A table and a seed to a release of it, in the same schema."""

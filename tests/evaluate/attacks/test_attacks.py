@@ -12,13 +12,13 @@ import pytest
 from releases import SCHEMA, project
 
 from dpdist.evaluate.attacks import Sizes, attack_sections, disclosure, distinguish, linkage, membership
+from dpdist.evaluate.attacks.mechanisms import mechanism_of
 from dpdist.evaluate.attacks.records import Columns, drawn, independent, size
 from dpdist.evaluate.attacks.shadow import partial_copies
-from dpdist.evaluate.mechanisms import mechanism_of
-from dpdist.evaluate.sections import Section
-from dpdist.evaluate.whole import release_once
-from dpdist.schema import Schema
-from dpdist.synthesis.plan import plan
+from dpdist.evaluate.page.sections import Section
+from dpdist.families.deniability.plan import plan
+from dpdist.families.deniability.whole import release_once
+from dpdist.schema.schema import Schema
 
 PEOPLE = Schema.model_validate(
     {
@@ -214,7 +214,7 @@ def test_shadow_releases_have_the_noise_of_the_release(tmp_path: Path, monkeypat
         seen.append(shrunk)
         return release_once(shrunk, table, noise=noise)
 
-    monkeypatch.setattr("dpdist.evaluate.mechanisms.release_once", once)
+    monkeypatch.setattr("dpdist.evaluate.attacks.mechanisms.release_once", once)
     mechanism = mechanism_of(spec, training=30_000)
     assert mechanism is not None
     rng = np.random.default_rng(0)

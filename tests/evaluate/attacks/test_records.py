@@ -11,7 +11,7 @@ from dpdist.evaluate.attacks import neighbours, records
 from dpdist.evaluate.attacks.inference import agreeing_guesses, nearest_guesses
 from dpdist.evaluate.attacks.neighbours import Gower
 from dpdist.evaluate.attacks.records import Agreement, Columns, coarse, occurrences
-from dpdist.schema import Schema
+from dpdist.schema.schema import Schema
 
 MIXED = Schema.model_validate(
     {

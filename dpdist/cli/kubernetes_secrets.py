@@ -1,0 +1,117 @@
+"""The secrets that the chart of `helm/dpdist` names, as manifests for ``kubectl apply --server-side``.
+
+What exists already comes from the environment (the ledger's URL, the credentials of the object store, the
+key-encryption key if there is one); certificates, and a key-encryption key if there is none, are made.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dpdist.cluster.certificates import ROLES, make_certificates
+from dpdist.errors import SpecError
+from dpdist.ledger.keys import KEY_BYTES, KeyEncryptionKey
+
+KINDS = ("tls", "kek", "ledger", "storage")
+"""What can be made, each by itself."""
+
+Manifest = dict[str, Any]
+
+
+def secret_manifests(
+    environment: Mapping[str, str],
+    *,
+    kinds: Iterable[str] = KINDS,
+    namespace: str | None = None,
+    prefix: str = "dpdist",
+    days: int = 365,
+) -> list[Manifest]:
+    """Manifests of secrets, and of their namespace.
+
+    Parameters
+    ----------
+    environment : mapping of str to str
+        ``DPDIST_LEDGER``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``; for the key-encryption key see
+        `dpdist.ledger.keys`.
+    kinds : iterable of str
+        Which of `KINDS` to make.
+    namespace : str, optional
+        Made with them, and closed to pods that are not restricted; None leaves it to kubectl.
+    prefix : str
+        Beginning of the secrets' names.
+    days : int
+        How long the certificates are valid.
+
+    Returns
+    -------
+    list of dict
+        The key-encryption key is immutable: applying another one over it is refused by Kubernetes.
+
+    Raises
+    ------
+    SpecError
+        A kind is unknown, or the environment does not hold what it needs.
+    KeyUnavailable
+        The key-encryption key of the environment cannot be used.
+    """
+    wanted = tuple(kinds)
+    unknown = sorted(set(wanted) - set(KINDS))
+    if unknown or not wanted:
+        raise SpecError(f"--only: expected some of {', '.join(KINDS)}, not {', '.join(unknown) or 'nothing'}")
+    manifests = [_namespace(namespace)] if namespace else []
+    if "tls" in wanted:
+        files = make_certificates(days=days)
+        for role in ROLES:
+            content = {"ca.crt": files["ca.pem"], "tls.crt": files[f"{role}.pem"], "tls.key": files[f"{role}-key.pem"]}
+            manifests.append(_secret(f"{prefix}-tls-{role}", content, namespace, kind="kubernetes.io/tls"))
+    if "kek" in wanted:
+        secret = _secret(f"{prefix}-kek", {"kek": base64.b64encode(_kek(environment))}, namespace)
+        manifests.append({**secret, "immutable": True})
+    if "ledger" in wanted:
+        manifests.append(_secret(f"{prefix}-ledger", {"url": _ledger(environment).encode()}, namespace))
+    if "storage" in wanted:
+        manifests.append(_secret(f"{prefix}-storage", _credentials(environment), namespace))
+    return manifests
+
+
+def _namespace(name: str) -> Manifest:
+    level = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": level}}
+
+
+def _secret(name: str, content: Mapping[str, bytes], namespace: str | None, *, kind: str = "Opaque") -> Manifest:
+    metadata = {"name": name, "labels": {"app.kubernetes.io/part-of": "dpdist"}}
+    if namespace:
+        metadata["namespace"] = namespace
+    data = {key: base64.b64encode(value).decode() for key, value in content.items()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": kind, "data": data}
+
+
+def _kek(environment: Mapping[str, str]) -> bytes:
+    if environment.get("DPDIST_KEK") or environment.get("DPDIST_KEK_FILE"):
+        return KeyEncryptionKey.find().secret
+    return os.urandom(KEY_BYTES)
+
+
+def _ledger(environment: Mapping[str, str]) -> str:
+    url = environment.get("DPDIST_LEDGER", "")
+    if not url.startswith("postgresql"):
+        raise SpecError(
+            "DPDIST_LEDGER is not the URL of a PostgreSQL database: pods cannot share another. Set it to "
+            "postgresql+psycopg://USER:PASSWORD@HOST/DATABASE, or leave the secret out (--only)"
+        )
+    return url
+
+
+def _credentials(environment: Mapping[str, str]) -> dict[str, bytes]:
+    names = {"access-key-id": "AWS_ACCESS_KEY_ID", "secret-access-key": "AWS_SECRET_ACCESS_KEY"}
+    missing = [name for name in names.values() if not environment.get(name)]
+    if missing:
+        raise SpecError(
+            f"{' and '.join(missing)} are not set: give the credentials that pods shall use, or leave the secret out "
+            "(--only tls --only kek --only ledger) where pods have an identity"
+        )
+    return {key: environment[name].encode() for key, name in names.items()}

@@ -1,0 +1,1 @@
+"""Where graphs run: executors, clusters, worker groups, logs of tasks."""

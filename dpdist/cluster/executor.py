@@ -1,0 +1,102 @@
+"""Where the stages of a release compute: in this process, or on Dask (`dpdist.cluster.cluster.Cluster`).
+
+A stage is written once, against `Executor`. `InProcess` is the meaning: plain calls, no scheduler; audits run
+thousands of releases with it, and a small table needs nothing else. Dask computes the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from dpdist.cluster.tasks import Deferred, DirectTasks, Tasks
+
+Progress = Callable[[int, int], None]
+"""Called with (finished tasks, all tasks) while tasks run."""
+
+
+class Executor(Protocol):
+    """Runs the tasks of stages.
+
+    Attributes
+    ----------
+    attempt : str
+        Id of the attempt that computes, for the logs of the workers.
+    """
+
+    attempt: str
+
+    @property
+    def slots(self) -> int:
+        """Number of tasks that run at once."""
+
+    @property
+    def worker_memory(self) -> int:
+        """Smallest memory limit of a worker, in bytes."""
+
+    @property
+    def memory(self) -> int:
+        """Memory of all workers together, in bytes."""
+
+    @property
+    def dashboard(self) -> str | None:
+        """Address of the dashboard, if there is one."""
+
+    def tasks(self, stage: str) -> Tasks:
+        """What makes the tasks of a stage."""
+
+    def persist(self, tasks: Sequence[Deferred], *, progress: Progress | None = None) -> list[Deferred]:
+        """Compute tasks and keep their results where they were computed."""
+
+    def compute(self, tasks: Sequence[Deferred], *, progress: Progress | None = None) -> list[Any]:
+        """Compute tasks together and return their results in order.
+
+        Raises
+        ------
+        ResourceError
+            The cluster was lost, or memory ran out.
+        DpdistError
+            Whatever dpdist error a task raised.
+        """
+
+
+class InProcess:
+    """Computes each task when it is made, in this process.
+
+    Attributes
+    ----------
+    attempt : str
+    slots : int
+        Always 1.
+    dashboard : None
+    """
+
+    slots = 1
+    dashboard: str | None = None
+
+    def __init__(self) -> None:
+        self.attempt = ""
+
+    @property
+    def worker_memory(self) -> int:
+        """Memory that this machine has free, in bytes."""
+        import psutil
+
+        return int(psutil.virtual_memory().available)
+
+    @property
+    def memory(self) -> int:
+        """As `worker_memory`."""
+        return self.worker_memory
+
+    def tasks(self, stage: str) -> Tasks:
+        """Calls that are made at once."""
+        return DirectTasks()
+
+    def persist(self, tasks: Sequence[Deferred], *, progress: Progress | None = None) -> list[Deferred]:
+        """The results, which are there already."""
+        return list(tasks)
+
+    def compute(self, tasks: Sequence[Deferred], *, progress: Progress | None = None) -> list[Any]:
+        """The results, which are there already."""
+        return list(tasks)

@@ -1,0 +1,80 @@
+"""Tasks with readable names: calls of pure functions, made now (in process) or put into a Dask graph.
+
+A function that builds a computation takes an executor, asks it for `Tasks`, and calls functions through them. In
+process a task is its result; on a cluster it is a `dask.delayed.Delayed`, and building it computes nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+Deferred: TypeAlias = Any
+"""The result of a task: the value itself in process, a `dask.delayed.Delayed` on a cluster."""
+
+
+class Tasks(ABC):
+    """Makes the tasks of one stage."""
+
+    @abstractmethod
+    def constant(self, what: str, value: Any) -> Deferred:
+        """A value that is sent once and shared by tasks."""
+
+    @abstractmethod
+    def __call__(self, what: str, function: Callable[..., Any], *args: Any, **settings: Any) -> Deferred:
+        """A task that calls a function; arguments may be tasks, or lists of them."""
+
+    def tree(
+        self, what: str, function: Callable[[list[Any]], Any], parts: Sequence[Deferred], *, fan_in: int = 8
+    ) -> Deferred:
+        """All parts combined in their order, `fan_in` at a time; a single part as it is."""
+        left = list(parts)
+        while len(left) > 1:
+            groups = [left[i : i + fan_in] for i in range(0, len(left), fan_in)]
+            left = [group[0] if len(group) == 1 else self(what, function, group) for group in groups]
+        return left[0]
+
+
+class DirectTasks(Tasks):
+    """Calls each function at once, in this process."""
+
+    def constant(self, what: str, value: Any) -> Deferred:
+        """The value itself."""
+        return value
+
+    def __call__(self, what: str, function: Callable[..., Any], *args: Any, **settings: Any) -> Deferred:
+        """What the function returns."""
+        return function(*args, **settings)
+
+
+class DaskTasks(Tasks):
+    """Makes delayed tasks named ``<stage>-<what>-<number of the graph>-<number of the task>``.
+
+    Parameters
+    ----------
+    stage : str
+        The beginning of every task's name: what progress bars and the dashboard show. Names tell no private value.
+    """
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+        self._graph = uuid4().hex[:8]  # two graphs never share a task, even on one scheduler
+        self._numbers = count()
+
+    def _name(self, what: str) -> str:
+        return f"{self._stage}-{what}-{self._graph}-{next(self._numbers)}"
+
+    def constant(self, what: str, value: Any) -> Deferred:
+        """A delayed constant."""
+        from dask import delayed
+
+        return delayed(value, name=self._name(what), traverse=False)
+
+    def __call__(self, what: str, function: Callable[..., Any], *args: Any, **settings: Any) -> Deferred:
+        """A delayed call."""
+        from dask import delayed
+
+        return delayed(function, pure=False, traverse=False)(*args, dask_key_name=self._name(what), **settings)

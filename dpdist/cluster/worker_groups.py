@@ -1,0 +1,183 @@
+"""Places: groups of workers that may read what others must not, and calls that run on the workers of one place only.
+
+A place is a Dask resource: its workers are started with ``--resources NAME=1``, and every task of the place asks for
+that resource, so that the scheduler gives it to no other worker. Tasks of places are whole: they read, compute and
+return what may leave. Nothing private is ever the result of a task, since a scheduler may copy results to any worker
+(a worker that retires hands its results on).
+
+A call answers for every place, or says why it has no answer: that a place is lost is no error here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from dpdist.cluster.cluster import Cluster, translated
+from dpdist.cluster.executor import Progress
+from dpdist.errors import ClusterUnreachable, SpecError
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+_LOOK = 0.05  # seconds between two looks at what is done
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A place that gave no answer.
+
+    Attributes
+    ----------
+    reason : str
+        In words that hold no value.
+    """
+
+    reason: str
+
+
+class Places:
+    """The places of a cluster.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Of processes.
+    resources : mapping of str to str
+        The Dask resource of each place, by its name.
+    grace : float
+        Seconds for which a place may be without a worker: one that was killed may be started again meanwhile.
+    patience : float
+        Seconds to wait for an answer.
+
+    Raises
+    ------
+    SpecError
+        The cluster has no processes of its own.
+    """
+
+    def __init__(self, cluster: Cluster, resources: Mapping[str, str], *, grace: float, patience: float) -> None:
+        self._client: Client = cluster.client
+        self._resources = dict(resources)
+        self._grace, self._patience = grace, patience
+
+    def present(self) -> tuple[str, ...]:
+        """The places that have a worker now, in their order.
+
+        Raises
+        ------
+        SpecError
+            A worker has the resources of two places.
+        ClusterUnreachable
+            The scheduler was lost.
+        """
+        with translated():
+            if self._client.status != "running":
+                raise ClusterUnreachable(_SCHEDULER_LOST)
+            workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+        held: set[str] = set()
+        for worker in workers:
+            offered = {resource for resource, amount in (worker.get("resources") or {}).items() if amount >= 1}
+            own = sorted(name for name, resource in self._resources.items() if resource in offered)
+            if len(own) > 1:
+                raise SpecError(
+                    f"a worker offers the resources of {' and '.join(own)}: what it reads of one would be in the "
+                    "memory of the other; start every worker with the resource of one client only"
+                )
+            held.update(own)
+        return tuple(name for name in self._resources if name in held)
+
+    def call(
+        self,
+        what: str,
+        function: Callable[..., Any],
+        arguments: Mapping[str, tuple[Any, ...]],
+        *,
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """Call a function at some places, on a worker of each.
+
+        Parameters
+        ----------
+        what : str
+            The beginning of the tasks' names.
+        function : callable
+        arguments : mapping of str to tuple
+            Arguments at each place that is asked.
+        progress : callable, optional
+
+        Returns
+        -------
+        dict of str to object
+            The answer of every place that was asked, in order; `Lost` where there is none.
+
+        Raises
+        ------
+        SpecError, ClusterUnreachable
+            As `present`.
+        """
+        self.present()
+        graph = uuid4().hex[:8]  # two calls never share a task, even on one scheduler
+        with translated():
+            waiting = {
+                name: self._client.submit(
+                    function,
+                    *given,
+                    key=f"{what}-{name}-{graph}",
+                    resources={self._resources[name]: 1},
+                    allow_other_workers=False,
+                    pure=False,
+                )
+                for name, given in arguments.items()
+            }
+            answers: dict[str, Any] = {}
+            try:
+                for name, answer in self._answers(waiting):
+                    answers[name] = answer
+                    if progress is not None:
+                        progress(len(answers), len(arguments))
+            finally:
+                if waiting and self._client.status == "running":
+                    self._client.cancel(list(waiting.values()), force=True)
+        return {name: answers[name] for name in arguments}
+
+    def _answers(self, waiting: dict[str, Future]) -> Iterator[tuple[str, Any]]:
+        """The answers as they come; `waiting` shrinks."""
+        end, seen = time.monotonic() + self._patience, dict.fromkeys(waiting, time.monotonic())
+        looked = 0.0
+        while waiting:
+            for name in [name for name, future in waiting.items() if future.done()]:
+                answer = self._answer(waiting[name])
+                if answer is not None:
+                    del waiting[name]
+                    yield name, answer
+            now = time.monotonic()
+            if now - looked > 1:  # seconds: the scheduler is asked now and then only
+                looked = now
+                seen.update(dict.fromkeys(self.present(), now))
+            for name in list(waiting):
+                gone = now - seen[name] > self._grace
+                if gone or now > end:
+                    self._client.cancel([waiting.pop(name)], force=True)
+                    yield name, Lost("it has no worker any more" if gone else "it did not answer in time")
+            time.sleep(_LOOK)
+
+    def _answer(self, future: Future) -> Any:
+        """The answer of a task that is done; None if its worker died before it was fetched."""
+        if future.status == "finished":
+            try:
+                return future.result(timeout=self._grace)
+            except TimeoutError:
+                return None
+        if future.status == "error":
+            kind = type(future.exception(timeout=self._grace)).__name__
+            return Lost("its task killed its workers" if kind == "KilledWorker" else f"its task failed ({kind})")
+        if future.status == "cancelled":
+            raise ClusterUnreachable(_SCHEDULER_LOST)
+        return None
+
+
+_SCHEDULER_LOST = "the connection to the Dask scheduler was lost; start it again and resume the release"

@@ -1,0 +1,39 @@
+"""The table that a spec names: its files, and their fingerprint."""
+
+from __future__ import annotations
+
+from dpdist.data.source import CsvOptions, TableSource, fingerprint, fingerprint_of
+from dpdist.data.table import Table, open_table
+from dpdist.spec import ReleaseSpec
+
+
+def table_source(spec: ReleaseSpec) -> TableSource:
+    """The table a spec names."""
+    data = spec.data
+    csv = data.csv
+    return TableSource(
+        paths=data.paths,
+        format=data.format,
+        csv=CsvOptions(
+            header=csv.header,
+            columns=csv.columns,
+            delimiter=csv.delimiter,
+            strip=csv.strip,
+            comment=csv.comment,
+            skip_rows=csv.skip_rows,
+        ),
+        extra_columns=data.extra_columns,
+        storage_options=data.storage.options,
+    )
+
+
+def open_input(spec: ReleaseSpec) -> Table:
+    """The table of a release; one without files where clients hold the records."""
+    if spec.data.paths:
+        return open_table(table_source(spec), spec.table, partitions=spec.cluster.partitions)
+    return Table(TableSource(("held by clients",)), spec.table, "parquet", (), ())
+
+
+def input_fingerprint(spec: ReleaseSpec) -> str:
+    """The fingerprint of the files a release reads, as they are now."""
+    return fingerprint(table_source(spec)) if spec.data.paths else fingerprint_of(())

@@ -1,0 +1,190 @@
+"""Distances between the marginals of two tables.
+
+The distance of two marginals is their total variation distance, half the sum of the absolute differences of their
+relative frequencies: the largest difference in the share of records that any statement about these attributes can show.
+The k-marginal score of NIST's SDNist is ``(2 - mean sum |p - q|) * 500``, that is a thousand times one minus the mean
+distance of the k-way marginals [1]_.
+
+References
+----------
+.. [1] Task, Bhagat, Howarth, *SDNist v2: Deidentified Data Report Tool*, NIST, 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.data.count import PairCounts, configuration_index
+from dpdist.data.operators import Operator
+from dpdist.privacy.arrays import Codes, Counts, Floats
+
+Subset = tuple[int, ...]
+
+MAX_TRIPLES = 200
+"""Three-way marginals compared, unless fewer exist."""
+
+TRIPLE_CELLS = 1 << 23
+"""Cells of all three-way tables together (64 MiB of int64)."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Marginals:
+    """Counts of the one-, two- and some three-way marginals of a table; confidential where the table is.
+
+    Attributes
+    ----------
+    pairs : PairCounts
+    triples : mapping from three attributes to int64 (cells,)
+    """
+
+    pairs: PairCounts
+    triples: Mapping[Subset, Counts]
+
+    @property
+    def records(self) -> int:
+        """Number of records counted."""
+        return self.pairs.total
+
+    def __add__(self, other: Marginals) -> Marginals:
+        return Marginals(
+            self.pairs + other.pairs, {which: table + other.triples[which] for which, table in self.triples.items()}
+        )
+
+    def table(self, which: Subset) -> Counts:
+        """Counts of one marginal, flat, in C order."""
+        if len(which) == 1:
+            return self.pairs.single(which[0])
+        if len(which) == 2:
+            return self.pairs.pair(*which).ravel()
+        return self.triples[which]
+
+    def subsets(self, k: int) -> list[Subset]:
+        """The k-way marginals that are counted."""
+        if k == 3:
+            return list(self.triples)
+        return list(combinations(range(len(self.pairs.cardinalities)), k))
+
+
+def chosen_triples(
+    sizes: Sequence[int], *, seed: int, most: int = MAX_TRIPLES, cells: int = TRIPLE_CELLS
+) -> tuple[Subset, ...]:
+    """Three-way marginals, all or a random sample without replacement, whose tables fit together.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Number of codes of each attribute.
+    seed : int
+        Of the sample.
+    most : int
+        How many at most.
+    cells : int
+        Cells of all their tables together, at most. A table that does not fit any more is passed over.
+    """
+    every = list(combinations(range(len(sizes)), 3))
+    order = np.random.default_rng(seed).permutation(len(every))
+    chosen: list[Subset] = []
+    left = cells
+    for place in order.tolist():
+        need = prod(sizes[i] for i in every[place])
+        if len(chosen) < most and need <= left:
+            chosen.append(every[place])
+            left -= need
+    return tuple(sorted(chosen))
+
+
+def triples_operator(sizes: Sequence[int], triples: Sequence[Subset]) -> Operator:
+    """Counts of three-way marginals, one after another in one int64 vector."""
+    count = partial(_count_triples, sizes=tuple(sizes), triples=tuple(triples))
+    return Operator(name="triples", chunk=count, combine=np.add, update=partial(_add_triples, count), fan_in=2)
+
+
+def _count_triples(codes: Codes, *, sizes: Subset, triples: tuple[Subset, ...], into: Counts | None = None) -> Counts:
+    cells = [prod(sizes[i] for i in which) for which in triples]
+    counts = np.zeros(sum(cells), np.int64) if into is None else into
+    if len(codes[0]):
+        start = 0
+        for which, size in zip(triples, cells, strict=True):
+            index = configuration_index([codes[i] for i in which], [sizes[i] for i in which])
+            np.add.at(counts[start : start + size], index, 1)
+            start += size
+    return counts
+
+
+def _add_triples(count: Callable[..., Counts], counts: Counts, codes: Codes) -> Counts:
+    return count(codes, into=counts)
+
+
+def marginals_of(pairs: PairCounts, cells: Counts, triples: Sequence[Subset]) -> Marginals:
+    """Put together what `pair_counts_operator` and `triples_operator` counted."""
+    ends = np.cumsum([prod(pairs.cardinalities[i] for i in which) for which in triples])
+    tables = np.split(cells, ends[:-1]) if triples else []
+    return Marginals(pairs, dict(zip(triples, tables, strict=True)))
+
+
+def total_variation(a: NDArray[Any], b: NDArray[Any]) -> float:
+    """Total variation distance of two tables of counts or probabilities, each divided by its sum; 1 if one is empty."""
+    total_a, total_b = float(a.sum()), float(b.sum())
+    if total_a <= 0 or total_b <= 0:
+        return float(total_a > 0 or total_b > 0)
+    return float(np.abs(a / total_a - b / total_b).sum() / 2)
+
+
+def distances(a: Marginals, b: Marginals, k: int) -> Floats:
+    """Total variation distances of all k-way marginals, float64[subsets]."""
+    return np.array([total_variation(a.table(which), b.table(which)) for which in a.subsets(k)])
+
+
+def distances_to_independence(a: Marginals, k: int) -> Floats:
+    """Distances of the k-way marginals to the products of the table's own one-way marginals, float64[subsets]."""
+    shares = [a.table((i,)) / max(a.records, 1) for i in range(len(a.pairs.cardinalities))]
+    result = []
+    for which in a.subsets(k):
+        product = shares[which[0]]
+        for i in which[1:]:
+            product = np.multiply.outer(product, shares[i]).ravel()
+        result.append(total_variation(a.table(which), product))
+    return np.array(result)
+
+
+def k_marginal_score(distance: Floats) -> float:
+    """NIST's score, from 0 to 1000: a thousand times one minus the mean distance; NaN without marginals."""
+    return float(1000 * (1 - distance.mean())) if distance.size else float("nan")
+
+
+SUBSAMPLES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
+
+
+def subsample_scores(a: Marginals, k: int, *, seed: int, shares: Sequence[float] = SUBSAMPLES) -> Floats:
+    """The score of a random part of the table itself, for each share, float64[shares].
+
+    Each record is in the part with the probability `share`. Each marginal is thinned by itself, which gives the
+    expected score that one part has on all marginals together.
+    """
+    rng = np.random.default_rng(seed)
+    tables = [table[table > 0] for table in map(a.table, a.subsets(k))]
+    return np.array(
+        [k_marginal_score(np.array([total_variation(rng.binomial(t, share), t) for t in tables])) for share in shares]
+    )
+
+
+def equivalent_share(score: float, scores: Floats, shares: Sequence[float] = SUBSAMPLES) -> float | None:
+    """The share of the table whose random part scores like `score`; None below the smallest share.
+
+    Interpolated in the logarithm of share and of distance (the distance falls like the square root of the size). 1.0
+    above the largest share.
+    """
+    if not np.isfinite(score) or score < scores[0]:
+        return None
+    if score >= scores[-1]:
+        return 1.0
+    gaps = np.log(np.maximum(1000 - np.maximum.accumulate(scores), 1e-9))
+    return float(np.exp(np.interp(-np.log(max(1000 - score, 1e-9)), -gaps, np.log(shares))))

@@ -1,0 +1,233 @@
+"""Evaluating a release of statistics: the error of every count, entropy and mean against the table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dpdist.cluster.executor import Executor
+from dpdist.data.graph import locate, table_pass
+from dpdist.data.report import RowReport, check
+from dpdist.data.source import TableSource
+from dpdist.data.table import open_table
+from dpdist.errors import SpecError, VerificationFailed
+from dpdist.evaluate.inputs import Progress
+from dpdist.evaluate.page import plots
+from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_apply
+from dpdist.evaluate.utility.marginals import total_variation
+from dpdist.privacy.arrays import Floats
+from dpdist.publish.manifest import Manifest
+from dpdist.publish.verify import part_batches
+from dpdist.spec import ReleaseSpec
+from dpdist.storage.store import Store
+
+Truth = tuple[str, str, Floats]
+"""What kind of statistic it is, of what, and its true values."""
+
+_SHOWN = 15
+
+
+def respecified(manifest: Manifest) -> ReleaseSpec:
+    """The spec of a release as far as it is public; where its files are is not.
+
+    Raises
+    ------
+    SpecError
+        This version does not know the kind, or the settings.
+    """
+    from dpdist.families.registry import build_spec
+
+    public: dict[str, Any] = {name: dict(v) if isinstance(v, Mapping) else v for name, v in manifest.spec.items()}
+    for section in ("data", "output"):
+        public[section] = {**public.get(section, {}), "path": "unknown"}
+    return build_spec({**public, "schema": manifest.table}, source="the manifest's spec")
+
+
+def statistics_sections(
+    store: Store, manifest: Manifest, against: TableSource, cluster: Executor, *, progress: Progress
+) -> tuple[list[Section], RowReport]:
+    """Compare released statistics with those of the real table.
+
+    Parameters
+    ----------
+    store, manifest : Store, Manifest
+        A release whose layout is statistics.
+    against : TableSource
+    cluster : Cluster
+    progress : callable
+
+    Returns
+    -------
+    sections : list of Section
+    report : RowReport
+        Of the real table.
+
+    Raises
+    ------
+    DataError
+        The table cannot be read by the release's schema.
+    VerificationFailed
+        The parts are not what the manifest says.
+    """
+    spec = respecified(manifest)
+    table = open_table(against, manifest.table)
+    progress("counting", 0, 1)
+    located = cluster.compute([locate(cluster, table)])[0]
+    operator, truths = _truths(spec)
+    summary, report = cluster.compute([table_pass(cluster, located, operator, name="true-statistics")])[0]
+    check(report, manifest.table)
+    progress("counting", 1, 1)
+    batches = [batch for i in range(len(manifest.parts)) for batch in part_batches(store, manifest, i)]
+    released = pa.Table.from_batches(batches) if batches else pa.table({"statistic": [], "of": [], "cell": []})
+    return [*_compared(released, truths(summary)), no_records(manifest)], report
+
+
+def no_records(manifest: Manifest) -> Section:
+    """Why models and attacks are missing."""
+    return does_not_apply(
+        "records",
+        "Models and attacks",
+        f"a {manifest.kind} release holds statistics, not records: there is nothing to train a model on and no "
+        "record to attack. What it reveals is bounded by its guarantee; dpdist audit attacks the mechanism.",
+    )
+
+
+def _truths(spec: ReleaseSpec) -> tuple[Any, Any]:
+    """The operator that a release counted with, and what turns its summary into statistics in the release's order."""
+    from dpdist.families.histogram.entropy import renyi
+    from dpdist.families.histogram.plan import HistogramPlan
+    from dpdist.families.histogram.spec import HistogramSpec
+    from dpdist.families.histogram.stages import operator_of
+    from dpdist.families.registry import make_plan
+
+    plan = make_plan(spec)
+    if not isinstance(spec, HistogramSpec) or not isinstance(plan, HistogramPlan):
+        raise SpecError(f"a release of kind {spec.kind!r} with statistics cannot be evaluated: update dpdist")
+
+    def of_counts(tables: list[NDArray[np.int64]]) -> list[Truth]:
+        names = [" × ".join(query.columns) + (" (buckets)" if query.buckets else "") for query in spec.queries]
+        found: list[Truth] = [("count", names[i], table.ravel().astype(float)) for i, table in enumerate(tables)]
+        for i, table in enumerate(tables):
+            found += [
+                ("entropy", names[i], np.array([renyi(np.maximum(table, int(not table.any())), order=order)]))
+                for order in spec.counts.entropies
+            ]
+        for number, order in spec.entropy_targets:
+            found.append(("entropy", names[number], np.array([renyi(tables[number], order=order)])))
+        return found
+
+    def of_curves(sums: Any) -> list[Truth]:
+        from dpdist.families.histogram.curves import value_unit
+
+        if plan.curves is None:
+            raise SpecError("the manifest names no curves: update dpdist")
+        unit = value_unit(plan.curves.basis, clip=plan.curves.clip)
+        return [("mean", "curves", sums.totals * unit / max(sums.count, 1))]
+
+    return operator_of(spec, plan), of_counts if plan.counts is not None else of_curves
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """Released statistics of one kind, of one thing, beside the true ones."""
+
+    statistic: str
+    of: str
+    truth: Floats
+    noisy: Floats
+    value: Floats
+    cells: pa.ChunkedArray
+
+    @property
+    def errors(self) -> Floats:
+        """Absolute errors of the released values."""
+        return np.abs(self.value - self.truth)
+
+    @property
+    def relative(self) -> float | None:
+        """Their sum over that of the true values."""
+        total = float(np.abs(self.truth).sum())
+        return float(self.errors.sum()) / total if total else None
+
+    @property
+    def distance(self) -> float | None:
+        """Total variation distance of the shares, of counts."""
+        value = np.maximum(self.value, 0)
+        if self.statistic != "count" or not self.truth.sum() or not value.sum():
+            return None
+        return total_variation(self.truth, value)
+
+
+def _compared(released: pa.Table, truths: list[Truth]) -> list[Section]:
+    """One section for counts, entropies and means each."""
+    if released.num_rows != sum(len(values) for _, _, values in truths):
+        raise VerificationFailed("the release does not hold the statistics its spec names: copy it again")
+    start, found = 0, dict[str, list[Compared]]()
+    for statistic, of, truth in truths:
+        piece = released.slice(start, len(truth))
+        start += len(truth)
+        noisy, value = (piece[name].to_numpy() for name in ("noisy", "value"))
+        name = str(piece["statistic"][0]) if len(truth) else statistic
+        found.setdefault(statistic, []).append(Compared(name, of, truth, noisy, value, piece["cell"]))
+    titles = {"count": ("counts", "Counts"), "entropy": ("entropies", "Entropies"), "mean": ("means", "Mean curve")}
+    return [_section(*titles[statistic], compared) for statistic, compared in found.items()]
+
+
+def _section(name: str, title: str, found: list[Compared]) -> Section:
+    columns = (
+        "of",
+        "statistic",
+        "number",
+        "mean error as drawn",
+        "mean error",
+        "largest",
+        "errors / truth",
+        "distance",
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (
+            one.of,
+            one.statistic,
+            len(one.truth),
+            np.abs(one.noisy - one.truth).mean(),
+            one.errors.mean(),
+            one.errors.max(),
+            one.relative,
+            one.distance,
+        )
+        for one in found
+    ]
+    worst: list[tuple[Cell, ...]] = []
+    for one in found:
+        for place in np.argsort(-one.errors, kind="stable")[:_SHOWN].tolist():
+            difference = float(one.value[place] - one.truth[place])
+            worst.append((one.of, str(one.cells[place]), float(one.truth[place]), float(one.value[place]), difference))
+    worst = sorted(worst, key=lambda row: -abs(float(str(row[4]))))[:_SHOWN]
+    relative = {one.of: one.relative for one in found if one.relative is not None}
+    if not relative:
+        state: State = "info"
+        verdict = f"{title}: all true values are zero."
+    else:
+        mean, most = float(np.mean(list(relative.values()))), max(relative, key=lambda of: relative[of] or 0.0)
+        state = "good" if mean <= 0.02 else "fair" if mean <= 0.15 else "bad"
+        verdict = (
+            f"The released values are off by {mean:.2%} of the true ones on average (sum of errors over the sum "
+            f"of true values), by {relative[most]:.2%} for {most}."
+        )
+    tables = (
+        Table(title, columns, tuple(rows), "Errors are absolute. Distance: total variation of the shares, of counts."),
+        Table("Where it differs most", ("of", "cell", "true", "released", "difference"), tuple(worst)),
+    )
+    drawn = plots.bar_plot(
+        f"{title}: errors over the true values",
+        list(relative)[:40],
+        [("released", [value or 0.0 for value in list(relative.values())[:40]], plots.RELEASED)],
+        label="sum of absolute errors / sum of true values",
+    )
+    figures = {"relative_error": relative, "of": [dict(zip(columns, row, strict=True)) for row in rows]}
+    return Section(name, title, verdict, state, tables, (drawn,) if relative else (), figures)

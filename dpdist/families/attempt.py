@@ -1,0 +1,131 @@
+"""One attempt at a release: what its stages share, and their results so far, by type."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+from dpdist.cluster.executor import Executor
+from dpdist.data.records import Records
+from dpdist.families.base import PlanT, SpecT
+from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.privacy.noise import Noise
+from dpdist.publish.parts import PartRecord
+from dpdist.storage.store import Store
+
+log = logging.getLogger("dpdist")
+
+Progress = Callable[[str, int, int], None]
+"""Called with (stage, finished steps, all steps)."""
+
+ResultT = TypeVar("ResultT")
+
+
+class Storable(Protocol):
+    """A result that is computed once, stored in the work folder and read back."""
+
+    FILE: ClassVar[str]
+
+    def to_bytes(self) -> bytes:
+        """The result as bytes, the same on every machine."""
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Self:
+        """The result from its bytes."""
+
+
+StorableT = TypeVar("StorableT", bound=Storable)
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """Report no progress."""
+
+
+def silent_commit(digest: str) -> None:
+    """Ask nobody."""
+
+
+@dataclass
+class Attempt(Generic[SpecT, PlanT]):
+    """What the stages of one attempt share.
+
+    Attributes
+    ----------
+    spec, plan, table, executor :
+        What is released, from what, and where it computes.
+    key : KeyRef
+        Where workers find the key of the attempt.
+    id : str
+        Id of the attempt.
+    work, output : Store
+        The confidential folder of the attempt, and the release.
+    operator : dict
+        What only the operator may see; ends in the run record.
+    public : dict
+        Public facts found on the way, such as the outcomes of noisy checks; they end in the manifest's parameters.
+    parts : tuple of PartRecord
+        The written parts of the release, once they are.
+    before_commit : callable
+        Called with the manifest's SHA-256 before the ledger commits: where others must agree to it.
+    """
+
+    spec: SpecT
+    plan: PlanT
+    table: Records
+    executor: Executor
+    key: KeyRef
+    id: str
+    work: Store
+    output: Store
+    progress: Progress
+    before_noise: Callable[[], None]
+    operator: dict[str, Any] = field(default_factory=dict)
+    public: dict[str, Any] = field(default_factory=dict)
+    parts: tuple[PartRecord, ...] = ()
+    before_commit: Callable[[str], None] = silent_commit
+    _results: dict[type, object] = field(default_factory=dict)
+
+    @property
+    def noise(self) -> Noise:
+        """The noise of the attempt; the ledger is told before it is handed out."""
+        self.before_noise()
+        return load_noise(self.key)
+
+    def keep(self, result: object) -> None:
+        """Keep the result of a stage for later ones."""
+        self._results[type(result)] = result
+
+    def result(self, kind: type[ResultT]) -> ResultT:
+        """The result of this type that an earlier stage returned.
+
+        Raises
+        ------
+        LookupError
+            No stage has returned one: the stages of the family are in another order.
+        """
+        found = self._results.get(kind)
+        if not isinstance(found, kind):
+            raise LookupError(f"no stage before this one has returned a {kind.__name__}")
+        return found
+
+    def stored(self, kind: type[StorableT], make: Callable[[], StorableT]) -> StorableT:
+        """A result that is drawn or computed once: read back if stored, else made, stored once and read back."""
+        if self.work.exists(kind.FILE):
+            return kind.from_bytes(self.work.read_bytes(kind.FILE))
+        return kind.from_bytes(self.work.write_exclusive(kind.FILE, make().to_bytes()))
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[Callable[[int, int], None]]:
+        """Time a part of the work for the operator and forward its progress."""
+        start = time.perf_counter()
+        log.info("stage started", extra={"stage": name, "attempt": self.id})
+        self.progress(name, 0, 1)
+        yield lambda done, total: self.progress(name, done, total)
+        self.progress(name, 1, 1)
+        seconds = round(time.perf_counter() - start, 3)
+        self.operator.setdefault("seconds", {})[name] = seconds
+        log.info("stage finished", extra={"stage": name, "attempt": self.id, "seconds": seconds})

@@ -1,0 +1,140 @@
+"""Candidate records: copies of a seed in which the last omega attributes, in sigma order, are drawn again.
+
+Candidate c is a pure function of (key, c): its seed, its omega and its new values are word c of streams of
+their own. Any range of candidates can be made anywhere, in any order, twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.errors import EmptyTable, SpecError
+from dpdist.families.deniability.network import Network
+from dpdist.families.deniability.prefixes import PrefixCode
+from dpdist.privacy.arrays import Codes
+from dpdist.privacy.noise import Noise
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Candidates:
+    """Candidate records and what the privacy test needs to know of their seeds.
+
+    Parameters
+    ----------
+    codes : Codes
+        All attributes in schema order.
+    levels : ndarray of uint8 or uint16, shape (n,)
+        The longest of the kept prefix lengths that candidate and seed share, as its place among them. It is at
+        least the one that was kept, and longer where the new values repeat the seed's by chance.
+    """
+
+    codes: Codes
+    levels: NDArray[np.unsignedinteger[Any]]
+
+    def __sizeof__(self) -> int:
+        return self.levels.nbytes + sum(column.nbytes for column in self.codes)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Synthesizer:
+    """The seed-based synthesis of PD, Section 3: a network, and how many attributes are resampled.
+
+    Parameters
+    ----------
+    network : Network
+    omegas : tuple of int
+        Numbers of resampled attributes; each candidate takes one of them at random.
+
+    Raises
+    ------
+    SpecError
+        A number is repeated or not between 1 and the number of attributes.
+    """
+
+    network: Network
+    omegas: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        m = len(self.network)
+        if not self.omegas or len(set(self.omegas)) < len(self.omegas) or not set(self.omegas) <= set(range(1, m + 1)):
+            raise SpecError(f"synthesis.omega: expected distinct numbers of attributes between 1 and {m}")
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """Lengths of the prefix, in sigma order, that a candidate may keep of its seed, ascending."""
+        return tuple(sorted(len(self.network) - omega for omega in self.omegas))
+
+    @property
+    def uses_seeds(self) -> bool:
+        """Whether any candidate keeps values of its seed."""
+        return self.lengths[-1] > 0
+
+    @cached_property
+    def prefix_code(self) -> PrefixCode:
+        """Keys of the seeds; ValueError when they are not used."""
+        kept = self.network.order[: self.lengths[-1]]
+        return PrefixCode(kept, tuple(self.network.cardinalities[i] for i in kept), self.lengths)
+
+    def propose(self, noise: Noise, prefix: Sequence[NDArray[Any]], start: int, stop: int) -> Candidates:
+        """Candidates `start` to `stop` - 1, made from their seeds.
+
+        Parameters
+        ----------
+        noise : Noise
+        prefix : sequence of ndarray of unsigned integers, shape (stop - start,)
+            The longest prefix that may be kept, of each candidate's seed (`seed_ranks`), in sigma order.
+        start, stop : int
+            Range of candidates.
+
+        Returns
+        -------
+        Candidates
+        """
+        network, count = self.network, stop - start
+        levels = self._levels(noise, start, count)
+        kept = np.array(self.lengths)[levels]
+        codes: Codes = [np.zeros(count, np.min_scalar_type(size - 1)) for size in network.cardinalities]
+        for i, values in zip(network.order, prefix, strict=False):
+            codes[i] = np.ascontiguousarray(values)
+        for position in range(self.lengths[0], len(network)):
+            i = network.order[position]
+            words = noise.words(f"candidates/value/{i}", count, start=start)
+            values = network.draw(i, network.configuration(i, codes), words)
+            codes[i] = values if position >= self.lengths[-1] else np.where(kept > position, codes[i], values)
+        return Candidates(codes, self._shared(codes, prefix))
+
+    def _levels(self, noise: Noise, start: int, count: int) -> NDArray[np.int64]:
+        """Place of each candidate's kept prefix length: uniform over the omegas (ascending, so lengths descend)."""
+        if len(self.omegas) == 1:
+            return np.zeros(count, np.int64)
+        drawn = noise.integers("candidates/omega", count, high=len(self.omegas), start=start)
+        return len(self.omegas) - 1 - drawn
+
+    def _shared(self, codes: Codes, prefix: Sequence[NDArray[Any]]) -> NDArray[np.unsignedinteger[Any]]:
+        """Place of the longest prefix length that candidates and seeds share."""
+        shared = np.ones(len(codes[0]), bool)
+        levels = np.zeros(len(codes[0]), np.min_scalar_type(len(self.lengths)))
+        for position in range(self.lengths[0], self.lengths[-1]):
+            shared &= codes[self.network.order[position]] == prefix[position]
+            if position + 1 in self.lengths:
+                levels += shared
+        return levels
+
+
+def seed_ranks(noise: Noise, start: int, stop: int, *, seeds: int) -> NDArray[np.int64]:
+    """Places, in the sorted list of all `seeds` seeds, of the seeds of candidates `start` to `stop` - 1.
+
+    Raises
+    ------
+    EmptyTable
+        There are no seeds.
+    """
+    if seeds < 1:
+        raise EmptyTable("no record fell to the seeds: raise split.seeds, or use a table with more records")
+    return noise.integers("candidates/seed", stop - start, high=seeds, start=start)

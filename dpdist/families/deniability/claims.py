@@ -1,0 +1,299 @@
+"""What the plausible-deniability family states, mechanism by mechanism, on small tables made to contradict it.
+
+The mechanisms are the functions that a release calls, on tables in memory: no
+cluster, ledger or files. Tables and canaries are those on which the bounds of the accounting are attained, or nearly:
+
+- *structure*: all records alike but the canary, which differs everywhere: each entropy moves by its sensitivity;
+- *tables*: the cells of one record; noise that is shared shows in differences of numbers at the same place;
+- *seeds*: k - 1 seeds share the canary's prefix and nothing else does, so that the threshold decides.
+
+Whole releases are in `dpdist.families.deniability.whole`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.data.count import PairCounts, pair_counts
+from dpdist.errors import CheckFailed
+from dpdist.families.deniability.candidates import Synthesizer
+from dpdist.families.deniability.deniability import Passed, PrivacyTest, candidate_batch
+from dpdist.families.deniability.network import Network
+from dpdist.families.deniability.parameters import ParameterPlan, count_tables, measure_tables
+from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
+from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
+from dpdist.families.deniability.structure import Structure, StructurePlan, independent_structure, measure_structure
+from dpdist.families.deniability.thresholds import thresholds_from_weights
+from dpdist.privacy import accountant
+from dpdist.privacy.arrays import Codes, Counts, Floats
+from dpdist.privacy.deniability import pass_probability
+from dpdist.privacy.events import SeedRecords
+from dpdist.privacy.noise import Noise
+from dpdist.privacy.testing import Canaries, Claim
+from dpdist.schema.schema import Schema
+
+_PASSING = 3  # seeds beyond k, in scales of the threshold noise, of which nearly all pass
+_RECORDS, _SEED_DELTA = 5, 0.05  # of the small release that audits the test of a plan
+
+
+def alike(cardinalities: Sequence[int], records: int, *, code: int = 0) -> Codes:
+    """A table of identical records; each attribute has the same code, or its last one where it has fewer."""
+    return [np.full(records, min(code, size - 1), np.min_scalar_type(size - 1)) for size in cardinalities]
+
+
+def stacked(*tables: Codes) -> Codes:
+    """The records of several tables, one table after another."""
+    return [np.concatenate(columns) for columns in zip(*tables, strict=True)]
+
+
+# --- the model --------------------------------------------------------------------------------------------------------
+
+
+def structure_claim(schema: Schema, plan: StructurePlan, *, delta: float) -> Claim:
+    """The noisy statistics of structure learning, on as few records as the plan allows.
+
+    Parameters
+    ----------
+    schema : Schema
+    plan : StructurePlan
+    delta : float
+        Delta at which its epsilon is stated.
+    """
+    sizes = schema.cardinalities
+    one = pair_counts(alike(sizes, 1), sizes)
+    others = PairCounts(sizes, one.cells * (plan.minimum_records - 1))
+    canary: Codes = [
+        np.array([np.argmax(a.bucket_map != a.bucket_map[0]) or a.cardinality - 1], a.dtype) for a in schema.attributes
+    ]
+
+    return Claim(
+        name=f"structure ({plan.score}, {plan.noise})",
+        absent=partial(_measured, others, schema, plan),
+        present=partial(_measured, others + pair_counts(canary, sizes), schema, plan),
+        epsilon=accountant.epsilon(plan.event, delta=delta),
+        delta=delta,
+    )
+
+
+def _measured(counts: PairCounts, schema: Schema, plan: StructurePlan, noise: Noise) -> Floats:
+    return np.array(measure_structure(counts, schema, plan=plan, noise=noise).values)
+
+
+def tables_claim(schema: Schema, structure: Structure, plan: ParameterPlan, *, delta: float) -> Claim:
+    """The noisy count tables, with one record or none.
+
+    Parameters
+    ----------
+    schema : Schema
+    structure : Structure
+    plan : ParameterPlan
+    delta : float
+        Delta at which its epsilon is stated.
+    """
+    maps = [attribute.bucket_map for attribute in schema.attributes]
+    none = alike(schema.cardinalities, 0)
+    canary: Codes = [
+        np.array([i % size], column.dtype)
+        for i, (size, column) in enumerate(zip(schema.cardinalities, none, strict=True))
+    ]
+    counts = [count_tables(codes, structure=structure, bucket_maps=maps) for codes in (none, canary)]
+    starts = [0, *accumulate(structure.cells)][:-1]
+    cells = np.flatnonzero(counts[1])
+    inside = sorted(set((cells - starts).tolist()))
+    places = [
+        start + place for start, size in zip(starts, structure.cells, strict=True) for place in inside if place < size
+    ]
+    absent, present = (partial(_noisy_cells, table, structure, plan, places) for table in counts)
+    epsilon = accountant.epsilon(plan.event, delta=delta)
+    return Claim(name=f"count tables ({plan.noise})", absent=absent, present=present, epsilon=epsilon, delta=delta)
+
+
+def _noisy_cells(counts: Counts, structure: Structure, plan: ParameterPlan, places: list[int], noise: Noise) -> Floats:
+    noisy = measure_tables(counts, structure, plan=plan, noise=noise)
+    return np.concatenate([table.reshape(-1) for table in noisy.tables])[places].astype(np.float64)
+
+
+def tables_canaries(schema: Schema, plan: ParameterPlan, *, delta: float) -> Canaries:
+    """The noisy count tables of independent attributes; one canary for each code that all attributes have."""
+    structure, count = independent_structure(schema), min(schema.cardinalities)
+    maps = [attribute.bucket_map for attribute in schema.attributes]
+
+    def scores(noise: Noise, present: NDArray[np.bool_]) -> Floats:
+        codes: Codes = [np.flatnonzero(present).astype(attribute.dtype) for attribute in schema.attributes]
+        counts = count_tables(codes, structure=structure, bucket_maps=maps)
+        noisy = measure_tables(counts, structure, plan=plan, noise=noise)
+        rows = np.array([table[0, :count] for table in noisy.tables])
+        if noisy.noise == "laplace":  # the log-likelihood ratio, but for a constant
+            return np.asarray(np.clip(rows, 0, 1).T @ np.reciprocal(noisy.scales))
+        return np.asarray(rows.T @ np.reciprocal(noisy.scales) ** 2)
+
+    epsilon = accountant.epsilon(plan.event, delta=delta)
+    return Canaries(
+        name=f"count tables ({plan.noise}), one run", scores=scores, count=count, epsilon=epsilon, delta=delta
+    )
+
+
+# --- the seeds --------------------------------------------------------------------------------------------------------
+
+
+def even_network(schema: Schema) -> Network:
+    """Independent attributes, every value as likely as any other, small domains first."""
+    structure = independent_structure(schema)
+    return Network(
+        cardinalities=schema.cardinalities,
+        bucket_maps=tuple(attribute.bucket_map for attribute in schema.attributes),
+        bucket_counts=schema.bucket_counts,
+        parents=structure.parents,
+        order=structure.order,
+        thresholds=tuple(thresholds_from_weights(np.ones((1, size))) for size in schema.cardinalities),
+    )
+
+
+def records_claim(
+    synthesizer: Synthesizer, test: PrivacyTest, *, records: int, delta: float, companions: int | None = None
+) -> Claim:
+    """Records released from seeds, with the network fixed and the passing mass of the table known.
+
+    Parameters
+    ----------
+    synthesizer : Synthesizer
+        Some attribute is kept of the seeds.
+    test : PrivacyTest
+        Randomised.
+    records : int
+        R.
+    delta : float
+        Delta at which the epsilon of all R records is stated.
+    companions : int, optional
+        Other seeds with the canary's prefix; k - 1 by default, so that the canary is the one that is missing.
+
+    Raises
+    ------
+    AccountingError
+        No finite epsilon at this delta.
+    ValueError
+        The test is not randomised.
+    """
+    if test.epsilon0 is None:
+        raise ValueError("the fixed threshold states no epsilon: nothing to audit")
+    sizes, code = synthesizer.network.cardinalities, synthesizer.prefix_code
+    companions = test.k - 1 if companions is None else companions
+    many = test.k + math.ceil(_PASSING / test.epsilon0)
+    others = stacked(alike(sizes, many), alike(sizes, companions, code=1))
+    canary = alike(sizes, 1, code=1)
+    # Seeds with the same prefix are in the same bucket: the true passing mass for one omega, a lower bound for several.
+    alone = seed_keys(code, others).counts
+    mass = float((alone * pass_probability(alone, k=test.k, epsilon0=test.epsilon0)).sum())
+    event = SeedRecords(
+        k=test.k,
+        gamma=1.0 if len(synthesizer.omegas) == 1 else test.gamma,
+        epsilon0=test.epsilon0,
+        passing_mass=mass,
+        records=records,
+    )
+
+    def released(codes: Codes) -> partial[Floats]:
+        return partial(_released, SeedIndex(code, seed_keys(code, codes)), synthesizer, test, records, canary)
+
+    return Claim(
+        name=f"{records} record{'s' if records > 1 else ''} from seeds (k {test.k}, epsilon0 {test.epsilon0:g})",
+        absent=released(others),
+        present=released(stacked(others, canary)),
+        epsilon=accountant.epsilon(event, delta=delta),
+        delta=delta,
+    )
+
+
+def _released(
+    seeds: SeedIndex, synthesizer: Synthesizer, test: PrivacyTest, records: int, canary: Codes, noise: Noise
+) -> Floats:
+    codes = first_records(synthesizer, test, seeds, records=records, noise=noise, candidates=2 * records + 6).codes
+    return resemblance(synthesizer, [column[:records] for column in codes], canary)
+
+
+def resemblance(synthesizer: Synthesizer, codes: Codes, canary: Codes) -> Floats:
+    """How many records agree with the canary on each kept prefix, and how many have each value of the first attribute.
+
+    Returns
+    -------
+    ndarray of float64, shape (kept lengths above zero + values of the first attribute in sigma order,)
+    """
+    order, lengths = synthesizer.network.order, synthesizer.lengths
+    same = np.cumprod([codes[i] == canary[i][0] for i in order[: lengths[-1]]], axis=0)
+    agree = [int(same[length - 1].sum()) for length in lengths if length]
+    values = np.bincount(codes[order[0]], minlength=synthesizer.network.cardinalities[order[0]])
+    return np.array([*agree, *values], np.float64)
+
+
+def first_records(
+    synthesizer: Synthesizer,
+    test: PrivacyTest,
+    seeds: SeedIndex | None,
+    *,
+    records: int,
+    noise: Noise,
+    candidates: int,
+    most: int = 1 << 24,
+) -> Passed:
+    """Candidates that pass, from the first one on, until there are `records` of them.
+
+    Parameters
+    ----------
+    synthesizer, test, seeds, noise :
+        As for `candidate_batch`.
+    records : int
+    candidates : int
+        Candidates of the first batch.
+    most : int
+        Candidates after which the release is given up.
+
+    Raises
+    ------
+    CheckFailed
+        Too few pass.
+    """
+    batches, made, passed = [], 0, 0
+    while passed < records:
+        if made >= most:
+            raise CheckFailed("too few candidates pass the privacy test")
+        batch = candidate_batch(noise, synthesizer, seeds, test, made, made + candidates)
+        batches.append(batch)
+        made, passed = made + candidates, passed + len(batch)
+    if len(batches) == 1:
+        return batches[0]
+    return Passed(np.concatenate([batch.indices for batch in batches]), stacked(*(batch.codes for batch in batches)))
+
+
+# --- a plan -----------------------------------------------------------------------------------------------------------
+
+
+def claims(plan: PlausibleDeniabilityPlan) -> tuple[Claim, ...]:
+    """Each mechanism of a plausible-deniability plan, with its noise and its parameters, on a small table against it.
+
+    The seeds' test is audited on as few seeds as its k admits and a few records, at a delta that shows in thousands of
+    releases; the epsilon that is stated is that of this small release.
+    """
+    spec, model = plan.spec, plan.model
+    claims = []
+    if model.structure is not None:
+        claims.append(structure_claim(spec.table, model.structure, delta=spec.privacy.model.delta))
+    claims.append(
+        tables_claim(spec.table, independent_structure(spec.table), model.parameters, delta=spec.privacy.model.delta)
+    )
+    if plan.seeds is not None and plan.seeds.whole_release:
+        test = spec.privacy.deniability
+        claims.append(
+            records_claim(
+                Synthesizer(even_network(spec.table), spec.omegas),
+                PrivacyTest(k=test.k, gamma=test.gamma, epsilon0=test.epsilon0),
+                records=min(spec.synthesis.records, _RECORDS),
+                delta=max(plan.delta, _SEED_DELTA),
+            )
+        )
+    return tuple(claims)

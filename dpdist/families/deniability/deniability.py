@@ -1,0 +1,244 @@
+"""The privacy test of plausible deniability, with exact probabilities and over all seeds.
+
+With omega drawn uniformly from Omega, a seed s gives the candidate y with probability
+
+    p_s(y) = 1/|Omega| · sum over omega with m - omega <= l(s, y) of  prod over positions j >= m - omega of
+             Pr[y_j | parents of y_j],
+
+where l(s, y) is the length of the longest prefix, in sigma order, that s and y share. It depends on the seed only
+through the *level* of l(s, y): how many of the kept lengths m - omega it reaches. So p takes at most |Omega| positive
+values, ascending in the level, and each belongs to a number of seeds that is a difference of two prefix counts.
+
+A candidate is released if enough seeds are plausible: at least k (PD Privacy Test 1), or at least
+k plus discrete Laplace noise (Test 2), where a seed is plausible if its probability lies in the same bucket
+(gamma^-(i+1), gamma^-i] as that of the candidate's own seed, which is counted too.
+
+Probabilities are sums of logarithms in floating point. The bucket of a level is a function of the network and the
+candidate alone, so the test is an exact count for *some* buckets; they are taken narrower than gamma by a
+factor 2^-30 in the exponent, more than rounding can add, so that no bucket is wider than gamma.
+
+References
+----------
+PD: Bindschaedler, Shokri, Gunter, *Plausible Deniability for Privacy-Preserving Data Synthesis*, 2017, Section 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from math import isfinite, log
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.errors import SpecError
+from dpdist.families.deniability.candidates import Candidates, Synthesizer, seed_ranks
+from dpdist.families.deniability.prefixes import SeedIndex
+from dpdist.privacy.arrays import Codes
+from dpdist.privacy.noise import Noise
+
+_BLOCK = 1 << 16  # candidates at a time: their arrays stay in the cache
+_NARROWER = 1 - 2.0**-30  # exponent of gamma in the width of a bucket
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyTest:
+    """PD's privacy test.
+
+    Parameters
+    ----------
+    k : int
+        Plausible seeds that a released record needs, at least 1.
+    gamma : float
+        Ratio of the edges of a bucket of probabilities, above 1.
+    epsilon0 : float or None
+        Parameter of the threshold noise, P(z) ~ exp(-epsilon0 |z|) (Test 2); None for the fixed threshold (Test 1).
+
+    Raises
+    ------
+    SpecError
+        A parameter is out of range.
+    """
+
+    k: int
+    gamma: float
+    epsilon0: float | None
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise SpecError("privacy.deniability.k: expected a number of seeds, at least 1")
+        if not (isfinite(self.gamma) and self.gamma > 1):
+            raise SpecError("privacy.deniability.gamma: expected a finite ratio above 1")
+        if self.epsilon0 is not None and not (isfinite(self.epsilon0) and self.epsilon0 > 0):
+            raise SpecError("privacy.deniability.epsilon0: expected a finite number above 0")
+
+    def thresholds(self, noise: Noise, start: int, stop: int) -> NDArray[np.int64]:
+        """Plausible seeds that candidates `start` to `stop` - 1 need, int64[stop - start]."""
+        if self.epsilon0 is None:
+            return np.full(stop - start, self.k, np.int64)
+        scale = 1 / Fraction(self.epsilon0)
+        return self.k + noise.discrete_laplace("candidates/threshold", stop - start, scale=scale, start=start)
+
+    def passes(
+        self,
+        noise: Noise,
+        synthesizer: Synthesizer,
+        candidates: Candidates,
+        counts: NDArray[np.int64],
+        start: int,
+    ) -> NDArray[np.bool_]:
+        """Whether each candidate passes the test.
+
+        Parameters
+        ----------
+        noise : Noise
+        synthesizer : Synthesizer
+        candidates : Candidates
+            Candidates number `start` and following, n of them.
+        counts : ndarray of int64, shape (lengths, n)
+            Number of all seeds that share each kept prefix length with the candidate, ascending
+            (`SeedIndex.counts`, summed over the ranges).
+        start : int
+            Number of the first candidate.
+
+        Returns
+        -------
+        ndarray of bool, shape (n,)
+        """
+        needed = self.thresholds(noise, start, start + counts.shape[1])
+        return plausible_seeds(synthesizer, candidates, counts, gamma=self.gamma) >= needed
+
+
+def log_probabilities(synthesizer: Synthesizer, codes: Codes) -> NDArray[np.float64]:
+    """Exact ln p_s(y) by the level of the seed.
+
+    Parameters
+    ----------
+    synthesizer : Synthesizer
+    codes : Codes
+        n candidates, all attributes in schema order.
+
+    Returns
+    -------
+    ndarray of float64, shape (lengths, n)
+        Row t for seeds that share a prefix of ``synthesizer.lengths[t]``, and not the next longer one; minus infinity
+        where such seeds cannot give the candidate. Seeds that do not share the shortest prefix have probability 0.
+        A function of the network and the candidate alone: the sums run in one fixed order.
+    """
+    network, lengths = synthesizer.network, synthesizer.lengths
+    result = np.empty((len(lengths), len(codes[0])))
+    resampled = np.full(len(codes[0]), -log(len(lengths)))
+    for position in reversed(range(lengths[0], len(network))):
+        i = network.order[position]
+        resampled += network.log_probability(i, network.configuration(i, codes), codes[i])
+        if position in lengths:
+            result[lengths.index(position)] = resampled
+    for shorter, longer in pairwise(result):
+        np.logaddexp(shorter, longer, out=longer)
+    return result
+
+
+def plausible_seeds(
+    synthesizer: Synthesizer, candidates: Candidates, counts: NDArray[np.int64], *, gamma: float
+) -> NDArray[np.int64]:
+    """Number of seeds whose probability of giving the candidate is in the bucket of its own seed's.
+
+    Parameters
+    ----------
+    synthesizer : Synthesizer
+    candidates : Candidates
+        n candidates.
+    counts : ndarray of int64, shape (lengths, n)
+        Number of all seeds that share each kept prefix length with the candidate, ascending.
+    gamma : float
+        Ratio of the edges of a bucket: bucket i is (gamma^-(i+1), gamma^-i].
+
+    Returns
+    -------
+    ndarray of int64, shape (n,)
+        At least 1: the candidate's own seed is one of them.
+    """
+    result: NDArray[np.int64] = counts[0]
+    if len(counts) == 1:  # one omega: all seeds that can give the candidate do so with one probability
+        return result
+    width = log(gamma) * _NARROWER
+    buckets = np.floor(log_probabilities(synthesizer, candidates.codes) / -width)
+    own = np.take_along_axis(buckets, candidates.levels[np.newaxis].astype(np.intp), axis=0)
+    same = buckets == own
+    result = counts[-1] * same[-1]
+    for level in range(len(counts) - 1):
+        result += (counts[level] - counts[level + 1]) * same[level]
+    return result
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Passed:
+    """The candidates of a range that pass, in order.
+
+    Parameters
+    ----------
+    indices : ndarray of int64, shape (n,)
+        Their numbers, ascending; private.
+    codes : Codes
+        All attributes in schema order.
+    """
+
+    indices: NDArray[np.int64]
+    codes: Codes
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __sizeof__(self) -> int:
+        return self.indices.nbytes + sum(column.nbytes for column in self.codes)
+
+    @classmethod
+    def of(cls, candidates: Candidates, passes: NDArray[Any], start: int) -> Passed:
+        """The candidates, number `start` and following, that pass."""
+        rows = np.flatnonzero(passes)
+        return cls(start + rows, [column.take(rows) for column in candidates.codes])
+
+
+def candidate_batch(
+    noise: Noise,
+    synthesizer: Synthesizer,
+    seeds: SeedIndex | None,
+    test: PrivacyTest,
+    start: int,
+    stop: int,
+) -> Passed:
+    """Make and test candidates `start` to `stop` - 1.
+
+    Parameters
+    ----------
+    noise : Noise
+    synthesizer : Synthesizer
+    seeds : SeedIndex or None
+        All seeds. None, and not used, when every attribute is resampled: such candidates
+        do not depend on a seed, and all of them pass.
+    test : PrivacyTest
+    start, stop : int
+        Range of candidates.
+
+    Returns
+    -------
+    Passed
+        The same candidates for any division of the range.
+    """
+    parts = []
+    for first in range(start, stop, _BLOCK):
+        last = min(first + _BLOCK, stop)
+        if seeds is None:
+            candidates = synthesizer.propose(noise, [], first, last)
+            passes = np.ones(last - first, bool)
+        else:
+            prefix = seeds.prefixes(seed_ranks(noise, first, last, seeds=seeds.size))
+            candidates = synthesizer.propose(noise, prefix, first, last)
+            passes = test.passes(noise, synthesizer, candidates, seeds.counts(candidates.codes), first)
+        parts.append(Passed.of(candidates, passes, first))
+    return Passed(
+        np.concatenate([part.indices for part in parts]),
+        [np.concatenate(columns) for columns in zip(*(part.codes for part in parts), strict=True)],
+    )

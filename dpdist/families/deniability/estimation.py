@@ -1,0 +1,253 @@
+"""From noisy count tables to conditional probabilities: post-processing, which costs no privacy.
+
+``max(0, .)`` on each noisy cell adds about 0.4 standard deviations of noise to every empty cell; most cells are
+empty. Instead:
+
+1. What several tables say about the same bucket counts is pooled, weighted by precision.
+2. Noisy counts are projected onto the non-negative counts with the right total, the nearest in Euclidean distance.
+3. Every table is fitted from coarse to fine: the attribute alone, given each single parent, given all parents. Each
+   finer count is shrunk towards what the coarser fit predicts, by an empirical-Bayes weight
+   ``signal / (signal + noise)`` estimated from the noisy counts themselves. Sparse configurations so borrow from
+   coarser parents.
+4. The conditional table is raked so that the records the network generates have the fitted counts with each single
+   parent, although their parents follow the network and not the data.
+5. A Dirichlet prior, centred on the fit with single parents, gives every value a positive probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.data.count import configuration_index
+from dpdist.families.deniability.network import Network
+from dpdist.families.deniability.parameters import NoisyTables
+from dpdist.families.deniability.structure import Structure
+from dpdist.families.deniability.thresholds import draw, thresholds_from_weights
+from dpdist.privacy.arrays import AnyFloats
+from dpdist.privacy.noise import Noise
+from dpdist.schema.schema import Schema
+
+Target: TypeAlias = tuple[tuple[int, ...], AnyFloats]
+"""Fitted counts with some axes of the table summed out, kept with length one."""
+
+SIMULATED = 1 << 18
+"""Records drawn from the network so far, to know how often each parent configuration will occur."""
+
+_SWEEPS = 4
+_UNIFORM = 0.05  # share of the prior that is spread evenly over the values
+_TINY = 1e-9
+
+
+def estimate_network(
+    noisy: NoisyTables,
+    structure: Structure,
+    schema: Schema,
+    *,
+    noise: Noise,
+    prior: float = 0.1,
+    estimate: Literal["mean", "sample"] = "mean",
+) -> Network:
+    """The network that the noisy tables support.
+
+    Parameters
+    ----------
+    noisy : NoisyTables
+    structure : Structure
+    schema : Schema
+    noise : Noise
+        Streams ``parameters/fit/<attribute index>`` (records simulated to weigh parent configurations) and
+        ``parameters/posterior/<attribute index>``.
+    prior : float
+        Weight of the Dirichlet prior, in records per value.
+    estimate : {"mean", "sample"}
+        Posterior mean, or one draw from the posterior (PD section 3.4).
+    """
+    maps = tuple(a.bucket_map for a in schema.attributes)
+    tables = pool([table.astype(np.float64) for table in noisy.tables], noisy.variances, structure, maps)
+    total = _total(tables, noisy.variances)
+    thresholds: list[NDArray[np.uint64]] = [np.empty((0, 0), np.uint64)] * len(tables)
+    buckets: dict[int, NDArray[np.uint32]] = {}
+    for i in structure.order:
+        chosen = structure.parents[i]
+        sizes = [structure.bucket_counts[p] for p in chosen]
+        row = configuration_index([buckets[p] for p in chosen], sizes) if chosen else np.zeros(SIMULATED, np.int64)
+        expected = np.bincount(row, minlength=prod(sizes)) * (total / SIMULATED)
+        posterior = fit(tables[i], noisy.variances[i], expected=expected, sizes=sizes, prior=prior)
+        if estimate == "sample":
+            posterior = _gamma(posterior, noise.words(f"parameters/posterior/{i}", posterior.size))
+        thresholds[i] = thresholds_from_weights(posterior)
+        buckets[i] = maps[i][draw(thresholds[i], row, noise.words(f"parameters/fit/{i}", SIMULATED))]
+    return Network(
+        cardinalities=structure.cardinalities,
+        bucket_maps=maps,
+        bucket_counts=structure.bucket_counts,
+        parents=structure.parents,
+        order=structure.order,
+        thresholds=tuple(thresholds),
+    )
+
+
+def fit(table: AnyFloats, variance: float, *, expected: AnyFloats, sizes: Sequence[int], prior: float) -> AnyFloats:
+    """Dirichlet posterior of each row of a noisy table: counts given each parent configuration, with the prior.
+
+    Parameters
+    ----------
+    table : ndarray of float64, shape (configurations, values)
+        Noisy counts.
+    variance : float
+        Of the noise in a cell.
+    expected : ndarray of float64, shape (configurations,)
+        How often each configuration occurs among as many records of the network.
+    sizes : sequence of int
+        Buckets of each parent; their product is the number of configurations.
+    prior : float
+        Records per value.
+
+    Returns
+    -------
+    ndarray of float64, shape (configurations, values)
+        Non-negative; each row has a positive sum.
+    """
+    values, parents = table.shape[1], len(sizes)
+    total = max(float(expected.sum()), 1.0)
+    marginal = project(table.sum(axis=0, keepdims=True), np.array([total]))[0]
+    cells = table.reshape(*sizes, values)
+    generated = np.maximum(expected, _TINY).reshape(*sizes, 1)
+    rows = project(shrink(generated, cells.sum(-1, keepdims=True), variance * values).reshape(1, -1), np.array([total]))
+    rows = np.maximum(rows, _TINY).reshape(generated.shape)
+    fitted = rows * (marginal / total)
+    targets: list[Target] = []
+    for axis in range(parents):
+        others = tuple(a for a in range(parents) if a != axis)
+        coarse, seen = fitted.sum(axis=others, keepdims=True), cells.sum(axis=others, keepdims=True)
+        targets.append((others, refine(coarse, seen, variance * prod(sizes[a] for a in others))))
+    single = rake(fitted, targets, rows)
+    fitted = refine(single, cells, variance) if parents > 1 else single
+    fitted = rows * _normalised(fitted, marginal)
+    if parents > 1:
+        scaled = [(axes, _normalised(t, marginal) * generated.sum(axis=axes, keepdims=True)) for axes, t in targets]
+        raked = rake(_normalised(fitted, marginal) * generated, scaled, generated)
+        fitted = rows * _normalised(raked, marginal)
+    centre = (1 - _UNIFORM) * _normalised(single, marginal) + _UNIFORM / values
+    return np.asarray(fitted + prior * values * centre).reshape(table.shape)
+
+
+def pool(
+    tables: Sequence[AnyFloats], variances: Sequence[float], structure: Structure, maps: Sequence[NDArray[np.uint32]]
+) -> list[AnyFloats]:
+    """Correct each table's own attribute by what all tables say about its bucket counts.
+
+    The counts of an attribute's buckets are a margin of its own table and of the table of each of its children. Their
+    average, weighted by precision, replaces the margin; the difference is spread evenly over the cells.
+    """
+    if min(variances) == 0:
+        return [np.asarray(table) for table in tables]
+    m = len(tables)
+    sums = [np.zeros(count) for count in structure.bucket_counts]
+    precision = [np.zeros(count) for count in structure.bucket_counts]
+    own = [np.bincount(maps[i], weights=tables[i].sum(axis=0)) for i in range(m)]
+    width = [np.bincount(buckets) for buckets in maps]
+    for i, chosen in enumerate(structure.parents):
+        weight = 1 / (variances[i] * len(tables[i]) * width[i])
+        sums[i] += weight * own[i]
+        precision[i] += weight
+        cells = tables[i].sum(axis=1).reshape([structure.bucket_counts[p] for p in chosen])
+        for axis, p in enumerate(chosen):
+            margin = cells.sum(axis=tuple(a for a in range(len(chosen)) if a != axis))
+            share = structure.bucket_counts[p] / (variances[i] * tables[i].size)
+            sums[p] += share * margin
+            precision[p] += share
+    return [tables[i] + ((sums[i] / precision[i] - own[i]) / (width[i] * len(tables[i])))[maps[i]] for i in range(m)]
+
+
+def project(values: AnyFloats, totals: AnyFloats) -> AnyFloats:
+    """The nearest non-negative rows with the given sums, in Euclidean distance.
+
+    Each entry becomes ``max(0, value - tau)`` with the row's own tau (Held, Wolfe, Crowder 1974; Duchi et al. 2008).
+
+    Parameters
+    ----------
+    values : ndarray of float64, shape (rows, n)
+    totals : ndarray of float64, shape (rows,)
+        Positive.
+    """
+    ordered = -np.sort(-values, axis=1)
+    tau = (np.cumsum(ordered, axis=1) - totals[:, None]) / np.arange(1, values.shape[1] + 1)
+    last = np.maximum((ordered > tau).sum(axis=1), 1) - 1
+    return np.asarray(np.maximum(values - tau[np.arange(len(values)), last][:, None], 0.0))
+
+
+def shrink(predicted: AnyFloats, noisy: AnyFloats, variance: float) -> AnyFloats:
+    """Move predictions towards noisy counts, by how much of the difference is signal.
+
+    Cells are grouped by the binary order of magnitude of their prediction. In a group the mean squared difference
+    less the variance of the noise estimates the signal; it is smoothed over neighbouring groups, and one cell's
+    worth of sampling variance (the prediction itself) is added so that small groups do not overfit.
+
+    Parameters
+    ----------
+    predicted, noisy : ndarray of float64, of one shape
+        Predictions are not negative.
+    variance : float
+        Of the noise in a cell.
+    """
+    difference = noisy - predicted
+    group = np.floor(np.log2(np.maximum(predicted, 2.0**-10))).astype(np.int64)
+    group -= group.min()
+    flat = group.reshape(-1)
+    count = np.bincount(flat)
+    excess = np.bincount(flat, weights=(difference**2 - variance).reshape(-1))
+    sampling = np.bincount(flat, weights=predicted.reshape(-1)) / np.maximum(count, 1)
+    kernel = np.array([0.5, 1.0, 0.5])
+    signal = (np.maximum(_smooth(excess, kernel), 0) + sampling) / (_smooth(count, kernel) + 1)
+    weight = signal / np.maximum(signal + variance, _TINY)
+    return np.asarray(predicted + weight[group] * difference)
+
+
+def refine(predicted: AnyFloats, noisy: AnyFloats, variance: float) -> AnyFloats:
+    """Shrink noisy counts towards the predicted ones and project each row onto its predicted sum."""
+    rows = predicted.reshape(-1, predicted.shape[-1])
+    shrunk = shrink(predicted, noisy, variance).reshape(rows.shape)
+    return project(shrunk, np.maximum(rows.sum(axis=1), _TINY)).reshape(predicted.shape)
+
+
+def rake(fitted: AnyFloats, targets: Sequence[Target], rows: AnyFloats) -> AnyFloats:
+    """Iterative proportional fitting of a table to margins, and to the sum of each row (Deming and Stephan 1940)."""
+    for _ in range(_SWEEPS):
+        for axes, target in targets:
+            fitted = fitted * (target / np.maximum(fitted.sum(axis=axes, keepdims=True), _TINY))
+        fitted = fitted * (rows / np.maximum(fitted.sum(axis=-1, keepdims=True), _TINY))
+    return fitted
+
+
+def _normalised(counts: AnyFloats, marginal: AnyFloats) -> AnyFloats:
+    """Rows that sum to one; the marginal where a row is empty."""
+    sums = counts.sum(axis=-1, keepdims=True)
+    return np.asarray(np.where(sums > _TINY**2, counts / np.maximum(sums, _TINY**2), marginal / marginal.sum()))
+
+
+def _smooth(values: NDArray[Any], kernel: AnyFloats) -> AnyFloats:
+    return np.asarray(np.convolve(values, kernel)[1:-1])
+
+
+def _total(tables: Sequence[AnyFloats], variances: Sequence[float]) -> float:
+    """Number of records, from the totals of all tables weighted by precision; at least one."""
+    weights = np.array([1 / max(v * t.size, _TINY) for v, t in zip(variances, tables, strict=True)])
+    totals = np.array([table.sum() for table in tables])
+    return max(float(weights @ totals / weights.sum()), 1.0)
+
+
+def _gamma(shape: AnyFloats, words: NDArray[np.uint64]) -> AnyFloats:
+    """Independent gamma variates with the given shapes; a row of them, normalised, is Dirichlet."""
+    from scipy.special import gammaincinv
+
+    uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    drawn: NDArray[Any] = gammaincinv(shape, uniform.reshape(shape.shape))
+    empty = drawn.sum(axis=1) <= 0
+    drawn[empty] = shape[empty]
+    return drawn

@@ -1,0 +1,289 @@
+"""Candidates as task graphs: seed indexes, batches of candidates, parts of the released records.
+
+Seeds. One index for all of them where it fits a worker: `seed_operator`, for any pass over the table. Otherwise
+`sharded_seeds`: the keys are cut into ranges of about the same size, one index each. A batch of
+candidates then asks every range for its seeds and for its counts, and adds the answers: two small tasks per range and
+batch instead of none, the same bits.
+
+Candidates. A batch is a fixed, public range of candidate numbers. Its passing records stay on the worker; only
+their number goes to the driver, which decides how many batches are made. The released records are the first ones that
+pass, in candidate order, cut into parts of a fixed number of rows: neither the sizes nor the names of parts
+tell how many passed. Building a graph computes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial, reduce
+from typing import Any, TypeAlias
+
+import numpy as np
+from dask.delayed import Delayed
+from numpy.typing import NDArray
+
+from dpdist.cluster.tasks import Tasks
+from dpdist.data.operators import Operator
+from dpdist.families.deniability.candidates import Candidates, Synthesizer, seed_ranks
+from dpdist.families.deniability.deniability import Passed, PrivacyTest, candidate_batch
+from dpdist.families.deniability.prefixes import (
+    PrefixCode,
+    SeedIndex,
+    SeedKeys,
+    key_histogram,
+    key_ranges,
+    keys_between,
+    merge_keys,
+    seed_keys,
+)
+from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.privacy.arrays import Codes
+
+BATCH_SIZE = 1 << 18
+"""Candidates in a batch."""
+
+Slices: TypeAlias = list[tuple[int, int, int]]
+"""Where the rows of a part are: (place of the batch, first row, row after the last) in the batch's passing records."""
+
+
+def seed_operator(code: PrefixCode) -> Operator:
+    """The index of all seeds, as one pass over the seeds' part of the table; the summary is a `SeedIndex`."""
+    return Operator(name="keys", chunk=partial(seed_keys, code), combine=_merge_two, finish=partial(SeedIndex, code))
+
+
+def shard_count(code: PrefixCode, *, records: int, memory: int) -> int:
+    """Ranges that the seeds are cut into so that the index of each takes about `memory` bytes at most.
+
+    Parameters
+    ----------
+    code : PrefixCode
+    records : int
+        Number of records, or an upper bound.
+    memory : int
+        Bytes; a fraction of a worker's memory, since building an index takes a few times its size.
+    """
+    return max(1, -(-code.index_bytes(records) // memory))
+
+
+def sharded_seeds(parts: Sequence[Delayed], code: PrefixCode, *, shards: int, name: str = "seeds") -> list[Delayed]:
+    """Graphs of one index per range of keys.
+
+    Parameters
+    ----------
+    parts : sequence of Delayed of Codes
+        The seeds of each partition, at least one.
+    code : PrefixCode
+    shards : int
+        Number of ranges.
+    name : str
+        Stage name, the beginning of every task's name.
+
+    Returns
+    -------
+    list of Delayed of SeedIndex
+        In the order of the keys.
+    """
+    task = Tasks(name)
+    keys = [task("keys", seed_keys, code, part) for part in parts]
+    histogram = task.tree("sum", _add_all, [task("histogram", key_histogram, code, key) for key in keys])
+    ranges = task("ranges", key_ranges, code, histogram, shards)
+    indexes = []
+    for shard in range(shards):
+        pieces = [task("cut", _cut, key, ranges, shard) for key in keys]
+        indexes.append(task("index", SeedIndex, code, task.tree("merge", merge_keys, pieces)))
+    return indexes
+
+
+def candidate_batches(
+    synthesizer: Synthesizer,
+    test: PrivacyTest,
+    seeds: Sequence[Delayed],
+    key: KeyRef,
+    *,
+    batches: Iterable[int],
+    batch_size: int = BATCH_SIZE,
+    name: str = "candidates",
+) -> list[Delayed]:
+    """Graphs of the candidates that pass, a task per batch (with several ranges of seeds, a few).
+
+    Parameters
+    ----------
+    synthesizer : Synthesizer
+        Sent once and shared by the tasks.
+    test : PrivacyTest
+    seeds : sequence of Delayed of SeedIndex
+        One index of all seeds, or those of their ranges in order; none when every attribute is resampled.
+    key : KeyRef
+    batches : iterable of int
+        Numbers of the batches; batch b holds candidates ``b · batch_size`` to ``(b + 1) · batch_size - 1``.
+    batch_size : int
+        Candidates in a batch; the released records do not depend on it.
+    name : str
+        Stage name, the beginning of every task's name.
+
+    Returns
+    -------
+    list of Delayed of Passed
+
+    Raises
+    ------
+    ValueError
+        Seeds are given though none is used, or not given though they are.
+    """
+    if bool(seeds) != synthesizer.uses_seeds:
+        raise ValueError("seeds are given if and only if candidates keep values of theirs")
+    task = Tasks(name)
+    model = task.constant("model", synthesizer)
+    sizes = [task("sizes", _size, index) for index in seeds] if len(seeds) > 1 else []
+    result = []
+    for batch in batches:
+        start, stop = batch * batch_size, (batch + 1) * batch_size
+        if len(seeds) <= 1:
+            index = seeds[0] if seeds else None
+            result.append(task("test", _make_and_test, key, model, index, test, start, stop))
+            continue
+        found = [task("seeds", _find_seeds, key, index, sizes, i, start, stop) for i, index in enumerate(seeds)]
+        made = task("make", _make, key, model, found, start, stop)
+        counts = [task("count", _count, index, made) for index in seeds]
+        result.append(task("test", _test, key, model, made, counts, test, start))
+    return result
+
+
+def passed_counts(batches: Sequence[Delayed], *, below: int | None = None, name: str = "passed") -> list[Delayed]:
+    """Graphs of the number of passing candidates of each batch; confidential.
+
+    Parameters
+    ----------
+    batches : sequence of Delayed of Passed
+    below : int, optional
+        Count only candidates whose number is below this, for the check of the pass rate among the first ones.
+    name : str
+        Stage name.
+    """
+    task = Tasks(name)
+    return [task("count", _passed, batch, below) for batch in batches]
+
+
+def part_slices(counts: Sequence[int], *, records: int, rows_per_part: int) -> list[Slices]:
+    """Cut the first `records` passing candidates into parts of `rows_per_part` rows; the last may be shorter.
+
+    Parameters
+    ----------
+    counts : sequence of int
+        Passing candidates of batches 0, 1, 2, ...
+    records : int
+        Records to release.
+    rows_per_part : int
+
+    Returns
+    -------
+    list of list of (int, int, int)
+        For each part the slices that it consists of, in order.
+
+    Raises
+    ------
+    ValueError
+        Fewer candidates passed: make more batches.
+    """
+    stops = np.cumsum([0, *counts])
+    if stops[-1] < records:
+        raise ValueError("fewer candidates passed than there are records to release: make more batches")
+    parts = []
+    for low in range(0, records, rows_per_part):
+        high = min(low + rows_per_part, records)
+        first, last = np.searchsorted(stops, low, side="right") - 1, np.searchsorted(stops, high)
+        slices = [(b, max(low - stops[b], 0), min(high, stops[b + 1]) - stops[b]) for b in range(first, last)]
+        parts.append([(b, int(begin), int(end)) for b, begin, end in slices if begin < end])
+    return parts
+
+
+def released_parts(
+    batches: Sequence[Delayed],
+    counts: Sequence[int],
+    *,
+    records: int,
+    rows_per_part: int,
+    name: str = "release",
+) -> list[Delayed]:
+    """Graphs of the parts of the release: the first `records` candidates that pass, in order.
+
+    Parameters
+    ----------
+    batches : sequence of Delayed of Passed
+        Batches 0, 1, 2, ...; persisted, or they are computed again.
+    counts : sequence of int
+        Passing candidates of each (`passed_counts`).
+    records, rows_per_part, name
+        See `part_slices`; `name` is the stage name.
+
+    Returns
+    -------
+    list of Delayed of Codes
+
+    Raises
+    ------
+    ValueError
+        Fewer candidates passed: make more batches.
+    """
+    task = Tasks(name)
+    parts = []
+    for slices in part_slices(counts, records=records, rows_per_part=rows_per_part):
+        spans = [(begin, end) for _, begin, end in slices]
+        parts.append(task("part", _assemble, [batches[b] for b, _, _ in slices], spans))
+    return parts
+
+
+def _merge_two(a: SeedKeys, b: SeedKeys) -> SeedKeys:
+    return merge_keys([a, b])
+
+
+def _add_all(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return reduce(np.add, arrays)
+
+
+def _cut(keys: SeedKeys, ranges: Sequence[tuple[int, int]], shard: int) -> SeedKeys:
+    return keys_between(keys, *ranges[shard])
+
+
+def _size(index: SeedIndex) -> int:
+    return index.size
+
+
+def _make_and_test(
+    key: KeyRef, synthesizer: Synthesizer, seeds: SeedIndex | None, test: PrivacyTest, start: int, stop: int
+) -> Passed:
+    return candidate_batch(load_noise(key), synthesizer, seeds, test, start, stop)
+
+
+def _find_seeds(key: KeyRef, index: SeedIndex, sizes: list[int], shard: int, start: int, stop: int) -> Codes:
+    ranks = seed_ranks(load_noise(key), start, stop, seeds=sum(sizes))
+    return index.prefixes(ranks, offset=sum(sizes[:shard]))
+
+
+def _make(key: KeyRef, synthesizer: Synthesizer, found: list[Codes], start: int, stop: int) -> Candidates:
+    prefix = [_add_all(list(columns)) for columns in zip(*found, strict=True)]
+    return synthesizer.propose(load_noise(key), prefix, start, stop)
+
+
+def _count(index: SeedIndex, candidates: Candidates) -> NDArray[np.int64]:
+    return index.counts(candidates.codes)
+
+
+def _test(
+    key: KeyRef,
+    synthesizer: Synthesizer,
+    candidates: Candidates,
+    counts: list[NDArray[np.int64]],
+    test: PrivacyTest,
+    start: int,
+) -> Passed:
+    passes = test.passes(load_noise(key), synthesizer, candidates, _add_all(counts), start)
+    return Passed.of(candidates, passes, start)
+
+
+def _passed(batch: Passed, below: int | None) -> int:
+    return len(batch) if below is None else int(np.searchsorted(batch.indices, below))
+
+
+def _assemble(batches: list[Passed], spans: list[tuple[int, int]]) -> Codes:
+    pieces = [[column[begin:end] for column in batch.codes] for batch, (begin, end) in zip(batches, spans, strict=True)]
+    return [np.concatenate(columns) for columns in zip(*pieces, strict=True)]

@@ -1,0 +1,262 @@
+"""Parameter learning: a noisy count table per attribute given its parents, from the split P.
+
+One record is in one cell of each of the m tables. `parameter_plan` fixes the kind of noise, its total and its charge
+before a record is read. How the total is divided among the tables is decided when the structure is known
+(`ParameterPlan.scales`): larger tables get a larger share. What the counts are turned into is
+`dpdist.families.deniability.estimation`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import zipfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from math import prod
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.data.count import CHUNK_ROWS, configuration_index
+from dpdist.errors import UnreadableFile
+from dpdist.families.deniability.structure import MAX_CELLS, Structure
+from dpdist.privacy.accountant import calibrate_discrete_laplace, calibrate_gaussian
+from dpdist.privacy.arrays import Codes, Counts
+from dpdist.privacy.events import ApproximateDP, Event, Gaussian
+from dpdist.privacy.noise import Noise
+from dpdist.schema.schema import Schema
+
+Kind: TypeAlias = Literal["laplace", "gaussian", "none"]
+
+_ALLOCATION = {"laplace": 1 / 3, "gaussian": 2 / 5}
+"""A table's share of the budget grows with this power of its cells; measured, flat around the optimum."""
+
+_UP = 1 + 2.0**-40
+_FORMAT = "dpdist.tables/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterPlan:
+    """The noise on the count tables, fixed before a record is read.
+
+    Attributes
+    ----------
+    tables : int
+        m, one per attribute; L1 sensitivity m, L2 sensitivity sqrt(m).
+    noise : {"laplace", "gaussian"}
+    total : float
+        What all tables share. Laplace: ``sum 1 / scale_i <= total``, pure differential privacy by adding up.
+        Gaussian: ``sum 1 / sigma_i^2 <= total^2``. Either holds for shares chosen from released results.
+    standard_deviation : float
+        Of the noise in a cell when all tables have equal shares.
+    cells_at_most : int
+        Largest number of cells of all tables.
+    event : Event
+        The charge, for any division of the total.
+    """
+
+    tables: int
+    noise: Literal["laplace", "gaussian"]
+    total: float
+    standard_deviation: float
+    cells_at_most: int
+    event: Event
+
+    def scales(self, cells: Sequence[int]) -> tuple[float, ...]:
+        """Laplace scale or Gaussian deviation of each table, from the public numbers of cells.
+
+        Raises
+        ------
+        ValueError
+            Not one positive number of cells per table.
+        """
+        if len(cells) != self.tables or min(cells) < 1:
+            raise ValueError(f"expected a positive number of cells for each of {self.tables} tables")
+        weights = np.array(cells, np.float64) ** _ALLOCATION[self.noise]
+        shares = weights / weights.sum()
+        rates = self.total * (shares if self.noise == "laplace" else np.sqrt(shares))
+        scales = tuple(float(1 / rate) * _UP for rate in rates)
+        power = 1 if self.noise == "laplace" else 2
+        spent = sum((1 / Fraction(scale) ** power for scale in scales), Fraction(0))
+        if spent > Fraction(self.total) ** power:
+            raise ArithmeticError("the noise scales exceed the planned total")
+        return scales
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as a JSON object of public parameters."""
+        return asdict(self) | {"event": self.event.to_json()}
+
+    def explain(self) -> str:
+        """The plan in one line."""
+        return (
+            f"{self.tables} count tables, discrete {self.noise.capitalize()} noise of standard deviation "
+            f"{self.standard_deviation:.3g} in every cell (divided by table size once the structure is known)"
+        )
+
+
+def parameter_plan(schema: Schema, *, epsilon: float, delta: float) -> ParameterPlan:
+    """Plan the noise on the count tables.
+
+    Laplace or Gaussian, whichever deviates less at equal shares.
+
+    Parameters
+    ----------
+    schema : Schema
+    epsilon, delta : float
+        Budget of the stage (add/remove).
+
+    Raises
+    ------
+    AccountingError
+        The budget is not valid.
+    """
+    m = len(schema.attributes)
+    scale = calibrate_discrete_laplace(epsilon=epsilon, delta=0.0, count=m)
+    noise: Literal["laplace", "gaussian"] = "laplace"
+    total, deviation = epsilon, math.sqrt(_laplace_variance(scale))
+    event: Event = ApproximateDP(epsilon=epsilon, label="parameters")
+    if delta:
+        sigma = calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta)
+        if math.sqrt(m * sigma**2 + 1 / 12) < deviation:
+            noise, total, deviation = "gaussian", 1 / sigma, math.sqrt(m * sigma**2 + 1 / 12)
+            event = Gaussian(noise_multiplier=sigma, label="parameters")
+    every = prod(schema.bucket_counts)
+    sizes = zip(schema.cardinalities, schema.bucket_counts, strict=True)
+    cells = (min(max(MAX_CELLS // m, size), size * (every // buckets)) for size, buckets in sizes)
+    return ParameterPlan(
+        tables=m, noise=noise, total=total, standard_deviation=deviation, cells_at_most=sum(cells), event=event
+    )
+
+
+def _laplace_variance(scale: float) -> float:
+    """Variance of the discrete Laplace distribution."""
+    return 2 * math.exp(-1 / scale) / math.expm1(-1 / scale) ** 2
+
+
+def count_tables(codes: Codes, *, structure: Structure, bucket_maps: Sequence[NDArray[np.uint32]]) -> Counts:
+    """Count every attribute given its bucketised parents, in one vector, so that partitions add up.
+
+    Parameters
+    ----------
+    codes : list of ndarray of unsigned int, shape (rows,)
+    structure : Structure
+    bucket_maps : sequence of ndarray of uint32
+        Bucket of each code, for each attribute.
+
+    Returns
+    -------
+    ndarray of int64, shape (sum of cells,)
+        The tables one after another, each in C order; see `split_tables`.
+    """
+    return add_to_tables(np.zeros(sum(structure.cells), np.int64), codes, structure=structure, bucket_maps=bucket_maps)
+
+
+def add_to_tables(
+    counts: Counts, codes: Codes, *, structure: Structure, bucket_maps: Sequence[NDArray[np.uint32]]
+) -> Counts:
+    """`count_tables` of more records, added in place to `counts` and returned: no table is made per batch."""
+    tables = np.split(counts, np.cumsum(structure.cells)[:-1])
+    for start in range(0, len(codes[0]), CHUNK_ROWS):  # chunks stay in the cache
+        chunk = [column[start : start + CHUNK_ROWS] for column in codes]
+        buckets = {p: np.take(bucket_maps[p], chunk[p]) for chosen in structure.parents for p in chosen}
+        for i, chosen in enumerate(structure.parents):
+            index = np.zeros(len(chunk[i]), np.int64)
+            if chosen:
+                index = configuration_index([buckets[p] for p in chosen], [structure.bucket_counts[p] for p in chosen])
+            index *= structure.cardinalities[i]
+            index += chunk[i]
+            np.add.at(tables[i], index, 1)
+    return counts
+
+
+def split_tables(vector: NDArray[Any], structure: Structure) -> tuple[NDArray[Any], ...]:
+    """The tables of `count_tables`, each of shape (configurations, cardinality)."""
+    pieces = np.split(vector, np.cumsum(structure.cells)[:-1])
+    return tuple(piece.reshape(-1, size) for piece, size in zip(pieces, structure.cardinalities, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NoisyTables:
+    """The released noisy counts: safe to store and to read back.
+
+    Attributes
+    ----------
+    noise : {"laplace", "gaussian", "none"}
+    scales : tuple of float
+        Laplace scale or Gaussian deviation of each table; 0 without noise.
+    tables : tuple of ndarray of int64, shape (configurations, cardinality)
+    """
+
+    noise: Kind
+    scales: tuple[float, ...]
+    tables: tuple[Counts, ...]
+
+    @property
+    def variances(self) -> tuple[float, ...]:
+        """Variance of the noise in a cell of each table."""
+        if self.noise == "laplace":
+            return tuple(map(_laplace_variance, self.scales))
+        if self.noise == "gaussian":
+            return tuple(sigma**2 + 1 / 12 for sigma in self.scales)
+        return (0.0,) * len(self.tables)
+
+    def to_bytes(self) -> bytes:
+        """The tables as an npz file with a JSON header."""
+        header = json.dumps({"format": _FORMAT, "noise": self.noise, "scales": self.scales}).encode()
+        arrays: dict[str, NDArray[Any]] = {f"table_{i}": table for i, table in enumerate(self.tables)}
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, allow_pickle=False, header=np.frombuffer(header, np.uint8), **arrays)
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> NoisyTables:
+        """Read what `to_bytes` wrote.
+
+        Raises
+        ------
+        UnreadableFile
+            The bytes are damaged or of another format.
+        """
+        try:
+            with np.load(io.BytesIO(data), allow_pickle=False) as file:
+                header = json.loads(file["header"].tobytes())
+                if header["format"] != _FORMAT:
+                    raise ValueError("another format")
+                tables = tuple(file[f"table_{i}"] for i in range(len(header["scales"])))
+                return cls(noise=header["noise"], scales=tuple(header["scales"]), tables=tables)
+        except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile):
+            raise UnreadableFile("stored count tables are damaged or of another version; learn them again") from None
+
+
+def measure_tables(counts: Counts, structure: Structure, *, plan: ParameterPlan, noise: Noise) -> NoisyTables:
+    """Add discrete noise to every cell, empty cells included.
+
+    Parameters
+    ----------
+    counts : ndarray of int64, shape (sum of cells,)
+        Of P, as `count_tables` gives them.
+    structure : Structure
+    plan : ParameterPlan
+    noise : Noise
+        Streams ``parameters/table/<attribute index>``.
+    """
+    scales = plan.scales(structure.cells)
+    tables = []
+    for i, (table, scale) in enumerate(zip(split_tables(counts, structure), scales, strict=True)):
+        name = f"parameters/table/{i}"
+        if plan.noise == "laplace":
+            drawn = noise.discrete_laplace(name, table.size, scale=scale)
+        else:
+            drawn = noise.gaussian_integers(name, table.size, sigma=scale)
+        tables.append(table + drawn.reshape(table.shape))
+    return NoisyTables(noise=plan.noise, scales=scales, tables=tuple(tables))
+
+
+def exact_tables(counts: Counts, structure: Structure) -> NoisyTables:
+    """The counts without noise, **which is not private**: for the benchmarks' noiseless model."""
+    tables = tuple(table.copy() for table in split_tables(counts, structure))
+    return NoisyTables(noise="none", scales=(0.0,) * len(tables), tables=tables)

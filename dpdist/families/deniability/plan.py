@@ -1,0 +1,416 @@
+"""The plan of a plausible-deniability release.
+
+Every record is sent to one of three splits by a secret coin: structure (T), parameters (P), seeds (S). What is done
+to each split is an event; the release is their `RandomSplit`. The model's budget is met by T and P *together*: each
+stage may spend more than the budget by itself, by the factor that the random split admits, because a record is in
+one split only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from dpdist.data.count import pair_cells
+from dpdist.errors import SpecError
+from dpdist.families.deniability.parameters import ParameterPlan, parameter_plan
+from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.families.deniability.structure import MAX_CELLS, StructurePlan, structure_plan
+from dpdist.formatting import number_of, upwards
+from dpdist.privacy import accountant
+from dpdist.privacy.checks import CountCheck, PassCheck, candidates_needed, count_check, pass_check
+from dpdist.privacy.deniability import certain_mass, theorem1
+from dpdist.privacy.events import ApproximateDP, Composed, Event, RandomSplit, SeedRecords
+from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, PlausibleDeniability
+from dpdist.privacy.noise import SAMPLER_DELTA
+from dpdist.publish.parts import PartFormat
+from dpdist.schema.schema import Schema
+
+PARTITION_ROWS = 1 << 20
+BATCH_ROWS = 1 << 18
+
+_STAGE_TOLERANCE = 1e-3
+_LARGEST_FACTOR = 8.0
+_DRAWS_LOST = SAMPLER_DELTA * 2 * MAX_CELLS  # more than the cells of all tables and the statistics of pairs
+_LOST = ApproximateDP(0.0, _DRAWS_LOST, label="draws")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedPlan:
+    """What is done to the seeds.
+
+    Attributes
+    ----------
+    minimum : int
+        Public lower bound of the number of seeds; checked in whole-release mode.
+    whole_release : bool
+        Whether the guarantee covers all released records, or each by itself.
+    count, passes : CountCheck and PassCheck or None
+        The checks of whole-release mode. There is none of the pass rate where every table with so many seeds passes it
+        (`dpdist.privacy.deniability.certain_mass`).
+    passing_mass : int or None
+        Z, the lower bound that the charge of whole-release mode rests on.
+    candidates : int
+        Candidates after which a release that passed its checks has enough records, but for a negligible chance.
+    event : Event or None
+        The charge of the seeds; None per record.
+    """
+
+    minimum: int
+    whole_release: bool
+    count: CountCheck | None
+    passes: PassCheck | None
+    passing_mass: int | None
+    candidates: int
+    event: Event | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPlan:
+    """What is done to the splits T and P.
+
+    Attributes
+    ----------
+    spec : PlausibleDeniabilitySpec
+    check : CountCheck or None
+        Of the number of records in T; its minimum scales the noise of the entropies.
+    structure : StructurePlan or None
+        None for independent marginals.
+    parameters : ParameterPlan
+    """
+
+    spec: PlausibleDeniabilitySpec
+    check: CountCheck | None
+    structure: StructurePlan | None
+    parameters: ParameterPlan
+
+    @property
+    def structure_event(self) -> Event | None:
+        """What T costs."""
+        if self.check is None or self.structure is None:
+            return None
+        return Composed((self.check.event, self.structure.event, _LOST), label="structure")
+
+    @property
+    def parameters_event(self) -> Event:
+        """What P costs."""
+        return Composed((self.parameters.event, _LOST), label="parameters")
+
+    @cached_property
+    def event(self) -> Event:
+        """What the model costs."""
+        return random_split(self.spec, self.structure_event, self.parameters_event, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlausibleDeniabilityPlan:
+    """Everything a plausible-deniability release will do and cost, before it reads a record.
+
+    Attributes
+    ----------
+    spec : PlausibleDeniabilitySpec
+    model : ModelPlan
+    seeds : SeedPlan or None
+        None when every attribute is resampled.
+    event : Event
+        The charge of the release.
+    """
+
+    spec: PlausibleDeniabilitySpec
+    model: ModelPlan
+    seeds: SeedPlan | None
+    event: Event
+
+    @property
+    def kind(self) -> str:
+        """Kind of guarantee, as the ledger's policies name it."""
+        return "pd-per-record" if self.seeds is not None and not self.seeds.whole_release else "dp"
+
+    @property
+    def delta(self) -> float:
+        """Delta at which the guarantee is stated."""
+        privacy = self.spec.privacy
+        return privacy.release_delta if self.kind == "dp" else privacy.model.delta
+
+    @cached_property
+    def epsilon(self) -> float:
+        """Epsilon of the charge at `delta`: of the whole release, or of the model in a per-record release."""
+        return accountant.epsilon(self.event, delta=self.delta)
+
+    @cached_property
+    def guarantees(self) -> tuple[Guarantee, ...]:
+        """What the release promises, the first thing first."""
+        if self.kind == "dp":
+            whole = DifferentialPrivacy(
+                epsilon=self.epsilon, delta=self.delta, adjacency="add/remove", covers="the whole release"
+            )
+            return (whole, self._deniability) if self.seeds is not None else (whole,)
+        model = DifferentialPrivacy(epsilon=self.epsilon, delta=self.delta, adjacency="add/remove", covers="the model")
+        return (self._deniability, model)
+
+    @property
+    def refusal(self) -> str | None:
+        """A guarantee per released record has to be asked for."""
+        if self.kind == "dp" or self.spec.privacy.accept_per_record:
+            return None
+        return (
+            "the guarantee would cover each released record, not the whole release: use the randomised test, or accept "
+            "it with privacy.accept_per_record=true"
+        )
+
+    @property
+    def released(self) -> Schema:
+        """The attributes of the released records: those of the table."""
+        return self.spec.table
+
+    @property
+    def form(self) -> PartFormat:
+        """How the records are written."""
+        return PartFormat(values=self.spec.output.values, bins=self.spec.output.bins)
+
+    @property
+    def _deniability(self) -> PlausibleDeniability:
+        test = self.spec.privacy.deniability
+        if test.test == "deterministic":
+            return PlausibleDeniability(k=test.k, gamma=test.gamma)
+        return theorem1(k=test.k, gamma=test.gamma, epsilon0=test.epsilon0, delta=self.spec.privacy.release_delta)
+
+    @property
+    def sentence(self) -> str:
+        """The guarantee in words."""
+        return self.guarantees[0].sentence()
+
+    def public_parameters(self) -> dict[str, Any]:
+        """The public parameters, for the manifest."""
+        spec = self.spec
+        out: dict[str, Any] = {}
+        out["shares"] = {
+            name: str(share)
+            for name, share in zip(("structure", "parameters", "seeds"), spec.split.shares, strict=True)
+        }
+        out["minimum_records"] = spec.data.minimum_records
+        if self.model.structure is not None:
+            out["structure"] = self.model.structure.to_json()
+        out["parameters"] = self.model.parameters.to_json()
+        if self.seeds is not None:
+            test = spec.privacy.deniability
+            out["deniability"] = {
+                "k": test.k,
+                "gamma": test.gamma,
+                "epsilon0": test.epsilon0 if test.test == "randomised" else None,
+                "test": test.test,
+                "omega": list(spec.omegas),
+                "seeds_at_least": self.seeds.minimum if self.seeds.count is not None else None,
+                "passing_mass_at_least": self.seeds.passing_mass,
+            }
+        out["event"] = self.event.to_json()
+        return out
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as a JSON object."""
+        return {
+            "name": self.spec.name,
+            "kind": self.spec.kind,
+            "guarantees": [guarantee.to_json() for guarantee in self.guarantees],
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "covers": "the whole release" if self.kind == "dp" else "the model; the seeds are covered per record",
+            "parameters": self.public_parameters(),
+            "resources": self.resources(),
+            "spec_sha256": self.spec.fingerprint,
+        }
+
+    def resources(self) -> dict[str, Any]:
+        """Memory and tasks, from public sizes only."""
+        spec = self.spec
+        rows = spec.data.minimum_records
+        partitions = spec.cluster.partitions or max(1, round(rows / PARTITION_ROWS))
+        row_bytes = sum(attribute.dtype.itemsize for attribute in spec.table.attributes) + 1
+        cells = self.model.parameters.cells_at_most
+        candidates = spec.synthesis.records if self.seeds is None else self.seeds.candidates
+        batches = math.ceil(candidates / BATCH_ROWS)
+        return {
+            "records_at_least": rows,
+            "partitions": partitions,
+            "encoded_bytes": rows * row_bytes,
+            "task_bytes": 8 * cells + 40 * row_bytes * BATCH_ROWS,
+            "tasks_about": 3 * partitions + batches + math.ceil(spec.synthesis.records / spec.output.rows_per_part),
+        }
+
+    def explain(self) -> str:
+        """The plan for people."""
+        spec, resources = self.spec, self.resources()
+        lines = [f"Release {spec.name} ({spec.kind}) of data set {spec.dataset}", ""]
+        lines += [guarantee.sentence() for guarantee in self.guarantees]
+        lines += [
+            "",
+            f"Charge      epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} (add/remove adjacency)",
+        ]
+        shares = zip(("structure", "parameters", "seeds"), spec.split.shares, strict=True)
+        lines.append("Splits      " + ", ".join(f"{name} {float(share):.3g}" for name, share in shares))
+        if self.model.structure is not None:
+            lines.append(f"Structure   {self.model.structure.explain()}")
+        lines.append(f"Parameters  {self.model.parameters.explain()}")
+        if self.seeds is not None:
+            test = spec.privacy.deniability
+            noisy = f", epsilon0 {test.epsilon0:g}" if test.test == "randomised" else ", deterministic"
+            lines.append(
+                f"Seeds       at least {self.seeds.minimum:,}; k {test.k}, gamma {test.gamma:g}{noisy}; "
+                f"omega {', '.join(map(str, spec.omegas))} of {len(spec.table.attributes)} attributes"
+            )
+            if self.seeds.passes is not None:
+                lines.append(
+                    f"Checks      passing mass at least {self.seeds.passes.passing_mass:,.0f}, confirmed with noise of "
+                    f"scale {self.seeds.passes.scale:.3g} among {self.seeds.passes.candidates:,} candidates"
+                )
+            elif self.seeds.passing_mass is not None:
+                lines.append(
+                    f"Checks      passing mass at least {self.seeds.passing_mass:,} in every table with so many seeds: "
+                    f"candidates keep {spec.kept_combinations or 0:,} combinations of values at most"
+                )
+        else:
+            lines.append("Seeds       not used: every attribute is resampled, so any number of records costs the same")
+        if spec.synthesis.max_plausible or spec.synthesis.max_check_plausible:
+            lines.append("Note        max_plausible and max_check_plausible have no effect: all seeds are counted")
+        lines.append(
+            f"Resources   about {number_of(resources['partitions'], 'partition')}, {resources['tasks_about']} tasks; "
+            f"{resources['encoded_bytes'] / 2**20:,.0f} MiB of codes in the workers' memory, or read again if they do "
+            f"not fit; {resources['task_bytes'] / 2**20:,.0f} MiB per running task"
+        )
+        return "\n".join(lines)
+
+
+def plan(spec: PlausibleDeniabilitySpec) -> PlausibleDeniabilityPlan:
+    """Plan a plausible-deniability release.
+
+    Raises
+    ------
+    SpecError
+        Settings contradict each other.
+    AccountingError
+        No valid guarantee, or too few declared records for the checks.
+    """
+    if spec.model.structure == "learned":
+        pair_cells(spec.table.cardinalities)  # refuses domains whose pairs do not fit a worker
+    seeds = plan_seeds(spec) if spec.uses_seeds else None
+    budget = spec.privacy.model
+
+    def excess(factor: float) -> float:
+        return math.log(accountant.epsilon(plan_model(spec, factor).event, delta=budget.delta) / budget.epsilon)
+
+    model = plan_model(spec, _largest(excess))
+    event = model.event
+    if seeds is not None and seeds.event is not None:
+        event = random_split(spec, model.structure_event, model.parameters_event, seeds.event)
+    return PlausibleDeniabilityPlan(spec=spec, model=model, seeds=seeds, event=event)
+
+
+def plan_model(spec: PlausibleDeniabilitySpec, factor: float) -> ModelPlan:
+    """The model's plan when each stage, by itself, spends `factor` times the model's epsilon."""
+    epsilon, delta = spec.privacy.model.epsilon * factor, spec.privacy.model.delta
+    check = structure = None
+    if spec.model.structure == "learned":
+        spent = spec.privacy.check_share
+        check = count_check(
+            records=spec.data.minimum_records,
+            share=float(spec.split.structure),
+            epsilon=epsilon * spent,
+            delta=delta * spent,
+        )
+        structure = structure_plan(
+            spec.table,
+            minimum_records=check.minimum,
+            epsilon=epsilon * (1 - spent),
+            delta=delta * (1 - spent) - _DRAWS_LOST,
+            score=spec.model.score,
+        )
+    parameters = parameter_plan(spec.table, epsilon=epsilon, delta=delta - _DRAWS_LOST)
+    return ModelPlan(spec=spec, check=check, structure=structure, parameters=parameters)
+
+
+def random_split(spec: PlausibleDeniabilitySpec, *events: Event | None) -> Event:
+    """The random split of the stages; a split with no share has no stage."""
+    shares = (float(share) for share in spec.split.shares)
+    stages = tuple((share, event) for share, event in zip(shares, events, strict=True) if share > 0)
+    total = math.fsum(share for share, _ in stages)
+    return RandomSplit(tuple((share / total, event) for share, event in stages))
+
+
+def _largest(excess: Callable[[float], float]) -> float:
+    """The largest factor up to `_LARGEST_FACTOR` without an excess over the budget, to one part in a thousand.
+
+    The excess rises with the factor, about as its logarithm, so a few steps of Brent's method are enough.
+    """
+    from scipy.optimize import brentq
+
+    low, high = (0.5, 1.0) if excess(1.0) > 0 else (1.0, 2.0)
+    while high < _LARGEST_FACTOR and excess(high) <= 0:
+        low, high = high, 2 * high
+    if excess(high) <= 0:
+        return high
+    tolerance = _STAGE_TOLERANCE / 3
+    root = brentq(lambda x: excess(math.exp(x)), math.log(low), math.log(high), xtol=tolerance, rtol=1e-12)
+    factor = math.exp(root - tolerance)
+    while excess(factor) > 0:
+        factor *= 1 - tolerance
+    return factor
+
+
+def plan_seeds(spec: PlausibleDeniabilitySpec) -> SeedPlan:
+    """What is done to the seeds and what it costs."""
+    test, privacy, synthesis = spec.privacy.deniability, spec.privacy, spec.synthesis
+    whole = test.test == "randomised" and not privacy.accept_per_record
+    spent, delta = privacy.check_share, privacy.release_delta
+    count = count_check(
+        records=spec.data.minimum_records,
+        share=float(spec.split.seeds),
+        epsilon=privacy.seed_check_epsilon,
+        delta=delta * spent / 2,
+    )
+    if test.k > count.minimum:
+        raise SpecError(
+            f"privacy.deniability.k: {test.k} plausible seeds are asked for, but data.minimum_records and split.seeds "
+            f"promise only {count.minimum} seeds: lower k, or raise split.seeds"
+        )
+    most = candidates_needed(records=synthesis.records, pass_rate=synthesis.minimum_pass_rate)
+    if not whole:
+        return SeedPlan(
+            minimum=count.minimum,
+            whole_release=False,
+            count=None,
+            passes=None,
+            passing_mass=None,
+            candidates=most,
+            event=None,
+        )
+    gamma = 1.0 if len(spec.omegas) == 1 else test.gamma
+    mass = math.floor(count.minimum * synthesis.minimum_pass_rate)
+    combinations, passes = spec.kept_combinations, None
+    if combinations is None or mass > certain_mass(
+        seeds=count.minimum - 1, combinations=combinations, k=test.k, epsilon0=test.epsilon0
+    ):
+        passes = pass_check(
+            k=test.k,
+            gamma=gamma,
+            epsilon0=test.epsilon0,
+            passing_mass=mass,
+            seeds=count.minimum,
+            candidates=max(synthesis.records, privacy.checked_candidates),
+            epsilon=privacy.seed_check_epsilon,
+            delta=delta * spent / 2,
+        )
+    records = SeedRecords(k=test.k, gamma=gamma, epsilon0=test.epsilon0, passing_mass=mass, records=synthesis.records)
+    drawn = max(most, passes.candidates if passes is not None else 0) + BATCH_ROWS
+    lost = ApproximateDP(0.0, SAMPLER_DELTA * drawn * (len(spec.table.attributes) + 3), label="draws")
+    return SeedPlan(
+        minimum=count.minimum,
+        whole_release=True,
+        count=count,
+        passes=passes,
+        passing_mass=mass,
+        candidates=most,
+        event=Composed((count.event, *((passes.event,) if passes else ()), records, lost), label="seeds"),
+    )

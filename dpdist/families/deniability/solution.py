@@ -1,0 +1,136 @@
+"""What the solver found: the completed spec, its plan, the alternatives and the reason for the choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpdist.errors import SpecError
+from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
+from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.schema.schema import load_yaml
+from dpdist.spec import override, parse_overrides
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternative:
+    """One set of parameters and what is expected of it.
+
+    Attributes
+    ----------
+    kept : tuple of str
+        Attributes that candidates keep of their seeds.
+    epsilon : float
+        Of the whole release.
+    minimum_pass_rate, expected_pass_rate : float
+        Declared, and expected of the reference.
+    expected_error : float
+        See `dpdist.families.deniability.reference.expected_error`.
+    settings : dict
+        Settings of the spec by dotted path; empty for the baseline without seeds.
+    """
+
+    kept: tuple[str, ...]
+    epsilon: float
+    minimum_pass_rate: float
+    expected_pass_rate: float
+    expected_error: float
+    settings: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """The alternative as a JSON object."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "settings"} | {
+            "kept": list(self.kept),
+            "k": self.settings.get("privacy.deniability.k"),
+            "epsilon0": self.settings.get("privacy.deniability.epsilon0"),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solution:
+    """The completed spec, its plan, and what else there was.
+
+    Attributes
+    ----------
+    plan : PlausibleDeniabilityPlan
+    picked : Alternative
+    alternatives : tuple of Alternative
+        `picked` among them; the first is the baseline without seeds.
+    reference : str
+        What the expectations rest on.
+    """
+
+    plan: PlausibleDeniabilityPlan
+    picked: Alternative
+    alternatives: tuple[Alternative, ...]
+    reference: str
+
+    @property
+    def spec(self) -> PlausibleDeniabilitySpec:
+        """The completed spec."""
+        return self.plan.spec
+
+    @property
+    def reason(self) -> str:
+        """Why this one, in a sentence."""
+        seeds = self.plan.seeds
+        checked = seeds is not None and seeds.passes is not None
+        sure = "a check confirms its pass rate" if checked else "its pass rate holds for every table, without a check"
+        return (
+            f"Picked: keep {len(self.picked.kept)} ({', '.join(self.picked.kept)}), because it keeps the most of all "
+            f"that stay within epsilon {self.spec.privacy.limit:g} and have the least expected two-way error or a "
+            f"tenth more, and {sure}."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The solution as a JSON object."""
+        return {
+            "reference": self.reference,
+            "reason": self.reason,
+            "picked": self.picked.to_json(),
+            "alternatives": [one.to_json() for one in self.alternatives],
+            "settings": dict(self.picked.settings),
+            "plan": self.plan.to_json(),
+        }
+
+    def write(self, path: Path, *, source: Path, settings: Iterable[str] = ()) -> None:
+        """Write the completed spec: the source file with the solver's settings, and the overrides it was given.
+
+        Raises
+        ------
+        SpecError
+            The source cannot be read, or the path cannot be written.
+        """
+        schema: Any = load_yaml(source)["schema"]
+        if isinstance(schema, str) and path.resolve().parent != source.resolve().parent:
+            schema = self.spec.table.model_dump(mode="json")
+        tree = override(load_yaml(source), parse_overrides(settings) | dict(self.picked.settings)) | {"schema": schema}
+        text = yaml.safe_dump(tree, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
+        found = f"# Found by `dpdist plan --solve`; expectations from {self.reference}.\n# {self.reason}\n"
+        try:
+            path.write_text(found + text, encoding="utf-8")
+        except OSError as error:
+            raise SpecError(f"{path} cannot be written: {error.strerror}") from None
+
+    def explain(self) -> str:
+        """The solution for people."""
+        lines = [
+            f"Expectations from {self.reference}; delta {self.plan.delta:g}",
+            "",
+            "     keep      k  epsilon0  epsilon  pass rate: declared  expected  two-way error",
+        ]
+        for one in self.alternatives:
+            mark = "->" if one is self.picked else "  "
+            lines.append(
+                f"{mark} {len(one.kept):>6}  {one.settings['privacy.deniability.k']:>5,}"
+                f"  {one.settings['privacy.deniability.epsilon0']:>8.3g}  {one.epsilon:>7.4g}"
+                f"  {one.minimum_pass_rate:>19.3f}  {one.expected_pass_rate:>8.3f}  {one.expected_error:>13.4f}"
+                if one.settings
+                else f"{mark} {'none':>6}  {'-':>5}  {'-':>8}  {one.epsilon:>7.4g}  {'-':>19}  {'-':>8}"
+                f"  {one.expected_error:>13.4f}"
+            )
+        return "\n".join([*lines, "", self.reason, "", self.plan.explain()])

@@ -1,0 +1,364 @@
+"""Structure learning: which attributes are the parents of which, from noisy pairwise statistics of the split T.
+
+Three steps. `structure_plan` fixes the noise and its charge before a record is read. `measure_structure` turns all
+pairwise counts into a few noisy statistics. `learn_structure` chooses the parents from them; it is
+post-processing. Three scores:
+
+``cfs``
+    Noisy entropies, symmetrical uncertainty and the merit score, as published (PD section 3.3).
+``mutual-information``
+    The same noisy entropies; the parents that lower the expected error of the two-way marginals.
+``total-variation``
+    The distance of each pair of bucketised attributes from independence, whose sensitivity 3/n is some
+    ``log2(n)/3`` times smaller than an entropy's; then as ``mutual-information``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from dpdist.data.count import PairCounts
+from dpdist.errors import SpecError, UnreadableFile
+from dpdist.families.deniability.dependence import (
+    entropies,
+    entropy_columns,
+    mutual_information,
+    pair_distances,
+    pair_matrix,
+    symmetrical_uncertainty,
+    total_variation_sensitivity,
+)
+from dpdist.families.deniability.network import check_order
+from dpdist.families.deniability.search import cfs_parents, dependence_parents, topological_order
+from dpdist.privacy.accountant import choose_noise
+from dpdist.privacy.events import Event
+from dpdist.privacy.grid import grid_below, round_to_grid
+from dpdist.privacy.noise import Noise
+from dpdist.privacy.sensitivity import shannon, shannon_published
+from dpdist.schema.schema import Schema
+
+Score: TypeAlias = Literal["cfs", "mutual-information", "total-variation"]
+Order: TypeAlias = Literal["learned", "small-first"] | tuple[str, ...]
+MAX_CELLS = 1 << 22
+"""Largest number of cells of all count tables together (32 MiB of int64); an attribute's table has an equal share."""
+
+RECORDS_PER_CELL = 2
+"""Without `max_parent_configurations`, ``cfs`` keeps this many standard deviations of noise in an average cell."""
+
+BUCKET_LOSS = 0.1
+"""Share of a pair's mutual information taken to be lost when a parent is seen through buckets; measured on census
+tables (0.05 to 0.2 serve alike)."""
+
+_FLOAT_ERROR = 2.0**-40
+"""Most that double precision moves an entropy below 64 bits; charged."""
+
+_FINEST_GRID = 2.0**-46
+"""Entropies below 64 bits are less than 2^52 steps."""
+
+_FORMAT = "dpdist.structure/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StructurePlan:
+    """The noisy statistics of structure learning, fixed before a record is read.
+
+    Attributes
+    ----------
+    score : {"cfs", "mutual-information", "total-variation"}
+    minimum_records : int
+        Checked public lower bound of the number of records in T.
+    statistics : int
+        K, how many.
+    sensitivity : float
+        Most that one record changes each (bits for entropies), rounded upwards; exact for entropies.
+    published_sensitivity : float
+        The bound in the literature: PD equation 9, or Zhang et al. 2017 for total variation.
+    noise : {"laplace", "gaussian"}
+    scale, standard_deviation : float
+        Of the noise, in the unit of the statistic.
+    grid : float
+        Statistics and noise are multiples of it.
+    event : Event
+        The charge.
+    """
+
+    score: Score
+    minimum_records: int
+    statistics: int
+    sensitivity: float
+    published_sensitivity: float
+    noise: Literal["laplace", "gaussian"]
+    scale: float
+    standard_deviation: float
+    grid: float
+    event: Event
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as a JSON object of public parameters."""
+        return asdict(self) | {"event": self.event.to_json()}
+
+    def explain(self) -> str:
+        """The plan in one line."""
+        what, unit = ("pair distances", "") if self.score == "total-variation" else ("entropies", " bits")
+        return (
+            f"{self.score}: {self.statistics} {what}, {self.noise.capitalize()} noise of standard deviation "
+            f"{self.standard_deviation:.3g}{unit} (sensitivity {self.sensitivity:.3g}, published bound "
+            f"{self.published_sensitivity:.3g})"
+        )
+
+
+def structure_plan(
+    schema: Schema, *, minimum_records: int, epsilon: float, delta: float, score: Score = "cfs"
+) -> StructurePlan:
+    """Plan the noisy statistics of structure learning.
+
+    Parameters
+    ----------
+    schema : Schema
+    minimum_records : int
+        Public lower bound of the number of records in T; check it with a noisy count before use.
+    epsilon, delta : float
+        Budget of the stage (add/remove).
+    score : {"cfs", "mutual-information", "total-variation"}
+
+    Raises
+    ------
+    SpecError
+        The schema has one attribute.
+    AccountingError
+        The budget or the number of records is not valid.
+    """
+    if len(schema.attributes) < 2:
+        raise SpecError("model.structure: one attribute has no structure to learn; set it to `independent`")
+    if score == "total-variation":
+        count = math.comb(len(schema.attributes), 2)
+        exact, published = total_variation_sensitivity(minimum_records), 3 / minimum_records + 2 / minimum_records**2
+    else:
+        count = len(entropy_columns(schema))
+        exact, published = shannon(minimum_records), shannon_published(minimum_records)
+    grid = max(grid_below(exact * 2.0**-30), _FINEST_GRID)
+    choice = choose_noise(
+        count=count, sensitivity=exact + 2 * _FLOAT_ERROR, epsilon=epsilon, delta=delta, grid=grid, label="structure"
+    )
+    return StructurePlan(
+        score=score,
+        minimum_records=minimum_records,
+        statistics=count,
+        sensitivity=exact,
+        published_sensitivity=published,
+        noise=choice.kind,
+        scale=choice.scale,
+        standard_deviation=choice.standard_deviation,
+        grid=grid,
+        event=choice.event,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StructureStatistics:
+    """The released noisy statistics: safe to store and to read back.
+
+    Attributes
+    ----------
+    score : str
+        As in the plan.
+    values : tuple of float
+        Entropies in bits in the order of `entropy_columns`, or distances in the order of the pairs.
+    """
+
+    score: Score
+    values: tuple[float, ...]
+
+    def to_bytes(self) -> bytes:
+        """The statistics as JSON, bit for bit."""
+        return _to_bytes(self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> StructureStatistics:
+        """Read what `to_bytes` wrote.
+
+        Raises
+        ------
+        UnreadableFile
+            The bytes are damaged or of another format.
+        """
+        body = _from_bytes(cls, data)
+        return cls(score=body["score"], values=tuple(body["values"]))
+
+
+def measure_structure(counts: PairCounts, schema: Schema, *, plan: StructurePlan, noise: Noise) -> StructureStatistics:
+    """The noisy statistics of T. The number of records must have passed its check.
+
+    Parameters
+    ----------
+    counts : PairCounts
+        All single and pairwise counts of T.
+    schema : Schema
+    plan : StructurePlan
+    noise : Noise
+        Streams ``structure/entropies`` and ``structure/total-variation``.
+    """
+    if plan.score == "total-variation":
+        name, exact = "structure/total-variation", pair_distances(counts, schema)
+    else:
+        name, exact = "structure/entropies", entropies(counts, schema)
+    values = round_to_grid(exact, grid=plan.grid)
+    if plan.noise == "gaussian":
+        values = values + noise.grid_gaussian(name, len(values), sigma=plan.scale, grid=plan.grid)
+    else:
+        values = values + noise.grid_laplace(name, len(values), scale=plan.scale, grid=plan.grid)
+    return StructureStatistics(score=plan.score, values=tuple(values.tolist()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Structure:
+    """The parents of every attribute and the order of the attributes.
+
+    Attributes
+    ----------
+    cardinalities, bucket_counts : tuple of int
+        Values and buckets of each attribute.
+    parents : tuple of tuple of int
+        Parents of each attribute, ascending.
+    order : tuple of int
+        Sigma: every attribute after its parents.
+    """
+
+    cardinalities: tuple[int, ...]
+    bucket_counts: tuple[int, ...]
+    parents: tuple[tuple[int, ...], ...]
+    order: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check_order(self.parents, self.order)
+
+    @property
+    def configurations(self) -> tuple[int, ...]:
+        """Number of joint parent configurations of each attribute."""
+        return tuple(prod(self.bucket_counts[p] for p in chosen) for chosen in self.parents)
+
+    @property
+    def cells(self) -> tuple[int, ...]:
+        """Number of cells of each attribute's count table."""
+        return tuple(a * b for a, b in zip(self.configurations, self.cardinalities, strict=True))
+
+    def to_bytes(self) -> bytes:
+        """The structure as JSON."""
+        return _to_bytes(self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Structure:
+        """Read what `to_bytes` wrote.
+
+        Raises
+        ------
+        UnreadableFile
+            The bytes are damaged or of another format.
+        """
+        body = _from_bytes(cls, data)
+        parents = tuple(tuple(chosen) for chosen in body.pop("parents"))
+        return cls(parents=parents, **{name: tuple(value) for name, value in body.items()})
+
+
+def independent_structure(schema: Schema, *, order: Order = "small-first") -> Structure:
+    """No parents: the baseline of independent marginals."""
+    return _structure(schema, [[] for _ in schema.attributes], order)
+
+
+def learn_structure(
+    statistics: StructureStatistics,
+    schema: Schema,
+    *,
+    records: float,
+    table_noise: float,
+    max_parent_configurations: int | None = None,
+    order: Order = "small-first",
+) -> Structure:
+    """Choose parents and order from the noisy statistics; costs no privacy.
+
+    Parameters
+    ----------
+    statistics : StructureStatistics
+    schema : Schema
+    records : float
+        About how many records the count tables will hold; public or released, never the true number.
+    table_noise : float
+        Standard deviation of the noise in a cell of the count tables.
+    max_parent_configurations : int, optional
+        Largest number of joint parent configurations. By default ``cfs`` keeps the average cell above
+        `RECORDS_PER_CELL` standard deviations of noise, and the other scores weigh the noise themselves.
+    order : {"learned", "small-first"} or tuple of str
+        Where the parents leave a choice: schema order, or small domains first. Or the names of all attributes, in the
+        order to keep: an attribute's parents are chosen among those before it.
+    """
+    sizes, buckets = schema.cardinalities, schema.bucket_counts
+    places = _places(schema, order)
+    cells = MAX_CELLS // len(sizes)
+    if statistics.score == "cfs" and max_parent_configurations is None:
+        cells = min(cells, int(records / (RECORDS_PER_CELL * max(table_noise, 1e-9))))
+
+    def admissible(i: int, chosen: Sequence[int]) -> bool:
+        configurations = prod(buckets[p] for p in chosen)
+        if isinstance(order, tuple) and any(places[p] > places[i] for p in chosen):
+            return False
+        return configurations <= (max_parent_configurations or cells) and configurations * sizes[i] <= cells
+
+    if statistics.score == "cfs":
+        turns = sorted(range(len(sizes)), key=lambda i: (sizes[i], i))
+        child, between = symmetrical_uncertainty(statistics.values, schema)
+        return _structure(schema, cfs_parents(child, between, turns=turns, admissible=admissible), order)
+    if statistics.score == "total-variation":
+        dependence = np.pi * np.clip(pair_matrix(statistics.values, len(sizes)), 0.0, 1.0) ** 2
+        loss = [BUCKET_LOSS if b < c else 0.0 for b, c in zip(buckets, sizes, strict=True)]
+        seen = dependence * (1 - np.array(loss))
+    else:
+        seen = math.log(2) * mutual_information(statistics.values, schema)
+        dependence = np.maximum(seen, seen.T)
+    parents = dependence_parents(
+        dependence,
+        seen,
+        cardinalities=sizes,
+        bucket_counts=buckets,
+        relative_noise=table_noise / max(records, 1.0),
+        admissible=admissible,
+    )
+    return _structure(schema, parents, order)
+
+
+def _structure(schema: Schema, parents: Sequence[Sequence[int]], order: Order) -> Structure:
+    return Structure(
+        cardinalities=schema.cardinalities,
+        bucket_counts=schema.bucket_counts,
+        parents=tuple(tuple(sorted(chosen)) for chosen in parents),
+        order=topological_order(parents, _places(schema, order)),
+    )
+
+
+def _places(schema: Schema, order: Order) -> Sequence[int]:
+    """What decides which of two attributes comes first."""
+    if order == "small-first":
+        return schema.cardinalities
+    if order == "learned":
+        return range(len(schema.attributes))
+    return [order.index(name) for name in schema.names]
+
+
+def _to_bytes(record: StructureStatistics | Structure) -> bytes:
+    return json.dumps({"format": _FORMAT, "type": type(record).__name__, **asdict(record)}).encode()
+
+
+def _from_bytes(cls: type, data: bytes) -> dict[str, Any]:
+    try:
+        body: dict[str, Any] = json.loads(data)
+        if body.pop("format") != _FORMAT or body.pop("type") != cls.__name__:
+            raise ValueError("another format")
+        return body
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UnreadableFile("a stored structure is damaged or of another version; learn it again") from None

@@ -1,0 +1,183 @@
+"""What the histogram family states, mechanism by mechanism, on small tables made to contradict it.
+
+- *counts*: one record or none (add/remove), or one record that moves to another cell of every table (replacement);
+- *entropies*: one record alone in its bin, where the entropy moves by its sensitivity;
+- *curves*: a curve of the largest norm in the direction that the kernel passes best.
+
+The noise is drawn by the functions that a release calls, from streams of the same names.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.families.histogram.counts import CountPlan, histograms
+from dpdist.families.histogram.curves import CurvePlan, CurveSums, release_mean, sum_curves
+from dpdist.families.histogram.entropy import EntropyPlan, release_entropies
+from dpdist.families.histogram.measurement import add_noise
+from dpdist.families.histogram.plan import HistogramPlan
+from dpdist.privacy import accountant
+from dpdist.privacy.arrays import Counts, Floats
+from dpdist.privacy.noise import Noise
+from dpdist.privacy.testing import Canaries, Claim
+
+_LARGEST = 1 << 16  # cells of a table that are drawn in each run: those up to the second record's cell
+
+
+def counts_claim(plan: HistogramPlan) -> Claim:
+    """The noisy tables, at the cells of two records.
+
+    Parameters
+    ----------
+    plan : HistogramPlan
+        With noise on its histograms.
+
+    Raises
+    ------
+    ValueError
+        The plan has no noisy histograms.
+    """
+    event = plan.event if plan.measurement is None else plan.measurement.event
+    if plan.counts is None or plan.is_exact:
+        raise ValueError("no noisy histogram: nothing to audit")
+    replaced = plan.spec.privacy.adjacency == "replacement"
+    other, canary = (_tables_of_one(plan.counts, second) for second in (False, True))
+    absent = other if replaced else [np.zeros_like(table) for table in other]
+    inside = np.unique(
+        np.concatenate([np.flatnonzero((a + b).reshape(-1)) for a, b in zip(other, canary, strict=True)])
+    )
+    places = [inside[inside < min(table.size, _LARGEST)] for table in canary]  # shared noise shows at the same place
+    sides = (partial(_noisy_cells, tables, plan, places) for tables in (absent, canary))
+    without, having = sides
+    kinds = "/".join(sorted({kind for kind, _ in plan.noise}))
+    count = len(plan.counts.queries)
+    epsilon = accountant.epsilon(event, delta=plan.delta)
+    name = f"{count} histogram{'s' if count > 1 else ''} ({kinds}, {plan.spec.privacy.adjacency})"
+    return Claim(name=name, absent=without, present=having, epsilon=epsilon, delta=plan.delta)
+
+
+def _tables_of_one(counts: CountPlan, second: bool) -> list[Counts]:
+    """The tables of one record: the first code of every attribute, or the first one in another bucket."""
+    codes = []
+    for size, buckets in zip(counts.cardinalities, counts.bucket_maps, strict=True):
+        map_ = np.array(buckets or (0,))
+        code = int(np.argmax(map_ != map_[0])) or max(size - 1, 0)
+        codes.append(np.array([code if second else 0], np.min_scalar_type(max(size - 1, 0))))
+    return histograms(codes, counts)
+
+
+def _noisy_cells(tables: list[Counts], plan: HistogramPlan, places: list[NDArray[np.intp]], noise: Noise) -> Floats:
+    cells = []
+    for number, (table, (mechanism, scale), where) in enumerate(zip(tables, plan.noise, places, strict=True)):
+        part = table.reshape(-1)[: int(where.max(initial=0)) + 1]
+        if scale is not None:
+            part = add_noise(part, mechanism=mechanism, scale=scale, noise=noise, name=f"histogram/table/{number}")
+        cells.append(part[where])
+    return np.concatenate(cells).astype(np.float64)
+
+
+def cells_canaries(plan: HistogramPlan) -> Canaries:
+    """The noisy table with the most cells; a canary for each cell, which is one record in it or none (add/remove).
+
+    What the other tables show of the canaries is left out, so the whole guarantee is tested by a part of the release.
+
+    Parameters
+    ----------
+    plan : HistogramPlan
+        With noise on its histograms, under add/remove.
+
+    Raises
+    ------
+    ValueError
+        The plan has no noisy histograms, or another adjacency.
+    """
+    if plan.counts is None or plan.measurement is None or plan.measurement.adjacency != "add/remove":
+        raise ValueError("canaries are one record or none: no noisy histogram under add/remove")
+    cells = plan.counts.table_cells
+    number = int(np.argmax(cells))
+    mechanism, scale = plan.measurement.mechanism, plan.measurement.scales[number]
+
+    def scores(noise: Noise, present: NDArray[np.bool_]) -> Floats:
+        table, name = present.astype(np.int64), f"histogram/table/{number}"
+        return add_noise(table, mechanism=mechanism, scale=scale, noise=noise, name=name).astype(np.float64)
+
+    return Canaries(
+        name=f"histogram {number} of {len(cells)} ({mechanism}), one run",
+        scores=scores,
+        count=cells[number],
+        epsilon=accountant.epsilon(plan.measurement.event, delta=plan.delta),
+        delta=plan.delta,
+    )
+
+
+def canaries(plan: HistogramPlan) -> tuple[Canaries, ...]:
+    """Mechanisms of a plan that can be audited in one run, because canaries do not disturb each other."""
+    if plan.measurement is None or plan.measurement.adjacency != "add/remove":
+        return ()
+    return (cells_canaries(plan),)
+
+
+def entropies_claim(plan: EntropyPlan, *, delta: float) -> Claim:
+    """The noisy entropies of a table of the fewest records, one of them alone in its bin or with the others.
+
+    Parameters
+    ----------
+    plan : EntropyPlan
+    delta : float
+        Delta at which its epsilon is stated.
+    """
+    n = plan.records
+    alone = np.array([n - 1, 1], np.int64)
+    without = np.array([n - 1, 0] if plan.adjacency == "add/remove" else [n, 0], np.int64)
+    absent, present = (partial(_noisy_entropies, table, plan) for table in (without, alone))
+    epsilon = accountant.epsilon(plan.event, delta=delta)
+    name = f"{len(plan.orders)} entropies ({plan.mechanism}, {plan.adjacency})"
+    return Claim(name=name, absent=absent, present=present, epsilon=epsilon, delta=delta)
+
+
+def _noisy_entropies(table: NDArray[np.int64], plan: EntropyPlan, noise: Noise) -> Floats:
+    return release_entropies([table] * len(plan.orders), plan, noise=noise, name="histogram/entropy")
+
+
+def curves_claim(plan: CurvePlan, *, delta: float) -> Claim:
+    """The function-valued mean, with and without a curve of the largest norm.
+
+    The coefficients are looked at along the direction in which the curve moves them most, and along another.
+
+    Parameters
+    ----------
+    plan : CurvePlan
+    delta : float
+        Delta at which its epsilon is stated.
+    """
+    weights = plan.basis.weights
+    directions, _, rows = np.linalg.svd(plan.matrix * plan.matrix_unit / np.sqrt(weights), full_matrices=False)
+    curve = plan.clip * rows[0] / np.sqrt(weights)
+    others = CurveSums(plan.curves - 1, np.zeros(plan.basis.times.size, np.int64))
+    one, opposite = (sum_curves(values[None, :], plan.basis, clip=plan.clip) for values in (curve, -curve))
+    without = others if plan.adjacency == "add/remove" else others + opposite
+    axes = directions[:, : min(2, directions.shape[1])]
+    absent, present = (partial(_noisy_mean, sums, plan, axes) for sums in (without, others + one))
+    epsilon = accountant.epsilon(plan.event, delta=delta)
+    name = f"mean of curves ({plan.adjacency})"
+    return Claim(name=name, absent=absent, present=present, epsilon=epsilon, delta=delta)
+
+
+def _noisy_mean(sums: CurveSums, plan: CurvePlan, axes: Floats, noise: Noise) -> Floats:
+    mean = release_mean(sums, plan, noise=noise, name="curves")
+    return np.append((mean.coefficients * mean.curves) @ axes, float(mean.curves))
+
+
+def claims(plan: HistogramPlan) -> tuple[Claim, ...]:
+    """Each mechanism of a plan, with its noise, on a small table made to contradict it."""
+    made = []
+    if plan.counts is not None and not plan.is_exact:
+        made.append(counts_claim(plan))
+    if plan.entropies is not None:
+        made.append(entropies_claim(plan.entropies, delta=plan.delta))
+    if plan.curves is not None:
+        made.append(curves_claim(plan.curves, delta=plan.delta))
+    return tuple(made)

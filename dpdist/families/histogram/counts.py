@@ -1,0 +1,251 @@
+"""Many histograms and cross-tabulations in one pass over the codes.
+
+A row is not counted query by query. Queries share *blocks*: sets of attributes whose joint domain stays in the cache.
+A row costs one increment per block, and each query's table is a marginal of its block's table. Forty one-way
+histograms of ten values each take ten increments a row instead of forty. Counts are exact int64 and blocks are summed,
+so any partitioning of the rows gives the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.data.count import BLOCK_CELLS, CHUNK_ROWS, coarsen, configuration_index
+from dpdist.errors import SpecError
+from dpdist.privacy.arrays import Codes, Counts
+
+MAX_CELLS = 1 << 26
+"""Largest number of cells of all blocks of a release together (512 MiB of int64)."""
+
+_WORD = 8  # bytes of a count
+
+
+@dataclass(frozen=True)
+class Query:
+    """One histogram: the joint counts of one or several attributes.
+
+    Parameters
+    ----------
+    attributes : tuple of int
+        Different attributes, by their place in the schema; the axes of the table in this order.
+    coarse : bool
+        Count the attributes' buckets instead of their codes.
+
+    Raises
+    ------
+    SpecError
+        No attribute, a negative one, or one named twice.
+    """
+
+    attributes: tuple[int, ...]
+    coarse: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.attributes or len(set(self.attributes)) != len(self.attributes) or min(self.attributes) < 0:
+            raise SpecError(f"a histogram names one or several different attributes, got {list(self.attributes)}")
+
+
+@dataclass(frozen=True)
+class CountPlan:
+    """What a pass over the table counts.
+
+    Parameters
+    ----------
+    queries : tuple of Query
+        At least one.
+    cardinalities : tuple of int
+        Number of codes of each attribute.
+    bucket_maps : tuple of tuple of int
+        Bucket of each code of each attribute; may be empty if no query is coarse.
+    names : tuple of str
+        Names of the attributes, for messages.
+
+    Raises
+    ------
+    SpecError
+        A query names an attribute that is not there, or the counts have more than `MAX_CELLS` cells.
+    """
+
+    queries: tuple[Query, ...]
+    cardinalities: tuple[int, ...]
+    bucket_maps: tuple[tuple[int, ...], ...] = ()
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.queries:
+            raise SpecError("a histogram release needs at least one histogram")
+        for query in self.queries:
+            if max(query.attributes) >= len(self.cardinalities):
+                raise SpecError(f"a histogram names attribute {max(query.attributes)}, beyond the last of the schema")
+            if query.coarse and not self.bucket_maps:
+                raise SpecError("a coarse histogram needs the bucket maps of the attributes")
+        if self.cells > MAX_CELLS:
+            worst = max(self.blocks, key=self._block_cells)
+            raise SpecError(
+                f"the histograms need {self.cells:,} cells, more than the limit of {MAX_CELLS:,}; the largest has "
+                f"{self._block_cells(worst):,} (columns {', '.join(map(self._name, worst))}): leave out a column, or "
+                "declare fewer `bins`"
+            )
+
+    @property
+    def blocks(self) -> tuple[tuple[int, ...], ...]:
+        """Sets of attributes counted jointly, each ascending."""
+        return _cover(tuple(query.attributes for query in self.queries), self.cardinalities)
+
+    @property
+    def cells(self) -> int:
+        """Number of cells of all blocks: the length of what one partition returns."""
+        return sum(map(self._block_cells, self.blocks))
+
+    @property
+    def task_bytes(self) -> int:
+        """Memory of counting one partition, besides its codes: the blocks, and the indexes of a chunk of rows."""
+        return _WORD * self.cells + 2 * _WORD * CHUNK_ROWS
+
+    @property
+    def merge_bytes(self) -> int:
+        """Memory of adding the blocks of two partitions."""
+        return 2 * _WORD * self.cells
+
+    @property
+    def largest_task_bytes(self) -> int:
+        """Memory of the largest task: counting, adding, or summing the blocks to the tables of the queries."""
+        finish = _WORD * (self.cells + sum(self.table_cells) + max(self.table_cells))
+        return max(self.task_bytes, self.merge_bytes, finish)
+
+    def shape(self, query: Query) -> tuple[int, ...]:
+        """Shape of the table of a query."""
+        if not query.coarse:
+            return tuple(self.cardinalities[i] for i in query.attributes)
+        return tuple(max(self.bucket_maps[i]) + 1 for i in query.attributes)
+
+    @property
+    def table_cells(self) -> tuple[int, ...]:
+        """Number of cells of the table of each query."""
+        return tuple(prod(self.shape(query)) for query in self.queries)
+
+    def _name(self, attribute: int) -> str:
+        return repr(self.names[attribute]) if self.names else str(attribute)
+
+    def _block_cells(self, block: tuple[int, ...]) -> int:
+        return prod(self.cardinalities[i] for i in block)
+
+
+def block_counts(codes: Codes, plan: CountPlan) -> Counts:
+    """Count the blocks of a plan over some rows.
+
+    Parameters
+    ----------
+    codes : list of ndarray of unsigned int, shape (rows,)
+        One array per attribute of the schema; each code is below the attribute's cardinality.
+    plan : CountPlan
+
+    Returns
+    -------
+    ndarray of int64, shape (plan.cells,)
+        The tables of the blocks one after another. Those of disjoint sets of rows add up.
+    """
+    blocks, sizes = plan.blocks, plan.cardinalities
+    total = np.zeros(plan.cells, np.int64)
+    tables, stop = [], 0
+    for block in blocks:
+        start, stop = stop, stop + prod(sizes[i] for i in block)
+        tables.append(total[start:stop])
+    for start in range(0, len(codes[0]), CHUNK_ROWS):
+        for block, table in zip(blocks, tables, strict=True):
+            chunk = [codes[i][start : start + CHUNK_ROWS] for i in block]
+            np.add.at(table, configuration_index(chunk, [sizes[i] for i in block]), 1)
+    return total
+
+
+def tables_of_blocks(blocks: Counts, plan: CountPlan) -> list[Counts]:
+    """The table of each query, as marginals of the blocks (a linear map).
+
+    Parameters
+    ----------
+    blocks : ndarray of int64, shape (plan.cells,)
+        What `block_counts` gave, summed over all rows.
+
+    Returns
+    -------
+    list of ndarray of int64
+        Shape ``plan.shape(query)`` for each query.
+    """
+    parts: dict[tuple[int, ...], Counts] = {}
+    stop = 0
+    for block in plan.blocks:
+        shape = tuple(plan.cardinalities[i] for i in block)
+        start, stop = stop, stop + prod(shape)
+        parts[block] = blocks[start:stop].reshape(shape)
+    tables = []
+    for query in plan.queries:
+        block = min((b for b in parts if set(query.attributes) <= set(b)), key=plan._block_cells)
+        table = parts[block].sum(axis=tuple(axis for axis, i in enumerate(block) if i not in query.attributes))
+        kept = sorted(query.attributes)
+        table = table.transpose([kept.index(i) for i in query.attributes])
+        if query.coarse:
+            for axis, size in enumerate(plan.shape(query)):
+                bucket_map = np.array(plan.bucket_maps[query.attributes[axis]])
+                table = coarsen(table, bucket_map, buckets=size, axis=axis)
+        tables.append(np.ascontiguousarray(table))
+    return tables
+
+
+def histograms(codes: Codes, plan: CountPlan) -> list[Counts]:
+    """Count all queries over some rows: `block_counts`, then `tables_of_blocks`.
+
+    Examples
+    --------
+    >>> plan = CountPlan((Query((0,)), Query((1, 0))), cardinalities=(2, 3))
+    >>> [table.tolist() for table in histograms([np.array([0, 1, 1]), np.array([2, 0, 0])], plan)]
+    [[1, 2], [[0, 2], [0, 0], [1, 0]]]
+    """
+    return tables_of_blocks(block_counts(codes, plan), plan)
+
+
+def parent_cells(plan: CountPlan, fine: int, coarse: int) -> NDArray[np.intp]:
+    """For each cell of one query's table, the cell of another's that it adds to.
+
+    Raises
+    ------
+    SpecError
+        The second is no sum of cells of the first.
+    """
+    child, parent = plan.queries[fine], plan.queries[coarse]
+    if not set(parent.attributes) <= set(child.attributes) or (child.coarse and not parent.coarse):
+        raise SpecError(f"counts.hierarchies: histogram {coarse} is no sum of cells of histogram {fine}")
+    codes = np.indices(plan.shape(child)).reshape(len(child.attributes), -1)
+    index = np.zeros(codes.shape[1], np.intp)
+    for attribute, size in zip(parent.attributes, plan.shape(parent), strict=True):
+        own = codes[child.attributes.index(attribute)]
+        if parent.coarse and not child.coarse:
+            own = np.array(plan.bucket_maps[attribute])[own]
+        index = index * size + own
+    return index
+
+
+@lru_cache(maxsize=64)
+def _cover(queries: tuple[tuple[int, ...], ...], cardinalities: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Greedy and deterministic: largest queries first, each into the block that grows least and stays in the cache."""
+
+    def cells(attributes: frozenset[int]) -> int:
+        return prod(cardinalities[i] for i in attributes)
+
+    blocks: list[frozenset[int]] = []
+    wanted = sorted({frozenset(q) for q in queries}, key=lambda q: (-cells(q), sorted(q)))
+    for query in wanted:
+        if any(query <= block for block in blocks):
+            continue
+        joined = [(cells(block | query) / cells(block), at) for at, block in enumerate(blocks)]
+        fitting = [(growth, at) for growth, at in joined if growth * cells(blocks[at]) <= BLOCK_CELLS]
+        if fitting:
+            at = min(fitting)[1]
+            blocks[at] |= query
+        else:
+            blocks.append(query)
+    return tuple(tuple(sorted(block)) for block in blocks)

@@ -1,0 +1,326 @@
+r"""Function-valued means: the average of curves, released with Gaussian noise whose covariance is a kernel.
+
+With eigenpairs (lambda_j, v_j) of the kernel and penalty rho, the mean is estimated by
+``sum_j lambda_j/(lambda_j + rho) <mean, v_j> v_j``, and a Gaussian process with covariance ``sigma^2 K`` is added [1]_.
+In the orthonormal basis ``sqrt(lambda_j) v_j`` of the kernel's space that is a vector with independent equal noise: a
+Gaussian mechanism on the coefficients ``A x``, ``A = diag(sqrt(lambda)/(lambda + rho)) V W``, with V the functions on
+the grid of times and W its quadrature weights. Curves are clipped to ``x' W x <= tau^2``, so one of them moves the
+*sum* of the coefficients by at most tau times the spectral norm of ``A W^(-1/2)``. As the functions are orthonormal on
+the grid, that is ``tau max_j sqrt(lambda_j)/(lambda_j + rho) <= tau / (2 sqrt rho)``.
+
+It is the sum that is noised. Under replacement one curve is exchanged (twice the norm) and the number n of curves is
+public: divided by n, the sensitivity is ``(2 tau / n) max_j sqrt(lambda_j)/(lambda_j + rho)``. Under add/remove n is
+private, a curve enters or leaves (once the norm), and the sum is divided by a noisy count, which takes a share of the
+budget.
+
+All of it is exact: curves are clipped and cut to integers on a fine grid, towards zero, so that their sums do not
+depend on how the curves were partitioned; A is a matrix of integers times a power of two; products are Python integers.
+
+References
+----------
+.. [1] Mirshani, Reimherr, Slavkovic, *Formal privacy for functional data with Gaussian perturbations*, 2019.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpdist.errors import CheckFailed, ColumnMismatch, OutOfDomain, SpecError
+from dpdist.families.histogram.kernels import Basis
+from dpdist.families.histogram.measurement import changed_cells, sampler_delta
+from dpdist.privacy import accountant
+from dpdist.privacy.arrays import Floats
+from dpdist.privacy.events import ApproximateDP, Composed, Event, Gaussian
+from dpdist.privacy.grid import grid_below
+from dpdist.privacy.guarantee import Adjacency
+from dpdist.privacy.noise import Noise
+
+MAX_CURVES = 1 << 31
+"""Largest number of curves whose integer sums are exact."""
+
+_EXTREMES = (1e-60, 1e60)  # of penalties and norms, so that no product overflows or vanishes
+_ROWS = 1 << 13  # curves at a time
+_VALUE_BITS = 30  # a clipped value has at most so many bits
+_MATRIX_BITS = 44
+_FINE = 2.0**-20  # grid of the noise, of its deviation
+_INSIDE = 1 - 2.0**-40  # clipping leaves room for the rounding of the norm
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CurveSums:
+    """Sum of clipped curves; confidential, so ``repr`` hides it. ``a + b`` is that of the union.
+
+    Parameters
+    ----------
+    count : int
+        Number of curves.
+    totals : ndarray of int64, shape (times,)
+        In units of `value_unit`.
+    """
+
+    count: int
+    totals: NDArray[np.int64]
+
+    def __repr__(self) -> str:
+        return "CurveSums(<sums hidden>)"
+
+    def __add__(self, other: CurveSums) -> CurveSums:
+        return CurveSums(self.count + other.count, self.totals + other.totals)
+
+
+def value_unit(basis: Basis, *, clip: float) -> float:
+    """Power of two in whose multiples clipped curves are summed."""
+    return grid_below(clip / math.sqrt(basis.weights.min()) * 2.0**-_VALUE_BITS)
+
+
+def sum_curves(curves: ArrayLike, basis: Basis, *, clip: float) -> CurveSums:
+    """Clip curves in the L2 norm and sum them.
+
+    Parameters
+    ----------
+    curves : array_like of numbers, shape (curves, times)
+        One curve per row, at the times of the basis.
+    basis : Basis
+    clip : float
+        tau: curves of a larger norm ``sqrt(sum_t weight_t x_t^2)`` are scaled down to it.
+
+    Raises
+    ------
+    ColumnMismatch
+        The curves are not numbers, or not at the times of the basis.
+    OutOfDomain
+        A value is not finite.
+    """
+    table = np.asarray(curves)
+    if table.dtype.kind not in "iuf":
+        raise ColumnMismatch("the values of the curves are not numbers; declare numeric columns only")
+    if table.ndim != 2 or table.shape[1] != basis.times.size:
+        raise ColumnMismatch(f"expected curves with {basis.times.size} values each, one per declared time")
+    unit = value_unit(basis, clip=clip)
+    totals = np.zeros(basis.times.size, np.int64)
+    for start in range(0, len(table), _ROWS):
+        part = np.ascontiguousarray(table[start : start + _ROWS], np.float64)
+        if not np.isfinite(part).all():
+            raise OutOfDomain("the curves hold missing, NaN or infinite values; clean or leave out such curves")
+        size = np.abs(part).max(axis=1)
+        size[size == 0] = 1.0
+        scaled = part / size[:, None]  # squares neither overflow nor vanish
+        norms = np.sqrt((scaled * scaled * basis.weights).sum(axis=1))
+        norms[norms == 0] = 1.0
+        factors = np.minimum(size, clip * _INSIDE / norms) / unit
+        totals += np.trunc(scaled * factors[:, None]).astype(np.int64).sum(axis=0)
+    return CurveSums(len(table), totals)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CurvePlan:
+    """Noise on a function-valued mean.
+
+    Attributes
+    ----------
+    basis : Basis
+    penalty, clip : float
+        rho and tau.
+    adjacency : {"add/remove", "replacement"}
+    curves : int
+        Public number of curves (replacement), or a public lower bound of it (add/remove).
+    sensitivity : float
+        Most that one curve moves the sum of the coefficients, in L2; `mean_sensitivity` is that of the mean.
+    grid : float
+        Grid of the sum and of its noise.
+    sigma : float
+        Deviation of the noise on each coefficient of the sum.
+    count_sigma : float or None
+        Deviation of the noise on the number of curves (add/remove), or None where it is public (replacement).
+    event : Event
+        What it costs, the sampler's delta included.
+    """
+
+    basis: Basis
+    penalty: float
+    clip: float
+    adjacency: Adjacency
+    curves: int
+    sensitivity: float
+    grid: float
+    sigma: float
+    count_sigma: float | None
+    event: Event
+    matrix: NDArray[np.int64] = field(repr=False)
+    matrix_unit: float = field(repr=False)
+
+    @property
+    def truncation(self) -> float:
+        """Most that the terms left out of the expansion could hold of a mean, in L2: ``tau lambda/(lambda + rho)``."""
+        rest = self.basis.remainder
+        return self.clip * rest / (rest + self.penalty)
+
+    @property
+    def mean_sensitivity(self) -> float:
+        """Most that one curve moves the mean in the norm of the kernel's space; add/remove leaves out the count."""
+        return self.sensitivity / self.curves
+
+    @property
+    def expected_error(self) -> float:
+        """Root mean square of the noise on the mean, in L2; the noise of a private count adds to it."""
+        return self.sigma / self.curves * math.sqrt(float(self.basis.eigenvalues.sum()))
+
+
+def plan_mean(
+    basis: Basis,
+    *,
+    penalty: float,
+    clip: float,
+    curves: int,
+    epsilon: float,
+    delta: float,
+    adjacency: Adjacency,
+    count_share: float = 0.05,
+) -> CurvePlan:
+    """The least Gaussian noise for the mean of curves, by the analytic calibration.
+
+    Parameters
+    ----------
+    basis : Basis
+    penalty : float
+        rho, above 0: a larger one smooths more and needs less noise.
+    clip : float
+        tau, above 0, in the unit of the curves.
+    curves : int
+        Public: the number of curves (replacement), or a lower bound of it (add/remove).
+    epsilon, delta : float
+        Budget; delta above 0.
+    adjacency : {"add/remove", "replacement"}
+        Of curves.
+    count_share : float
+        Share of the budget (of ``1 / sigma^2``) for the number of curves, under add/remove.
+
+    Raises
+    ------
+    SpecError
+        Unknown adjacency, or a penalty, clip or share out of range.
+    AccountingError
+        The budget is not valid.
+    """
+    changed = changed_cells(adjacency)
+    least, most = _EXTREMES
+    if not least <= min(penalty, clip) <= max(penalty, clip) <= most:
+        raise SpecError(
+            f"penalty and clip of curves must be from {least:g} to {most:g}, got {penalty!r} and {clip!r}: "
+            "choose another unit"
+        )
+    if not 1 <= curves <= MAX_CURVES:
+        raise SpecError(f"the public number of curves must be from 1 to {MAX_CURVES:,}, got {curves}")
+    if not 0 < count_share < 1:
+        raise SpecError(f"the share of the count must be between 0 and 1, got {count_share!r}")
+    terms = basis.eigenvalues.size
+    sampler = sampler_delta(terms + 1)
+    unit = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=max(delta - sampler, 0.0))
+    factors = np.sqrt(basis.eigenvalues) / (basis.eigenvalues + penalty)
+    dense = factors[:, None] * basis.functions * basis.weights
+    matrix_unit = grid_below(np.abs(dense).max() * 2.0**-_MATRIX_BITS)
+    matrix = np.rint(dense / matrix_unit).astype(np.int64)
+    norm = np.linalg.norm(matrix * matrix_unit / np.sqrt(basis.weights), 2) * (1 + 1e-9)
+    sensitivity = changed * clip * float(norm)
+    private = adjacency == "add/remove"
+    multiplier = unit / math.sqrt(1 - count_share) if private else unit
+    grid = max(grid_below(multiplier * sensitivity * _FINE), matrix_unit * value_unit(basis, clip=clip))
+    sigma = multiplier * (sensitivity + grid * math.sqrt(terms))
+    events: list[Event] = [Gaussian(multiplier, label="curves")]
+    if private:
+        events.append(Gaussian(unit / math.sqrt(count_share), label="number of curves"))
+    return CurvePlan(
+        basis=basis,
+        penalty=penalty,
+        clip=clip,
+        adjacency=adjacency,
+        curves=curves,
+        sensitivity=sensitivity,
+        grid=grid,
+        sigma=sigma,
+        count_sigma=unit / math.sqrt(count_share) if private else None,
+        event=Composed((*events, ApproximateDP(0.0, sampler, label="sampler"))),
+        matrix=matrix,
+        matrix_unit=matrix_unit,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class CurveMean:
+    """A released mean.
+
+    Attributes
+    ----------
+    times : ndarray of float64, shape (times,)
+    values : ndarray of float64, shape (times,)
+    coefficients : ndarray of float64, shape (terms,)
+        In the orthonormal basis of the kernel's space.
+    curves : int
+        The number of curves it was divided by: public (replacement) or noisy (add/remove).
+    """
+
+    times: Floats
+    values: Floats
+    coefficients: Floats
+    curves: int
+
+
+def coefficient_steps(sums: CurveSums, plan: CurvePlan) -> list[int]:
+    """Exact coefficients of the sum, each rounded to the grid of the plan, in steps of it."""
+    exact: NDArray[Any] = plan.matrix.astype(object) @ sums.totals.astype(object)
+    divisor = round(plan.grid / (plan.matrix_unit * value_unit(plan.basis, clip=plan.clip)))
+    return [(2 * int(value) + divisor) // (2 * divisor) for value in exact]
+
+
+def confirm_number(sums: CurveSums, plan: CurvePlan) -> None:
+    """Compare a public number of curves with the table's; no noise is needed for that.
+
+    Raises
+    ------
+    CheckFailed
+        The public number of curves is not that of the table (replacement).
+    OutOfDomain
+        There are more curves than `MAX_CURVES`.
+    """
+    if sums.count > MAX_CURVES:
+        raise OutOfDomain(f"more than {MAX_CURVES:,} curves; release them in groups")
+    if plan.count_sigma is None and sums.count != plan.curves:
+        raise CheckFailed(
+            f"the number of curves is declared as {plan.curves} and public (replacement), and the table has another; "
+            "declare the right one in data.minimum_records, or choose adjacency add/remove"
+        )
+
+
+def release_mean(sums: CurveSums, plan: CurvePlan, *, noise: Noise, name: str) -> CurveMean:
+    """Noise the sum of the curves, and divide by their number, public or noisy.
+
+    Parameters
+    ----------
+    sums : CurveSums
+        Of all curves, with the basis and clip of the plan.
+    plan : CurvePlan
+    noise : Noise
+    name : str
+        Name of the streams ``name/coefficients`` and ``name/count``.
+
+    Raises
+    ------
+    CheckFailed, OutOfDomain
+        As `confirm_number`.
+    """
+    confirm_number(sums, plan)
+    curves = plan.curves
+    if plan.count_sigma is not None:
+        drawn = noise.gaussian_integers(f"{name}/count", 1, sigma=plan.count_sigma)
+        curves = max(sums.count + int(drawn[0]), curves)  # a public lower bound may raise a noisy count
+    steps = coefficient_steps(sums, plan)
+    drawn = noise.gaussian_integers(f"{name}/coefficients", len(steps), sigma=plan.sigma / plan.grid)
+    coefficients = np.array([step + int(draw) for step, draw in zip(steps, drawn, strict=True)], np.float64)
+    coefficients *= plan.grid / curves
+    values = (np.sqrt(plan.basis.eigenvalues) * coefficients) @ plan.basis.functions
+    return CurveMean(plan.basis.times, values, coefficients, curves)

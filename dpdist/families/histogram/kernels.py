@@ -1,0 +1,155 @@
+"""Kernels on [0, 1] and their eigenpairs on a grid of times.
+
+The Wiener kernel ``min(s, t)`` has the eigenpairs ``1 / w_j^2`` and ``sqrt(2) sin(w_j t)``, ``w_j = (j - 1/2) pi``.
+They are used where they are orthonormal on the grid, that is where its times are equidistant from 0 to 1. Other kernels
+and grids have theirs from the matrix of the kernel on the grid, weighted by the quadrature (Nystrom's method).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpdist.errors import SpecError
+from dpdist.privacy.arrays import Floats
+
+KernelName = Literal["wiener", "gaussian", "matern"]
+
+MAX_TIMES = 2048
+"""Largest grid of times: its eigenpairs take seconds, and its matrices 32 MB each."""
+
+_NEGLIGIBLE = 1e-12  # of the largest eigenvalue: what rounding leaves of zero
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """A covariance kernel on [0, 1].
+
+    Parameters
+    ----------
+    name : {"wiener", "gaussian", "matern"}
+    length : float
+        Length scale of the Gaussian and the Matern kernel, as a share of the domain.
+    smoothness : {0.5, 1.5, 2.5}
+        Of the Matern kernel.
+
+    Raises
+    ------
+    SpecError
+        An unknown name, or a length or smoothness out of range.
+    """
+
+    name: KernelName = "wiener"
+    length: float = 0.1
+    smoothness: float = 1.5
+
+    def __post_init__(self) -> None:
+        if self.name not in get_args(KernelName):
+            raise SpecError(f"the kernel must be one of {', '.join(get_args(KernelName))}, got {self.name!r}")
+        if not 0 < self.length < math.inf:
+            raise SpecError(f"the length scale of a kernel must be finite and above 0, got {self.length!r}")
+        if self.smoothness not in (0.5, 1.5, 2.5):
+            raise SpecError(f"the smoothness of a Matern kernel must be 0.5, 1.5 or 2.5, got {self.smoothness!r}")
+
+    def __call__(self, s: ArrayLike, t: ArrayLike) -> Floats:
+        """Covariance of every s with every t, shape (s, t)."""
+        first, second = np.asarray(s, np.float64)[:, None], np.asarray(t, np.float64)[None, :]
+        if self.name == "wiener":
+            return np.minimum(first, second)
+        distance = np.abs(first - second) / self.length
+        if self.name == "gaussian":
+            return np.asarray(np.exp(-(distance**2) / 2))
+        distance = math.sqrt(2 * self.smoothness) * distance
+        polynomial = {0.5: 1.0, 1.5: 1 + distance, 2.5: 1 + distance + distance**2 / 3}[self.smoothness]
+        return np.asarray(polynomial * np.exp(-distance))
+
+
+@dataclass(frozen=True, eq=False)
+class Basis:
+    """Eigenpairs of a kernel on a grid.
+
+    Attributes
+    ----------
+    times : ndarray of float64, shape (times,)
+        Ascending, in [0, 1].
+    weights : ndarray of float64, shape (times,)
+        Quadrature weights, which sum to one: the length of the times nearest to each.
+    eigenvalues : ndarray of float64, shape (terms,)
+        Descending.
+    functions : ndarray of float64, shape (terms, times)
+        Orthonormal: ``functions * weights @ functions.T`` is the identity.
+    remainder : float
+        The largest eigenvalue that was left out; 0 if none that counts was.
+    """
+
+    times: Floats
+    weights: Floats
+    eigenvalues: Floats
+    functions: Floats
+    remainder: float
+
+
+def quadrature(times: Floats) -> Floats:
+    """Weights of the times on [0, 1]: the trapezoidal rule where both ends are among them.
+
+    Raises
+    ------
+    SpecError
+        Fewer than two times, or not ascending in [0, 1].
+    """
+    if times.ndim != 1 or not 2 <= times.size <= MAX_TIMES:
+        raise SpecError(f"curves need from 2 to {MAX_TIMES} times")
+    if not (np.isfinite(times).all() and (np.diff(times) > 0).all() and times[0] >= 0 and times[-1] <= 1):
+        raise SpecError("the times of curves must be ascending and in the declared domain")
+    edges = np.concatenate([[0.0], (times[1:] + times[:-1]) / 2, [1.0]])
+    return np.diff(edges)
+
+
+def eigenbasis(kernel: Kernel, times: ArrayLike, *, terms: int | None = None) -> Basis:
+    """Eigenpairs of a kernel on a grid of times.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    times : array_like, shape (times,)
+        Ascending, in [0, 1].
+    terms : int, optional
+        Number of terms of the expansion; by default all that the grid can tell apart.
+
+    Raises
+    ------
+    SpecError
+        The times do not form a grid, or there are more terms than the grid can tell apart.
+    """
+    grid = np.asarray(times, np.float64)
+    weights = quadrature(grid)
+    pairs = _wiener(grid) if kernel.name == "wiener" else None
+    eigenvalues, functions = pairs if pairs and _orthonormal(pairs[1], weights) else _nystrom(kernel, grid, weights)
+    most = len(functions)
+    terms = most if terms is None else terms
+    if not 1 <= terms <= most:
+        raise SpecError(f"the number of terms must be from 1 to {most} on this grid of times, got {terms}")
+    return Basis(grid, weights, eigenvalues[:terms], functions[:terms], float(eigenvalues[terms]))
+
+
+def _wiener(grid: Floats) -> tuple[Floats, Floats]:
+    """Closed form: as many functions as there are times above 0, and one eigenvalue more."""
+    frequencies = (np.arange(1, (grid > 0).sum() + 2) - 0.5) * np.pi
+    return 1 / frequencies**2, math.sqrt(2) * np.sin(np.outer(frequencies[:-1], grid))
+
+
+def _orthonormal(functions: Floats, weights: Floats) -> bool:
+    return np.allclose(functions * weights @ functions.T, np.eye(len(functions)), atol=1e-9)
+
+
+def _nystrom(kernel: Kernel, grid: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """Eigenpairs of the weighted matrix; one eigenvalue, 0, more than functions."""
+    root = np.sqrt(weights)
+    ascending, vectors = np.linalg.eigh(root[:, None] * kernel(grid, grid) * root)
+    eigenvalues, functions = ascending[::-1], vectors.T[::-1] / root
+    most = int((eigenvalues > _NEGLIGIBLE * eigenvalues[0]).sum())
+    return np.append(eigenvalues[:most], 0.0), functions[:most]

@@ -1,0 +1,259 @@
+"""Noise for many histograms that share one budget.
+
+One record changes one cell of a table by one (add/remove: L1 = L2 = 1), or takes one from a cell and adds it to another
+(replacement: L1 = 2, L2 = sqrt 2). So a table with discrete Laplace noise of scale b costs 1/b or 2/b, and m tables
+over the same records compose. A *share* divides what composes additively: epsilon for Laplace noise, 1/sigma^2 for
+Gaussian noise. The accountant then finds the least common noise; for Laplace, never more than by basic composition.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from typing import Literal, get_args
+
+import numpy as np
+from scipy import optimize
+
+from dpdist.errors import AccountingError, SpecError
+from dpdist.families.histogram.postprocess import largest_remainder
+from dpdist.privacy import accountant
+from dpdist.privacy.arrays import Counts
+from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event, Gaussian
+from dpdist.privacy.guarantee import Adjacency
+from dpdist.privacy.noise import LARGEST_SCALE, SAMPLER_DELTA, Noise
+
+Mechanism = Literal["laplace", "gaussian"]
+Shares = Literal["equal", "optimal"] | Sequence[Fraction]
+
+_SHARE_UNIT = 1 << 20  # optimal shares are multiples of 2^-20
+
+
+def changed_cells(adjacency: Adjacency) -> int:
+    """Cells of one table that a record changes, each by one: 1 (add/remove) or 2 (replacement).
+
+    Raises
+    ------
+    SpecError
+        The adjacency is unknown.
+    """
+    if adjacency not in get_args(Adjacency):
+        raise SpecError(f"adjacency must be one of {', '.join(get_args(Adjacency))}, got {adjacency!r}")
+    return 1 if adjacency == "add/remove" else 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """Noise on the tables of a release.
+
+    Attributes
+    ----------
+    mechanism : {"laplace", "gaussian"}
+        Discrete Laplace, or rounded Gaussian.
+    scales : tuple of float
+        For each table the scale of the Laplace noise, or the deviation of the Gaussian noise before rounding.
+    adjacency : {"add/remove", "replacement"}
+        What `event` is about.
+    shares : tuple of Fraction
+        Share of each table in the budget; exact, they sum to one.
+    event : Composed
+        What it costs; its last part is the sampler's delta.
+    """
+
+    mechanism: Mechanism
+    scales: tuple[float, ...]
+    adjacency: Adjacency
+    shares: tuple[Fraction, ...]
+    event: Composed
+
+    @property
+    def deviations(self) -> tuple[float, ...]:
+        """Standard deviation of the noise in each cell, for each table."""
+        return tuple(deviation(self.mechanism, scale) for scale in self.scales)
+
+    def with_less_noise(self, factor: float) -> Measurement:
+        """The same with all scales divided by `factor`, and the event to match."""
+        scales = tuple(scale / factor for scale in self.scales)
+        parts = _events(self.mechanism, scales, changed_cells(self.adjacency))
+        return replace(self, scales=scales, event=Composed((*parts, self.event.events[-1])))
+
+
+def deviation(mechanism: Mechanism, scale: float) -> float:
+    """Standard deviation of one draw of noise on integers."""
+    if mechanism == "gaussian":
+        return math.hypot(scale, 1 / math.sqrt(12))
+    return math.sqrt(2 * math.exp(-1 / scale)) / -math.expm1(-1 / scale)
+
+
+def plan_measurement(
+    cells: Sequence[int],
+    *,
+    mechanism: Mechanism | Literal["auto"],
+    epsilon: float,
+    delta: float,
+    adjacency: Adjacency,
+    shares: Shares = "equal",
+) -> Measurement:
+    """The least noise for tables of so many cells, within (epsilon, delta).
+
+    Parameters
+    ----------
+    cells : sequence of int
+        Number of cells of each table.
+    mechanism : {"laplace", "gaussian", "auto"}
+        ``auto`` takes the one with the smaller total expected squared error over all cells.
+    epsilon, delta : float
+        Budget of all tables together. At ``delta = 0`` noise is Laplace, and the release has the delta of the sampler
+        only (`sampler_delta`).
+    adjacency : {"add/remove", "replacement"}
+    shares : "equal", "optimal" or sequence of Fraction
+        ``optimal`` minimises the total expected squared error; fractions are one per table and sum to one.
+
+    Raises
+    ------
+    SpecError
+        Unknown mechanism or adjacency, or shares that do not fit.
+    AccountingError
+        The budget is not valid, or smaller than what the sampler costs.
+    """
+    if mechanism == "auto":
+        made = partial(plan_measurement, cells, epsilon=epsilon, delta=delta, adjacency=adjacency, shares=shares)
+        if delta == 0:
+            return made(mechanism="laplace")
+        gaussian = made(mechanism="gaussian")
+        error = _error(cells, "gaussian", gaussian.scales)
+        weights = [float(share) for share in resolve_shares(shares, cells, mechanism="laplace")]
+        unit = _unit_of_error(cells, weights, error=error)  # Laplace noise that errs as much must fit the budget
+        even = _events("laplace", [unit / weight for weight in weights], changed_cells(adjacency))
+        if accountant.epsilon(Composed(even), delta=delta) > epsilon:
+            return gaussian
+        laplace = made(mechanism="laplace")
+        return laplace if _error(cells, "laplace", laplace.scales) <= error else gaussian
+    if mechanism not in get_args(Mechanism):
+        raise SpecError(f"mechanism must be laplace, gaussian or auto, got {mechanism!r}")
+    changed = changed_cells(adjacency)
+    exact = resolve_shares(shares, cells, mechanism=mechanism)
+    sampler = sampler_delta(sum(cells))
+    if not 0 <= delta < 1 or 0 < delta <= sampler:
+        raise AccountingError(f"delta must be 0, or in ({sampler:.1e}, 1) for so many cells, got {delta!r}")
+    rest = delta - sampler if delta else 0.0
+    if mechanism == "gaussian":
+        unit = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=rest, count=changed)
+        scales = tuple(unit / math.sqrt(share) for share in exact)
+    else:
+        unit = _laplace_unit(exact, changed=changed, epsilon=epsilon, delta=rest)
+        scales = tuple(unit / float(share) for share in exact)
+    if max(scales) > LARGEST_SCALE:
+        raise AccountingError(
+            f"a histogram would need noise of scale {max(scales):.3g}, above 2^45: raise privacy.epsilon or its share"
+        )
+    event = Composed((*_events(mechanism, scales, changed), ApproximateDP(0.0, sampler, label="sampler")))
+    return Measurement(mechanism=mechanism, scales=scales, adjacency=adjacency, shares=exact, event=event)
+
+
+def _error(cells: Sequence[int], mechanism: Mechanism, scales: Sequence[float]) -> float:
+    """Total expected squared error over all cells."""
+    return math.fsum(c * deviation(mechanism, scale) ** 2 for c, scale in zip(cells, scales, strict=True))
+
+
+def _unit_of_error(cells: Sequence[int], weights: Sequence[float], *, error: float) -> float:
+    """Scale of a table with the whole budget at which Laplace noise has this total squared error."""
+
+    def excess(unit: float) -> float:
+        return _error(cells, "laplace", [unit / weight for weight in weights]) - error
+
+    high = 1.0
+    while excess(high) < 0:
+        high *= 2
+    low = high
+    while excess(low) > 0 and low > 1e-3:
+        low /= 2
+    return low if excess(low) > 0 else float(optimize.brentq(excess, low, high, rtol=1e-9))
+
+
+def _laplace_unit(shares: Sequence[Fraction], *, changed: int, epsilon: float, delta: float) -> float:
+    """Scale of a table with the whole budget: by basic composition, or less where delta allows."""
+    basic = accountant.calibrate_discrete_laplace(epsilon=epsilon, delta=0.0, count=changed)
+    if delta == 0:
+        return basic
+    weights = [float(share) for share in shares]
+    calibrated = accountant.calibrate(
+        lambda unit: Composed(_events("laplace", [unit / weight for weight in weights], changed)),
+        epsilon=epsilon,
+        delta=delta,
+        start=basic,
+        tolerance=1e-3,
+    )
+    return min(basic, calibrated)
+
+
+def _events(mechanism: Mechanism, scales: Sequence[float], changed: int) -> tuple[Event, ...]:
+    """One event per distinct scale."""
+    tables = Counter(scales)
+    if mechanism == "gaussian":
+        return tuple(Gaussian(s / math.sqrt(changed), count=m, label="histograms") for s, m in tables.items())
+    return tuple(DiscreteLaplace(s, count=m * changed, label="histograms") for s, m in tables.items())
+
+
+def sampler_delta(draws: int) -> float:
+    """What so many draws of noise add to delta, as the sampler is not perfect."""
+    return draws * SAMPLER_DELTA
+
+
+def resolve_shares(shares: Shares, cells: Sequence[int], *, mechanism: Mechanism) -> tuple[Fraction, ...]:
+    """Exact shares, one per table, that sum to one.
+
+    ``optimal`` minimises the total expected squared error: for Laplace noise ``sum cells / epsilon_i^2`` at a given sum
+    of epsilon_i, hence shares as the cube root of the cells; for Gaussian noise ``sum cells sigma_i^2`` at a given sum
+    of ``1 / sigma_i^2``, hence as the square root.
+
+    Raises
+    ------
+    SpecError
+        No table, a number of shares that is not the number of tables, a share that is not positive, or a sum that is
+        not one.
+    """
+    if not cells or min(cells) < 1:
+        raise SpecError("a histogram release needs at least one histogram, of at least one cell")
+    if isinstance(shares, str):
+        if shares not in ("equal", "optimal"):
+            raise SpecError(f"shares must be equal, optimal or one fraction per histogram, got {shares!r}")
+        if shares == "equal":
+            return (Fraction(1, len(cells)),) * len(cells)
+        weights = np.asarray(cells, np.float64) ** (1 / 3 if mechanism == "laplace" else 1 / 2)
+        units = 1 + largest_remainder(weights, total=_SHARE_UNIT * len(cells))
+        return tuple(Fraction(int(unit), int(units.sum())) for unit in units)
+    exact = tuple(Fraction(share) for share in shares)
+    if len(exact) != len(cells):
+        raise SpecError(f"expected {len(cells)} shares, one per histogram, got {len(exact)}")
+    if min(exact) <= 0 or sum(exact) != 1:
+        raise SpecError(f"the shares of the histograms must be positive and sum to 1, got {float(sum(exact)):g}")
+    return exact
+
+
+def add_noise(table: Counts, *, mechanism: Mechanism, scale: float, noise: Noise, name: str) -> Counts:
+    """The table with noise in every cell, empty ones included.
+
+    Parameters
+    ----------
+    table : ndarray of int64, any shape
+    mechanism, scale :
+        As in `Measurement`.
+    noise : Noise
+    name : str
+        Name of the stream; cell i in C order takes draw i.
+
+    Returns
+    -------
+    ndarray of int64, the shape of `table`
+        May be negative.
+    """
+    if mechanism == "gaussian":
+        draws = noise.gaussian_integers(name, table.size, sigma=scale)
+    else:
+        draws = noise.discrete_laplace(name, table.size, scale=scale)
+    return np.asarray(table + draws.reshape(table.shape))

@@ -1,0 +1,419 @@
+"""From the spec of a histogram release to its frozen plan: noise, guarantee, charge, memory. Touches no record."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+from dpdist.data.read import BATCH_ROWS
+from dpdist.errors import AccountingError, SpecError
+from dpdist.families.histogram.counts import CountPlan, Query, parent_cells
+from dpdist.families.histogram.curves import CurvePlan, plan_mean
+from dpdist.families.histogram.entropy import EntropyPlan, plan_entropies
+from dpdist.families.histogram.kernels import Kernel, eigenbasis
+from dpdist.families.histogram.leakage import LeakagePlan, plan_leakage
+from dpdist.families.histogram.measurement import Measurement, Mechanism, deviation, plan_measurement
+from dpdist.families.histogram.spec import HistogramSpec
+from dpdist.formatting import number_of, upwards
+from dpdist.privacy import accountant
+from dpdist.privacy.checks import CountCheck, count_check
+from dpdist.privacy.events import ApproximateDP, Composed, Event, LaplaceLeakage, Replacement
+from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
+from dpdist.publish.parts import PartFormat
+from dpdist.schema.schema import Schema
+from dpdist.spec import parse_bytes
+
+_STEPS = 9  # of the search for what composition leaves over
+_VALUE_BYTES = 40  # of a value while it is read and encoded
+_NUMBER_BYTES = 64  # of a continuous number
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistogramPlan:
+    """Everything a histogram release will do and cost, before it reads a record.
+
+    Attributes
+    ----------
+    spec : HistogramSpec
+    counts : CountPlan or None
+        What one pass counts; None for curves.
+    measurement : Measurement or None
+        Noise of the histograms, unless it is calibrated to leakage.
+    leakage : LeakagePlan or None
+        Noise of the one histogram whose leakage is bounded.
+    entropies : EntropyPlan or None
+    count : CountCheck or None
+        The check of ``data.minimum_records`` that entropies need (add/remove; under replacement the number is public).
+    curves : CurvePlan or None
+    event : Event
+        The charge.
+    """
+
+    spec: HistogramSpec
+    counts: CountPlan | None = None
+    measurement: Measurement | None = None
+    leakage: LeakagePlan | None = None
+    entropies: EntropyPlan | None = None
+    count: CountCheck | None = None
+    curves: CurvePlan | None = None
+    event: Event
+
+    @property
+    def kind(self) -> str:
+        """Kind of guarantee, as the ledger's policies name it."""
+        return "dp" if self.leakage is None else "pml"
+
+    @cached_property
+    def delta(self) -> float:
+        """Delta at which the guarantee is stated: the spec's, or what the sampler loses."""
+        return self.spec.privacy.delta or math.fsum(_sampler_deltas(self.event))
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether exact counts are released, as was asked for by name."""
+        return self.leakage is not None and self.leakage.scale is None
+
+    @cached_property
+    def epsilon(self) -> float:
+        """Epsilon of the charge at `delta`; infinite for exact counts."""
+        return math.inf if self.is_exact else accountant.epsilon(self.event, delta=self.delta)
+
+    @cached_property
+    def guarantees(self) -> tuple[Guarantee, ...]:
+        """What the release promises."""
+        if self.leakage is not None:
+            return (self.leakage.guarantee,)
+        privacy = self.spec.privacy
+        return (
+            DifferentialPrivacy(
+                epsilon=self.epsilon,
+                delta=self.delta,
+                adjacency=privacy.adjacency,
+                covers="the whole release",
+                unit="record" if self.curves is None else "curve",
+            ),
+        )
+
+    @property
+    def refusal(self) -> str | None:
+        """Nothing: what must be asked for by name is refused by `plan`."""
+        return None
+
+    @property
+    def released(self) -> Schema:
+        """The schema of the table: the cells of the statistics are its values."""
+        return self.spec.table
+
+    @property
+    def form(self) -> PartFormat:
+        """A table of statistics."""
+        return PartFormat(layout="statistics", non_negative=self.curves is None and self.spec.counts.is_non_negative)
+
+    @property
+    def noise(self) -> tuple[tuple[Mechanism, float | None], ...]:
+        """(mechanism, scale) of each histogram; a scale of None is no noise."""
+        if self.leakage is not None:
+            return (("laplace", self.leakage.scale),)
+        if self.measurement is None:
+            return ()
+        return tuple((self.measurement.mechanism, scale) for scale in self.measurement.scales)
+
+    @property
+    def deviations(self) -> tuple[float, ...]:
+        """Standard deviation of the noise in each cell, for each histogram."""
+        return tuple(0.0 if scale is None else deviation(kind, scale) for kind, scale in self.noise)
+
+    def public_parameters(self) -> dict[str, Any]:
+        """The public parameters, for the manifest."""
+        spec = self.spec
+        out: dict[str, Any] = {"adjacency": spec.privacy.adjacency, "minimum_records": spec.data.minimum_records}
+        if self.counts is not None:
+            out["histograms"] = [
+                {
+                    "columns": list(query.columns),
+                    "buckets": query.buckets,
+                    "cells": cells,
+                    "mechanism": kind if scale is not None else "none",
+                    "scale": scale,
+                    "deviation": sd,
+                }
+                for query, cells, (kind, scale), sd in zip(
+                    spec.queries, self.counts.table_cells, self.noise, self.deviations, strict=True
+                )
+            ]
+        if self.measurement is not None:
+            for entry, share in zip(out["histograms"], self.measurement.shares, strict=True):
+                entry["share"] = str(share)
+        if self.leakage is not None:
+            out["leakage"] = self.leakage.guarantee.to_json()
+        if self.entropies is not None:
+            out["entropies"] = [
+                {
+                    "histogram": number,
+                    "order": order,
+                    "mechanism": self.entropies.mechanism,
+                    "scale": scale,
+                    "sensitivity": both.sensitivity,
+                    "published_bound": both.published_bound,
+                }
+                for (number, order), scale, both in zip(
+                    spec.entropy_targets, self.entropies.scales, self.entropies.bounds, strict=True
+                )
+            ]
+        if self.curves is not None:
+            plan = self.curves
+            out["curves"] = {
+                "kernel": spec.curves.kernel.model_dump() if spec.curves else None,
+                "penalty": plan.penalty,
+                "clip": plan.clip,
+                "clip_norm": "L2",
+                "terms": plan.basis.eigenvalues.size,
+                "truncation": plan.truncation,
+                "sensitivity_of_sum": plan.sensitivity,
+                "sigma": plan.sigma,
+                "count_sigma": plan.count_sigma,
+            }
+        out["event"] = self.event.to_json()
+        return out
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as a JSON object."""
+        return {
+            "name": self.spec.name,
+            "kind": self.spec.kind,
+            "guarantees": [guarantee.to_json() for guarantee in self.guarantees],
+            "epsilon": None if self.is_exact else self.epsilon,
+            "delta": self.delta,
+            "covers": "the whole release",
+            "parameters": self.public_parameters(),
+            "resources": self.resources(),
+            "spec_sha256": self.spec.fingerprint,
+        }
+
+    def resources(self) -> dict[str, Any]:
+        """Memory and tasks, from public sizes only."""
+        rows = self.spec.data.minimum_records
+        partitions = self.spec.cluster.partitions or max(1, round(rows / (1 << 20)))
+        numbers = len(self.spec.table.continuous)
+        values = _NUMBER_BYTES * numbers + _VALUE_BYTES * (len(self.spec.table.attributes) - numbers)
+        counts, reading = self.counts, values * BATCH_ROWS
+        cells = (0,) if counts is None else counts.table_cells
+        return {
+            "records_at_least": rows,
+            "partitions": partitions,
+            "cells": 0 if counts is None else counts.cells,
+            "task_bytes": reading + (0 if counts is None else counts.largest_task_bytes),
+            "publisher_bytes": 8 * ((0 if counts is None else counts.cells) + 4 * sum(cells) + 6 * max(cells)),
+            "tasks_about": partitions + math.ceil(partitions / 7) + 2,
+        }
+
+    def explain(self) -> str:
+        """The plan for people."""
+        spec, privacy = self.spec, self.spec.privacy
+        lines = [f"Release {spec.name} ({spec.kind}) of data set {spec.dataset}", ""]
+        lines += [guarantee.sentence() for guarantee in self.guarantees] + [""]
+        if self.is_exact:
+            lines.append("Charge      an account of leakage only: exact counts are released, as asked for by name")
+        else:
+            lines.append(
+                f"Charge      epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} "
+                f"({privacy.adjacency} adjacency)"
+            )
+        if self.leakage is not None:
+            nats = self.leakage.guarantee.epsilon
+            lines.append(f"            or, where the data set has an account of leakage, {nats:.6g} nats")
+        if self.counts is not None:
+            for query, cells, (kind, scale), sd in zip(
+                spec.queries, self.counts.table_cells, self.noise, self.deviations, strict=True
+            ):
+                noisy = "no noise" if scale is None else f"{kind} noise, {sd:.4g} per cell"
+                buckets = " (buckets)" if query.buckets else ""
+                lines.append(f"Histogram   {' x '.join(query.columns)}{buckets}: {cells:,} cells, {noisy}")
+        if self.entropies is not None:
+            for (number, order), sd, both in zip(
+                spec.entropy_targets, self.entropies.deviations, self.entropies.bounds, strict=True
+            ):
+                name = "Shannon" if order == 1 else f"Renyi (order {order:g})"
+                published = "published bound" if order == 1 else "the published bound is false:"
+                lines.append(
+                    f"Entropy     {name} of histogram {number}: noise {sd:.4g} bits; sensitivity "
+                    f"{both.sensitivity:.4g} ({published} {both.published_bound:.4g})"
+                )
+        if self.curves is not None:
+            plan = self.curves
+            lines.append(
+                f"Curves      {plan.basis.times.size} times, {plan.basis.eigenvalues.size} terms (truncation at most "
+                f"{plan.truncation:.4g}); clipped at L2 norm {plan.clip:g}; noise at most {plan.expected_error:.4g} "
+                f"in L2 for {plan.curves:,} curves or more"
+            )
+        resources = self.resources()
+        lines.append(
+            f"Resources   about {number_of(resources['partitions'], 'partition')}, {resources['tasks_about']} tasks, "
+            "one pass; "
+            f"{resources['task_bytes'] / 2**20:,.0f} MiB per running task, "
+            f"{resources['publisher_bytes'] / 2**20:,.0f} MiB to publish"
+        )
+        return "\n".join(lines)
+
+
+def plan(spec: HistogramSpec) -> HistogramPlan:
+    """Plan a histogram release.
+
+    Raises
+    ------
+    SpecError
+        The settings contradict each other, or there are too many cells.
+    AccountingError
+        No valid guarantee at these parameters.
+    GuaranteeRefused
+        Leakage so large that no noise is needed, and that was not asked for by name.
+    """
+    made = _plan(spec)
+    if spec.privacy.adjacency == "replacement" and made.leakage is None:
+        made = replace(made, event=Replacement(made.event))
+    workers, needed = spec.cluster.memory_limit, made.resources()["task_bytes"]
+    if workers != "auto" and needed > parse_bytes(workers):
+        raise SpecError(
+            f"counting takes {needed / 2**20:,.0f} MiB in a worker, and cluster.memory_limit is {workers}: raise it, "
+            "leave out a histogram with many cells, or declare fewer `bins`"
+        )
+    return made
+
+
+def _plan(spec: HistogramSpec) -> HistogramPlan:
+    privacy = spec.privacy
+    if spec.curves is not None:
+        curves = _plan_curves(spec)
+        return HistogramPlan(spec=spec, curves=curves, event=curves.event)
+    names, attributes = spec.table.names, spec.table.attributes
+    queries = tuple(Query(tuple(map(names.index, query.columns)), coarse=query.buckets) for query in spec.queries)
+    counts = CountPlan(
+        queries,
+        tuple(0 if a.is_continuous else a.cardinality for a in attributes),
+        tuple(() if a.is_continuous else tuple(a.bucket_map.tolist()) for a in attributes),
+        names,
+    )
+    for fine, coarse in (pair for chain in spec.counts.hierarchies for pair in pairwise(chain)):
+        parent_cells(counts, fine, coarse)
+    if privacy.mechanism == "pml":
+        leakage = plan_leakage(
+            epsilon=privacy.epsilon,
+            alpha=privacy.alpha or 0.0,
+            bins=counts.table_cells[0],
+            accept_no_noise=privacy.accept_no_noise,
+        )
+        return HistogramPlan(spec=spec, counts=counts, leakage=leakage, event=leakage.event)
+    return _filled(_plan_counts(spec, counts))
+
+
+def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
+    """Histograms and entropies, each within its share of epsilon and delta."""
+    privacy, epsilon, total = spec.privacy, spec.privacy.epsilon, Fraction(1)
+    entropies = check = None
+    if spec.entropies is not None:
+        records = spec.data.minimum_records
+        share, spent = spec.entropies.share, Fraction(0)
+        if privacy.adjacency == "add/remove":
+            if not privacy.delta:
+                raise AccountingError(
+                    "entropies need a check of data.minimum_records, which may fail: set privacy.delta above 0"
+                )
+            spent = privacy.check_share
+            check = _check(records, epsilon * float(spent), privacy.delta * float(spent))
+            records = check.minimum
+        entropies = plan_entropies(
+            [order for _, order in spec.entropy_targets],
+            records=records,
+            epsilon=epsilon * float(share),
+            delta=privacy.delta * float(share),
+            adjacency=privacy.adjacency,
+            mechanism=spec.entropies.mechanism,
+        )
+        total -= share + spent
+        if total <= 0:
+            raise AccountingError(
+                "entropies.share and privacy.check_share leave nothing for the histograms; lower them"
+            )
+    stated = [query.share for query in spec.queries if query.share is not None]
+    measurement = plan_measurement(
+        counts.table_cells,
+        mechanism="auto" if privacy.mechanism == "pml" else privacy.mechanism,
+        epsilon=epsilon * float(total),
+        delta=privacy.delta * float(total),
+        adjacency=privacy.adjacency,
+        shares=stated or spec.shares,
+    )
+    return HistogramPlan(
+        spec=spec,
+        counts=counts,
+        measurement=measurement,
+        entropies=entropies,
+        count=check,
+        event=_composed(check, entropies, measurement),
+    )
+
+
+def _check(records: int, epsilon: float, delta: float) -> CountCheck:
+    try:
+        return count_check(records=records, epsilon=epsilon, delta=delta)
+    except AccountingError as error:
+        raise AccountingError(
+            f"{error} (privacy.check_share of the budget); or choose privacy.adjacency: replacement if the number of "
+            "records is public"
+        ) from None
+
+
+def _composed(*stages: CountCheck | EntropyPlan | Measurement | None) -> Event:
+    """The charge of the stages of a plan."""
+    parts = [part.event for part in stages if part is not None]
+    return parts[0] if len(parts) == 1 else Composed(tuple(parts))
+
+
+def _filled(whole: HistogramPlan) -> HistogramPlan:
+    """Less noise where composition leaves something over: stages cost less together than one by one."""
+    budget, entropies, measurement = whole.spec.privacy, whole.entropies, whole.measurement
+    if not budget.delta or entropies is None or measurement is None:
+        return whole
+    low, high = 1.0, 4.0
+    for _ in range(_STEPS):
+        factor = math.sqrt(low * high)
+        tighter = (entropies.with_less_noise(factor), measurement.with_less_noise(factor))
+        event = _composed(whole.count, *tighter)
+        less = replace(whole, entropies=tighter[0], measurement=tighter[1], event=event)
+        if less.epsilon <= budget.epsilon:
+            low, whole = factor, less
+        else:
+            high = factor
+    return whole
+
+
+def _plan_curves(spec: HistogramSpec) -> CurvePlan:
+    curves, privacy = spec.curves, spec.privacy
+    if curves is None:
+        raise ValueError("the release has no curves")
+    kernel = Kernel(name=curves.kernel.name, length=curves.kernel.length, smoothness=curves.kernel.smoothness)
+    return plan_mean(
+        eigenbasis(kernel, curves.grid, terms=curves.terms),
+        penalty=curves.penalty,
+        clip=curves.clip,
+        curves=spec.data.minimum_records,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        adjacency=privacy.adjacency,
+        count_share=float(curves.count_share),
+    )
+
+
+def _sampler_deltas(event: Event) -> list[float]:
+    """Deltas of the failures in an event that is otherwise purely differentially private."""
+    if isinstance(event, Composed):
+        return [delta for part in event.events for delta in _sampler_deltas(part)]
+    if isinstance(event, Replacement):
+        return _sampler_deltas(event.event)
+    if isinstance(event, LaplaceLeakage):
+        return [event.failure]
+    return [event.delta] if isinstance(event, ApproximateDP) else []

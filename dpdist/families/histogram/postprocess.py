@@ -1,0 +1,200 @@
+"""What may be done to noisy counts for free: non-negative integers, consistency, and synthetic counts.
+
+All of it is a function of noisy counts, public numbers and keyed randomness, so it costs no privacy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpdist.errors import SpecError
+from dpdist.privacy.arrays import Floats
+from dpdist.privacy.noise import Noise
+
+_DRAWS = 1 << 20  # records sampled at a time
+
+
+def project(noisy: ArrayLike, *, total: float | None = None) -> Floats:
+    """Nearest non-negative table with the given total (least squares over all cells).
+
+    The solution lowers or raises all cells by one number and cuts at zero. Cutting alone would add the positive noise
+    of all empty cells to the total.
+
+    Parameters
+    ----------
+    noisy : array_like of numbers, any shape
+    total : float, optional
+        Public, or itself noisy; by default the table's own total, or zero if that is negative.
+
+    Returns
+    -------
+    ndarray of float64, the shape of `noisy`
+
+    Raises
+    ------
+    SpecError
+        The total is negative or not finite.
+    """
+    table = np.asarray(noisy, np.float64)
+    total = max(float(table.sum()), 0.0) if total is None else float(total)
+    if not 0 <= total < np.inf:
+        raise SpecError("the total of a histogram must be finite and not negative")
+    if total == 0 or table.size == 0:
+        return np.zeros_like(table)
+    falling = np.sort(table, axis=None)[::-1]
+    levels = (np.cumsum(falling) - total) / np.arange(1, table.size + 1)
+    kept = np.flatnonzero(falling > levels)  # never empty, as falling[0] > levels[0]
+    result: Floats = np.maximum(table - levels[kept[-1]], 0.0)
+    return result
+
+
+def largest_remainder(values: ArrayLike, *, total: int) -> NDArray[np.int64]:
+    """Integers nearest to shares of a total, which they have exactly.
+
+    Values are scaled to the total and rounded down; the cells with the largest remainders (the first of equal ones) get
+    one more.
+
+    Parameters
+    ----------
+    values : array_like of non-negative numbers, any shape
+        If all are zero the total is spread evenly.
+    total : int
+        Not negative.
+
+    Returns
+    -------
+    ndarray of int64, the shape of `values`
+
+    Raises
+    ------
+    SpecError
+        A value is negative or not finite, the total is negative, or there is no cell to hold it.
+    """
+    weights = np.asarray(values, np.float64)
+    if total < 0 or (total and not weights.size) or not np.isfinite(weights).all() or (weights < 0).any():
+        raise SpecError("rounding to a total needs non-negative finite values and a total that is not negative")
+    weights = weights / (weights.max(initial=0.0) or 1.0)  # the largest is 1: no overflow
+    mass = weights.sum()
+    exact = weights / mass * total if mass > 0 else np.full(weights.shape, total / max(weights.size, 1))
+    result: NDArray[np.int64] = np.floor(exact).astype(np.int64)
+    missing = total - int(result.sum())
+    if missing:  # rounding of the scaled values can leave one too many, too
+        order = np.argsort((result - exact).ravel(), kind="stable")
+        result.ravel()[order[:missing] if missing > 0 else order[missing:]] += np.sign(missing)
+    return result
+
+
+def non_negative_integers(noisy: ArrayLike, *, total: int | None = None) -> NDArray[np.int64]:
+    """`project`, then round to integers of the same total (by default the table's own, rounded).
+
+    Examples
+    --------
+    >>> non_negative_integers([12, -3, 1, 0]).tolist()
+    [10, 0, 0, 0]
+    """
+    table = np.asarray(noisy)
+    total = max(round(float(table.sum())), 0) if total is None else total
+    return largest_remainder(project(table, total=total), total=total)
+
+
+def common_total(tables: Sequence[NDArray[np.int64]], *, variances: Sequence[float]) -> float:
+    """Best estimate of the number of records from several noisy tables: their totals, by inverse variance.
+
+    Parameters
+    ----------
+    tables : sequence of ndarray
+    variances : sequence of float
+        Variance of the noise in one cell of each table, above 0.
+    """
+    weights = np.array([1 / (v * table.size) for table, v in zip(tables, variances, strict=True)])
+    totals = np.array([float(table.sum()) for table in tables])
+    return max(float(weights @ totals / weights.sum()), 0.0)
+
+
+def fit_hierarchy(
+    levels: Sequence[ArrayLike], *, parents: Sequence[ArrayLike], variances: Sequence[float]
+) -> list[Floats]:
+    """Least-squares counts of a hierarchy in which children sum to their parent.
+
+    Going up, a node's own noisy count and the sum of its children's estimates are averaged by inverse variance; going
+    down, the difference of a parent's estimate and its children's sum is spread over them by variance (Hay et al. 2010,
+    for any tree and any noise). That is the generalised least squares solution, for independent noise with one variance
+    per level.
+
+    Parameters
+    ----------
+    levels : sequence of array_like, shapes (n_0,), (n_1,), ...
+        Noisy counts, from the finest level to the coarsest.
+    parents : sequence of array_like of int, shapes (n_0,), (n_1,), ...
+        For each level but the last the parent of each node: its place in the next level. Each node of a coarser level
+        has a child.
+    variances : sequence of float
+        Variance of the noise in one cell of each level, above 0.
+
+    Returns
+    -------
+    list of ndarray of float64
+        The fitted counts of each level; they may be negative.
+
+    Raises
+    ------
+    SpecError
+        The parts do not form a hierarchy.
+    """
+    counts = [np.asarray(level, np.float64) for level in levels]
+    links = [np.asarray(link, np.intp) for link in parents]
+    if len(links) != len(counts) - 1 or len(variances) != len(counts) or not all(v > 0 for v in variances):
+        raise SpecError("a hierarchy has parents for each level but the last, and a positive variance for each level")
+    for below, above, link in zip(counts, counts[1:], links, strict=False):
+        if link.shape != below.shape or not np.array_equal(np.unique(link), np.arange(above.size)):
+            raise SpecError("each node of a hierarchy has one parent, and each parent at least one child")
+    estimates, spreads = [counts[0]], [np.full(counts[0].shape, float(variances[0]))]
+    for own, link, variance in zip(counts[1:], links, variances[1:], strict=True):
+        children = np.bincount(link, estimates[-1], own.size)
+        spread = np.bincount(link, spreads[-1], own.size)
+        estimates.append((own * spread + children * variance) / (spread + variance))
+        spreads.append(spread * variance / (spread + variance))
+    for level in range(len(links) - 1, -1, -1):
+        link, size = links[level], counts[level + 1].size
+        missing = estimates[level + 1] - np.bincount(link, estimates[level], size)
+        share = spreads[level] / np.bincount(link, spreads[level], size)[link]
+        estimates[level] = estimates[level] + missing[link] * share
+    return estimates
+
+
+def synthetic_counts(counts: NDArray[np.int64], *, records: int, noise: Noise, name: str) -> NDArray[np.int64]:
+    """Counts of so many synthetic records drawn from a released histogram (REAEDP's "DP synthetic" baselines).
+
+    Parameters
+    ----------
+    counts : ndarray of int64, any shape
+        Non-negative noisy counts; records are drawn in proportion to them, evenly if all are zero.
+    records : int
+        A public number.
+    noise : Noise
+        Randomness for the draws.
+    name : str
+        Name of the stream; record i takes draw i.
+
+    Returns
+    -------
+    ndarray of int64, the shape of `counts`
+        Multinomial, exactly.
+
+    Raises
+    ------
+    SpecError
+        A count or the number of records is negative.
+    """
+    if records < 0 or not counts.size or (counts < 0).any():
+        raise SpecError("synthetic records are drawn from non-negative counts, and their number is not negative")
+    weights = counts.ravel() if counts.any() else np.ones(counts.size, np.int64)
+    edges = np.cumsum(weights)
+    result = np.zeros(counts.size, np.int64)
+    for start in range(0, records, _DRAWS):
+        draws = noise.integers(name, min(_DRAWS, records - start), high=int(edges[-1]), start=start)
+        result += np.bincount(np.searchsorted(edges, draws, side="right"), minlength=counts.size)
+    return np.asarray(result.reshape(counts.shape))

@@ -1,0 +1,249 @@
+"""What a histogram release writes: one table of statistics, with the noisy value and what was fitted to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dpdist.families.histogram.counts import CountPlan, Query, parent_cells
+from dpdist.families.histogram.curves import CurveMean
+from dpdist.families.histogram.entropy import renyi
+from dpdist.families.histogram.postprocess import (
+    common_total,
+    fit_hierarchy,
+    largest_remainder,
+    project,
+    synthetic_counts,
+)
+from dpdist.families.histogram.spec import CountsSpec
+from dpdist.privacy.arrays import Counts
+from dpdist.privacy.noise import Noise
+from dpdist.publish.statistics import STATISTICS
+from dpdist.schema.schema import Attribute, Category, Schema
+
+Names = Literal["values", "labels", "codes"]
+
+
+def fit(
+    noisy: Sequence[Counts], settings: CountsSpec, plan: CountPlan, *, variances: Sequence[float], noise: Noise
+) -> list[NDArray[Any]]:
+    """Post-process the noisy tables of a release as its spec says.
+
+    Parameters
+    ----------
+    noisy : sequence of ndarray of int64
+    settings : CountsSpec
+    plan : CountPlan
+    variances : sequence of float
+        Variance of the noise in one cell of each table.
+    noise : Noise
+        For synthetic records.
+
+    Returns
+    -------
+    list of ndarray
+        int64 if non-negative or synthetic, else float64.
+    """
+    tables: list[NDArray[Any]] = [table.astype(np.float64) for table in noisy]
+    spreads = [max(variance, 1e-12) for variance in variances]
+    links: dict[int, tuple[int, NDArray[np.intp]]] = {}
+    for chain in settings.hierarchies:
+        parents = [parent_cells(plan, fine, coarse) for fine, coarse in pairwise(chain)]
+        fitted = fit_hierarchy(
+            [tables[i].ravel() for i in chain], parents=parents, variances=[spreads[i] for i in chain]
+        )
+        for number, table in zip(chain, fitted, strict=True):
+            tables[number] = table.reshape(tables[number].shape)
+        links |= {fine: (coarse, link) for (fine, coarse), link in zip(pairwise(chain), parents, strict=True)}
+    if not settings.non_negative and settings.synthetic_records is None:
+        return tables
+    shared: int | None = None
+    if settings.total != "own":
+        shared = round(common_total(noisy, variances=spreads)) if settings.total == "common" else settings.total
+    done: dict[int, NDArray[np.int64]] = {}
+
+    def integers(number: int) -> NDArray[np.int64]:
+        if number not in done:
+            if number in links:
+                coarse, link = links[number]
+                done[number] = _below(tables[number], integers(coarse).ravel(), link)
+            else:
+                total = max(round(float(tables[number].sum())), 0) if shared is None else shared
+                done[number] = largest_remainder(project(tables[number], total=total), total=total)
+        return done[number]
+
+    result = [integers(number) for number in range(len(tables))]
+    if settings.synthetic_records is not None:
+        records = settings.synthetic_records
+        result = [
+            synthetic_counts(table, records=records, noise=noise, name=f"histogram/synthetic/{i}")
+            for i, table in enumerate(result)
+        ]
+    return list(result)
+
+
+def _below(table: NDArray[Any], totals: NDArray[np.int64], link: NDArray[np.intp]) -> NDArray[np.int64]:
+    """Non-negative integers nearest to a table whose cells sum to the given totals of their parents."""
+    result = np.zeros(table.size, np.int64)
+    order = np.argsort(link, kind="stable")
+    edges = np.searchsorted(link[order], np.arange(totals.size + 1))
+    for parent, total in enumerate(totals.tolist()):
+        children = order[edges[parent] : edges[parent + 1]]
+        result[children] = largest_remainder(project(table.ravel()[children], total=total), total=total)
+    return result.reshape(table.shape)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Statistics:
+    """Statistics of one kind about the same columns: a number of rows of the release.
+
+    Attributes
+    ----------
+    statistic, of : str
+        What they are, and of which columns.
+    axes : tuple of tuple of str
+        Labels along each axis; the cells are their combinations in C order.
+    noisy, value : ndarray of float64, shape (cells,)
+        As drawn, and fitted to it.
+    """
+
+    statistic: str
+    of: str
+    axes: tuple[tuple[str, ...], ...]
+    noisy: NDArray[np.float64]
+    value: NDArray[np.float64]
+
+    def table(self, start: int, stop: int) -> pa.Table:
+        """Rows ``[start, stop)``."""
+        places = np.unravel_index(np.arange(start, stop), [len(labels) for labels in self.axes])
+        axes = self.axes if len(self.axes) == 1 else [tuple(map(_escaped, labels)) for labels in self.axes]
+        texts = [pa.array(labels, pa.string()).take(pa.array(at)) for labels, at in zip(axes, places, strict=True)]
+        cells = texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, " | ")
+        first = pa.array(np.zeros(stop - start, np.int32))
+        arrays = [
+            pa.DictionaryArray.from_arrays(first, pa.array([self.statistic])),
+            pa.DictionaryArray.from_arrays(first, pa.array([self.of])),
+            cells.dictionary_encode(),
+            pa.array(self.noisy[start:stop]),
+            pa.array(self.value[start:stop]),
+        ]
+        return pa.Table.from_arrays(arrays, schema=STATISTICS)
+
+
+def _escaped(label: str) -> str:
+    """A label as it stands in a cell of several columns, so that no two cells have the same name."""
+    return label.replace("\\", "\\\\").replace("|", "\\|")
+
+
+def tables(statistics: Sequence[Statistics], *, rows: int) -> Iterator[pa.Table]:
+    """All statistics in order, cut into tables of so many rows (the last one has the rest)."""
+    pending: list[pa.Table] = []
+    free = rows
+    for block in statistics:
+        start = 0
+        while start < block.noisy.size:
+            stop = min(start + free, block.noisy.size)
+            pending.append(block.table(start, stop))
+            free, start = free - (stop - start), stop
+            if not free:
+                yield pa.concat_tables(pending).unify_dictionaries()
+                pending, free = [], rows
+    if pending:
+        yield pa.concat_tables(pending).unify_dictionaries()
+
+
+def count_statistics(
+    noisy: Sequence[Counts], fitted: Sequence[NDArray[Any]], plan: CountPlan, schema: Schema, *, names: Names = "values"
+) -> list[Statistics]:
+    """The counts of each histogram; cells are named by the declared values, their labels or their codes."""
+    return [
+        _statistics("count", _of(query, schema), _axes(query, schema, names), table.ravel(), values.ravel())
+        for query, table, values in zip(plan.queries, noisy, fitted, strict=True)
+    ]
+
+
+def entropy_statistics(
+    noisy: NDArray[np.float64], targets: Sequence[tuple[int, float]], plan: CountPlan, schema: Schema
+) -> list[Statistics]:
+    """Noisy entropies; fitted values are cut to what an entropy can be."""
+    pieces = []
+    for drawn, (number, order) in zip(noisy, targets, strict=True):
+        value = np.clip(drawn, 0.0, np.log2(plan.table_cells[number]))
+        of = _of(plan.queries[number], schema)
+        pieces.append(_statistics(entropy_name(order), of, (("",),), np.array([drawn]), np.array([value])))
+    return pieces
+
+
+def released_entropies(
+    fitted: Sequence[NDArray[np.int64]], orders: Sequence[float], plan: CountPlan, schema: Schema
+) -> list[Statistics]:
+    """Entropies of the released counts (of counts that are all 0, that of an even histogram); they cost nothing."""
+    pieces = []
+    for table, query in zip(fitted, plan.queries, strict=True):
+        counts = table if table.any() else np.ones_like(table)
+        for order in orders:
+            value = np.array([max(renyi(counts, order=order), 0.0)])
+            name = f"{entropy_name(order)} of the released counts"
+            pieces.append(_statistics(name, _of(query, schema), (("",),), value, value))
+    return pieces
+
+
+def entropy_name(order: float) -> str:
+    """What an entropy of this order is called."""
+    return "shannon entropy" if order == 1 else f"renyi entropy of order {order:g}"
+
+
+def curve_statistics(mean: CurveMean, times: Sequence[float]) -> list[Statistics]:
+    """A function-valued mean at its times."""
+    return [_statistics("mean", "curves", (tuple(repr(float(t)) for t in times),), mean.values, mean.values)]
+
+
+def _of(query: Query, schema: Schema) -> str:
+    name = " x ".join(schema.names[i] for i in query.attributes)
+    return f"{name} (buckets)" if query.coarse else name
+
+
+def _axes(query: Query, schema: Schema, names: Names) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(_labels(schema.attributes[i], coarse=query.coarse, names=names)) for i in query.attributes)
+
+
+def _labels(attribute: Attribute, *, coarse: bool, names: Names) -> list[str]:
+    """What each code, or bucket, of an attribute stands for."""
+    if names == "codes":
+        return list(map(str, range(attribute.bucket_count if coarse else attribute.cardinality)))
+    return _groups(attribute, _texts(attribute, names)) if coarse else _texts(attribute, names)
+
+
+def _texts(attribute: Attribute, wanted: Names) -> list[str]:
+    if attribute.labels is not None and wanted == "labels":
+        names = list(attribute.labels)
+    elif attribute.values is not None:
+        names = list(map(str, attribute.values))
+    else:
+        edges, last = attribute.bin_edges.tolist(), attribute.bounds[1] if attribute.bounds else 0
+        ends = [*(edge - (attribute.kind == "integer") for edge in edges[1:]), last]
+        names = [str(low) if low == high else f"{low}..{high}" for low, high in zip(edges, ends, strict=True)]
+    if isinstance(attribute.missing, Category):
+        names.append(attribute.missing.category)
+    return names
+
+
+def _groups(attribute: Attribute, names: list[str]) -> list[str]:
+    """Names of the buckets: the first and the last of their values."""
+    groups: list[list[str]] = [[] for _ in range(attribute.bucket_count)]
+    for name, bucket in zip(names, attribute.bucket_map.tolist(), strict=True):
+        groups[bucket].append(name)
+    return [group[0] if len(group) == 1 else f"{group[0]} .. {group[-1]}" for group in groups]
+
+
+def _statistics(
+    statistic: str, of: str, axes: tuple[tuple[str, ...], ...], noisy: NDArray[Any], value: NDArray[Any]
+) -> Statistics:
+    return Statistics(statistic, of, axes, noisy.astype(np.float64), value.astype(np.float64))

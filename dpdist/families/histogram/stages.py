@@ -1,0 +1,176 @@
+"""The stages of a histogram release: count in one pass and draw the noise, then fit and write."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.data.operators import Operator
+from dpdist.errors import CheckFailed
+from dpdist.families.attempt import Attempt
+from dpdist.families.base import Stage
+from dpdist.families.histogram.curves import CurveMean, confirm_number, release_mean
+from dpdist.families.histogram.entropy import release_entropies
+from dpdist.families.histogram.measurement import add_noise
+from dpdist.families.histogram.plan import HistogramPlan
+from dpdist.families.histogram.results import (
+    Statistics,
+    count_statistics,
+    curve_statistics,
+    entropy_statistics,
+    fit,
+    released_entropies,
+    tables,
+)
+from dpdist.families.histogram.spec import HistogramSpec
+from dpdist.families.histogram.statistics import curve_operator, histogram_operator, long_curve_operator
+from dpdist.families.passes import Passes
+from dpdist.privacy.noise import Noise
+from dpdist.publish.parts import part_name, write_part
+
+HistogramAttempt = Attempt[HistogramSpec, HistogramPlan]
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyStatistics:
+    """The noisy statistics of an attempt: drawn once, stored, read back.
+
+    Attributes
+    ----------
+    arrays : dict of str to ndarray
+        ``table_0`` ... and ``entropies``, or ``values``, ``coefficients`` and ``curves``.
+    """
+
+    FILE: ClassVar[str] = "statistics.npz"
+
+    arrays: dict[str, NDArray[Any]]
+
+    def to_bytes(self) -> bytes:
+        """The arrays as an uncompressed NumPy archive."""
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **self.arrays)
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> NoisyStatistics:
+        """The statistics from an archive."""
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            return cls(dict(file))
+
+
+def stages(plan: HistogramPlan) -> Sequence[Stage[HistogramSpec, HistogramPlan]]:
+    """The stages of a histogram release, in order."""
+    return (Stage("measure", measure), Stage("write", write))
+
+
+def measure(attempt: HistogramAttempt) -> NoisyStatistics:
+    """Count (or sum the curves) in one pass and draw the noise; the noisy statistics are stored.
+
+    Raises
+    ------
+    DataError
+        The table breaks its declared policies.
+    CheckFailed
+        A declared public number was not confirmed.
+    ResourceError
+        The cluster gave up; the attempt can be resumed.
+    """
+
+    def draw() -> NoisyStatistics:
+        passes = Passes(attempt)
+        summary = passes.run(operator_of(attempt.spec, attempt.plan), stage="counting")
+        if attempt.plan.curves is not None:
+            return _noisy_mean(attempt, summary)
+        return _noisy_tables(attempt, summary, records=passes.report.kept if passes.report is not None else 0)
+
+    return attempt.stored(NoisyStatistics, draw)
+
+
+def operator_of(spec: HistogramSpec, plan: HistogramPlan) -> Operator:
+    """What a pass over the table computes for a release."""
+    if plan.counts is not None:
+        return histogram_operator(plan.counts)
+    if spec.curves is None or plan.curves is None:
+        raise ValueError("a histogram release has histograms or curves")
+    names, basis, clip = spec.table.names, plan.curves.basis, spec.curves.clip
+    if spec.curves.long is None:
+        return curve_operator(basis, clip=clip, columns=[names.index(name) for name in spec.curves.columns or ()])
+    person, time, value = (names.index(name) for name in spec.curves.long)
+    return long_curve_operator(basis, clip=clip, columns=(person, time, value), times=spec.curves.times or ())
+
+
+def _noisy_mean(attempt: HistogramAttempt, summary: Any) -> NoisyStatistics:
+    plan = attempt.plan.curves
+    if plan is None:
+        raise ValueError("the plan has no curves")
+    confirm_number(summary, plan)
+    mean = release_mean(summary, plan, noise=attempt.noise, name="curves")
+    return NoisyStatistics({"values": mean.values, "coefficients": mean.coefficients, "curves": np.array(mean.curves)})
+
+
+def _noisy_tables(attempt: HistogramAttempt, summary: Any, *, records: int) -> NoisyStatistics:
+    spec, plan = attempt.spec, attempt.plan
+    if plan.entropies is not None and plan.count is None and records < spec.data.minimum_records:
+        raise CheckFailed(  # under replacement the number of records is public
+            "data.minimum_records is more than the number of records, so nothing is published and nothing is charged: "
+            "declare less"
+        )
+    noise = attempt.noise
+    _confirm_records(plan, records, noise=noise)
+    arrays: dict[str, NDArray[Any]] = {}
+    for number, (table, (mechanism, scale)) in enumerate(zip(summary, plan.noise, strict=True)):
+        name = f"histogram/table/{number}"
+        arrays[f"table_{number}"] = (
+            table if scale is None else add_noise(table, mechanism=mechanism, scale=scale, noise=noise, name=name)
+        )
+    if plan.entropies is not None:
+        measured = [summary[number] for number, _ in spec.entropy_targets]
+        arrays["entropies"] = release_entropies(measured, plan.entropies, noise=noise, name="histogram/entropy")
+    return NoisyStatistics(arrays)
+
+
+def _confirm_records(plan: HistogramPlan, records: int, *, noise: Noise) -> None:
+    if plan.count is None:
+        return
+    noisy = records + int(noise.discrete_laplace("checks/records", 1, scale=plan.count.scale)[0])
+    if not plan.count.passes(noisy):
+        raise CheckFailed(
+            "a declared public lower bound was not confirmed, so nothing is published: data.minimum_records is "
+            "more than the table supports; declare less, from public knowledge. The charge stays spent"
+        )
+
+
+def write(attempt: HistogramAttempt) -> None:
+    """Fit what the spec asks for to the noisy statistics, and write the parts."""
+    spec, plan, arrays = attempt.spec, attempt.plan, attempt.result(NoisyStatistics).arrays
+    if plan.curves is not None and spec.curves is not None:
+        mean = CurveMean(plan.curves.basis.times, arrays["values"], arrays["coefficients"], int(arrays["curves"]))
+        low, high = spec.curves.domain
+        statistics = curve_statistics(mean, [low + (high - low) * t for t in mean.times.tolist()])
+    else:
+        statistics = _statistics(attempt, arrays)
+    with attempt.stage("writing"):
+        attempt.parts = tuple(
+            write_part(attempt.output, part_name(attempt.id, index), table)
+            for index, table in enumerate(tables(statistics, rows=spec.output.rows_per_part))
+        )
+
+
+def _statistics(attempt: HistogramAttempt, arrays: dict[str, NDArray[Any]]) -> list[Statistics]:
+    spec, plan = attempt.spec, attempt.plan
+    if plan.counts is None:
+        raise ValueError("a histogram release has histograms or curves")
+    noisy = [arrays[f"table_{number}"] for number in range(len(plan.noise))]
+    variances = [sd**2 for sd in plan.deviations]
+    fitted = fit(noisy, spec.counts, plan.counts, variances=variances, noise=attempt.noise)
+    statistics = count_statistics(noisy, fitted, plan.counts, spec.table, names=spec.output.values)
+    if spec.counts.entropies:
+        statistics += released_entropies(fitted, spec.counts.entropies, plan.counts, spec.table)
+    if plan.entropies is not None:
+        statistics += entropy_statistics(arrays["entropies"], spec.entropy_targets, plan.counts, spec.table)
+    return statistics

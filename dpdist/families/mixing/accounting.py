@@ -1,0 +1,221 @@
+r"""What the mixtures of a class cost, and the noise they need.
+
+One mixture is the mean of l rows, drawn without replacement from the N rows of its class and clipped to norm c, plus
+Gaussian noise of deviation sigma in each coordinate.
+
+**One mixture.** Add a record x to a class of N - 1 rows. With probability ``q = l/N`` a mixture of the larger class
+holds x and l - 1 rows drawn from the others; without x it would hold one more of these in its place. So the mean moves
+by at most ``Delta = 2c/l``, and with the remaining probability not at all. For every alpha > 0 the hockey-stick
+divergence is jointly convex in the two laws, and it grows with the distance of two Gaussians, hence one mixture is
+dominated, in both directions, by
+
+    (1 - q) N(0, sigma^2) + q N(Delta, sigma^2)    against    N(0, sigma^2)
+
+(attained when all rows but x coincide, opposite to x). This is the pair of a Gaussian on a Poisson sample of rate q
+with noise multiplier ``z = sigma / Delta = sigma l / (2c)``; it grows with q, so a lower bound of N, confirmed with
+noise, serves. T mixtures compose T times; a record has one class, so classes compose in parallel.
+
+Within a class the mean of one-hot labels is that class, whatever the rows: labels carry nothing and need no noise. The
+published noise on labels only flips some of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from dpdist.errors import AccountingError
+from dpdist.families.mixing.calibration import least_scale
+from dpdist.families.mixing.paper_accounting import published_epsilon, published_sigma_over_clip
+from dpdist.privacy import accountant
+from dpdist.privacy.events import SubsampledGaussian
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassMixtures:
+    """The mixtures of one class, as the accountant sees them.
+
+    Attributes
+    ----------
+    minimum : int
+        Public lower bound of the number of rows of the class (of the larger of two neighbouring tables), confirmed with
+        noise.
+    order : int
+        Rows in a mixture, l.
+    records : int
+        Mixtures of the class, T_k.
+
+    Raises
+    ------
+    AccountingError
+        A number is below 1, or the order exceeds the minimum.
+    """
+
+    minimum: int
+    order: int
+    records: int
+
+    def __post_init__(self) -> None:
+        if min(self.minimum, self.order, self.records) < 1:
+            raise AccountingError("mixing: the class minimum, the order and the number of records must be at least 1")
+        if self.order > self.minimum:
+            raise AccountingError(
+                f"mixing: a mixture of order {self.order} needs a class of at least as many records, and only "
+                f"{self.minimum} are confirmed; lower the order or leave the class out"
+            )
+
+    @property
+    def sampling_rate(self) -> float:
+        """Probability that a mixture holds a given record, at most."""
+        return self.order / self.minimum
+
+    def event(self, sigma_over_clip: float) -> SubsampledGaussian:
+        """The charge at a noise of ``sigma_over_clip`` times the clipping norm in each coordinate."""
+        return SubsampledGaussian(
+            sampling_rate=self.sampling_rate,
+            noise_multiplier=sigma_over_clip * self.order / 2,
+            count=self.records,
+            label="mixtures of a class",
+        )
+
+    def epsilon(self, sigma_over_clip: float, *, delta: float) -> float:
+        """Epsilon of the class at this noise, rounded upwards."""
+        return accountant.epsilon(self.event(sigma_over_clip), delta=delta)
+
+    def sigma_over_clip(self, *, epsilon: float, delta: float, tolerance: float = 1e-4) -> float:
+        """Least noise, in units of the clipping norm, that keeps the class within (epsilon, delta).
+
+        Parameters
+        ----------
+        epsilon, delta : float
+            Budget of the class.
+        tolerance : float
+            Relative, on epsilon; the returned noise is always within the budget.
+
+        Raises
+        ------
+        AccountingError
+            The budget is not valid, or no noise meets it.
+        """
+        return _calibrated(self, epsilon, delta, tolerance)
+
+
+@lru_cache(maxsize=1024)
+def _calibrated(mixtures: ClassMixtures, epsilon: float, delta: float, tolerance: float) -> float:
+    def cost(multiplier: float) -> float:
+        return mixtures.epsilon(2 * multiplier / mixtures.order, delta=delta)
+
+    return 2 / mixtures.order * least_scale(cost, epsilon=epsilon, delta=delta, start=0.8, tolerance=tolerance)
+
+
+def account_mixing(
+    *,
+    order: int,
+    delta: float,
+    class_size: int | None = None,
+    records: int | None = None,
+    sigma_over_clip: float | None = None,
+    epsilon: float | None = None,
+    paper: bool = False,
+    table_size: int | None = None,
+    table_records: int | None = None,
+) -> dict[str, Any]:
+    """What mixtures cost, or the noise they need, as a JSON object.
+
+    Parameters
+    ----------
+    order : int
+        Rows in a mixture.
+    delta : float
+    class_size, records : int
+        Lower bound of the rows of the class, and its mixtures.
+    sigma_over_clip : float
+        The noise; or else `epsilon`.
+    epsilon : float
+        The target.
+    paper : bool
+        Use the published formula, which takes `table_size` and `table_records` in place of the class's. Its answer
+        is labelled; with the class's numbers too, `epsilon_true` says what that noise costs.
+
+    Raises
+    ------
+    AccountingError
+        Numbers are missing, contradict each other or are out of range.
+
+    Examples
+    --------
+    >>> round(account_mixing(class_size=7841, order=64, records=16280, epsilon=10, delta=1e-5)["sigma_over_clip"], 4)
+    0.0255
+    """
+    if (sigma_over_clip is None) == (epsilon is None):
+        raise AccountingError("mixing: give the noise (sigma over clip) or the target epsilon, and not both")
+    if (class_size is None) != (records is None):
+        raise AccountingError("mixing: the class size and the records of the class go together")
+    if not paper and (table_size is not None or table_records is not None):
+        raise AccountingError("mixing: the table size and the table records are for the published formula (paper) only")
+    mixtures = None
+    if class_size is not None and records is not None:
+        mixtures = ClassMixtures(minimum=class_size, order=order, records=records)
+    if paper:
+        if table_size is None or table_records is None:
+            raise AccountingError("mixing: the published formula needs the table size and the table records")
+        return _account_published(
+            table_size=table_size,
+            table_records=table_records,
+            order=order,
+            delta=delta,
+            sigma_over_clip=sigma_over_clip,
+            epsilon=epsilon,
+            mixtures=mixtures,
+        )
+    if mixtures is None:
+        raise AccountingError("mixing: give the class size and the records of the class")
+    if sigma_over_clip is None:
+        sigma_over_clip = mixtures.sigma_over_clip(epsilon=epsilon or 0.0, delta=delta)
+    event = mixtures.event(sigma_over_clip)
+    return {
+        "accounting": "one class: rate order / class size, composed over its records (add/remove)",
+        "class_size": mixtures.minimum,
+        "order": order,
+        "records": mixtures.records,
+        "sampling_rate": mixtures.sampling_rate,
+        "noise_multiplier": event.noise_multiplier,
+        "sigma_over_clip": sigma_over_clip,
+        **accountant.summary(event, delta=delta),
+    }
+
+
+def _account_published(
+    *,
+    table_size: int,
+    table_records: int,
+    order: int,
+    delta: float,
+    sigma_over_clip: float | None,
+    epsilon: float | None,
+    mixtures: ClassMixtures | None,
+) -> dict[str, Any]:
+    if sigma_over_clip is None:
+        sigma_over_clip = published_sigma_over_clip(
+            table_size=table_size, order=order, table_records=table_records, epsilon=epsilon or 0.0, delta=delta
+        )
+    out: dict[str, Any] = {
+        "accounting": "published (DP-CDA, Theorem 1): rate order / table size; not a bound, for comparison only",
+        "table_size": table_size,
+        "order": order,
+        "table_records": table_records,
+        "sigma_over_clip": sigma_over_clip,
+        "delta": delta,
+        "epsilon": published_epsilon(
+            table_size=table_size,
+            order=order,
+            table_records=table_records,
+            sigma_over_clip=sigma_over_clip,
+            delta=delta,
+        ),
+    }
+    if mixtures is not None:
+        out["class_size"], out["records"] = mixtures.minimum, mixtures.records
+        out["epsilon_true"] = mixtures.epsilon(sigma_over_clip, delta=delta)
+    return out

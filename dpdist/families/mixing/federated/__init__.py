@@ -1,0 +1,1 @@
+"""DP-CDA among clients that each hold their own records."""

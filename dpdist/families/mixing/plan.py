@@ -1,0 +1,298 @@
+"""From the spec of a mixing release to its frozen plan: noise, guarantee, charge, checks, memory. Touches no record.
+
+The charge: a noisy count of each class against its declared minimum, and the mixtures of each class, one class per
+record (in parallel); noisy means and deviations of the table if it is scaled by them; what the samplers lose.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from dpdist.errors import SpecError
+from dpdist.families.mixing.accounting import ClassMixtures
+from dpdist.families.mixing.moments import MomentPlan
+from dpdist.families.mixing.order import best_order, common_noise
+from dpdist.families.mixing.output import vector_reach, vector_schema
+from dpdist.families.mixing.restore import LARGEST_WIDTH
+from dpdist.families.mixing.scaling import Encoding, declared_encoding
+from dpdist.families.mixing.spec import MixingSpec, OrderSearchSpec
+from dpdist.families.mixing.stages import TOLERANCE, ClassPlan, class_events, filled_noise, sampler_loss, stages
+from dpdist.families.mixing.sums import BLOCK_BYTES, SHARD_BYTES
+from dpdist.formatting import number_of, upwards
+from dpdist.privacy import accountant
+from dpdist.privacy.events import Event, Parallel
+from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
+from dpdist.publish.parts import PartFormat
+from dpdist.schema.schema import Schema
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixingPlan:
+    """Everything a mixing release will do and cost, before it reads a record.
+
+    Attributes
+    ----------
+    spec : MixingSpec
+    encoding : Encoding
+        By the declared domains.
+    moments : MomentPlan or None
+        Noise of the means and deviations; None where scaling is by bounds.
+    classes : tuple of ClassPlan
+    order : int
+    sigma_over_clip : float
+        Noise in each coordinate of every mixture, in units of the clipping norm.
+    """
+
+    spec: MixingSpec
+    encoding: Encoding
+    moments: MomentPlan | None
+    classes: tuple[ClassPlan, ...]
+    order: int
+    sigma_over_clip: float
+
+    kind = "dp"
+    noises = 1  # draws of noise that hide each coordinate
+
+    @cached_property
+    def event(self) -> Event:
+        """The charge."""
+        events = class_events(self.classes, self.moments, self.encoding.width, self.sigma_over_clip, self.noises)
+        return Parallel(events, label="classes") if len(events) > 1 else events[0]
+
+    @property
+    def delta(self) -> float:
+        """Delta at which the guarantee is stated."""
+        return self.spec.privacy.delta
+
+    @cached_property
+    def epsilon(self) -> float:
+        """Epsilon of the charge at `delta`."""
+        return accountant.epsilon(self.event, delta=self.delta)
+
+    @cached_property
+    def guarantees(self) -> tuple[Guarantee, ...]:
+        """What the release promises."""
+        return (
+            DifferentialPrivacy(
+                epsilon=self.epsilon, delta=self.delta, adjacency="add/remove", covers="the whole release"
+            ),
+        )
+
+    @property
+    def refusal(self) -> str | None:
+        """Nothing stands against the guarantee of the whole release."""
+        return None
+
+    @cached_property
+    def released(self) -> Schema:
+        """The attributes of the released records: those of the table, or the coordinates of the vectors."""
+        if self.spec.mixing.release == "records":
+            return self.spec.table
+        reach = vector_reach(self.encoding, clip=self.clip, order=self.order, sigma_over_clip=self.sigma_over_clip)
+        return vector_schema(self.encoding, self.spec.label, reach=reach)
+
+    @property
+    def form(self) -> PartFormat:
+        """How the records are written."""
+        return PartFormat(values=self.spec.output.values, bins=self.spec.output.bins)
+
+    @property
+    def clip(self) -> float | None:
+        """Clipping norm; None where it follows from the noisy moments."""
+        if self.spec.mixing.clip is not None:
+            return self.spec.mixing.clip
+        return self.encoding.largest_norm if self.moments is None else None
+
+    @property
+    def label_sigma(self) -> float:
+        """Deviation of the published noise on labels, whose mean a record moves by at most ``sqrt(2) / l``; else 0."""
+        return self.sigma_over_clip / math.sqrt(2) if self.spec.mixing.noise_on_labels == "paper" else 0.0
+
+    @property
+    def records(self) -> int:
+        """Mixtures of all classes."""
+        return sum(part.mixtures.records for part in self.classes)
+
+    def public_parameters(self) -> dict[str, Any]:
+        """The public parameters, for the manifest."""
+        mixing = self.spec.mixing
+        return {
+            "class": mixing.label,
+            "classes": [
+                {
+                    "value": part.value,
+                    "declared_minimum": mixing_class.minimum,
+                    "confirmed_minimum": part.check.minimum,
+                    "check_scale": part.check.scale,
+                    "check_threshold": part.check.threshold,
+                    "records": part.mixtures.records,
+                    "sampling_rate": part.mixtures.sampling_rate,
+                }
+                for part, mixing_class in zip(self.classes, mixing.classes.values(), strict=True)
+            ],
+            "order": self.order,
+            "sigma_over_clip": self.sigma_over_clip,
+            "noise_multiplier": self.sigma_over_clip * self.order / 2,
+            "clip": self.clip,
+            "clip_norm": "L2",
+            "coordinates": self.encoding.width,
+            "scaling": mixing.scaling,
+            "scaling_sigma": None if self.moments is None else self.moments.sigma,
+            "label_sigma": self.label_sigma,
+            "release": mixing.release,
+            "spread": mixing.spread,
+            "event": self.event.to_json(),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as a JSON object."""
+        return {
+            "name": self.spec.name,
+            "kind": self.spec.kind,
+            "guarantees": [guarantee.to_json() for guarantee in self.guarantees],
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "covers": "the whole release",
+            "parameters": self.public_parameters(),
+            "resources": self.resources(),
+            "spec_sha256": self.spec.fingerprint,
+        }
+
+    def resources(self) -> dict[str, Any]:
+        """Memory and tasks, from public sizes only."""
+        rows = self.spec.data.minimum_records
+        partitions = self.spec.cluster.partitions or max(1, round(rows / (1 << 20)))
+        row_bytes = sum(attribute.dtype.itemsize for attribute in self.spec.table.attributes)
+        coordinates = 4 * self.encoding.width
+        block = BLOCK_BYTES // coordinates
+        blocks = sum(max(8, math.ceil(part.mixtures.records / block)) for part in self.classes)
+        vectors = coordinates * max(part.mixtures.minimum for part in self.classes)
+        mixed = coordinates * max(part.mixtures.records for part in self.classes)
+        covariances = (
+            8 * self.encoding.width**2 * 9 if _takes_covariances(self.spec) else 0
+        )  # eight are added at a time
+        return {
+            "records_at_least": rows,
+            "partitions": partitions,
+            "codes_bytes": rows * row_bytes,
+            "task_bytes": max(2 * min(vectors, SHARD_BYTES) + 2 * min(mixed, BLOCK_BYTES), covariances),
+            "tasks_about": partitions + 4 * blocks,
+        }
+
+    def explain(self) -> str:
+        """The plan for people."""
+        spec, mixing, resources = self.spec, self.spec.mixing, self.resources()
+        lines = [f"Release {spec.name} ({spec.kind}) of data set {spec.dataset}", ""]
+        lines += [guarantee.sentence() for guarantee in self.guarantees]
+        lines += [
+            "",
+            f"Charge      epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} (add/remove adjacency)",
+        ]
+        lines += [
+            f"Class       {mixing.label} = {part.value}: {part.mixtures.records:,} mixtures, sampling rate "
+            f"{part.mixtures.sampling_rate:.3g}; at least {part.mixtures.minimum:,} records are confirmed by a count "
+            f"with noise of scale {part.check.scale:.3g}, or the class is left out"
+            for part in self.classes
+        ]
+        clip = "the noisy root mean square norm" if self.clip is None else f"norm {self.clip:.4g}"
+        lines.append(
+            f"Mixtures    of {self.order} records in {self.encoding.width} coordinates, clipped to {clip}; noise of "
+            f"{self.sigma_over_clip:.4g} times that in each coordinate"
+        )
+        if self.moments is not None:
+            lines.append(f"Scaling     noisy means and deviations, noise {self.moments.sigma:.4g} on each sum")
+        if self.label_sigma:
+            lines.append(f"Labels      published noise of deviation {self.label_sigma:.3g}; it protects nothing")
+        lines.append(
+            f"Resources   about {number_of(resources['partitions'], 'partition')}, {resources['tasks_about']} tasks; "
+            f"{resources['codes_bytes'] / 2**20:,.0f} MiB of codes on every worker, "
+            f"{resources['task_bytes'] / 2**20:,.0f} MiB per running task"
+        )
+        return "\n".join(lines)
+
+
+def plan(spec: MixingSpec) -> MixingPlan:
+    """Plan a mixing release.
+
+    Raises
+    ------
+    SpecError
+        A class cannot fill a mixture, or the settings contradict each other.
+    AccountingError
+        No valid guarantee, or too few declared records for the checks.
+    """
+    privacy, mixing = spec.privacy, spec.mixing
+    width = declared_encoding(spec.table, class_attribute=mixing.label).width
+    if width > LARGEST_WIDTH and _takes_covariances(spec):
+        raise SpecError(
+            f"mixing.spread: {width:,} coordinates are too many for their covariance (at most {LARGEST_WIDTH:,}): "
+            "declare fewer values, or bins, or set spread to mixtures and give one order"
+        )
+    checks, _, epsilon, delta = stages(spec, declared_encoding(spec.table, class_attribute=mixing.label))
+    sizes = {
+        str(value): (check.minimum, wanted.records)
+        for (value, wanted), check in zip(mixing.classes.items(), checks, strict=True)
+    }
+    order = mixing.order
+    if isinstance(order, OrderSearchSpec):
+        from dpdist.families.mixing.selection import plan_selection
+
+        return plan_selection(spec, order, sizes, epsilon=epsilon, delta=delta)
+    if order == "auto":
+        order = best_order(sizes, width=width, epsilon=epsilon, delta=delta).order
+    draft = planned(spec, order=order, sigma_over_clip=1.0)
+    sigma = common_noise(sizes, order=order, epsilon=epsilon, delta=delta, tolerance=TOLERANCE)
+    sigma = filled_noise(
+        sigma, draft.classes, draft.moments, width, epsilon=privacy.epsilon, delta=privacy.delta, noises=draft.noises
+    )
+    return replace(draft, sigma_over_clip=sigma)
+
+
+def _takes_covariances(spec: MixingSpec) -> bool:
+    return spec.mixing.spread == "restored" or isinstance(spec.mixing.order, OrderSearchSpec)
+
+
+def planned(spec: MixingSpec, *, order: int, sigma_over_clip: float) -> MixingPlan:
+    """The plan of a mixing release whose order and noise are chosen: without any search.
+
+    Raises
+    ------
+    SpecError, AccountingError
+        As `plan`.
+    """
+    mixing = spec.mixing
+    encoding = declared_encoding(spec.table, class_attribute=mixing.label)
+    checks, moments, _, _ = stages(spec, encoding)
+    # One record fewer than confirmed must still fill a mixture, or the class's presence alone would tell.
+    small = [str(value) for value, check in zip(mixing.classes, checks, strict=True) if check.minimum <= order]
+    if small:
+        raise SpecError(
+            f"mixing.order: {order} records are more than are confirmed of class {', '.join(map(repr, small))}; lower "
+            "the order, or leave the class out of mixing.classes"
+        )
+    classes = tuple(
+        ClassPlan(
+            value=str(value),
+            code=code,
+            check=check,
+            mixtures=ClassMixtures(minimum=check.minimum, order=order, records=wanted.records),
+        )
+        for (value, wanted), code, check in zip(mixing.classes.items(), spec.class_codes, checks, strict=True)
+    )
+    made = {"encoding": encoding, "moments": moments, "classes": classes}
+    kind: type[MixingPlan] = MixingPlan
+    if spec.federated is not None:
+        from dpdist.families.mixing.federated.plan import FederatedPlan
+
+        kind = FederatedPlan
+    made_plan = kind(spec=spec, order=order, sigma_over_clip=sigma_over_clip, **made)  # type: ignore[arg-type]
+    lost = max(sampler_loss(part, moments, encoding.width, made_plan.noises) for part in classes)
+    if lost > spec.privacy.delta / 2:
+        raise SpecError(
+            f"mixing.classes: the samplers of so many mixtures lose {lost:.2g} of delta, too much of privacy.delta = "
+            f"{spec.privacy.delta:g}: release fewer mixtures, or raise privacy.delta"
+        )
+    return made_plan

@@ -1,0 +1,220 @@
+"""The spec of a mixing release: class-wise noisy mixtures of a labelled table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from dpdist.families.mixing.federated.spec import FederatedSpec
+from dpdist.families.mixing.mixture import LARGEST_ORDER
+from dpdist.schema.schema import Attribute, Category, Value
+from dpdist.spec import DataSpec, Exact, PrivacyLimit, ReleaseSpec, Section
+
+MOST_CANDIDATES = 8
+"""Orders that are tried on a table, at most."""
+
+
+class MixingPrivacySpec(PrivacyLimit):
+    """What the release may cost (add/remove adjacency)."""
+
+    epsilon: float = Field(
+        gt=0,
+        le=27,
+        allow_inf_nan=False,
+        description="Budget of the whole release; beyond 27 a guarantee says nothing.",
+    )
+    delta: float = Field(gt=0, lt=1, allow_inf_nan=False, description="Budget of the whole release.")
+    check_share: Exact = Field(
+        default=Fraction(1, 50), gt=0, lt=1, description="Share of the checks of the class minima."
+    )
+    scaling_share: Exact = Field(
+        default=Fraction(1, 20), gt=0, lt=1, description="Share of the noisy means and deviations of the scaling."
+    )
+
+
+class ClassSpec(Section):
+    """One class."""
+
+    minimum: int = Field(
+        ge=1,
+        description="Declared public lower bound on its records; checked with a noisy count. A class that fails the "
+        "check is left out, and the manifest says so.",
+    )
+    records: int = Field(ge=1, description="Mixtures to release.")
+
+
+class OrderSearchSpec(Section):
+    """Try orders on the table itself, which is charged: each gets its share of the budget."""
+
+    candidates: tuple[int, ...] = Field(min_length=2, max_length=MOST_CANDIDATES, description="Orders to try.")
+    held_out: Exact = Field(
+        default=Fraction(1, 10), gt=0, le=Fraction(1, 2), description="Share of the records to compare them on."
+    )
+
+    @model_validator(mode="after")
+    def _bounded(self) -> OrderSearchSpec:
+        if len(set(self.candidates)) < len(self.candidates):
+            raise ValueError("mixing.order.candidates: an order is there twice")
+        if not all(1 <= order <= LARGEST_ORDER for order in self.candidates):
+            raise ValueError(f"mixing.order.candidates: from 1 to {LARGEST_ORDER}")
+        return self
+
+
+class MixturesSpec(Section):
+    """How records are mixed, and what is released of the mixtures."""
+
+    label: str = Field(alias="class", description="The attribute that holds the class.")
+    classes: Mapping[Value, ClassSpec] = Field(
+        min_length=1, description="The classes to release, by value; records of other classes are not used."
+    )
+    order: int | Literal["auto"] | OrderSearchSpec = Field(
+        default="auto",
+        description="Records in a mixture; auto takes the one with the least noise for the spread that it leaves, "
+        "by public numbers; candidates are tried on the table, with a share of the budget each.",
+    )
+    scaling: Literal["bounds", "centred", "standardised"] = Field(
+        default="bounds",
+        description="Scale ordered attributes by their declared bounds; centre everything at noisy means, too; or "
+        "divide ordered attributes by noisy deviations as well (means and deviations are charged).",
+    )
+    clip: float | None = Field(
+        default=None,
+        ge=1e-6,
+        le=1e6,
+        allow_inf_nan=False,
+        description="Largest L2 norm of a record's vector, in scaled coordinates (ordered attributes from -1 to 1); "
+        "default: the largest of the domain (bounds), or the noisy root mean square.",
+    )
+    noise_on_labels: Literal["none", "paper"] = Field(
+        default="none",
+        description="Labels need no noise: within a class they are all the same. `paper` adds it, as published.",
+    )
+    release: Literal["records", "vectors"] = Field(
+        default="records", description="Decode mixtures into the schema of the table, or release vectors."
+    )
+    spread: Literal["mixtures", "restored"] = Field(
+        default="restored",
+        description="Release mixtures as they are, or scaled so that they vary like records (costs nothing).",
+    )
+
+    @field_validator("order", mode="before")
+    @classmethod
+    def _no_other_word(cls, order: Any) -> Any:
+        if isinstance(order, (str, list)) and order != "auto":
+            raise ValueError(
+                f"give a number from 1 to {LARGEST_ORDER}, auto, or orders to try: {{candidates: [4, 16]}}"
+            )
+        return order
+
+    @model_validator(mode="after")
+    def _bounded(self) -> MixturesSpec:
+        if isinstance(self.order, int) and not 1 <= self.order <= LARGEST_ORDER:
+            raise ValueError(f"mixing.order: from 1 to {LARGEST_ORDER}, or auto")
+        if len(set(map(str, self.classes))) < len(self.classes):
+            raise ValueError("mixing.classes: a class is there twice, as a number and as a text; keep one of them")
+        return self
+
+
+class MixingDataSpec(DataSpec):
+    """The table a release reads, or how the tables of its clients are laid out."""
+
+    path: str | tuple[str, ...] = Field(
+        default=(), description="Files, folders or globs; local or s3://. Absent in a federated release."
+    )
+    minimum_records: int = Field(
+        ge=1,
+        description="Declared public lower bound on the number of records (federated: of each client), by which tasks "
+        "are sized. It is not checked: the guarantee rests on the minima of the classes, which are.",
+    )
+
+
+class MixingSpec(ReleaseSpec):
+    """Class-wise mixtures with Gaussian noise (DP-CDA)."""
+
+    kind: Literal["mixing"]
+    data: MixingDataSpec
+    privacy: MixingPrivacySpec
+    mixing: MixturesSpec
+    federated: FederatedSpec | None = Field(default=None, description="Clients that hold the records.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> MixingSpec:
+        if self.mixing.label not in self.table.names:
+            raise ValueError(f"mixing.class: the schema has no attribute {self.mixing.label!r}")
+        if self.label.is_continuous:
+            raise ValueError(f"mixing.class: {self.mixing.label!r} is a continuous number; declare `bins`")
+        if len(self.table.attributes) < 2:
+            raise ValueError("mixing: the schema needs an attribute besides the class")
+        unknown = sorted(set(map(str, self.mixing.classes)) - set(class_names(self.label)))
+        if unknown:
+            names = class_names(self.label)
+            known = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+            bins = ", the lower edges of its bins" if self.label.is_binned else ""
+            raise ValueError(
+                f"mixing.classes: {', '.join(map(repr, unknown))} is no value of {self.mixing.label!r}, whose values "
+                f"are {known}{bins}"
+            )
+        if (self.federated is None) != bool(self.data.paths):
+            raise ValueError("data.path: give one, or in a federated release the path of each client instead")
+        if self.federated is not None and self.mixing.scaling != "bounds":
+            raise ValueError("mixing.scaling: clients scale by the declared bounds; set it to bounds")
+        if self.federated is not None and isinstance(self.mixing.order, OrderSearchSpec):
+            raise ValueError("mixing.order: clients do not try orders; give one, or auto")
+        if self.federated is not None and self.cluster.mode == "threads":
+            raise ValueError("cluster.mode: clients need worker processes of their own; use embedded or address")
+        return self
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The Dask resources of the clients."""
+        return () if self.federated is None else tuple(client.place for client in self.federated.clients)
+
+    def decisive(self) -> dict[str, Any]:
+        """What decides the released bytes: of the clients not where they run and where their files are."""
+        tree = super().decisive()
+        if self.federated is not None:
+            places = {"storage", "resource", "ledger", "work", "identity"}
+            del tree["federated"]["patience"]
+            tree["federated"]["clients"] = [
+                client.model_dump(mode="json", exclude=places) for client in self.federated.clients
+            ]
+        return tree
+
+    def public(self) -> dict[str, Any]:
+        """What is released, for the manifest; of the clients only how many are listed, and whom they trust."""
+        tree = super().public()
+        if self.federated is not None:
+            tree["federated"] = {
+                "clients": len(self.federated.clients),
+                "trust": self.federated.trust,
+                "colluding": self.federated.colluding,
+                "at_least": self.federated.minimum,
+            }
+        return tree
+
+    @property
+    def label(self) -> Attribute:
+        """The attribute that holds the class."""
+        return self.table.attributes[self.table.names.index(self.mixing.label)]
+
+    @property
+    def mixed_share(self) -> Fraction:
+        """Share of the records that is mixed: all but those on which orders are compared."""
+        order = self.mixing.order
+        return 1 - order.held_out if isinstance(order, OrderSearchSpec) else Fraction(1)
+
+    @property
+    def class_codes(self) -> tuple[int, ...]:
+        """Code of each class that is released, in the order of the spec."""
+        names = class_names(self.label)
+        return tuple(names.index(str(value)) for value in self.mixing.classes)
+
+
+def class_names(label: Attribute) -> list[str]:
+    """Text of each code of the class attribute."""
+    values = label.values if label.values is not None else label.bin_edges.tolist()
+    names = [str(value) for value in values]
+    return [*names, label.missing.category] if isinstance(label.missing, Category) else names

@@ -1,0 +1,114 @@
+"""What is done to the records of each class, stage by stage, and the noise that fills the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dpdist.errors import AccountingError, SpecError
+from dpdist.families.mixing.accounting import ClassMixtures
+from dpdist.families.mixing.calibration import least_scale
+from dpdist.families.mixing.moments import MomentPlan, moment_plan
+from dpdist.families.mixing.scaling import Encoding
+from dpdist.families.mixing.spec import MixingSpec
+from dpdist.privacy import accountant
+from dpdist.privacy.checks import CountCheck, count_check
+from dpdist.privacy.events import ApproximateDP, Composed, Event
+from dpdist.privacy.noise import SAMPLER_DELTA
+
+TOLERANCE = 1e-3
+"""Relative tolerance of a calibration, on epsilon."""
+
+MARGIN = 5e-4
+"""Of epsilon, left unspent: the pair of several classes is found on a lattice."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassPlan:
+    """What is done to one class.
+
+    Attributes
+    ----------
+    value : str
+    code : int
+        In the schema.
+    check : CountCheck
+    mixtures : ClassMixtures
+        Its minimum is the one that passing confirms.
+    """
+
+    value: str
+    code: int
+    check: CountCheck
+    mixtures: ClassMixtures
+
+
+def stages(spec: MixingSpec, encoding: Encoding) -> tuple[list[CountCheck], MomentPlan | None, float, float]:
+    """Checks, moments, and the budget they leave to the mixtures by basic composition."""
+    privacy = spec.privacy
+    share = float(privacy.check_share)
+    checks = [_check(spec, str(value), wanted.minimum) for value, wanted in spec.mixing.classes.items()]
+    if spec.mixing.scaling == "bounds":
+        return checks, None, privacy.epsilon * (1 - share), privacy.delta * (1 - share)
+    spent = float(privacy.scaling_share)
+    if share + spent >= 1:
+        raise SpecError("privacy.check_share and privacy.scaling_share leave nothing for the mixtures; lower them")
+    moments = moment_plan(encoding, epsilon=privacy.epsilon * spent, delta=privacy.delta * spent)
+    return checks, moments, privacy.epsilon * (1 - share - spent), privacy.delta * (1 - share - spent)
+
+
+def _check(spec: MixingSpec, value: str, minimum: int) -> CountCheck:
+    """The noisy count of a class against its declared minimum."""
+    privacy, share = spec.privacy, float(spec.privacy.check_share)
+    budget = {"epsilon": privacy.epsilon * share, "delta": privacy.delta * share}
+    try:
+        return count_check(records=minimum, share=float(spec.mixed_share), **budget)
+    except AccountingError:
+        raise AccountingError(
+            f"mixing.classes: {minimum} records of class {value!r} are too few to be confirmed by a count with epsilon "
+            f"= {budget['epsilon']:.3g}: raise privacy.check_share or the budget, declare a larger minimum if it is "
+            "publicly known, or leave the class out"
+        ) from None
+
+
+def class_events(
+    classes: Sequence[ClassPlan], moments: MomentPlan | None, width: int, sigma_over_clip: float, noises: int = 1
+) -> tuple[Event, ...]:
+    """What is done to the records of each class; classes that cost the same are there once.
+
+    Parameters
+    ----------
+    noises : int
+        Draws of noise that hide each coordinate: one, or those of all clients.
+    """
+    table = () if moments is None else (moments.event,)
+    events = []
+    for part in classes:
+        lost = ApproximateDP(0.0, min(sampler_loss(part, moments, width, noises), 1.0), label="samplers")
+        events.append(Composed((part.check.event, part.mixtures.event(sigma_over_clip), *table, lost), label="a class"))
+    return tuple(dict.fromkeys(events))
+
+
+def sampler_loss(part: ClassPlan, moments: MomentPlan | None, width: int, noises: int = 1) -> float:
+    """What the samplers of a class lose of delta; parameters as of `class_events`."""
+    draws = part.mixtures.records * (2 * part.mixtures.order + noises * width + 2)  # rows drawn, some again
+    return (draws + (0 if moments is None else 2 * width + 1)) * SAMPLER_DELTA
+
+
+def filled_noise(
+    sigma: float,
+    classes: Sequence[ClassPlan],
+    moments: MomentPlan | None,
+    width: int,
+    *,
+    epsilon: float,
+    delta: float,
+    noises: int = 1,
+) -> float:
+    """The noise that fills the budget: stages cost less together than one by one."""
+
+    def cost(scale: float) -> float:
+        events = class_events(classes, moments, width, scale, noises)
+        return max(accountant.epsilon(event, delta=delta) for event in events)
+
+    return least_scale(cost, epsilon=epsilon * (1 - MARGIN), delta=delta, start=sigma, tolerance=TOLERANCE)

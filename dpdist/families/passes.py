@@ -1,0 +1,101 @@
+"""The passes of an attempt over its table: the policies are checked at the first, and no summary is seen before."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from dpdist.cluster.tasks import Deferred
+from dpdist.data.graph import encoded_partitions, locate, partition_codes, reduce_partitions, table_pass
+from dpdist.data.operators import Operator
+from dpdist.data.records import Records
+from dpdist.data.report import RowReport, check
+from dpdist.data.split import Split
+from dpdist.families.attempt import Attempt
+
+_MEMORY_FOR_CODES = 0.25  # share of the workers' memory that codes may take
+
+
+class Passes:
+    """Passes over the table of an attempt, or over one part of a random split of it.
+
+    Parameters
+    ----------
+    attempt : Attempt
+    split : Split, optional
+        The split of the records.
+    repeated : bool
+        Whether there are several passes: the codes then stay in worker memory where they fit.
+    """
+
+    def __init__(self, attempt: Attempt[Any, Any], *, split: Split | None = None, repeated: bool = False) -> None:
+        self._attempt = attempt
+        self._split = split
+        self._repeated = repeated
+        self.report: RowReport | None = None
+
+    @cached_property
+    def table(self) -> Records:
+        """The table with its row numbers."""
+        attempt = self._attempt
+        if attempt.table.is_located:
+            return attempt.table
+        with attempt.stage("locating rows") as progress:
+            located: Records = attempt.executor.compute([locate(attempt.executor, attempt.table)], progress=progress)[0]
+            return located
+
+    @cached_property
+    def _encoded(self) -> list[Deferred] | None:
+        """The encoded partitions in worker memory; None where they do not fit or are read once."""
+        executor, schema = self._attempt.executor, self.table.schema
+        row = sum(attribute.dtype.itemsize for attribute in schema.attributes) + 1
+        if not self._repeated or (self.table.rows or 0) * row > _MEMORY_FOR_CODES * executor.memory:
+            return None
+        with self._attempt.stage("reading") as progress:
+            return executor.persist(
+                encoded_partitions(executor, self.table, name="read", split=self._split), progress=progress
+            )
+
+    def run(self, operator: Operator, *, stage: str, label: int | None = None) -> Any:
+        """The operator's summary of the table, or of one part of the split.
+
+        Raises
+        ------
+        DataError
+            The table breaks its declared policies (the first pass tells).
+        """
+        graph = self._graph(operator, label, name=stage)
+        with self._attempt.stage(stage) as progress:
+            summary, report = self._attempt.executor.compute([graph()], progress=progress)[0]
+        self._check(report)
+        return summary
+
+    def held(self, operator: Operator, *, stage: str, label: int | None = None) -> Deferred:
+        """As `run`, but the summary stays where it was computed; only the policies are checked here."""
+        graph, executor = self._graph(operator, label, name=stage), self._attempt.executor
+        with self._attempt.stage(stage) as progress:
+            kept = executor.persist([graph()], progress=progress)[0]
+        self._check(executor.compute([kept[1]])[0])
+        return kept[0]
+
+    def codes(self, *, label: int | None = None) -> list[Deferred]:
+        """The codes of each partition, or of one part of the split in it."""
+        executor, encoded = self._attempt.executor, self._encoded
+        if encoded is None:
+            encoded = encoded_partitions(executor, self.table, name="codes", split=self._split, label=label)
+            label = None
+        return partition_codes(executor, encoded, name="codes", label=label)
+
+    def _graph(self, operator: Operator, label: int | None, *, name: str) -> Any:
+        """What makes the graph of a pass; in process, making it computes it."""
+        executor, encoded, name = self._attempt.executor, self._encoded, name.replace(" ", "-")
+        if encoded is not None:
+            return lambda: reduce_partitions(executor, encoded, operator, label=label, name=name)
+        table = self.table
+        return lambda: table_pass(executor, table, operator, split=self._split, label=label, name=name)
+
+    def _check(self, report: RowReport) -> None:
+        if self.report is None:
+            self._attempt.operator["table"] = report.confidential(self.table.schema)
+            check(report, self.table.schema)
+            self.report = report

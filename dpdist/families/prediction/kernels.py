@@ -1,0 +1,81 @@
+"""Kernels of the ridge regression, as functions of the distance of two rows.
+
+The compactly supported kernel is Wendland's of smoothness 2, ``(1 - r)^(l+1)_+ ((l + 1) r + 1)`` with ``l =
+floor(d/2) + 2``, positive definite on R^d; for three inputs it is the published ``(1 - r)^4_+ (4 r + 1)``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.spatial.distance import cdist
+
+from dpdist.privacy.arrays import Floats
+
+_CHUNK = 1 << 22  # kernel values at a time
+
+
+def _wendland(r: Floats, dimension: int) -> Floats:
+    order = dimension // 2 + 3
+    r = np.minimum(r, 1.0)
+    return np.asarray((1 - r) ** order * (order * r + 1))
+
+
+def _gaussian(r: Floats, dimension: int) -> Floats:
+    return np.exp(-0.5 * r * r)
+
+
+def _matern(r: Floats, dimension: int) -> Floats:
+    s = math.sqrt(5) * r
+    return np.asarray((1 + s + s * s / 3) * np.exp(-s))
+
+
+PROFILES: dict[str, Callable[[Floats, int], Floats]] = {
+    "compact": _wendland,
+    "gaussian": _gaussian,
+    "matern": _matern,
+}
+"""Kernels by name: of distances in units of the width, and the dimension. Matern has smoothness 5/2."""
+
+
+def reach(name: str, dimension: int) -> float:
+    """Width of a kernel whose curvature at 0 is that of the Gaussian of width 1."""
+    if name == "compact":
+        order = dimension // 2 + 3
+        return math.sqrt(order * (order + 1))
+    return math.sqrt(5 / 3) if name == "matern" else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """A radial kernel.
+
+    Attributes
+    ----------
+    name : str
+        Of `PROFILES`.
+    width : float
+        Distance that counts as one.
+    """
+
+    name: str
+    width: float
+
+    def __post_init__(self) -> None:
+        if self.name not in PROFILES or not 0 < self.width < math.inf:
+            raise ValueError(f"a kernel is one of {', '.join(PROFILES)}, with a positive width")
+
+    def __call__(self, a: Floats, b: Floats) -> Floats:
+        """Kernel of every row of a, float64[n, p], with every row of b, float64[m, p]: float64[n, m]."""
+        return PROFILES[self.name](cdist(a, b) / self.width, a.shape[1])
+
+    def apply(self, a: Floats, b: Floats, weights: Floats) -> Floats:
+        """``kernel(a, b) @ weights`` in bounded memory, float64[n]."""
+        out = np.empty(len(a))
+        step = max(1, _CHUNK // max(len(b), 1))
+        for start in range(0, len(a), step):
+            out[start : start + step] = self(a[start : start + step], b) @ weights
+        return out

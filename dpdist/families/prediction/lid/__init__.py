@@ -1,0 +1,1 @@
+"""The published two-stage method: no differential privacy."""

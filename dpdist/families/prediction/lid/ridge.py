@@ -1,0 +1,275 @@
+r"""Stage 2: kernel ridge regression.
+
+``f = sum_i a_i K(., x_i)`` with ``a = (K + n lambda I)^-1 (y - mean)``. We speak of the *penalty* ``mu = n lambda``:
+the variance of the noise in units of the kernel's, which does not depend on n, so that a sample can choose it.
+
+- *exact*: one system of all rows.
+- *distributed*: an estimator for each group of rows with lambda as for the full size, so a penalty ``mu m / n`` for m
+  of the n rows; predictions are averaged [1]_ [2]_.
+- *Nystroem*: functions spanned by a sample of landmarks, all rows in the least squares: ``(K_mn K_nm + mu K_mm) a =
+  K_mn (y - mean)``.
+
+Width and penalty are chosen by 5-fold cross-validation on a sample.
+
+References
+----------
+.. [1] Zhang, Duchi, Wainwright, *Divide and conquer kernel ridge regression*, 2015.
+.. [2] Lin, Guo, Zhou, *Distributed learning with regularized least squares*, 2017.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.spatial.distance import pdist
+
+from dpdist.families.prediction.kernels import Kernel, reach
+from dpdist.privacy.arrays import Floats
+
+TUNING_ROWS = 800
+"""Rows of the sample on which width and penalty are chosen."""
+
+PENALTIES = tuple(10.0**power for power in range(-6, 3))
+WIDTHS = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Widths that are tried, in units of the median distance of two rows."""
+
+_FOLDS = 5
+_LEAST_PENALTY = 1e-10  # a record: below it rounding decides
+
+
+@dataclass(frozen=True, eq=False)
+class KernelRidge:
+    """A fitted regression: the mean of one or several kernel expansions.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    offset : float
+        Added to the expansions.
+    centres : tuple of float64[m, p]
+    weights : tuple of float64[m]
+    """
+
+    kernel: Kernel
+    offset: float
+    centres: tuple[Floats, ...]
+    weights: tuple[Floats, ...]
+
+    def predict(self, inputs: Floats) -> Floats:
+        """Predictions for rows of inputs, float64[n, p]."""
+        total = np.zeros(len(inputs))
+        for centres, weights in zip(self.centres, self.weights, strict=True):
+            total += self.kernel.apply(inputs, centres, weights)
+        return self.offset + total / len(self.weights)
+
+    def to_bytes(self) -> bytes:
+        """The regression as a file."""
+        buffer = io.BytesIO()
+        pairs = zip(self.centres, self.weights, strict=True)
+        arrays: dict[str, Any] = {
+            f"{name}{i}": a for i, pair in enumerate(pairs) for name, a in zip("cw", pair, strict=True)
+        }
+        head = np.array([self.kernel.width, self.offset])
+        np.savez(buffer, head=head, name=np.array(self.kernel.name), parts=np.array(len(self.weights)), **arrays)
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> KernelRidge:
+        """The regression that `to_bytes` wrote."""
+        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+            width, offset = stored["head"]
+            parts = range(int(stored["parts"]))
+            return cls(
+                Kernel(name=str(stored["name"]), width=float(width)),
+                float(offset),
+                tuple(stored[f"c{i}"] for i in parts),
+                tuple(stored[f"w{i}"] for i in parts),
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """What cross-validation chose.
+
+    Attributes
+    ----------
+    kernel : Kernel
+    penalty : float
+        mu.
+    error : float
+        Mean squared error in cross-validation, in the unit of the responses.
+    """
+
+    kernel: Kernel
+    penalty: float
+    error: float
+
+
+def tune(
+    inputs: Floats,
+    responses: Floats,
+    *,
+    kernel: str = "compact",
+    width: float | None = None,
+    penalties: Sequence[float] = PENALTIES,
+    folds: int = _FOLDS,
+) -> Tuning:
+    """Width and penalty by cross-validation; row i is in fold ``i % folds``.
+
+    One eigendecomposition serves all penalties and folds of a width. Responses are centred at the mean of the sample.
+
+    Parameters
+    ----------
+    inputs : float64[n, p]
+        In an order that says nothing.
+    responses : float64[n]
+    kernel : str
+        Of `dpdist.families.prediction.kernels.PROFILES`.
+    width : float, optional
+        Taken as it is; by default one of `WIDTHS`.
+    penalties : sequence of float
+    folds : int
+
+    Raises
+    ------
+    ValueError
+        There are fewer rows than folds.
+    """
+    n, dimension = inputs.shape
+    if n < folds:
+        raise ValueError(f"cross-validation needs at least {folds} rows")
+    unit = _median_distance(inputs) * reach(kernel, dimension)
+    widths = [width] if width is not None else [factor * unit for factor in WIDTHS]
+    members = [np.arange(held, n, folds) for held in range(folds)]
+    centred = responses - responses.mean()
+    best: Tuning | None = None
+    for one in widths:
+        form = Kernel(name=kernel, width=one)
+        values, vectors = np.linalg.eigh(form(inputs, inputs))
+        values, turned = np.maximum(values, 0.0), vectors.T @ centred
+        for penalty in penalties:
+            # The residuals of a fold that was left out are (G_ff)^-1 (G y)_f, with G the inverse of the whole system.
+            weights = vectors @ (turned / (values + penalty))
+            scaled = vectors / np.sqrt(values + penalty)
+            error = 0.0
+            for fold in members:
+                inverse = scaled[fold] @ scaled[fold].T
+                error += float(np.sum(np.linalg.solve(inverse, weights[fold]) ** 2)) / n
+            if math.isfinite(error) and (best is None or error < best.error):
+                best = Tuning(kernel=form, penalty=penalty, error=error)
+    if best is None:
+        raise ValueError("cross-validation found no finite error")
+    return best
+
+
+def _median_distance(inputs: Floats) -> float:
+    distances = pdist(inputs[:500])
+    positive = distances[distances > 0]
+    return float(np.median(positive)) if positive.size else 1.0
+
+
+def _solve(gram: Floats, responses: Floats, penalty: float) -> tuple[Floats, float]:
+    """Weights and offset of one system; the penalty grows where rounding makes the system indefinite."""
+    offset, penalty = float(responses.mean()), max(penalty, _LEAST_PENALTY * len(gram))
+    system = gram.copy()
+    while True:
+        system.flat[:: len(gram) + 1] = gram.diagonal() + penalty
+        try:
+            factor = cho_factor(system, lower=True, check_finite=False)
+            return np.asarray(cho_solve(factor, responses - offset, check_finite=False)), offset
+        except LinAlgError:
+            penalty *= 10
+
+
+def fit_exact(inputs: Floats, responses: Floats, *, kernel: Kernel, penalty: float) -> KernelRidge:
+    """One system of all rows: inputs float64[n, p], responses float64[n]."""
+    weights, offset = _solve(kernel(inputs, inputs), responses, penalty)
+    return KernelRidge(kernel, offset, (inputs,), (weights,))
+
+
+def fit_group(inputs: Floats, responses: Floats, *, rows: int, kernel: Kernel, penalty: float) -> KernelRidge:
+    """The estimator of one group of rows, with lambda as for all `rows` of them."""
+    return fit_exact(inputs, responses, kernel=kernel, penalty=penalty * len(inputs) / rows)
+
+
+def average(parts: Sequence[KernelRidge]) -> KernelRidge:
+    """The estimator whose predictions are the mean of those of the parts.
+
+    Raises
+    ------
+    ValueError
+        There is none, or their kernels differ.
+    """
+    if not parts or any(part.kernel != parts[0].kernel for part in parts):
+        raise ValueError("estimators of one kernel are averaged, at least one")
+    offset = math.fsum(part.offset for part in parts) / len(parts)
+    return KernelRidge(
+        parts[0].kernel,
+        offset,
+        tuple(c for part in parts for c in part.centres),
+        tuple(w for part in parts for w in part.weights),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class NystroemSums:
+    """Sums over rows: ``K_mn K_nm``, ``K_mn y``, ``K_mn 1``, the number of rows and the sum of the responses."""
+
+    products: Floats
+    responses: Floats
+    ones: Floats
+    rows: int
+    total: float
+
+    def __add__(self, other: NystroemSums) -> NystroemSums:
+        return NystroemSums(
+            self.products + other.products,
+            self.responses + other.responses,
+            self.ones + other.ones,
+            self.rows + other.rows,
+            self.total + other.total,
+        )
+
+
+def nystroem_sums(inputs: Floats, responses: Floats, *, landmarks: Floats, kernel: Kernel) -> NystroemSums:
+    """Sums over some rows; they are floating point, so the order in which parts are added is fixed by the caller."""
+    m = len(landmarks)
+    products, right, ones = np.zeros((m, m)), np.zeros(m), np.zeros(m)
+    step = max(1, (1 << 22) // max(m, 1))
+    for start in range(0, len(inputs), step):
+        values = kernel(inputs[start : start + step], landmarks)
+        products += values.T @ values
+        right += values.T @ responses[start : start + step]
+        ones += values.sum(axis=0)
+    return NystroemSums(products, right, ones, len(inputs), float(responses.sum()))
+
+
+def fit_nystroem(sums: NystroemSums, *, landmarks: Floats, kernel: Kernel, penalty: float) -> KernelRidge:
+    """The Nystroem estimator from the sums over all rows.
+
+    The landmarks' functions are orthonormalised first, which keeps the least squares well conditioned.
+    """
+    offset = sums.total / sums.rows
+    values, vectors = np.linalg.eigh(kernel(landmarks, landmarks))
+    kept = values > 1e-12 * values[-1]
+    basis = vectors[:, kept] / np.sqrt(values[kept])
+    system = basis.T @ sums.products @ basis
+    system = (system + system.T) / 2
+    weights, _ = _ridge(system, basis.T @ (sums.responses - offset * sums.ones), penalty)
+    return KernelRidge(kernel, offset, (landmarks,), (basis @ weights,))
+
+
+def _ridge(system: Floats, right: Floats, penalty: float) -> tuple[Floats, float]:
+    while True:
+        shifted = system.copy()
+        shifted.flat[:: len(system) + 1] += penalty
+        try:
+            return np.asarray(cho_solve(cho_factor(shifted, lower=True), right)), penalty
+        except LinAlgError:
+            penalty *= 10

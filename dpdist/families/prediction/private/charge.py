@@ -1,0 +1,118 @@
+"""What the differentially private variant costs: noise of each statistic within one Gaussian budget.
+
+All statistics carry Gaussian noise, so the release is one Gaussian mechanism whose squared inverse noise multiplier is
+the sum of those of the statistics; the shares of a spec divide that sum.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dpdist.errors import AccountingError
+from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, RANK_STEP, rank_sensitivity
+from dpdist.privacy import accountant
+from dpdist.privacy.events import ApproximateDP, Composed, Event, Gaussian
+from dpdist.privacy.noise import LARGEST_SCALE, SAMPLER_DELTA
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charge:
+    """Noise of each statistic.
+
+    Attributes
+    ----------
+    marginal : float
+        Deviation of the noise on each cell of each histogram.
+    correlation : float
+        Deviation of the noise on each product of ranks, in units of 1; 0 for a single input.
+    product : float
+        Deviation of the noise on the products of the features on the diagonal, ``sqrt(2)`` times that off it; 0 where
+        they are not measured.
+    cross : float
+        Deviation of the noise on each cross product.
+    event : Event
+        What is charged, the samplers' losses included.
+    """
+
+    marginal: float
+    correlation: float
+    product: float
+    cross: float
+    event: Event
+
+
+def charge(
+    *,
+    inputs: int,
+    epsilon: float,
+    delta: float,
+    marginal_share: float,
+    correlation_share: float,
+    product_share: float,
+    draws: int,
+) -> Charge:
+    """Divide a budget.
+
+    Parameters
+    ----------
+    inputs : int
+        Number of inputs, without the response.
+    epsilon, delta : float
+        Of the whole release.
+    marginal_share, correlation_share, product_share : float
+        0 where a statistic is not measured; the cross products get the rest.
+    draws : int
+        Noise drawn, at most.
+
+    Raises
+    ------
+    AccountingError
+        The budget is not valid, or too small for what the samplers lose.
+    """
+    if inputs < 2:
+        correlation_share = 0.0
+    shares = {
+        "marginals": marginal_share,
+        "correlations": correlation_share,
+        "products": product_share,
+        "cross products": 1 - marginal_share - correlation_share - product_share,
+    }
+    lost = ApproximateDP(0.0, draws * SAMPLER_DELTA, label="samplers")
+
+    def event(multiplier: float) -> Event:
+        parts = tuple(
+            Gaussian(multiplier / math.sqrt(share), label=name) for name, share in shares.items() if share > 0
+        )
+        return Composed((*parts, lost), label="two-stage")
+
+    start = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta)
+    multiplier = accountant.calibrate(event, epsilon=epsilon, delta=delta, start=start * (1 + 1e-6))
+
+    def noise(name: str, sensitivity: float) -> float:
+        share = shares[name]
+        return multiplier / math.sqrt(share) * sensitivity if share > 0 else 0.0
+
+    made = Charge(
+        marginal=noise("marginals", math.sqrt(inputs + 1)),
+        correlation=noise("correlations", rank_sensitivity(inputs)) if inputs > 1 else 0.0,
+        product=noise("products", 1.0),
+        cross=noise("cross products", 1.0),
+        event=event(multiplier),
+    )
+    steps = (
+        made.marginal,
+        made.correlation / RANK_STEP**2,
+        made.product / FEATURE_STEP**2,
+        made.cross / FEATURE_STEP**2,
+    )
+    if max(steps) > LARGEST_SCALE:
+        raise AccountingError(
+            f"epsilon = {epsilon:g} at delta = {delta:g} needs more noise than the sums can carry; raise one of them"
+        )
+    return made
+
+
+def cells_for(records: int, *, noise: float) -> int:
+    """Cells of a marginal of so many records with this noise: about ``(records / noise)^(2/3)``, from 8 to 128."""
+    return round(min(max(math.exp(2 / 3 * math.log(records / noise)), 8.0), 128.0))

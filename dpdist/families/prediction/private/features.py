@@ -1,0 +1,254 @@
+"""The private variant's regression: features of public cells as integers, and ridge regression on their noisy sums.
+
+Features are rounded towards zero to steps of `FEATURE_STEP`, so that no record's features have a norm above 1 and
+sums of their products are exact integers. What is charged is in `dpdist.families.prediction.private.mechanisms`; here
+is what is summed,
+and the post-processing of noisy sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.families.prediction.density import Marginal
+from dpdist.families.prediction.latin import Target
+from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, RANK_STEP, Cells, PrivateColumn
+from dpdist.privacy.arrays import Counts, Floats
+
+RESPONSE_CELLS = 4096
+"""Cells of the response, as the ridge statistics see it."""
+
+_TURN = 1 << 16  # steps of a turn, in which phases are looked up
+_PHASE = 1 << 20  # steps of a turn, in which phases are added
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureMap:
+    """Features of a record, as integers from tables: a constant, ranks and categories, random Fourier features.
+
+    ``phi`` has norm at most 1. Its parts have squared weights that sum to one: the constant; the ranks of ordered
+    columns and the indicators of categories; pairs of a cosine and a sine of random directions in the ranks.
+
+    Parameters
+    ----------
+    linear : tuple of int64[total, width]
+        For each input the linear features of its fine cells, in steps.
+    phases : tuple of int64[total, frequencies]
+        For each input the phases of its fine cells, in steps of a turn.
+    constant : int
+        In steps.
+    wave : int64[turn]
+        Cosine of each step of a turn, times the weight, in steps.
+    """
+
+    linear: tuple[Counts, ...]
+    phases: tuple[Counts, ...]
+    constant: int
+    wave: Counts
+
+    @property
+    def size(self) -> int:
+        """Number of features."""
+        return int(1 + sum(table.shape[1] for table in self.linear) + 2 * self.phases[0].shape[1])
+
+    def __call__(self, cells: Sequence[Cells]) -> Counts:
+        """Features of records given by their fine cells: int64[n, size] in steps of `FEATURE_STEP`."""
+        out = np.empty((len(cells[0]), self.size), np.int64)
+        out[:, 0] = self.constant
+        at = 1
+        for table, column in zip(self.linear, cells, strict=True):
+            out[:, at : at + table.shape[1]] = table[column]
+            at += table.shape[1]
+        phase = self.phases[0][cells[0]]
+        for table, column in zip(self.phases[1:], cells[1:], strict=True):
+            phase = phase + table[column]
+        turn = (phase // (_PHASE // _TURN)) % _TURN
+        frequencies = phase.shape[1]
+        out[:, at : at + frequencies] = self.wave[turn]
+        out[:, at + frequencies :] = self.wave[(turn - _TURN // 4) % _TURN]
+        return out
+
+
+WEIGHTS = (0.1, 0.2, 0.7)
+"""Squared weights of the constant, the linear and the Fourier features."""
+
+
+def feature_map(
+    columns: Sequence[PrivateColumn],
+    tables: Sequence[Counts],
+    *,
+    frequencies: int,
+    width: float,
+    rng: np.random.Generator,
+    weights: tuple[float, float, float] = WEIGHTS,
+) -> FeatureMap:
+    """The features of records, from public cells and the released ranks.
+
+    Parameters
+    ----------
+    columns : sequence of PrivateColumn
+        The inputs.
+    tables : sequence of int64[total]
+        Their ranks (`rank_table`).
+    frequencies : int
+    width : float
+        Of the Gaussian kernel that the Fourier features stand for, in units of the ranks' range times the square root
+        of the number of columns.
+    rng : numpy.random.Generator
+        For the directions; they are public in effect.
+    weights : three floats
+    """
+    d = len(columns)
+    directions = rng.standard_normal((d, frequencies)) / (width * math.sqrt(d) * 2 * math.pi)
+    part = math.sqrt(weights[1] / d)
+    linear: list[Counts] = []
+    phases: list[Counts] = []
+    for i, (column, ranks) in enumerate(zip(columns, tables, strict=True)):
+        values: NDArray[np.floating[Any]]
+        position: NDArray[np.floating[Any]]
+        if column.scale.nominal:
+            values, position = np.eye(column.total) * part, np.arange(column.total) / 2.0
+        else:
+            values, position = 2 * part * ranks[:, None] * RANK_STEP, ranks * RANK_STEP
+        linear.append(_towards_zero(values))
+        phases.append(np.rint(np.outer(position, directions[i]) * _PHASE).astype(np.int64))
+    wave = _wave(math.sqrt(weights[2] / frequencies))
+    return FeatureMap(tuple(linear), tuple(phases), int(math.sqrt(weights[0]) / FEATURE_STEP), wave)
+
+
+@lru_cache(maxsize=8)
+def _wave(amplitude: float) -> Counts:
+    return _towards_zero(amplitude * np.cos(2 * np.pi * np.arange(_TURN) / _TURN) * (1 - 2.0**-40))
+
+
+def _towards_zero(values: NDArray[np.floating[Any]]) -> Counts:
+    return np.asarray(np.trunc(values / FEATURE_STEP), np.int64)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of the response's unit interval that the regression sees: the rest is moved to its ends.
+
+    Attributes
+    ----------
+    centre, half : float
+    """
+
+    centre: float
+    half: float
+
+    def table(self) -> Counts:
+        """The response of each of its cells, from -1 to 1, in steps of `FEATURE_STEP`."""
+        middles = (np.arange(RESPONSE_CELLS) + 0.5) / RESPONSE_CELLS
+        return _towards_zero(np.clip((middles - self.centre) / self.half, -1.0, 1.0))
+
+
+def response_window(marginal: Marginal, *, tail: float = 0.005) -> Window:
+    """The window around the mean of the released marginal that leaves `tail` out at most at each end."""
+    low, high = marginal.inverse(np.array([tail, 1 - tail])).tolist()
+    edge = 0.5 / marginal.cells
+    middles = (np.arange(marginal.cells) + 0.5) / marginal.cells
+    centre = float(np.diff(marginal.cumulative) @ middles)
+    return Window(centre, max(high - centre, centre - low) + edge)
+
+
+# --- ridge ------------------------------------------------------------------------------------------------------------
+
+
+def feature_products(features: Counts) -> Counts:
+    """``sum phi phi^T``, int64[size, size], in steps of ``FEATURE_STEP**2``."""
+    values = features.astype(np.float64)  # products of 2^24 steps: sums of 2^29 records are exact
+    return (values.T @ values).astype(np.int64)
+
+
+def cross_products(features: Counts, responses: Counts) -> Counts:
+    """``sum phi y``, int64[size], in steps of ``FEATURE_STEP**2``."""
+    return (features.astype(np.float64).T @ responses.astype(np.float64)).astype(np.int64)
+
+
+def modelled_products(features: Counts, *, total: float) -> Floats:
+    """``sum phi phi^T`` of `total` records, as records drawn from the released model have it."""
+    values = features * FEATURE_STEP
+    return np.asarray(values.T @ values * (total / len(features)))
+
+
+def positive_part(products: Floats) -> Floats:
+    """The nearest symmetric matrix without negative eigenvalues."""
+    values, vectors = np.linalg.eigh((products + products.T) / 2)
+    return np.asarray((vectors * np.maximum(values, 0.0)) @ vectors.T)
+
+
+FLOOR = 0.5
+"""Least penalty that is tried, in units of the norm of the noise of the cross products."""
+
+
+def ridge_weights(products: Floats, cross: Floats, *, noise: float, product_noise: float, variance: float) -> Floats:
+    """Weights of the features, the penalty by Stein's estimate of the risk: post-processing.
+
+    Parameters
+    ----------
+    products : float64[p, p]
+        Without negative eigenvalues.
+    cross : float64[p]
+    noise : float
+        Deviation of the noise of each cross product.
+    product_noise : float
+        Deviation of the noise of the products; 0 where they are modelled. A penalty below its size is not tried.
+    variance : float
+        Of the responses around the regression, at most.
+
+    Returns
+    -------
+    float64[p]
+    """
+    values, vectors = np.linalg.eigh(products)
+    values = np.maximum(values, 0.0)
+    right = vectors.T @ cross
+    spread = noise**2 + variance * values
+    least = max(FLOOR * max(noise, product_noise) * math.sqrt(len(cross)), 1e-6 * float(values[-1]), 1e-9)
+    best, chosen = math.inf, np.zeros(len(cross))
+    for penalty in least * np.geomspace(1, max(float(values[-1]) / least, 1.0) * 10, 60):
+        weights = right / (values + penalty)
+        risk = float(values @ weights**2 - 2 * right @ weights + 2 * np.sum(spread / (values + penalty)))
+        if risk < best:
+            best, chosen = risk, weights
+    return np.asarray(vectors @ chosen)
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateModel:
+    """What was released, and what follows from it.
+
+    Parameters
+    ----------
+    columns : tuple of PrivateColumn
+        The inputs.
+    target : Target
+        Marginals and correlation of the inputs.
+    features : FeatureMap
+    weights : float64[p]
+    window : Window
+        Of the responses.
+    """
+
+    columns: tuple[PrivateColumn, ...]
+    target: Target
+    features: FeatureMap
+    weights: Floats
+    window: Window
+
+    def predict(self, inputs: Floats) -> Floats:
+        """Responses on the unit interval, for rows of the unit cube, float64[n, d]."""
+        cells = [
+            np.clip((inputs[:, i] * column.total).astype(np.int64), 0, column.total - 1)
+            for i, column in enumerate(self.columns)
+        ]
+        predicted = self.features(cells) @ self.weights * FEATURE_STEP
+        return np.clip(self.window.centre + self.window.half * np.clip(predicted, -1.0, 1.0), 0.0, 1.0)

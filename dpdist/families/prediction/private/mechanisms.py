@@ -1,0 +1,178 @@
+r"""The differentially private variant: noisy marginals, noisy rank correlations, noisy ridge statistics; alpha is 0.
+
+Nothing original is released: inputs are drawn from a Gaussian copula with noisy marginals and noisy correlation, and
+responses come from a ridge regression on random Fourier features fitted to noisy sums.
+
+**Integers.** A record is reduced to public cells by comparisons. Its contribution to every statistic is a vector of
+integers from tables, and depends on nothing but the record and what was released before. So sums are exact, adding a
+record (add/remove) changes them by exactly that vector, and rounded Gaussian noise is post-processing of the continuous
+Gaussian mechanism. The statistics, in the order in which they are released:
+
+1. *Marginals*: one count for each column: L2 norm ``sqrt(columns)``.
+2. *Correlations*: the products of the ranks (u_i, in steps of 2^-8, ``|u_i| <= 1/2``) of each pair of the d inputs: L2
+   norm at most ``sqrt(d (d - 1) / 2) / 4``, attained in a corner.
+3. *Products* of the features, ``phi phi^T``, where they are measured: each entry of the upper triangle once, those off
+   the diagonal with noise ``sigma / sqrt(2)``. Divided by the noise, a record's contribution has norm ``|phi|^2 /
+   sigma <= 1 / sigma``. Features are rounded towards zero to steps of 2^-12, which keeps ``|phi| <= 1``.
+4. *Cross products* ``phi y`` with ``|y| <= 1``: norm at most 1.
+
+Products need not be measured: the model of the inputs, already released, implies them (`modelled_products`).
+
+**The penalty** is chosen on what was released, at no cost: it minimises an unbiased estimate of the risk [1]_, with the
+variance of the noise and that of the responses.
+
+References
+----------
+.. [1] Stein, *Estimation of the mean of a multivariate normal distribution*, 1981.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.families.prediction.density import Marginal, marginal_of_masses
+from dpdist.families.prediction.latin import nearest_correlation
+from dpdist.families.prediction.scales import Scale
+from dpdist.privacy.arrays import Counts, Floats
+
+FINE = 16
+"""Fine cells, which features see, in a cell of a histogram."""
+
+RANK_STEP = 2.0**-8
+FEATURE_STEP = 2.0**-12
+
+Cells = NDArray[np.int64]
+
+
+# --- records as cells -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateColumn:
+    """A column in public cells.
+
+    Attributes
+    ----------
+    scale : Scale
+    cells : int
+        Of its histogram.
+    fine : int
+        Fine cells in each of them; 1 where cells are values.
+    """
+
+    scale: Scale
+    cells: int
+    fine: int
+
+    @property
+    def total(self) -> int:
+        """Number of fine cells."""
+        return self.cells * self.fine
+
+    @cached_property
+    def edges(self) -> Floats:
+        """Values between the fine cells, float64[total - 1]."""
+        return self.scale.edges(self.total)
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether cells are values."""
+        return self.fine == 1
+
+    def cells_of(self, values: NDArray[np.generic]) -> Cells:
+        """The fine cell of each value: comparisons only."""
+        return np.searchsorted(self.edges, np.asarray(values, np.float64), side="right")
+
+
+def private_column(scale: Scale, *, cells: int) -> PrivateColumn:
+    """A column in at most so many cells; a discrete one of no more values has one for each.
+
+    Raises
+    ------
+    ValueError
+        A category has more values than cells: it cannot be binned.
+    """
+    count = scale.count
+    if count is not None and (count <= cells or scale.nominal) and not scale.log:
+        return PrivateColumn(scale=scale, cells=count, fine=1)
+    return PrivateColumn(scale=scale, cells=cells, fine=FINE)
+
+
+# --- marginals --------------------------------------------------------------------------------------------------------
+
+
+def histogram(column: PrivateColumn, fine: Cells) -> Counts:
+    """Records in each cell, int64[cells]."""
+    return np.bincount(fine // column.fine, minlength=column.cells).astype(np.int64)
+
+
+def projected(counts: Floats, total: float) -> Floats:
+    """The non-negative numbers of this total that are nearest to `counts` (Euclidean distance)."""
+    if total <= 0:
+        return np.full(len(counts), 1.0 / len(counts), np.float64)
+    ordered = np.sort(counts)[::-1]
+    excess = (np.cumsum(ordered) - total) / np.arange(1, len(counts) + 1)
+    last = int(np.flatnonzero(ordered > excess)[-1])
+    return np.asarray(np.maximum(counts - excess[last], 0.0), np.float64)
+
+
+def noisy_total(histograms: Sequence[Counts]) -> float:
+    """The number of records, from the noisy histograms of all columns; at least 1."""
+    weights = np.array([1 / len(counts) for counts in histograms])
+    totals = np.array([float(counts.sum()) for counts in histograms])
+    return max(float(weights @ totals / weights.sum()), 1.0)
+
+
+def private_marginal(column: PrivateColumn, noisy: Counts, *, total: float) -> Marginal:
+    """The marginal of a noisy histogram: post-processing."""
+    return marginal_of_masses(projected(noisy.astype(np.float64), total), discrete=column.is_discrete)
+
+
+# --- correlations -----------------------------------------------------------------------------------------------------
+
+
+def rank_table(column: PrivateColumn, marginal: Marginal) -> Counts:
+    """Rank of each fine cell less 1/2, in steps of `RANK_STEP`, int64[total]: within a half."""
+    middles = (np.arange(column.total) + 0.5) / column.total
+    half = round(0.5 / RANK_STEP)
+    return np.clip(np.rint((marginal.cdf(middles) - 0.5) / RANK_STEP), -half, half).astype(np.int64)
+
+
+def rank_products(ranks: Counts) -> Counts:
+    """Sums of the products of the ranks of each pair of columns, int64[d (d - 1) / 2], in steps of ``RANK_STEP**2``.
+
+    Parameters
+    ----------
+    ranks : int64[n, d]
+    """
+    upper = np.triu_indices(ranks.shape[1], 1)
+    values = ranks.astype(np.float64)  # products below 2^14: sums of 2^38 records are exact
+    return (values.T @ values)[upper].astype(np.int64)
+
+
+def rank_sensitivity(columns: int) -> float:
+    """Most that one record changes the rank products in L2 norm, in units of 1 (not of steps)."""
+    return math.sqrt(columns * (columns - 1) / 2) / 4
+
+
+def private_correlation(
+    noisy: Counts, tables: Sequence[Counts], marginals: Sequence[Marginal], *, total: float
+) -> Floats:
+    """Correlation of normal scores from noisy rank products, float64[d, d]: post-processing."""
+    d = len(tables)
+    deviations = np.ones(d)
+    for i, (table, marginal) in enumerate(zip(tables, marginals, strict=True)):
+        masses = np.diff(marginal.cumulative).repeat(len(table) // marginal.cells) / (len(table) // marginal.cells)
+        ranks = table * RANK_STEP
+        deviations[i] = math.sqrt(max(float(masses @ ranks**2), 1e-4))
+    out = np.eye(d)
+    upper = np.triu_indices(d, 1)
+    spearman = noisy * RANK_STEP**2 / total / (deviations[upper[0]] * deviations[upper[1]])
+    out[upper] = np.clip(2 * np.sin(np.pi / 6 * np.clip(spearman, -1, 1)), -0.99, 0.99)
+    return nearest_correlation(out + out.T - np.eye(d), least=1e-3)

@@ -1,0 +1,281 @@
+"""The spec of a two-stage release: synthetic inputs, and responses from a regression."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import cached_property
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from dpdist.families.prediction import plugins as hooks
+from dpdist.families.prediction.defaults import FIRST_STAGE_NAMES, GROUP_ROWS, LANDMARKS
+from dpdist.families.prediction.scales import Scale
+from dpdist.schema.schema import Attribute
+from dpdist.spec import Exact, PrivacyLimit, ReleaseSpec, Section
+
+LARGEST_CATEGORY = 256
+"""Most values of an attribute without order."""
+
+
+class DisclosureSpec(Section):
+    """How much local information a release that is not differentially private may disclose."""
+
+    lid: float = Field(
+        gt=0, le=1, description="Largest share of released rows that may lie near their originals in some column."
+    )
+    eta: float = Field(
+        default=0.01, gt=0, lt=0.5, description="What is near, as a share of the width of a column's scale."
+    )
+    columns: tuple[str, ...] | None = Field(
+        default=None,
+        description="Columns that are looked at; default: all synthesised ordered ones with at least 1 / eta values.",
+    )
+
+
+class TwoStagePrivacySpec(PrivacyLimit):
+    """Which guarantee the release has, and what it may cost."""
+
+    guarantee: Literal["lid", "dp"] = Field(
+        description="lid: the published method, NOT differentially private, refused unless the data set allows it; dp: "
+        "the differentially private variant, in which nothing original is released."
+    )
+    disclosure: DisclosureSpec | None = Field(default=None, description="With guarantee lid.")
+    epsilon: float | None = Field(
+        default=None, gt=0, le=20, description="With guarantee dp: budget of the whole release (add/remove)."
+    )
+    delta: float | None = Field(default=None, ge=1e-10, lt=1, description="With guarantee dp.")
+    marginal_share: Exact = Field(default=Fraction(7, 20), gt=0, lt=1, description="Share of the marginals.")
+    correlation_share: Exact = Field(default=Fraction(3, 20), gt=0, lt=1, description="Share of the correlations.")
+    product_share: Exact = Field(
+        default=Fraction(1, 4), gt=0, lt=1, description="Share of the features' products, where they are measured."
+    )
+
+    @model_validator(mode="after")
+    def _matching(self) -> TwoStagePrivacySpec:
+        if self.guarantee == "lid":
+            if self.disclosure is None or self.epsilon is not None or self.delta is not None:
+                raise ValueError("guarantee lid takes `disclosure`, and neither epsilon nor delta: it is not DP")
+        elif self.disclosure is not None or self.epsilon is None or self.delta is None:
+            raise ValueError("guarantee dp takes epsilon and delta, and no `disclosure`")
+        if self.marginal_share + self.correlation_share + self.product_share >= 1:
+            raise ValueError("the shares leave nothing for the cross products; lower them")
+        return self
+
+
+class RegressionSpec(Section):
+    """Stage 2 of the published method."""
+
+    kernel: Literal["compact", "gaussian", "matern"] = Field(
+        default="compact", description="Wendland's compactly supported kernel, the Gaussian, or Matern 5/2."
+    )
+    width: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Width, in units of the columns' deviations; default: by cross-validation.",
+    )
+    penalty: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="n times lambda; default: by cross-validation on a sample."
+    )
+    estimator: Literal["auto", "exact", "distributed", "nystroem"] = Field(
+        default="auto", description="auto: exact for few rows, then distributed, then Nystroem."
+    )
+    group_rows: int = Field(default=GROUP_ROWS, ge=10, le=20_000, description="Rows of a distributed estimator.")
+    landmarks: int = Field(default=LANDMARKS, ge=1, le=20_000, description="Landmarks of the Nystroem estimator.")
+    hook: str | None = Field(
+        default=None,
+        pattern=hooks.PATTERN,
+        description="module:function that makes a regression with fit and predict, in place of kernel ridge.",
+    )
+
+
+class FeatureSpec(Section):
+    """Stage 2 of the differentially private variant: ridge regression on random Fourier features."""
+
+    frequencies: int = Field(default=64, ge=1, le=1024, description="Pairs of random Fourier features.")
+    width: float = Field(
+        default=0.25,
+        ge=0.001,
+        le=100,
+        description="Width of the Gaussian kernel, times the root of the number of columns.",
+    )
+    products: Literal["measured", "modelled"] = Field(
+        default="measured",
+        description="Second moments of the features: measured with noise, or as in the released model of the inputs.",
+    )
+
+
+class PredictionSpec(Section):
+    """Columns and stages."""
+
+    response: str = Field(description="The column that is predicted: a number or an integer.")
+    log: Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
+        default_factory=dict,
+        description="Columns on a logarithmic scale, sign(v) log(1 + |v| / unit), with the unit of each: amounts that "
+        "differ by orders of magnitude.",
+    )
+    keep: tuple[str, ...] = Field(
+        default=(), description="Columns that stay ORIGINAL (guarantee lid only); all others are synthesised."
+    )
+    first_stage: str = Field(
+        default="lhs", description=f"{', '.join(FIRST_STAGE_NAMES)}, or module:function of your own generator."
+    )
+    bandwidth: Literal["cross-validated", "silverman"] = Field(
+        default="cross-validated", description="Bandwidth of each column's kernel density."
+    )
+    matching: Literal["nearest", "independent"] = Field(
+        default="nearest",
+        description="Mix each original row with its nearest unused synthetic row (published), or with any.",
+    )
+    alpha: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Share of the original row; default: the largest within the disclosure (guarantee lid), or 0 (dp).",
+    )
+    regression: RegressionSpec = Field(default_factory=RegressionSpec)
+    records: int | None = Field(default=None, ge=1, description="Records to release (guarantee dp).")
+    cells: int | None = Field(
+        default=None, ge=2, le=4096, description="Cells of a noisy marginal (guarantee dp); default: by the noise."
+    )
+    features: FeatureSpec = Field(default_factory=FeatureSpec)
+
+    @model_validator(mode="after")
+    def _known(self) -> PredictionSpec:
+        if self.first_stage not in FIRST_STAGE_NAMES and not re.match(hooks.PATTERN, self.first_stage):
+            raise ValueError(f"first_stage: one of {', '.join(FIRST_STAGE_NAMES)}, or module:function")
+        return self
+
+
+class TwoStageSpec(ReleaseSpec):
+    """Synthetic inputs mixed with original ones and responses from kernel ridge regression, or the DP variant."""
+
+    kind: Literal["two-stage"]
+    privacy: TwoStagePrivacySpec
+    prediction: PredictionSpec
+
+    @property
+    def hooks(self) -> frozenset[str]:
+        """A first stage and a regression of the user's own."""
+        named = (self.prediction.first_stage, self.prediction.regression.hook or "")
+        return frozenset(name for name in named if ":" in name)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TwoStageSpec:
+        names, made = self.table.names, self.prediction
+        for setting, chosen in (("response", (made.response,)), ("log", tuple(made.log)), ("keep", made.keep)):
+            unknown = [name for name in chosen if name not in names]
+            if unknown:
+                raise ValueError(f"prediction.{setting}: the schema has no {', '.join(map(repr, unknown))}")
+        if len(names) < 2:
+            raise ValueError("prediction: the schema needs an input besides the response")
+        if made.response in made.keep:
+            raise ValueError("prediction.keep: the response is never kept")
+        if self.response.nominal:
+            raise ValueError(f"prediction.response: {made.response!r} must be a number or an integer without bins")
+        for scale in self.inputs:
+            if scale.nominal and scale.name in made.log:
+                raise ValueError(f"prediction.log: {scale.name!r} has no order")
+        if self.privacy.guarantee == "dp":
+            self._private()
+        else:
+            self._disclosing()
+        return self
+
+    def _private(self) -> None:
+        made = self.prediction
+        if made.records is None:
+            raise ValueError("prediction.records: say how many records to release")
+        if made.keep or made.alpha:
+            raise ValueError("prediction: under guarantee dp nothing original is released: no `keep`, no `alpha`")
+        if made.first_stage not in ("lhs", "gaussian-copula") or made.regression != RegressionSpec():
+            raise ValueError(
+                "prediction: guarantee dp has its own regression; its first stage is lhs or gaussian-copula"
+            )
+
+    def _disclosing(self) -> None:
+        from dpdist.families.prediction.lid.disclosure import largest_alpha
+
+        made, disclosure = self.prediction, self.privacy.disclosure
+        if made.records is not None or made.cells is not None or made.features != FeatureSpec():
+            raise ValueError("prediction: `records`, `cells` and `features` belong to guarantee dp")
+        if all(scale.name in made.keep for scale in self.inputs):
+            raise ValueError("prediction.keep: at least one input is synthesised")
+        if disclosure is None:
+            return
+        ordered = [scale.name for scale in self.inputs if not scale.nominal and scale.name not in made.keep]
+        for name in disclosure.columns or ():
+            if name not in ordered:
+                raise ValueError(f"privacy.disclosure.columns: {name!r} is no synthesised ordered input")
+        if not self.watched and made.alpha is None:
+            raise ValueError("privacy.disclosure: no column has 1 / eta values; name columns, or give prediction.alpha")
+        if made.alpha is None and largest_alpha(disclosure.lid, eta=disclosure.eta, columns=len(self.watched)) is None:
+            raise ValueError(
+                "privacy.disclosure: by the closed form even alpha 0 discloses more than `lid`: raise it or lower `eta`"
+            )
+
+    @property
+    def input_attributes(self) -> tuple[Attribute, ...]:
+        """The attributes besides the response, in the order of the schema."""
+        return tuple(a for a in self.table.attributes if a.name != self.prediction.response)
+
+    @cached_property
+    def inputs(self) -> tuple[Scale, ...]:
+        """Scales of the inputs."""
+        return tuple(scale_of(a, log=self.prediction.log.get(a.name, 0.0)) for a in self.input_attributes)
+
+    @cached_property
+    def response(self) -> Scale:
+        """Scale of the response."""
+        name = self.prediction.response
+        attribute = self.table.attributes[self.table.names.index(name)]
+        return scale_of(attribute, log=self.prediction.log.get(name, 0.0))
+
+    @property
+    def watched(self) -> tuple[int, ...]:
+        """Places of the inputs that the disclosure looks at."""
+        disclosure, keep = self.privacy.disclosure, self.prediction.keep
+        if disclosure is None:
+            return ()
+        return tuple(
+            i
+            for i, scale in enumerate(self.inputs)
+            if scale.name not in keep
+            and (
+                scale.name in disclosure.columns
+                if disclosure.columns is not None
+                else not scale.nominal and (scale.count is None or scale.count * disclosure.eta >= 1)
+            )
+        )
+
+
+def scale_of(attribute: Attribute, *, log: float = 0.0) -> Scale:
+    """The scale of an attribute.
+
+    Numbers and integers are on the scale of their values; ordinal attributes on that of their codes. Attributes
+    without order, with bins or with a missing category are categories.
+
+    Raises
+    ------
+    ValueError
+        A category has too many values.
+    """
+    name = attribute.name
+    if attribute.kind in ("number", "integer") and attribute.bounds is not None:
+        low, high = map(float, attribute.bounds)
+        if attribute.kind == "number" and not attribute.is_binned:
+            return Scale(name=name, low=low, high=high, log=log)
+        if not attribute.is_binned and attribute.missing_code is None:
+            return Scale(name=name, low=low, high=high, discrete=True, log=log)
+    last = attribute.cardinality - 1
+    if attribute.kind == "ordinal" and attribute.missing_code is None:
+        return Scale(name=name, low=0, high=last, discrete=True, log=log)
+    if attribute.cardinality > LARGEST_CATEGORY:
+        raise ValueError(
+            f"attribute {name!r} has {attribute.cardinality} values without order, more than {LARGEST_CATEGORY}: "
+            "declare it as a number, or leave it out of the schema"
+        )
+    return Scale(name=name, low=0, high=last, discrete=True, nominal=True)

@@ -1,0 +1,128 @@
+"""The one registry of the families of releases, and how their specs are read and planned."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
+
+from dpdist.errors import SpecError
+from dpdist.families.base import Family, Plan, imported
+from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.families.histogram.spec import HistogramSpec
+from dpdist.families.mixing.spec import MixingSpec
+from dpdist.families.prediction.spec import TwoStageSpec
+from dpdist.schema.schema import Schema, load_yaml
+from dpdist.spec import ReleaseSpec, override, validated
+
+FAMILIES: dict[str, Family[Any, Any]] = {}
+"""The families by the `kind` of their specs."""
+
+
+def register(family: Family[Any, Any]) -> None:
+    """Make a family known: its specs can then be planned, released, sized, evaluated and audited.
+
+    Raises
+    ------
+    ValueError
+        Its kind is taken.
+    """
+    if FAMILIES.setdefault(family.kind, family) is not family:
+        raise ValueError(f"there is a family of kind {family.kind!r} already")
+
+
+def _shipped(kind: str, spec: type[ReleaseSpec], folder: str, **more: Any) -> Family[Any, Any]:
+    """A family of this package: its modules are imported when they are needed."""
+    parts = {name: imported(f"dpdist.families.{folder}.{name}:{name}") for name in ("plan", "stages", "claims")}
+    return Family(kind=kind, spec=spec, **parts, **more)
+
+
+register(_shipped("plausible-deniability", PlausibleDeniabilitySpec, "deniability"))
+register(_shipped("mixing", MixingSpec, "mixing"))
+register(
+    _shipped("histogram", HistogramSpec, "histogram", canaries=imported("dpdist.families.histogram.claims:canaries"))
+)
+register(_shipped("two-stage", TwoStageSpec, "prediction"))
+
+
+def family_of(spec: ReleaseSpec) -> Family[Any, Any]:
+    """The family of a spec."""
+    return FAMILIES[spec.kind]
+
+
+def make_plan(spec: ReleaseSpec) -> Plan:
+    """Plan a release, whatever its family.
+
+    Raises
+    ------
+    SpecError
+        Settings contradict each other.
+    AccountingError
+        No valid guarantee at these parameters.
+    GuaranteeRefused
+        The guarantee would say nothing, and was not asked for by name.
+    """
+    plan: Plan = family_of(spec).plan(spec)
+    return plan
+
+
+def load_spec(path: str | Path, overrides: Mapping[str, Any] | None = None) -> ReleaseSpec:
+    """Read a spec file, apply overrides, resolve its schema and validate it.
+
+    Parameters
+    ----------
+    path : str or Path
+        The YAML file.
+    overrides : mapping of str to object, optional
+        Values by dotted path, such as ``{"synthesis.records": 1000}``.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read, is not YAML or is not a valid spec; the message names each setting.
+    """
+    tree = load_yaml(path)
+    if not isinstance(tree, dict):
+        raise SpecError(f"{path} is not a spec: expected a mapping with `kind`, `name`, `data` ...")
+    return build_spec(override(tree, overrides or {}), base=Path(path).parent, source=str(path))
+
+
+def build_spec(tree: Mapping[str, Any], *, base: Path | None = None, source: str = "the spec") -> ReleaseSpec:
+    """Validate a spec given as a mapping; a schema given by path is read from `base`.
+
+    Raises
+    ------
+    SpecError
+        The mapping is not a valid spec, or the schema's path leaves the folder of the spec.
+    """
+    tree = dict(tree)
+    kind = tree.get("kind")
+    if kind not in FAMILIES:
+        raise SpecError(f"{source}: `kind` is {kind!r}; expected one of {', '.join(FAMILIES)}")
+    schema = tree.get("schema")
+    if isinstance(schema, str):
+        inside = PurePosixPath(schema)
+        if base is None or inside.is_absolute() or ".." in inside.parts:
+            raise SpecError(f"{source}: `schema` is a path below the folder of the spec, without `..`")
+        tree["schema"] = Schema.from_yaml(base / schema)
+    spec: ReleaseSpec = validated(FAMILIES[kind].spec, tree, source)
+    return spec
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON schema of a spec file of any kind (``schema`` may also be the path of a schema file)."""
+    kinds = [family.spec for family in FAMILIES.values()]
+    union: Any = Annotated[functools.reduce(operator.or_, kinds), Field(discriminator="kind")]
+    schema = TypeAdapter(union).json_schema(by_alias=True)
+    specs = [schema["$defs"][spec.__name__] for spec in kinds]
+    for spec in specs:
+        spec["properties"]["schema"] = {
+            "anyOf": [{"type": "string"}, spec["properties"]["schema"]],
+            "description": "The schema, or the path of its file below the folder of the spec.",
+        }
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return schema

@@ -1,0 +1,73 @@
+"""The data sets of a ledger: entering one, reading one, checking one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import sqlalchemy as sa
+
+from dpdist.errors import LedgerError
+from dpdist.ledger import journal, tables
+from dpdist.ledger.records import Dataset, Rational, checked_guarantees, checked_name, rational
+from dpdist.ledger.rows import Row, charges_of, dataset_record, lock_dataset
+from dpdist.ledger.transitions import now
+
+LARGEST_CAP: Final = 1_000_000
+"""Largest epsilon, or nats, of a data set: far above any meaning; what exceeds it is a slip, and caps are final."""
+
+
+def terms_of(
+    name: str, epsilon: Rational, delta: Rational, guarantees: Iterable[str], pml: Rational | None
+) -> dict[str, str | None]:
+    """Return the checked columns of a new data set."""
+    kinds = checked_guarantees(guarantees)
+    leakage = None if pml is None else rational(pml, setting="pml")
+    if leakage is not None and (not 0 < leakage <= LARGEST_CAP or "pml" not in kinds):
+        raise LedgerError(
+            f"an account of leakage has a cap above 0 and of at most {LARGEST_CAP:,} nats, and its data set allows the "
+            "guarantee pml"
+        )
+    epsilon_cap, delta_cap = rational(epsilon, setting="epsilon"), rational(delta, setting="delta")
+    if not 0 < epsilon_cap <= LARGEST_CAP or not 0 <= delta_cap < 1:
+        raise LedgerError(f"a data set's caps must satisfy 0 < epsilon <= {LARGEST_CAP:,} and 0 <= delta < 1")
+    return {
+        "name": checked_name(name, setting="the data set's name"),
+        "epsilon_cap": str(epsilon_cap),
+        "delta_cap": str(delta_cap),
+        "guarantees": json.dumps(kinds),
+        "created": now(),
+        "pml_cap": None if leakage is None else str(leakage),
+    }
+
+
+def create(connection: sa.Connection, terms: Mapping[str, str | None]) -> Dataset:
+    """Enter a data set and the first entry of its journal."""
+    record, head = journal.first_entry(terms)
+    insert = sa.insert(tables.dataset).values(**terms, length=1, head=head).returning(tables.dataset)
+    row = connection.execute(insert).mappings().one()
+    entry = {"dataset_id": row["id"], "sequence": 0, "record": record, "digest": head}
+    connection.execute(sa.insert(tables.journal).values(entry))
+    return dataset_record(dict(row))
+
+
+def datasets(connection: sa.Connection) -> tuple[Dataset, ...]:
+    """Return all data sets by name."""
+    rows = connection.execute(sa.select(tables.dataset).order_by(tables.dataset.c.name))
+    return tuple(dataset_record(dict(row)) for row in rows.mappings())
+
+
+def read(connection: sa.Connection, name: str) -> tuple[Row, list[Row]]:
+    """Return the row of a data set and the rows of its charges."""
+    row = lock_dataset(connection, name, lock=False)
+    return row, charges_of(connection, row)
+
+
+def problems_of(connection: sa.Connection, name: str, receipts: Iterable[str]) -> list[str]:
+    """Return what in the records of a data set does not agree with its journal."""
+    row, charges = read(connection, name)
+    entries = connection.execute(
+        sa.select(tables.journal).where(tables.journal.c.dataset_id == row["id"]).order_by(tables.journal.c.sequence)
+    )
+    return journal.check_journal(row, [dict(entry) for entry in entries.mappings()], charges, receipts)

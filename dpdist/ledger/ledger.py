@@ -1,0 +1,419 @@
+"""The ledger: what has been spent on each data set, and who may publish."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+from uuid import UUID, uuid4
+
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
+
+from dpdist.errors import DatasetExists, LedgerError
+from dpdist.ledger import catalogue, custody, rows, tables, transitions
+from dpdist.ledger.budget import Compose, accountant_epsilon, budget_of
+from dpdist.ledger.database import Database, create_file
+from dpdist.ledger.keys import KeyRef
+from dpdist.ledger.records import Attempt, Budget, Dataset, Rational, Statement, canonical_event, checked_name
+from dpdist.privacy.noise import Noise
+
+
+class _Rehearsed(Exception):
+    """Ends a transaction that must leave nothing behind."""
+
+
+class Ledger:
+    """The budget of data sets across releases. Open one with `Ledger.open`.
+
+    Every method is one transaction (`erase` and what calls it: one and a file). It keeps no connection open, so it
+    may be used before and after a fork, and by threads.
+    """
+
+    def __init__(self, database: Database, compose: Compose) -> None:
+        self.database = database
+        self._compose = compose
+
+    def __repr__(self) -> str:
+        return f"Ledger({self.database.name!r})"
+
+    @classmethod
+    def open(cls, url: str, *, create: bool = True, compose: Compose = accountant_epsilon) -> Ledger:
+        """Open a ledger.
+
+        Parameters
+        ----------
+        url : str
+            ``sqlite:///path`` (one machine, local disk) or ``postgresql+psycopg://user@host/database``.
+        create : bool
+            Make the ledger, or bring its tables to this version, when needed.
+        compose : callable
+            ``compose(events, delta) -> epsilon``: composes the JSON of privacy events; the accountant by default.
+
+        Raises
+        ------
+        LedgerError
+            There is no usable ledger at `url`. The message never shows credentials.
+        """
+        database = Database(url)
+        if database.file and not database.file.exists():
+            if not create:
+                raise LedgerError(f"no ledger at {database.name}: make one with dpdist ledger create")
+            create_file(database.file)
+        if create:
+            database.migrate()
+        elif (revision := database.revision()) != tables.REVISION:
+            raise LedgerError(
+                f"the ledger at {database.name} has tables of version {revision}, this dpdist needs "
+                f"{tables.REVISION}: run dpdist ledger create once to bring them up to date"
+            )
+        return cls(database, compose)
+
+    def close(self) -> None:
+        """Release what the driver holds; the ledger may still be used."""
+        self.database.engine.dispose()
+
+    # Data sets
+
+    def create_dataset(
+        self,
+        name: str,
+        *,
+        epsilon: Rational,
+        delta: Rational,
+        guarantees: Iterable[str] = ("dp",),
+        pml: Rational | None = None,
+    ) -> Dataset:
+        """Enter a data set with its caps and policy; both are final.
+
+        Parameters
+        ----------
+        name : str
+        epsilon, delta : number or text
+            The caps, kept exactly: ``4``, ``"1/3"``, ``1e-8`` (a float stands for the decimal it prints as).
+        guarantees : iterable of str
+            The kinds of guarantee a release may have, of `GUARANTEES`.
+        pml : number or text, optional
+            The cap of an account of pointwise maximal leakage, in nats. With it, releases with the guarantee ``pml``
+            are charged there; without, they are charged their equal differential privacy.
+
+        Raises
+        ------
+        DatasetExists
+            The name is taken.
+        LedgerError
+            A cap is out of range, or a kind is unknown.
+        """
+        terms = catalogue.terms_of(name, epsilon, delta, guarantees, pml)
+        try:
+            return self.database.write(lambda connection: catalogue.create(connection, terms))
+        except IntegrityError:
+            raise DatasetExists(f"data set {name!r} is in the ledger already; its caps are final") from None
+
+    def datasets(self) -> tuple[Dataset, ...]:
+        """Return all data sets by name."""
+        return self.database.read(catalogue.datasets)
+
+    def show(self, dataset: str) -> Statement:
+        """Return a data set with its budget and its attempts.
+
+        Raises
+        ------
+        DatasetUnknown
+        """
+        row, charges = self._read(dataset)
+        terms = rows.dataset_record(row)
+        spent = rows.events_of(row, charges)
+        budget = budget_of(self._compose, terms, spent.dp, spent.pml)
+        attempts = tuple(rows.attempt_record(charge, dataset) for charge in charges)
+        return Statement(terms, budget, attempts, row["head"])
+
+    def remaining(self, dataset: str, *, event: Any = None, guarantee: str = "dp") -> Budget:
+        """Return the budget of a data set; with `event`, as it would be after that charge (nothing is charged).
+
+        Parameters
+        ----------
+        dataset : str
+        event : privacy event or JSON, optional
+        guarantee : str
+            Kind of guarantee of that charge, of `GUARANTEES`: it decides which account is charged.
+
+        Raises
+        ------
+        DatasetUnknown
+        AccountingError
+            The charges compose to no finite epsilon at the data set's delta cap, or to no finite leakage.
+        """
+        row, charges = self._read(dataset)
+        spent = rows.events_of(row, charges)
+        if event is not None:
+            spent = spent.with_event(canonical_event(event), leakage=rows.is_leakage(row, guarantee))
+        return budget_of(self._compose, rows.dataset_record(row), spent.dp, spent.pml)
+
+    def verify(self, dataset: str, *, receipts: Iterable[str] = ()) -> Statement:
+        """Check that the records of a data set are whole, and its spend within the caps.
+
+        Parameters
+        ----------
+        dataset : str
+        receipts : iterable of str
+            Digests noted elsewhere (`Attempt.receipt`, `Statement.head`) that must be in the journal.
+
+        Raises
+        ------
+        DatasetUnknown
+        LedgerError
+            A row was edited, added or deleted outside of dpdist, or more is spent than the caps admit.
+        """
+        noted = tuple(receipts)
+        problems = self.database.read(lambda connection: catalogue.problems_of(connection, dataset, noted))
+        if not problems:
+            statement = self.show(dataset)
+            if statement.budget.is_kept:
+                return statement
+            problems = ["the charges compose to more than the cap"]
+        raise LedgerError(
+            f"the ledger of data set {dataset!r} is damaged: {'; '.join(problems[:5])}. "
+            "Restore it from a backup, and charge nothing until then"
+        )
+
+    # Attempts
+
+    def reserve(
+        self,
+        *,
+        dataset: str,
+        release: str,
+        spec_hash: str,
+        input_fingerprint: str,
+        event: Any,
+        guarantee: str,
+        attempt: str | None = None,
+        new_attempt: bool = False,
+        rehearse: bool = False,
+    ) -> Attempt:
+        """Charge a release to a data set before anything is read, and make the attempt's key.
+
+        Parameters
+        ----------
+        dataset, release : str
+        spec_hash, input_fingerprint : str
+            What the attempt is bound to; a resume on anything else is refused.
+        event : privacy event, JSON or None
+            The charge. None only for the kind of guarantee that nothing composes (``lid``).
+        guarantee : str
+            Kind of guarantee, of `GUARANTEES`.
+        attempt : str, optional
+            The attempt's id, a random UUID; made here by default. The same call again with the same id gives the
+            same attempt.
+        new_attempt : bool
+            Replace an open attempt of the release: it becomes void when it has drawn no noise; otherwise it is
+            abandoned and stays spent.
+        rehearse : bool
+            See `rehearse`.
+
+        Raises
+        ------
+        DatasetUnknown
+        BudgetExceeded
+            All charges and this one compose to more than the caps.
+        GuaranteeRefused
+            The data set's policy does not allow this kind of guarantee.
+        ReleaseConflict
+            The release is committed, has an open attempt, or was begun with another spec.
+        KeyUnavailable
+            There is no key-encryption key.
+        """
+        identity = str(uuid4()) if attempt is None else _checked_uuid(attempt)
+        request = {
+            "attempt": identity,
+            "release": checked_name(release, setting="the release's name"),
+            "guarantee": guarantee,
+            "event": canonical_event(event),
+            "spec_hash": checked_name(spec_hash, setting="the spec's hash"),
+            "input_fingerprint": checked_name(input_fingerprint, setting="the input's fingerprint"),
+        }
+        wrapped_key = custody.new_wrapped_key(self.database, identity)
+
+        def charge(connection: sa.Connection) -> None:
+            transitions.reserve(
+                connection,
+                request=request,
+                dataset=dataset,
+                compose=self._compose,
+                wrapped_key=wrapped_key,
+                new_attempt=new_attempt,
+            )
+            if rehearse:
+                raise _Rehearsed
+
+        self.database.write(charge)
+        custody.sweep(self.database, dataset)
+        return self.attempt(identity)
+
+    def rehearse(self, **charge: Any) -> None:
+        """Refuse what `reserve` would refuse now, with the same arguments; nothing is written.
+
+        Raises
+        ------
+        DatasetUnknown, BudgetExceeded, GuaranteeRefused, ReleaseConflict, KeyUnavailable
+            As `reserve`, which decides again.
+        """
+        with suppress(_Rehearsed):
+            self.reserve(**charge, rehearse=True)
+
+    def attempt(self, attempt: Attempt | str) -> Attempt:
+        """Return an attempt as it is now.
+
+        Raises
+        ------
+        LedgerError
+            No such attempt.
+        """
+        identity = _id(attempt)
+        return self.database.read(lambda connection: rows.read_attempt(connection, identity))
+
+    def find(self, dataset: str, release: str) -> Attempt | None:
+        """Return the open or committed attempt of a release, None when it has none.
+
+        Raises
+        ------
+        DatasetUnknown
+        """
+        charge = rows.live_charge(self._read(dataset)[1], release)
+        return None if charge is None else rows.attempt_record(charge, dataset)
+
+    def resume(self, *, dataset: str, release: str, spec_hash: str, input_fingerprint: str) -> Attempt:
+        """Return the open attempt of a release, to go on with it at no new charge.
+
+        Raises
+        ------
+        DatasetUnknown
+        ReleaseConflict
+            The release is committed, or its spec or input is not the one the attempt began with.
+        LedgerError
+            The release has no open attempt.
+        """
+        return self.database.read(
+            lambda connection: transitions.resume(connection, dataset, release, spec_hash, input_fingerprint)
+        )
+
+    def mark_drawing(self, attempt: Attempt | str) -> Attempt:
+        """Write down that noise is about to be drawn; `noise` comes only after it.
+
+        Raises
+        ------
+        ReleaseConflict
+            The attempt has ended: this run is stale.
+        """
+        identity = _id(attempt)
+        self.database.write(lambda connection: transitions.mark_drawing(connection, identity))
+        return self.attempt(identity)
+
+    def commit(self, attempt: Attempt | str, *, manifest_sha256: str) -> Attempt:
+        """Make this attempt the release: the only one under its name, for ever. Then erase its key.
+
+        Repeating it with the same digest is harmless and finishes an interrupted erasure.
+
+        Raises
+        ------
+        ReleaseConflict
+            The attempt is stale, or committed with another manifest.
+        LedgerError
+            The attempt is not drawing.
+        KeyUnavailable
+            The commit holds, but the key file could not be deleted.
+        """
+        identity = _id(attempt)
+        if not re.fullmatch("[0-9a-f]{64}", manifest_sha256):
+            raise LedgerError("manifest_sha256 must be 64 lower-case hexadecimal digits")
+        self.database.write(lambda connection: transitions.commit(connection, identity, manifest_sha256))
+        self.erase(identity)
+        return self.attempt(identity)
+
+    def void(self, attempt: Attempt | str) -> Attempt:
+        """Give the charge back and erase the key.
+
+        Raises
+        ------
+        LedgerError
+            Noise was drawn (or may have been): the charge stays.
+        """
+        identity = _id(attempt)
+        self.database.write(lambda connection: transitions.void(connection, identity))
+        self.erase(identity)
+        return self.attempt(identity)
+
+    def give_up(self, attempt: Attempt | str) -> Attempt:
+        """End an open attempt that nobody will resume, and erase its key; idempotent.
+
+        Its charge is given back if no noise was drawn, and stays spent otherwise. A run that still works on it finds
+        itself stale, draws nothing more and publishes nothing.
+
+        Raises
+        ------
+        ReleaseConflict
+            The attempt is committed.
+        KeyUnavailable
+            The attempt has ended, but its key file could not be deleted.
+        """
+        identity = _id(attempt)
+        self.database.write(lambda connection: transitions.give_up(connection, identity))
+        self.erase(identity)
+        return self.attempt(identity)
+
+    # Keys
+
+    def noise(self, attempt: Attempt | str) -> Noise:
+        """Return the noise of a drawing attempt, for this process.
+
+        Raises
+        ------
+        LedgerError
+            The attempt is not drawing.
+        KeyUnavailable
+            The key-encryption key is missing or another one.
+        """
+        return custody.noise(self.database, _id(attempt))
+
+    def share_key(self, attempt: Attempt | str, uri: str) -> KeyRef:
+        """Store the wrapped key of an open attempt at an fsspec address, for its workers; idempotent.
+
+        Before `mark_drawing` the key serves the coins of the split only, which are released in no form: a table that is
+        refused while it is counted costs nothing.
+
+        Raises
+        ------
+        ReleaseConflict
+            The attempt has ended.
+        KeyUnavailable
+            The address cannot be written.
+        """
+        return custody.share(self.database, _id(attempt), uri)
+
+    def erase(self, attempt: Attempt | str) -> None:
+        """Destroy the key of an attempt that has ended, its file included; idempotent.
+
+        Raises
+        ------
+        LedgerError
+            The attempt is open: its key is still needed.
+        KeyUnavailable
+            The key file cannot be deleted.
+        """
+        custody.erase(self.database, _id(attempt))
+
+    def _read(self, dataset: str) -> tuple[rows.Row, list[rows.Row]]:
+        return self.database.read(lambda connection: catalogue.read(connection, dataset))
+
+
+def _id(attempt: Attempt | str) -> str:
+    return attempt if isinstance(attempt, str) else attempt.id
+
+
+def _checked_uuid(text: str) -> str:
+    try:
+        return str(UUID(text))
+    except ValueError:
+        raise LedgerError("an attempt's id must be a random UUID") from None

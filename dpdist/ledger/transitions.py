@@ -1,0 +1,219 @@
+"""What may happen to a charge, each inside one transaction that holds the lock of its data set.
+
+::
+
+    reserve ──► reserved ── mark_drawing ──► drawing ── commit ──► committed
+                   │                            │
+                   └─► void (not spent)         └─► abandoned (spent), given up or by a new attempt at the release
+
+`void` is possible only before the first noise is drawn. Every transition may be repeated: the second time it finds
+its work done.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from dpdist.errors import GuaranteeRefused, LedgerError, ReleaseConflict
+from dpdist.ledger import journal, tables
+from dpdist.ledger.budget import Compose, admit, admit_leakage
+from dpdist.ledger.records import BUDGETED, Attempt
+from dpdist.ledger.rows import (
+    NO_EVENT,
+    Row,
+    attempt_record,
+    charges_of,
+    dataset_record,
+    events_of,
+    is_leakage,
+    live_charge,
+    lock_charge,
+    lock_dataset,
+    stale,
+)
+
+
+def now() -> str:
+    """Return the time, ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def reserve(
+    connection: sa.Connection,
+    *,
+    request: Mapping[str, str],
+    dataset: str,
+    compose: Compose,
+    wrapped_key: bytes,
+    new_attempt: bool,
+) -> None:
+    """Reserve a charge.
+
+    `request` holds the attempt, release, guarantee, event, spec hash and input fingerprint.
+    """
+    row = lock_dataset(connection, dataset)
+    charges = charges_of(connection, row)
+    for charge in charges:
+        if charge["attempt"] == request["attempt"]:
+            if any(charge[name] != value for name, value in request.items()):
+                raise ReleaseConflict(f"attempt {request['attempt']} is reserved with another spec, input or charge")
+            return
+    _refuse_guarantee(row, request)
+    replaced = _replaceable(charges, request, new_attempt=new_attempt)
+    if replaced is not None:
+        row = move(connection, row, replaced, _ENDS[replaced["state"]])
+        charges = charges_of(connection, row)
+    epsilon = Fraction(0)
+    if request["event"] != NO_EVENT:
+        terms, spent = dataset_record(row), events_of(row, charges)
+        if is_leakage(row, request["guarantee"]):
+            epsilon = admit_leakage(terms, spent.pml, request["event"], release=request["release"])
+        else:
+            epsilon = admit(compose, terms, spent.dp, request["event"], release=request["release"])
+    fields = {**request, "epsilon": str(epsilon)}
+    at = now()
+    receipt = journal.append(connection, row, tables.RESERVED, at, fields)
+    connection.execute(
+        sa.insert(tables.charge).values(
+            dataset_id=row["id"],
+            state=tables.RESERVED,
+            receipt=receipt,
+            created=at,
+            updated=at,
+            wrapped_key=wrapped_key,
+            **fields,
+        )
+    )
+
+
+_ENDS: Final = {tables.RESERVED: tables.VOID, tables.DRAWING: tables.ABANDONED}
+
+
+def move(connection: sa.Connection, dataset: Row, charge: Row, state: str, **fields: str) -> Row:
+    """Write a transition; return the data set's row after it. The key is erased with the last state."""
+    at = now()
+    head = journal.append(connection, dataset, state, at, {"attempt": charge["attempt"], **fields})
+    values: dict[str, Any] = {"state": state, "updated": at, **fields}
+    if state not in tables.OPEN:
+        values["wrapped_key"] = None
+    connection.execute(sa.update(tables.charge).where(tables.charge.c.id == charge["id"]).values(values))
+    return {**dataset, "length": dataset["length"] + 1, "head": head}
+
+
+def mark_drawing(connection: sa.Connection, attempt: str) -> None:
+    """Write down that noise is about to be drawn."""
+    dataset, charge = lock_charge(connection, attempt)
+    if charge["state"] == tables.RESERVED:
+        move(connection, dataset, charge, tables.DRAWING)
+    elif charge["state"] != tables.DRAWING:
+        raise stale(charge)
+
+
+def commit(connection: sa.Connection, attempt: str, manifest_sha256: str) -> None:
+    """Commit an attempt to the manifest with this digest."""
+    dataset, charge = lock_charge(connection, attempt)
+    if charge["state"] == tables.DRAWING:
+        move(connection, dataset, charge, tables.COMMITTED, manifest_sha256=manifest_sha256)
+    elif charge["state"] == tables.RESERVED:
+        raise LedgerError(f"attempt {attempt} cannot be committed: mark_drawing comes first, before any noise")
+    elif charge["state"] != tables.COMMITTED:
+        raise stale(charge)
+    elif charge["manifest_sha256"] != manifest_sha256:
+        raise ReleaseConflict(
+            f"release {charge['release']!r} of data set {dataset['name']!r} is committed with another manifest: "
+            "choose another release name"
+        )
+
+
+def void(connection: sa.Connection, attempt: str) -> None:
+    """Give a charge back; only before noise was drawn."""
+    dataset, charge = lock_charge(connection, attempt)
+    if charge["state"] == tables.RESERVED:
+        move(connection, dataset, charge, tables.VOID)
+    elif charge["state"] != tables.VOID:
+        raise LedgerError(
+            f"attempt {attempt} is {charge['state']}: noise was drawn, so its charge stays; resume the release or "
+            "let it be"
+        )
+
+
+def give_up(connection: sa.Connection, attempt: str) -> None:
+    """End an open attempt: its charge is given back, or stays spent where noise may have been drawn."""
+    dataset, charge = lock_charge(connection, attempt)
+    if charge["state"] == tables.COMMITTED:
+        raise ReleaseConflict(f"attempt {attempt} is committed: it is the release, and its charge stays")
+    if charge["state"] in tables.OPEN:
+        move(connection, dataset, charge, _ENDS[charge["state"]])
+
+
+def resume(connection: sa.Connection, dataset: str, release: str, spec_hash: str, input_fingerprint: str) -> Attempt:
+    """Return the open attempt of a release if spec and input are the same."""
+    row = lock_dataset(connection, dataset, lock=False)
+    charge = live_charge(charges_of(connection, row), release)
+    if charge is None:
+        raise LedgerError(f"release {release!r} of data set {dataset!r} has no open attempt: run it without resuming")
+    if charge["state"] == tables.COMMITTED:
+        raise _committed(charge)
+    if charge["spec_hash"] != spec_hash:
+        raise _other_spec(charge)
+    if charge["input_fingerprint"] != input_fingerprint:
+        raise ReleaseConflict(
+            f"release {release!r}: the input changed since attempt {charge['attempt']} began, and the same noise on "
+            "changed data would show the change; restore the input, or ask for a new attempt (new key, new charge)"
+        )
+    return attempt_record(charge, dataset)
+
+
+def _refuse_guarantee(dataset: Row, request: Mapping[str, str]) -> None:
+    kind, allowed = request["guarantee"], json.loads(dataset["guarantees"])
+    if kind not in allowed:
+        raise GuaranteeRefused(
+            f"data set {dataset['name']!r} allows the guarantees {', '.join(allowed)}, not {kind!r}: choose another "
+            f"kind of release, or a data set made with `dpdist ledger create --allow {kind}`"
+        )
+    if kind in BUDGETED and request["event"] == NO_EVENT:
+        raise GuaranteeRefused(f"a release with the guarantee {kind!r} needs a privacy event to charge")
+    event = json.loads(request["event"])
+    exact = isinstance(event, dict) and event.get("scale", 1) is None
+    if kind == "pml" and exact and not is_leakage(dataset, kind):
+        raise GuaranteeRefused(
+            f"data set {dataset['name']!r} has no account of leakage, so a release is charged its differential "
+            "privacy, and exact counts have none: add noise (a smaller privacy.epsilon), or use a data set that was "
+            "created with --pml"
+        )
+
+
+def _replaceable(charges: list[Row], request: Mapping[str, str], *, new_attempt: bool) -> Row | None:
+    """Return the open charge that the request replaces, None when there is none; refuse a taken release name."""
+    mine = [row for row in charges if row["release"] == request["release"]]
+    live = live_charge(mine, request["release"])
+    if live is not None and live["state"] == tables.COMMITTED:
+        raise _committed(live)
+    if live is not None and not new_attempt:
+        if live["spec_hash"] != request["spec_hash"]:
+            raise _other_spec(live)
+        raise ReleaseConflict(
+            f"release {request['release']!r} has the open attempt {live['attempt']}: resume it (no new charge), or "
+            "ask for a new attempt (new key, new charge)"
+        )
+    for row in mine:
+        if row["state"] in (tables.DRAWING, tables.ABANDONED) and row["spec_hash"] != request["spec_hash"]:
+            raise _other_spec(row)
+    return live
+
+
+def _committed(charge: Row) -> ReleaseConflict:
+    return ReleaseConflict(f"release {charge['release']!r} is committed already: choose another release name")
+
+
+def _other_spec(charge: Row) -> ReleaseConflict:
+    return ReleaseConflict(
+        f"release {charge['release']!r} was begun with another spec (attempt {charge['attempt']}): run it with that "
+        "spec, or choose another release name"
+    )

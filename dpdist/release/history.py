@@ -1,0 +1,114 @@
+"""What runs there were, from the ledger and from the confidential folders they worked in."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dpdist.errors import LedgerError
+
+if TYPE_CHECKING:
+    from dpdist.families.attempt import Attempt as Work
+    from dpdist.ledger import Attempt, Ledger
+    from dpdist.storage.store import Store
+
+RUN_RECORD = "run-record.json"
+_SHOWN = 8
+CONFIDENTIAL = "confidential: for the operator of this release only; it holds private counts"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """One attempt at a release.
+
+    Attributes
+    ----------
+    dataset, release, attempt, state, created : str
+        From the ledger.
+    stored : tuple of str
+        The stage results in the work folder: where a resume would begin.
+    """
+
+    dataset: str
+    release: str
+    attempt: str
+    state: str
+    created: str
+    stored: tuple[str, ...]
+
+
+def list_runs(ledger: Ledger, work: Store) -> list[RunSummary]:
+    """All attempts in the ledger, oldest first, with what they left in the work folder.
+
+    Raises
+    ------
+    LedgerError, DataNotFound, StorageUnavailable
+        The ledger or the folder cannot be read.
+    """
+    stored: dict[str, list[str]] = {}
+    for name in work.names():
+        attempt, _, rest = name.partition("/")
+        stored.setdefault(attempt, []).append(rest)
+    return sorted(
+        (
+            RunSummary(
+                dataset=dataset.name,
+                release=attempt.release,
+                attempt=attempt.id,
+                state=attempt.state,
+                created=attempt.created,
+                stored=tuple(stored.get(attempt.id, ())),
+            )
+            for dataset in ledger.datasets()
+            for attempt in ledger.show(dataset.name).attempts
+        ),
+        key=lambda run: run.created,
+    )
+
+
+def find_attempt(ledger: Ledger, beginning: str) -> Attempt:
+    """The attempt whose id is or begins so.
+
+    Raises
+    ------
+    LedgerError
+        There is none, or more than one, or the beginning is too short to tell what is meant.
+    """
+    if len(beginning) < _SHOWN:
+        raise LedgerError(
+            f"{beginning!r} is too short for the id of an attempt: give the {_SHOWN} characters that the lists print, "
+            "or more"
+        )
+    found = [
+        attempt
+        for dataset in ledger.datasets()
+        for attempt in ledger.show(dataset.name).attempts
+        if attempt.id.startswith(beginning)
+    ]
+    return found[0] if len(found) == 1 else ledger.attempt(beginning)
+
+
+def run_record(work: Store, attempt: Attempt) -> dict[str, Any]:
+    """The run record of an attempt: confidential, it holds private counts.
+
+    Raises
+    ------
+    DataNotFound
+        The folder does not hold it: the run is not finished, or worked elsewhere.
+    """
+    record: dict[str, Any] = json.loads((work / attempt.id).read_bytes(RUN_RECORD))
+    return record
+
+
+def write_record(context: Work[Any, Any], attempt: Attempt) -> None:
+    """Write the operator's run record: confidential, beside the attempt's other files, never in the release."""
+    record = {
+        "confidential": CONFIDENTIAL,
+        "release": context.spec.name,
+        "dataset": context.spec.dataset,
+        "attempt": attempt.id,
+        "reserved": attempt.created,
+        **context.operator,
+    }
+    context.work.write_bytes(RUN_RECORD, json.dumps(record, indent=2).encode())

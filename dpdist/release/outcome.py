@@ -1,0 +1,59 @@
+"""What a run has published."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dpdist.ledger import Ledger
+from dpdist.ledger.statement import budget_sentence
+from dpdist.publish.manifest import Manifest
+from dpdist.release.history import RUN_RECORD
+from dpdist.spec import ReleaseSpec
+from dpdist.storage.store import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A published release, of so many records, or of so many cells of statistics.
+
+    `already` says that an earlier run had published it and this one found nothing to do.
+    """
+
+    uri: str
+    attempt: str
+    records: int
+    cells: int | None
+    guarantee: str
+    guarantees: tuple[str, ...]
+    budget: str
+    run_record: str
+    already: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as a JSON object; it has ``records`` or ``cells``."""
+        outcome = asdict(self)
+        del outcome["records" if self.cells is not None else "cells"]
+        return outcome
+
+    @property
+    def counted(self) -> str:
+        """How many records, or cells of statistics, in words."""
+        return f"{self.records:,} records" if self.cells is None else f"{self.cells:,} cells"
+
+
+def outcome_of(
+    ledger: Ledger, spec: ReleaseSpec, output: Store, manifest: Manifest, work: Store, *, already: bool = False
+) -> Outcome:
+    """The outcome of a run, from the manifest it published."""
+    return Outcome(
+        uri=output.uri,
+        attempt=manifest.attempt,
+        records=manifest.records,
+        cells=manifest.cells,
+        guarantee=manifest.guarantee,
+        guarantees=tuple(str(item["sentence"]) for item in manifest.guarantees),
+        budget=budget_sentence(ledger, spec.dataset),
+        run_record=f"{work.uri}/{RUN_RECORD}",
+        already=already,
+    )

@@ -1,0 +1,69 @@
+"""What is refused before a charge: a plan whose guarantee was not asked for, places that do not go together."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from dpdist.data.source import TableSource, beginnings, would_find
+from dpdist.errors import GuaranteeRefused, SpecError
+from dpdist.formatting import upwards
+from dpdist.ledger import Ledger
+from dpdist.release.history import RUN_RECORD
+from dpdist.storage.store import Store
+
+if TYPE_CHECKING:
+    from dpdist.families.base import Plan
+
+LARGEST_EPSILON = 27
+"""Largest epsilon of a release: up to it a draw loses less than `dpdist.privacy.noise.SAMPLER_DELTA`."""
+
+
+def refuse(plan: Plan) -> None:
+    """Refuse a plan whose guarantee the spec did not ask for.
+
+    Raises
+    ------
+    GuaranteeRefused
+    """
+    if plan.refusal is not None:
+        raise GuaranteeRefused(plan.refusal)
+    exact = plan.kind in ("pml", "lid") and math.isinf(plan.epsilon)  # asked for by name; the ledger has the last word
+    if plan.epsilon > LARGEST_EPSILON and not exact:
+        raise GuaranteeRefused(
+            f"the release would cost epsilon {plan.epsilon:.6g}; above {LARGEST_EPSILON} what the samplers lose is not "
+            "negligible, and a guarantee says nothing: spend less"
+        )
+    limit = plan.spec.privacy.limit
+    if limit is not None and plan.epsilon > limit:
+        raise GuaranteeRefused(
+            f"the release costs epsilon {upwards(plan.epsilon)} at delta {upwards(plan.delta)}, above privacy.limit="
+            f"{limit:g}: spend less, or raise the limit"
+        )
+
+
+def keep_apart(source: TableSource | None, output: Store, work: Store, ledger: Ledger) -> None:
+    """Refuse what is private inside the release, a release inside it, and a table that would grow by either.
+
+    Raises
+    ------
+    SpecError
+    """
+    if output.contains(work.uri) or work.contains(output.uri):
+        raise SpecError(
+            "output.path and work must not contain each other: the work folder is confidential, the output is published"
+        )
+    private = [("data.path", place) for place in (beginnings(source) if source is not None else ())]
+    private += [("ledger", str(ledger.database.file))] if ledger.database.file else []
+    for setting, place in private:
+        if output.contains(place):
+            raise SpecError(f"{setting} lies inside output.path, which is published: choose another output.path")
+    for setting, store, name in (
+        ("output.path", output, "data/0/part-00000.parquet"),
+        ("work", work, f"0/{RUN_RECORD}"),
+    ):
+        if source is not None and would_find(source, f"{store.uri}/{name}"):
+            raise SpecError(
+                f"data.path covers {setting}: what a release writes there would become part of the table; choose "
+                "another place for it, or name the files of the table more closely"
+            )

@@ -1,0 +1,163 @@
+"""Publishing: keep the manifest aside, let the ledger decide, and only then make the release visible."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dpdist.data.inputs import input_fingerprint
+from dpdist.errors import LedgerError, OutputExists, ReleaseConflict
+from dpdist.families.attempt import Attempt
+from dpdist.families.base import Plan
+from dpdist.ledger import Attempt as Reservation
+from dpdist.ledger import Ledger
+from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, publish, require_vacant
+from dpdist.release.history import write_record
+from dpdist.release.outcome import Outcome, outcome_of
+from dpdist.spec import ReleaseSpec
+from dpdist.storage.store import Store
+
+log = logging.getLogger("dpdist")
+
+CLAIM = "claim"
+"""File that reserves an output between the ledger's commit and the manifest."""
+
+
+@dataclass
+class Publication:
+    """How the release of one run becomes visible.
+
+    Parameters
+    ----------
+    spec, plan : ReleaseSpec, Plan
+    ledger : Ledger
+    output, work : Store
+        The release's folder, and the folder below which attempts store theirs.
+    signing_key : Ed25519PrivateKey or None
+    bound : str
+        What an attempt is bound to besides its input (`dpdist.release.run.Run`).
+    """
+
+    spec: ReleaseSpec
+    plan: Plan
+    ledger: Ledger
+    output: Store
+    work: Store
+    signing_key: Ed25519PrivateKey | None
+    bound: str
+    _committing: bool = False
+
+    def committed(self) -> Outcome | None:
+        """Finish a run that died between the ledger's commit and the manifest; None when there is no such run.
+
+        Raises
+        ------
+        ReleaseConflict
+            The name is committed with another spec, or the manifest is not where this spec would have put it.
+        """
+        spec, ledger, output = self.spec, self.ledger, self.output
+        reserved = ledger.find(spec.dataset, spec.name)
+        if reserved is None or reserved.state != "committed":
+            return None
+        if reserved.spec_hash != self.bound:
+            raise ReleaseConflict(
+                f"release {spec.name!r} of data set {spec.dataset!r} is committed, with another spec: choose another "
+                "name"
+            )
+        folder = self.work / reserved.id
+        for place in (output, folder):
+            content = place.read_bytes(MANIFEST) if place.exists(MANIFEST) else b""
+            if hashlib.sha256(content).hexdigest() == reserved.manifest_sha256:
+                published = self._make_visible(content)
+                ledger.erase(reserved)
+                return outcome_of(ledger, spec, output, published, folder, already=place is output)
+        raise ReleaseConflict(
+            f"release {spec.name!r} of data set {spec.dataset!r} is committed, but neither {output.uri} nor the work "
+            "folder holds its manifest: give the output.path and work it was made with"
+        )
+
+    def publish(self, attempt: Attempt[Any, Any], reserved: Reservation, *, fixed_key: bool) -> Outcome:
+        """Commit an attempt whose parts are written, and publish its manifest.
+
+        Raises
+        ------
+        ReleaseConflict
+            The input changed while it was read.
+        OutputExists
+            Another release has claimed or filled the output.
+        """
+        if self._committing:  # repeated after the storage was away: the ledger may have committed
+            finished = self.committed()
+            if finished is not None:
+                return finished
+        content = self._stored_manifest(attempt, reserved, fixed_key=fixed_key)
+        if input_fingerprint(self.spec) != reserved.input_fingerprint:
+            raise ReleaseConflict(
+                "the input changed while it was read, so nothing is published: leave the files alone during a release, "
+                "and start a new attempt (--new-attempt). The charge stays spent"
+            )
+        require_vacant(self.output)
+        self._claim(reserved)
+        write_record(attempt, reserved)
+        self._claim(reserved)  # still: two that took over a dead claim at once may both have thought it theirs
+        digest = hashlib.sha256(content).hexdigest()
+        attempt.before_commit(digest)
+        self._committing = True
+        self.ledger.commit(reserved, manifest_sha256=digest)
+        self._log("release committed", reserved)
+        published = self._make_visible(content)
+        self._log("release published", reserved)
+        return outcome_of(self.ledger, self.spec, self.output, published, attempt.work)
+
+    def _make_visible(self, content: bytes) -> Manifest:
+        published = publish(self.output, Manifest.from_bytes(content), signing_key=self.signing_key)
+        self.output.delete(CLAIM)
+        return published
+
+    def _stored_manifest(self, attempt: Attempt[Any, Any], reserved: Reservation, *, fixed_key: bool) -> bytes:
+        """The manifest's bytes, made once and stored in the work folder."""
+        if attempt.work.exists(MANIFEST):
+            return attempt.work.read_bytes(MANIFEST)
+        manifest = build_manifest(
+            guarantees=self.plan.guarantees,
+            kind=self.spec.kind,
+            name=self.spec.name,
+            attempt=reserved.id,
+            created=date.fromisoformat(reserved.created[:10]),
+            parameters={**self.plan.public_parameters(), **attempt.public},
+            spec_sha256=self.spec.fingerprint,
+            spec=self.spec.public(),
+            table=self.plan.released,
+            form=self.plan.form,
+            parts=attempt.parts,
+            fixed_key=fixed_key,
+        )
+        return attempt.work.write_exclusive(MANIFEST, manifest.to_bytes())
+
+    def _claim(self, reserved: Reservation) -> None:
+        """Reserve the output; the claim of an attempt that was given up no longer counts."""
+        output, mine = self.output, reserved.id.encode()
+        claimed = output.write_exclusive(CLAIM, mine)
+        if claimed != mine and self._has_ended(claimed.decode(errors="replace")):
+            output.delete(CLAIM)
+            claimed = output.write_exclusive(CLAIM, mine)
+        if claimed != mine:
+            raise OutputExists(
+                f"{output.uri} is claimed by another release (file {CLAIM}): choose another output.path, or "
+                "delete that file if the other release was given up"
+            )
+
+    def _has_ended(self, attempt: str) -> bool:
+        """Whether this ledger knows an attempt and will never let it publish."""
+        with suppress(LedgerError):
+            return self.ledger.attempt(attempt).state in ("void", "abandoned")
+        return False
+
+    def _log(self, message: str, reserved: Reservation) -> None:
+        log.info(message, extra={"release": self.spec.name, "dataset": self.spec.dataset, "attempt": reserved.id})

@@ -1,0 +1,287 @@
+"""The life of a release: plan, charge, compute, publish, commit. Resumable at every step.
+
+Order matters, and this is where it is kept:
+
+1. What can be refused without a record is refused first: spec, ledger, output, files, cluster.
+2. The charge is reserved before a record is read, and given back if the table is refused before noise is drawn.
+3. Noise is drawn only after the ledger has written down that it will be.
+4. The manifest is kept aside, the ledger commits this attempt and destroys its key, and only then is the manifest
+   written to the output. A run that dies in between is finished by resuming it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from dpdist.cluster.cluster import open_cluster
+from dpdist.data.inputs import open_input, table_source
+from dpdist.errors import DpdistError, LedgerError, OutOfMemory, ReleaseConflict, ResourceError, SpecError
+from dpdist.families.attempt import Attempt, Progress, silent
+from dpdist.families.base import Stage
+from dpdist.families.registry import family_of, make_plan
+from dpdist.ledger import Attempt as Reservation
+from dpdist.ledger import Ledger
+from dpdist.ledger.keys import KeyRef
+from dpdist.ledger.records import canonical_event
+from dpdist.publish.manifest import require_vacant
+from dpdist.publish.signature import load_signing_key
+from dpdist.release.executors import executor_mode
+from dpdist.release.history import write_record
+from dpdist.release.outcome import Outcome
+from dpdist.release.preflight import keep_apart, refuse
+from dpdist.release.publication import Publication
+from dpdist.spec import ReleaseSpec
+from dpdist.storage.store import Store
+
+log = logging.getLogger("dpdist")
+log.addHandler(logging.NullHandler())  # else Python prints what ends a run early to the terminal
+
+KEY_FILE = "key.json"
+
+
+class Run:
+    """One run of a release: opened, then its steps in order.
+
+    Steps can be repeated: each finds what it stored, and noise is a pure function of the attempt's key.
+
+    Parameters
+    ----------
+    spec : ReleaseSpec
+    resume : bool
+        Continue the attempt that was interrupted: the same bytes, no new charge.
+    new_attempt : bool
+        Give up an interrupted attempt and charge a new one.
+    once : bool
+        As `resume` where there is something to resume or to find published: may be repeated without a thought.
+    fixed_key : str, optional
+        64 hexadecimal digits; for tests only: the manifest then begins with "not private".
+    progress : callable
+        Called with (stage, finished steps, all steps).
+    announce : callable
+        Called with a line for people now and then, such as the address of the dashboard.
+
+    Attributes
+    ----------
+    plan : Plan
+    outcome : Outcome or None
+        What was published, once it is.
+    """
+
+    def __init__(
+        self,
+        spec: ReleaseSpec,
+        *,
+        resume: bool = False,
+        new_attempt: bool = False,
+        once: bool = False,
+        fixed_key: str | None = None,
+        progress: Progress = silent,
+        announce: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        if once and (resume or new_attempt):
+            raise SpecError("`once` decides by itself whether to resume: give it without `resume` and `new_attempt`")
+        self.spec = spec
+        self.plan = make_plan(spec)
+        self.outcome: Outcome | None = None
+        self._resume, self._new_attempt, self._once, self._fixed_key = resume, new_attempt, once, fixed_key
+        self._progress, self._announce = progress, announce
+        self._identity = str(uuid4())
+        self._logged: dict[str, Any] = {"release": spec.name, "dataset": spec.dataset}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Run:
+        with ExitStack() as stack:
+            stack.push(self._log_error)
+            self._open(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    @property
+    def steps(self) -> dict[str, Callable[[], None]]:
+        """The steps of the release by name, in order; none when a resumed release was committed already."""
+        if self.outcome is not None:
+            return {}
+        family = {stage.name: partial(self._stage, stage) for stage in family_of(self.spec).stages(self.plan)}
+        return {"charge": self._charge, **family, "publish": self._publish}
+
+    def _open(self, stack: ExitStack) -> None:
+        """Refuse what can be refused without a charge; open what the steps need."""
+        spec = self.spec
+        refuse(self.plan)
+        self._output = Store(spec.output.path, spec.output.storage.options)
+        self._work = Store(spec.work, spec.output.storage.options if spec.work.startswith("s3") else None)
+        signing_key = load_signing_key(spec.output.signing_key)
+        self._ledger = Ledger.open(spec.ledger, create=False)
+        stack.callback(self._ledger.close)
+        self._publication = Publication(
+            spec, self.plan, self._ledger, self._output, self._work, signing_key, self._bound
+        )
+        if self._once:
+            self._resume = self._ledger.find(spec.dataset, spec.name) is not None
+        if self._resume:
+            self.outcome = self._publication.committed()
+            if self.outcome is not None:
+                return
+        source = table_source(spec) if spec.data.paths else None
+        keep_apart(source, self._output, self._work, self._ledger)
+        require_vacant(self._output)
+        self._table = open_input(spec)
+        self._output.check_writable()
+        if self._work.is_local and not Path(self._work.uri).exists():
+            with suppress(OSError):  # the store says what is wrong
+                Path(self._work.uri).mkdir(mode=0o700)
+        self._work.check_writable()
+        if not self._resume:
+            self._ledger.rehearse(**self._reservation)  # before a cluster is started for nothing
+        self._executor = stack.enter_context(
+            open_cluster(
+                mode=executor_mode(spec, self._table),
+                address=spec.cluster.address,
+                workers=spec.cluster.workers,
+                memory_limit=spec.cluster.memory_limit,
+                timeout=spec.cluster.timeout,
+                security=spec.cluster.security,
+                resources=spec.places,
+            )
+        )
+        if self._executor.dashboard:
+            self._announce(f"dashboard  {self._executor.dashboard}")
+
+    def _log(self, message: str, level: int = logging.INFO, **fields: str) -> None:
+        """A line of the structured log."""
+        log.log(level, message, extra={**self._logged, **fields})
+
+    def _log_error(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._log("run ended early", logging.ERROR, error=kind.__name__)
+
+    @property
+    def _bound(self) -> str:
+        """What an attempt is bound to besides its input: the spec, and whether its key is one that others know."""
+        if self._fixed_key is None:
+            return self.spec.fingerprint
+        return f"{self.spec.fingerprint} test key {hashlib.sha256(self._fixed_key.encode()).hexdigest()}"
+
+    @property
+    def _reservation(self) -> dict[str, Any]:
+        """What is asked of the ledger."""
+        return {
+            "dataset": self.spec.dataset,
+            "release": self.spec.name,
+            "event": self.plan.event,
+            "guarantee": self.plan.kind,
+            "new_attempt": self._new_attempt,
+            "attempt": self._identity,  # repeated, it is the same attempt
+            "spec_hash": self._bound,
+            "input_fingerprint": self._table.fingerprint,
+        }
+
+    def _charge(self) -> None:
+        """Reserve the charge, or take up the attempt that was interrupted."""
+        spec, ledger = self.spec, self._ledger
+        if self._resume:
+            attempt = ledger.resume(
+                dataset=spec.dataset,
+                release=spec.name,
+                spec_hash=self._bound,
+                input_fingerprint=self._table.fingerprint,
+            )
+            if canonical_event(attempt.event) != canonical_event(self.plan.event):
+                raise ReleaseConflict(
+                    f"release {spec.name!r} was charged for another plan, most likely by another version of dpdist: "
+                    "resume it with that version, or start a new attempt (--new-attempt)"
+                )
+        else:
+            attempt = ledger.reserve(**self._reservation)
+        self._reserved = attempt
+        layout = {"partitions": len(self._table.partitions), "files": len(self._table.files)}
+        self._logged |= {"attempt": attempt.id, **layout}
+        self._log("attempt resumed" if self._resume else "attempt reserved")
+        self._executor.attempt = attempt.id
+        self._announce(f"attempt    {attempt.id}")
+        work = self._work / attempt.id
+        if work.is_local:
+            Path(work.uri).mkdir(mode=0o700, exist_ok=True)
+        key = work.address(KEY_FILE)
+        self._shared = Attempt(
+            spec=spec,
+            plan=self.plan,
+            table=self._table,
+            executor=self._executor,
+            key=KeyRef.fixed(self._fixed_key) if self._fixed_key else ledger.share_key(attempt, key),
+            id=attempt.id,
+            work=work,
+            output=self._output,
+            progress=self._progress,
+            before_noise=partial(self._mark_drawing, attempt),
+        )
+
+    def _mark_drawing(self, attempt: Reservation) -> None:
+        self._ledger.mark_drawing(attempt)
+
+    def _stage(self, stage: Stage[Any, Any]) -> None:
+        """A stage of the family; a table that is refused before noise was drawn costs nothing."""
+        try:
+            result = stage.run(self._shared)
+            if result is not None:
+                self._shared.keep(result)
+        except MemoryError:
+            raise OutOfMemory(
+                "the process of the run itself ran out of memory: give it more; the release can be resumed"
+            ) from None
+        except DpdistError as error:
+            if isinstance(error, ResourceError):
+                raise
+            with suppress(DpdistError):  # the storage that refused the step may refuse this, too
+                if self._ledger.attempt(self._reserved).manifest_sha256 is None:  # else another run has written it
+                    write_record(self._shared, self._reserved)  # how far a bound was missed is the operator's to know
+            with suppress(LedgerError, ResourceError):  # noise was drawn: the charge stays; or the key file is left
+                self._ledger.void(self._reserved)
+            raise
+
+    def _publish(self) -> None:
+        """Publish; repeated after the storage was away, find what the ledger committed."""
+        self._progress("publishing", 0, 1)
+        self.outcome = self._publication.publish(self._shared, self._reserved, fixed_key=self._fixed_key is not None)
+        self._progress("publishing", 1, 1)
+
+
+def run_release(
+    spec: ReleaseSpec,
+    *,
+    resume: bool = False,
+    new_attempt: bool = False,
+    once: bool = False,
+    fixed_key: str | None = None,
+    progress: Progress = silent,
+    announce: Callable[[str], None] = lambda text: None,
+) -> Outcome:
+    """Run a release from its spec to its manifest; parameters as for `Run`.
+
+    Returns
+    -------
+    Outcome
+
+    Raises
+    ------
+    DpdistError
+        See `dpdist.errors`; nothing is published, the ledger is consistent, and unless the message says otherwise
+        the attempt can be resumed.
+    """
+    options: dict[str, Any] = {"resume": resume, "new_attempt": new_attempt, "once": once, "fixed_key": fixed_key}
+    with Run(spec, **options, progress=progress, announce=announce) as run:
+        for step in run.steps.values():
+            step()
+        if run.outcome is None:
+            raise LedgerError(f"release {spec.name!r} ended without an outcome: resume it")
+        return run.outcome

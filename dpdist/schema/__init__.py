@@ -1,0 +1,15 @@
+"""Attributes, their domains and the schema of a table."""
+
+from dpdist.schema.schema import Attribute, Category, Count, Edges, Groups, Schema, Width, load_yaml, validation_message
+
+__all__ = [
+    "Attribute",
+    "Category",
+    "Count",
+    "Edges",
+    "Groups",
+    "Schema",
+    "Width",
+    "load_yaml",
+    "validation_message",
+]

@@ -1,0 +1,1 @@
+"""How large a cluster a release needs, and how long it takes."""

@@ -1,0 +1,94 @@
+"""What a unit of work costs, from releases that were timed on few workers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dpdist.families.base import Plan
+from dpdist.sizing.cluster_size import MEASURED, Layout, predict
+from dpdist.sizing.simulation import Costs
+
+STAGES = {
+    "reading": "read",
+    "counting": "pair",
+    "learning parameters": "table",
+    "estimating": "cell",
+    "indexing seeds": "key",
+    "synthesising": "candidate",
+    "writing": "write",
+}
+"""The cost that each stage measures."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A run that was timed.
+
+    Attributes
+    ----------
+    layout : Layout
+    cores : int
+        That the workers shared.
+    seconds : float
+        Of the whole run.
+    stages : mapping of str to float
+        Seconds of each stage, from the run record.
+    """
+
+    layout: Layout
+    cores: int
+    seconds: float
+    stages: Mapping[str, float]
+
+
+def calibrate(plan: Plan, runs: Sequence[Measured], *, stage: float, task: float, byte: float) -> Costs:
+    """The costs that explain timed runs, at least two with different numbers of workers.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of what was run.
+    runs : sequence of Measured
+    stage, task, byte : float
+        Measured by themselves (see `Costs`).
+
+    Raises
+    ------
+    ValueError
+        All runs had as many workers.
+    """
+    numbers = [run.layout.workers for run in runs]
+    if len(set(numbers)) < 2:
+        raise ValueError("expected runs with different numbers of workers")
+    costs = replace(MEASURED, stage=stage, task=task, byte=byte)
+    for part, name in STAGES.items():
+        timed = [run for run in runs if part in run.stages]
+        answers = [_unit_cost(plan, run, costs, part, name) for run in timed]
+        if answers:
+            costs = replace(costs, **{name: math.fsum(answers) / len(answers)})
+    rest = [run.seconds - sum(run.stages.values()) for run in runs]
+    mean_workers, mean_rest = math.fsum(numbers) / len(numbers), math.fsum(rest) / len(rest)
+    spread = math.fsum((n - mean_workers) ** 2 for n in numbers)
+    slope = math.fsum((n - mean_workers) * (r - mean_rest) for n, r in zip(numbers, rest, strict=True)) / spread
+    slope = max(0.0, slope)
+    return replace(costs, worker=slope, start=max(0.0, mean_rest - slope * mean_workers))
+
+
+def _unit_cost(plan: Plan, run: Measured, costs: Costs, part: str, name: str) -> float:
+    """The unit cost at which a stage takes what it took; 0 if it took less than its tasks alone."""
+
+    def excess(value: float) -> float:
+        tried = replace(costs, **{name: value})
+        return predict(plan, run.layout, costs=tried, cores=run.cores).stages.get(part, 0.0) - run.stages[part]
+
+    if excess(0.0) >= 0 or excess(1.0) <= 0:  # it has no part in this stage, or takes no time
+        return 0.0
+    low, high = 0.0, 1.0
+    while high - low > 1e-4 * high:
+        middle = math.sqrt(max(low, 1e-15) * high)
+        low, high = (middle, high) if excess(middle) < 0 else (low, middle)
+        if high < 1e-14:
+            return 0.0
+    return high

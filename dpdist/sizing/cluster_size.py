@@ -1,0 +1,365 @@
+"""How large a cluster a release needs, and how long it takes: from the plan, without a record.
+
+The work of a plausible-deniability release is known from its plan: rows, attributes, pairs, cells, candidates. What a
+unit of it costs is measured (`MEASURED`, or a file of `tests/benchmarks/bench_sizing.py`), and
+`dpdist.sizing.simulation` lets
+it run. Releases of other kinds are sized by their memory and by one pass over the table.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dpdist.data.count import pair_cells
+from dpdist.errors import SpecError
+from dpdist.families.base import Plan
+from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
+from dpdist.formatting import number_of
+from dpdist.sizing.simulation import Costs, Load, Prediction, simulate
+
+MEASURED = Costs(
+    start=5.3,
+    worker=0.4,
+    stage=0.27,
+    task=2.4e-3,
+    byte=3.0e-9,
+    read=1.4e-8,
+    pair=6.5e-9,
+    table=7.9e-9,
+    cell=1.0e-6,
+    key=4.7e-8,
+    candidate=4.9e-8,
+    write=2.6e-8,
+)
+"""One core of an AMD EPYC; see docs/benchmarks.md."""
+
+WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+MEMORY = (1, 2, 4, 8, 16, 32, 64)
+"""Sizes that are tried, in workers and in GiB of each."""
+
+WORTH = 0.3
+"""Twice as many workers are worth it if they save this share of the time."""
+
+DRIVER = 2
+"""GiB of the driver, if it needs no more: the chart's default."""
+
+_WORTH_MEMORY = 0.2  # and twice the memory, if it saves this share: a large index of seeds then takes fewer passes
+_REASONABLE = 16  # GiB of a worker that are proposed for speed alone
+_GIB = 1 << 30
+_FILL = 0.6  # share of a worker's memory that may be filled; Dask spills and pauses above
+_PROCESS = 400 << 20  # a worker with its libraries, and its nanny
+_NANNY = 128 << 20  # of a pod's memory that the chart keeps from the worker in it
+_CODES = 0.25  # share of the workers' memory that codes may take (dpdist.families.deniability.release)
+_INDEX = 0.1  # and of one worker's, for the index of the seeds
+_TABLE_CELLS = 1 << 13  # of an attribute's count table, in the networks that were learned from public tables
+_BATCH = 1 << 18
+_SMALLEST_BATCH = 1 << 14
+_FEWEST_ROWS = 1 << 16
+_PARTITION_ROWS = (1 << 18, 1 << 19, 1 << 20, 1 << 21, 1 << 22)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """A size of cluster.
+
+    Attributes
+    ----------
+    workers : int
+    memory : int
+        Of each worker, in GiB.
+    partitions : int
+    """
+
+    workers: int
+    memory: int
+    partitions: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizing:
+    """What is proposed, and what other sizes would take.
+
+    Attributes
+    ----------
+    rows : int
+        Declared records.
+    proposed : Layout
+    layouts : tuple of Layout
+        The best of each number of workers.
+    predictions : tuple of Prediction
+        Of these.
+    whole : bool
+        Whether all stages are predicted, or one pass over the table only.
+    needed : float
+        GiB that a proposed worker must have; more than `Layout.memory` where no size that is tried suffices.
+    driver : int
+        GiB of the process that drives the release.
+    clients : int
+        Of a federated release, each with a cluster's worker of its own that holds its records; 0 for others.
+    """
+
+    rows: int
+    proposed: Layout
+    layouts: tuple[Layout, ...]
+    predictions: tuple[Prediction, ...]
+    whole: bool
+    needed: float
+    driver: int
+    clients: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether the proposed workers have the memory they need."""
+        return self.needed <= self.proposed.memory
+
+    @property
+    def seconds(self) -> float:
+        """Predicted for what is proposed."""
+        return next(p.seconds for p in self.predictions if p.workers == self.proposed.workers)
+
+    @property
+    def ends(self) -> Prediction | None:
+        """The first size at which twice as many workers save less than a tenth; None if none was tried."""
+        pairs = zip(self.predictions, self.predictions[1:], strict=False)
+        return next((now for now, twice in pairs if twice.seconds > 0.9 * now.seconds), None)
+
+    @property
+    def helm(self) -> str:
+        """The matching setting of the chart."""
+        layout = self.proposed
+        driver = f",driver.memory={self.driver}Gi" if self.driver > DRIVER else ""
+        workers = 0 if self.clients else layout.workers  # those of clients are groups, with the memory of these
+        return (
+            f"--set dask.workers.replicas={workers},dask.workers.memory={layout.memory}Gi,"
+            f"release.settings.cluster.partitions={layout.partitions}{driver}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The sizing as a JSON object."""
+        sizes = zip(self.layouts, self.predictions, strict=True)
+        return {
+            "rows": self.rows,
+            "workers": self.proposed.workers,
+            "memory_gib": self.proposed.memory,
+            "partitions": self.proposed.partitions,
+            "clients": self.clients,
+            "driver_gib": self.driver,
+            "needed_gib": round(self.needed, 1),
+            "fits": self.fits,
+            "seconds": round(self.seconds, 1),
+            "all_stages": self.whole,
+            "ends_at": self.ends.workers if self.ends else None,
+            "helm": self.helm,
+            "sizes": [
+                {
+                    "workers": layout.workers,
+                    "memory_gib": layout.memory,
+                    "partitions": layout.partitions,
+                    "seconds": round(predicted.seconds, 1),
+                    "limit": predicted.limit,
+                    "stages": {name: round(seconds, 2) for name, seconds in predicted.stages.items()},
+                }
+                for layout, predicted in sizes
+            ],
+        }
+
+    def explain(self) -> str:
+        """The sizing for people."""
+        layout, least = self.proposed, min(p.seconds * p.workers for p in self.predictions)
+        what = "" if self.whole else " for one pass over the table (the rest is not predicted for this kind)"
+        one = f"{self.clients} clients with a worker" if self.clients else number_of(layout.workers, "worker")
+        each = " of each" if self.clients else ""
+        lines = [
+            f"Cluster     {one} of {layout.memory} GiB, {number_of(layout.partitions, 'partition')}{each} of about "
+            f"{self.rows / layout.partitions:,.0f} of {self.rows:,} records: about {_duration(self.seconds)}{what}",
+            "",
+            "    workers     GiB  partitions        time  efficiency  limited by",
+        ]
+        for size, predicted in zip(self.layouts, self.predictions, strict=True):
+            efficiency = least / predicted.seconds / predicted.workers
+            mark = "->" if size == layout else "  "
+            lines.append(
+                f"{mark} {size.workers:>8,} {size.memory:>7} {size.partitions:>11,} {_duration(predicted.seconds):>11} "
+                f"{efficiency:>11.0%}  {predicted.limit}"
+            )
+        if self.ends is not None:
+            lines.append(
+                f"\nBeyond {number_of(self.ends.workers, 'worker')} it stops scaling: twice as many save less than a "
+                f"tenth. Limited by: {self.ends.limit}"
+            )
+        if not self.fits:
+            lines.append(
+                f"\nTOO LARGE   each worker needs about {self.needed:,.0f} GiB, and {MEMORY[-1]} is the most that is "
+                "tried: the release would run out of memory. Release fewer records at a time, or give larger workers "
+                "yourself"
+            )
+        lines += [
+            "Workers are taken to run already; storage and network to be as quick for many of them as for one.",
+            "",
+            f"Helm        {self.helm}",
+        ]
+        return "\n".join(lines)
+
+
+def size_cluster(plan: Plan, *, costs: Costs = MEASURED) -> Sizing:
+    """Propose workers, memory and partitions for the declared size of a table.
+
+    Parameters
+    ----------
+    plan : Plan
+    costs : Costs
+        What a unit of work takes on your machines.
+
+    Returns
+    -------
+    Sizing
+    """
+    rows = plan.spec.data.minimum_records
+    clients = len(plan.spec.places)  # a client's records are read and held by one worker
+    tried = [_best(plan, costs, workers) for workers in (WORKERS[:1] if clients else WORKERS)]
+    predictions = tuple(predicted for _, predicted in tried)
+    chosen = 0
+    while chosen + 1 < len(tried) and predictions[chosen + 1].seconds < (1 - WORTH) * predictions[chosen].seconds:
+        chosen += 1
+    return Sizing(
+        rows=rows,
+        proposed=tried[chosen][0],
+        layouts=tuple(layout for layout, _ in tried),
+        predictions=predictions,
+        whole=isinstance(plan, PlausibleDeniabilityPlan),
+        needed=_needed(plan, tried[chosen][0].partitions) / _GIB,
+        driver=_gib(_PROCESS + plan.resources().get("publisher_bytes", 0) / _FILL, least=DRIVER),
+        clients=clients,
+    )
+
+
+def _best(plan: Plan, costs: Costs, workers: int) -> tuple[Layout, Prediction]:
+    """The quickest partitions, with the least memory that holds what should be held, and more where it is worth it."""
+    rows = plan.spec.data.minimum_records
+    fixed = plan.spec.cluster.partitions
+    numbers = {fixed} if fixed else {max(1, math.ceil(rows / size)) for size in _PARTITION_ROWS}
+    if not fixed:  # whole waves of tasks, so that no worker waits for the last
+        numbers |= {math.ceil(number / workers) * workers for number in numbers}
+        numbers = {number for number in numbers if rows / number >= _FEWEST_ROWS} or {1}
+    made = []
+    for partitions in sorted(numbers):
+        layout = Layout(workers=workers, memory=worker_memory(plan, workers, partitions), partitions=partitions)
+        made.append((layout, predict(plan, layout, costs=costs)))
+    layout, predicted = min(made, key=lambda pair: (round(pair[1].seconds, 2), pair[0].memory, pair[0].partitions))
+    while 2 * layout.memory <= _REASONABLE:
+        twice = replace(layout, memory=2 * layout.memory)
+        quicker = predict(plan, twice, costs=costs)
+        if quicker.seconds > (1 - _WORTH_MEMORY) * predicted.seconds:
+            break
+        layout, predicted = twice, quicker
+    return layout, predicted
+
+
+def worker_memory(plan: Plan, workers: int, partitions: int) -> int:
+    """GiB of each worker: what a task takes, and the codes if they fit a reasonable worker."""
+    least = min(_gib(_needed(plan, partitions)), MEMORY[-1])
+    held = _spread(plan)
+    holding = (
+        size for size in MEMORY if least <= size <= _REASONABLE and held <= _CODES * workers * (size * _GIB - _NANNY)
+    )
+    return next(holding, least)
+
+
+def _spread(plan: Plan) -> int:
+    """Bytes that all workers hold together."""
+    needs = plan.resources()
+    return int(needs.get("encoded_bytes", needs.get("held_bytes", 0)))
+
+
+def _needed(plan: Plan, partitions: int) -> float:
+    """Bytes of a worker's memory: what a task takes, and what every worker holds whole, gathered with a copy."""
+    needs = plan.resources()
+    task = needs["task_bytes"] + 2 * _spread(plan) / partitions + 2 * needs.get("codes_bytes", 0)
+    return float((_PROCESS + task) / _FILL)
+
+
+def _gib(size: float, *, least: int = MEMORY[0]) -> int:
+    """The first power of two of GiB that holds so many bytes."""
+    return max(least, 1 << max(0, math.ceil(math.log2(size / _GIB))))
+
+
+def read_costs(path: Path | None) -> Costs:
+    """The costs in a file of `tests/benchmarks/bench_sizing.py`; without one those measured here.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read or holds no costs.
+    """
+    if path is None:
+        return MEASURED
+    try:
+        tree = json.loads(path.read_text())
+        return Costs.from_json(tree["costs"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SpecError(
+            f"--costs {path}: expected the file that bench_sizing.py --json writes ({type(error).__name__}: {error})"
+        ) from None
+
+
+def predict(plan: Plan, layout: Layout, *, costs: Costs = MEASURED, cores: int | None = None) -> Prediction:
+    """What a release would take on a cluster; `cores` if all its workers share those of one machine."""
+    return simulate(loads(plan, layout, costs), costs, workers=layout.workers, cores=cores)
+
+
+def loads(plan: Plan, layout: Layout, costs: Costs) -> list[Load]:
+    """The stages of a release, as its graphs have them."""
+    rows, width, partitions = plan.spec.data.minimum_records, len(plan.spec.table.attributes), layout.partitions
+    reading = rows * width * costs.read / partitions
+    if not isinstance(plan, PlausibleDeniabilityPlan):
+        return [Load(name="reading", tasks=partitions, seconds=reading, summary=1 << 16)]
+    spec, share = plan.spec, plan.spec.split
+    held = plan.resources()["encoded_bytes"] <= _CODES * layout.workers * layout.memory * _GIB
+    again = 0.0 if held else reading
+    stages = [Load(name="reading", tasks=partitions, seconds=reading)] if held else []
+    if plan.model.structure is not None:
+        pairs = width * (width - 1) / 2
+        counting = rows * float(share.structure) * pairs * costs.pair / partitions
+        cells = pair_cells(spec.table.cardinalities)
+        stages.append(Load(name="counting", tasks=partitions, seconds=again + counting, summary=8 * cells))
+    counting = rows * float(share.parameters) * width * costs.table / partitions
+    cells = table_cells(plan)
+    stages.append(Load(name="learning parameters", tasks=partitions, seconds=again + counting, summary=8 * cells))
+    stages.append(Load(name="estimating", tasks=0, seconds=0.0, driver=cells * costs.cell))
+    made, ranges, index = spec.synthesis.records, 1, 0
+    if plan.seeds is not None:
+        seeds = rows * float(share.seeds)
+        distinct = min(seeds, spec.kept_combinations or math.inf)
+        index = int(16 * distinct)
+        ranges = max(1, math.ceil(index / (_INDEX * layout.memory * _GIB)))
+        keys = again + seeds * costs.key / partitions
+        summary = int(16 * min(seeds / partitions, distinct))
+        stages.append(Load(name="indexing seeds", tasks=partitions, seconds=keys, summary=summary, fan_in=8))
+        if ranges > 1:
+            stages.append(
+                Load(name="indexing seeds", tasks=(2 + ranges) * partitions, seconds=0.0, summary=summary // ranges)
+            )
+        made = max(made, plan.seeds.passes.candidates if plan.seeds.passes is not None else 0)
+    size = min(_BATCH, max(_SMALLEST_BATCH, 1 << math.ceil(math.log2(made / layout.workers))))
+    batches = math.ceil(made / size) * (1 if ranges == 1 else 2 * ranges + 2)
+    work = math.ceil(made / size) * size * width * costs.candidate
+    stages.append(Load(name="synthesising", tasks=batches, seconds=work / batches, spread=index if ranges == 1 else 0))
+    parts = math.ceil(spec.synthesis.records / spec.output.rows_per_part)
+    stages.append(Load(name="writing", tasks=parts, seconds=spec.synthesis.records * width * costs.write / parts))
+    return stages
+
+
+def table_cells(plan: PlausibleDeniabilityPlan) -> int:
+    """About how many cells the count tables of a network have."""
+    return min(plan.model.parameters.cells_at_most, len(plan.spec.table.attributes) * _TABLE_CELLS)
+
+
+def _duration(seconds: float) -> str:
+    """A time in words, to two figures or so."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

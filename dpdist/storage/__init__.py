@@ -1,0 +1,1 @@
+"""Local folders and S3: reading, writing once, and what went wrong."""

@@ -1,0 +1,163 @@
+"""What is the matter when storage fails, and what to do about it.
+
+The errors of the operating system, of S3 servers and of the S3 libraries become errors of dpdist, each with its own
+advice. The text of the original is dropped: it may hold an address with credentials, or an access key.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from dpdist.errors import DataNotFound, DpdistError, OutOfDisk, OutputUnwritable, ResourceError, StorageUnavailable
+from dpdist.storage.s3 import ATTEMPTS
+
+
+class _Problem(NamedTuple):
+    """What to raise, by direction, and what to do about it."""
+
+    reading: type[DpdistError]
+    writing: type[DpdistError]
+    advice: str
+
+
+def _refused(advice: str) -> _Problem:
+    return _Problem(DataNotFound, OutputUnwritable, advice)
+
+
+_FULL = _Problem(OutOfDisk, OutOfDisk, "no space is left: free some, or choose another place, then resume")
+_QUOTA = _Problem(OutOfDisk, OutOfDisk, "the quota is used up: raise it or free some space, then resume")
+_LIMIT = _Problem(OutOfDisk, OutOfDisk, "the file size limit of this process is too low: raise `ulimit -f`")
+_BUSY = _Problem(
+    StorageUnavailable,
+    StorageUnavailable,
+    f"the storage does not answer, or asks to slow down, after {ATTEMPTS} attempts: resume when it is back",
+)
+_UNREACHABLE = _Problem(
+    StorageUnavailable,
+    StorageUnavailable,
+    "no server answers at the endpoint: check the endpoint and the network, then resume",
+)
+_DENIED = _refused("access is denied: grant these credentials the right to list, read and write there")
+_EXPIRED = _refused("the credentials have expired: renew them, then resume")
+_UNKNOWN = _refused("the server does not accept the credentials: correct the access key and its secret")
+_NO_CREDENTIALS = _refused(
+    "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile"
+)
+_BUCKET = _refused("the bucket does not exist: create it, or correct its name and the endpoint")
+_REGION = _refused("the bucket is in another region: set the region, or correct the endpoint")
+_CLOCK = _refused("this machine's clock is off by more than the server accepts: set it")
+_PERMISSION = _refused("permission is denied: change the owner or the mode of the folder, or choose another place")
+_READ_ONLY = _refused("the file system is read-only: mount it for writing, or choose another place")
+_ABSENT = _refused("it does not exist: check the path")
+_NO_PARENT = _refused("the folder above it does not exist: create that, or correct the path")
+_NOT_A_FOLDER = _refused("a part of the path is a file where a folder is needed, or the reverse: correct the path")
+_NO_LINKS = _refused("the file system has no hard links, which exclusive files need: choose another place")
+_TOO_LONG = _refused("the path is too long: choose a shorter one")
+
+_BY_ERRNO = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _QUOTA,
+    errno.EFBIG: _LIMIT,
+    errno.EACCES: _PERMISSION,
+    errno.EPERM: _PERMISSION,
+    errno.EROFS: _READ_ONLY,
+    errno.ENOTDIR: _NOT_A_FOLDER,
+    errno.EISDIR: _NOT_A_FOLDER,
+    errno.EEXIST: _NOT_A_FOLDER,
+    errno.ENAMETOOLONG: _TOO_LONG,
+    errno.ENOTSUP: _NO_LINKS,
+    errno.EMLINK: _NO_LINKS,
+}
+_BY_CODE = {  # error codes of S3 servers, then names of exceptions of botocore
+    **dict.fromkeys(("NoSuchBucket", "InvalidBucketName", "ParamValidationError"), _BUCKET),
+    **dict.fromkeys(("AccessDenied", "AllAccessDisabled", "AccountProblem", "403"), _DENIED),
+    **dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"), _EXPIRED),
+    **dict.fromkeys(("SSOTokenLoadError", "UnauthorizedSSOTokenError", "TokenRetrievalError"), _EXPIRED),
+    **dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"), _UNKNOWN),
+    **dict.fromkeys(("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"), _NO_CREDENTIALS),
+    **dict.fromkeys(("CredentialRetrievalError", "NoAuthTokenError"), _NO_CREDENTIALS),
+    **dict.fromkeys(("PermanentRedirect", "AuthorizationHeaderMalformed", "301"), _REGION),
+    "RequestTimeTooSkewed": _CLOCK,
+    **dict.fromkeys(("QuotaExceeded", "InsufficientStorage", "XMinioStorageFull", "507"), _QUOTA),
+    **dict.fromkeys(("SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout"), _BUSY),
+    **dict.fromkeys(("Throttling", "RequestLimitExceeded", "429", "500", "502", "503", "504"), _BUSY),
+    **dict.fromkeys(("ReadTimeoutError", "ConnectionClosedError", "ResponseStreamingError"), _BUSY),
+    **dict.fromkeys(("ConnectTimeoutError", "EndpointConnectionError", "SSLError"), _UNREACHABLE),
+    **dict.fromkeys(("ProxyConnectionError", "InvalidEndpointURLError"), _UNREACHABLE),
+    "400": _refused("the server refuses the request: renew the credentials, or correct the region"),
+}
+
+
+@contextmanager
+def translated(where: str, *, writing: bool) -> Iterator[None]:
+    """Raise what goes wrong inside as an error of dpdist.
+
+    Parameters
+    ----------
+    where : str
+        Address for the message, without credentials.
+    writing : bool
+        Whether an output is written (OutputUnwritable) or something is read (DataNotFound).
+
+    Raises
+    ------
+    DataNotFound, OutputUnwritable, OutOfDisk, StorageUnavailable
+        By direction and cause.
+    """
+    try:
+        yield
+    except DpdistError:
+        raise
+    except Exception as error:
+        problem = _problem(error, writing)
+        if problem is None:
+            raise
+        kind = problem.writing if writing else problem.reading
+        raise kind(f"cannot {'write' if writing else 'read'} {where}: {problem.advice}") from None
+
+
+def of_server(error: BaseException) -> tuple[type[DpdistError], str] | None:
+    """What an S3 server says is wrong when something is read, and the advice; None if it says nothing known.
+
+    That access is denied or a file is missing is left to the caller, who knows what was read.
+    """
+    problem = _BY_CODE.get(s3_code(error))
+    return None if problem is None or problem is _DENIED else (problem.reading, problem.advice)
+
+
+def resource_error(error: Exception, what: str) -> DpdistError | None:
+    """The error to raise where a storage is away or full, so that the run can be resumed; else None."""
+    problem = _problem(error, writing=True)
+    if problem is None or not issubclass(problem.writing, ResourceError):
+        return None
+    return problem.writing(f"{what}: {problem.advice}")
+
+
+def s3_code(error: BaseException | None) -> str:
+    """The error code of an S3 server behind an exception, else the empty text."""
+    while error is not None:
+        response = getattr(error, "response", None)
+        if isinstance(response, Mapping):
+            return str(response.get("Error", {}).get("Code", ""))
+        error = error.__cause__
+    return ""
+
+
+def _problem(error: Exception, writing: bool) -> _Problem | None:
+    """The entry for an exception, or None if it has nothing to do with storage."""
+    for key in (s3_code(error), *(kind.__name__ for kind in type(error).__mro__)):
+        if key in _BY_CODE:
+            return _BY_CODE[key]
+    if isinstance(error, TimeoutError | ConnectionError):
+        return _BUSY
+    if isinstance(error, FileNotFoundError):
+        return _NO_PARENT if writing else _ABSENT
+    if isinstance(error, PermissionError) and error.errno is None:
+        return _DENIED
+    if isinstance(error, OSError):
+        name = errno.errorcode.get(error.errno or 0, s3_code(error) or "an input or output error")
+        return _BY_ERRNO.get(error.errno or 0, _refused(f"the system reports {name}: check the device or the server"))
+    return _UNREACHABLE if type(error).__module__.startswith(("botocore", "aiobotocore", "aiohttp")) else None

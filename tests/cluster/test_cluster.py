@@ -1,0 +1,60 @@
+"""Clusters: what embedded workers find in their environment, and a scheduler that hangs."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+from distributed import LocalCluster
+
+from dpdist.cluster.cluster import open_cluster, translated
+from dpdist.cluster.tasks import Tasks
+from dpdist.errors import ClusterUnreachable, ResourceError
+
+SCRIPT = """
+import json, os
+from dpdist.cluster.cluster import open_cluster
+if __name__ == "__main__":
+    with open_cluster(workers=1) as cluster:
+        found = cluster._client.submit(lambda: dict(os.environ)).result()
+    print(json.dumps(found))
+"""
+
+
+def test_embedded_workers_keep_their_memory_and_use_one_thread() -> None:
+    """Dask's default returns every array to the kernel: four times the CPU. In a process of its own: Dask leaks it."""
+    plain = {name: value for name, value in os.environ.items() if name != "MALLOC_TRIM_THRESHOLD_"}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env=plain)
+    environment = json.loads(done.stdout)
+    assert "MALLOC_TRIM_THRESHOLD_" not in environment
+    assert environment["OMP_NUM_THREADS"] == environment["OPENBLAS_NUM_THREADS"] == "1"
+
+
+def test_a_scheduler_that_hangs_counts_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpdist.cluster.cluster.SILENCE", 0.6)
+    local: dict[str, Any] = {"processes": False, "dashboard_address": None, "host": "127.0.0.1", "protocol": "tcp"}
+    with (
+        LocalCluster(n_workers=1, **local) as hanging,
+        open_cluster(mode="address", address=hanging.scheduler_address, timeout=5) as cluster,
+    ):
+        assert cluster.compute([Tasks("alive")("task", pow, 2, 3)]) == [8]
+        hanging.loop.add_callback(time.sleep, 3)  # nothing is said until then, and the task takes far longer
+        with pytest.raises(ClusterUnreachable, match="resume"):
+            cluster.compute([Tasks("lost")("task", time.sleep, 8)])
+
+
+def test_the_words_of_a_server_are_not_repeated() -> None:
+    with pytest.raises(ResourceError, match=r"^a task failed: Invalid argument$"), translated():
+        raise OSError(errno.EINVAL, "planted")
+
+
+def test_workers_that_do_not_start_in_time() -> None:
+    opening = open_cluster(resources=["a"], timeout=0.3)
+    with pytest.raises(ClusterUnreachable, match=r"1 workers did not start in 0\.3 s: raise cluster\.timeout"), opening:
+        pass

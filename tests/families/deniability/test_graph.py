@@ -1,0 +1,238 @@
+"""Graphs of the synthesis: the bits of the pure functions for any partitions, batches, shards and parts."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import dask
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from dask import delayed
+from dask.delayed import Delayed
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpdist.data.graph import table_pass
+from dpdist.data.source import TableSource
+from dpdist.data.table import open_table
+from dpdist.families.deniability.candidates import Synthesizer
+from dpdist.families.deniability.deniability import Passed, PrivacyTest, candidate_batch
+from dpdist.families.deniability.graph import (
+    candidate_batches,
+    part_slices,
+    passed_counts,
+    released_parts,
+    seed_operator,
+    shard_count,
+    sharded_seeds,
+)
+from dpdist.families.deniability.network import Network
+from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
+from dpdist.ledger.keys import KeyEncryptionKey, KeyRef, load_noise, new_key, write_key_file
+from dpdist.privacy.arrays import Codes
+from dpdist.schema.schema import Attribute, Schema
+
+KEY = KeyRef.fixed("5a" * 32)
+SIZES = (3, 2, 4, 2)
+TEST = PrivacyTest(k=60, gamma=2, epsilon0=0.2)
+RECORDS = 1500
+
+RandomNetwork = Callable[..., Network]
+RandomCodes = Callable[..., Codes]
+
+
+def compute(*tasks: Delayed) -> list[Any]:
+    return list(dask.compute(*tasks, scheduler="sync"))
+
+
+def cut(codes: Codes, partitions: int) -> list[Codes]:
+    edges = np.linspace(0, len(codes[0]), partitions + 1).astype(int)
+    return [[column[a:b] for column in codes] for a, b in pairwise(edges)]
+
+
+def in_memory(codes: Codes, partitions: int) -> list[Delayed]:
+    return [delayed(part, name=f"table-{i}", traverse=False) for i, part in enumerate(cut(codes, partitions))]
+
+
+def equal(a: Codes, b: Codes) -> bool:
+    return all(np.array_equal(x, y) and x.dtype == y.dtype for x, y in zip(a, b, strict=True))
+
+
+def joined(parts: Sequence[Codes]) -> Codes:
+    return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def seeds(random_codes: RandomCodes) -> Codes:
+    return random_codes(6, SIZES, 400)
+
+
+@pytest.fixture(scope="module")
+def synthesizer(random_network: RandomNetwork) -> Synthesizer:
+    return Synthesizer(random_network(6, SIZES), (1, 2, 4))
+
+
+@pytest.fixture(scope="module")
+def expected(synthesizer: Synthesizer, seeds: Codes) -> Passed:
+    """What NumPy alone makes of the first 6000 candidates."""
+    index = SeedIndex(synthesizer.prefix_code, seed_keys(synthesizer.prefix_code, seeds))
+    passed = candidate_batch(load_noise(KEY), synthesizer, index, TEST, 0, 6000)
+    assert RECORDS < len(passed) < 5900
+    return passed
+
+
+@pytest.mark.parametrize(("partitions", "shards"), [(1, 1), (3, 1), (16, 2), (5, 4), (20, 7)])
+@pytest.mark.parametrize(("batch_size", "rows_per_part"), [(1000, 400), (3000, 1500), (271, 77)])
+def test_the_release_is_that_of_numpy(
+    partitions: int,
+    shards: int,
+    batch_size: int,
+    rows_per_part: int,
+    synthesizer: Synthesizer,
+    seeds: Codes,
+    expected: Passed,
+) -> None:
+    indexes = sharded_seeds(in_memory(seeds, partitions), synthesizer.prefix_code, shards=shards)
+    batches = candidate_batches(synthesizer, TEST, indexes, KEY, batches=range(2), batch_size=batch_size)
+    batches += candidate_batches(
+        synthesizer, TEST, indexes, KEY, batches=range(2, 6000 // batch_size), batch_size=batch_size
+    )
+    batches = list(dask.persist(*batches, scheduler="sync"))
+    counts = compute(*passed_counts(batches))
+    parts = compute(*released_parts(batches, counts, records=RECORDS, rows_per_part=rows_per_part))
+    assert [len(part[0]) for part in parts[:-1]] == [rows_per_part] * (len(parts) - 1)
+    assert equal(joined(parts), [column[:RECORDS] for column in expected.codes])
+    below = compute(*passed_counts(batches, below=777))
+    assert sum(below) == (expected.indices < 777).sum()
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_seeds_come_from_a_pass_over_a_table(
+    partitions: int, tmp_path: Path, synthesizer: Synthesizer, seeds: Codes, expected: Passed
+) -> None:
+    schema = Schema(
+        attributes=tuple(Attribute(name=f"a{i}", kind="integer", bounds=(0, size - 1)) for i, size in enumerate(SIZES))
+    )
+    pq.write_table(pa.table(dict(zip(schema.names, seeds, strict=True))), tmp_path / "t.parquet")
+    table = open_table(TableSource(paths=(str(tmp_path / "t.parquet"),)), schema, partitions=partitions)
+    index = table_pass(table, seed_operator(synthesizer.prefix_code), name="seeds", batch_rows=50)[0]
+    (batch,) = compute(*candidate_batches(synthesizer, TEST, [index], KEY, batches=[0], batch_size=6000))
+    assert equal(batch.codes, expected.codes)
+
+
+def test_without_kept_attributes_every_candidate_is_released(random_network: RandomNetwork) -> None:
+    synthesizer = Synthesizer(random_network(6, SIZES), (4,))
+    batches = candidate_batches(synthesizer, TEST, [], KEY, batches=range(3), batch_size=100)
+    counts = compute(*passed_counts(batches))
+    assert counts == [100] * 3
+    proposed = synthesizer.propose(load_noise(KEY), [], 0, 250).codes
+    (part,) = compute(*released_parts(batches, counts, records=250, rows_per_part=1000))
+    assert equal(part, proposed)
+    parts = released_parts(batches, counts, records=250, rows_per_part=100)
+    assert equal(joined(compute(*parts)), proposed)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_building_graphs_computes_nothing(
+    shards: int, synthesizer: Synthesizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("a task ran while a graph was built")
+
+    def table() -> Codes:
+        raise RuntimeError("the table was read while a graph was built")
+
+    monkeypatch.setattr("dpdist.families.deniability.graph.load_noise", refuse)
+    parts = [delayed(table)() for _ in range(10)]
+    with dask.config.set(scheduler=refuse):
+        indexes = sharded_seeds(parts, synthesizer.prefix_code, shards=shards)
+        batches = candidate_batches(synthesizer, TEST, indexes, KEY, batches=range(4))
+        passed_counts(batches, below=100)
+        released_parts(batches, [10] * 4, records=40, rows_per_part=7)
+
+
+def test_tasks_have_readable_names_of_their_own(synthesizer: Synthesizer, seeds: Codes) -> None:
+    indexes = sharded_seeds(in_memory(seeds, 2), synthesizer.prefix_code, shards=2)
+    batches = candidate_batches(synthesizer, TEST, indexes, KEY, batches=range(2))
+    tasks = [*passed_counts(batches), *released_parts(batches, [5, 5], records=9, rows_per_part=4)]
+    names = {str(name) for task in tasks for name in dict(task.__dask_graph__())}
+    stages = {"-".join(name.split("-")[:2]) for name in names}
+    assert stages == {
+        *("seeds-keys", "seeds-histogram", "seeds-sum", "seeds-ranges", "seeds-cut", "seeds-merge", "seeds-index"),
+        *("candidates-model", "candidates-sizes", "candidates-seeds", "candidates-make", "candidates-count"),
+        *("candidates-test", "passed-count", "release-part", "table-0", "table-1"),
+    }
+    again = candidate_batches(synthesizer, TEST, indexes, KEY, batches=range(2))
+    assert not {task.key for task in batches} & {task.key for task in again}
+
+
+def test_the_key_is_in_no_graph(
+    synthesizer: Synthesizer, seeds: Codes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DPDIST_KEK", base64.b64encode(os.urandom(32)).decode())
+    secret = new_key()
+    wrapped = KeyEncryptionKey.find().wrap(secret, attempt="a1")
+    key = write_key_file(str(tmp_path / "key.json"), attempt="a1", wrapped=wrapped)
+    indexes = sharded_seeds(in_memory(seeds, 2), synthesizer.prefix_code, shards=2)
+    batches = candidate_batches(synthesizer, TEST, indexes, key, batches=range(2), batch_size=500)
+    sent = cloudpickle.dumps([dict(batch.__dask_graph__()) for batch in batches])
+    assert secret not in sent
+    assert secret.hex().encode() not in sent
+    assert all(len(batch) for batch in compute(*batches))
+
+
+def test_the_model_is_sent_once(synthesizer: Synthesizer, seeds: Codes) -> None:
+    indexes = sharded_seeds(in_memory(seeds, 2), synthesizer.prefix_code, shards=1)
+    batches = candidate_batches(synthesizer, TEST, indexes, KEY, batches=range(30))
+    graph = {name: task for batch in batches for name, task in dict(batch.__dask_graph__()).items()}
+    one = len(cloudpickle.dumps(synthesizer))
+    tests = [task for name, task in graph.items() if str(name).startswith("candidates-test")]
+    assert len(tests) == 30
+    assert max(len(cloudpickle.dumps(task)) for task in tests) < one / 2
+
+
+@given(
+    counts=st.lists(st.integers(0, 9), max_size=12), rows=st.integers(1, 30), share=st.floats(0, 1, exclude_min=True)
+)
+def test_slices_cover_the_first_records_in_order(counts: list[int], rows: int, share: float) -> None:
+    records = int(sum(counts) * share)
+    passing = [(b, row) for b, count in enumerate(counts) for row in range(count)]
+    parts = part_slices(counts, records=records, rows_per_part=rows)
+    found = [[(b, row) for b, begin, end in part for row in range(begin, end)] for part in parts]
+    assert [row for part in found for row in part] == passing[:records]
+    assert [len(part) for part in found] == [min(rows, records - low) for low in range(0, records, rows)]
+    assert all(begin < end for part in parts for _, begin, end in part)
+
+
+def test_too_few_passing_candidates_are_refused_without_their_number() -> None:
+    with pytest.raises(ValueError, match="more batches") as caught:
+        part_slices([17, 4], records=22, rows_per_part=5)
+    assert "21" not in str(caught.value)
+    with pytest.raises(ValueError, match="more batches"):
+        released_parts([], [], records=1, rows_per_part=5)
+
+
+def test_seeds_are_given_exactly_when_they_are_used(
+    synthesizer: Synthesizer, random_network: RandomNetwork, seeds: Codes
+) -> None:
+    with pytest.raises(ValueError, match="seeds"):
+        candidate_batches(synthesizer, TEST, [], KEY, batches=[0])
+    indexes = sharded_seeds(in_memory(seeds, 1), synthesizer.prefix_code, shards=1)
+    with pytest.raises(ValueError, match="seeds"):
+        candidate_batches(Synthesizer(random_network(6, SIZES), (4,)), TEST, indexes, KEY, batches=[0])
+
+
+def test_shards_follow_the_memory_of_a_worker(synthesizer: Synthesizer) -> None:
+    code = synthesizer.prefix_code
+    size = code.index_bytes(10**6)
+    assert shard_count(code, records=10**6, memory=size) == 1
+    assert shard_count(code, records=10**6, memory=size // 3) in (3, 4)
+    assert shard_count(code, records=10**12, memory=size) == 1  # few different keys, however many records

@@ -1,0 +1,170 @@
+"""The network against brute force on small domains."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+from fractions import Fraction
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpdist.errors import UnreadableFile
+from dpdist.families.deniability.network import Network, check_order
+from dpdist.families.deniability.thresholds import thresholds_from_weights
+
+WORD = 1 << 64
+
+
+def _probability(network: Network, i: int, row: int, value: int) -> Fraction:
+    ends = [0, *map(int, network.thresholds[i][row]), WORD]
+    return Fraction(ends[value + 1] - ends[value], WORD)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_configuration_is_mixed_radix_with_the_first_parent_most_significant(seed, random_network, random_codes):
+    sizes = (3, 7, 2, 5, 11)
+    network = random_network(seed, sizes, parents=3)
+    codes = random_codes(seed, sizes, 500)
+    for i, parents in enumerate(network.parents):
+        expected = []
+        for record in zip(*codes, strict=True):
+            index = 0
+            for p in parents:
+                index = index * network.bucket_counts[p] + int(network.bucket_maps[p][record[p]])
+            expected.append(index)
+        found = network.configuration(i, codes)
+        assert found.dtype == np.int64
+        assert found.tolist() == expected
+        assert max(expected) < network.configurations(i) == len(network.thresholds[i])
+
+
+def test_probabilities_sum_to_one_over_all_records(random_network):
+    sizes = (3, 4, 2, 3)
+    network = random_network(1, sizes)
+    records = [np.array(column, np.uint8) for column in zip(*product(*map(range, sizes)), strict=True)]
+    total = Fraction(0)
+    for k in range(len(records[0])):
+        probability = Fraction(1)
+        for i in range(len(sizes)):
+            row = int(network.configuration(i, records)[k])
+            probability *= _probability(network, i, row, int(records[i][k]))
+        total += probability
+    assert total == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_log_probability_is_that_of_the_exact_threshold_differences(seed, random_network):
+    network = random_network(seed, (3, 9, 4, 1))
+    for i, size in enumerate(network.cardinalities):
+        for row in range(network.configurations(i)):
+            values = np.arange(size)
+            found = network.log_probability(i, np.full(size, row), values)
+            exact = [_probability(network, i, row, v) for v in range(size)]
+            expected = [math.log(p.numerator) - math.log(p.denominator) for p in exact]
+            np.testing.assert_allclose(found, expected, rtol=1e-14, atol=1e-14)
+
+
+def test_log_probability_of_certain_and_impossible_values():
+    thresholds = np.array([[0, 0], [0, WORD - 1], [5, 5]], np.uint64)
+    network = _two(thresholds)
+    rows, values = np.divmod(np.arange(9), 3)
+    found = network.log_probability(1, rows, values).reshape(3, 3)
+    unit = -64 * math.log(2)
+    assert found[0].tolist() == [-math.inf, -math.inf, 0.0]
+    assert found[1, 0] == -math.inf
+    assert found[1, 1] == pytest.approx(0.0, abs=1e-15)
+    assert found[1, 2] == pytest.approx(unit)
+    assert found[2, 0] == pytest.approx(unit + math.log(5))
+    assert found[2, 1] == -math.inf
+
+
+def test_draw_follows_the_thresholds(random_network):
+    network = random_network(3, (4, 6, 300))
+    random = np.random.default_rng(0)
+    for i in range(3):
+        rows = random.integers(0, network.configurations(i), 5_000)
+        words = random.integers(0, WORD, 5_000, dtype=np.uint64)
+        drawn = network.draw(i, rows, words)
+        np.testing.assert_array_equal(drawn, (network.thresholds[i][rows] <= words[:, None]).sum(axis=1))
+        assert np.isfinite(network.log_probability(i, rows, drawn)).all()
+
+
+def test_bytes_round_trip_and_are_deterministic(random_network):
+    network = random_network(2, (3, 7, 2, 70_000 % 300))
+    data = network.to_bytes()
+    again = Network.from_bytes(data)
+    assert again.to_bytes() == data
+    for name in ("cardinalities", "bucket_counts", "parents", "order"):
+        assert getattr(again, name) == getattr(network, name)
+    for name in ("bucket_maps", "thresholds"):
+        for a, b in zip(getattr(again, name), getattr(network, name), strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+
+
+def test_damaged_bytes_are_refused(random_network):
+    data = random_network(2, (3, 4)).to_bytes()
+    other, pickled = io.BytesIO(), io.BytesIO()
+    np.savez(other, header=np.frombuffer(b'{"format": "other"}', np.uint8))
+    np.savez(pickled, header=np.array([{"a": 1}], dtype=object))
+    for bad in (b"", b"not an npz", data[: len(data) // 2], other.getvalue(), pickled.getvalue()):
+        with pytest.raises(UnreadableFile, match="learn it again"):
+            Network.from_bytes(bad)
+
+
+def test_arrays_are_read_only_copies():
+    thresholds = np.array([[1], [2], [3]], np.uint64)
+    network = _two(thresholds)
+    thresholds[0] = 9
+    assert network.thresholds[1][0, 0] == 1
+    with pytest.raises(ValueError, match="read-only"):
+        network.thresholds[1][0, 0] = 9
+    with pytest.raises(ValueError, match="read-only"):
+        network.bucket_maps[0][0] = 0
+
+
+def _two(child: np.ndarray) -> Network:
+    values = child.shape[1] + 1
+    return Network(
+        cardinalities=(3, values),
+        bucket_maps=(np.arange(3, dtype=np.uint32), np.zeros(values, np.uint32)),
+        bucket_counts=(3, 1),
+        parents=((), (0,)),
+        order=(0, 1),
+        thresholds=(thresholds_from_weights(np.ones((1, 3))), child),
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"order": (1, 0)}, "does not come before"),
+        ({"order": (0, 0)}, "exactly once"),
+        ({"order": (0,)}, "one entry per attribute"),
+        ({"parents": ((1,), (0,))}, "in a cycle"),
+        ({"parents": ((), (2,))}, "ascending"),
+        ({"parents": ((), (0, 0))}, "ascending"),
+        ({"cardinalities": (3, 3)}, "attribute 1"),
+        ({"bucket_counts": (2, 1)}, "attribute 0: a bucket code"),
+        ({"bucket_counts": (4, 1)}, "attribute 1: thresholds"),
+        ({"bucket_maps": (np.arange(2, dtype=np.uint32), np.zeros(2, np.uint32))}, "attribute 0: the bucket map"),
+        ({"thresholds": (np.array([[1, 2]], np.uint64), np.zeros((3, 1), np.int64))}, "attribute 1: thresholds"),
+        ({"thresholds": (np.array([[2, 1]], np.uint64), np.zeros((3, 1), np.uint64))}, "thresholds decrease"),
+    ],
+)
+def test_what_is_no_network_is_refused(change: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        replace(_two(np.zeros((3, 1), np.uint64)), **change)
+
+
+def test_no_attributes_is_no_network():
+    with pytest.raises(ValueError, match="at least one"):
+        Network((), (), (), (), (), ())
+
+
+def test_check_order_accepts_any_topological_order():
+    check_order(((1, 2), (2,), ()), (2, 1, 0))

@@ -1,0 +1,191 @@
+"""Count tables and their noise."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from fractions import Fraction
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpdist.errors import AccountingError, UnreadableFile
+from dpdist.families.deniability.parameters import (
+    NoisyTables,
+    add_to_tables,
+    count_tables,
+    exact_tables,
+    measure_tables,
+    parameter_plan,
+    split_tables,
+)
+from dpdist.families.deniability.structure import Structure
+from dpdist.privacy import accountant, events
+from dpdist.privacy.noise import Noise
+from dpdist.schema.schema import Attribute, Schema
+
+SIZES, WIDTHS = (6, 4, 3), (2, 1, 1)
+
+
+def _schema(sizes, widths) -> Schema:
+    return Schema(
+        attributes=tuple(
+            Attribute(name=f"a{i}", kind="integer", bounds=(0, size - 1), buckets={"width": width})
+            for i, (size, width) in enumerate(zip(sizes, widths, strict=True))
+        )
+    )
+
+
+SCHEMA = _schema(SIZES, WIDTHS)
+MAPS = [attribute.bucket_map for attribute in SCHEMA.attributes]
+STRUCTURE = Structure(cardinalities=SIZES, bucket_counts=(3, 4, 3), parents=((), (0,), (0, 1)), order=(0, 1, 2))
+
+
+@pytest.fixture
+def codes(random_codes):
+    return random_codes(3, SIZES, 1_000)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "epsilon", "delta", "kind"),
+    [(5, 1.0, 1e-9, "laplace"), (40, 1.0, 1e-9, "gaussian"), (40, 1.0, 0.0, "laplace")],
+)
+def test_the_plan_picks_the_smaller_noise_within_its_budget(attributes, epsilon, delta, kind):
+    plan = parameter_plan(_schema([3] * attributes, [1] * attributes), epsilon=epsilon, delta=delta)
+    assert plan.noise == kind
+    assert plan.tables == attributes
+    spent = accountant.epsilon(plan.event, delta=delta)
+    assert 0.999 * epsilon <= spent <= epsilon * (1 + 1e-6)
+    assert events.from_json(json.loads(json.dumps(plan.to_json()))["event"]) == plan.event
+    assert f"{attributes} count tables" in plan.explain()
+    scale = plan.scales([1] * attributes)[0]
+    equal = NoisyTables(noise=plan.noise, scales=(scale,), tables=(np.zeros((1, 1), np.int64),))
+    assert equal.variances[0] ** 0.5 == pytest.approx(plan.standard_deviation, rel=1e-6)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.integers(1, 10**7), min_size=1, max_size=30), st.floats(1e-3, 20), st.sampled_from([0.0, 1e-9]))
+def test_scales_never_spend_more_than_the_total_and_favour_large_tables(cells, epsilon, delta):
+    plan = parameter_plan(_schema([2] * len(cells), [1] * len(cells)), epsilon=epsilon, delta=delta)
+    scales = plan.scales(cells)
+    power = 1 if plan.noise == "laplace" else 2
+    spent = sum(1 / Fraction(scale) ** power for scale in scales)
+    assert spent <= Fraction(plan.total) ** power
+    assert float(spent) == pytest.approx(plan.total**power, rel=1e-9)
+    ordered = [scale for _, scale in sorted(zip(cells, scales, strict=True))]
+    assert all(a >= b * (1 - 1e-12) for a, b in pairwise(ordered))
+    if plan.noise == "laplace":  # the mechanism itself composes to the charge
+        composed = events.Composed(tuple(events.DiscreteLaplace(scale=scale) for scale in scales))
+        assert accountant.epsilon(composed, delta=0.0) <= accountant.epsilon(plan.event, delta=0.0)
+
+
+def test_scales_need_one_size_for_each_table():
+    plan = parameter_plan(SCHEMA, epsilon=1.0, delta=1e-9)
+    for cells in ([1, 2], [1, 2, 0]):
+        with pytest.raises(ValueError, match="each of 3 tables"):
+            plan.scales(cells)
+
+
+def test_invalid_budgets_are_refused():
+    for epsilon, delta in ((0.0, 1e-9), (-1.0, 1e-9), (1.0, 1.0), (float("nan"), 1e-9), (1.0, -0.1)):
+        with pytest.raises(AccountingError):
+            parameter_plan(SCHEMA, epsilon=epsilon, delta=delta)
+
+
+def test_cells_at_most_bounds_every_structure():
+    plan = parameter_plan(SCHEMA, epsilon=1.0, delta=1e-9)
+    assert plan.cells_at_most == 6 * 12 + 4 * 9 + 3 * 12
+    huge = parameter_plan(_schema([50] * 10, [1] * 10), epsilon=1.0, delta=1e-9)
+    assert huge.cells_at_most == (1 << 22) // 10 * 10
+
+
+def test_counts_are_those_of_the_records(codes):
+    tables = split_tables(count_tables(codes, structure=STRUCTURE, bucket_maps=MAPS), STRUCTURE)
+    records = list(zip(*(column.tolist() for column in codes), strict=True))
+    assert tables[0].tolist() == [[Counter(r[0] for r in records)[v] for v in range(6)]]
+    second = Counter((r[0] // 2, r[1]) for r in records)
+    assert tables[1].tolist() == [[second[b, v] for v in range(4)] for b in range(3)]
+    third = Counter((r[0] // 2, r[1], r[2]) for r in records)
+    assert tables[2].tolist() == [[third[b, p, v] for v in range(3)] for b, p in product(range(3), range(4))]
+    assert all(table.dtype == np.int64 for table in tables)
+
+
+def test_counts_of_partitions_add_up(codes):
+    whole = count_tables(codes, structure=STRUCTURE, bucket_maps=MAPS)
+    for cuts in ([], [0, 1], [333, 333, 900]):
+        parts = [np.split(column, cuts) for column in codes]
+        counts = [count_tables(list(part), structure=STRUCTURE, bucket_maps=MAPS) for part in zip(*parts, strict=True)]
+        np.testing.assert_array_equal(sum(counts), whole)
+        in_place = np.zeros_like(whole)
+        for part in zip(*parts, strict=True):
+            assert add_to_tables(in_place, list(part), structure=STRUCTURE, bucket_maps=MAPS) is in_place
+        np.testing.assert_array_equal(in_place, whole)
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "repeat"), [(1.0, 0.0, 3), (1.0, 1e-9, 30)])
+def test_every_cell_gets_noise_of_the_planned_scale(epsilon, delta, repeat, chi_square):
+    m, size = repeat, 3_000
+    schema = _schema([size] * m, [size] * m)
+    structure = Structure(cardinalities=(size,) * m, bucket_counts=(1,) * m, parents=((),) * m, order=tuple(range(m)))
+    plan = parameter_plan(schema, epsilon=epsilon, delta=delta)
+    counts = np.zeros(m * size, np.int64)
+    counts[: size // 2] = 1_000
+    noisy = measure_tables(counts, structure, plan=plan, noise=Noise(bytes(32)))
+    noise = np.concatenate([table.ravel() for table in noisy.tables]) - counts
+    pieces = noise.reshape(m, size)
+    assert len({piece.tobytes() for piece in pieces}) == m  # no table shares another's noise
+    deviation = noisy.variances[0] ** 0.5
+    assert noisy.noise == plan.noise
+    assert 0.94 * deviation < noise.std() < 1.06 * deviation
+    assert abs(noise.mean()) < 6 * deviation / noise.size**0.5
+    edges = np.linspace(-2, 2, 17) * deviation
+    seen = np.bincount(np.searchsorted(edges, noise), minlength=18).astype(float)
+    big = Noise(bytes([1]) * 32)
+
+    def expected(factor):
+        scale = plan.scales(structure.cells)[0] * factor
+        if plan.noise == "laplace":
+            sample = big.discrete_laplace("x", 2_000_000, scale=scale)
+        else:
+            sample = big.gaussian_integers("x", 2_000_000, sigma=scale)
+        return np.bincount(np.searchsorted(edges, sample), minlength=18) * (noise.size / 2_000_000)
+
+    assert chi_square(seen, expected(1.0)) > 1e-20
+    for factor in (0.7, 1.3):
+        assert chi_square(seen, expected(factor)) < 1e-20
+
+
+def test_noise_is_a_function_of_the_key(codes):
+    counts = count_tables(codes, structure=STRUCTURE, bucket_maps=MAPS)
+    plan = parameter_plan(SCHEMA, epsilon=1.0, delta=1e-9)
+    first, again, other = (
+        measure_tables(counts, STRUCTURE, plan=plan, noise=Noise(bytes([key]) * 32)) for key in (1, 1, 2)
+    )
+    assert first.to_bytes() == again.to_bytes() != other.to_bytes()
+    assert first.scales == plan.scales(STRUCTURE.cells)
+
+
+def test_bytes_round_trip(codes):
+    counts = count_tables(codes, structure=STRUCTURE, bucket_maps=MAPS)
+    plan = parameter_plan(SCHEMA, epsilon=1.0, delta=1e-9)
+    noisy = measure_tables(counts, STRUCTURE, plan=plan, noise=Noise(bytes(32)))
+    for tables in (noisy, exact_tables(counts, STRUCTURE)):
+        again = NoisyTables.from_bytes(tables.to_bytes())
+        assert (again.noise, again.scales, again.variances) == (tables.noise, tables.scales, tables.variances)
+        for a, b in zip(again.tables, tables.tables, strict=True):
+            assert a.dtype == np.int64
+            np.testing.assert_array_equal(a, b)
+    for bad in (b"", noisy.to_bytes()[:100], b"{}"):
+        with pytest.raises(UnreadableFile, match="learn them again"):
+            NoisyTables.from_bytes(bad)
+
+
+def test_exact_tables_have_no_noise(codes):
+    counts = count_tables(codes, structure=STRUCTURE, bucket_maps=MAPS)
+    exact = exact_tables(counts, STRUCTURE)
+    assert exact.noise == "none"
+    assert exact.variances == (0.0, 0.0, 0.0)
+    np.testing.assert_array_equal(np.concatenate([table.ravel() for table in exact.tables]), counts)

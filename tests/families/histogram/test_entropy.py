@@ -1,0 +1,193 @@
+"""Entropies, their sensitivities against enumeration, and their noisy release."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from dpdist.errors import AccountingError, SpecError
+from dpdist.families.histogram.entropy import Bounds, bounds, plan_entropies, release_entropies, renyi, shannon
+from dpdist.privacy import accountant
+from dpdist.privacy.guarantee import Adjacency
+from dpdist.privacy.noise import Noise
+
+NOISE = Noise(bytes(range(32)))
+IMPOSSIBLE = 1e-20
+ORDERS = [0.3, 0.5, 0.9, 1.0, 1.1, 2.0, 3.0, 10.0]
+
+
+def partitions(n: int, most: int | None = None) -> Iterator[list[int]]:
+    """All ways to write n as a sum of counts, descending."""
+    if n == 0:
+        yield []
+    for first in range(min(n, most or n), 0, -1):
+        for rest in partitions(n - first, first):
+            yield [first, *rest]
+
+
+def neighbours(counts: list[int], adjacency: Adjacency) -> Iterator[list[int]]:
+    """Tables with one record less, or with one record in another bin (a new one included)."""
+    for i in set(map(counts.index, counts)):
+        less = [c - (j == i) for j, c in enumerate(counts)]
+        if adjacency == "add/remove":
+            yield less
+        else:
+            yield from ([c + (j == to) for j, c in enumerate([*less, 0])] for to in range(len(less) + 1))
+
+
+class TestSensitivity:
+    @pytest.mark.parametrize("order", ORDERS)
+    @pytest.mark.parametrize("adjacency", ["add/remove", "replacement"])
+    @pytest.mark.parametrize("records", [2, 3, 6, 12])
+    def test_by_enumeration(self, records: int, order: float, adjacency: Adjacency) -> None:
+        """What the noise is scaled with holds at every size from `records` on; up to 12 they are all tried."""
+        stated = bounds(records=records, order=order, adjacency=adjacency).sensitivity
+        worst = 0.0
+        for size in range(records, 13):
+            for counts in partitions(size):
+                own = renyi(counts, order=order)
+                changes = (
+                    abs(own - renyi(other, order=order)) for other in neighbours(counts, adjacency) if any(other)
+                )
+                worst = max(worst, *changes, 0.0)
+        assert worst <= stated * (1 + 1e-12)
+        if order < 5 or adjacency == "replacement":  # add/remove at high orders peaks beyond these sizes
+            assert worst >= stated * 0.99
+
+    def test_published_bounds_stand_beside(self) -> None:
+        both = bounds(records=10_000, order=1, adjacency="add/remove")
+        assert both.published_bound / both.sensitivity == pytest.approx(2, rel=0.03)
+        false = bounds(records=10_000, order=2, adjacency="replacement")
+        assert false.sensitivity == pytest.approx(0.0144, abs=5e-5)
+        assert false.published_bound == pytest.approx(0.00058, abs=5e-6)
+        steep = bounds(records=10_000, order=10, adjacency="replacement")
+        assert steep.sensitivity == pytest.approx(0.44, abs=5e-3)
+
+    def test_refused(self) -> None:
+        with pytest.raises(SpecError, match="adjacency must be one of"):
+            bounds(records=100, order=1, adjacency="both")  # type: ignore[arg-type]
+        with pytest.raises(AccountingError, match="number of records"):
+            bounds(records=0, order=1, adjacency="add/remove")
+        with pytest.raises(AccountingError, match="order"):
+            bounds(records=100, order=-1, adjacency="add/remove")
+
+
+class TestEntropy:
+    @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=30).filter(any), st.sampled_from(ORDERS))
+    def test_definition(self, counts: list[int], order: float) -> None:
+        p = np.array([c for c in counts if c]) / sum(counts)
+        expected = -sum(p * np.log2(p)) if order == 1 else np.log2(np.sum(p**order)) / (1 - order)
+        assert renyi(counts, order=order) == pytest.approx(expected, abs=1e-11)
+        assert -1e-11 <= renyi(counts, order=order) <= math.log2(len(counts)) + 1e-11
+
+    def test_no_overflow_and_no_underflow(self) -> None:
+        assert renyi(np.full(2**20, 10**6), order=64) == pytest.approx(20)
+        assert renyi([10**12, 1], order=64) == pytest.approx(0, abs=1e-9)
+
+    @pytest.mark.parametrize("cells", [30, 10_000, 1 << 20])
+    def test_evaluation_error_is_far_below_what_is_charged(self, cells: int) -> None:
+        counts = (np.random.default_rng(cells).pareto(1.1, cells) * 1000).astype(np.int64)
+        shares = counts[counts > 0].astype(np.longdouble) / counts.sum()
+        for order in (0.3, 1.001, 2.0, 64.0):
+            top, a = shares.max(), np.longdouble(order)
+            exact = (np.log2(np.sum((shares / top) ** a)) + a * np.log2(top)) / (1 - a)
+            error = abs(float(exact - renyi(counts, order=order)))
+            assert error < 0.1 * 2.0**-40 * max(1.0, order / abs(1 - order))
+        assert abs(float(-np.sum(shares * np.log2(shares)) - shannon(counts))) < 0.1 * 2.0**-40
+
+    @pytest.mark.parametrize("counts", [[], [0, 0], [-1, 3], [math.nan, 1], [math.inf]])
+    def test_refused_counts(self, counts: list[float]) -> None:
+        with pytest.raises(SpecError, match="finite non-negative counts"):
+            shannon(counts)
+
+    @pytest.mark.parametrize("order", [0, -1, math.inf, math.nan])
+    def test_refused_orders(self, order: float) -> None:
+        with pytest.raises(SpecError, match="order of a Renyi entropy"):
+            renyi([1, 2], order=order)
+
+    def test_of_real_columns_as_published(self, shared_data: Path) -> None:
+        """REAEDP Table S3: 30 equal bins from the smallest to the largest value."""
+        prices = np.loadtxt(shared_data("house_prices_saleprice.csv"), skiprows=1)  # type: ignore[operator]
+        dated = np.genfromtxt(shared_data("UNRATE.csv"), delimiter=",", skip_header=1, dtype=None, encoding="utf-8")  # type: ignore[operator]
+        rates = np.array([value for date, value in dated if date >= "1974-02"][:601])
+        for values, expected in [(prices, 3.4873), (rates, 4.0458)]:
+            counts = np.histogram(values, 30)[0]
+            assert shannon(counts) == pytest.approx(expected, abs=5e-5)
+
+
+class TestRelease:
+    def test_within_the_budget_and_tight(self) -> None:
+        for mechanism, delta in [("laplace", 1e-9), ("gaussian", 1e-9)]:
+            plan = plan_entropies(
+                [1.0, 1.0, 2.0], records=1000, epsilon=1, delta=delta, adjacency="add/remove", mechanism=mechanism
+            )
+            assert 0.99 < accountant.epsilon(plan.event, delta=delta) <= 1.000001
+
+    def test_scales_by_definition(self) -> None:
+        plan = plan_entropies([1.0, 2.0], records=1000, epsilon=1, delta=0, adjacency="replacement")
+        assert plan.mechanism == "laplace"
+        for order, scale, grid, both in zip((1.0, 2.0), plan.scales, plan.grids, plan.bounds, strict=True):
+            assert isinstance(both, Bounds)
+            assert scale == pytest.approx(2 * both.sensitivity, rel=1e-6)
+            assert scale > 2 * both.sensitivity
+            assert grid <= both.sensitivity * 2.0**-30
+            assert both.sensitivity == bounds(records=1000, order=order, adjacency="replacement").sensitivity
+
+    def test_auto_takes_the_smaller(self) -> None:
+        kwargs = {"records": 1000, "epsilon": 1, "delta": 1e-9, "adjacency": "add/remove"}
+        assert plan_entropies([1.0], **kwargs).mechanism == "laplace"
+        assert plan_entropies([1.0] * 100, **kwargs).mechanism == "gaussian"
+
+    def test_a_tiny_epsilon_stays_drawable(self) -> None:
+        plan = plan_entropies([1.0] * 1000, records=50, epsilon=1e-6, delta=0, adjacency="add/remove")
+        tables = [np.array([30, 20])] * 1000
+        assert np.isfinite(release_entropies(tables, plan, noise=NOISE, name="tiny")).all()
+
+    @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
+    def test_distribution_with_power(self, mechanism: str) -> None:
+        count, table = 4000, np.array([400, 300, 300])
+        plan = plan_entropies(
+            [1.0] * count, records=1000, epsilon=1, delta=1e-9, adjacency="add/remove", mechanism=mechanism
+        )
+        released = release_entropies([table] * count, plan, noise=NOISE, name="h")
+        assert (released / plan.grids[0] == np.rint(released / plan.grids[0])).all()
+        noise = released - shannon(table)
+        law = stats.laplace if mechanism == "laplace" else stats.norm
+        assert stats.kstest(noise, law(scale=plan.scales[0]).cdf).pvalue > IMPOSSIBLE
+        assert noise.std() == pytest.approx(plan.deviations[0], rel=0.15)
+        ratio = np.mean(noise**2) / plan.deviations[0] ** 2
+        assert 0.7 < ratio < 1.4  # 1.3^2 and 1/1.3^2 lie outside
+
+    def test_streams_differ_by_entropy_and_repeat(self) -> None:
+        plan = plan_entropies([1.0, 1.0], records=100, epsilon=1, delta=0, adjacency="add/remove")
+        tables = [np.array([60, 40])] * 2
+        first = release_entropies(tables, plan, noise=NOISE, name="h")
+        assert first[0] != first[1]
+        np.testing.assert_array_equal(first, release_entropies(tables, plan, noise=NOISE, name="h"))
+
+    @pytest.mark.parametrize(
+        ("orders", "change", "error", "message"),
+        [
+            ([], {}, SpecError, "at least one entropy"),
+            ([1.0], {"mechanism": "none"}, SpecError, "mechanism must be"),
+            ([1.0], {"adjacency": "none"}, SpecError, "adjacency must be"),
+            ([1.0], {"delta": 1e-19}, AccountingError, "delta must be 0, or in"),
+            ([1.0], {"delta": 2.0}, AccountingError, "delta"),
+            ([1.0], {"epsilon": -1.0}, AccountingError, "epsilon"),
+            ([-2.0], {}, AccountingError, "order"),
+            ([1.0], {"records": 0}, AccountingError, "records"),
+        ],
+    )
+    def test_refused(
+        self, orders: list[float], change: dict[str, object], error: type[Exception], message: str
+    ) -> None:
+        settings = {"records": 100, "epsilon": 1.0, "delta": 1e-9, "adjacency": "add/remove", **change}
+        with pytest.raises(error, match=message):
+            plan_entropies(orders, **settings)

@@ -1,0 +1,202 @@
+"""PML: closed forms against exact leakage by enumeration and against numeric inversion."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import optimize
+
+from dpdist.errors import AccountingError, GuaranteeRefused
+from dpdist.families.histogram.leakage import plan_leakage
+from dpdist.privacy import accountant
+from dpdist.privacy.events import LaplaceLeakage
+from dpdist.privacy.leakage import check_alpha, composed, leakage, noiseless_leakage, scale_for
+
+
+def exact_leakage(priors: np.ndarray, *, scale: float) -> float:
+    """Largest ln P(y | x_i) / P(y) over outputs y, records i and their values x, by enumeration.
+
+    priors has a row of bin probabilities for each record. Outputs below 0 and above n give what -1 and n + 1 give.
+    """
+    records, bins = priors.shape
+    outputs = np.array(list(product(range(-1, records + 2), repeat=bins)))
+    datasets = np.array(list(product(range(bins), repeat=records)))
+    counts = (datasets[:, :, None] == np.arange(bins)).sum(axis=1)
+    distance = np.abs(outputs[:, None, :] - counts[None]).sum(axis=-1)
+    likelihood = np.exp(-distance / scale)  # the normaliser cancels
+    weight = np.prod(np.take_along_axis(priors, datasets.T, axis=1), axis=0)
+    average = likelihood @ weight
+    worst = 0.0
+    for i, x in product(range(records), range(bins)):
+        given_x = datasets[:, i] == x
+        worst = max(worst, (likelihood[:, given_x] @ weight[given_x] / priors[i, x] / average).max())
+    return float(np.log(worst))
+
+
+class TestExact:
+    @pytest.mark.parametrize("scale", [0.4, 1.0, 3.0])
+    @pytest.mark.parametrize(("records", "bins"), [(1, 2), (2, 2), (3, 2), (4, 2), (2, 3), (3, 3)])
+    def test_never_above_and_attained(self, records: int, bins: int, scale: float) -> None:
+        rng = np.random.default_rng(records * 10 + bins)
+        for alpha in (0.05, 0.2, 1 / bins):
+            extreme = np.full((records, bins), (1 - alpha) / (bins - 1))
+            extreme[:, 0] = alpha
+            bound = leakage(scale=scale, alpha=alpha)
+            attained = exact_leakage(extreme, scale=scale)
+            assert attained <= bound
+            assert attained > 0.99 * bound
+            random = alpha + (1 - bins * alpha) * rng.dirichlet(np.ones(bins), size=records)
+            assert exact_leakage(random, scale=scale) <= bound
+
+    def test_a_smaller_alpha_breaks_the_bound(self) -> None:
+        priors = np.array([[0.1, 0.9]] * 3)
+        assert exact_leakage(priors, scale=1.0) > leakage(scale=1.0, alpha=0.2)
+
+    def test_without_noise_the_leakage_is_that_of_the_histogram(self) -> None:
+        priors = np.array([[0.1, 0.9]] * 3)
+        assert exact_leakage(priors, scale=0.05) == pytest.approx(noiseless_leakage(0.1))
+        assert leakage(scale=0.01, alpha=0.1) <= noiseless_leakage(0.1) * (1 + 1e-12)
+
+
+def exact_leakage_of_two(prior: np.ndarray, *, scales: tuple[float, float], records: int) -> float:
+    """As `exact_leakage`, of the histograms of the rows and of the columns of a joint prior, for all records alike."""
+    cells = list(product(*map(range, prior.shape)))
+    datasets = np.array(list(product(range(len(cells)), repeat=records)))
+    weight = np.prod(prior.ravel()[datasets], axis=1)
+    likelihoods = []
+    for axis, scale in enumerate(scales):
+        bins = np.array([cell[axis] for cell in cells])[datasets]
+        counts = (bins[:, :, None] == np.arange(prior.shape[axis])).sum(axis=1)
+        outputs = np.array(list(product(range(-1, records + 2), repeat=prior.shape[axis])))
+        likelihoods.append(np.exp(-np.abs(outputs[:, None] - counts[None]).sum(axis=-1) / scale))
+    joint = np.einsum("ad,bd->abd", *likelihoods).reshape(-1, len(datasets))
+    average = joint @ weight
+    worst = 0.0
+    for x in np.flatnonzero(prior.ravel()):
+        given_x = datasets[:, 0] == x
+        worst = max(worst, (joint[:, given_x] @ weight[given_x] / prior.ravel()[x] / average).max())
+    return float(np.log(worst))
+
+
+class TestComposition:
+    @pytest.mark.parametrize("scales", [(2.0, 2.0), (0.7, 3.0), (5.0, 1.0)])
+    @pytest.mark.parametrize("records", [1, 2, 3])
+    def test_two_histograms_never_leak_more_and_attain_it(self, scales: tuple[float, float], records: int) -> None:
+        tiny = 1e-9
+        worst = np.array([[tiny, 0.2 - tiny], [0.3 - tiny, 0.5 + tiny]])  # rows share with 0.2, columns with 0.3
+        rng = np.random.default_rng(records)
+        for prior in (worst, np.diag([0.2, 0.8]), *rng.dirichlet(np.ones(6), size=4).reshape(-1, 2, 3)):
+            alphas = [prior.sum(axis=1 - axis).min() for axis in (0, 1)]
+            events = [LaplaceLeakage(scale, alpha) for scale, alpha in zip(scales, alphas, strict=True)]
+            attained, bound = exact_leakage_of_two(prior, scales=scales, records=records), composed(events)
+            assert attained <= bound * (1 + 1e-7)
+            assert prior is not worst or attained > 0.99 * bound
+
+    def test_of_one_and_of_none(self) -> None:
+        assert composed([]) == 0
+        assert composed([LaplaceLeakage(2.0, 0.1)]) == leakage(scale=2.0, alpha=0.1)
+        assert composed([LaplaceLeakage(None, 0.1)]) == noiseless_leakage(0.1)
+
+    @given(st.lists(st.tuples(st.floats(0.01, 50), st.floats(1e-6, 0.5)), min_size=2, max_size=6))
+    def test_more_than_each_and_less_than_differential_privacy(self, parts: list[tuple[float, float]]) -> None:
+        events = [LaplaceLeakage(scale, alpha) for scale, alpha in parts]
+        total = composed(events)
+        privacy = sum(2 / scale for scale, _ in parts)
+        own = [leakage(scale=scale, alpha=alpha) for scale, alpha in parts]
+        assert max(own) * (1 - 1e-12) <= total <= privacy * (1 + 1e-12)
+        best = min(mine + privacy - 2 / scale for mine, (scale, _) in zip(own, parts, strict=True))
+        assert total <= best * (1 + 1e-9)
+
+    def test_exact_counts(self) -> None:
+        exact, noisy = LaplaceLeakage(None, 0.1), LaplaceLeakage(2.0, 0.1)
+        assert composed([noisy, exact]) == pytest.approx(1 + np.log(10))
+        assert composed([exact, exact]) == np.inf
+        assert composed([LaplaceLeakage(0.001, 0.1)] * 2) == pytest.approx(2000 + np.log(10))
+
+
+class TestClosedForms:
+    @given(st.floats(1e-6, 0.999), st.floats(1e-9, 0.9))
+    def test_inverse(self, share: float, alpha: float) -> None:
+        epsilon = share * noiseless_leakage(alpha)
+        scale = scale_for(epsilon=epsilon, alpha=alpha)
+        assert leakage(scale=scale, alpha=alpha) == pytest.approx(epsilon, rel=1e-9)
+
+    @pytest.mark.parametrize("epsilon", [1e-4, 0.01, 0.3, 1.0, 2.5])
+    @pytest.mark.parametrize("alpha", [1e-6, 0.001, 0.05])
+    def test_agrees_with_numeric_inversion(self, epsilon: float, alpha: float) -> None:
+        with mpmath.workdps(40):
+            x = mpmath.findroot(
+                lambda x: x - mpmath.log1p(mpmath.mpf(alpha) * mpmath.expm1(x)) - mpmath.mpf(epsilon),
+                (epsilon, epsilon * 3),
+                solver="anderson",
+                tol=1e-60,
+            )
+            exact = float(2 / x)
+        assert scale_for(epsilon=epsilon, alpha=alpha) == pytest.approx(exact, rel=1e-12)
+        assert scale_for(epsilon=epsilon, alpha=alpha) >= exact * (1 - 1e-15)
+        double = optimize.brentq(
+            lambda b: 2 / b - np.log(1 - alpha + alpha * np.exp(2 / b)) - epsilon,
+            0.2 / epsilon,
+            4 / epsilon,
+            xtol=1e-14,
+        )
+        assert scale_for(epsilon=epsilon, alpha=alpha) == pytest.approx(double, rel=1e-9)
+
+    def test_less_noise_than_differential_privacy_and_the_same_as_alpha_vanishes(self) -> None:
+        epsilons = np.linspace(0.05, 2.9, 30)
+        gains = [scale_for(epsilon=e, alpha=0.05) / (2 / e) for e in epsilons]
+        assert max(gains) < 1
+        assert scale_for(epsilon=1.0, alpha=1e-12) == pytest.approx(2.0, rel=1e-10)
+
+    def test_published_form(self) -> None:
+        alpha, epsilon = 0.05, 0.5
+        published = 2 / np.log((1 - alpha) * np.exp(epsilon) / (1 - alpha * np.exp(epsilon)))
+        assert scale_for(epsilon=epsilon, alpha=alpha) == pytest.approx(published, rel=1e-13)
+
+
+class TestPlan:
+    def test_charges_the_equal_parameter_of_differential_privacy(self) -> None:
+        plan = plan_leakage(epsilon=0.5, alpha=0.05, bins=20)
+        assert plan.scale is not None
+        assert plan.guarantee.dp_epsilon == 2 / plan.scale
+        assert plan.guarantee.dp_epsilon > 0.5
+        dp = accountant.epsilon(plan.event, delta=1e-15)
+        assert dp == pytest.approx(2 / plan.scale, rel=1e-6)
+        assert "not differential privacy" in plan.guarantee.sentence()
+
+    def test_no_noise_only_by_name(self) -> None:
+        with pytest.raises(GuaranteeRefused, match="accept_no_noise"):
+            plan_leakage(epsilon=3.0, alpha=0.05, bins=20)
+        plan = plan_leakage(epsilon=3.0, alpha=0.05, bins=20, accept_no_noise=True)
+        assert plan.scale is None
+        with pytest.raises(AccountingError, match="no finite epsilon"):
+            accountant.epsilon(plan.event, delta=0.5)
+        assert plan.guarantee.dp_epsilon is None
+        assert plan.guarantee.epsilon == noiseless_leakage(0.05) < 3.0
+        assert plan_leakage(epsilon=2.9, alpha=0.05, bins=20, accept_no_noise=True).scale is not None
+
+    @pytest.mark.parametrize("bins", [1, 2, 3, 7, 10, 49, 1000])
+    def test_alpha_may_be_one_over_k_and_no_more(self, bins: int) -> None:
+        check_alpha(1 / bins, bins=bins)
+        with pytest.raises(AccountingError, match=f"{bins + 1} bins cannot"):
+            check_alpha(1 / bins, bins=bins + 1)
+
+    @pytest.mark.parametrize("alpha", [0.0, -0.1, 1.1, float("nan")])
+    def test_alpha_out_of_range(self, alpha: float) -> None:
+        with pytest.raises(AccountingError, match="alpha must be in"):
+            check_alpha(alpha, bins=1)
+
+    @pytest.mark.parametrize("epsilon", [0.0, -1.0, float("inf"), float("nan")])
+    def test_epsilon_out_of_range(self, epsilon: float) -> None:
+        with pytest.raises(AccountingError, match="epsilon must be finite"):
+            plan_leakage(epsilon=epsilon, alpha=0.05, bins=20, accept_no_noise=True)
+
+    @pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])
+    def test_scale_out_of_range(self, scale: float) -> None:
+        with pytest.raises(AccountingError, match="scale of the noise"):
+            leakage(scale=scale, alpha=0.1)

@@ -1,0 +1,204 @@
+"""The noise on histograms: what it costs, how it is shared, and its distribution."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import optimize, stats
+
+from dpdist.errors import AccountingError, SpecError
+from dpdist.families.histogram import measurement
+from dpdist.families.histogram.measurement import (
+    Measurement,
+    add_noise,
+    deviation,
+    plan_measurement,
+    resolve_shares,
+    sampler_delta,
+)
+from dpdist.privacy import accountant
+from dpdist.privacy.events import Composed
+from dpdist.privacy.guarantee import Adjacency
+from dpdist.privacy.noise import Noise
+
+NOISE = Noise(bytes(range(32)))
+IMPOSSIBLE = 1e-20
+ADJACENCIES = ["add/remove", "replacement"]
+
+
+def without_sampler(event: Composed) -> Composed:
+    return Composed(event.events[:-1])
+
+
+class TestCost:
+    def test_laplace_scales_by_definition(self) -> None:
+        for adjacency, changed in [("add/remove", 1), ("replacement", 2)]:
+            plan = plan_measurement([30], mechanism="laplace", epsilon=0.5, delta=0, adjacency=adjacency)
+            assert plan.scales[0] == pytest.approx(changed / 0.5, rel=1e-11)
+            assert accountant.epsilon(without_sampler(plan.event), delta=0) <= 0.5 * (1 + 1e-6)
+
+    def test_gaussian_multiplier_is_of_the_l2_sensitivity(self) -> None:
+        one, two = (
+            plan_measurement([30], mechanism="gaussian", epsilon=1, delta=1e-9, adjacency=adjacency)
+            for adjacency in ADJACENCIES
+        )
+        assert two.scales[0] == pytest.approx(one.scales[0] * math.sqrt(2), rel=1e-9)
+        assert one.event == two.event
+
+    @pytest.mark.parametrize("adjacency", ADJACENCIES)
+    @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
+    @pytest.mark.parametrize("shares", ["equal", "optimal", (Fraction(1, 2), Fraction(1, 3), Fraction(1, 6))])
+    def test_within_the_budget_and_tight(
+        self, adjacency: measurement.Adjacency, mechanism: measurement.Mechanism, shares: measurement.Shares
+    ) -> None:
+        plan = plan_measurement(
+            [2, 30, 4000], mechanism=mechanism, epsilon=1, delta=1e-6, adjacency=adjacency, shares=shares
+        )
+        epsilon = accountant.epsilon(plan.event, delta=1e-6)
+        assert 0.99 < epsilon <= 1.000001
+        assert plan.event.events[-1].delta == 4032 * 2.0**-60
+
+    def test_shares_divide_what_composes(self) -> None:
+        shares = (Fraction(1, 2), Fraction(1, 3), Fraction(1, 6))
+        laplace = plan_measurement(
+            [9] * 3, mechanism="laplace", epsilon=1, delta=0, adjacency="add/remove", shares=shares
+        )
+        gaussian = plan_measurement(
+            [9] * 3, mechanism="gaussian", epsilon=1, delta=1e-9, adjacency="add/remove", shares=shares
+        )
+        assert [1 / s for s in laplace.scales] == pytest.approx([float(s) for s in shares])
+        inverse = np.array([1 / s**2 for s in gaussian.scales])
+        assert inverse / inverse.sum() == pytest.approx([float(s) for s in shares])
+
+    def test_many_laplace_tables_cost_less_than_basic_composition_where_delta_allows(self) -> None:
+        kwargs = {"mechanism": "laplace", "epsilon": 1, "adjacency": "add/remove"}
+        few = [plan_measurement([10] * 2, delta=delta, **kwargs).scales[0] for delta in (0, 1e-9)]
+        many = [plan_measurement([10] * 100, delta=delta, **kwargs).scales[0] for delta in (0, 1e-9)]
+        assert few[1] <= few[0]
+        assert many[1] < 0.7 * many[0]
+
+    @pytest.mark.parametrize("cells", [[2], [10] * 7, [10] * 12, [10] * 20, [2, 500, 30]])
+    @pytest.mark.parametrize("adjacency", ["add/remove", "replacement"])
+    def test_auto_is_the_better_of_both(self, cells: list[int], adjacency: Adjacency) -> None:
+        def made(mechanism: Any) -> Measurement:
+            return plan_measurement(
+                cells, mechanism=mechanism, epsilon=1, delta=1e-9, adjacency=adjacency, shares="optimal"
+            )
+
+        both = [made("laplace"), made("gaussian")]
+        best = min(both, key=lambda m: sum(c * d**2 for c, d in zip(cells, m.deviations, strict=True)))
+        assert made("auto") == best
+
+    def test_auto_takes_the_smaller_error(self) -> None:
+        kwargs = {"epsilon": 1, "delta": 1e-9, "adjacency": "add/remove"}
+        assert plan_measurement([10], mechanism="auto", **kwargs).mechanism == "laplace"
+        assert plan_measurement([10] * 100, mechanism="auto", **kwargs).mechanism == "gaussian"
+        assert plan_measurement([10] * 100, mechanism="auto", epsilon=1, delta=0, adjacency="add/remove").mechanism == (
+            "laplace"
+        )
+
+
+class TestShares:
+    @pytest.mark.parametrize(("mechanism", "power"), [("laplace", 2), ("gaussian", 1)])
+    def test_optimal_shares_minimise_the_error(self, mechanism: measurement.Mechanism, power: int) -> None:
+        cells = np.array([2, 30, 400, 1000])
+
+        def error(shares: np.ndarray) -> float:
+            return float(np.sum(cells / shares**power))
+
+        free = optimize.minimize(lambda z: error(np.exp(z) / np.exp(z).sum()), np.zeros(4), options={"gtol": 1e-9})
+        shares = resolve_shares("optimal", cells.tolist(), mechanism=mechanism)
+        assert sum(shares) == 1
+        assert error(np.array([float(s) for s in shares])) == pytest.approx(free.fun, rel=1e-6)
+
+    def test_equal_and_stated_shares_are_exact(self) -> None:
+        assert resolve_shares("equal", [5, 6, 7], mechanism="laplace") == (Fraction(1, 3),) * 3
+        tenths = [Fraction("0.1"), Fraction("0.2"), Fraction("0.7")]
+        assert resolve_shares(tenths, [5, 6, 7], mechanism="laplace") == tuple(tenths)
+
+    @pytest.mark.parametrize(
+        ("shares", "cells", "message"),
+        [
+            ("equal", [], "at least one histogram"),
+            ("equal", [3, 0], "at least one cell"),
+            ("fair", [3], "equal, optimal or one fraction"),
+            ([Fraction(1)], [3, 3], "expected 2 shares"),
+            ([Fraction(1, 2), Fraction(1, 3)], [3, 3], "sum to 1"),
+            ([Fraction(2), Fraction(-1)], [3, 3], "positive"),
+        ],
+    )
+    def test_refused(self, shares: measurement.Shares, cells: list[int], message: str) -> None:
+        with pytest.raises(SpecError, match=message):
+            resolve_shares(shares, cells, mechanism="laplace")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"adjacency": "swap"}, SpecError, "adjacency must be one of add/remove, replacement"),
+        ({"mechanism": "uniform"}, SpecError, "mechanism must be laplace, gaussian or auto"),
+        ({"epsilon": 0.0}, AccountingError, "epsilon"),
+        ({"epsilon": math.inf}, AccountingError, "epsilon"),
+        ({"epsilon": 1e-18, "delta": 0.0}, AccountingError, "raise privacy.epsilon or its share"),
+        ({"delta": 1.0}, AccountingError, "delta"),
+        ({"delta": 1e-18}, AccountingError, "delta must be 0, or in"),
+        ({"delta": -1e-9}, AccountingError, "delta"),
+        ({"delta": 0.0, "mechanism": "gaussian"}, AccountingError, "Gaussian noise needs delta > 0"),
+    ],
+)
+def test_a_plan_refuses(change: dict[str, object], error: type[Exception], message: str) -> None:
+    settings = {"mechanism": "laplace", "epsilon": 1.0, "delta": 1e-9, "adjacency": "add/remove", **change}
+    with pytest.raises(error, match=message):
+        plan_measurement([30], **settings)
+
+
+class TestNoise:
+    def test_shape_stream_and_empty_cells(self) -> None:
+        table = np.zeros((100, 3), np.int64)
+        noisy = add_noise(table, mechanism="laplace", scale=2.0, noise=NOISE, name="t")
+        assert noisy.shape == table.shape
+        np.testing.assert_array_equal(noisy.ravel(), NOISE.discrete_laplace("t", 300, scale=2.0))
+        np.testing.assert_array_equal(
+            add_noise(table + 7, mechanism="laplace", scale=2.0, noise=NOISE, name="t"), noisy + 7
+        )
+        assert not np.array_equal(add_noise(table, mechanism="laplace", scale=2.0, noise=NOISE, name="u"), noisy)
+
+    @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
+    def test_distribution_with_power(self, mechanism: measurement.Mechanism) -> None:
+        scale, draws = 3.7, 100_000
+        noisy = add_noise(np.zeros(draws, np.int64), mechanism=mechanism, scale=scale, noise=NOISE, name="power")
+        assert noisy.std() == pytest.approx(deviation(mechanism, scale), rel=0.03)
+        edges = np.arange(-12, 13)
+        observed = np.histogram(noisy, [-np.inf, *(edges - 0.5), np.inf])[0]
+
+        def pvalue(assumed: float) -> float:
+            z = np.arange(-400, 401)
+            if mechanism == "laplace":
+                mass = np.exp(-np.abs(z) / assumed)
+            else:
+                mass = np.diff(stats.norm.cdf(np.append(z, 401) - 0.5, scale=assumed))
+            expected = np.histogram(z, [-np.inf, *(edges - 0.5), np.inf], weights=mass / mass.sum())[0]
+            return float(stats.chisquare(observed, expected * draws).pvalue)
+
+        assert pvalue(scale) > IMPOSSIBLE
+        assert pvalue(scale * 1.3) < IMPOSSIBLE
+        assert pvalue(scale / 1.3) < IMPOSSIBLE
+
+
+def test_likelihood_ratio_of_neighbours_is_the_stated_epsilon() -> None:
+    """Exact output probabilities of two neighbouring tables: never above epsilon, and attained."""
+    outputs = np.stack(np.meshgrid(np.arange(-20, 25), np.arange(-20, 25)), axis=-1)
+    for adjacency, neighbours in [("add/remove", [(2, 1), (3, 1)]), ("replacement", [(4, 0), (3, 1)])]:
+        plan = plan_measurement([2], mechanism="laplace", epsilon=0.8, delta=0, adjacency=adjacency)
+        losses = [np.abs(outputs - np.array(table)).sum(axis=-1) / plan.scales[0] for table in neighbours]
+        worst = np.abs(losses[0] - losses[1]).max()
+        assert worst <= 0.8 * (1 + 1e-12)
+        assert worst > 0.8 * 0.99
+
+
+def test_sampler_delta() -> None:
+    assert sampler_delta(2**20) == 2.0**-40

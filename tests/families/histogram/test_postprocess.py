@@ -1,0 +1,183 @@
+"""Post-processing against brute force, solvers and exact distributions."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import optimize, stats
+
+from dpdist.errors import SpecError
+from dpdist.families.histogram.postprocess import (
+    common_total,
+    fit_hierarchy,
+    largest_remainder,
+    non_negative_integers,
+    project,
+    synthetic_counts,
+)
+from dpdist.privacy.noise import Noise
+
+NOISE = Noise(bytes(range(32)))
+IMPOSSIBLE = 1e-20
+
+noisy_tables = st.lists(st.integers(-50, 200), min_size=1, max_size=12)
+
+
+class TestProjection:
+    @given(noisy_tables, st.one_of(st.none(), st.integers(1, 500)))
+    def test_optimality_conditions(self, noisy: list[int], total: int | None) -> None:
+        result = project(noisy, total=total)
+        expected = max(sum(noisy), 0) if total is None else total
+        assert (result >= 0).all()
+        assert result.sum() == pytest.approx(expected, abs=1e-9)
+        moved = np.array(noisy) - result
+        if result.any():
+            level = moved[result > 0]
+            np.testing.assert_allclose(level, level[0], atol=1e-9)  # one shift for all positive cells,
+            assert (moved <= level[0] + 1e-9).all()  # and no zero cell would be better off above zero
+
+    def test_agrees_with_a_solver(self) -> None:
+        noisy = np.array([12.0, -7, 3, 0, 25, -1])
+        solved = optimize.minimize(
+            lambda x: np.sum((x - noisy) ** 2),
+            np.full(6, 5.0),
+            bounds=[(0, None)] * 6,
+            constraints={"type": "eq", "fun": lambda x: x.sum() - 30},
+        )
+        np.testing.assert_allclose(project(noisy, total=30), solved.x, atol=1e-5)
+
+    def test_keeps_shape_and_has_no_bias_of_the_total(self) -> None:
+        noisy = NOISE.discrete_laplace("p", 10_000, scale=5.0).reshape(100, 100)
+        noisy[0] += 1000
+        assert project(noisy).shape == (100, 100)
+        assert project(noisy).sum() == pytest.approx(noisy.sum())
+        assert np.maximum(noisy, 0).sum() > noisy.sum() + 20_000
+        assert np.abs(project(noisy) - np.maximum(noisy, 0)).max() > 0
+
+    @pytest.mark.parametrize("total", [-1, np.inf, np.nan])
+    def test_refused(self, total: float) -> None:
+        with pytest.raises(SpecError, match="total of a histogram"):
+            project([1, 2], total=total)
+
+    def test_all_negative(self) -> None:
+        assert project([-3, -1]).tolist() == [0, 0]
+        assert non_negative_integers([-3, -1]).tolist() == [0, 0]
+
+
+class TestRounding:
+    @given(st.lists(st.floats(0, 1e6, allow_subnormal=False), min_size=1, max_size=10), st.integers(0, 10**6))
+    def test_total_and_nearness(self, values: list[float], total: int) -> None:
+        result = largest_remainder(values, total=total)
+        mass = sum(values)
+        exact = np.array(values) / mass * total if mass else np.full(len(values), total / len(values))
+        assert result.dtype == np.int64
+        assert result.sum() == total
+        assert (result >= 0).all()
+        assert np.abs(result - exact).max() <= 1 + 1e-6
+
+    def test_best_in_the_largest_distance(self) -> None:
+        values, total = [0.2, 1.7, 2.6, 0.5], 5
+        best = min(np.abs(np.array(c) - values).sum() for c in product(range(6), repeat=4) if sum(c) == total)
+        assert np.abs(largest_remainder(values, total=total) - values).sum() == pytest.approx(best)
+
+    def test_ties_go_to_the_first(self) -> None:
+        assert largest_remainder([1, 1, 1], total=4).tolist() == [2, 1, 1]
+        assert largest_remainder([0, 0, 0], total=2).tolist() == [1, 1, 0]
+
+    @pytest.mark.parametrize(("values", "total"), [([-1.0], 1), ([np.nan], 1), ([1.0], -1), ([], 1)])
+    def test_refused(self, values: list[float], total: int) -> None:
+        with pytest.raises(SpecError, match="rounding to a total"):
+            largest_remainder(values, total=total)
+
+    @given(noisy_tables)
+    def test_non_negative_integers(self, noisy: list[int]) -> None:
+        result = non_negative_integers(noisy)
+        assert result.dtype == np.int64
+        assert (result >= 0).all()
+        assert result.sum() == max(sum(noisy), 0)
+        np.testing.assert_array_equal(non_negative_integers(result), result)
+
+
+class TestConsistency:
+    @given(st.integers(0, 2**32), st.integers(1, 4))
+    def test_hierarchy_is_generalised_least_squares(self, seed: int, depth: int) -> None:
+        rng = np.random.default_rng(seed)
+        sizes = np.sort(rng.integers(1, 7, depth))[::-1]
+        parents = []
+        for below, above in pairwise(sizes):
+            link = np.concatenate([np.arange(above), rng.integers(0, above, below - above)])
+            parents.append(rng.permutation(link))
+        levels = [rng.normal(0, 10, size) for size in sizes]
+        variances = rng.uniform(0.1, 5, depth)
+        # Counts of every level as sums of the finest.
+        up, design = np.eye(sizes[0]), []
+        for level in range(depth):
+            design.append(up / np.sqrt(variances[level]))
+            if level < depth - 1:
+                up = np.array([[link == node for link in parents[level]] for node in range(sizes[level + 1])]) @ up
+        weighted = np.concatenate([y / np.sqrt(v) for y, v in zip(levels, variances, strict=True)])
+        finest = np.linalg.lstsq(np.concatenate(design), weighted, rcond=None)[0]
+        fitted = fit_hierarchy(levels, parents=parents, variances=variances.tolist())
+        np.testing.assert_allclose(fitted[0], finest, atol=1e-8)
+        for below, above, link in zip(fitted, fitted[1:], parents, strict=False):
+            np.testing.assert_allclose(np.bincount(link, below, above.size), above, atol=1e-9)
+
+    def test_hierarchy_lowers_the_error(self) -> None:
+        rng = np.random.default_rng(1)
+        link = np.repeat(np.arange(50), 20)
+        fine = rng.integers(0, 100, 1000)
+        coarse = np.bincount(link, fine)
+        noisy = [fine + NOISE.discrete_laplace("f", 1000, scale=4), coarse + NOISE.discrete_laplace("c", 50, scale=4)]
+        fitted = fit_hierarchy(noisy, parents=[link], variances=[32, 32])
+        errors = [np.mean((a - b) ** 2) for a, b in [(fitted[1], coarse), (np.bincount(link, noisy[0]), coarse)]]
+        assert errors[0] < 33
+        assert errors[1] > 300
+
+    @pytest.mark.parametrize(
+        ("levels", "parents", "variances"),
+        [
+            ([[1, 2], [3]], [], [1, 1]),
+            ([[1, 2], [3]], [[0, 0]], [1]),
+            ([[1, 2], [3]], [[0, 0]], [1, 0]),
+            ([[1, 2], [3]], [[0]], [1, 1]),
+            ([[1, 2], [3]], [[0, 1]], [1, 1]),
+            ([[1, 2], [3, 4]], [[0, 0]], [1, 1]),
+        ],
+    )
+    def test_hierarchy_refused(self, levels: list[list[int]], parents: list[list[int]], variances: list[int]) -> None:
+        with pytest.raises(SpecError, match="hierarchy"):
+            fit_hierarchy(levels, parents=parents, variances=variances)
+
+    def test_common_total(self) -> None:
+        tables = [np.array([10, 20]), np.array([20, 20, 20, 20])]
+        assert common_total(tables, variances=[1.0, 1.0]) == pytest.approx((30 / 2 + 80 / 4) / (1 / 2 + 1 / 4))
+        assert common_total([np.array([-5])], variances=[1.0]) == 0
+
+
+class TestSyntheticCounts:
+    def test_multinomial_with_power(self) -> None:
+        counts = np.array([[500, 300], [0, 200]])
+        drawn = synthetic_counts(counts, records=1_000_000, noise=NOISE, name="s")
+        assert drawn.shape == counts.shape
+        assert drawn.sum() == 1_000_000
+        assert drawn[1, 0] == 0
+        seen = drawn.ravel()[counts.ravel() > 0]
+        assert stats.chisquare(seen, np.array([0.5, 0.3, 0.2]) * 1e6).pvalue > IMPOSSIBLE
+        assert stats.chisquare(seen, np.array([0.49, 0.31, 0.2]) * 1e6).pvalue < IMPOSSIBLE
+
+    def test_any_chunk_and_empty_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        counts = np.array([5, 0, 3])
+        whole = synthetic_counts(counts, records=1000, noise=NOISE, name="s")
+        monkeypatch.setattr("dpdist.families.histogram.postprocess._DRAWS", 7)
+        np.testing.assert_array_equal(synthetic_counts(counts, records=1000, noise=NOISE, name="s"), whole)
+        even = synthetic_counts(np.zeros(4, np.int64), records=400, noise=NOISE, name="s")
+        assert even.min() > 50
+
+    @pytest.mark.parametrize(("counts", "records"), [([-1, 2], 3), ([1], -1), ([], 3)])
+    def test_refused(self, counts: list[int], records: int) -> None:
+        with pytest.raises(SpecError, match="synthetic records"):
+            synthetic_counts(np.array(counts, np.int64), records=records, noise=NOISE, name="s")

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import json
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+from scipy.special import ndtr
+
+from dpdist.errors import AccountingError
+from dpdist.families.mixing.accounting import ClassMixtures, account_mixing
+from dpdist.families.mixing.paper_accounting import published_epsilon, published_sigma_over_clip
+from dpdist.privacy import accountant
+
+ADULT = {"class_size": 7841, "records": 16280}
+MNIST = {"class_size": 5421, "records": 6000}
+TABLE = {"paper": True, "table_size": 100, "table_records": 10}
+
+
+@pytest.mark.parametrize(
+    ("table", "order", "epsilon", "expected"),
+    [
+        (ADULT, 4, 10, 0.199),
+        (ADULT, 64, 1, 0.124),
+        (ADULT, 64, 10, 0.0255),
+        (ADULT, 64, 20, 0.0199),
+        (MNIST, 4, 10, 0.196),
+        (MNIST, 64, 10, 0.0242),
+        pytest.param(ADULT, 4, 1, 0.330, marks=pytest.mark.slow),
+    ],
+)
+def test_reference_noise_is_reproduced(table, order, epsilon, expected):
+    out = account_mixing(order=order, epsilon=epsilon, delta=1e-5, **table)
+    assert out["sigma_over_clip"] == pytest.approx(expected, rel=0.02)
+    assert epsilon * (1 - 2e-4) <= out["epsilon"] <= epsilon
+    json.dumps(out)
+
+
+def test_noise_calibrated_by_renyi_moments_costs_its_target_by_renyi_and_less_by_pld():
+    out = account_mixing(order=64, sigma_over_clip=0.0264, delta=1e-5, **ADULT)
+    assert out["epsilon_renyi"] == pytest.approx(10, rel=0.02)
+    assert out["epsilon"] == out["epsilon_pld"] < 9.3
+    assert out["sampling_rate"] == pytest.approx(64 / 7841)
+    assert out["noise_multiplier"] == pytest.approx(0.0264 * 32)
+
+
+@pytest.mark.parametrize(
+    ("table", "size", "true_epsilon", "by_renyi"), [(ADULT, 32561, 20.8, 22.6), (MNIST, 60000, 24.5, 27)]
+)
+def test_the_published_noise_costs_more_than_twice_what_it_says(table, size, true_epsilon, by_renyi):
+    out = account_mixing(order=64, epsilon=10, delta=1e-5, paper=True, table_size=size, table_records=size, **table)
+    assert out["epsilon"] == pytest.approx(10, rel=1e-4)
+    assert "not a bound" in out["accounting"]
+    assert out["epsilon_true"] == pytest.approx(true_epsilon, rel=0.02)
+    correct = account_mixing(order=64, sigma_over_clip=out["sigma_over_clip"], delta=1e-5, **table)
+    assert correct["epsilon"] == out["epsilon_true"]
+    assert correct["epsilon_renyi"] == pytest.approx(by_renyi, rel=0.02)
+
+
+def test_published_formula_from_noise_and_back():
+    settings = {"table_size": 32561, "order": 64, "table_records": 32561, "delta": 1e-5}
+    sigma = published_sigma_over_clip(epsilon=5.0, **settings)
+    assert published_epsilon(sigma_over_clip=sigma, **settings) == pytest.approx(5.0, rel=1e-5)
+    out = account_mixing(sigma_over_clip=sigma, paper=True, **settings)
+    assert out["epsilon"] == pytest.approx(5.0, rel=1e-5)
+    assert "epsilon_true" not in out
+
+
+def test_calibration_is_tight_and_safe():
+    mixtures = ClassMixtures(minimum=500, order=20, records=100)
+    for epsilon in (0.3, 3.0, 30.0):
+        sigma = mixtures.sigma_over_clip(epsilon=epsilon, delta=1e-6)
+        assert epsilon * (1 - 1e-4) <= mixtures.epsilon(sigma, delta=1e-6) <= epsilon
+
+
+# --- the dominating pair, by enumeration ------------------------------------------------------------------------------
+
+
+def mechanism(rows: np.ndarray, order: int, sigma: float, window: np.ndarray) -> np.ndarray:
+    """Exact law of the rounded mechanism on the sums of all sets of rows (steps), sigma being that of the sum."""
+    sums = np.array([sum(chosen) for chosen in combinations(rows.tolist(), order)])
+    upper = ndtr((window + 0.5 - sums[:, None]) / sigma)
+    lower = ndtr((window - 0.5 - sums[:, None]) / sigma)
+    return (upper - lower).mean(axis=0)
+
+
+def hockey_stick(p: np.ndarray, q: np.ndarray, alphas: np.ndarray) -> np.ndarray:
+    return np.maximum(p - alphas[:, None] * q, 0).sum(axis=1)
+
+
+def pair(rate: float, mu: float, alphas: np.ndarray, *, reverse: bool) -> np.ndarray:
+    """H_alpha of (1-q) N(0,1) + q N(mu,1) against N(0,1), or the other way round, in closed form."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = 1 / alphas if reverse else alphas  # the likelihood ratio at the edge of the best set
+        edge = (np.log((ratio - 1 + rate) / rate) + mu**2 / 2) / mu
+    edge = np.where(ratio <= 1 - rate, -np.inf, edge)
+    above, above_mixed = 1 - ndtr(edge), (1 - rate) * (1 - ndtr(edge)) + rate * (1 - ndtr(edge - mu))
+    if reverse:
+        return (1 - above) - alphas * (1 - above_mixed)
+    return above_mixed - alphas * above
+
+
+ALPHAS = np.exp(np.linspace(-3, 6, 61))
+CLIP = 64  # in grid steps
+WINDOW = np.arange(-3000, 3001)
+
+
+@pytest.mark.parametrize(("size", "order"), [(5, 1), (5, 2), (6, 3), (7, 5)])
+@pytest.mark.parametrize("sigma", [40.0, 150.0])
+def test_one_mixture_never_exceeds_the_pair_and_attains_it(size, order, sigma):
+    rate, mu = order / size, 2 * CLIP / sigma
+    up, down = (pair(rate, mu, ALPHAS, reverse=reverse) for reverse in (False, True))
+    rng = np.random.default_rng(1)
+    tables = [np.full(size - 1, -CLIP), *rng.integers(-CLIP, CLIP + 1, (30, size - 1))]
+    worst_up = worst_down = np.zeros(len(ALPHAS))
+    for rows in tables:
+        without = mechanism(rows, order, sigma, WINDOW)
+        for record in (CLIP, -CLIP, int(rng.integers(-CLIP, CLIP + 1))):
+            with_record = mechanism(np.append(rows, record), order, sigma, WINDOW)
+            worst_up = np.maximum(worst_up, hockey_stick(with_record, without, ALPHAS))
+            worst_down = np.maximum(worst_down, hockey_stick(without, with_record, ALPHAS))
+    assert np.all(worst_up <= up + 1e-12)
+    assert np.all(worst_down <= down + 1e-12)
+    seen = up > 1e-6
+    assert np.all(worst_up[seen] >= 0.99 * up[seen])
+    seen = down > 1e-6
+    assert np.all(worst_down[seen] >= 0.99 * down[seen])
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.5])
+def test_the_event_is_that_pair(epsilon):
+    mixtures = ClassMixtures(minimum=10, order=3, records=1)
+    sigma_over_clip = 0.7
+    mu = 2 / (sigma_over_clip * mixtures.order)
+    alpha = np.array([math.exp(epsilon)])
+    exact = max(pair(0.3, mu, alpha, reverse=reverse)[0] for reverse in (False, True))
+    charged = accountant.delta(mixtures.event(sigma_over_clip), epsilon=epsilon)
+    assert exact <= charged * (1 + 1e-9)
+    assert charged <= 1.01 * exact
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sigma_over_clip": 0.1, "epsilon": 1.0, **ADULT}, "and not both"),
+        (ADULT, "and not both"),
+        ({"epsilon": 1.0}, "give the class size"),
+        ({"epsilon": 1.0, "class_size": 100}, "go together"),
+        ({"epsilon": 1.0, "records": 100, **TABLE}, "go together"),
+        ({"epsilon": 1.0, "table_size": 100, **ADULT}, "published formula .* only"),
+        ({"epsilon": -1.0, **ADULT}, "finite epsilon > 0"),
+        ({"epsilon": 1.0, "class_size": 63, "records": 5}, "at least as many records"),
+        ({"epsilon": 1.0, "class_size": 100, "records": 0}, "must be at least 1"),
+        ({"epsilon": 1.0, "paper": True, **ADULT}, "needs the table size"),
+        ({"sigma_over_clip": 0.0, **TABLE}, "noise > 0"),
+        ({"sigma_over_clip": 0.1, **TABLE, "table_size": 10}, "order <= table size"),
+        ({"epsilon": 1.0, **TABLE, "table_size": 10}, "order <= table size"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(AccountingError, match=message):
+        account_mixing(order=64, delta=1e-5, **settings)
+
+
+def test_delta_out_of_range_is_refused():
+    with pytest.raises(AccountingError):
+        account_mixing(order=64, delta=0.0, epsilon=1.0, **ADULT)

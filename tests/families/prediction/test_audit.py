@@ -1,0 +1,79 @@
+"""The audit of private two-stage releases: near what is stated, never above, and broken noise is rejected."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dpdist.errors import SpecError
+from dpdist.families.deniability.claims import claims_of
+from dpdist.families.prediction.plan import TwoStagePlan, plan
+from dpdist.families.prediction.spec import TwoStageSpec
+from dpdist.privacy.testing import audit
+
+KEY = bytes(range(32))
+
+
+def made(privacy: dict[str, Any], **prediction: Any) -> TwoStagePlan:
+    attributes = [
+        {"name": "x", "kind": "number", "bounds": [0, 1]},
+        {"name": "c", "kind": "categorical", "values": ["a", "b"]},
+        {"name": "y", "kind": "number", "bounds": [-1, 1]},
+    ]
+    return plan(
+        TwoStageSpec.model_validate(
+            {
+                "kind": "two-stage",
+                "name": "r",
+                "dataset": "d",
+                "schema": {"attributes": attributes},
+                "data": {"path": "x", "minimum_records": 300},
+                "output": {"path": "y"},
+                "privacy": privacy,
+                "prediction": {"response": "y"} | prediction,
+            }
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def planned() -> TwoStagePlan:
+    features = {"products": "measured", "frequencies": 4}
+    return made({"guarantee": "dp", "epsilon": 3, "delta": 1e-3}, records=10, features=features)
+
+
+def test_no_audit_contradicts_a_private_release(planned: TwoStagePlan) -> None:
+    claims = claims_of(planned)
+    assert [claim.name for claim in claims] == [
+        "two-stage marginals",
+        "two-stage correlations",
+        "two-stage products",
+        "two-stage cross products",
+        "two-stage, the whole release",
+    ]
+    for claim in claims:
+        finding = audit(claim, runs=800 if claim is claims[-1] else 200, key=KEY)
+        assert not finding.rejected, claim.name
+    assert finding.lower_bound > 0.1 * planned.epsilon  # of the whole release
+
+
+def test_noise_that_is_too_small_is_rejected(planned: TwoStagePlan) -> None:
+    charge = planned.charge
+    assert charge is not None
+    small = replace(
+        charge,
+        marginal=0.25 * charge.marginal,
+        correlation=0.25 * charge.correlation,
+        product=0.25 * charge.product,
+        cross=0.25 * charge.cross,
+    )
+    (*_, whole) = claims_of(replace(planned, charge=small))
+    assert whole.epsilon == planned.epsilon
+    assert audit(whole, runs=400, key=KEY).rejected
+
+
+def test_a_release_that_is_not_private_has_no_audit() -> None:
+    with pytest.raises(SpecError, match="nothing to audit"):
+        claims_of(made({"guarantee": "lid", "disclosure": {"lid": 0.5, "eta": 0.01}}))

@@ -1,0 +1,277 @@
+"""The private variant: sensitivities attained and never exceeded, integers, post-processing, and the noise drawn."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpdist.errors import AccountingError
+from dpdist.families.prediction.density import marginal_of_masses
+from dpdist.families.prediction.private.charge import Charge, cells_for, charge
+from dpdist.families.prediction.private.features import (
+    RESPONSE_CELLS,
+    WEIGHTS,
+    FeatureMap,
+    Window,
+    cross_products,
+    feature_map,
+    feature_products,
+    modelled_products,
+    positive_part,
+    response_window,
+    ridge_weights,
+)
+from dpdist.families.prediction.private.mechanisms import (
+    FEATURE_STEP,
+    FINE,
+    RANK_STEP,
+    PrivateColumn,
+    histogram,
+    noisy_total,
+    private_column,
+    private_correlation,
+    private_marginal,
+    projected,
+    rank_products,
+    rank_sensitivity,
+    rank_table,
+)
+from dpdist.families.prediction.private.model import noisy_cross, noisy_products
+from dpdist.families.prediction.scales import Scale
+from dpdist.privacy import accountant
+from dpdist.privacy.events import Composed, Gaussian
+from dpdist.privacy.noise import Noise
+
+X = Scale(name="x", low=-1, high=3)
+C = Scale(name="c", low=0, high=2, discrete=True, nominal=True)
+N = Scale(name="n", low=0, high=100, discrete=True, log=1.0)
+
+
+def made(
+    seed: int, *, cells: int = 8, frequencies: int = 5
+) -> tuple[list[PrivateColumn], list[np.ndarray], FeatureMap]:
+    rng = np.random.default_rng(seed)
+    columns = [private_column(scale, cells=cells) for scale in (X, C, N)]
+    marginals = [
+        marginal_of_masses(rng.exponential(size=column.cells), discrete=column.is_discrete) for column in columns
+    ]
+    tables = [rank_table(column, marginal) for column, marginal in zip(columns, marginals, strict=True)]
+    feature = feature_map(columns, tables, frequencies=frequencies, width=0.3, rng=rng)
+    return columns, tables, feature
+
+
+def test_columns_are_cells_by_comparison_alone() -> None:
+    column = private_column(X, cells=8)
+    assert column.total == 8 * FINE
+    assert column.cells_of(np.array([-1.0, -0.999, 0.9999, 1.0, 3.0])).tolist() == [0, 0, 63, 64, 127]
+    assert private_column(C, cells=8).cells_of(np.array([0, 1, 2])).tolist() == [0, 1, 2]
+    assert private_column(N, cells=8).fine == FINE
+    assert histogram(column, np.array([0, 15, 16, 127])).tolist() == [2, 1, 0, 0, 0, 0, 0, 1]
+    assert private_column(C, cells=2).cells == 3  # categories are never binned
+
+
+@pytest.mark.parametrize("inputs", [2, 3, 4])
+def test_rank_products_move_by_the_sensitivity_and_no_more(inputs: int) -> None:
+    half = round(0.5 / RANK_STEP)
+    rng = np.random.default_rng(0)
+    corners = np.array(list(product([-half, half], repeat=inputs)))
+    inner = rng.integers(-half, half + 1, (2000, inputs))
+    norms = [
+        float(np.linalg.norm(rank_products(row[None].astype(np.int64)) * RANK_STEP**2)) for row in [*corners, *inner]
+    ]
+    assert max(norms) <= rank_sensitivity(inputs) * (1 + 1e-12)
+    assert max(norms) == pytest.approx(rank_sensitivity(inputs))
+    for seed in range(20):
+        for table in made(seed)[1]:
+            assert np.abs(table).max() <= half
+
+
+@given(st.integers(0, 2**32), st.integers(1, 40))
+@settings(max_examples=30, deadline=None)
+def test_features_of_every_record_have_norm_at_most_one(seed: int, frequencies: int) -> None:
+    columns, _, feature = made(seed, frequencies=frequencies)
+    rng = np.random.default_rng(seed)
+    cells = [rng.integers(0, column.total, 400) for column in columns]
+    rows = feature(cells)
+    norms = np.einsum("ij,ij->i", rows, rows) * FEATURE_STEP**2
+    assert norms.max() <= 1
+    assert norms.max() > 0.6
+    assert rows.dtype == np.int64
+
+
+def test_the_norm_of_features_is_attained_within_a_per_cent() -> None:
+    columns = [private_column(C, cells=8)] * 3  # indicators have the largest linear part
+    tables = [rank_table(column, marginal_of_masses(np.ones(3), discrete=True)) for column in columns]
+    feature = feature_map(columns, tables, frequencies=8, width=1, rng=np.random.default_rng(0))
+    rows = feature([np.array([0]), np.array([1]), np.array([2])])
+    assert 0.98 < float((rows**2).sum()) * FEATURE_STEP**2 <= 1
+    assert sum(WEIGHTS) == pytest.approx(1)
+
+
+def test_one_record_moves_the_ridge_statistics_by_one_unit_of_noise_at_most() -> None:
+    columns, _, feature = made(1)
+    rng = np.random.default_rng(0)
+    worst = 0.0
+    for _ in range(300):
+        row = feature([rng.integers(0, column.total, 1) for column in columns])
+        moved = feature_products(row) * FEATURE_STEP**2
+        upper = moved[np.triu_indices(len(moved), 1)]
+        worst = max(worst, math.sqrt(float((np.diag(moved) ** 2).sum() + 2 * (upper**2).sum())))
+        response = np.array([round(1 / FEATURE_STEP)])
+        assert float(np.linalg.norm(cross_products(row, response) * FEATURE_STEP**2)) <= 1
+    assert 0.8 < worst <= 1
+
+
+def test_a_record_contributes_the_same_beside_any_others() -> None:
+    columns, tables, feature = made(2)
+    rng = np.random.default_rng(0)
+    cells = [rng.integers(0, column.total, 5000) for column in columns]
+    whole = feature(cells)
+    alone = np.concatenate([feature([column[i : i + 1] for column in cells]) for i in range(0, 5000, 97)])
+    assert np.array_equal(whole[::97], alone)
+    parts = [slice(0, 1), slice(1, 4000), slice(4000, 5000)]
+    assert np.array_equal(feature_products(whole), sum(feature_products(whole[p]) for p in parts))
+    ranks = np.stack([table[column] for table, column in zip(tables, cells, strict=True)], axis=1)
+    assert np.array_equal(rank_products(ranks), sum(rank_products(ranks[p]) for p in parts))
+    assert np.array_equal(
+        rank_products(ranks), [int((ranks[:, i] * ranks[:, j]).sum()) for i, j in ((0, 1), (0, 2), (1, 2))]
+    )
+
+
+def test_waves_are_cosines_and_sines() -> None:
+    columns = [private_column(X, cells=64)]
+    tables = [rank_table(columns[0], marginal_of_masses(np.ones(64), discrete=False))]
+    feature = feature_map(columns, tables, frequencies=3, width=0.05, rng=np.random.default_rng(0))
+    cells = np.arange(columns[0].total)
+    rows = feature([cells]) * FEATURE_STEP
+    directions = np.random.default_rng(0).standard_normal((1, 3)) / (0.05 * 2 * math.pi)
+    angle = 2 * np.pi * tables[0][:, None] * RANK_STEP * directions
+    scale = math.sqrt(WEIGHTS[2] / 3)
+    assert rows[:, 2:5] == pytest.approx(scale * np.cos(angle), abs=1e-3)
+    assert rows[:, 5:] == pytest.approx(scale * np.sin(angle), abs=1e-3)
+
+
+def test_responses_are_clipped_to_the_window() -> None:
+    window = Window(0.5, 0.25)
+    table = window.table() * FEATURE_STEP
+    assert np.abs(table).max() <= 1
+    assert table[0] == -1
+    assert table[RESPONSE_CELLS // 2] == pytest.approx(0, abs=1e-3)
+    masses = np.ones(100)
+    masses[0], masses[99] = 0.01, 0.01
+    made_window = response_window(marginal_of_masses(masses, discrete=False))
+    assert made_window.centre == pytest.approx(0.5)
+    assert 0.48 < made_window.half < 0.51
+
+
+# --- the charge ---
+
+
+@pytest.mark.parametrize("product_share", [0.0, 0.25])
+def test_the_charge_is_the_composition_of_the_noise(product_share: float) -> None:
+    made_charge = charge(
+        inputs=4, epsilon=3, delta=1e-6, marginal_share=0.35, correlation_share=0.15, product_share=product_share,
+        draws=10_000,
+    )  # fmt: skip
+    stated = accountant.epsilon(made_charge.event, delta=1e-6)
+    assert 2.99 < stated <= 3
+    multipliers = [
+        made_charge.marginal / math.sqrt(5),
+        made_charge.correlation / rank_sensitivity(4),
+        made_charge.cross,
+        *([made_charge.product] if product_share else []),
+    ]
+    by_hand = Composed(tuple(Gaussian(z) for z in multipliers))
+    assert accountant.epsilon(by_hand, delta=1e-6) == pytest.approx(stated, rel=1e-3)
+    one = Gaussian(sum(z**-2 for z in multipliers) ** -0.5)
+    assert accountant.epsilon(one, delta=1e-6) == pytest.approx(stated, rel=1e-3)
+    assert (made_charge.product > 0) == bool(product_share)
+    with pytest.raises(AccountingError, match="than the sums can carry"):
+        charge(
+            inputs=4, epsilon=1e-7, delta=1e-10, marginal_share=0.3, correlation_share=0.1, product_share=0.0, draws=1
+        )
+    with pytest.raises(AccountingError):
+        charge(
+            inputs=4, epsilon=1, delta=1e-10, marginal_share=0.3, correlation_share=0.1, product_share=0.2,
+            draws=1 << 62,
+        )  # fmt: skip
+
+
+def test_more_records_or_less_noise_allow_more_cells() -> None:
+    assert [cells_for(n, noise=20) for n in (100, 1000, 10_000, 1_000_000)] == [8, 14, 63, 128]
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.7])
+def test_the_noise_of_the_ridge_statistics_has_the_planned_deviation(factor: float) -> None:
+    noise, sigma, size = Noise(bytes(range(32))), 3.0, 150
+    made_charge = Charge(
+        marginal=1, correlation=1, product=sigma * factor, cross=sigma * factor, event=Gaussian(noise_multiplier=1)
+    )
+    products = noisy_products(np.zeros((size, size), np.int64), charge=made_charge, noise=noise)
+    assert np.array_equal(products, products.T)
+    drawn = products * FEATURE_STEP**2
+    diagonal, upper = np.diag(drawn), drawn[np.triu_indices(size, 1)]
+    cross = noisy_cross(np.zeros(20_000, np.int64), charge=made_charge, noise=noise) * FEATURE_STEP**2
+
+    def fits(values: np.ndarray, deviation: float) -> bool:
+        return bool(abs(float((values**2).mean()) / deviation**2 - 1) < 9 * math.sqrt(2 / len(values)))
+
+    # At a deviation 30 % off the large samples are rejected: nine standard errors of the variance.
+    assert fits(upper, sigma / math.sqrt(2)) == (factor == 1)
+    assert fits(cross, sigma) == (factor == 1)
+    assert fits(diagonal, sigma * factor)
+
+
+# --- post-processing ---
+
+
+@given(st.lists(st.floats(-50, 50), min_size=1, max_size=20), st.floats(0.1, 100))
+def test_projected_counts_are_the_nearest_of_that_total(counts: list[float], total: float) -> None:
+    array = np.array(counts)
+    out = projected(array, total)
+    assert out.min() >= 0
+    assert out.sum() == pytest.approx(total)
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        other = rng.dirichlet(np.ones(len(array))) * total
+        assert ((array - out) ** 2).sum() <= ((array - other) ** 2).sum() + 1e-6
+    assert projected(array, -1.0).min() > 0
+
+
+def test_released_statistics_give_the_distribution_back_where_there_is_no_noise() -> None:
+    rng = np.random.default_rng(0)
+    z = rng.multivariate_normal([0, 0], [[1, 0.7], [0.7, 1]], 50_000)
+    values = np.clip(z, -5, 5)
+    columns = [private_column(Scale(name="z", low=-5, high=5), cells=64)] * 2
+    fine = [column.cells_of(values[:, i]) for i, column in enumerate(columns)]
+    counts = [histogram(column, cells) for column, cells in zip(columns, fine, strict=True)]
+    assert noisy_total(counts) == 50_000
+    marginals = [private_marginal(c, h, total=50_000) for c, h in zip(columns, counts, strict=True)]
+    tables = [rank_table(c, m) for c, m in zip(columns, marginals, strict=True)]
+    ranks = np.stack([t[f] for t, f in zip(tables, fine, strict=True)], axis=1)
+    made_correlation = private_correlation(rank_products(ranks), tables, marginals, total=50_000)
+    assert made_correlation[0, 1] == pytest.approx(0.7, abs=0.05)
+    wild = private_correlation(np.array([10**15]), tables, marginals, total=50_000)
+    assert np.linalg.eigvalsh(wild).min() > 0
+
+
+def test_ridge_weights_shrink_with_the_noise_and_recover_without() -> None:
+    rng = np.random.default_rng(0)
+    features = np.linalg.qr(rng.normal(size=(5000, 10)))[0] * math.sqrt(500)
+    true = rng.normal(size=10)
+    products, cross = features.T @ features, features.T @ (features @ true)
+    exact = ridge_weights(products, cross, noise=1e-9, product_noise=0, variance=0)
+    assert exact == pytest.approx(true, rel=1e-3)
+    noisy = [
+        float(np.linalg.norm(ridge_weights(products, cross, noise=s, product_noise=0, variance=0.1)))
+        for s in (1.0, 1e3, 1e5)
+    ]
+    assert noisy[0] > noisy[1] > noisy[2]
+    assert np.linalg.eigvalsh(positive_part(products - 600 * np.eye(10))).min() > -1e-9
+    small = np.trunc(features * 10).astype(np.int64)
+    assert modelled_products(small, total=5000) == pytest.approx(feature_products(small) * FEATURE_STEP**2)

@@ -1,0 +1,469 @@
+"""Spec, plan and steps of two-stage releases, from a table to its parts; policy and resumption by the whole run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from dpdist.cli import app
+from dpdist.cluster.cluster import Cluster
+from dpdist.cluster.tasks import Tasks
+from dpdist.data.source import TableSource
+from dpdist.data.table import open_table
+from dpdist.errors import CheckFailed, GuaranteeRefused, OutOfDomain, SpecError
+from dpdist.families.attempt import Context, silent
+from dpdist.families.prediction.columns import columns_of
+from dpdist.families.prediction.lid.method import Disclosure
+from dpdist.families.prediction.lid.two_stage import synthesise
+from dpdist.families.prediction.plan import TwoStagePlan, plan
+from dpdist.families.prediction.release import STEPS
+from dpdist.families.prediction.spec import TwoStageSpec, scale_of
+from dpdist.families.registry import build_spec, json_schema
+from dpdist.ledger import Ledger
+from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.privacy import accountant
+from dpdist.privacy.guarantee import LID, DifferentialPrivacy
+from dpdist.publish.verify import verify
+from dpdist.release.run import run_release
+from dpdist.schema.schema import Attribute
+from dpdist.storage.store import Store
+
+KEY = bytes(range(32)).hex()
+ROWS = 400
+SCHEMA = {
+    "attributes": [
+        {"name": "income", "kind": "number", "bounds": [0, 1_000_000]},
+        {"name": "region", "kind": "categorical", "values": ["n", "s", "w"]},
+        {"name": "spend", "kind": "number", "bounds": [-100, 2000], "out_of_domain": "clip"},
+        {"name": "age", "kind": "integer", "bounds": [18, 90]},
+        {"name": "grade", "kind": "ordinal", "values": ["low", "mid", "high"]},
+    ]
+}
+
+
+def people(rows: int = ROWS) -> pa.Table:
+    rng = np.random.default_rng(1)
+    age = rng.integers(18, 91, rows)
+    income = np.exp(rng.normal(9 + 0.01 * age, 0.5))
+    region, grade = rng.integers(0, 3, rows), np.clip(age // 30, 1, 3) - 1
+    spend = 5 * age + 200 * (region == 1) + rng.normal(0, 30, rows)
+    return pa.table(
+        {
+            "income": income,
+            "region": np.array(["n", "s", "w"])[region],
+            "spend": spend,
+            "age": age,
+            "grade": np.array(["low", "mid", "high"])[grade],
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("people")
+    pq.write_table(people(), folder / "people.parquet", row_group_size=60)
+    return folder
+
+
+LID_PRIVACY = {"guarantee": "lid", "disclosure": {"lid": 0.5, "eta": 0.002}}
+DP_PRIVACY = {"guarantee": "dp", "epsilon": 5, "delta": 1e-6}
+
+
+def spec(folder: Path | str = "people", out: Path | str = "out", *, dp: bool = False, **changes: Any) -> TwoStageSpec:
+    prediction: dict[str, Any] = {"response": "spend", "log": {"income": 1000}}
+    prediction |= {"records": 700} if dp else {"keep": ["region"]}
+    return TwoStageSpec.model_validate(
+        {
+            "kind": "two-stage",
+            "name": "r",
+            "dataset": "d",
+            "schema": SCHEMA,
+            "data": {"path": str(folder), "minimum_records": 300},
+            "output": {"path": str(out), "rows_per_part": 1000},
+            "privacy": (DP_PRIVACY if dp else LID_PRIVACY) | changes.pop("privacy", {}),
+            "prediction": prediction | changes,
+        }
+    )
+
+
+def context(folder: Path, tmp_path: Path, *, partitions: int = 3, rows_per_block: int = 150, **changes: Any) -> Context:
+    tmp_path.mkdir(exist_ok=True)
+    made = spec(folder, tmp_path / "out", **changes)
+    planned = plan(made)
+    if planned.method is not None:
+        planned = replace(planned, method=replace(planned.method, block_rows=rows_per_block))
+    return Context(
+        spec=made,
+        plan=planned,  # type: ignore[arg-type]
+        table=open_table(TableSource(paths=(str(folder),)), made.table, partitions=partitions),
+        cluster=Cluster(),
+        key=KeyRef.fixed(KEY),
+        attempt="1",
+        work=Store(str(tmp_path / "work")),
+        output=Store(str(tmp_path / "out")),
+        progress=silent,
+        before_noise=lambda: None,
+    )
+
+
+def released(made: Context) -> pa.Table:
+    for step in STEPS.values():
+        step(made)
+    return pa.concat_tables([pq.read_table(made.output.uri + "/" + part.name) for part in made.parts])
+
+
+def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
+    return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+# --- the published method ---
+
+
+@pytest.mark.parametrize("estimator", ["exact", "distributed", "nystroem"])
+def test_the_release_is_the_numpy_result_for_any_partitions(table: Path, tmp_path: Path, estimator: str) -> None:
+    regression = {"estimator": estimator, "group_rows": 60, "landmarks": 50}
+    made = [
+        context(table, tmp_path / str(n), partitions=n, regression=regression, privacy={"limit": None}) for n in (1, 4)
+    ]
+    tables = [released(one) for one in made]
+    assert tables[0].equals(tables[1])
+    planned: TwoStagePlan = made[0].plan  # type: ignore[assignment]
+    columns = columns_of(made[0].spec)  # type: ignore[arg-type]
+    source = people()
+    codes = [
+        np.asarray(source["income"]),
+        np.array(["n", "s", "w"]).searchsorted(np.asarray(source["region"])),
+        np.asarray(source["spend"]),
+        np.asarray(source["age"]) - 18,
+        np.array([["low", "mid", "high"].index(g) for g in source["grade"].to_pylist()]),
+    ]
+    inputs, responses = columns.units(codes)
+    assert planned.method is not None
+    expected = synthesise(planned.method, inputs, responses, load_noise(KeyRef.fixed(KEY)))
+    income, region, spend, age, grade = columns.codes(expected.inputs, expected.responses)
+    by_hand = pa.table(
+        {
+            "income": income,
+            "region": np.array(["n", "s", "w"])[region],
+            "spend": spend,
+            "age": age.astype(int) + 18,
+            "grade": np.array(["low", "mid", "high"])[grade],
+        }
+    )
+    got, wanted = rows_of(tables[0]), rows_of(by_hand)
+    assert len(got) == ROWS
+    for a, b in zip(got, wanted, strict=True):
+        assert a[1] == b[1]
+        assert a[0] == pytest.approx(b[0])
+        assert a[2] == pytest.approx(b[2], abs=1e-6)
+        assert a[3:] == b[3:]
+    assert made[0].public["alpha"] == expected.alpha
+    assert made[0].operator["disclosure"] == {"rows_near": round(expected.lid * ROWS), "rows": ROWS}
+
+
+def test_what_is_released_keeps_the_regression_and_not_the_order(table: Path, tmp_path: Path) -> None:
+    made = released(context(table, tmp_path))
+    source = people()
+    assert sorted(made["region"].to_pylist()) == sorted(source["region"].to_pylist())
+    assert made["region"].to_pylist() != source["region"].to_pylist()
+    assert not set(made["income"].to_pylist()) & set(source["income"].to_pylist())
+    slopes = []
+    for each in (source, made):
+        rest = np.asarray(each["spend"]) - 200.0 * np.array([region == "s" for region in each["region"].to_pylist()])
+        slopes.append(np.polyfit(np.asarray(each["age"]), rest, 1)[0])
+    assert slopes[1] == pytest.approx(slopes[0], abs=0.8)
+    ages = np.asarray(source["age"]), np.asarray(made["age"])
+    # Position says nothing: the correlation of the ages at the same place is noise.
+    assert abs(np.corrcoef(*ages)[0, 1]) < 0.2
+
+
+def test_measured_disclosure_decides(table: Path, tmp_path: Path) -> None:
+    made = context(table, tmp_path, privacy={"disclosure": {"lid": 0.1, "eta": 0.02}})
+    with pytest.raises(CheckFailed, match=r"even with alpha 0.*raise privacy\.disclosure\.lid"):
+        released(made)
+    assert not made.parts
+    made = context(table, tmp_path / "fixed", alpha=0.9)
+    with pytest.raises(CheckFailed, match=r"lower prediction\.alpha"):
+        released(made)
+    free = context(table, tmp_path / "free", matching="independent")
+    released(free)
+    assert 0 < free.public["alpha"] < 1
+
+
+def test_fewer_records_than_declared_publish_nothing(table: Path, tmp_path: Path) -> None:
+    made = context(table, tmp_path)
+    made.spec = made.spec.model_copy(update={"data": made.spec.data.model_copy(update={"minimum_records": ROWS + 1})})
+    with pytest.raises(CheckFailed, match="fewer records"):
+        released(made)
+    pq.write_table(people(9), tmp_path / "few.parquet")
+    few = context(tmp_path / "few.parquet", tmp_path / "few")
+    few.spec = few.spec.model_copy(update={"data": few.spec.data.model_copy(update={"minimum_records": 1})})
+    with pytest.raises(CheckFailed, match="at least 10"):
+        released(few)
+
+
+def test_a_resumed_run_uses_what_is_stored(table: Path, tmp_path: Path) -> None:
+    first = context(table, tmp_path)
+    whole = released(first)
+    again = context(table, tmp_path)
+    again.output = Store(str(tmp_path / "again"))
+    assert released(again).equals(whole)
+    stored = Path(first.work.uri) / "alpha.json"
+    stored.write_text(json.dumps({"alpha": 0.0, "near": 0}))
+    third = context(table, tmp_path)
+    third.output = Store(str(tmp_path / "third"))
+    assert not released(third).equals(whole)
+    assert third.public["alpha"] == 0.0
+
+
+def test_a_users_own_stages(table: Path, tmp_path: Path) -> None:
+    hook = {"hook": "dpdist_test_hooks:Constant"}
+    module = tmp_path / "dpdist_test_hooks.py"
+    module.write_text(
+        "import numpy as np\n"
+        "class Constant:\n"
+        "    def fit(self, x, y): self.value = float(y.max())\n"
+        "    def predict(self, x): return np.full(len(x), self.value)\n"
+        "def middle(original, rng): return np.full_like(original, 0.5)\n"
+        "class Broken(Constant):\n"
+        "    def predict(self, x): return np.full(len(x), np.nan)\n"
+        "def broken(original, rng): return original[:-1]\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path))
+        settings = {"regression": hook, "alpha": 0, "matching": "independent", "privacy": {"disclosure": {"lid": 1}}}
+        made = released(context(table, tmp_path / "a", first_stage="dpdist_test_hooks:middle", **settings))
+        (spend,) = set(made["spend"].to_pylist())
+        assert spend == pytest.approx(max(people()["spend"].to_pylist()))
+        assert len(set(made["income"].to_pylist())) == 1
+        with pytest.raises(SpecError, match="rows of the shape"):
+            released(context(table, tmp_path / "b", first_stage="dpdist_test_hooks:broken", **settings))
+        with pytest.raises(SpecError, match="one finite number"):
+            released(context(table, tmp_path / "c", **settings | {"regression": {"hook": "dpdist_test_hooks:Broken"}}))
+
+
+# --- the private variant ---
+
+
+@pytest.mark.parametrize("products", ["measured", "modelled"])
+def test_the_private_release_is_the_same_for_any_partitions(table: Path, tmp_path: Path, products: str) -> None:
+    features = {"products": products, "frequencies": 6}
+    tables = [released(context(table, tmp_path / str(n), partitions=n, dp=True, features=features)) for n in (1, 4)]
+    assert tables[0].equals(tables[1])
+    assert tables[0].num_rows == 700
+    assert not set(tables[0]["income"].to_pylist()) & set(people()["income"].to_pylist())
+    assert set(tables[0]["age"].to_pylist()) <= set(range(18, 91))
+
+
+def test_the_private_release_reflects_the_table(tmp_path: Path) -> None:
+    pq.write_table(people(20_000), tmp_path / "people.parquet")
+    made = released(context(tmp_path / "people.parquet", tmp_path / "run", dp=True, records=5000))
+    source = people(20_000)
+    assert np.mean(np.asarray(made["age"])) == pytest.approx(np.mean(np.asarray(source["age"])), abs=2)
+    assert np.mean(np.asarray(made["spend"])) == pytest.approx(np.mean(np.asarray(source["spend"])), abs=15)
+    slopes = [np.polyfit(np.asarray(t["age"]), np.asarray(t["spend"]), 1)[0] for t in (source, made)]
+    assert slopes[1] == pytest.approx(slopes[0], rel=0.15)
+
+
+def test_the_private_release_stores_its_noise_once(table: Path, tmp_path: Path) -> None:
+    first = released(context(table, tmp_path, dp=True))
+    stored = {p.name: p.read_bytes() for p in (tmp_path / "work").iterdir()}
+    assert {"marginals.npz", "correlations.npz", "regression.npz"} <= set(stored)
+    again = context(table, tmp_path, dp=True)
+    again.output = Store(str(tmp_path / "again"))
+    assert released(again).equals(first)
+    assert {p.name: p.read_bytes() for p in (tmp_path / "work").iterdir()} == stored
+
+
+def test_values_outside_the_domain_are_refused_before_noise(tmp_path: Path) -> None:
+    bad = people().set_column(3, "age", pa.array(np.full(ROWS, 17)))
+    pq.write_table(bad, tmp_path / "bad.parquet")
+    for dp in (False, True):
+        made = context(tmp_path / "bad.parquet", tmp_path / str(dp), dp=dp)
+        made.before_noise = lambda: pytest.fail("noise was drawn")
+        with pytest.raises(OutOfDomain, match="age"):
+            released(made)
+
+
+# --- spec and plan ---
+
+
+def test_plans_say_what_they_promise() -> None:
+    published, private = plan(spec()), plan(spec(dp=True))
+    assert published.kind == "lid"
+    assert published.event is None
+    assert published.guarantees == (LID(bound=0.5, eta=0.002, columns=("income",), original=("region",)),)
+    assert published.to_json()["epsilon"] is None
+    text = published.explain()
+    assert "(two-stage, NOT differentially private)" in text.splitlines()[0]
+    assert text.splitlines()[2].startswith("Not differentially private")
+    assert "NOT" not in private.explain()
+    assert "Original    region" in text
+    assert published.public_parameters()["original_columns"] == ["region"]
+    assert published.public_parameters()["disclosure"]["not_looked_at"] == ["region", "age", "grade"]
+    assert private.kind == "dp"
+    assert 4.99 < private.epsilon <= 5
+    assert private.epsilon == accountant.epsilon(private.event, delta=1e-6)
+    (guarantee,) = private.guarantees
+    assert isinstance(guarantee, DifferentialPrivacy)
+    assert guarantee.adjacency == "add/remove"
+    assert private.public_parameters()["original_columns"] == []
+    assert "Original    nothing" in private.explain()
+    for made in (published, private):
+        json.dumps(made.to_json())
+        assert made.released == made.spec.table
+        assert made.resources()["task_bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"response": "region", "keep": []}, "number or an integer"),
+        ({"response": "nothing"}, "no 'nothing'"),
+        ({"keep": ["spend"]}, "never kept"),
+        ({"keep": ["income", "region", "age", "grade"]}, "at least one input"),
+        ({"log": {"region": 1}}, "no order"),
+        ({"log": {"income": 0}}, "greater than 0"),
+        ({"log": {"income": 1e-320}}, "'income'.*choose a unit nearer"),
+        ({"log": {"age": 1e-320}, "dp": True}, "'age'.*choose a unit nearer"),
+        ({"first_stage": "gan"}, "module:function"),
+        ({"regression": {"width": float("inf")}}, "regression.width\n.*finite"),
+        ({"regression": {"penalty": float("inf")}}, "regression.penalty\n.*finite"),
+        ({"dp": True, "features": {"width": 1e-300}}, "features.width\n.*0.001"),
+        ({"records": 10}, "belong to guarantee dp"),
+        ({"privacy": {"epsilon": 1}}, "it is not DP"),
+        ({"privacy": {"disclosure": {"lid": 0.001, "eta": 0.01}}}, "closed form"),
+        ({"privacy": {"disclosure": {"lid": 0.1, "columns": ["region"]}}}, "no synthesised ordered input"),
+        ({"privacy": {"disclosure": {"lid": 0.1, "eta": 0.01}}, "keep": ["income"]}, "no column has"),
+        ({"dp": True, "keep": ["region"]}, "nothing original"),
+        ({"dp": True, "alpha": 0.2}, "nothing original"),
+        ({"dp": True, "first_stage": "uniform"}, "lhs or gaussian-copula"),
+        ({"dp": True, "records": None}, "how many records"),
+        ({"dp": True, "privacy": {"delta": None}}, "takes epsilon and delta"),
+        ({"dp": True, "privacy": {"marginal_share": "4/5"}}, "leave nothing"),
+    ],
+)
+def test_specs_that_contradict_themselves_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        spec(**changes)
+
+
+def test_the_plan_counts_the_memory_of_large_feature_tables() -> None:
+    def task_bytes(**changes: Any) -> int:
+        return int(plan(spec(dp=True, **changes)).resources()["task_bytes"])
+
+    large = task_bytes(cells=4096, features={"frequencies": 1024, "products": "modelled"})
+    assert large > 8 * 1024 * 16 * 4096  # phases of one continuous column alone
+    assert task_bytes() < 80 << 20
+
+
+def test_scales_of_attributes() -> None:
+    binned = Attribute(name="a", kind="integer", bounds=(0, 99), bins={"count": 10})  # type: ignore[arg-type]
+    missing = Attribute(name="a", kind="integer", bounds=(0, 9), missing={"category": "?"})  # type: ignore[arg-type]
+    assert scale_of(binned).nominal
+    assert scale_of(missing).count == 11
+    with pytest.raises(ValueError, match="without order"):
+        scale_of(Attribute(name="a", kind="categorical", values=tuple(range(300))))
+
+
+def test_the_json_schema_knows_the_kind() -> None:
+    assert "TwoStageSpec" in json_schema()["$defs"]
+
+
+# --- the whole run ---
+
+
+def run_spec(folder: Path, *, guarantees: tuple[str, ...] = ("dp", "lid"), dp: bool = False, **changes: Any) -> Any:
+    pq.write_table(people(), folder / "people.parquet")
+    url = f"sqlite:///{folder}/ledger.db"
+    ledger = Ledger.open(url)
+    ledger.create_dataset("d", epsilon=10, delta="1e-5", guarantees=guarantees)
+    ledger.close()
+    tree = spec(folder / "people.parquet", folder / "release", dp=dp, **changes).model_dump(mode="json", by_alias=True)
+    return build_spec(tree | {"ledger": url, "work": str(folder / "work"), "cluster": {"mode": "threads"}})
+
+
+def test_the_published_method_needs_the_data_sets_permission(tmp_path: Path) -> None:
+    with pytest.raises(GuaranteeRefused, match="not 'lid'"):
+        run_release(run_spec(tmp_path, guarantees=("dp",)))
+    assert not (tmp_path / "release" / "manifest.json").exists()
+
+
+def test_the_manifest_says_first_that_it_is_not_private(tmp_path: Path) -> None:
+    made = run_spec(tmp_path)
+    outcome = run_release(made)
+    manifest = (tmp_path / "release" / "manifest.json").read_text()
+    assert manifest.splitlines()[1].strip().startswith('"guarantee": "Not differentially private')
+    assert "without differential privacy" in outcome.budget
+    report = verify(str(tmp_path / "release"))
+    assert report.records == ROWS
+    parameters = json.loads(manifest)["parameters"]
+    assert parameters["original_columns"] == ["region"]
+    assert "rows_near" not in manifest
+    assert "as measured in income:" in outcome.guarantee
+    assert "Released as they are: region." in outcome.guarantee
+    assert run_release(made, resume=True).attempt == outcome.attempt
+    shown = CliRunner().invoke(app, ["ledger", "show", "d", "--ledger", made.ledger])
+    assert "not DP" in shown.stdout  # and not epsilon 0
+    for command in (["release", "--once"], ["plan"]):
+        (tmp_path / "spec.yaml").write_text(json.dumps(made.model_dump(mode="json", by_alias=True)))
+        lines = CliRunner().invoke(app, [*command, str(tmp_path / "spec.yaml")]).stdout.splitlines()
+        assert "NOT differentially private" in lines[0] or "Not differentially private" in " ".join(lines[:2])
+
+
+def test_a_refused_disclosure_gives_its_attempt_back(tmp_path: Path) -> None:
+    made = run_spec(tmp_path, privacy={"disclosure": {"lid": 0.1, "eta": 0.02}})
+    with pytest.raises(CheckFailed):
+        run_release(made)
+    ledger = Ledger.open(made.ledger, create=False)
+    assert [attempt.state for attempt in ledger.show("d").attempts] == ["void"]
+    ledger.close()
+
+
+def test_the_private_variant_is_charged(tmp_path: Path) -> None:
+    made = run_spec(tmp_path, guarantees=("dp",), dp=True)
+    outcome = run_release(made)
+    assert outcome.guarantee.startswith("(")
+    assert "epsilon 5" in outcome.budget
+    assert verify(str(tmp_path / "release")).records == 700
+    with pytest.raises(GuaranteeRefused, match="limit"):
+        run_release(made.model_copy(update={"privacy": made.privacy.model_copy(update={"limit": 1.0})}))
+
+
+def test_no_columns_to_look_at_is_said() -> None:
+    made = spec(alpha=0.5, keep=["income"], privacy={"disclosure": {"lid": 0.1, "eta": 0.01}})
+    planned = plan(made)
+    assert planned.method is not None
+    assert planned.method.disclosure == Disclosure(lid=0.1, eta=0.01, columns=())
+    assert "looked at in none" in planned.explain()
+    assert "not bounded: no column is looked at" in planned.guarantees[0].sentence()
+    assert Tasks("x").constant("y", 1).compute(scheduler="sync") == 1
+
+
+class _Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("dp", [False, True])
+def test_an_interrupted_release_is_resumed(tmp_path: Path, dp: bool) -> None:
+    made = run_spec(tmp_path, dp=dp)
+
+    def stop(stage: str, done: int, total: int) -> None:
+        if stage == "writing":
+            raise _Stopped
+
+    with pytest.raises(_Stopped):
+        run_release(made, progress=stop)
+    outcome = run_release(made, resume=True)
+    assert outcome.records == (700 if dp else ROWS)
+    ledger = Ledger.open(made.ledger, create=False)
+    assert [attempt.state for attempt in ledger.show("d").attempts] == ["committed"]
+    ledger.close()

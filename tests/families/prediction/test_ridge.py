@@ -1,0 +1,207 @@
+"""Stage 2: kernels, kernel ridge regression in its three forms, tuning; and the measures of what it is worth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpdist.families.prediction.kernels import PROFILES, Kernel, reach
+from dpdist.families.prediction.lid import ridge
+from dpdist.families.prediction.lid.method import Disclosure, Method, Regression
+from dpdist.families.prediction.lid.regression import block_sample, features, fit, join_samples
+from dpdist.families.prediction.lid.two_stage import synthesise
+from dpdist.families.prediction.metrics import (
+    delta_mse,
+    mean_absolute_percentage_deviation,
+    mse,
+    optimal_markup,
+    optimal_profit_ratio,
+)
+from dpdist.families.prediction.scales import Scale
+from dpdist.privacy.noise import Noise
+
+NOISE = Noise(bytes(range(32)))
+
+
+def truth(x: np.ndarray) -> np.ndarray:
+    """Wendland's function of smoothness 4, as in the authors' simulations of distributed kernel ridge regression."""
+    r = np.linalg.norm(x, axis=1)
+    return np.maximum(1 - r, 0) ** 6 * (35 * r * r + 18 * r + 3)
+
+
+def simulated(rows: int, seed: int, noise: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x = rng.random((rows, 3))
+    return x, truth(x) + rng.normal(0, noise, rows)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("dimension", [1, 3, 8])
+def test_kernels_are_positive_definite_and_one_at_zero(name: str, dimension: int) -> None:
+    points = np.random.default_rng(0).random((60, dimension))
+    gram = Kernel(name=name, width=reach(name, dimension))(points, points)
+    assert np.diag(gram) == pytest.approx(1)
+    assert np.linalg.eigvalsh(gram).min() > -1e-10
+    r = np.array([1e-3])  # the same curvature at zero as exp(-r^2 / 2)
+    assert PROFILES[name](r / reach(name, dimension), dimension) == pytest.approx(1 - r**2 / 2, abs=2e-8)
+
+
+def test_the_compact_kernel_of_three_inputs_is_the_published_one() -> None:
+    r = np.linspace(0, 2, 50)
+    assert PROFILES["compact"](r, 3) == pytest.approx(np.maximum(1 - r, 0) ** 4 * (4 * r + 1))
+    with pytest.raises(ValueError, match="positive width"):
+        Kernel(name="compact", width=0)
+
+
+def test_exact_ridge_solves_its_equations() -> None:
+    x, y = simulated(80, 1)
+    kernel, penalty = Kernel(name="compact", width=1.0), 0.3
+    model = ridge.fit_exact(x, y, kernel=kernel, penalty=penalty)
+    alpha = np.linalg.solve(kernel(x, x) + penalty * np.eye(80), y - y.mean())
+    grid = np.random.default_rng(2).random((30, 3))
+    assert model.predict(grid) == pytest.approx(y.mean() + kernel(grid, x) @ alpha)
+    again = ridge.KernelRidge.from_bytes(model.to_bytes())
+    assert np.array_equal(again.predict(grid), model.predict(grid))
+
+
+def test_nystroem_with_all_landmarks_is_exact() -> None:
+    x, y = simulated(60, 1)
+    kernel = Kernel(name="matern", width=1.0)
+    sums = ridge.nystroem_sums(x[:25], y[:25], landmarks=x, kernel=kernel)
+    sums += ridge.nystroem_sums(x[25:], y[25:], landmarks=x, kernel=kernel)
+    nystroem = ridge.fit_nystroem(sums, landmarks=x, kernel=kernel, penalty=0.1)
+    exact = ridge.fit_exact(x, y, kernel=kernel, penalty=0.1)
+    assert nystroem.predict(x) == pytest.approx(exact.predict(x), abs=1e-6)
+
+
+def test_distributed_with_one_group_is_exact_and_lambda_is_that_of_the_full_size() -> None:
+    x, y = simulated(60, 1)
+    kernel = Kernel(name="gaussian", width=0.5)
+    one = ridge.average([ridge.fit_group(x, y, rows=60, kernel=kernel, penalty=0.2)])
+    assert one.predict(x) == pytest.approx(ridge.fit_exact(x, y, kernel=kernel, penalty=0.2).predict(x))
+    halves = [ridge.fit_group(x[i::2], y[i::2], rows=60, kernel=kernel, penalty=0.2) for i in (0, 1)]
+    by_hand = [ridge.fit_exact(x[i::2], y[i::2], kernel=kernel, penalty=0.1) for i in (0, 1)]
+    expected = (by_hand[0].predict(x) + by_hand[1].predict(x)) / 2
+    assert ridge.average(halves).predict(x) == pytest.approx(expected)
+    with pytest.raises(ValueError, match="one kernel"):
+        ridge.average([])
+
+
+def test_distributed_and_nystroem_are_near_exact() -> None:
+    x, y = simulated(3000, 1)
+    grid = np.random.default_rng(5).random((1000, 3))
+    words = NOISE.words("s", 3000)
+    first = block_sample(words, 800)
+    errors = {}
+    for estimator in ("exact", "distributed", "nystroem"):
+        method = Regression(estimator=estimator, group_rows=500, landmarks=200, width=1.0)
+        model = fit(method, [(x, y)], (words[first], x[first], y[first]), NOISE)
+        errors[estimator] = mse(truth(grid), model.predict(grid))
+    assert errors["exact"] < 0.003
+    assert errors["distributed"] < 1.5 * errors["exact"]
+    assert errors["nystroem"] < 1.5 * errors["exact"]
+
+
+def test_tuning_is_five_fold_cross_validation() -> None:
+    x, y = simulated(100, 3)
+    tuning = ridge.tune(x, y, kernel="compact", width=1.0)
+    centred, kernel = y - y.mean(), Kernel(name="compact", width=1.0)
+    errors = {}
+    for penalty in ridge.PENALTIES:
+        loss = 0.0
+        for fold in range(5):
+            out, rest = np.arange(100) % 5 == fold, np.arange(100) % 5 != fold
+            alpha = np.linalg.solve(kernel(x[rest], x[rest]) + penalty * np.eye(rest.sum()), centred[rest])
+            loss += ((centred[out] - kernel(x[out], x[rest]) @ alpha) ** 2).sum()
+        errors[penalty] = loss / 100
+    assert tuning.penalty == min(errors, key=lambda penalty: errors[penalty])
+    assert tuning.error == pytest.approx(min(errors.values()), rel=1e-6)
+    with pytest.raises(ValueError, match="at least 5"):
+        ridge.tune(x[:3], y[:3])
+
+
+def test_constant_inputs_and_repeated_rows_do_not_break_the_fit() -> None:
+    x, y = np.zeros((40, 2)), np.arange(40.0)
+    tuning = ridge.tune(x, y)
+    model = ridge.fit_exact(x, y, kernel=tuning.kernel, penalty=1e-300)
+    assert model.predict(x[:1]) == pytest.approx(y.mean(), rel=1e-3)
+
+
+def test_features_have_an_indicator_for_each_category() -> None:
+    scales = (Scale(name="a", low=0, high=1), Scale(name="c", low=0, high=2, discrete=True, nominal=True))
+    inputs = np.array([[0.5, 0.5 / 3], [1.0, 2.5 / 3]])
+    assert features(scales, inputs, np.array([0.25, 1.0])).tolist() == [[2, 1, 0, 0], [4, 0, 0, 1]]
+
+
+def test_the_sample_does_not_depend_on_the_cut() -> None:
+    words, x, y = NOISE.words("s", 100), np.arange(200.0).reshape(100, 2), np.arange(100.0)
+
+    def sample(a: int, b: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        first = block_sample(words[a:b], 10)
+        return words[a:b][first], x[a:b][first], y[a:b][first]
+
+    whole = sample(0, 100)
+    cut = join_samples([sample(0, 7), sample(7, 60), sample(60, 100)], 10)
+    assert all(np.array_equal(a, b) for a, b in zip(whole, cut, strict=True))
+
+
+class Mean:
+    """A user's regression."""
+
+    def fit(self, inputs: np.ndarray, responses: np.ndarray) -> None:
+        self.mean = responses.mean()
+
+    def predict(self, inputs: np.ndarray) -> np.ndarray:
+        return np.full(len(inputs), self.mean)
+
+
+def shifted(original: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A user's first stage."""
+    return (original + 0.1 + 0 * rng.random()) % 1
+
+
+def test_both_stages_are_exchangeable() -> None:
+    x, y = simulated(200, 1)
+    scales = tuple(Scale(name=f"x{i}", low=0, high=1) for i in range(3))
+    everything = Disclosure(lid=1.0, eta=0.01, columns=(0, 1, 2))
+    hook = f"{__name__}:Mean"
+    made = synthesise(
+        Method(scales=scales, disclosure=everything, alpha=0.5, regression=Regression(hook=hook)), x, y, NOISE
+    )
+    assert made.responses == pytest.approx(y.mean())
+    method = Method(
+        scales=scales,
+        disclosure=everything,
+        alpha=0.0,
+        first_stage=f"{__name__}:shifted",
+        matching="independent",
+        regression=Regression(hook=hook),
+    )
+    assert synthesise(method, x, y, NOISE).inputs == pytest.approx((x + 0.1) % 1)
+
+
+def test_synthetic_data_train_as_well_as_the_original() -> None:
+    x, y = simulated(1000, 7)
+    scales = tuple(Scale(name=f"x{i}", low=0, high=1) for i in range(3))
+    method = Method(scales=scales, disclosure=Disclosure(lid=1, eta=0.01, columns=(0, 1, 2)), alpha=0.2)
+    made = synthesise(method, x, y, NOISE)
+    grid = np.random.default_rng(5).random((1000, 3))
+    kernel = Kernel(name="compact", width=1.0)
+
+    def error(inputs: np.ndarray, responses: np.ndarray) -> float:
+        tuning = ridge.tune(inputs[:400], responses[:400], width=1.0)
+        return mse(truth(grid), ridge.fit_exact(inputs, responses, kernel=kernel, penalty=tuning.penalty).predict(grid))
+
+    assert error(made.inputs, made.responses) < 1.5 * error(x, y)
+    assert error(made.inputs, made.responses) < 0.2 * float(truth(grid).var())
+
+
+def test_measures() -> None:
+    assert mse([1, 2], [1, 4]) == 2
+    assert delta_mse(2.0, 1.5) == 0.25
+    assert optimal_markup([-2, -3, -0.5]).tolist()[:2] == [1.0, 0.5]
+    assert np.isnan(optimal_markup(-0.5))
+    assert optimal_profit_ratio(-3, -3) == pytest.approx(1)
+    # Profit (p - 1) p^-3 at the price 2 that -2 suggests, over the best, at 1.5.
+    assert optimal_profit_ratio(-3, -2) == pytest.approx((1 * 2**-3) / (0.5 * 1.5**-3))
+    assert mean_absolute_percentage_deviation([-2, -4], [-3, -4]) == 0.25

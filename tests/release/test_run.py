@@ -1,0 +1,527 @@
+"""Releases end to end in one process: published, charged, verified, resumable, refused where they must be."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from reading import readable
+from releases import KEY, project, table
+
+import dpdist.release.publication
+import dpdist.release.run
+from dpdist import errors
+from dpdist.cluster.cluster import open_cluster
+from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.families.registry import make_plan
+from dpdist.ledger import Ledger
+from dpdist.ledger.statement import budget_after
+from dpdist.publish.verify import read_manifest, read_release, verify
+from dpdist.release.run import run_release
+
+
+def states(spec: PlausibleDeniabilitySpec) -> list[str]:
+    ledger = Ledger.open(spec.ledger, create=False)
+    try:
+        return [attempt.state for attempt in ledger.show(spec.dataset).attempts]
+    finally:
+        ledger.close()
+
+
+def contents(folder: Path) -> list[bytes]:
+    """The released records, byte for byte, wherever the attempt put them."""
+    return [path.read_bytes() for path in sorted((folder / "data").rglob("*.parquet"))]
+
+
+def test_a_release_is_published_charged_and_verified(tmp_path: Path) -> None:
+    spec = project(tmp_path)
+    outcome = run_release(spec)
+    report = verify(spec.output.path)
+    assert report.records == outcome.records == 2_500
+    assert report.parts == 3
+    assert states(spec) == ["committed"]
+    assert outcome.guarantee.startswith("Per record")
+    released = read_release(spec.output.path)
+    assert released.column_names == ["region", "age", "sex", "score", "employed"]
+    assert set(released["region"].to_pylist()) <= {"north", "south", "east", "west"}
+    assert min(released["age"].to_pylist()) >= 0
+    assert max(released["age"].to_pylist()) <= 99
+
+
+def test_what_the_ledger_refuses_starts_no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = project(tmp_path)
+    run_release(spec)
+
+    def started(**_: object) -> None:
+        raise AssertionError("a cluster was started")
+
+    monkeypatch.setattr("dpdist.release.run.open_cluster", started)
+    with pytest.raises(errors.ReleaseConflict):
+        run_release(project(tmp_path, output__path=str(tmp_path / "again")))
+    with pytest.raises(errors.DatasetUnknown):
+        run_release(project(tmp_path, name="other", dataset="nobody", output__path=str(tmp_path / "other")))
+    assert states(spec) == ["committed"]
+
+
+def test_released_records_look_like_the_table(tmp_path: Path) -> None:
+    spec = project(tmp_path, synthesis__records=20_000)
+    run_release(spec)
+    released = read_release(spec.output.path)
+    original = table(30_000)
+    for name in ("region", "score", "employed", "sex"):
+        values = sorted(set(original[name].to_pylist()))
+        a, b = (np.array([t[name].to_pylist().count(v) for v in values]) / t.num_rows for t in (original, released))
+        assert np.abs(a - b).sum() / 2 < 0.05, name
+
+
+def test_the_key_is_destroyed_and_private_counts_stay_in_the_run_record(tmp_path: Path) -> None:
+    spec = project(tmp_path)
+    outcome = run_release(spec)
+    work = tmp_path / "work" / outcome.attempt
+    assert not (work / "key.json").exists()
+    record = json.loads((work / "run-record.json").read_text())
+    assert record["confidential"].startswith("confidential")
+    assert record["table"]["rows_read"] == 30_000
+    manifest = readable((tmp_path / "release" / "manifest.json").read_text())
+    for private in ("30000", "30,000", str(record["seeds"]), str(record["candidates"]["passed"]), "tried"):
+        assert not re.search(rf"(?<!\w){private}(?!\w)", manifest)
+
+
+def test_every_attribute_resampled_uses_no_seeds(tmp_path: Path) -> None:
+    spec = project(tmp_path, synthesis__omega="all", privacy__accept_per_record=False)
+    outcome = run_release(spec)
+    assert "the whole release" in outcome.guarantee
+    assert "Per record" not in outcome.guarantee
+    manifest = read_manifest(spec.output.path)
+    assert manifest.guarantees[0]["epsilon"] <= 2
+
+
+def test_independent_marginals_are_the_baseline(tmp_path: Path) -> None:
+    spec = project(
+        tmp_path,
+        model__structure="independent",
+        synthesis__omega="all",
+        split={"structure": 0, "parameters": 1, "seeds": 0},
+    )
+    run_release(spec)
+    assert verify(spec.output.path).records == 2_500
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 16])
+def test_same_key_same_bytes_for_any_partitioning(tmp_path: Path, partitions: int) -> None:
+    first = project(tmp_path)
+    run_release(first, fixed_key=KEY)
+    again = project(tmp_path, name="again", output__path=str(tmp_path / "again"), cluster__partitions=partitions)
+    run_release(again, fixed_key=KEY)
+    assert contents(tmp_path / "release") == contents(tmp_path / "again")
+
+
+def test_worker_processes_give_the_bytes_of_threads(tmp_path: Path) -> None:
+    run_release(project(tmp_path), fixed_key=KEY)
+    cluster = {"mode": "embedded", "workers": 2, "partitions": 5}
+    again = project(tmp_path, name="again", output__path=str(tmp_path / "again"), cluster=cluster)
+    run_release(again, fixed_key=KEY)
+    assert contents(tmp_path / "release") == contents(tmp_path / "again")
+
+
+def test_another_key_other_records(tmp_path: Path) -> None:
+    run_release(project(tmp_path), fixed_key=KEY)
+    run_release(project(tmp_path, name="b", output__path=str(tmp_path / "b")), fixed_key="ff" * 32)
+    assert contents(tmp_path / "release") != contents(tmp_path / "b")
+
+
+def test_a_fixed_key_is_declared_first(tmp_path: Path) -> None:
+    run_release(project(tmp_path), fixed_key=KEY)
+    lines = (tmp_path / "release" / "manifest.json").read_text().splitlines()
+    assert lines[1].strip().startswith('"not_private": "not private')
+
+
+class Crash(Exception):
+    """Stands for a power cut: not an error dpdist raises or handles."""
+
+
+STAGES = ["reading", "counting", "learning parameters", "indexing seeds", "synthesising", "writing", "publishing"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_crash_in_any_stage_is_resumed_to_the_same_bytes_at_no_charge(tmp_path: Path, stage: str) -> None:
+    calm = project(tmp_path, name="calm", output__path=str(tmp_path / "calm"))
+    run_release(calm, fixed_key=KEY)
+
+    def progress(name: str, done: int, total: int) -> None:
+        if name == stage:
+            raise Crash
+
+    spec = project(tmp_path)
+    with pytest.raises(Crash):
+        run_release(spec, fixed_key=KEY, progress=progress)
+    with pytest.raises(errors.DataNotFound):
+        verify(spec.output.path)
+    with pytest.raises(errors.ReleaseConflict):
+        run_release(spec, fixed_key=KEY)
+    run_release(spec, fixed_key=KEY, resume=True)
+    assert contents(tmp_path / "release") == contents(tmp_path / "calm")
+    assert states(spec) == ["committed", "committed"]
+    verify(spec.output.path)
+
+
+def test_a_crash_between_commit_and_manifest_is_finished_by_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = project(tmp_path)
+
+    def crash(*_: Any, **__: Any) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpdist.release.publication.publish", crash)
+        with pytest.raises(Crash):
+            run_release(spec)
+    assert states(spec) == ["committed"]
+    run_release(spec, resume=True)
+    verify(spec.output.path)
+    assert run_release(spec, resume=True).records == 2_500  # harmless when there is nothing to do
+    assert states(spec) == ["committed"]
+
+
+def test_a_resume_on_changed_input_or_spec_is_refused(tmp_path: Path) -> None:
+    def progress(name: str, done: int, total: int) -> None:
+        if name == "synthesising":
+            raise Crash
+
+    spec = project(tmp_path)
+    with pytest.raises(Crash):
+        run_release(spec, progress=progress)
+    with pytest.raises(errors.ReleaseConflict):
+        run_release(project(tmp_path, synthesis__records=100), resume=True)
+    pq.write_table(table(30_000, seed=1), tmp_path / "table.parquet")
+    with pytest.raises(errors.ReleaseConflict):
+        run_release(spec, resume=True)
+    run_release(spec, new_attempt=True)
+    assert states(spec) == ["abandoned", "committed"]
+
+
+def test_an_input_that_changes_while_it_is_read_is_not_published(tmp_path: Path) -> None:
+    def progress(name: str, done: int, total: int) -> None:
+        if name == "writing" and done == 0:
+            pq.write_table(table(30_000, seed=1), tmp_path / "table.parquet")
+
+    spec = project(tmp_path)
+    with pytest.raises(errors.ReleaseConflict, match="changed while it was read"):
+        run_release(spec, progress=progress)
+    assert not (tmp_path / "release" / "manifest.json").exists()
+    assert states(spec) == ["drawing"]
+
+
+def test_a_resume_under_another_plan_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def progress(name: str, done: int, total: int) -> None:
+        if name == "synthesising":
+            raise Crash
+
+    spec = project(tmp_path)
+    with pytest.raises(Crash):
+        run_release(spec, progress=progress)
+    monkeypatch.setattr("dpdist.families.deniability.plan._STAGE_TOLERANCE", 0.5)
+    with pytest.raises(errors.ReleaseConflict, match="another plan"):
+        run_release(spec, resume=True)
+
+
+def test_the_work_folder_is_the_operators_alone(tmp_path: Path) -> None:
+    run_release(project(tmp_path))
+    assert (tmp_path / "work").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_second_run_of_a_committed_release_is_refused(tmp_path: Path) -> None:
+    spec = project(tmp_path)
+    run_release(spec)
+    with pytest.raises(errors.OutputExists):
+        run_release(spec)
+    with pytest.raises(errors.ReleaseConflict):
+        run_release(project(tmp_path, output__path=str(tmp_path / "other")))
+    assert states(spec) == ["committed"]
+
+
+def bad_table(path: Path, kind: str) -> None:
+    """Replace the table by a bad one."""
+    good = table(30_000)
+    match kind:
+        case "empty file":
+            path.write_bytes(b"")
+        case "no rows":
+            pq.write_table(good.slice(0, 0), path)
+        case "unknown column":
+            pq.write_table(good.append_column("extra", pa.array([0] * good.num_rows)), path)
+        case "missing column":
+            pq.write_table(good.drop_columns(["score"]), path)
+        case "out of domain":
+            pq.write_table(good.set_column(3, "score", pa.array([77] + [1] * (good.num_rows - 1))), path)
+        case "missing value":
+            pq.write_table(good.set_column(3, "score", pa.array([None] + [1] * (good.num_rows - 1))), path)
+        case "text in an integer column":
+            pq.write_table(good.set_column(1, "age", pa.array(["secret"] * good.num_rows)), path)
+        case "truncated":
+            pq.write_table(good, path)
+            path.write_bytes(path.read_bytes()[:-200])
+        case "damaged inside":
+            pq.write_table(good, path)
+            content = bytearray(path.read_bytes())
+            content[100:2000] = bytes(1900)
+            path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "text"),
+    [
+        ("empty file", errors.DataError, "table.parquet"),
+        ("no rows", errors.EmptyTable, "no rows"),
+        ("unknown column", errors.ColumnMismatch, "extra"),
+        ("missing column", errors.ColumnMismatch, "score"),
+        ("out of domain", errors.OutOfDomain, "score"),
+        ("missing value", errors.OutOfDomain, "score"),
+        ("text in an integer column", errors.ColumnMismatch, "age"),
+        ("truncated", errors.UnreadableFile, "table.parquet"),
+        ("damaged inside", errors.UnreadableFile, "table.parquet"),
+    ],
+)
+def test_bad_tables_are_refused_and_cost_nothing(tmp_path: Path, kind: str, error: type[Exception], text: str) -> None:
+    spec = project(tmp_path)
+    bad_table(tmp_path / "table.parquet", kind)
+    with pytest.raises(error, match=text) as caught:
+        run_release(spec)
+    assert "secret" not in str(caught.value)
+    assert "77" not in readable(str(caught.value))
+    assert not (tmp_path / "release" / "manifest.json").exists()
+    ledger = Ledger.open(spec.ledger, create=False)
+    assert ledger.remaining("people").epsilon_spent == 0
+    ledger.verify("people")
+    ledger.close()
+
+
+def refused(spec: PlausibleDeniabilitySpec, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        run_release(spec)
+    assert states(spec) in ([], ["void"])
+
+
+def test_fewer_records_than_declared(tmp_path: Path) -> None:
+    spec = project(tmp_path, data__minimum_records=60_000)
+    with pytest.raises(errors.CheckFailed, match="minimum_records") as caught:
+        run_release(spec)
+    assert "30" not in readable(str(caught.value)).replace("300", "")
+    assert not (tmp_path / "release" / "manifest.json").exists()
+    assert states(spec) == ["drawing"]  # the check itself is spent
+
+
+def test_k_above_the_seeds(tmp_path: Path) -> None:
+    refused(project(tmp_path, privacy__deniability__k=9_000), errors.SpecError, "privacy.deniability.k")
+
+
+def test_per_record_guarantees_need_consent(tmp_path: Path) -> None:
+    spec = project(tmp_path, privacy__accept_per_record=False, privacy__deniability__test="deterministic")
+    refused(spec, errors.GuaranteeRefused, "accept_per_record")
+
+
+def test_a_limit_is_kept(tmp_path: Path) -> None:
+    refused(project(tmp_path, privacy__limit=0.5), errors.GuaranteeRefused, "privacy.limit")
+
+
+def test_a_guarantee_that_says_nothing_is_refused(tmp_path: Path) -> None:
+    spec = project(
+        tmp_path,
+        privacy__accept_per_record=False,
+        privacy__seed_check_epsilon=10,
+        synthesis__omega=[3],
+        synthesis__minimum_pass_rate=0.5,
+        synthesis__records=60_000,
+    )
+    refused(spec, errors.GuaranteeRefused, "above 27")
+
+
+def test_unreachable_scheduler(tmp_path: Path) -> None:
+    spec = project(tmp_path, cluster={"mode": "address", "address": "tcp://127.0.0.1:9", "timeout": 1})
+    refused(spec, errors.ClusterUnreachable, "127.0.0.1:9")
+
+
+def test_unwritable_output(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    refused(project(tmp_path, output__path=str(tmp_path / "file" / "x")), errors.OutputUnwritable, "file")
+
+
+def test_what_is_the_matter_with_a_ledger_is_told_with_the_plan(tmp_path: Path) -> None:
+    plan = make_plan(project(tmp_path))
+    assert "left for data set people" in budget_after(plan)
+    for change, text in (
+        ({"dataset": "strangers"}, "no data set 'strangers' in the ledger"),
+        ({"ledger": f"sqlite:///{tmp_path}/no.db"}, "make one with dpdist ledger create"),
+        ({"ledger": f"sqlite:///{tmp_path}/table.parquet"}, "the file is no SQLite database"),
+    ):
+        assert text in budget_after(make_plan(plan.spec.model_copy(update=change)))
+
+
+def test_budget_exceeded_before_a_record_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = project(tmp_path, epsilon="0.5")
+
+    def read(*_: Any, **__: Any) -> None:
+        raise Crash
+
+    monkeypatch.setattr("dpdist.families.deniability.release.Passes.run", read)
+    refused(spec, errors.BudgetExceeded, "people")
+
+
+def test_unknown_data_set(tmp_path: Path) -> None:
+    spec = project(tmp_path)
+    with pytest.raises(errors.DatasetUnknown):
+        run_release(project(tmp_path, dataset="nobody"))
+    assert states(spec) == []
+
+
+def test_one_record(tmp_path: Path) -> None:
+    assert run_release(project(tmp_path, synthesis__records=1)).records == 1
+
+
+@pytest.mark.parametrize(("output", "work"), [("a", "a/work"), ("a", "a"), ("a/b", "a")])
+def test_the_confidential_folder_stays_apart(tmp_path: Path, output: str, work: str) -> None:
+    spec = project(tmp_path, output__path=str(tmp_path / output), work=str(tmp_path / work))
+    refused(spec, errors.SpecError, "contain each other")
+
+
+def test_what_is_private_stays_out_of_the_release_through_links_as_well(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "work")
+    refused(project(tmp_path, output__path=str(tmp_path / "link" / "release")), errors.SpecError, "contain each other")
+    refused(
+        project(tmp_path, output__path=str(tmp_path), work=str(tmp_path.parent / "w")), errors.SpecError, "data.path"
+    )
+    apart = project(tmp_path, output__path=str(tmp_path / "a"), ledger=f"sqlite:///{tmp_path}/a/ledger.db")
+    (tmp_path / "a").mkdir()
+    shutil.copy(tmp_path / "ledger.db", tmp_path / "a")
+    refused(apart, errors.SpecError, "ledger lies inside")
+
+
+@pytest.mark.parametrize("pattern", ["", "*", "**/*.parquet", "[r]*"])
+def test_a_release_does_not_become_part_of_its_table(tmp_path: Path, pattern: str) -> None:
+    """Else the input would have changed at the end, with the charge spent."""
+    (folder := tmp_path / "in").mkdir()
+    spec = project(folder, output__path=str(folder / "release"), data__path=f"{folder}/{pattern}")
+    refused(spec, errors.SpecError, "covers output.path")
+    changes = {"output__path": str(tmp_path / "out"), "work": str(folder / "rest"), "data__path": f"{folder}/{pattern}"}
+    if not pattern.endswith("parquet"):
+        refused(project(folder, **changes), errors.SpecError, "covers work")
+
+
+def test_a_release_beside_the_files_of_its_table(tmp_path: Path) -> None:
+    spec = project(tmp_path, data__path=str(tmp_path / "*.parquet"), work=str(tmp_path / ".work"))
+    assert run_release(spec).records == 2_500
+
+
+def test_a_test_key_cannot_become_a_private_release(tmp_path: Path) -> None:
+    def progress(name: str, done: int, total: int) -> None:
+        if name == "synthesising":
+            raise Crash
+
+    spec = project(tmp_path)
+    for first, second in ((KEY, None), (None, KEY), (KEY, "ff" * 32)):
+        with pytest.raises(Crash):
+            run_release(spec, fixed_key=first, progress=progress, new_attempt=True)
+        with pytest.raises(errors.ReleaseConflict):
+            run_release(spec, fixed_key=second, resume=True)
+        spec = spec.model_copy(update={"name": spec.name + "x"})
+
+
+def test_a_rewritten_input_with_its_old_time_is_another_input(tmp_path: Path) -> None:
+    def progress(name: str, done: int, total: int) -> None:
+        if name == "synthesising":
+            raise Crash
+
+    spec = project(tmp_path)
+    with pytest.raises(Crash):
+        run_release(spec, progress=progress)
+    path = tmp_path / "table.parquet"
+    status = path.stat()
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1]]))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(errors.ReleaseConflict):
+        run_release(spec, resume=True)
+
+
+def test_another_user_of_the_machine_cannot_join_the_embedded_cluster() -> None:
+    with open_cluster(mode="embedded", workers=1) as cluster:
+        address = cluster.address
+        assert address is not None
+        assert address.startswith("tls://127.0.0.1:")
+        for scheme in ("tcp", "tls"):
+            stranger = f"from distributed import Client; Client('{scheme}{address.removeprefix('tls')}', timeout=3)"
+            done = subprocess.run([sys.executable, "-c", stranger], capture_output=True, timeout=60, check=False)
+            assert done.returncode != 0
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_claimed_output_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    """Late: by a run that took over the same dead claim at the same moment."""
+    spec = project(tmp_path)
+    (tmp_path / "release").mkdir()
+    claim, record = tmp_path / "release" / "claim", dpdist.release.publication.write_record
+
+    def overtaken(*arguments: Any) -> None:
+        record(*arguments)
+        claim.write_text("another attempt")
+
+    if late:
+        monkeypatch.setattr(dpdist.release.publication, "write_record", overtaken)
+    else:
+        claim.write_text("another attempt")
+    with pytest.raises(errors.OutputExists, match="claimed"):
+        run_release(spec)
+    monkeypatch.undo()
+    assert states(spec) == ["drawing"]
+    claim.unlink()
+    run_release(spec, resume=True)
+    assert not claim.exists()
+
+
+def test_domains_whose_pairs_do_not_fit_are_refused_before_the_charge(tmp_path: Path) -> None:
+    wide = [{"name": name, "kind": "integer", "bounds": [0, 65_535]} for name in ("a", "b")]
+    spec = project(tmp_path, schema={"attributes": wide}, synthesis__omega="all", privacy__accept_per_record=False)
+    refused(spec, errors.SpecError, "pair")
+
+
+def test_too_few_pass(tmp_path: Path) -> None:
+    spec = project(
+        tmp_path,
+        privacy__deniability__k=2_000,
+        privacy__deniability__gamma=1.01,
+        synthesis__omega=[1],
+        synthesis__minimum_pass_rate=0.9,
+    )
+    with pytest.raises(errors.CheckFailed, match="minimum_pass_rate"):
+        run_release(spec)
+    assert not (tmp_path / "release" / "manifest.json").exists()
+
+
+def test_progress_does_not_show_how_many_candidates_pass(tmp_path: Path) -> None:
+    """Prefect shows it to people who are not the operator; whether more candidates are needed is private, too."""
+
+    def shown(folder: Path, k: int) -> tuple[set[tuple[str, int, int]], int]:
+        folder.mkdir()
+        omega, least = [1, 2], 0.02
+        spec = project(folder, privacy__deniability__k=k, synthesis__omega=omega, synthesis__minimum_pass_rate=least)
+        seen: set[tuple[str, int, int]] = set()
+        run_release(spec, fixed_key=KEY, progress=lambda *report: seen.add(report))
+        records = [json.loads(path.read_text()) for path in (folder / "work").rglob("run-record.json")]
+        return {report for report in seen if report[0] == "synthesising"}, records[0]["candidates"]["tried"]
+
+    (one_round, few), (several, many) = shown(tmp_path / "easy", 20), shown(tmp_path / "hard", 400)
+    assert many > few, "another round was needed"
+    assert one_round == several
+    assert len(several) > 2, "the first round is shown"
