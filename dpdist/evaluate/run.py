@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpdist.cluster.cluster import open_cluster
 from dpdist.cluster.executor import Executor
+from dpdist.cluster.opening import open_cluster
 from dpdist.data.source import CsvOptions, TableSource, find_files
 from dpdist.errors import SpecError
 from dpdist.evaluate.binning import Look

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from dpdist.cluster.cluster import open_cluster
+from dpdist.cluster.opening import open_cluster
 from dpdist.data.inputs import open_input, table_source
 from dpdist.errors import DpdistError, LedgerError, OutOfMemory, ReleaseConflict, ResourceError, SpecError
 from dpdist.families.attempt import Attempt, Progress, silent

@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dpdist.cluster.cluster import WORKER_ENVIRONMENT, open_cluster
+from dpdist.cluster.opening import WORKER_ENVIRONMENT, open_cluster
 from dpdist.families.registry import load_spec, make_plan
 from dpdist.sizing.calibration import STAGES, Measured, calibrate
 from dpdist.sizing.cluster_size import Layout, predict, size_cluster

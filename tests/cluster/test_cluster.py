@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from distributed import LocalCluster
 
-from dpdist.cluster.cluster import open_cluster, translated
-from dpdist.cluster.tasks import Tasks
+from dpdist.cluster.opening import open_cluster, translated
+from dpdist.cluster.tasks import DaskTasks
 from dpdist.errors import ClusterUnreachable, ResourceError
 
 SCRIPT = """
 import json, os
-from dpdist.cluster.cluster import open_cluster
+from dpdist.cluster.opening import open_cluster
 if __name__ == "__main__":
     with open_cluster(workers=1) as cluster:
         found = cluster._client.submit(lambda: dict(os.environ)).result()
@@ -37,16 +37,16 @@ def test_embedded_workers_keep_their_memory_and_use_one_thread() -> None:
 
 
 def test_a_scheduler_that_hangs_counts_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpdist.cluster.cluster.SILENCE", 0.6)
+    monkeypatch.setattr("dpdist.cluster.opening.SILENCE", 0.6)
     local: dict[str, Any] = {"processes": False, "dashboard_address": None, "host": "127.0.0.1", "protocol": "tcp"}
     with (
         LocalCluster(n_workers=1, **local) as hanging,
         open_cluster(mode="address", address=hanging.scheduler_address, timeout=5) as cluster,
     ):
-        assert cluster.compute([Tasks("alive")("task", pow, 2, 3)]) == [8]
+        assert cluster.compute([DaskTasks("alive")("task", pow, 2, 3)]) == [8]
         hanging.loop.add_callback(time.sleep, 3)  # nothing is said until then, and the task takes far longer
         with pytest.raises(ClusterUnreachable, match="resume"):
-            cluster.compute([Tasks("lost")("task", time.sleep, 8)])
+            cluster.compute([DaskTasks("lost")("task", time.sleep, 8)])
 
 
 def test_the_words_of_a_server_are_not_repeated() -> None:

@@ -11,11 +11,13 @@ relative to a folder of the test, so that the fingerprint of a spec is the same 
 
 Recorded are
 
-- of each part, its content as a reader sees it (columns, types, nulls and values in order), and the file. The file also
-  holds the version of pyarrow, so it is compared only where that is the recorded one;
-- of the manifest, each field by itself, so that a failure says where the difference is. Left out is what may differ
-  from run to run (attempt, day), from machine to machine (versions of packages), what is written for people (the
-  sentences of the guarantees), and the list of files.
+- of each part, its content as a reader sees it: columns, types, nulls, integers and texts as they are, floating-point
+  numbers to five digits;
+- of the manifest, each field by itself, so that a failure says where the difference is; floating-point numbers to
+  twelve digits. Left out are what differs from run to run (attempt, day), the versions of packages, what is written for
+  people (the sentences of the guarantees), and the list of files;
+- both to the last bit: the files of the parts and the whole manifest. The version of pyarrow is in every file, and the
+  last bits of a linear algebra depend on the processor, so this is compared only where both are those of the record.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from distributed import LocalCluster
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from dpdist.families.registry import load_spec  # these three are all that is used of dpdist
 from dpdist.ledger import Ledger
@@ -354,27 +356,39 @@ LEFT_OUT = ("guarantee", "computational_security", "not_private", "attempt", "cr
 
 
 def digests(release: Path) -> dict[str, Any]:
-    """The digests of a release: of every part, by content and by file, and of every field of its manifest."""
+    """The digests of a release: of its parts, of the fields of its manifest, and of both to the last bit."""
     manifest = json.loads((release / "manifest.json").read_text())
     files = [release / part["name"] for part in manifest["parts"]]
+    fields = {name: _without_sentences(value) for name, value in manifest.items() if name not in LEFT_OUT}
     return {
-        "parts": [content_digest(pq.read_table(file)) for file in files],
-        "files": [hashlib.sha256(file.read_bytes()).hexdigest() for file in files],
-        "manifest": {
-            name: json_digest(_without_sentences(value)) for name, value in manifest.items() if name not in LEFT_OUT
+        "parts": [content_digest(pq.read_table(file), digits=5) for file in files],
+        "manifest": {name: json_digest(value, digits=12) for name, value in fields.items()},
+        "exact": {
+            "files": [hashlib.sha256(file.read_bytes()).hexdigest() for file in files],
+            "manifest": json_digest(fields),
         },
     }
 
 
-def content_digest(table: pa.Table) -> str:
+def content_digest(table: pa.Table, *, digits: int | None = None) -> str:
     """SHA-256 of what a table holds, whatever file it came from."""
-    return json_digest([(name, str(table[name].type), table[name].to_pylist()) for name in table.column_names])
+    columns = [[name, str(table[name].type), table[name].to_pylist()] for name in table.column_names]
+    return json_digest(columns, digits=digits)
 
 
-def json_digest(value: object) -> str:
-    """SHA-256 of the canonical JSON; it has the shortest text that gives a float again, so every bit counts."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+def json_digest(value: object, *, digits: int | None = None) -> str:
+    """SHA-256 of the canonical JSON; floats to so many digits, else in the shortest text that gives them again."""
+    rounded = value if digits is None else _rounded(value, digits)
+    text = json.dumps(rounded, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _rounded(value: Any, digits: int) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(item, digits) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item, digits) for item in value]
+    return f"{value:.{digits}g}" if isinstance(value, float) else value
 
 
 def _without_sentences(value: Any) -> Any:
@@ -383,13 +397,20 @@ def _without_sentences(value: Any) -> Any:
     return [_without_sentences(item) for item in value] if isinstance(value, list) else value
 
 
+def here() -> dict[str, Any]:
+    """What the last bits depend on: the version of pyarrow, and the linear algebra of NumPy and SciPy."""
+    libraries = [info for info in threadpool_info() if info["user_api"] == "blas"]
+    names = {f"{info['internal_api']} {info['version']} {info.get('architecture')}" for info in libraries}
+    return {"pyarrow": pa.__version__, "blas": sorted(names)}
+
+
 def recorded() -> dict[str, Any]:
-    """What `digests.json` holds, without the files where another version of pyarrow writes them."""
+    """What `digests.json` holds, by case; to the last bit only where it was recorded in the same surroundings."""
     book = json.loads(RECORDED.read_text())
-    if book["pyarrow"] != pa.__version__:
-        for entry in book["cases"].values():
-            del entry["files"]
     cases: dict[str, Any] = book["cases"]
+    if book["exact on"] != here():
+        for entry in cases.values():
+            del entry["exact"]
     return cases
 
 
@@ -399,9 +420,15 @@ AGAIN = [name for name, case in CASES.items() if case.again]
 
 
 def agree(name: str, found: dict[str, Any]) -> None:
-    """The digests are the recorded ones."""
-    expected = recorded()[name]
-    assert {field: found[field] for field in expected} == expected
+    """The digests are the recorded ones; else say where they differ."""
+    differ = []
+    for section, expected in recorded()[name].items():
+        if section == "parts":
+            differ += [section] if found[section] != expected else []
+        else:
+            fields = sorted(found[section].keys() | expected)
+            differ += [f"{section}.{key}" for key in fields if found[section].get(key) != expected.get(key)]
+    assert not differ, f"{name}: another release than the recorded one, by {', '.join(differ)}"
 
 
 def test_every_shipped_spec_is_a_case() -> None:
@@ -423,20 +450,23 @@ def test_a_release_that_was_interrupted_is_the_same(name: str, shared_data: Find
     agree(name, released(name, shared_data, tmp_path, interrupted=CASES[name].again))
 
 
-def test_one_bit_is_enough_to_differ() -> None:
+def test_a_small_difference_is_one() -> None:
     table = pa.table({"a": [1, 2, None], "b": [0.1, 0.2, 0.3], "c": ["x", "y", "z"]})
     others = [
         table.set_column(0, "a", pa.array([1, 3, None])),
         table.set_column(0, "a", pa.array([1, 2, 0])),
         table.set_column(0, "a", pa.array([1, 2, None], pa.int32())),
-        table.set_column(1, "b", pa.array([0.1, 0.2, 0.30000000000000004])),
+        table.set_column(1, "b", pa.array([0.1, 0.2, 0.30001])),
         table.set_column(1, "b", pa.array([-0.1, 0.2, 0.3])),
         table.rename_columns(["a", "b", "d"]),
         table.select(["b", "a", "c"]),
         table.take([1, 0, 2]),
         table.slice(0, 2),
     ]
-    assert len({content_digest(other) for other in [table, *others]}) == 1 + len(others)
+    last_bit = table.set_column(1, "b", pa.array([0.1, 0.2, 0.30000000000000004]))
+    assert len({content_digest(other, digits=5) for other in [table, *others]}) == 1 + len(others)
+    assert content_digest(last_bit, digits=5) == content_digest(table, digits=5)
+    assert content_digest(last_bit) != content_digest(table)
     assert content_digest(pa.concat_tables([table.slice(0, 1), table.slice(1)])) == content_digest(table)
 
 
@@ -445,14 +475,17 @@ def test_one_bit_is_enough_to_differ() -> None:
 
 def write(names: Sequence[str], data: Path) -> None:
     """Release the cases and record their digests; the others stay as they are."""
-    cases: dict[str, Any] = json.loads(RECORDED.read_text())["cases"] if set(names) != set(CASES) else {}
+    book = json.loads(RECORDED.read_text()) if RECORDED.exists() else {"exact on": {}, "cases": {}}
+    before, cases = book["cases"], {**book["cases"]}
+    if set(names) != set(CASES) and book["exact on"] != here():
+        raise SystemExit(f"the record is exact on {book['exact on']}, and this is {here()}: write all cases")
     for name in names:
         start = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
             found = released(name, data.joinpath, Path(folder))
-        print(f"{name}: {time.perf_counter() - start:.1f} s{'' if cases.get(name) == found else ', changed'}")
+        print(f"{name}: {time.perf_counter() - start:.1f} s{'' if before.get(name) == found else ', changed'}")
         cases[name] = found
-    book = {"pyarrow": pa.__version__, "cases": {name: cases[name] for name in CASES}}
+    book = {"exact on": here(), "cases": {name: cases[name] for name in CASES}}
     RECORDED.write_text(json.dumps(book, indent=1) + "\n")
 
 

@@ -16,7 +16,7 @@ import pytest
 from releases import table
 
 from dpdist import errors
-from dpdist.cluster.cluster import open_cluster
+from dpdist.cluster.opening import open_cluster
 from dpdist.data.count import pair_counts
 from dpdist.evaluate.evaluation import Options
 from dpdist.evaluate.inputs import Material, open_material

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from dpdist import errors
 from dpdist.cli import app
-from dpdist.cluster.cluster import open_cluster
+from dpdist.cluster.opening import open_cluster
 from dpdist.data.operators import pair_counts_operator
 from dpdist.evaluate import run as module
 from dpdist.evaluate.evaluation import Options

@@ -21,7 +21,7 @@ from releases import KEY, project, table
 import dpdist.release.publication
 import dpdist.release.run
 from dpdist import errors
-from dpdist.cluster.cluster import open_cluster
+from dpdist.cluster.opening import open_cluster
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.registry import make_plan
 from dpdist.ledger import Ledger

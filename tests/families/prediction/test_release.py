@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from dpdist.cli import app
 from dpdist.cluster.cluster import Cluster
-from dpdist.cluster.tasks import Tasks
+from dpdist.cluster.tasks import DaskTasks
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
 from dpdist.errors import CheckFailed, GuaranteeRefused, OutOfDomain, SpecError
@@ -445,7 +445,7 @@ def test_no_columns_to_look_at_is_said() -> None:
     assert planned.method.disclosure == Disclosure(lid=0.1, eta=0.01, columns=())
     assert "looked at in none" in planned.explain()
     assert "not bounded: no column is looked at" in planned.guarantees[0].sentence()
-    assert Tasks("x").constant("y", 1).compute(scheduler="sync") == 1
+    assert DaskTasks("x").constant("y", 1).compute(scheduler="sync") == 1
 
 
 class _Stopped(Exception):

@@ -1,0 +1,209 @@
+"""Opening an executor: in process, threads, worker processes of this machine, a scheduler by address, or a client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import dask
+
+from dpdist.cluster.cluster import Cluster, translated
+from dpdist.cluster.executor import Executor, InProcess
+from dpdist.errors import ClusterUnreachable, SpecError
+
+if TYPE_CHECKING:
+    from distributed import Client, Security
+
+    from dpdist.spec import SecuritySpec
+
+WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": 1, "MKL_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1}
+"""Environment of embedded workers. Dask's own default also sets MALLOC_TRIM_THRESHOLD_=65536, which hands every
+temporary array back to the kernel and costs NumPy code about four times the CPU; it is left out on purpose."""
+
+SILENCE = 60.0
+"""Seconds after which a scheduler that says nothing counts as lost. TCP notices a machine that is away, not a process
+that hangs; of workers the scheduler itself takes care (``distributed.scheduler.worker-ttl``, five minutes)."""
+
+
+@contextmanager
+def open_cluster(
+    *,
+    mode: str = "embedded",
+    address: str | None = None,
+    workers: int | None = None,
+    memory_limit: str = "auto",
+    timeout: float = 30,
+    security: SecuritySpec | None = None,
+    resources: Sequence[str] = (),
+    client: Client | None = None,
+) -> Iterator[Executor]:
+    """Open an executor for the time of a release.
+
+    Parameters
+    ----------
+    mode : {"in-process", "threads", "embedded", "address"}
+    address : str, optional
+        Scheduler address for ``mode="address"``.
+    workers : int, optional
+        Number of embedded worker processes, by default one per core; with ``mode="address"`` how many to wait for.
+    memory_limit : str
+        Memory limit of each embedded worker.
+    timeout : float
+        Seconds to wait for the scheduler, for a first worker, and then for `workers`; with fewer it goes on.
+    security : SecuritySpec, optional
+        Certificates for ``mode="address"`` with TLS; without it those of Dask's own configuration.
+    resources : sequence of str
+        Dask resources of the embedded workers, one worker for each; takes the place of `workers`.
+    client : distributed.Client, optional
+        A live client of the caller's own, used whatever the mode says and left open.
+
+    Raises
+    ------
+    ClusterUnreachable
+        No scheduler answers at the address, or no worker is behind it.
+    """
+    if client is not None:
+        yield Cluster(client)
+    elif mode == "in-process":
+        yield InProcess()
+    elif mode == "threads":
+        yield Cluster()
+    else:
+        for name in ("", ".client", ".scheduler", ".worker", ".nanny"):
+            logging.getLogger(f"distributed{name}").setLevel(logging.CRITICAL)
+        opened = (
+            _at_address(address, workers=workers, timeout=timeout, security=security)
+            if mode == "address"
+            else _embedded(workers=workers, memory_limit=memory_limit, timeout=timeout, resources=resources)
+        )
+        with opened as connected:
+            yield _logged(Cluster(connected))
+
+
+@contextmanager
+def _at_address(
+    address: str | None, *, workers: int | None, timeout: float, security: SecuritySpec | None
+) -> Iterator[Client]:
+    """A client of the scheduler at an address, once there are workers."""
+    from distributed import Client
+
+    if address is None:
+        raise SpecError("cluster.address: expected the address of a Dask scheduler")
+    try:
+        client = Client(address, timeout=timeout, security=_security(security), set_as_default=False)
+    except (OSError, TimeoutError, ValueError, TypeError):
+        raise ClusterUnreachable(
+            f"no Dask scheduler answers at {address}, or it speaks TLS with other certificates: check "
+            "cluster.address and cluster.security, or use cluster.mode=embedded"
+        ) from None
+    with client, _watched_scheduler(client):
+        try:
+            client.wait_for_workers(1, timeout=timeout)
+        except TimeoutError:
+            raise ClusterUnreachable(
+                f"the Dask scheduler at {address} has no workers: start one, or use cluster.mode=embedded"
+            ) from None
+        with suppress(TimeoutError):  # memory and batches are laid out for those that are there
+            client.wait_for_workers(workers or 1, timeout=timeout)
+        yield client
+
+
+@contextmanager
+def _embedded(*, workers: int | None, memory_limit: str, timeout: float, resources: Sequence[str]) -> Iterator[Client]:
+    """A client of worker processes that end with it."""
+    from distributed import Client, LocalCluster
+
+    settings = {
+        "distributed.worker.daemon": False,
+        "distributed.comm.timeouts.connect": f"{timeout}s",
+        "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
+    }
+    with (
+        dask.config.set(settings),
+        LocalCluster(
+            n_workers=0 if resources else workers or os.cpu_count() or 1,
+            threads_per_worker=1,
+            processes=True,
+            memory_limit=memory_limit,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            security=True,  # certificates made for this cluster: no other process of the machine can connect
+            silence_logs=logging.CRITICAL,
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        for resource in resources:
+            options = {**cluster.new_spec["options"], "resources": {resource: 1}}
+            cluster.worker_spec[resource] = {**cluster.new_spec, "options": options}
+        if resources:
+            cluster.scale(len(resources))
+            try:
+                client.wait_for_workers(len(resources), timeout=timeout)
+            except TimeoutError:
+                raise ClusterUnreachable(
+                    f"{len(resources)} workers did not start in {timeout:g} s: raise cluster.timeout"
+                ) from None
+        yield client
+
+
+@contextmanager
+def _watched_scheduler(client: Client) -> Iterator[None]:
+    """Break the connection to a scheduler that says nothing for `SILENCE`: all goes on as if it had died."""
+
+    async def listen() -> None:
+        missed = 0  # twice in a row: after a pause of this process an answer may be there and unread
+        while client.status != "closed":
+            await asyncio.sleep(SILENCE / 10)
+            if client.status != "running":
+                continue
+            try:
+                await asyncio.wait_for(client.scheduler.identity(n_workers=0), SILENCE / 2)
+                missed = 0
+            except (OSError, RuntimeError):
+                missed += 1
+            if missed > 1 and client.scheduler_comm:
+                client.scheduler_comm.comm.abort()
+
+    async def begin() -> asyncio.Task[None]:
+        return asyncio.create_task(listen())
+
+    listening = client.sync(begin)
+    try:
+        yield
+    finally:
+        client.loop.add_callback(listening.cancel)
+
+
+def _logged(cluster: Cluster) -> Cluster:
+    """The cluster, whose workers write structured logs if this process does."""
+    if os.environ.get("DPDIST_LOG") == "json":
+        from dpdist.cluster.task_log import TaskLog
+
+        with translated():
+            cluster.client.register_plugin(TaskLog("json"))
+    return cluster
+
+
+def _security(files: SecuritySpec | None) -> Security | None:
+    """The certificates a client shows and asks for."""
+    import ssl
+
+    from distributed import Security
+
+    if files is None:
+        return None
+    security = Security(
+        tls_ca_file=files.ca, tls_client_cert=files.cert, tls_client_key=files.key, require_encryption=True
+    )
+    try:
+        security.get_connection_args("client")
+    except (OSError, ssl.SSLError):
+        raise SpecError(
+            "cluster.security: a file is missing or is not a certificate or key in PEM format; make a set with "
+            "dpdist cluster certs FOLDER"
+        ) from None
+    return security
