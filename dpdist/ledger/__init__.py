@@ -14,8 +14,8 @@ A release is charged before its first noise is drawn, and published at most once
 
 from __future__ import annotations
 
-from dpdist.ledger.budget import Compose, accountant_epsilon
+from dpdist.ledger.budget import Price, PriceOf, accountant_price
 from dpdist.ledger.ledger import Ledger
 from dpdist.ledger.records import GUARANTEES, Attempt, Budget, Dataset, Statement
 
-__all__ = ["GUARANTEES", "Attempt", "Budget", "Compose", "Dataset", "Ledger", "Statement", "accountant_epsilon"]
+__all__ = ["GUARANTEES", "Attempt", "Budget", "Dataset", "Ledger", "Price", "PriceOf", "Statement", "accountant_price"]

@@ -1,4 +1,4 @@
-"""The portfolio filter: what may still be released when each release is chosen after seeing those before it.
+"""Filters: what may still be released when each release is chosen after seeing those before it.
 
 Who sees one release chooses the next, so the composition of all of them at one delta bounds nothing: its theorem needs
 a sequence that is fixed beforehand. A *filter* adds up a cost that each release gets when it is reserved and refuses
@@ -15,12 +15,6 @@ renyi      divergence of one order a,     B with ``e^(t(B - epsilon)) t^t / (t+1
            without infinite losses        ``t = a - 1``
 =========  =============================  ==================================================================
 
-**Theorem.** Admitting a release while *at least one* of the filters F_1 .. F_K holds after it is a filter at
-``(epsilon, sum_j delta_j)``. *Proof.* Sums only grow, so a filter that does not hold never holds again, and the
-transcript says which ones hold at its end. Split an event S by the first of those: S_1 .. S_K. A transcript of S_j is
-as probable, for either table, as under the process that stops where F_j alone would be exceeded. So
-``P(S_j) <= e^epsilon Q(S_j) + delta_j``; add up. QED (`docs/guarantees.md` proves the filters too.)
-
 The failures need a limit of their own. Letting mu grow by what the failures leave of delta, release by release, is one
 filter for each way to divide delta, at the price of one: no bound (`tests/privacy/test_filter.py` has the strategy).
 """
@@ -28,7 +22,6 @@ filter for each way to divide delta, at the price of one: no bound (`tests/priva
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -38,18 +31,15 @@ import numpy as np
 
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant
+from dpdist.privacy.arrays import Floats
 from dpdist.privacy.composition import Composition
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event, Gaussian
 from dpdist.privacy.gdp import largest_mu_squared, least_epsilon, least_mu, rounded_down, rounded_up
-from dpdist.privacy.pair import DominatingPair, Floats
+from dpdist.privacy.pair import DominatingPair
 from dpdist.privacy.pieces import dominating_pair, extreme, flat, piece_of
 
 Kind = Literal["basic", "gaussian", "renyi"]
 
-SMALLEST_DELTA: Final = Fraction("1e-290")  # below it, a cap on delta admits what is purely private only
-ORDERS: Final = (1.25, 1.75, 3.0)
-"""Renyi orders of `Portfolio.standard`, as ``t epsilon / ln(1/delta)``: seeds, small samples and single counts like
-different ones, and at 1 nothing is left of epsilon."""
 _FAILURES: Final = 2.0 ** -np.arange(0.0, 60.0, 0.5)  # shares of a filter's failure that a release may take
 
 
@@ -67,6 +57,16 @@ class Cost:
 
     amount: Fraction | None
     failure: Fraction
+
+    def to_json(self) -> list[str | None]:
+        """The two sums as text."""
+        return [None if self.amount is None else str(self.amount), str(self.failure)]
+
+    @classmethod
+    def from_json(cls, data: list[str | None]) -> Cost:
+        """The cost that `to_json` wrote."""
+        amount, failure = data
+        return cls(None if amount is None else Fraction(amount), Fraction(failure or 0))
 
     def __add__(self, other: Cost) -> Cost:
         amount = None if self.amount is None or other.amount is None else self.amount + other.amount
@@ -285,41 +285,3 @@ def exact_sum(event: Event) -> Cost | None:
             case _:
                 return None
     return total
-
-
-@dataclass(frozen=True)
-class Portfolio:
-    """Filters of which one must hold; their deltas add up to `delta`."""
-
-    epsilon: Fraction
-    delta: Fraction
-    filters: tuple[Filter, ...]
-
-    def __post_init__(self) -> None:
-        if not self.filters or sum(one.delta for one in self.filters) > self.delta:
-            raise AccountingError("a portfolio needs filters, and their deltas add up to at most its own")
-
-    @classmethod
-    def standard(cls, *, epsilon: Fraction, delta: Fraction) -> Portfolio:
-        """Half of delta for the Gaussian filter, a quarter for the basic one, the rest for `ORDERS` Renyi orders.
-
-        With a delta below `SMALLEST_DELTA` (0, say) all of it is for the basic filter.
-        """
-        if delta < SMALLEST_DELTA:
-            return cls(epsilon, delta, (Filter.at("basic", epsilon=epsilon, delta=delta),))
-        unit = (math.log(delta.denominator) - math.log(delta.numerator)) / float(epsilon)
-        orders = [1 + Fraction(f"{factor * unit:.3g}") for factor in ORDERS]
-        filters = [
-            Filter.at("basic", epsilon=epsilon, delta=delta / 4),
-            Filter.at("gaussian", epsilon=epsilon, delta=delta / 2),
-            *(Filter.at("renyi", epsilon=epsilon, delta=delta / 4 / len(orders), order=a) for a in orders),
-        ]
-        return cls(epsilon, delta, tuple(filters))
-
-    def costs(self, event: Event | DominatingPair) -> tuple[Cost, ...]:
-        """What a release takes from each filter."""
-        return tuple(one.cost(event) for one in self.filters)
-
-    def holding(self, taken: Sequence[Cost]) -> tuple[Filter, ...]:
-        """The filters that hold, given what is taken from each."""
-        return tuple(one for one, cost in zip(self.filters, taken, strict=True) if one.holds(cost))

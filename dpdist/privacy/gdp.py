@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import ndtri
 
 from dpdist.errors import AccountingError
-from dpdist.privacy.pair import DominatingPair, Floats
+from dpdist.privacy.arrays import Floats
+from dpdist.privacy.pair import DominatingPair
 
 if TYPE_CHECKING:
     from flint import arb
@@ -78,6 +78,8 @@ def least_mu(pair: DominatingPair, failures: ArrayLike) -> Floats:
 
 def _quantile(error: Floats, complement: Floats, d: Floats) -> Floats:
     """``-Phi^{-1}(error / (1-d))``, rounded upwards; the smaller of an error and one minus it is accurate."""
+    from scipy.special import ndtri
+
     low = error * (1 - _ROUNDING) / (1 - d)
     high = np.clip((complement * (1 + _ROUNDING) - d) / (1 - d), 0.0, 1.0)
     return np.asarray(np.where(low < 0.5, -ndtri(np.minimum(low, 1.0)), ndtri(high)))
