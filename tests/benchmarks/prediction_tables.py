@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from dpdist.families.prediction.lid.two_stage import synthesise
 from prediction_models import ALL, DATA, FILES, IDLE, ROOT, Rows, both, errors, key
 from scipy.spatial import KDTree
 
@@ -18,7 +19,6 @@ from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
 from dpdist.families.prediction.columns import Columns
 from dpdist.families.prediction.lid.regression import features
-from dpdist.families.prediction.lid.two_stage import synthesise
 from dpdist.families.prediction.metrics import delta_mse
 from dpdist.families.prediction.plan import plan
 from dpdist.families.registry import load_spec

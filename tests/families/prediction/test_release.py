@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dpdist.families.prediction.lid.two_stage import synthesise
+from dpdist.families.prediction.release import STEPS
 from typer.testing import CliRunner
 
 from dpdist.cli import app
@@ -22,9 +24,7 @@ from dpdist.errors import CheckFailed, GuaranteeRefused, OutOfDomain, SpecError
 from dpdist.families.attempt import Context, silent
 from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.lid.method import Disclosure
-from dpdist.families.prediction.lid.two_stage import synthesise
 from dpdist.families.prediction.plan import TwoStagePlan, plan
-from dpdist.families.prediction.release import STEPS
 from dpdist.families.prediction.spec import TwoStageSpec, scale_of
 from dpdist.families.registry import build_spec, json_schema
 from dpdist.ledger import Ledger
