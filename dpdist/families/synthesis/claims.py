@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from dpdist.families.rehearsal import key_from, rehearse
+from dpdist.families.base.rehearsal import key_from, rehearse
 from dpdist.families.synthesis.learn import Learned
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.privacy.arrays import Codes, Floats
