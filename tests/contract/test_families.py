@@ -28,12 +28,12 @@ from dpdist.cluster.executor import Executor, InProcess
 from dpdist.data.operators import pair_counts_operator
 from dpdist.data.read import BATCH_ROWS
 from dpdist.errors import CheckFailed, DataError, DataNotFound, DpdistError, OutOfDomain, PrivacyError
-from dpdist.families.attempt import Attempt
-from dpdist.families.base import Family, Stage
-from dpdist.families.event_plan import EventPlan
-from dpdist.families.passes import Passes
+from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.event_plan import EventPlan
+from dpdist.families.base.family import Family, Stage
+from dpdist.families.base.passes import Passes
+from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.families.registry import FAMILIES, json_schema, make_plan, register
-from dpdist.families.writing import ReleasedRecords, write_records
 from dpdist.ledger import Attempt as Reservation
 from dpdist.ledger import Ledger
 from dpdist.ledger.keys import load_noise
