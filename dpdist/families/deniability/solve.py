@@ -33,10 +33,11 @@ from typing import Any
 
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base import SolveRequest
-from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan, plan_model, plan_seeds, random_split
+from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan
 from dpdist.families.deniability.reference import Combinations, Reference, expected_error
 from dpdist.families.deniability.solution import Alternative, Solution
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.families.deniability.splits import plan_model, plan_seeds, random_split
 from dpdist.privacy import accountant
 from dpdist.privacy.checks import count_check, expected_lower_bound, pass_check
 from dpdist.privacy.deniability import certain_mass
