@@ -15,7 +15,7 @@ from dpdist.evaluate.attacks import copies, disclosure, distinguish, inference, 
 from dpdist.evaluate.attacks.shadow import Generator
 from dpdist.evaluate.attacks.sizes import Sizes
 from dpdist.evaluate.page.sections import Section
-from dpdist.families.attempt import Progress, silent
+from dpdist.families.base.attempt import Progress, silent
 from dpdist.schema.schema import Schema
 
 __all__ = ["Generator", "Sizes", "attack_sections"]

@@ -11,7 +11,7 @@ from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_
 from dpdist.evaluate.utility import erm
 from dpdist.evaluate.utility.learning import Trial, too_small
 from dpdist.evaluate.utility.models import Encoder, labels_of
-from dpdist.families.attempt import Progress
+from dpdist.families.base.attempt import Progress
 from dpdist.privacy.arrays import Floats
 
 PENALTIES = (1e-2, 1e-3, 1e-4, 1e-5)

@@ -11,7 +11,7 @@ from dpdist.evaluate.binning import View
 from dpdist.evaluate.page import plots
 from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_apply
 from dpdist.evaluate.utility.models import CLASSIFIERS, Encoder, Fitted, fit, forest, independent, labels_of
-from dpdist.families.attempt import Progress
+from dpdist.families.base.attempt import Progress
 from dpdist.privacy.arrays import Codes
 
 LEAST = 50

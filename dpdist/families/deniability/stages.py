@@ -10,8 +10,10 @@ from dpdist.cluster.tasks import Deferred
 from dpdist.data.operators import pair_counts_operator
 from dpdist.data.split import Split
 from dpdist.errors import CheckFailed
-from dpdist.families.attempt import Attempt
-from dpdist.families.base import Stage
+from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.family import Stage
+from dpdist.families.base.passes import Passes
+from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.families.deniability.candidates import Synthesizer
 from dpdist.families.deniability.deniability import PrivacyTest
 from dpdist.families.deniability.estimation import estimate_network
@@ -35,8 +37,6 @@ from dpdist.families.deniability.structure import (
     learn_structure,
     measure_structure,
 )
-from dpdist.families.passes import Passes
-from dpdist.families.writing import ReleasedRecords, write_records
 from dpdist.privacy.checks import CountCheck, PassCheck
 
 DeniabilityAttempt = Attempt[PlausibleDeniabilitySpec, PlausibleDeniabilityPlan]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from dpdist.data.count import pair_cells
+from dpdist.families.base.workload import GIB, Layout, Unit, Work, values_read
 from dpdist.families.deniability.plan import MEMORY_FOR_SEEDS, PlausibleDeniabilityPlan
-from dpdist.families.workload import GIB, Layout, Unit, Work, values_read
 
 _CODES = 0.25  # share of the workers' memory that codes may take
 _TABLE_CELLS = 1 << 13  # of an attribute's count table, in the networks that were learned from public tables

@@ -13,6 +13,8 @@ import pytest
 from releases import KEY, project
 
 from dpdist.errors import CheckFailed
+from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
+from dpdist.families.base.writing import ReleasedRecords
 from dpdist.families.deniability import estimation, stages
 from dpdist.families.deniability.claims import alike, release_claim
 from dpdist.families.deniability.deniability import PrivacyTest
@@ -22,8 +24,6 @@ from dpdist.families.deniability.plan import plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.statistics import split_tables
 from dpdist.families.deniability.structure import Structure, StructureStatistics
-from dpdist.families.rehearsal import key_from, rehearse, released_codes
-from dpdist.families.writing import ReleasedRecords
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
