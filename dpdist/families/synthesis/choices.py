@@ -118,7 +118,8 @@ def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:
     found = {
         "One-way": f"{d} tables measured {'twice' if c.one_way_again else 'once'} with {_percent(c.one_way)} and "
         f"{_percent(c.one_way_again)} of mu^2, about +-{sigma:,.0f} records a count, the second time with most "
-        f"precision where values are rare. Values under {c.merge_below:g} deviations are merged while the model is fitted",
+        "precision where values are rare. "
+        f"Values under {c.merge_below:g} deviations are merged while the model is fitted",
     }
     for least, groups in c.coarse:
         if max(cardinalities) >= least:

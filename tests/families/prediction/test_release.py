@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from attempts import attempt_of, run_stages
 from typer.testing import CliRunner
 
 from dpdist.cli import app
@@ -20,7 +21,10 @@ from dpdist.errors import CheckFailed, GuaranteeRefused, OutOfDomain, SpecError
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.prediction.blocks import joined
 from dpdist.families.prediction.lid.method import Disclosure
+from dpdist.families.prediction.lid.plan import LidPlan
+from dpdist.families.prediction.lid.stages import SyntheticInputs, TableBlocks
 from dpdist.families.prediction.plan import plan
+from dpdist.families.prediction.scales import snapped
 from dpdist.families.prediction.spec import TwoStageSpec, scale_of
 from dpdist.families.prediction.stages import stages
 from dpdist.families.registry import build_spec, json_schema
