@@ -34,9 +34,9 @@ from dpdist.families.prediction.latin import (
     nearest_correlation,
     score_sums,
 )
-from dpdist.families.prediction.lid.disclosure import ALPHAS, largest_alpha, near_counts
+from dpdist.families.prediction.lid.disclosure import ALPHAS, largest_alpha
 from dpdist.families.prediction.lid.hybrid import match, match_blockwise, match_exactly, mix
-from dpdist.families.prediction.lid.inputs import alpha_of, mixed_rows
+from dpdist.families.prediction.lid.inputs import alpha_of, mixed_rows, near_counts
 from dpdist.families.prediction.lid.method import Disclosure, Method
 from dpdist.families.prediction.scales import Scale, snapped, to_units
 from dpdist.privacy.noise import Noise
@@ -246,7 +246,8 @@ def test_closed_form_and_its_inverse() -> None:
 def test_the_closed_form_holds_for_independent_rows_and_not_for_matched_ones() -> None:
     rng = np.random.default_rng(0)
     x, s = rng.random((2000, 3)), rng.random((2000, 3))
-    scales, eta, alpha = (UNIT,) * 3, 0.01, 0.2
+    eta, alpha = 0.01, 0.2
+    method = Method(scales=(UNIT,) * 3, disclosure=Disclosure(lid=1, eta=eta, columns=(0, 1, 2)))
     bound = 1 - (1 - 2 * eta / (1 - alpha)) ** 3
 
     def measured(synthetic: np.ndarray) -> float:
@@ -255,7 +256,7 @@ def test_the_closed_form_holds_for_independent_rows_and_not_for_matched_ones() -
     independent, matched = measured(s), measured(s[match(x, s)])
     assert 0.8 * bound < independent < bound + 0.015
     assert matched > 3 * bound
-    counts = near_counts(x, s, scales=scales, eta=eta, columns=(0, 1, 2))
+    counts = near_counts(method, (x, np.zeros(2000)), s)
     assert counts[20] == round(independent * 2000)
     assert counts[-1] == 2000
     assert (np.diff(counts) >= 0).all()

@@ -18,7 +18,6 @@ from dpdist.errors import CheckFailed
 from dpdist.families.prediction.blocks import Block, generator
 from dpdist.families.prediction.density import FOLDS, Marginal, cell_count, cell_counts, fit_marginal
 from dpdist.families.prediction.latin import FIRST_STAGES, ScoreSums, Target, correlation, score_sums
-from dpdist.families.prediction.lid.disclosure import near_counts
 from dpdist.families.prediction.lid.hybrid import match, mix
 from dpdist.families.prediction.lid.method import Method
 from dpdist.families.prediction.plugins import checked_rows, load
@@ -126,16 +125,33 @@ def synthetic_rows(method: Method, inputs: InputDistribution, key: KeyRef, block
     return synthetic[places]
 
 
-def near_rows(method: Method, block: Block, synthetic: Floats) -> Counts:
-    """How many rows of a block would be near their originals, for each of the method's alphas."""
-    return near_counts(
-        block[0][:, list(method.made)],
-        synthetic,
-        scales=method.made_scales,
-        eta=method.disclosure.eta,
-        columns=method.watched,
-        alphas=method.alphas,
-    )
+def near_counts(method: Method, block: Block, synthetic: Floats) -> Counts:
+    """How many released rows of a block would be near their originals, for each of the method's alphas.
+
+    Near is within eta in some of the columns that are looked at.
+
+    Parameters
+    ----------
+    method : Method
+    block : Block
+    synthetic : float64[n, synthesised inputs]
+        Matched: synthetic row i is mixed with record i.
+
+    Returns
+    -------
+    int64[alphas]
+    """
+    watched, columns = list(method.watched), list(method.disclosure.columns)
+    mine, theirs, scales = block[0][:, columns], synthetic[:, watched], [method.scales[i] for i in columns]
+    mixed = np.array([not scale.nominal for scale in scales], bool)
+    discrete = any(scale.discrete for scale in scales)
+    counts = np.zeros(len(method.alphas), np.int64)
+    for place, alpha in enumerate(method.alphas):
+        released = mix(mine, theirs, alpha=alpha, mixed=mixed)
+        if discrete:
+            released = snapped(scales, released)
+        counts[place] = np.count_nonzero((np.abs(mine - released) <= method.disclosure.eta).any(axis=1))
+    return counts
 
 
 def alpha_of(method: Method, counts: Counts, rows: int) -> float:

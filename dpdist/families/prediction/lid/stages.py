@@ -32,7 +32,7 @@ from dpdist.families.prediction.lid.inputs import (
     fit_marginals,
     fold_counts,
     mixed_rows,
-    near_rows,
+    near_counts,
     synthetic_rows,
 )
 from dpdist.families.prediction.lid.method import Method
@@ -197,7 +197,7 @@ def _disclosed(attempt: LidAttempt, table: TableBlocks, rows: Sequence[Deferred]
     with attempt.stage("measuring disclosure") as progress:
         task = executor.tasks("disclosure")
         how = task.constant("method", method)
-        parts = [task("near", near_rows, how, block, drawn) for block, drawn in zip(table.blocks, rows, strict=True)]
+        parts = [task("near", near_counts, how, block, drawn) for block, drawn in zip(table.blocks, rows, strict=True)]
         near = executor.compute([task.tree("add", _total, parts)], progress=progress)[0]
     alpha = alpha_of(method, near, table.layout.rows)
     return Disclosed(alpha, int(near[method.alphas.index(alpha)]) if method.watched else None)
@@ -258,7 +258,7 @@ def regress(attempt: LidAttempt) -> FittedRegression:
 
     tuning = attempt.stored(Tuning, tuned)
     attempt.public["estimator"] = regression.estimator_for(rows)
-    attempt.operator["regression"] = tuning.to_json()
+    attempt.operator["regression"] = asdict(tuning)
     return FittedRegression(task.constant("model", attempt.stored(KernelRidge, fit)))
 
 

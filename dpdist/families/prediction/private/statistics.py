@@ -26,7 +26,7 @@ from dpdist.families.prediction.private.mechanisms import (
     histogram,
     rank_products,
 )
-from dpdist.families.prediction.stored import pack, unpack
+from dpdist.families.prediction.stored import Arrays, pack, unpack
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.noise import Noise
 
@@ -98,7 +98,7 @@ def _ranks(columns: Columns, private: tuple[PrivateColumn, ...], tables: tuple[C
 
 
 @dataclass(frozen=True, eq=False)
-class NoisyCorrelations:
+class NoisyCorrelations(Arrays):
     """Products of ranks with noise.
 
     Attributes
@@ -116,15 +116,6 @@ class NoisyCorrelations:
         """Add the noise to exact products."""
         sigma = charge.correlation / RANK_STEP**2
         return cls(products + noise.gaussian_integers("prediction/correlation", len(products), sigma=sigma))
-
-    def to_bytes(self) -> bytes:
-        """The products as an archive."""
-        return pack([self.products])
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> NoisyCorrelations:
-        """The products from an archive."""
-        return cls(*unpack(content))
 
 
 # --- regression -------------------------------------------------------------------------------------------------------
@@ -153,7 +144,7 @@ def _ridge(
 
 
 @dataclass(frozen=True, eq=False)
-class NoisyRegression:
+class NoisyRegression(Arrays):
     """Statistics of the ridge regression with noise, in steps of ``FEATURE_STEP**2``.
 
     Attributes
@@ -182,12 +173,3 @@ class NoisyRegression:
             drawn[np.diag_indices(size)] = noise.gaussian_integers("prediction/products/diagonal", size, sigma=sigma)
         across = noise.gaussian_integers("prediction/cross", len(cross), sigma=charge.cross / FEATURE_STEP**2)
         return cls(products + drawn, cross + across)
-
-    def to_bytes(self) -> bytes:
-        """Both as an archive of arrays."""
-        return pack([self.products, self.cross])
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> NoisyRegression:
-        """Both from an archive."""
-        return cls(*unpack(content))
