@@ -18,7 +18,7 @@ import numpy as np
 from dpdist.data.operators import Operator
 from dpdist.families.prediction.columns import Columns
 from dpdist.families.prediction.private.charge import Charge
-from dpdist.families.prediction.private.features import Design, cross_products, feature_products
+from dpdist.families.prediction.private.features import CHUNK_ROWS, Design, cross_products, feature_products
 from dpdist.families.prediction.private.mechanisms import (
     FEATURE_STEP,
     RANK_STEP,
@@ -29,8 +29,6 @@ from dpdist.families.prediction.private.mechanisms import (
 from dpdist.families.prediction.stored import Arrays, pack, unpack
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.noise import Noise
-
-_ROWS = 1 << 13  # records whose features are in memory at a time
 
 
 def _add(a: list[Counts], b: list[Counts]) -> list[Counts]:
@@ -134,8 +132,8 @@ def _ridge(
     responses = design.responses(response)
     size = design.features.size
     total = [np.zeros((size, size) if products else (0, 0), np.int64), np.zeros(size, np.int64)]
-    for start in range(0, len(responses), _ROWS):
-        rows = slice(start, start + _ROWS)
+    for start in range(0, len(responses), CHUNK_ROWS):
+        rows = slice(start, start + CHUNK_ROWS)
         seen = design.features([column[rows] for column in cells])
         if products:
             total[0] += feature_products(seen)
