@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
 from dpdist.errors import SpecError
-from dpdist.families.base import Family, Plan, imported
+from dpdist.families.base.family import Family, Plan, Stage, imported
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.histogram.spec import HistogramSpec
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.families.prediction.spec import TwoStageSpec
+from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.schema.schema import Schema, load_yaml
 from dpdist.spec import ReleaseSpec, override, validated
 
@@ -55,6 +56,7 @@ register(
         shadow="shadow:shadow",
     )
 )
+register(_shipped("synthesis", WholeSynthesisSpec, "synthesis"))
 register(_shipped("mixing", MixingSpec, "mixing", solve="order:solve", as_released="vectors:as_released"))
 register(_shipped("histogram", HistogramSpec, "histogram", canaries="claims:canaries", truth="truth:truth"))
 register(_shipped("two-stage", TwoStageSpec, "prediction"))
@@ -63,6 +65,11 @@ register(_shipped("two-stage", TwoStageSpec, "prediction"))
 def family_of(spec: ReleaseSpec) -> Family[Any, Any]:
     """The family of a spec."""
     return FAMILIES[spec.kind]
+
+
+def stages_of(plan: Plan) -> Sequence[Stage[Any, Any]]:
+    """The stages of a planned release."""
+    return family_of(plan.spec).stages(plan)
 
 
 def make_plan(spec: ReleaseSpec) -> Plan:

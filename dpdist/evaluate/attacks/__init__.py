@@ -14,7 +14,7 @@ from dpdist.evaluate.attacks.shadow import Generator
 from dpdist.evaluate.attacks.sizes import Sizes
 from dpdist.evaluate.attacks.tables import Tables
 from dpdist.evaluate.page.sections import Section
-from dpdist.families.attempt import Progress, silent
+from dpdist.families.base.attempt import Progress, silent
 from dpdist.privacy.arrays import Codes
 from dpdist.schema.schema import Schema
 

@@ -10,7 +10,7 @@ from dpdist.evaluate.binning import View
 from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_apply
 from dpdist.evaluate.utility import erm
 from dpdist.evaluate.utility.trial import Prediction, Trial, too_small
-from dpdist.families.attempt import Progress
+from dpdist.families.base.attempt import Progress
 from dpdist.privacy.arrays import Floats
 
 PENALTIES = (1e-2, 1e-3, 1e-4, 1e-5)

@@ -12,7 +12,7 @@ from dpdist.evaluate.page import plots
 from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_apply
 from dpdist.evaluate.utility.models import CLASSIFIERS, Fitted, Model, forest
 from dpdist.evaluate.utility.trial import Prediction, Trial, too_small
-from dpdist.families.attempt import Progress
+from dpdist.families.base.attempt import Progress
 
 _FOREST_ROWS, _FOREST_TREES, _FOREST_TARGETS = 10_000, 20, 40
 _SERIES = (("real", plots.REAL), ("released", plots.RELEASED), ("independent", plots.OTHER))

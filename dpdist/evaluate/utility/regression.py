@@ -14,7 +14,7 @@ from dpdist.evaluate.page import plots
 from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_apply
 from dpdist.evaluate.utility.models import Model
 from dpdist.evaluate.utility.trial import Prediction, Trial, too_small
-from dpdist.families.attempt import Progress
+from dpdist.families.base.attempt import Progress
 from dpdist.families.prediction.metrics import (
     delta_mse,
     mean_absolute_percentage_deviation,

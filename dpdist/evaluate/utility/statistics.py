@@ -16,8 +16,8 @@ from dpdist.errors import SpecError, VerificationFailed
 from dpdist.evaluate.page import plots
 from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_apply
 from dpdist.evaluate.utility.marginals import total_variation
-from dpdist.families.attempt import Progress
-from dpdist.families.base import Truth
+from dpdist.families.base.attempt import Progress
+from dpdist.families.base.family import Truth
 from dpdist.families.registry import family_of, make_plan, respecified
 from dpdist.privacy.arrays import Floats
 from dpdist.publish.manifest import Manifest

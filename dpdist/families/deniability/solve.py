@@ -32,7 +32,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from dpdist.errors import AccountingError, SpecError
-from dpdist.families.base import SolveRequest
+from dpdist.families.base.family import SolveRequest
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan, plan_model, plan_seeds, random_split
 from dpdist.families.deniability.reference import Combinations, Reference, expected_error
 from dpdist.families.deniability.solution import Alternative, Solution

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dpdist.errors import AccountingError
-from dpdist.families.base import SolveRequest
+from dpdist.families.base.family import SolveRequest
 from dpdist.families.mixing.accounting import ClassMixtures
 from dpdist.families.mixing.budget import TOLERANCE, divide_budget
 from dpdist.families.mixing.spec import MixingSpec

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
-from dpdist.families.attempt import Attempt
+from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.writing import ReleasedRecords
 from dpdist.families.mixing.classes import MixingPlanT
 from dpdist.families.mixing.mixture import Rows
 from dpdist.families.mixing.output import (
@@ -20,7 +21,6 @@ from dpdist.families.mixing.output import (
 )
 from dpdist.families.mixing.results import Mixtures
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.families.writing import ReleasedRecords
 from dpdist.ledger.keys import KeyRef, load_noise
 
 
