@@ -15,6 +15,7 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
 from dpdist.cli import sample_table as sample
+from dpdist.cli.output import folded, guarantee_lines
 from dpdist.cli.progress import stage_bars
 from dpdist.families.registry import load_spec
 from dpdist.ledger import Ledger
@@ -46,11 +47,8 @@ def main() -> None:
         outcome = run_release(spec, progress=progress)
     console.print("[bold]$ dpdist release deploy/releases/demo.yaml[/bold]")
     console.print(display)
-    for sentence in outcome.guarantees:
-        console.print(f"Guarantee  {sentence}", highlight=False)
-    console.print("Release    demo/release")
-    console.print(f"Records    {outcome.records:,}")
-    console.print(f"Budget     {outcome.budget}", highlight=False)
+    shown = [*guarantee_lines(outcome.guarantees), "Release     demo/release", f"Records     {outcome.records:,}"]
+    console.print(folded("\n".join([*shown, f"Budget      {outcome.budget}"])), highlight=False)
     console.save_svg(str(DOCS / "run.svg"), title="dpdist", code_format=FORMAT)
 
 

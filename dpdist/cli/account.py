@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
+from dpdist.cli.output import show_json
 from dpdist.errors import SpecError
 
 account_app = typer.Typer(help="What would it cost, without a spec.", no_args_is_help=True, rich_markup_mode=None)
@@ -35,7 +35,7 @@ def account_plausible_deniability(
         )
     except ValueError as error:
         raise SpecError(str(error)) from None
-    typer.echo(json.dumps(answer, indent=2))
+    show_json(answer)
 
 
 @account_app.command("mixing")
@@ -68,7 +68,7 @@ def account_mixing(
         table_size=table_size,
         table_records=table_records,
     )
-    typer.echo(json.dumps(answer, indent=2))
+    show_json(answer)
 
 
 @account_app.command("entropy")
@@ -80,7 +80,7 @@ def account_entropy(
     """How much one record moves an entropy, in bits: exact sensitivity and the papers' bound, as JSON."""
     from dpdist.families.histogram.entropy import account
 
-    typer.echo(json.dumps(account(records=records, order=order, adjacency=adjacency), indent=2))  # type: ignore[arg-type]
+    show_json(account(records=records, order=order, adjacency=adjacency))  # type: ignore[arg-type]
 
 
 @account_app.command("pml")
@@ -91,4 +91,4 @@ def account_pml(
     """Noise of a histogram for a bound on its leakage, and its equal differential privacy, as JSON."""
     from dpdist.privacy.leakage import account
 
-    typer.echo(json.dumps(account(epsilon=epsilon, alpha=alpha), indent=2))
+    show_json(account(epsilon=epsilon, alpha=alpha))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,11 +15,14 @@ from dpdist.cli.account import account_app
 from dpdist.cli.cluster import cluster_app
 from dpdist.cli.evaluate import evaluate
 from dpdist.cli.ledger import ledger_app
-from dpdist.cli.options import AsJson, Settings, SpecPath, load
+from dpdist.cli.options import AsJson, Endpoint, PublicKey, Settings, SpecPath, load, storage_options
+from dpdist.cli.output import folded, guarantee_lines, show_json
+from dpdist.cli.plan import plan
 from dpdist.cli.progress import bars
 from dpdist.cli.runs import runs_app
 from dpdist.cli.spec import spec_app
-from dpdist.errors import AccountingError, DpdistError, SpecError
+from dpdist.errors import AccountingError, DpdistError
+from dpdist.formatting import number_of
 
 if TYPE_CHECKING:
     from dpdist.release.outcome import Outcome
@@ -33,7 +35,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
-app.command("evaluate")(evaluate)
+app.command()(plan)
+app.command()(evaluate)
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(spec_app, name="spec")
 app.add_typer(account_app, name="account")
@@ -102,82 +105,6 @@ def _confidential_traceback() -> str:
     return path
 
 
-def _refuse_given(options: dict[str, Any], *, go_with: str, unless: bool = False) -> None:
-    """Refuse options that would be passed over."""
-    given = [] if unless else [name for name, value in options.items() if value is not None]
-    if given:
-        raise SpecError(f"{', '.join(given)}: only with {go_with}")
-
-
-@app.command()
-def plan(
-    spec: SpecPath,
-    settings: Settings = None,
-    as_json: AsJson = False,
-    solve: Annotated[
-        bool,
-        typer.Option(
-            "--solve",
-            help="Plausible deniability: find k, gamma, epsilon0, omega and the split of epsilon. "
-            "Mixing: compare the noise of all orders.",
-        ),
-    ] = False,
-    epsilon: Annotated[float | None, typer.Option(help="With --solve: whole-release epsilon to reach.")] = None,
-    pass_rate: Annotated[float | None, typer.Option(help="With --solve: lowest pass rate that is acceptable.")] = None,
-    public_table: Annotated[
-        Path | None, typer.Option(help="With --solve: a PUBLIC table of the same schema, such as last year's.")
-    ] = None,
-    write: Annotated[Path | None, typer.Option(help="With --solve: write the completed spec here.")] = None,
-    cluster: Annotated[
-        bool,
-        typer.Option("--cluster", help="Propose workers, memory and partitions for the declared number of records."),
-    ] = False,
-    costs: Annotated[
-        Path | None, typer.Option(help="With --cluster: costs measured on your machines (bench_sizing.py --json).")
-    ] = None,
-) -> None:
-    """Say what a release would guarantee, cost and need. Touches no record."""
-    from dpdist.families.registry import make_plan
-    from dpdist.ledger.statement import budget_after
-
-    only_solving = {"--pass-rate": pass_rate, "--public-table": public_table, "--write": write}
-    _refuse_given({"--epsilon": epsilon, **only_solving}, unless=solve, go_with="--solve")
-    _refuse_given({"--costs": costs}, unless=cluster, go_with="--cluster")
-    loaded = load(spec, settings)
-    if solve:
-        from dpdist.families.deniability.reference import Reference
-        from dpdist.families.deniability.solve import solve_plan
-        from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-        from dpdist.families.mixing.order import compare
-        from dpdist.families.mixing.spec import MixingSpec
-
-        if isinstance(loaded, MixingSpec):
-            _refuse_given(only_solving, go_with="plausible deniability; of a mixing spec set mixing.order, or auto")
-            compared = compare(loaded, epsilon=epsilon)
-            typer.echo(json.dumps(compared.to_json(), indent=2) if as_json else compared.explain())
-            return
-        if not isinstance(loaded, PlausibleDeniabilitySpec):
-            raise SpecError(f"--solve: nothing is solved for specs of kind {loaded.kind}")
-        public = Reference.table(public_table, loaded.table) if public_table else None
-        solution = solve_plan(loaded, epsilon=epsilon, pass_rate=pass_rate, reference=public)
-        if write:
-            solution.write(write, source=spec, settings=settings or [])
-        typer.echo(json.dumps(solution.to_json(), indent=2) if as_json else solution.explain())
-        return
-    made = make_plan(loaded)
-    if cluster:
-        from dpdist.sizing.cluster_size import read_costs, size_cluster
-
-        sizing = size_cluster(made, costs=read_costs(costs))
-        typer.echo(json.dumps(sizing.to_json(), indent=2) if as_json else sizing.explain())
-        return
-    if as_json:
-        typer.echo(json.dumps(made.to_json(), indent=2))
-        return
-    typer.echo(made.explain())
-    typer.echo(f"Budget      {budget_after(made)}")
-
-
 @app.command()
 def release(
     spec: SpecPath,
@@ -213,27 +140,28 @@ def release(
             progress=progress,
             announce=lambda text: typer.echo(text, err=True),
         )
-    typer.echo(json.dumps(outcome.to_json(), indent=2) if as_json else _summary(outcome))
+    if as_json:
+        show_json(outcome.to_json())
+    else:
+        typer.echo(_summary(outcome))
 
 
 def _summary(outcome: Outcome) -> str:
     lines = [f"Nothing to do: it was published already, by attempt {outcome.attempt}"] if outcome.already else []
     lines += [
-        *(f"Guarantee  {sentence}" for sentence in outcome.guarantees),
-        f"Release    {outcome.uri}",
-        f"Records    {outcome.records:,}" if outcome.cells is None else f"Cells      {outcome.cells:,}",
-        f"Budget     {outcome.budget}",
+        *guarantee_lines(outcome.guarantees),
+        f"Release     {outcome.uri}",
+        f"Records     {outcome.records:,}" if outcome.cells is None else f"Cells       {outcome.cells:,}",
+        f"Budget      {outcome.budget}",
     ]
-    return "\n".join(lines)
+    return folded("\n".join(lines))
 
 
 @app.command()
 def verify(
     release: Annotated[str, typer.Argument(metavar="RELEASE", help="Folder or s3:// prefix of a release.")],
-    public_key: Annotated[
-        Path | None, typer.Option(help="PEM file of the Ed25519 public key; the signature is then required.")
-    ] = None,
-    endpoint_url: Annotated[str | None, typer.Option(help="Endpoint of an S3-compatible store.")] = None,
+    public_key: PublicKey = None,
+    endpoint_url: Endpoint = None,
     as_json: AsJson = False,
 ) -> None:
     """Check every file of a release against its manifest, and the signature."""
@@ -241,16 +169,15 @@ def verify(
     from dpdist.publish.verify import verify as verify_release
 
     key = load_public_key(public_key) if public_key else None
-    options = {"endpoint_url": endpoint_url} if endpoint_url else None
-    report = verify_release(release, key, storage_options=options)
+    report = verify_release(release, key, storage_options=storage_options(endpoint_url))
     if as_json:
-        typer.echo(json.dumps(report.to_json(), indent=2))
+        show_json(report.to_json())
         return
-    typer.echo(f"{release}: verified, {report.counted} in {report.parts} {'part' if report.parts == 1 else 'parts'}")
+    parts = number_of(report.parts, "part")
+    lines = [f"{release}: verified, {report.counted} in {parts}; signature {report.signature}"]
     if not report.private:
-        typer.echo("NOT PRIVATE: made with a fixed test key")
-    typer.echo(f"Guarantee  {report.guarantee}")
-    typer.echo(f"Signature  {report.signature}")
+        lines.append("NOT PRIVATE: made with a fixed test key")
+    typer.echo(folded("\n".join([*lines, *guarantee_lines(report.guarantees)])))
 
 
 @app.command()
@@ -296,7 +223,10 @@ def audit(
             progress(canaries.name, 0, 1)
             findings.append(audit_in_one_run(canaries, runs=10, confidence=confidence))
             progress(canaries.name, 1, 1)
-    typer.echo(json.dumps([f.to_json() for f in findings], indent=2) if as_json else table_of(findings))
+    if as_json:
+        show_json([finding.to_json() for finding in findings])
+    else:
+        typer.echo(table_of(findings))
     if any(finding.rejected for finding in findings):
         raise AccountingError("a mechanism leaks more than it states; do not publish with it")
 

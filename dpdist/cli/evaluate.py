@@ -2,59 +2,62 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dpdist.cli.options import DEFAULT_LEDGER, AsJson, Endpoint, LedgerUrl, Settings, load
+from dpdist.cli.options import DEFAULT_LEDGER, AsJson, Endpoint, LedgerUrl, PublicKey, Settings, load, storage_options
+from dpdist.cli.output import show
 from dpdist.cli.progress import bars
 
-MARKS = {"good": "good", "fair": "with reserve", "bad": "poor", "info": "-"}
+Against = Annotated[
+    list[str] | None,
+    typer.Option(metavar="DATA", help="The real table: files, a folder or a glob, local or s3://; may be repeated."),
+]
+Holdout = Annotated[
+    list[str] | None,
+    typer.Option(metavar="DATA", help="Records like its own that the release was NOT made from; may be repeated."),
+]
+Spec = Annotated[
+    Path | None,
+    typer.Option(help="Spec of the release: how its table is read (CSV, storage), and where, without --against."),
+]
+Output = Annotated[Path | None, typer.Option(help="Folder of the page and the figures; default: evaluation-NAME.")]
+Target = Annotated[
+    str | None, typer.Option(help="Attribute that models predict; default: the last one with two values.")
+]
+Demand = Annotated[
+    str | None, typer.Option(metavar="Q:P[:BRAND]", help="Also compare elasticities: quantity, price, brand.")
+]
+Train = Annotated[int, typer.Option(min=50, help="Records of each table to train models on, at most.")]
+Test = Annotated[int, typer.Option(min=50, help="Real records to test models on, at most.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of every sample and model.")]
+Attacks = Annotated[bool, typer.Option("--attacks/--no-attacks", help="Run the attacks as well.")]
+Cluster = Annotated[str, typer.Option(help="auto, threads, embedded or a scheduler's address: who reads and counts.")]
+Publish = Annotated[
+    float | None,
+    typer.Option(metavar="EPSILON", help="Also write noisy scores that may be published, charged to the ledger."),
+]
 
 
 def evaluate(
     release: Annotated[str, typer.Argument(metavar="RELEASE", help="Folder or s3:// prefix of a release.")],
-    against: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="DATA", help="The real table: files, a folder or a glob, local or s3://; may be repeated."
-        ),
-    ] = None,
-    holdout: Annotated[
-        list[str] | None,
-        typer.Option(metavar="DATA", help="Records like its own that the release was NOT made from; may be repeated."),
-    ] = None,
-    spec: Annotated[
-        Path | None,
-        typer.Option(help="Spec of the release: how its table is read (CSV, storage), and where, without --against."),
-    ] = None,
+    against: Against = None,
+    holdout: Holdout = None,
+    spec: Spec = None,
     settings: Settings = None,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder of the page and the figures; default: evaluation-NAME.")
-    ] = None,
-    target: Annotated[
-        str | None, typer.Option(help="Attribute that models predict; default: the last one with two values.")
-    ] = None,
-    demand: Annotated[
-        str | None, typer.Option(metavar="Q:P[:BRAND]", help="Also compare elasticities: quantity, price, brand.")
-    ] = None,
-    train: Annotated[int, typer.Option(min=50, help="Records of each table to train models on, at most.")] = 30_000,
-    test: Annotated[int, typer.Option(min=50, help="Real records to test models on, at most.")] = 15_000,
-    seed: Annotated[int, typer.Option(min=0, help="Of every sample and model.")] = 0,
-    attacks: Annotated[bool, typer.Option("--attacks/--no-attacks", help="Run the attacks as well.")] = True,
-    cluster: Annotated[
-        str, typer.Option(help="auto, threads, embedded or a scheduler's address: who reads and counts.")
-    ] = "auto",
-    public_key: Annotated[
-        Path | None, typer.Option(help="PEM file of the Ed25519 public key; the signature is then required.")
-    ] = None,
+    output: Output = None,
+    target: Target = None,
+    demand: Demand = None,
+    train: Train = 30_000,
+    test: Test = 15_000,
+    seed: Seed = 0,
+    attacks: Attacks = True,
+    cluster: Cluster = "auto",
+    public_key: PublicKey = None,
     endpoint_url: Endpoint = None,
-    publish: Annotated[
-        float | None,
-        typer.Option(metavar="EPSILON", help="Also write noisy scores that may be published, charged to the ledger."),
-    ] = None,
+    publish: Publish = None,
     ledger: LedgerUrl = DEFAULT_LEDGER,
     as_json: AsJson = False,
 ) -> None:
@@ -72,17 +75,10 @@ def evaluate(
         options=Options(target=target, train=train, test=test, seed=seed, attacks=attacks, demand=demand),
         cluster=cluster,
         public_key=load_public_key(public_key) if public_key else None,
-        storage_options={"endpoint_url": endpoint_url} if endpoint_url else {},
+        storage_options=storage_options(endpoint_url),
         publish=publish,
         ledger=ledger,
     )
     with bars() as progress:
         done = run_evaluation(request, progress=progress)
-    if as_json:
-        typer.echo(json.dumps(done.to_json(), indent=2))
-        return
-    for section in done.verdicts:
-        typer.echo(f"{MARKS[section['state']]:<13}{section['verdict']}")
-    typer.echo(f"Page       {done.page}")
-    typer.echo(f"Figures    {done.figures}")
-    typer.echo("CONFIDENTIAL: computed from private records without noise. Do not publish.")
+    show(done, as_json=as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,8 +28,16 @@ LedgerUrl = Annotated[
         "--ledger", envvar="DPDIST_LEDGER", help="SQLAlchemy URL of the ledger; one with a password: by DPDIST_LEDGER."
     ),
 ]
+PublicKey = Annotated[
+    Path | None, typer.Option(help="PEM file of the Ed25519 public key; the signature is then required.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Endpoint = Annotated[str | None, typer.Option(help="Endpoint of an S3-compatible store.")]
+
+
+def storage_options(endpoint_url: str | None) -> dict[str, Any]:
+    """The options of object storage that a command line gives."""
+    return {"endpoint_url": endpoint_url} if endpoint_url else {}
 
 
 def moment(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpdist.cli.options import DEFAULT_LEDGER, AsJson, Endpoint, LedgerUrl, moment
+from dpdist.cli.options import DEFAULT_LEDGER, AsJson, Endpoint, LedgerUrl, moment, storage_options
+from dpdist.cli.output import show_json
 from dpdist.release.history import find_attempt, list_runs, run_record
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def _opened(ledger: str, work: str, endpoint_url: str | None) -> Iterator[tuple[
 
     opened = Ledger.open(ledger, create=False)
     try:
-        yield opened, Store(work, {"endpoint_url": endpoint_url} if endpoint_url else None)
+        yield opened, Store(work, storage_options(endpoint_url))
     finally:
         opened.close()
 
@@ -45,7 +45,7 @@ def runs_list(
     with _opened(ledger, work, endpoint_url) as (opened, folder):
         runs = list_runs(opened, folder)
     if as_json:
-        typer.echo(json.dumps([asdict(run) for run in runs], indent=2))
+        show_json([asdict(run) for run in runs])
         return
     from rich.console import Console
     from rich.table import Table
@@ -66,4 +66,4 @@ def runs_show(
     """Print the run record of an attempt. Confidential: it holds private counts."""
     with _opened(ledger, work, endpoint_url) as (opened, folder):
         record = run_record(folder, find_attempt(opened, attempt))
-    typer.echo(json.dumps(record, indent=2))
+    show_json(record)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import typer
 
 from dpdist.cli.options import Settings, SpecPath, load
+from dpdist.cli.output import show_json
 
 spec_app = typer.Typer(help="Specs: their JSON schema.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -16,7 +15,7 @@ def spec_schema() -> None:
     """Print the JSON schema of a spec file."""
     from dpdist.families.registry import json_schema
 
-    typer.echo(json.dumps(json_schema(), indent=2))
+    show_json(json_schema())
 
 
 @spec_app.command("show")

@@ -14,18 +14,22 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dpdist.errors import OutputUnwritable, SpecError
-from dpdist.evaluate.inputs import Material, shuffled
+from dpdist.evaluate.attacks.records import drawn
+from dpdist.evaluate.inputs import Inputs
 from dpdist.evaluate.page.files import write_private
 from dpdist.evaluate.page.page import About, render
 from dpdist.evaluate.page.sections import Section, does_not_apply
+from dpdist.privacy.arrays import Codes
 from dpdist.publish.manifest import MANIFEST, Manifest
 from dpdist.storage.store import Store
 
 if TYPE_CHECKING:
     from dpdist.evaluate.binning import View
     from dpdist.evaluate.publishable import Publication
-    from dpdist.evaluate.utility.learning import Step, Trial
+    from dpdist.evaluate.utility.learning import Trial
 
 PAGE, FIGURES = "evaluation.html", "evaluation.json"
 
@@ -75,36 +79,34 @@ def require_packages() -> None:
         raise SpecError(f"an evaluation needs {', '.join(missing)}: pip install 'dpdist[evaluate]'")
 
 
-def record_sections(material: Material, options: Options, publication: Publication | None = None) -> list[Section]:
+def record_sections(inputs: Inputs, options: Options, publication: Publication | None = None) -> list[Section]:
     """The sections on released records: utility, attacks if they are asked for, and what may be published."""
-    from dpdist.evaluate.utility import correlations, learning, regression
-    from dpdist.evaluate.utility import similarity as utility
+    from dpdist.evaluate.utility import correlations, learning, regression, similarity
 
-    view, seed = material.view, material.seed
+    view, seed, progress = inputs.view, inputs.seed, inputs.progress
     target = learning.named_target(view, options.target)
     if options.demand is not None:
         regression.parse_demand(options.demand, view)
-    counts = material.marginals()
+    counts = inputs.marginals()
     sections = [] if publication is None else [publication.publish(counts)]
-    sections += [utility.marginal_section(counts, view, seed=seed), correlations.correlation_section(counts, view)]
+    sections += [similarity.marginal_section(counts, view, seed=seed), correlations.correlation_section(counts, view)]
     del counts
-    samples = material.samples()
-    sections += _without_bad_holdout(samples, material)
-    real, released = (view.codes(shuffled(samples[name], _PART_ROWS, seed)) for name in ("real", "released"))
-    sections.append(correlations.component_section(real, released, view))
+    samples = inputs.samples()
+    sections += _without_bad_holdout(samples, inputs)
+    real, released = (drawn(samples[name], _PART_ROWS, np.random.default_rng(seed)) for name in ("real", "released"))
+    sections.append(correlations.component_section(view.codes(real), view.codes(released), view))
     trial = _trial(samples, options)
-    sections.append(learning.training_section(trial, view, target, progress=_steps(material, "training models")))
-    sections.append(learning.attribute_section(trial, view, progress=_steps(material, "predicting attributes")))
-    sections.append(_baselines(material, trial, target, options))
+    sections.append(learning.training_section(trial, view, target, progress=progress))
+    sections.append(learning.attribute_section(trial, view, progress=progress))
+    sections.append(_baselines(inputs, trial, target, options))
     numbers = [i for i, axis in enumerate(view.axes) if axis.edges is not None]
     if numbers:
-        number = target if target in numbers else _response(material.manifest, view, numbers)
-        progress = _steps(material, "regression")
+        number = target if target in numbers else _response(inputs.manifest, view, numbers)
         sections.append(regression.regression_section(trial, view, number, progress=progress))
     if options.demand is not None:
         sections.append(regression.demand_section(samples["real"], samples["released"], view, options.demand))
     if options.attacks:
-        sections += attack_sections(material, samples)
+        sections += attack_sections(inputs, samples)
     return sections
 
 
@@ -116,87 +118,73 @@ def _response(manifest: Manifest, view: View, numbers: list[int]) -> int:
     return place if place in numbers else numbers[-1]
 
 
-def vector_sections(material: Material, options: Options) -> list[Section]:
+def vector_sections(inputs: Inputs, options: Options) -> list[Section]:
     """The sections on released mixtures, which are no records: models that are trained on them."""
     from dpdist.evaluate.utility import learning
 
-    target = learning.named_target(material.view, options.target)
-    samples = material.samples()
-    sections = _without_bad_holdout(samples, material)
+    target = learning.named_target(inputs.view, options.target)
+    samples = inputs.samples()
+    sections = _without_bad_holdout(samples, inputs)
     trial = _trial(samples, options)
-    progress = _steps(material, "training models")
     why = (
         "the release holds means of several records each, with noise; their marginals, distances and neighbours are "
         "not those of records."
     )
     return [
         *sections,
-        learning.training_section(trial, material.view, target, progress=progress),
-        _baselines(material, trial, target, options),
+        learning.training_section(trial, inputs.view, target, progress=inputs.progress),
+        _baselines(inputs, trial, target, options),
         does_not_apply("marginals", "Marginals, correlations and attacks", why),
     ]
 
 
-def _without_bad_holdout(samples: dict[str, Any], material: Material) -> list[Section]:
+def _without_bad_holdout(samples: dict[str, Codes], inputs: Inputs) -> list[Section]:
     """Take a hold-out that is none out of the samples; the section that says so."""
     from dpdist.evaluate.utility.holdout import holdout_section
 
     if "holdout" not in samples:
         return []
-    section = holdout_section(samples["real"], samples["holdout"], seed=material.seed)
+    section = holdout_section(samples["real"], samples["holdout"], seed=inputs.seed)
     if section is None:
         return []
     del samples["holdout"]
     return [section]
 
 
-def _trial(samples: Mapping[str, Any], options: Options) -> Trial:
-    from dpdist.evaluate.utility import learning
+def _trial(samples: Mapping[str, Codes], options: Options) -> Trial:
+    from dpdist.evaluate.utility.learning import make_trial
 
-    return learning.make_trial(
-        samples["real"],
-        samples["released"],
-        samples.get("holdout"),
-        train=options.train,
-        test=options.test,
-        seed=options.seed,
-    )
+    tables = samples["real"], samples["released"], samples.get("holdout")
+    return make_trial(*tables, train=options.train, test=options.test, seed=options.seed)
 
 
-def _baselines(material: Material, trial: Trial, target: int, options: Options) -> Section:
-    from dpdist.evaluate.utility import baselines
+def _baselines(inputs: Inputs, trial: Trial, target: int, options: Options) -> Section:
+    from dpdist.evaluate.utility.baselines import baseline_section
 
-    epsilon = options.epsilon or stated_epsilon(material.manifest)
-    progress = _steps(material, "private baselines")
-    return baselines.baseline_section(trial, material.view, target, epsilon=epsilon, progress=progress)
-
-
-def _steps(material: Material, stage: str) -> Step:
-    material.progress(stage, 0, 1)
-    return lambda done, total: material.progress(stage, done, total)
+    epsilon = options.epsilon or stated_epsilon(inputs.manifest)
+    return baseline_section(trial, inputs.view, target, epsilon=epsilon, progress=inputs.progress)
 
 
-def attack_sections(material: Material, samples: Mapping[str, Any]) -> list[Section]:
+def attack_sections(inputs: Inputs, samples: Mapping[str, Codes]) -> list[Section]:
     """The sections on attacks; shadow models run the mechanism itself where the manifest says all about it."""
     from dpdist.evaluate.attacks import attack_sections as attack
     from dpdist.evaluate.attacks.mechanisms import mechanism_of_release
 
+    records, written = inputs.reports["real"].kept, inputs.released.decoder.merged
     sections = attack(
         samples["released"],
         samples["real"],
         samples.get("holdout"),
-        material.schema,
-        seed=material.seed,
-        progress=material.progress,
-        mechanism=mechanism_of_release(
-            material.manifest, training=material.reports["real"].kept, written=material.decoder.merged
-        ),
+        inputs.schema,
+        seed=inputs.seed,
+        progress=inputs.progress,
+        mechanism=mechanism_of_release(inputs.manifest, training=records, written=written),
     )
     if "holdout" in samples:
         return sections
     advice = (
         " The one that was given is not used."
-        if material.holdout is not None
+        if inputs.holdout is not None
         else " Give records like the real ones that the release was not made from with --holdout."
     )
     return [replace(s, verdict=s.verdict + advice) if s.figures.get("applies") is False else s for s in sections]

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
-import numpy as np
-
 from dpdist.cluster.executor import Executor
+from dpdist.cluster.tasks import Deferred
 from dpdist.data.graph import locate, table_pass
 from dpdist.data.operators import gather_operator, pair_counts_operator, together
+from dpdist.data.records import Records
 from dpdist.data.report import RowReport, check
 from dpdist.data.source import TableSource, find_files, fingerprint
 from dpdist.data.split import Split
 from dpdist.data.table import Table, open_table
 from dpdist.errors import DataError, EmptyTable, SpecError
 from dpdist.evaluate.binning import Look, View, through, view_of
-from dpdist.evaluate.passes import release_pass
-from dpdist.evaluate.released import ReleaseDecoder
-from dpdist.evaluate.utility.marginals import Marginals, chosen_triples, marginals_of, triples_operator
+from dpdist.evaluate.released import ReleasedTable
+from dpdist.evaluate.utility.marginals import Marginals, Subset, chosen_triples, marginals_of, triples_operator
+from dpdist.families.base.attempt import Progress
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Codes
 from dpdist.publish.manifest import Manifest
 from dpdist.schema.schema import Schema
-from dpdist.storage.store import Store
 
 LARGEST_SAMPLE = 2_000_000
 """Records of each table that are held at once, as codes; of a larger table a random sample."""
@@ -36,48 +35,56 @@ LARGEST_SAMPLE = 2_000_000
 SAMPLE_BYTES = 64 << 20
 """Memory of the codes of such a sample."""
 
-Progress = Callable[[str, int, int], None]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Material:
+class Inputs:
     """A release and the tables it is compared with; confidential.
 
     Attributes
     ----------
-    store, manifest : Store, Manifest
-        The release.
-    schema : Schema
-        Of its records.
-    real_schema, look : Schema, callable
-        Of the real records, and what turns their codes into codes of `schema`.
-    table, holdout : Table, Table or None
-        The real table and the hold-out, located.
-    cluster : Cluster
+    released : ReleasedTable
+    real : Table
+        Located.
+    holdout : Table or None
+        Located.
+    real_schema : Schema
+        Of the real records.
+    look : callable
+        From codes of real records to codes of the schema of the release.
+    executor : Executor
     seed : int
         Of every sample and of every model.
     progress : callable
+    reports : dict of str to RowReport
+        What the policies met in ``real`` and ``holdout``, once they are read.
     """
 
-    store: Store
-    manifest: Manifest
-    schema: Schema
+    released: ReleasedTable
+    real: Table
+    holdout: Table | None
     real_schema: Schema
     look: Look
-    table: Table
-    holdout: Table | None
-    cluster: Executor
+    executor: Executor
     seed: int
     progress: Progress
-    decoder: ReleaseDecoder
-    view: View
     reports: dict[str, RowReport] = field(default_factory=dict)
 
-    def key(self, purpose: str) -> KeyRef:
-        """A key that is a function of the seed: samples are repeatable, and nothing here is released."""
-        return KeyRef.fixed(hashlib.sha256(f"evaluation/{self.seed}/{purpose}".encode()).hexdigest())
+    @property
+    def manifest(self) -> Manifest:
+        """Of the release."""
+        return self.released.manifest
 
-    def marginals(self, triples: tuple[tuple[int, ...], ...] | None = None) -> dict[str, Marginals]:
+    @property
+    def schema(self) -> Schema:
+        """Of the released records."""
+        return self.released.schema
+
+    @cached_property
+    def view(self) -> View:
+        """How both tables are looked at."""
+        return view_of(self.schema)
+
+    def marginals(self, triples: tuple[Subset, ...] | None = None) -> dict[str, Marginals]:
         """Counts of the released records, of the real ones, and of the two halves of these by a fair coin.
 
         Returns
@@ -92,26 +99,18 @@ class Material:
         """
         sizes = self.view.sizes
         chosen = chosen_triples(sizes, seed=self.seed) if triples is None else triples
-        operator = together([pair_counts_operator(sizes), triples_operator(sizes, chosen)])
-        halves = Split(self.key("halves"), (Fraction(1, 2), Fraction(1, 2)))
-        seen = through(partial(_look_twice, self.look, self.view.codes), operator)
+        operator = through(self.view.codes, together([pair_counts_operator(sizes), triples_operator(sizes, chosen)]))
+        seen, halves = through(self.look, operator), Split(_key(self.seed, "halves"), (Fraction(1, 2), Fraction(1, 2)))
         graphs = [
-            release_pass(
-                self.cluster,
-                self.store,
-                self.manifest,
-                self.decoder,
-                through(self.view.codes, operator),
-                name="released-marginals",
-            ),
+            table_pass(self.executor, self.released, operator, name="released-marginals"),
             *(
-                table_pass(self.cluster, self.table, seen, name="real-marginals", split=halves, label=label)
+                table_pass(self.executor, self.real, seen, name="real-marginals", split=halves, label=label)
                 for label in (0, 1)
             ),
         ]
-        released, (first, report), (second, _) = self._compute("counting marginals", graphs)
+        (released, _), (first, report), (second, _) = self._compute("counting marginals", graphs)
         self._checked("real", report)
-        if fingerprint(self.table.source) != self.table.fingerprint:
+        if fingerprint(self.real.source) != self.real.fingerprint:
             raise DataError("the real table changed while it was read: leave its files alone and run it again")
         of = [marginals_of(pairs, cells, chosen) for pairs, cells in (released, first, second)]
         return {"released": of[0], "real": of[1] + of[2], "first half": of[1], "second half": of[2]}
@@ -119,7 +118,7 @@ class Material:
     @property
     def sample_rows(self) -> int:
         """Records of each sample, about: as many as fit, at most `LARGEST_SAMPLE`."""
-        row = sum(8 if attribute.is_continuous else attribute.dtype.itemsize for attribute in self.schema.attributes)
+        row = sum(attribute.dtype.itemsize for attribute in self.schema.attributes)
         return min(LARGEST_SAMPLE, SAMPLE_BYTES // row)
 
     def samples(self) -> dict[str, Codes]:
@@ -130,39 +129,30 @@ class Material:
         dict of str to Codes
             ``released``, ``real`` and, with a hold-out, ``holdout``.
         """
-        rows = self.sample_rows
-        tables = {"real": self.table} | ({"holdout": self.holdout} if self.holdout is not None else {})
-        graphs = [
-            release_pass(
-                self.cluster,
-                self.store,
-                self.manifest,
-                self.decoder,
-                gather_operator(),
-                name="released-sample",
-                **self._sampled("released", rows, self.manifest.records),
-            )
-        ]
-        seen = through(self.look, gather_operator())
-        for name, table in tables.items():
-            sampled = self._sampled(name, rows, table.rows or 0)
-            graphs.append(table_pass(self.cluster, table, seen, name=f"{name}-sample", **sampled))
-        released, *others = self._compute("taking samples", graphs)
-        samples = {"released": released}
-        for name, (codes, report) in zip(tables, others, strict=True):
-            self._checked(name, report)
+        tables: dict[str, Records] = {"released": self.released, "real": self.real}
+        if self.holdout is not None:
+            tables["holdout"] = self.holdout
+        found = self._compute("taking samples", [self._sample(name, table) for name, table in tables.items()])
+        samples = {}
+        for name, (codes, report) in zip(tables, found, strict=True):
+            if name != "released":
+                self._checked(name, report)
             samples[name] = codes
         return samples
 
-    def _sampled(self, name: str, rows: int, total: int) -> dict[str, Any]:
+    def _sample(self, name: str, table: Records) -> Deferred:
+        """Graph of a random sample of a table."""
+        rows, total = self.sample_rows, table.rows or 0
+        operator = gather_operator() if name == "released" else through(self.look, gather_operator())
+        sample = partial(table_pass, self.executor, table, operator, name=f"{name}-sample")
         if total <= rows:
-            return {}
+            return sample()
         share = Fraction(rows, total)
-        return {"split": Split(self.key(f"sample/{name}"), (share, 1 - share)), "label": 0}
+        return sample(split=Split(_key(self.seed, f"sample/{name}"), (share, 1 - share)), label=0)
 
-    def _compute(self, stage: str, graphs: list[Any]) -> list[Any]:
+    def _compute(self, stage: str, graphs: Sequence[Deferred]) -> list[Any]:
         self.progress(stage, 0, 1)
-        results = self.cluster.compute(graphs, progress=lambda done, total: self.progress(stage, done, total))
+        results = self.executor.compute(graphs, progress=lambda done, total: self.progress(stage, done, total))
         self.progress(stage, 1, 1)
         return results
 
@@ -171,24 +161,23 @@ class Material:
         self.reports[name] = report
 
 
-def open_material(
-    store: Store,
-    manifest: Manifest,
+def open_inputs(
+    released: ReleasedTable,
     *,
     against: TableSource,
     holdout: TableSource | None,
-    cluster: Executor,
+    executor: Executor,
     seed: int,
     progress: Progress,
     real: tuple[Schema, Look] | None = None,
     training: TableSource | None = None,
-) -> Material:
+) -> Inputs:
     """Open what an evaluation of released records looks at; reads the manifest, file metadata and, of CSV, the lines.
 
     Parameters
     ----------
-    store, manifest, cluster, seed, progress
-        As in `Material`.
+    released, executor, seed, progress
+        As in `Inputs`.
     against, holdout : TableSource, TableSource or None
     real : (Schema, callable), optional
         The schema of the real table and what turns its codes into codes of the release's, where they differ.
@@ -204,48 +193,31 @@ def open_material(
     EmptyTable
         The release holds no record.
     """
-    if not manifest.records:
+    if not released.rows:
         raise EmptyTable("the release holds no record: there is nothing to evaluate")
-    schema = manifest.table
-    decoder = ReleaseDecoder.of(schema, manifest.format)
-    real_schema, look = real or (schema, decoder.merged)
-    tables = [open_table(against, real_schema)]
+    schema, look = real or (released.schema, released.decoder.merged)
+    tables = [open_table(against, schema)]
     if holdout is not None:
-        tables.append(open_table(holdout, real_schema))
+        tables.append(open_table(holdout, schema))
         _keep_apart(tables[1], {file.found.path for file in tables[0].files}, training)
     progress("finding rows", 0, 1)
-    located = cluster.compute([locate(cluster, table) for table in tables])
+    located = executor.compute([locate(executor, table) for table in tables])
     progress("finding rows", 1, 1)
-    return Material(
-        store=store,
-        manifest=manifest,
-        schema=schema,
-        real_schema=real_schema,
-        look=look,
-        table=located[0],
+    return Inputs(
+        released=released,
+        real=located[0],
         holdout=located[1] if holdout is not None else None,
-        cluster=cluster,
+        real_schema=schema,
+        look=look,
+        executor=executor,
         seed=seed,
         progress=progress,
-        decoder=decoder,
-        view=view_of(schema),
     )
 
 
-def size(codes: Codes) -> int:
-    """Number of records."""
-    return len(codes[0])
-
-
-def take(codes: Codes, rows: np.ndarray) -> Codes:
-    """Some records, by their places."""
-    return [column[rows] for column in codes]
-
-
-def shuffled(codes: Codes, count: int, seed: int) -> Codes:
-    """At most `count` records, at random and in random order."""
-    rows = np.random.default_rng(seed).permutation(size(codes))[:count]
-    return take(codes, rows)
+def _key(seed: int, purpose: str) -> KeyRef:
+    """A key that is a function of the seed: samples are repeatable, and nothing here is released."""
+    return KeyRef.fixed(hashlib.sha256(f"evaluation/{seed}/{purpose}".encode()).hexdigest())
 
 
 def _keep_apart(holdout: Table, against: set[str], training: TableSource | None) -> None:
@@ -261,7 +233,3 @@ def _keep_apart(holdout: Table, against: set[str], training: TableSource | None)
                 f"--holdout: {file.found.path} is in {where}; a hold-out holds records that the release was not made "
                 "from"
             )
-
-
-def _look_twice(first: Look, second: Look, codes: Codes) -> Codes:
-    return second(first(codes))

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dpdist.data.read import BATCH_ROWS, EncodedBatch
+from dpdist.data.report import RowReport
 from dpdist.errors import VerificationFailed
 from dpdist.privacy.arrays import Codes
-from dpdist.publish.parts import Column, PartFormat, columns
+from dpdist.publish.manifest import Manifest
+from dpdist.publish.parts import Column, PartFormat, PartRecord, columns
+from dpdist.publish.verify import part_batches
 from dpdist.schema.schema import Attribute, Schema
+from dpdist.storage.store import Store
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +41,6 @@ class Decoder:
         seen: dict[str, int] = {}
         first = np.array([seen.setdefault(text, code) for code, text in enumerate(column.texts)], np.int64)
         return cls(column, attribute, None if len(seen) == len(column.texts) else first)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of the codes: float64 for numbers, which are their own codes."""
-        return np.dtype(np.float64) if pa.types.is_floating(self.column.field.type) else self.attribute.dtype
 
     def merged(self, codes: np.ndarray) -> np.ndarray:
         """Codes of real records, those that are written alike merged."""
@@ -109,10 +110,72 @@ class ReleaseDecoder:
         """The codes of a batch."""
         return [decoder.codes(values) for decoder, values in zip(self.columns, batch.columns, strict=True)]
 
-    def none(self) -> Codes:
-        """The codes of no record."""
-        return [np.empty(0, decoder.dtype) for decoder in self.columns]
-
     def merged(self, codes: Codes) -> Codes:
         """Codes of real records as far as released ones can tell them apart."""
         return [decoder.merged(column) for decoder, column in zip(self.columns, codes, strict=True)]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ReleasedTable:
+    """The records of a release as a pass reads them (`dpdist.data.records.Records`); a partition is a part.
+
+    Parameters
+    ----------
+    store : Store
+    manifest : Manifest
+    """
+
+    store: Store
+    manifest: Manifest
+
+    @property
+    def schema(self) -> Schema:
+        """The attributes of the released records."""
+        return self.manifest.table
+
+    @property
+    def partitions(self) -> Sequence[PartRecord]:
+        """The parts."""
+        return self.manifest.parts
+
+    @property
+    def rows(self) -> int:
+        """Number of released records."""
+        return self.manifest.records
+
+    @property
+    def is_located(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def fingerprint(self) -> str:
+        """The attempt that made the release."""
+        return self.manifest.attempt
+
+    @cached_property
+    def decoder(self) -> ReleaseDecoder:
+        """From the released values to codes."""
+        return ReleaseDecoder.of(self.schema, self.manifest.format)
+
+    def batches(self, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
+        """The records of a part, `batch_rows` at a time. A worker holds the bytes of one part besides.
+
+        Raises
+        ------
+        VerificationFailed
+            The part is not what the manifest says.
+        """
+        start, none = 0, RowReport.empty(self.schema).counts
+        for batch in part_batches(self.store, self.manifest, partition, batch_rows=batch_rows):
+            report = RowReport(batch.num_rows, batch.num_rows, none)
+            yield EncodedBatch(partition, start, self.decoder.codes(batch), None, report)
+            start += batch.num_rows
+
+    def counted(self, partition: int) -> list[int]:
+        """The number of records of a part."""
+        return [self.partitions[partition].rows]
+
+    def located(self, counts: Sequence[Sequence[int]]) -> ReleasedTable:
+        """The records themselves."""
+        return self

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.opening import open_cluster
 from dpdist.data.source import CsvOptions, TableSource, find_files
 from dpdist.errors import SpecError
-from dpdist.evaluate.binning import Look
 from dpdist.evaluate.evaluation import (
     Options,
     about_release,
@@ -25,10 +21,13 @@ from dpdist.evaluate.evaluation import (
     vector_sections,
     write,
 )
-from dpdist.evaluate.inputs import Material, open_material
+from dpdist.evaluate.inputs import Inputs, open_inputs
+from dpdist.evaluate.page.page import WORDS, About
 from dpdist.evaluate.page.sections import Section
-from dpdist.families.attempt import Progress, silent
-from dpdist.privacy.arrays import Codes
+from dpdist.evaluate.released import ReleasedTable
+from dpdist.families.base.attempt import Progress, silent
+from dpdist.families.base.family import AsReleased
+from dpdist.families.registry import FAMILIES
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import open_release
 from dpdist.storage.store import Store
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     from dpdist.evaluate.publishable import Publication
-    from dpdist.families.mixing.scaling import Encoding
-    from dpdist.schema.schema import Schema
     from dpdist.spec import ReleaseSpec
 
 LARGE = 256 << 20
@@ -120,6 +117,17 @@ class Evaluated:
         """What was written as a JSON object."""
         return asdict(self)
 
+    def explain(self) -> str:
+        """The verdicts and what was written, for people."""
+        return "\n".join(
+            [
+                "CONFIDENTIAL: computed from private records without noise. Do not publish.",
+                *(f"{WORDS[one['state']]:<16}{one['verdict']}" for one in self.verdicts),
+                f"{'Page':<16}{self.page}",
+                f"{'Figures':<16}{self.figures}",
+            ]
+        )
+
 
 def run_evaluation(request: Request, *, progress: Progress = silent) -> Evaluated:
     """Evaluate a release and write the page.
@@ -144,12 +152,13 @@ def run_evaluation(request: Request, *, progress: Progress = silent) -> Evaluate
     output = request.output or default_output(request.release)
     check_output(output, store)
     request = replace(request, against=paths, output=output)
-    if request.publish is not None and (manifest.format.layout == "statistics" or is_vectors(manifest)):
+    statistics, real = manifest.format.layout == "statistics", real_records(manifest, request.spec)
+    if request.publish is not None and (statistics or real is not None):
         raise SpecError("--publish: there are such figures for released records only")
-    if manifest.format.layout == "statistics":
+    if statistics:
         about, sections = _statistics(request, store, manifest, progress)
     else:
-        about, sections = _records(request, store, manifest, progress)
+        about, sections = _records(request, store, manifest, real, progress)
     page, figures = write(output, about, sections, manifest)
     return Evaluated(
         page=str(page),
@@ -158,32 +167,38 @@ def run_evaluation(request: Request, *, progress: Progress = silent) -> Evaluate
     )
 
 
-def _records(request: Request, store: Store, manifest: Manifest, progress: Progress) -> tuple[Any, list[Section]]:
+def real_records(manifest: Manifest, spec: ReleaseSpec | None) -> AsReleased | None:
+    """How real records are read and made like released rows that are none; None for released records."""
+    family = FAMILIES.get(manifest.kind)
+    return None if family is None or family.as_released is None else family.as_released(manifest, spec)
+
+
+def _records(
+    request: Request, store: Store, manifest: Manifest, real: AsReleased | None, progress: Progress
+) -> tuple[About, list[Section]]:
     against = request.source(request.against)
     holdout = request.source(request.holdout) if request.holdout else None
-    vectors = is_vectors(manifest)
     with opened_cluster(request, against) as cluster:
-        material = open_material(
-            store,
-            manifest,
+        inputs = open_inputs(
+            ReleasedTable(store, manifest),
             against=against,
             holdout=holdout,
-            cluster=cluster,
+            executor=cluster,
             seed=request.options.seed,
             progress=progress,
-            real=encoded_like(request.spec) if vectors else None,
+            real=real,
             training=request.source(request.spec.data.paths) if request.spec is not None else None,
         )
-        if vectors:
-            sections = vector_sections(material, request.options)
+        if real is not None:
+            sections = vector_sections(inputs, request.options)
         else:
-            with charged(request, material) as publication:
-                sections = record_sections(material, request.options, publication)
-    return about_release(store, manifest, material.reports, request.options), sections
+            with charged(request, inputs) as publication:
+                sections = record_sections(inputs, request.options, publication)
+    return about_release(store, manifest, inputs.reports, request.options), sections
 
 
 @contextmanager
-def charged(request: Request, material: Material) -> Iterator[Publication | None]:
+def charged(request: Request, inputs: Inputs) -> Iterator[Publication | None]:
     """The publishable figures of a request, charged; None if none are asked for."""
     if request.publish is None:
         yield None
@@ -194,9 +209,9 @@ def charged(request: Request, material: Material) -> Iterator[Publication | None
     plan = FiguresPlan(request.publish)
     ledger = Ledger.open(request.ledger, create=False)
     folder = request.output or default_output(request.release)
-    publication = Publication(ledger, material.manifest, plan, folder, request.options.seed)
+    publication = Publication(ledger, inputs.manifest, plan, folder, request.options.seed)
     try:
-        publication.reserve(material.table.fingerprint)
+        publication.reserve(inputs.real.fingerprint)
         yield publication
     except Exception as error:
         publication.failed(error)
@@ -205,7 +220,7 @@ def charged(request: Request, material: Material) -> Iterator[Publication | None
         ledger.close()
 
 
-def _statistics(request: Request, store: Store, manifest: Manifest, progress: Progress) -> tuple[Any, list[Section]]:
+def _statistics(request: Request, store: Store, manifest: Manifest, progress: Progress) -> tuple[About, list[Section]]:
     from dpdist.evaluate.utility.statistics import statistics_sections
 
     against = request.source(request.against)
@@ -230,36 +245,6 @@ def opened_cluster(request: Request, source: TableSource) -> Iterator[Executor]:
         return
     with open_cluster(mode=mode) as cluster:
         yield cluster
-
-
-def is_vectors(manifest: Manifest) -> bool:
-    """Whether a release holds mixtures as vectors, whose coordinates are not the attributes of the table."""
-    settings = manifest.spec.get("mixing")
-    return manifest.kind == "mixing" and isinstance(settings, dict) and settings.get("release") == "vectors"
-
-
-def encoded_like(spec: ReleaseSpec | None) -> tuple[Schema, Look]:
-    """How the real records of a mixing release are read, and how they become vectors like the released ones.
-
-    Raises
-    ------
-    SpecError
-        The spec is not given, is of another kind, or scales by moments that are not public.
-    """
-    from dpdist.families.mixing.mixing_plan import MixingPlan
-    from dpdist.families.registry import make_plan
-
-    if spec is None:
-        raise SpecError("a release of vectors is compared by means of its spec, which holds the schema: give --spec")
-    plan = make_plan(spec)
-    if not isinstance(plan, MixingPlan) or plan.spec.mixing.scaling != "bounds":
-        raise SpecError("--spec: expected the mixing spec of this release, with mixing.scaling: bounds")
-    return spec.table, partial(_vectors, plan.encoding, spec.table.names.index(plan.spec.label.name))
-
-
-def _vectors(encoding: Encoding, label: int, codes: Codes) -> Codes:
-    rows = encoding.encode([column for place, column in enumerate(codes) if place != label])
-    return [*np.ascontiguousarray(rows.T, np.float64), codes[label]]
 
 
 def default_output(release: str) -> Path:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
 from dpdist.errors import SpecError
-from dpdist.families.base import Family, Plan, imported
+from dpdist.families.base.family import Family, Plan, Stage, imported
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.histogram.spec import HistogramSpec
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.families.prediction.spec import TwoStageSpec
+from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.schema.schema import Schema, load_yaml
 from dpdist.spec import ReleaseSpec, override, validated
 
@@ -35,10 +36,11 @@ def register(family: Family[Any, Any]) -> None:
         raise ValueError(f"there is a family of kind {family.kind!r} already")
 
 
-def _shipped(kind: str, spec: type[ReleaseSpec], folder: str, **more: Any) -> Family[Any, Any]:
+def _shipped(kind: str, spec: type[ReleaseSpec], folder: str, **more: str) -> Family[Any, Any]:
     """A family of this package: its modules are imported when they are needed."""
-    parts = {name: imported(f"dpdist.families.{folder}.{name}:{name}") for name in ("plan", "stages", "claims")}
-    return Family(kind=kind, spec=spec, **parts, **more)
+    paths = {name: f"{name}:{name}" for name in ("plan", "stages", "claims")} | more
+    members: dict[str, Any] = {name: imported(f"dpdist.families.{folder}.{path}") for name, path in paths.items()}
+    return Family(kind=kind, spec=spec, **members)
 
 
 register(
@@ -46,19 +48,25 @@ register(
         "plausible-deniability",
         PlausibleDeniabilitySpec,
         "deniability",
-        shadow=imported("dpdist.families.deniability.shadow:shadow"),
+        workload="workload:workload",
+        solve="solve:solve",
+        shadow="shadow:shadow",
     )
 )
-register(_shipped("mixing", MixingSpec, "mixing"))
-register(
-    _shipped("histogram", HistogramSpec, "histogram", canaries=imported("dpdist.families.histogram.claims:canaries"))
-)
+register(_shipped("synthesis", WholeSynthesisSpec, "synthesis"))
+register(_shipped("mixing", MixingSpec, "mixing", solve="order:solve", as_released="vectors:as_released"))
+register(_shipped("histogram", HistogramSpec, "histogram", canaries="claims:canaries", truth="truth:truth"))
 register(_shipped("two-stage", TwoStageSpec, "prediction"))
 
 
 def family_of(spec: ReleaseSpec) -> Family[Any, Any]:
     """The family of a spec."""
     return FAMILIES[spec.kind]
+
+
+def stages_of(plan: Plan) -> Sequence[Stage[Any, Any]]:
+    """The stages of a planned release."""
+    return family_of(plan.spec).stages(plan)
 
 
 def make_plan(spec: ReleaseSpec) -> Plan:

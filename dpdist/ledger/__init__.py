@@ -14,8 +14,32 @@ A release is charged before its first noise is drawn, and published at most once
 
 from __future__ import annotations
 
-from dpdist.ledger.budget import Compose, accountant_epsilon
-from dpdist.ledger.ledger import Ledger
-from dpdist.ledger.records import GUARANTEES, Attempt, Budget, Dataset, Statement
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["GUARANTEES", "Attempt", "Budget", "Compose", "Dataset", "Ledger", "Statement", "accountant_epsilon"]
+if TYPE_CHECKING:
+    from dpdist.ledger.budget import Price, PriceOf, accountant_price
+    from dpdist.ledger.ledger import Ledger
+    from dpdist.ledger.records import GUARANTEES, Attempt, Budget, Dataset, Statement
+
+_MODULES = {
+    "Price": "budget",
+    "PriceOf": "budget",
+    "accountant_price": "budget",
+    "Ledger": "ledger",
+    "GUARANTEES": "records",
+    "Attempt": "records",
+    "Budget": "records",
+    "Dataset": "records",
+    "Statement": "records",
+}
+
+__all__ = ["GUARANTEES", "Attempt", "Budget", "Dataset", "Ledger", "Price", "PriceOf", "Statement", "accountant_price"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is used: workers read keys from this package and need no database."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

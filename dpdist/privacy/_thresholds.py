@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -197,6 +197,19 @@ def discrete_gaussian_table(variance: Fraction) -> Table:
         return (mass / norm for mass in reversed(above[:-1]))
 
     return Table.from_tail(_certified_floors(tail))
+
+
+def exponential_weights(gaps: Sequence[int], scale: Fraction) -> list[int]:
+    """``floor(2**128 * exp(-gap / scale))`` for each gap, an integer of at least 0; 0 from ``gap >= 90 * scale`` on."""
+    limit = 90 * scale  # exp(-90) < 2**-129
+    near = sorted({gap for gap in gaps if 0 < gap < limit})
+
+    def weights(precision: int) -> Iterator[arb]:
+        return ((-_ball(gap / scale)).exp() for gap in near)
+
+    weight_of = dict(zip(near, _certified_floors(weights), strict=False))  # the floors end at the first zero
+    weight_of[0] = 1 << 128
+    return [weight_of.get(gap, 0) for gap in gaps]
 
 
 def _ball(value: Fraction) -> arb:

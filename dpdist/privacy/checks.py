@@ -35,8 +35,12 @@ refused.
 
 from __future__ import annotations
 
+import bisect
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from scipy.special import bdtr, bdtrc, betaincinv, nbdtrc
 
 from dpdist.errors import AccountingError
 from dpdist.privacy.deniability import growth
@@ -104,15 +108,13 @@ def count_check(*, records: int, share: float = 1.0, epsilon: float, delta: floa
     AccountingError
         The parameters are out of range, or so few records cannot be confirmed with this budget.
     """
-    from scipy.stats import binom
-
     if not epsilon > 0 or not 0 < delta < 1 or not 0 < share <= 1 or not 0 < failure < 1 or records < 1:
         raise AccountingError(
             "a count check needs records >= 1, a share in (0, 1], epsilon > 0 and delta and failure in (0, 1), "
             f"got {records}, {share}, {epsilon}, {delta}, {failure}"
         )
     scale = 1 / epsilon
-    expected = records if share == 1 else int(binom.ppf(failure / 2, records, share))
+    expected = records if share == 1 else _binomial_quantile(failure / 2, records, share)
     threshold = expected - noise_tail(scale, failure / 2) + 1
     minimum = threshold + 1 - noise_tail(scale, delta)
     if minimum < 1:
@@ -137,17 +139,12 @@ def pass_count_sensitivity(*, candidates: int, seeds: int, growth: float, delta:
     delta : float
         Probability that the passes differ by more.
     """
-    from scipy.stats import binom
-
     if candidates < 1 or seeds < 1 or not 0 < delta < 1:
         raise AccountingError(
             f"expected candidates and seeds >= 1 and delta in (0, 1), got {candidates}, {seeds}, {delta}"
         )
     rate = min(max(growth, 1.0) / seeds, 1.0)
-    quantile = int(binom.isf(delta, candidates, rate))
-    while binom.sf(quantile, candidates, rate) > delta:
-        quantile += 1
-    return max(quantile, 1)
+    return max(_least(lambda count: bdtrc(count, candidates, rate) <= delta, candidates), 1)
 
 
 def lower_bound_from_noisy_count(
@@ -165,12 +162,10 @@ def lower_bound_from_noisy_count(
     scale : float
         Scale of the discrete Laplace noise on the number of passes.
     """
-    from scipy.stats import beta
-
     count = min(int(noisy) - noise_tail(scale, delta / 2) + 1, candidates)
     if count < 1:
         return 0.0
-    rate = float(beta.ppf(delta / 2, count, candidates - count + 1)) * (1 - 1e-9)
+    rate = float(betaincinv(count, candidates - count + 1, delta / 2)) * (1 - 1e-9)
     return max(seeds * rate - growth, 0.0)
 
 
@@ -283,9 +278,7 @@ def pass_check(
 
 def expected_lower_bound(check: PassCheck, *, pass_rate: float, failure: float = 1e-6) -> float:
     """The passing mass that a table with this true pass rate confirms, except with probability `failure`."""
-    from scipy.stats import binom
-
-    passes = int(binom.ppf(failure / 2, check.candidates, pass_rate))
+    passes = _binomial_quantile(failure / 2, check.candidates, pass_rate)
     return check.lower_bound(passes - noise_tail(check.scale, failure / 2) + 1)
 
 
@@ -295,8 +288,21 @@ def candidates_needed(*, records: int, pass_rate: float, failure: float = 2.0**-
     With the confirmed pass rate ``(Z + h)/n_lo`` less one record's ``max(h, 1)/n_lo`` the shortage, which shows,
     is as rare as the failures of the samplers.
     """
-    from scipy.stats import nbinom
-
     if records < 1 or not 0 < pass_rate <= 1:
         raise AccountingError(f"expected records >= 1 and a pass rate in (0, 1], got {records}, {pass_rate}")
-    return records if pass_rate == 1 else records + int(nbinom.isf(failure, records, pass_rate)) + 1
+    if pass_rate == 1:
+        return records
+    most = 1
+    while nbdtrc(most, records, pass_rate) > failure:
+        most *= 2
+    return records + _least(lambda failed: nbdtrc(failed, records, pass_rate) <= failure, most) + 1
+
+
+def _least(holds: Callable[[int], bool], most: int) -> int:
+    """Least integer from 0 on for which a condition holds that goes on holding; it does at `most`."""
+    return bisect.bisect_left(range(most), True, key=holds)
+
+
+def _binomial_quantile(probability: float, count: int, rate: float) -> int:
+    """Least k such that a binomial count is at most k with the given probability."""
+    return _least(lambda k: bdtr(k, count, rate) >= probability, count)

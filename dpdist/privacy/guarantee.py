@@ -8,7 +8,7 @@ prints without what it protects (the adjacency), with what probability it may fa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal, get_args
 
@@ -44,13 +44,23 @@ def _listed(names: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Guarantee:
-    """Base of the four kinds."""
+    """Base of all kinds."""
 
     kind: ClassVar[str] = ""
+    computational: ClassVar[bool] = True
+
+    def statement(self) -> str:
+        """What is promised, in one sentence without its full stop."""
+        raise NotImplementedError
+
+    def meaning(self) -> str:
+        """What the statement means and what it does not cover, without the last full stop; it may be empty."""
+        return ""
 
     def sentence(self) -> str:
-        """The guarantee in plain words."""
-        raise NotImplementedError
+        """The guarantee in plain words: statement, meaning, assumption."""
+        parts = [self.statement(), self.meaning(), _COMPUTATIONAL.rstrip(".") if self.computational else ""]
+        return "".join(f"{part}. " for part in parts if part).rstrip()
 
     def to_json(self) -> dict[str, Any]:
         """The guarantee as a JSON object, its sentence included."""
@@ -88,14 +98,24 @@ class DifferentialPrivacy(Guarantee):
         _choice(self.kind, "covers", self.covers, Covers)
         _choice(self.kind, "unit", self.unit, Unit)
 
-    def sentence(self) -> str:
-        """The guarantee in plain words."""
-        change = _ONE[self.adjacency].format(self.unit)
+    def statement(self) -> str:
+        """What is promised, in one sentence without its full stop."""
         return (
             f"({upwards(self.epsilon)}, {upwards(self.delta)})-differential privacy for {self.covers} "
-            f"({self.adjacency}): when {change}, the probability of any event about it changes by at most a factor "
-            f"exp({upwards(self.epsilon)}), plus {upwards(self.delta)}. {_COMPUTATIONAL}"
+            f"({self.adjacency})"
         )
+
+    def meaning(self) -> str:
+        """What the statement means."""
+        change = _ONE[self.adjacency].format(self.unit)
+        return (
+            f"when {change}, the probability of any event about it changes by at most a factor "
+            f"exp({upwards(self.epsilon)}), plus {upwards(self.delta)}"
+        )
+
+    def sentence(self) -> str:
+        """The guarantee in plain words."""
+        return f"{self.statement()}: {self.meaning()}. {_COMPUTATIONAL}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,20 +156,27 @@ class PlausibleDeniability(Guarantee):
                 f"{self.kind}: it covers one released record; state the whole release as differential privacy"
             )
 
-    def sentence(self) -> str:
-        """The guarantee in plain words."""
+    def statement(self) -> str:
+        """What is promised, in one sentence without its full stop."""
+        return f"Per record: ({self.k}, {self.gamma:.6g})-plausible deniability"
+
+    def meaning(self) -> str:
+        """What the statement means and what it does not cover, without the last full stop."""
         noisy = "" if self.epsilon0 is None else " (up to the noise on the threshold)"
         text = (
-            f"Per record: ({self.k}, {self.gamma:.6g})-plausible deniability: each released record could have come "
-            f"from at least {self.k} seeds{noisy}, with probabilities within a factor {self.gamma:.6g} of each other."
+            f"each released record could have come from at least {self.k} seeds{noisy}, with probabilities within a "
+            f"factor {self.gamma:.6g} of each other."
         )
         if self.epsilon is None or self.delta is None:
-            return f"{text} The test is deterministic: this is not differential privacy. {_COMPUTATIONAL}"
+            return f"{text} The test is deterministic: this is not differential privacy"
         return (
             f"{text} Given the model, one released record is ({upwards(self.epsilon)}, {upwards(self.delta)})-"
-            f"differentially private (add/remove) for the seeds. This covers one released record, not the whole "
-            f"release. {_COMPUTATIONAL}"
+            f"differentially private (add/remove) for the seeds. This covers one released record, not the whole release"
         )
+
+    def sentence(self) -> str:
+        """The guarantee in plain words."""
+        return f"{self.statement()}: {self.meaning()}. {_COMPUTATIONAL}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,20 +209,23 @@ class PML(Guarantee):
         _check(self.kind, "alpha", self.alpha, low=0, high=1)
         _check(self.kind, "delta", self.delta, low=0, high=1)
 
-    def sentence(self) -> str:
-        """The guarantee in plain words."""
+    def statement(self) -> str:
+        """What is promised, in one sentence without its full stop."""
+        return (
+            f"Pointwise maximal leakage of at most {upwards(self.epsilon)} nats about any one record, for the whole "
+            f"release, with delta {upwards(self.delta)}, assuming {self.prior} and that every record falls in every "
+            f"bin with probability at least {self.alpha:.6g} (replacement: the number of records is public)"
+        )
+
+    def meaning(self) -> str:
+        """What is assumed, and the differential privacy of the same noise, without the last full stop."""
         same = (
             "no noise, hence no differential privacy"
             if self.dp_epsilon is None
             else f"the same noise is ({upwards(self.dp_epsilon)}, {upwards(self.delta)})-differentially private "
             "(replacement)"
         )
-        return (
-            f"Pointwise maximal leakage of at most {upwards(self.epsilon)} nats about any one record, for the whole "
-            f"release, with delta {upwards(self.delta)}, assuming {self.prior} and that every record falls in every "
-            f"bin with probability at least {self.alpha:.6g} (replacement: the number of records is public). That is "
-            f"an assumption about the population. It is not differential privacy; {same}. {_COMPUTATIONAL}"
-        )
+        return f"That is an assumption about the population. It is not differential privacy; {same}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +245,7 @@ class LID(Guarantee):
     """
 
     kind: ClassVar[str] = "local-information-disclosure"
+    computational: ClassVar[bool] = False
     bound: float
     eta: float | None = None
     columns: tuple[str, ...] | None = None
@@ -228,26 +259,25 @@ class LID(Guarantee):
         if self.eta is not None:
             _check(self.kind, "eta", self.eta, low=0, high=1)
 
-    def sentence(self) -> str:
-        """The guarantee in plain words."""
-        what = "near" if self.eta is None else f"within {self.eta:.6g} of a column's width of"
-        sentences = [
+    def statement(self) -> str:
+        """What is not promised, in one sentence without its full stop."""
+        return (
             "Not differentially private: there is no adjacency and no delta, and original records are mixed into the "
-            "output."
-        ]
-        if self.original:
-            sentences.append(f"Released as they are: {_listed(self.original)}.")
+            "output"
+        )
+
+    def meaning(self) -> str:
+        """What is released as it is, and the bound, without the last full stop."""
+        kept = f"Released as they are: {_listed(self.original)}. " if self.original else ""
         if self.columns == ():
-            return " ".join([*sentences, "Local information disclosure is not bounded: no column is looked at."])
+            return f"{kept}Local information disclosure is not bounded: no column is looked at"
+        what = "near" if self.eta is None else f"within {self.eta:.6g} of a column's width of"
         where = "" if self.columns is None else f" in {_listed(self.columns)}"
         which = "some column" if self.columns is None else "any of these"
-        return " ".join(
-            [
-                *sentences,
-                f"Local information disclosure is at most {self.bound:.6g}, as measured{where}: for no more than that "
-                f"share of the released rows is {which} {what} the original record's. It says nothing about "
-                f"{'' if self.columns is None else 'other columns, nor about '}any one record.",
-            ]
+        return (
+            f"{kept}Local information disclosure is at most {self.bound:.6g}, as measured{where}: for no more than "
+            f"that share of the released rows is {which} {what} the original record's. It says nothing about "
+            f"{'' if self.columns is None else 'other columns, nor about '}any one record"
         )
 
 
@@ -280,8 +310,8 @@ class FederatedPrivacy(Guarantee):
         if self.trust not in ("local", "correlated") or (self.trust == "local" and self.colluding):
             raise AccountingError(f"{self.kind}: trust is local (no colluding clients) or correlated")
 
-    def sentence(self) -> str:
-        """The guarantee in plain words."""
+    def statement(self) -> str:
+        """What is promised, in one sentence without its full stop."""
         against = (
             "together with all other clients"
             if self.trust == "local"
@@ -292,7 +322,7 @@ class FederatedPrivacy(Guarantee):
         return (
             f"Of each client, all that leaves it is ({upwards(self.epsilon)}, {upwards(self.delta)})-differentially "
             f"private ({self.adjacency}: one of its records is present or absent) against a coordinator who follows "
-            f"the protocol and sees every message, {against}. {_COMPUTATIONAL}"
+            f"the protocol and sees every message, {against}"
         )
 
 
@@ -315,3 +345,14 @@ def from_json(data: Mapping[str, Any]) -> Guarantee:
         return _KINDS[kind](**body)
     except TypeError as error:
         raise AccountingError(f"guarantee {kind}: {error}") from None
+
+
+def explained(guarantees: Sequence[Guarantee]) -> list[str]:
+    """Guarantees for a terminal: each in one sentence, then what they mean, then what all of them assume, once."""
+    statements = [f"{guarantee.statement()}." for guarantee in guarantees]
+    meanings = [meaning for guarantee in guarantees if (meaning := guarantee.meaning())]
+    details = [f"{meaning[0].upper()}{meaning[1:]}." for meaning in meanings]
+    if any(guarantee.computational for guarantee in guarantees):
+        details.append(_COMPUTATIONAL)
+    blocks = {"Guarantee": statements, "Details": details}
+    return [f"{'' if i else label:<12}{text}" for label, texts in blocks.items() for i, text in enumerate(texts)]

@@ -50,6 +50,7 @@ class VerifyReport:
     name: str
     private: bool
     guarantee: str
+    guarantees: tuple[dict[str, Any], ...]
     records: int
     cells: int | None
     parts: int
@@ -60,7 +61,7 @@ class VerifyReport:
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object; it has ``records`` or ``cells``."""
         report = asdict(self)
-        del report["records" if self.cells is not None else "cells"]
+        del report["guarantees"], report["records" if self.cells is not None else "cells"]
         return report
 
     @property
@@ -112,6 +113,7 @@ def verify(
         name=manifest.name,
         private=manifest.not_private is None,
         guarantee=manifest.guarantee,
+        guarantees=manifest.guarantees,
         records=manifest.records,
         cells=manifest.cells,
         parts=len(manifest.parts),

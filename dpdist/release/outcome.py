@@ -17,7 +17,8 @@ from dpdist.storage.store import Store
 class Outcome:
     """A published release, of so many records, or of so many cells of statistics.
 
-    `already` says that an earlier run had published it and this one found nothing to do.
+    `guarantees` are those of the manifest. `already` says that an earlier run had published it and this one found
+    nothing to do.
     """
 
     uri: str
@@ -25,14 +26,14 @@ class Outcome:
     records: int
     cells: int | None
     guarantee: str
-    guarantees: tuple[str, ...]
+    guarantees: tuple[dict[str, Any], ...]
     budget: str
     run_record: str
     already: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The outcome as a JSON object; it has ``records`` or ``cells``."""
-        outcome = asdict(self)
+        outcome = asdict(self) | {"guarantees": [str(item["sentence"]) for item in self.guarantees]}
         del outcome["records" if self.cells is not None else "cells"]
         return outcome
 
@@ -52,7 +53,7 @@ def outcome_of(
         records=manifest.records,
         cells=manifest.cells,
         guarantee=manifest.guarantee,
-        guarantees=tuple(str(item["sentence"]) for item in manifest.guarantees),
+        guarantees=manifest.guarantees,
         budget=budget_sentence(ledger, spec.dataset),
         run_record=f"{work.uri}/{RUN_RECORD}",
         already=already,

@@ -1,23 +1,23 @@
 """How large a cluster a release needs, and how long it takes: from the plan, without a record.
 
-The work of a plausible-deniability release is known from its plan: rows, attributes, pairs, cells, candidates. What a
-unit of it costs is measured (`MEASURED`, or a file of `tests/benchmarks/bench_sizing.py`), and
-`dpdist.sizing.simulation` lets
-it run. Releases of other kinds are sized by their memory and by one pass over the table.
+A family says what work its releases have to do (`dpdist.families.base.Family.workload`). What a unit of it costs is
+measured (`MEASURED`, or a file of `tests/benchmarks/bench_sizing.py`), and `dpdist.sizing.simulation` lets it run.
+Releases of families that do not say are sized by their memory and by one pass over the table.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dpdist.data.count import pair_cells
 from dpdist.errors import SpecError
-from dpdist.families.base import Plan
-from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
+from dpdist.families.base.family import Plan
+from dpdist.families.base.workload import GIB, Layout, Unit, Work, one_pass
+from dpdist.families.registry import family_of
 from dpdist.formatting import number_of
 from dpdist.sizing.simulation import Costs, Load, Prediction, simulate
 
@@ -49,34 +49,12 @@ DRIVER = 2
 
 _WORTH_MEMORY = 0.2  # and twice the memory, if it saves this share: a large index of seeds then takes fewer passes
 _REASONABLE = 16  # GiB of a worker that are proposed for speed alone
-_GIB = 1 << 30
 _FILL = 0.6  # share of a worker's memory that may be filled; Dask spills and pauses above
 _PROCESS = 400 << 20  # a worker with its libraries, and its nanny
 _NANNY = 128 << 20  # of a pod's memory that the chart keeps from the worker in it
-_CODES = 0.25  # share of the workers' memory that codes may take (dpdist.families.deniability.release)
-_INDEX = 0.1  # and of one worker's, for the index of the seeds
-_TABLE_CELLS = 1 << 13  # of an attribute's count table, in the networks that were learned from public tables
-_BATCH = 1 << 18
-_SMALLEST_BATCH = 1 << 14
+_CODES = 0.25  # share of the workers' memory that codes may take (dpdist.families.base.passes)
 _FEWEST_ROWS = 1 << 16
 _PARTITION_ROWS = (1 << 18, 1 << 19, 1 << 20, 1 << 21, 1 << 22)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """A size of cluster.
-
-    Attributes
-    ----------
-    workers : int
-    memory : int
-        Of each worker, in GiB.
-    partitions : int
-    """
-
-    workers: int
-    memory: int
-    partitions: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,8 +208,8 @@ def size_cluster(plan: Plan, *, costs: Costs = MEASURED) -> Sizing:
         proposed=tried[chosen][0],
         layouts=tuple(layout for layout, _ in tried),
         predictions=predictions,
-        whole=isinstance(plan, PlausibleDeniabilityPlan),
-        needed=_needed(plan, tried[chosen][0].partitions) / _GIB,
+        whole=family_of(plan.spec).workload is not None,
+        needed=_needed(plan, tried[chosen][0].partitions) / GIB,
         driver=_gib(_PROCESS + plan.resources().get("publisher_bytes", 0) / _FILL, least=DRIVER),
         clients=clients,
     )
@@ -264,7 +242,7 @@ def worker_memory(plan: Plan, workers: int, partitions: int) -> int:
     least = min(_gib(_needed(plan, partitions)), MEMORY[-1])
     held = _spread(plan)
     holding = (
-        size for size in MEMORY if least <= size <= _REASONABLE and held <= _CODES * workers * (size * _GIB - _NANNY)
+        size for size in MEMORY if least <= size <= _REASONABLE and held <= _CODES * workers * (size * GIB - _NANNY)
     )
     return next(holding, least)
 
@@ -284,7 +262,7 @@ def _needed(plan: Plan, partitions: int) -> float:
 
 def _gib(size: float, *, least: int = MEMORY[0]) -> int:
     """The first power of two of GiB that holds so many bytes."""
-    return max(least, 1 << max(0, math.ceil(math.log2(size / _GIB))))
+    return max(least, 1 << max(0, math.ceil(math.log2(size / GIB))))
 
 
 def read_costs(path: Path | None) -> Costs:
@@ -308,54 +286,29 @@ def read_costs(path: Path | None) -> Costs:
 
 def predict(plan: Plan, layout: Layout, *, costs: Costs = MEASURED, cores: int | None = None) -> Prediction:
     """What a release would take on a cluster; `cores` if all its workers share those of one machine."""
-    return simulate(loads(plan, layout, costs), costs, workers=layout.workers, cores=cores)
+    workload = family_of(plan.spec).workload or one_pass
+    loads = [_load(work, costs) for work in workload(plan, layout)]
+    return simulate(loads, costs, workers=layout.workers, cores=cores)
 
 
-def loads(plan: Plan, layout: Layout, costs: Costs) -> list[Load]:
-    """The stages of a release, as its graphs have them."""
-    rows, width, partitions = plan.spec.data.minimum_records, len(plan.spec.table.attributes), layout.partitions
-    reading = rows * width * costs.read / partitions
-    if not isinstance(plan, PlausibleDeniabilityPlan):
-        return [Load(name="reading", tasks=partitions, seconds=reading, summary=1 << 16)]
-    spec, share = plan.spec, plan.spec.split
-    held = plan.resources()["encoded_bytes"] <= _CODES * layout.workers * layout.memory * _GIB
-    again = 0.0 if held else reading
-    stages = [Load(name="reading", tasks=partitions, seconds=reading)] if held else []
-    if plan.model.structure is not None:
-        pairs = width * (width - 1) / 2
-        counting = rows * float(share.structure) * pairs * costs.pair / partitions
-        cells = pair_cells(spec.table.cardinalities)
-        stages.append(Load(name="counting", tasks=partitions, seconds=again + counting, summary=8 * cells))
-    counting = rows * float(share.parameters) * width * costs.table / partitions
-    cells = table_cells(plan)
-    stages.append(Load(name="learning parameters", tasks=partitions, seconds=again + counting, summary=8 * cells))
-    stages.append(Load(name="estimating", tasks=0, seconds=0.0, driver=cells * costs.cell))
-    made, ranges, index = spec.synthesis.records, 1, 0
-    if plan.seeds is not None:
-        seeds = rows * float(share.seeds)
-        distinct = min(seeds, spec.kept_combinations or math.inf)
-        index = int(16 * distinct)
-        ranges = max(1, math.ceil(index / (_INDEX * layout.memory * _GIB)))
-        keys = again + seeds * costs.key / partitions
-        summary = int(16 * min(seeds / partitions, distinct))
-        stages.append(Load(name="indexing seeds", tasks=partitions, seconds=keys, summary=summary, fan_in=8))
-        if ranges > 1:
-            stages.append(
-                Load(name="indexing seeds", tasks=(2 + ranges) * partitions, seconds=0.0, summary=summary // ranges)
-            )
-        made = max(made, plan.seeds.passes.candidates if plan.seeds.passes is not None else 0)
-    size = min(_BATCH, max(_SMALLEST_BATCH, 1 << math.ceil(math.log2(made / layout.workers))))
-    batches = math.ceil(made / size) * (1 if ranges == 1 else 2 * ranges + 2)
-    work = math.ceil(made / size) * size * width * costs.candidate
-    stages.append(Load(name="synthesising", tasks=batches, seconds=work / batches, spread=index if ranges == 1 else 0))
-    parts = math.ceil(spec.synthesis.records / spec.output.rows_per_part)
-    stages.append(Load(name="writing", tasks=parts, seconds=spec.synthesis.records * width * costs.write / parts))
-    return stages
+def _load(work: Work, costs: Costs) -> Load:
+    """The seconds that a stage takes at some costs."""
+    seconds = _seconds(work.units, costs) / max(work.tasks, 1)
+    driver = _seconds(work.driver or {}, costs)
+    return Load(
+        name=work.name,
+        tasks=work.tasks,
+        seconds=seconds,
+        summary=work.summary,
+        fan_in=work.fan_in,
+        driver=driver,
+        spread=work.spread,
+    )
 
 
-def table_cells(plan: PlausibleDeniabilityPlan) -> int:
-    """About how many cells the count tables of a network have."""
-    return min(plan.model.parameters.cells_at_most, len(plan.spec.table.attributes) * _TABLE_CELLS)
+def _seconds(units: Mapping[Unit, float], costs: Costs) -> float:
+    of = costs.to_json()
+    return math.fsum(number * of[unit] for unit, number in units.items())
 
 
 def _duration(seconds: float) -> str:

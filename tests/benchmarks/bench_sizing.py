@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from dpdist.cluster.opening import WORKER_ENVIRONMENT, open_cluster
+from dpdist.families.base.workload import Layout
 from dpdist.families.registry import load_spec, make_plan
 from dpdist.sizing.calibration import STAGES, Measured, calibrate
-from dpdist.sizing.cluster_size import Layout, predict, size_cluster
+from dpdist.sizing.cluster_size import predict, size_cluster
 
 ROOT = Path(__file__).parents[2]
 DPDIST = [sys.executable, "-m", "dpdist"]
@@ -86,8 +87,8 @@ def cpu_costs(folder: Path, rows: int, records: int) -> dict[str, float]:
     from unittest import mock
 
     from dpdist.families import attempt as context
+    from dpdist.families.deniability.workload import table_cells
     from dpdist.release.run import run_release
-    from dpdist.sizing.cluster_size import table_cells
 
     chosen = settings(rows, 1, records) | {"cluster.mode": "threads", "cluster.partitions": PARTITIONS}
     del chosen["cluster.workers"]

@@ -19,8 +19,9 @@ from dpdist import errors
 from dpdist.cluster.opening import open_cluster
 from dpdist.data.count import pair_counts
 from dpdist.evaluate.evaluation import Options
-from dpdist.evaluate.inputs import Material, open_material
+from dpdist.evaluate.inputs import Inputs, open_inputs
 from dpdist.evaluate.publishable import FILE, STEPS, FiguresPlan, Publication, measure, steps_of_distance
+from dpdist.evaluate.released import ReleasedTable
 from dpdist.evaluate.run import Request, charged, run_evaluation
 from dpdist.evaluate.utility.marginals import Marginals, chosen_triples, distances, marginals_of, triples_operator
 from dpdist.ledger import Ledger
@@ -138,18 +139,17 @@ def publish(own: Made, asked: Request | None = None) -> None:
     asked = asked or request(own)
     store, manifest = open_release(own.release)
     with open_cluster(mode="threads") as cluster:
-        material = open_material(
-            store,
-            manifest,
+        inputs = open_inputs(
+            ReleasedTable(store, manifest),
             against=asked.source(asked.against),
             holdout=None,
-            cluster=cluster,
+            executor=cluster,
             seed=0,
             progress=lambda *_: None,
         )
-        with charged(asked, material) as publication:
+        with charged(asked, inputs) as publication:
             assert publication is not None
-            publication.publish(material.marginals())
+            publication.publish(inputs.marginals())
 
 
 def charges(own: Made) -> list[tuple[str, str, float]]:
@@ -220,7 +220,7 @@ def test_a_table_that_is_refused_costs_nothing(own: Made, monkeypatch: pytest.Mo
         raise errors.OutOfDomain("column 'age'")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Material, "marginals", refuse)
+        patch.setattr(Inputs, "marginals", refuse)
         with pytest.raises(errors.OutOfDomain):
             publish(own)
     assert charges(own)[-1] == ("first/evaluation", "void", CHARGED[2])
@@ -235,18 +235,17 @@ def test_a_table_that_changes_while_it_is_read_costs_nothing(own: Made, monkeypa
     asked = request(own)
     store, manifest = open_release(own.release)
     with open_cluster(mode="threads") as cluster:
-        material = open_material(
-            store,
-            manifest,
+        inputs = open_inputs(
+            ReleasedTable(store, manifest),
             against=asked.source((str(path),)),
             holdout=None,
-            cluster=cluster,
+            executor=cluster,
             seed=0,
             progress=lambda *_: None,
         )
         pq.write_table(table(30_000, seed=7), path, row_group_size=7_000)
         with pytest.raises(errors.DataError, match="changed while it was read"):
-            material.marginals()
+            inputs.marginals()
 
 
 def test_another_table_is_not_charged(own: Made) -> None:

@@ -23,11 +23,12 @@ from typer.testing import CliRunner
 from dpdist import errors
 from dpdist.cli import app
 from dpdist.cluster.opening import open_cluster
+from dpdist.data.graph import run_pass, table_pass
 from dpdist.data.operators import pair_counts_operator
 from dpdist.evaluate import run as module
 from dpdist.evaluate.evaluation import Options
-from dpdist.evaluate.inputs import Material, open_material
-from dpdist.evaluate.passes import release_pass, run_release_pass
+from dpdist.evaluate.inputs import Inputs, open_inputs
+from dpdist.evaluate.released import ReleasedTable
 from dpdist.evaluate.run import Request, run_evaluation
 from dpdist.evaluate.utility.marginals import chosen_triples, distances
 from dpdist.families.registry import build_spec
@@ -51,15 +52,14 @@ def request(made: Made, output: Path, **changes: Any) -> Request:
     )
 
 
-def opened(made: Made, cluster: Any, **changes: Any) -> Material:
+def opened(made: Made, cluster: Any, **changes: Any) -> Inputs:
     store, manifest = open_release(made.release)
     asked = request(made, Path("unused"))
-    return open_material(
-        store,
-        manifest,
+    return open_inputs(
+        ReleasedTable(store, manifest),
         against=asked.source((made.table,)),
         holdout=asked.source((made.holdout,)),
-        cluster=cluster,
+        executor=cluster,
         seed=0,
         progress=lambda *_: None,
         **changes,
@@ -105,8 +105,8 @@ def test_a_page_and_its_figures(made: Made, tmp_path: Path) -> None:
 def test_distances_are_those_of_the_files(made: Made) -> None:
     """Counted by tasks over parts and partitions, against dictionaries of what a reader finds."""
     with open_cluster(mode="threads") as cluster:
-        material = opened(made, cluster)
-        counts = material.marginals()
+        inputs = opened(made, cluster)
+        counts = inputs.marginals()
     both = [of.to_pydict() for of in (read_release(made.release), pq.read_table(made.table))]
     for columns in both:
         columns["age"] = [age // 5 for age in columns["age"]]
@@ -118,27 +118,26 @@ def test_distances_are_those_of_the_files(made: Made) -> None:
         assert found[place] == pytest.approx(expected)
     assert counts["first half"].records + counts["second half"].records == 30_000
     assert abs(counts["first half"].records - 15_000) < 6 * 90
-    assert counts["real"].triples.keys() == dict.fromkeys(chosen_triples(material.view.sizes, seed=0)).keys()
+    assert counts["real"].triples.keys() == dict.fromkeys(chosen_triples(inputs.view.sizes, seed=0)).keys()
 
 
 @pytest.mark.parametrize("batch_rows", [1, 97, 100_000])
 def test_a_pass_by_tasks_is_a_pass_in_this_process(made: Made, batch_rows: int) -> None:
     with open_cluster(mode="threads") as cluster:
-        material = opened(made, cluster)
-        operator = pair_counts_operator(material.schema.cardinalities)
-        args = (material.store, material.manifest, material.decoder, operator)
-        whole = run_release_pass(*args)
-        graph = release_pass(*args, name="test", batch_rows=batch_rows)
-        assert np.array_equal(cluster.compute([graph])[0].cells, whole.cells)
-    assert whole.total == 2_500
+        inputs = opened(made, cluster)
+        operator = pair_counts_operator(inputs.schema.cardinalities)
+        whole, report = run_pass(inputs.released, operator)
+        graph = table_pass(cluster, inputs.released, operator, name="test", batch_rows=batch_rows)
+        assert np.array_equal(cluster.compute([graph])[0][0].cells, whole.cells)
+    assert whole.total == report.kept == 2_500
 
 
 def test_samples_are_random_bounded_and_repeatable(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_cluster(mode="threads") as cluster:
-        material = opened(made, cluster)
-        everything = material.samples()
+        inputs = opened(made, cluster)
+        everything = inputs.samples()
         monkeypatch.setattr("dpdist.evaluate.inputs.LARGEST_SAMPLE", 1_000)
-        first, again = material.samples(), opened(made, cluster).samples()
+        first, again = inputs.samples(), opened(made, cluster).samples()
     assert {name: len(codes[0]) for name, codes in everything.items()} == {
         "released": 2_500,
         "real": 30_000,

@@ -19,10 +19,11 @@ from typer.testing import CliRunner
 
 from dpdist import errors
 from dpdist.cli.commands import app
-from dpdist.families.base import Plan
+from dpdist.families.base.family import Plan
+from dpdist.families.base.workload import Layout
 from dpdist.families.registry import build_spec, load_spec, make_plan
 from dpdist.sizing.calibration import STAGES, Measured, calibrate
-from dpdist.sizing.cluster_size import MEASURED, WORKERS, Layout, predict, read_costs, size_cluster
+from dpdist.sizing.cluster_size import MEASURED, WORKERS, predict, read_costs, size_cluster
 from dpdist.sizing.simulation import LIMITS, Costs, Load, simulate
 
 RELEASES = Path(__file__).parents[2] / "deploy" / "releases"

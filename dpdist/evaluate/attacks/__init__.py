@@ -6,7 +6,7 @@ works on both alike is knowledge about the population, the excess is a leak. `at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -15,15 +15,12 @@ from dpdist.evaluate.attacks import copies, disclosure, distinguish, inference, 
 from dpdist.evaluate.attacks.shadow import Generator
 from dpdist.evaluate.attacks.sizes import Sizes
 from dpdist.evaluate.page.sections import Section
+from dpdist.families.base.attempt import Progress, silent
 from dpdist.schema.schema import Schema
 
 __all__ = ["Generator", "Sizes", "attack_sections"]
 
 _ATTACKS = (distinguish, copies, membership, linkage, inference, disclosure)
-
-
-def _silent(stage: str, done: int, total: int) -> None:
-    """Report no progress."""
 
 
 def attack_sections(
@@ -33,7 +30,7 @@ def attack_sections(
     schema: Schema,
     *,
     seed: int,
-    progress: Callable[[str, int, int], None] = _silent,
+    progress: Progress = silent,
     sizes: Sizes | None = None,
     mechanism: Generator | None = None,
 ) -> list[Section]:

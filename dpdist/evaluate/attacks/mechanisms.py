@@ -11,9 +11,9 @@ from dpdist.errors import SpecError
 from dpdist.evaluate.attacks.records import Columns
 from dpdist.evaluate.attacks.shadow import Generator
 from dpdist.evaluate.utility.statistics import respecified
-from dpdist.families.base import Plan
-from dpdist.families.registry import family_of
-from dpdist.families.rehearsal import key_from, rehearse, released_codes
+from dpdist.families.base.family import Plan
+from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
+from dpdist.families.registry import family_of, stages_of
 from dpdist.privacy.noise import Noise
 from dpdist.publish.manifest import Manifest
 from dpdist.spec import ReleaseSpec
@@ -50,7 +50,8 @@ def mechanism_of(spec: ReleaseSpec, *, training: int) -> Generator | None:
 
     def make(table: Columns, seed: int) -> Columns:
         noise = Noise(np.random.default_rng([seed, 0x5AD0]).bytes(32))
-        return released_codes(rehearse(planned(len(table[0])), table, key=key_from(noise)))
+        plan = planned(len(table[0]))
+        return released_codes(rehearse(plan, stages_of(plan), table, key=key_from(noise)))
 
     return make
 

@@ -9,8 +9,9 @@ import numpy as np
 from dpdist.evaluate.binning import View
 from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_apply
 from dpdist.evaluate.utility import erm
-from dpdist.evaluate.utility.learning import Step, Trial, too_small
+from dpdist.evaluate.utility.learning import Trial, too_small
 from dpdist.evaluate.utility.models import Encoder, labels_of
+from dpdist.families.base.attempt import Progress
 from dpdist.privacy.arrays import Floats
 
 PENALTIES = (1e-2, 1e-3, 1e-4, 1e-5)
@@ -19,7 +20,7 @@ PENALTIES = (1e-2, 1e-3, 1e-4, 1e-5)
 _DRAWS = 3
 
 
-def baseline_section(trial: Trial, view: View, target: int, *, epsilon: float, progress: Step) -> Section:
+def baseline_section(trial: Trial, view: View, target: int, *, epsilon: float, progress: Progress) -> Section:
     """Models of released records beside models that are differentially private themselves (the paper's Table 4).
 
     Parameters
@@ -71,7 +72,7 @@ def baseline_section(trial: Trial, view: View, target: int, *, epsilon: float, p
             for how, values in tries.items():
                 found.setdefault(how, []).append(values)
             done += 1
-            progress(done, 2 * len(PENALTIES))
+            progress("private baselines", done, 2 * len(PENALTIES))
         figures[loss.name] = {}
         for how, by_penalty in found.items():
             place = int(np.argmax([np.mean(values) for values in by_penalty]))

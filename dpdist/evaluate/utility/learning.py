@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +11,8 @@ from dpdist.evaluate.binning import View
 from dpdist.evaluate.page import plots
 from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_apply
 from dpdist.evaluate.utility.models import CLASSIFIERS, Encoder, Fitted, fit, forest, independent, labels_of
+from dpdist.families.base.attempt import Progress
 from dpdist.privacy.arrays import Codes
-
-Step = Callable[[int, int], None]
 
 LEAST = 50
 """Fewest records to train on, and to test on."""
@@ -100,7 +99,7 @@ def default_target(view: View) -> int:
     return binary[-1] if binary else min(finite, key=lambda i: sizes[i], default=len(sizes) - 1)
 
 
-def training_section(trial: Trial, view: View, target: int, *, progress: Step) -> Section:
+def training_section(trial: Trial, view: View, target: int, *, progress: Progress) -> Section:
     """Train on synthetic, test on real, for each kind of model (the paper's Table 3 and the upper part of Table 4)."""
     name, title = "models", f"Models that predict {view.names[target]}"
     if view.axes[target].edges is not None:
@@ -118,7 +117,7 @@ def training_section(trial: Trial, view: View, target: int, *, progress: Step) -
             matrix = encoder.matrix(codes, classifier.sees)
             fits[kind][source] = fit(classifier.make, trial.seed, matrix, labels_of(codes, view, target), test)
             done += 1
-            progress(done, total)
+            progress("training models", done, total)
     rows: list[tuple[Cell, ...]] = []
     figures: dict[str, dict[str, dict[str, float | None]]] = {}
     for kind, of in fits.items():
@@ -172,7 +171,7 @@ def _judged(figures: Mapping[str, Mapping[str, Mapping[str, float | None]]], maj
     return ("good" if kept >= 0.9 else "fair" if kept >= 0.6 else "bad"), text
 
 
-def attribute_section(trial: Trial, view: View, *, progress: Step) -> Section:
+def attribute_section(trial: Trial, view: View, *, progress: Progress) -> Section:
     """How well a random forest predicts each attribute from all others (the paper's Figures 1 and 2)."""
     name, title = "attributes", "Each attribute from all others"
     trial = trial.part(_FOREST_ROWS, _FOREST_ROWS)
@@ -203,7 +202,7 @@ def attribute_section(trial: Trial, view: View, *, progress: Step) -> Section:
         kept = (released - majority) / (real - majority) if real - majority > 0.005 else None
         rows.append((attribute, view.sizes[target], majority, real, released, released - real, kept))
         figures[attribute] = {"most_frequent": majority, "real": real, "released": released, "kept": kept}
-        progress(done + 1, len(targets))
+        progress("predicting attributes", done + 1, len(targets))
     kept_of = [row["kept"] for row in figures.values() if row["kept"] is not None]
     mean = float(np.mean(kept_of)) if kept_of else None
     losses = [figures[attribute]["real"] - figures[attribute]["released"] for attribute in figures]  # type: ignore[operator]

@@ -12,8 +12,9 @@ from dpdist.errors import SpecError
 from dpdist.evaluate.binning import View
 from dpdist.evaluate.page import plots
 from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_apply
-from dpdist.evaluate.utility.learning import Step, Trial
+from dpdist.evaluate.utility.learning import Trial
 from dpdist.evaluate.utility.models import Encoder
+from dpdist.families.base.attempt import Progress
 from dpdist.families.prediction.metrics import (
     delta_mse,
     mean_absolute_percentage_deviation,
@@ -55,7 +56,7 @@ REGRESSORS: dict[str, tuple[Callable[[int], Any], str]] = {
 }
 
 
-def regression_section(trial: Trial, view: View, target: int, *, progress: Step) -> Section:
+def regression_section(trial: Trial, view: View, target: int, *, progress: Progress) -> Section:
     """Mean squared error of a number, for models of real, released and both records.
 
     A user has `SMALL` records of their own; delta MSE is the share of the error that released records remove
@@ -91,7 +92,7 @@ def regression_section(trial: Trial, view: View, target: int, *, progress: Step)
         figures[kind] = errors | {"delta_mse": gained}
         for source, error in errors.items():
             rows.append((kind, source, error, 1 - error / variance, gained if source == _BOTH else None))
-        progress(done + 1, len(REGRESSORS))
+        progress("regression", done + 1, len(REGRESSORS))
     best = min(figures, key=lambda kind: figures[kind]["real"])
     ours, theirs = figures[best]["released"], figures[best]["real"]
     gained = figures[best]["delta_mse"]

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from dpdist.cluster.executor import Executor
 from dpdist.data.graph import locate, table_pass
@@ -16,18 +15,17 @@ from dpdist.data.report import RowReport, check
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
 from dpdist.errors import SpecError, VerificationFailed
-from dpdist.evaluate.inputs import Progress
 from dpdist.evaluate.page import plots
 from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_apply
 from dpdist.evaluate.utility.marginals import total_variation
+from dpdist.families.base.attempt import Progress
+from dpdist.families.base.family import Truth
+from dpdist.families.registry import build_spec, family_of, make_plan
 from dpdist.privacy.arrays import Floats
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import part_batches
 from dpdist.spec import ReleaseSpec
 from dpdist.storage.store import Store
-
-Truth = tuple[str, str, Floats]
-"""What kind of statistic it is, of what, and its true values."""
 
 _SHOWN = 15
 
@@ -40,8 +38,6 @@ def respecified(manifest: Manifest) -> ReleaseSpec:
     SpecError
         This version does not know the kind, or the settings.
     """
-    from dpdist.families.registry import build_spec
-
     public: dict[str, Any] = {name: dict(v) if isinstance(v, Mapping) else v for name, v in manifest.spec.items()}
     for section in ("data", "output"):
         public[section] = {**public.get(section, {}), "path": "unknown"}
@@ -75,10 +71,13 @@ def statistics_sections(
         The parts are not what the manifest says.
     """
     spec = respecified(manifest)
+    truth = family_of(spec).truth
+    if truth is None:
+        raise SpecError(f"a release of kind {spec.kind!r} with statistics cannot be evaluated: update dpdist")
+    operator, truths = truth(make_plan(spec))
     table = open_table(against, manifest.table)
     progress("counting", 0, 1)
     located = cluster.compute([locate(cluster, table)])[0]
-    operator, truths = _truths(spec)
     summary, report = cluster.compute([table_pass(cluster, located, operator, name="true-statistics")])[0]
     check(report, manifest.table)
     progress("counting", 1, 1)
@@ -95,41 +94,6 @@ def no_records(manifest: Manifest) -> Section:
         f"a {manifest.kind} release holds statistics, not records: there is nothing to train a model on and no "
         "record to attack. What it reveals is bounded by its guarantee; dpdist audit attacks the mechanism.",
     )
-
-
-def _truths(spec: ReleaseSpec) -> tuple[Any, Any]:
-    """The operator that a release counted with, and what turns its summary into statistics in the release's order."""
-    from dpdist.families.histogram.entropy import renyi
-    from dpdist.families.histogram.plan import HistogramPlan
-    from dpdist.families.histogram.spec import HistogramSpec
-    from dpdist.families.histogram.stages import operator_of
-    from dpdist.families.registry import make_plan
-
-    plan = make_plan(spec)
-    if not isinstance(spec, HistogramSpec) or not isinstance(plan, HistogramPlan):
-        raise SpecError(f"a release of kind {spec.kind!r} with statistics cannot be evaluated: update dpdist")
-
-    def of_counts(tables: list[NDArray[np.int64]]) -> list[Truth]:
-        names = [" × ".join(query.columns) + (" (buckets)" if query.buckets else "") for query in spec.queries]
-        found: list[Truth] = [("count", names[i], table.ravel().astype(float)) for i, table in enumerate(tables)]
-        for i, table in enumerate(tables):
-            found += [
-                ("entropy", names[i], np.array([renyi(np.maximum(table, int(not table.any())), order=order)]))
-                for order in spec.counts.entropies
-            ]
-        for number, order in spec.entropy_targets:
-            found.append(("entropy", names[number], np.array([renyi(tables[number], order=order)])))
-        return found
-
-    def of_curves(sums: Any) -> list[Truth]:
-        from dpdist.families.histogram.curves import value_unit
-
-        if plan.curves is None:
-            raise SpecError("the manifest names no curves: update dpdist")
-        unit = value_unit(plan.curves.basis, clip=plan.curves.clip)
-        return [("mean", "curves", sums.totals * unit / max(sums.count, 1))]
-
-    return operator_of(spec, plan), of_counts if plan.counts is not None else of_curves
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,6 +32,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from dpdist.errors import AccountingError, SpecError
+from dpdist.families.base.family import SolveRequest
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan, plan_model, plan_seeds, random_split
 from dpdist.families.deniability.reference import Combinations, Reference, expected_error
 from dpdist.families.deniability.solution import Alternative, Solution
@@ -90,6 +91,15 @@ def solve_plan(
         raise SpecError("plan --solve: one attribute cannot both be kept and resampled")
     solver = _Solver(spec, target, pass_rate or 0.0, reference or Reference.zipf(spec.table))
     return solver.solve()
+
+
+def solve(spec: PlausibleDeniabilitySpec, request: SolveRequest) -> Solution:
+    """What ``dpdist plan --solve`` finds, written to a file if that is asked for; errors as for `solve_plan`."""
+    public = Reference.table(request.public_table, spec.table) if request.public_table else None
+    solution = solve_plan(spec, epsilon=request.epsilon, pass_rate=request.pass_rate, reference=public)
+    if request.write:
+        solution.write(request.write, source=request.source, settings=request.settings)
+    return solution
 
 
 def stage_epsilon(shares: tuple[Fraction, ...], epsilon: float) -> float:

@@ -22,7 +22,7 @@ from dpdist.formatting import number_of, upwards
 from dpdist.privacy import accountant
 from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.events import ApproximateDP, Composed, Event, LaplaceLeakage, Replacement
-from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
+from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, explained
 from dpdist.publish.parts import PartFormat
 from dpdist.schema.schema import Schema
 from dpdist.spec import parse_bytes
@@ -215,7 +215,7 @@ class HistogramPlan:
         """The plan for people."""
         spec, privacy = self.spec, self.spec.privacy
         lines = [f"Release {spec.name} ({spec.kind}) of data set {spec.dataset}", ""]
-        lines += [guarantee.sentence() for guarantee in self.guarantees] + [""]
+        lines += [*explained(self.guarantees), ""]
         if self.is_exact:
             lines.append("Charge      an account of leakage only: exact counts are released, as asked for by name")
         else:

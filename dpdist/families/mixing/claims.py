@@ -1,7 +1,7 @@
 """What the mixing family states, mechanism by mechanism, on small classes made to contradict it.
 
-The stages of a release (`dpdist.families.rehearsal`) make the mixtures. Checks, moments and the choice of an order come
-from the functions that the stages call, with streams of the same names.
+The stages of a release (`dpdist.families.base.rehearsal`) make the mixtures. Checks, moments and the choice of an
+order come from the functions that the stages call, with streams of the same names.
 
 *Mixtures*: a class of rows that all coincide, at the clipping norm, and a canary opposite to them: there one mixture is
 the pair of the accounting itself. The class is as small as a few mixtures allow, so that the canary is drawn often
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from dpdist.errors import SpecError
+from dpdist.families.base.rehearsal import key_from, rehearse
 from dpdist.families.mixing.accounting import ClassMixtures
 from dpdist.families.mixing.budget import ClassPlan
 from dpdist.families.mixing.classes import confirmed_classes
@@ -28,7 +29,7 @@ from dpdist.families.mixing.results import Mixtures
 from dpdist.families.mixing.scaling import Encoding, declared_encoding
 from dpdist.families.mixing.selection import OrderSelection, SelectionPlan
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.families.rehearsal import key_from, rehearse
+from dpdist.families.mixing.stages import stages
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.checks import CountCheck
@@ -106,7 +107,7 @@ def _small_plan(mixtures: ClassMixtures, sigma_over_clip: float) -> MixingPlan:
 def _mixture_scores(plan: MixingPlan, end: NDArray[np.uint8], other: float, canary: float, noise: Noise) -> Floats:
     """The log-likelihood ratio of the mixtures, their means, and how far the coordinates differ."""
     codes = [np.zeros_like(end), end, np.ones_like(end)]
-    made = rehearse(plan, codes, key=key_from(noise), until=Mixtures).result(Mixtures)
+    made = rehearse(plan, stages(plan), codes, key=key_from(noise), until=Mixtures).result(Mixtures)
     rows = np.concatenate(made.classes[0].blocks).astype(np.float64)
     mixtures, sigma = plan.classes[0].mixtures, plan.sigma_over_clip
     along, across, shift = rows[:, 0] - other, rows[:, 1], (canary - other) / mixtures.order

@@ -21,7 +21,7 @@ from dpdist.families.mixing.statistics import SHARD_BYTES
 from dpdist.formatting import number_of, upwards
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Event, Parallel
-from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
+from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, explained
 from dpdist.publish.parts import PartFormat
 from dpdist.schema.schema import Schema
 
@@ -185,7 +185,7 @@ class MixingPlan:
         """The plan for people."""
         spec, mixing, resources = self.spec, self.spec.mixing, self.resources()
         lines = [f"Release {spec.name} ({spec.kind}) of data set {spec.dataset}", ""]
-        lines += [guarantee.sentence() for guarantee in self.guarantees]
+        lines += explained(self.guarantees)
         lines += [
             "",
             f"Charge      epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} (add/remove adjacency)",

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dpdist.errors import AccountingError
+from dpdist.families.base.family import SolveRequest
 from dpdist.families.mixing.accounting import ClassMixtures
 from dpdist.families.mixing.budget import TOLERANCE, divide_budget
 from dpdist.families.mixing.spec import MixingSpec
@@ -206,3 +207,16 @@ def compare(spec: MixingSpec, *, epsilon: float | None = None, orders: Sequence[
     width, epsilon, delta = divided.encoding.width, divided.epsilon, divided.delta
     choices = compare_orders(divided.sizes, width=width, epsilon=epsilon, delta=delta, orders=orders)
     return Comparison(spec=spec, choices=choices)
+
+
+def solve(spec: MixingSpec, request: SolveRequest) -> Comparison:
+    """What ``dpdist plan --solve`` shows; errors as for `compare`.
+
+    Raises
+    ------
+    SpecError
+        Options are given that are not of mixing.
+    """
+    other = "plausible deniability; of a mixing spec set mixing.order, or auto"
+    request.refuse("pass_rate", "public_table", "write", go_with=other)
+    return compare(spec, epsilon=request.epsilon)

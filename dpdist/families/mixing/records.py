@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dpdist.cluster.tasks import Deferred
-from dpdist.families.attempt import Attempt
+from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.writing import ReleasedRecords
 from dpdist.families.mixing.classes import MixingPlanT
 from dpdist.families.mixing.mixture import Rows
 from dpdist.families.mixing.output import (
@@ -17,7 +18,6 @@ from dpdist.families.mixing.output import (
 )
 from dpdist.families.mixing.results import Mixtures
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.families.writing import ReleasedRecords
 from dpdist.ledger.keys import KeyRef, load_noise
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from dpdist.cluster.tasks import Deferred, Tasks
 from dpdist.errors import CheckFailed
-from dpdist.families.attempt import Attempt
-from dpdist.families.base import Stage
+from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.family import Stage
+from dpdist.families.base.writing import write_records
 from dpdist.families.mixing.blocks import block_of, piece_of
 from dpdist.families.mixing.classes import confirm, gather, note_left_out
 from dpdist.families.mixing.discriminant import Discriminant, discriminant, score
@@ -24,7 +25,6 @@ from dpdist.families.mixing.scaling import Encoding
 from dpdist.families.mixing.selection import SelectionPlan, parameters_of
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.families.mixing.statistics import ClassCodes, class_mixtures
-from dpdist.families.writing import write_records
 from dpdist.ledger.keys import KeyRef, load_noise
 
 MixingAttempt = Attempt[MixingSpec, MixingPlan]

@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 
 from dpdist.errors import SpecError
+from dpdist.families.base.rehearsal import key_from, rehearse
 from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, RANK_STEP
 from dpdist.families.prediction.private.plan import PrivatePlan
@@ -24,8 +25,8 @@ from dpdist.families.prediction.private.statistics import (
     rank_operator,
     ridge_operator,
 )
+from dpdist.families.prediction.stages import stages
 from dpdist.families.prediction.two_stage import TwoStagePlan
-from dpdist.families.rehearsal import key_from, rehearse
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
@@ -64,7 +65,8 @@ def _evidence(plan: PrivatePlan, canaries: int, place: int | None, noise: Noise)
     columns, charge, inputs = columns_of(plan.spec), plan.charge, len(plan.spec.inputs)
     ends = columns.codes(np.repeat([[0.0], [1.0]], inputs, axis=1), np.array([0.0, 1.0]))
     others, canary = [end[:1] for end in ends], [end[1:] for end in ends]
-    made = rehearse(plan, [np.repeat(end, [_OTHERS, canaries]) for end in ends], key=key_from(noise), until=Measured)
+    codes = [np.repeat(end, [_OTHERS, canaries]) for end in ends]
+    made = rehearse(plan, stages(plan), codes, key=key_from(noise), until=Measured)
     known, design = made.result(Measured).known, made.result(Measured).design
     work = marginal_operator(columns, plan.columns)
     groups = zip(made.result(NoisyMarginals).counts, work.chunk(others), work.chunk(canary), strict=True)

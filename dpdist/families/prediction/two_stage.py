@@ -12,7 +12,7 @@ from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.formatting import number_of
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Event
-from dpdist.privacy.guarantee import Guarantee
+from dpdist.privacy.guarantee import Guarantee, explained
 from dpdist.publish.parts import PartFormat
 from dpdist.schema.schema import Schema
 
@@ -112,7 +112,7 @@ class TwoStagePlan(ABC):
             [
                 f"Release {spec.name} ({kind}) of data set {spec.dataset}",
                 "",
-                *(guarantee.sentence() for guarantee in self.guarantees),
+                *explained(self.guarantees),
                 "",
                 *self.own_lines(),
                 f"Response    {spec.prediction.response}",

@@ -23,7 +23,7 @@ from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import Executor, InProcess
 from dpdist.cluster.tasks import DaskTasks
 from dpdist.errors import AccountingError, CheckFailed, OutOfDomain, SpecError
-from dpdist.families.attempt import Attempt
+from dpdist.families.base.attempt import Attempt
 from dpdist.families.mixing.blocks import BLOCK_BYTES, block_of, piece_of
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import Mixer, clip_rows

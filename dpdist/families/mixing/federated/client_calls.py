@@ -9,7 +9,7 @@ from typing import Any
 
 from dpdist.cluster.worker_groups import Lost, Places
 from dpdist.errors import RoundFailed
-from dpdist.families.attempt import Attempt
+from dpdist.families.base.attempt import Attempt
 from dpdist.families.mixing.federated.client import Answer
 from dpdist.families.mixing.federated.client_session import ClientSession
 from dpdist.families.mixing.federated.plan import FederatedPlan

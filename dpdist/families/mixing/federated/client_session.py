@@ -21,7 +21,7 @@ from dpdist.cluster.executor import InProcess
 from dpdist.data.source import CsvOptions, TableSource, fingerprint
 from dpdist.data.table import Table, open_table
 from dpdist.errors import ReleaseConflict, SpecError
-from dpdist.families.attempt import Attempt, silent
+from dpdist.families.base.attempt import Attempt, silent
 from dpdist.families.mixing.classes import gather
 from dpdist.families.mixing.federated.identity import load_identity
 from dpdist.families.mixing.federated.plan import FederatedPlan

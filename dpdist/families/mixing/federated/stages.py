@@ -28,7 +28,8 @@ import numpy as np
 from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.worker_groups import Lost, Places
 from dpdist.errors import CheckFailed, ClusterUnreachable, DpdistError, ResourceError, RoundFailed, SpecError
-from dpdist.families.base import Stage
+from dpdist.families.base.family import Stage
+from dpdist.families.base.writing import write_records
 from dpdist.families.mixing.classes import note_left_out
 from dpdist.families.mixing.federated import client
 from dpdist.families.mixing.federated.client import Answer, Joined
@@ -41,7 +42,6 @@ from dpdist.families.mixing.records import finish
 from dpdist.families.mixing.restore import Restoration, mixture_sums, restoration
 from dpdist.families.mixing.results import MixedClass, Mixtures, Restorations
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.families.writing import write_records
 from dpdist.storage.store import Store
 
 BEGUN_FILE = "begun"

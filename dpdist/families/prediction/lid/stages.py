@@ -16,9 +16,10 @@ from typing import Any, ClassVar
 from dpdist.cluster.tasks import Deferred
 from dpdist.data.operators import Operator
 from dpdist.errors import CheckFailed
-from dpdist.families.attempt import Attempt
-from dpdist.families.base import Stage
-from dpdist.families.passes import Passes
+from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.family import Stage
+from dpdist.families.base.passes import Passes
+from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.families.prediction.blocks import Block, Layout, cut_block, joined, shuffled
 from dpdist.families.prediction.columns import Columns, columns_of
 from dpdist.families.prediction.defaults import TUNING_ROWS
@@ -39,7 +40,6 @@ from dpdist.families.prediction.lid.plan import LidPlan
 from dpdist.families.prediction.lid.regression import Features, Sample, fit_hook, fitted, predicted, sampled, tuning_of
 from dpdist.families.prediction.lid.ridge import KernelRidge, Tuning
 from dpdist.families.prediction.spec import TwoStageSpec
-from dpdist.families.writing import ReleasedRecords, write_records
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes, Floats
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpdist.families.attempt import Attempt
-from dpdist.families.base import Stage
-from dpdist.families.passes import Passes
+from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.family import Stage
+from dpdist.families.base.passes import Passes
+from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.families.prediction.blocks import generator
 from dpdist.families.prediction.columns import Columns, columns_of
 from dpdist.families.prediction.latin import FIRST_STAGES, Target
@@ -28,7 +29,6 @@ from dpdist.families.prediction.private.statistics import (
     ridge_operator,
 )
 from dpdist.families.prediction.spec import TwoStageSpec
-from dpdist.families.writing import ReleasedRecords, write_records
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
 

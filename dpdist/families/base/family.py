@@ -9,8 +9,11 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
+from dpdist.errors import SpecError
+from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.events import Event
 from dpdist.privacy.guarantee import Guarantee
 from dpdist.privacy.testing import Canaries, Claim
@@ -18,7 +21,10 @@ from dpdist.schema.schema import Schema
 from dpdist.spec import ReleaseSpec
 
 if TYPE_CHECKING:
-    from dpdist.families.attempt import Attempt
+    from dpdist.data.operators import Operator
+    from dpdist.families.base.attempt import Attempt
+    from dpdist.families.base.workload import Layout, Work
+    from dpdist.publish.manifest import Manifest
     from dpdist.publish.parts import PartFormat
 
 
@@ -95,6 +101,61 @@ class Stage(Generic[SpecT, PlanT]):
     run: Callable[[Attempt[SpecT, PlanT]], object]
 
 
+Truth: TypeAlias = tuple[str, str, Floats]
+"""What kind of statistic it is (``count``, ``entropy``, ``mean``), of what, and its true values."""
+
+AsReleased: TypeAlias = tuple[Schema, Callable[[Codes], Codes]]
+"""The schema by which real records are read, and what turns their codes into columns like the released ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolveRequest:
+    """What ``dpdist plan --solve`` is asked for; None where an option is not given.
+
+    Attributes
+    ----------
+    epsilon : float or None
+        Of the whole release.
+    pass_rate : float or None
+        Lowest expected pass rate that is acceptable.
+    public_table : Path or None
+        A public table of the same schema.
+    write : Path or None
+        Where to write the completed spec: the file `source` with the overrides `settings` and what was found.
+    source : Path
+    settings : sequence of str
+    """
+
+    epsilon: float | None = None
+    pass_rate: float | None = None
+    public_table: Path | None = None
+    write: Path | None = None
+    source: Path
+    settings: Sequence[str] = ()
+
+    def refuse(self, *options: str, go_with: str) -> None:
+        """Refuse options that would be passed over.
+
+        Raises
+        ------
+        SpecError
+            One of them is given.
+        """
+        given = [f"--{option.replace('_', '-')}" for option in options if getattr(self, option) is not None]
+        if given:
+            raise SpecError(f"{', '.join(given)}: only with {go_with}")
+
+
+class Solution(Protocol):
+    """What ``dpdist plan --solve`` found."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The solution as a JSON object."""
+
+    def explain(self) -> str:
+        """The solution for people."""
+
+
 def no_claims(plan: Any) -> tuple[Claim, ...]:
     """Nothing to audit."""
     return ()
@@ -123,6 +184,18 @@ class Family(Generic[SpecT, PlanT]):
         Plan to the stated guarantees that an audit attacks, each with the stages or functions that a release runs.
     canaries : callable
         Plan to the mechanisms that can be audited in one run.
+    workload : callable, optional
+        Plan and `dpdist.families.base.workload.Layout` to the work of all stages, for sizing. Without it one pass over
+        the table is sized.
+    solve : callable, optional
+        Spec and `SolveRequest` to what ``dpdist plan --solve`` shows. Without it nothing is solved.
+    truth : callable, optional
+        For families that release statistics: plan to the operator that computes them on a table, and what turns its
+        summary into their true values (`Truth`), in the order of the release. An evaluation compares the two.
+    as_released : callable, optional
+        Manifest and spec (None if it is not known) to the schema by which real records are read, and what turns their
+        codes into columns like the released ones; None where the release holds records like those of the table. An
+        evaluation then trains models on them and compares nothing else.
     shadow : callable, optional
         Plan, records of a smaller table and their ratio to those of the whole one, to the plan of a release of the
         smaller table with the same noise. With it, an adversary who knows the mechanism can run the release on tables
@@ -135,6 +208,10 @@ class Family(Generic[SpecT, PlanT]):
     stages: Callable[[PlanT], Sequence[Stage[SpecT, PlanT]]]
     claims: Callable[[PlanT], tuple[Claim, ...]] = no_claims
     canaries: Callable[[PlanT], tuple[Canaries, ...]] = no_canaries
+    workload: Callable[[PlanT, Layout], Sequence[Work]] | None = None
+    solve: Callable[[SpecT, SolveRequest], Solution] | None = None
+    truth: Callable[[PlanT], tuple[Operator, Callable[[Any], list[Truth]]]] | None = None
+    as_released: Callable[[Manifest, SpecT | None], AsReleased | None] | None = None
     shadow: Callable[[PlanT, int, float], PlanT] | None = None
 
 

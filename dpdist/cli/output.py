@@ -1,0 +1,64 @@
+"""What commands print: JSON, or text in 80 columns with the guarantee first."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import typer
+
+WIDTH = 80
+"""Columns of text; words are never cut, so paths may be longer."""
+
+_LABEL = re.compile(r"\S+(?: \S+)*? {2,}|\s*")
+_TABLE = re.compile(r"\S {2,}\S.* {2,}\S")
+
+
+class Answer(Protocol):
+    """What a command found."""
+
+    def to_json(self) -> Any:
+        """The answer as JSON values."""
+
+    def explain(self) -> str:
+        """The answer for people."""
+
+
+def show(answer: Answer, *, as_json: bool) -> None:
+    """Print an answer, as JSON or for people."""
+    if as_json:
+        show_json(answer.to_json())
+    else:
+        typer.echo(folded(answer.explain()))
+
+
+def show_json(value: object) -> None:
+    """Print JSON."""
+    typer.echo(json.dumps(value, indent=2))
+
+
+def folded(text: str) -> str:
+    """Lines cut at spaces to `WIDTH` columns; what follows ``Label     `` stays below its beginning. Tables stay."""
+    return "\n".join(map(_folded, text.split("\n")))
+
+
+def _folded(line: str) -> str:
+    if len(line) <= WIDTH or _TABLE.search(line):
+        return line
+    label = _LABEL.match(line)
+    indent = " " * (label.end() if label else 0)
+    return textwrap.fill(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def guarantee_lines(guarantees: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The guarantees of a manifest for a terminal; of kinds that this version does not know, their sentences."""
+    from dpdist.errors import AccountingError
+    from dpdist.privacy.guarantee import explained, from_json
+
+    try:
+        return explained([from_json(item) for item in guarantees])
+    except AccountingError:
+        return [f"Guarantee   {item['sentence']}" for item in guarantees]

@@ -1,0 +1,86 @@
+"""``dpdist plan``: what a release would guarantee, cost and need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpdist.cli.options import AsJson, Settings, SpecPath, load
+from dpdist.cli.output import Answer, folded, show, show_json
+from dpdist.errors import SpecError
+
+if TYPE_CHECKING:
+    from dpdist.spec import ReleaseSpec
+
+Solve = Annotated[
+    bool,
+    typer.Option(
+        "--solve",
+        help="Plausible deniability: find k, gamma, epsilon0, omega and the split of epsilon. "
+        "Mixing: compare the noise of all orders.",
+    ),
+]
+Epsilon = Annotated[float | None, typer.Option(help="With --solve: whole-release epsilon to reach.")]
+PassRate = Annotated[float | None, typer.Option(help="With --solve: lowest pass rate that is acceptable.")]
+PublicTable = Annotated[
+    Path | None, typer.Option(help="With --solve: a PUBLIC table of the same schema, such as last year's.")
+]
+Write = Annotated[Path | None, typer.Option(help="With --solve: write the completed spec here.")]
+ForCluster = Annotated[
+    bool, typer.Option("--cluster", help="Propose workers, memory and partitions for the declared number of records.")
+]
+CostsPath = Annotated[
+    Path | None, typer.Option(help="With --cluster: costs measured on your machines (bench_sizing.py --json).")
+]
+
+
+def plan(
+    spec: SpecPath,
+    settings: Settings = None,
+    as_json: AsJson = False,
+    solve: Solve = False,
+    epsilon: Epsilon = None,
+    pass_rate: PassRate = None,
+    public_table: PublicTable = None,
+    write: Write = None,
+    cluster: ForCluster = False,
+    costs: CostsPath = None,
+) -> None:
+    """Say what a release would guarantee, cost and need. Touches no record."""
+    from dpdist.families.registry import make_plan
+    from dpdist.ledger.statement import budget_after
+
+    options = {"epsilon": epsilon, "pass_rate": pass_rate, "public_table": public_table, "write": write}
+    if costs is not None and not cluster:
+        raise SpecError("--costs: only with --cluster")
+    found = _solution(spec, settings or [], options, asked=solve)
+    if found is not None:
+        show(found, as_json=as_json)
+        return
+    made = make_plan(load(spec, settings))
+    if cluster:
+        from dpdist.sizing.cluster_size import read_costs, size_cluster
+
+        show(size_cluster(made, costs=read_costs(costs)), as_json=as_json)
+    elif as_json:
+        show_json(made.to_json())
+    else:
+        typer.echo(folded(f"{made.explain()}\nBudget      {budget_after(made)}"))
+
+
+def _solution(path: Path, settings: list[str], options: dict[str, Any], *, asked: bool) -> Answer | None:
+    """What --solve finds; None where it is not asked for. Its options are refused then."""
+    from dpdist.families.base.family import SolveRequest
+    from dpdist.families.registry import family_of
+
+    request = SolveRequest(source=path, settings=settings, **options)
+    if not asked:
+        request.refuse(*options, go_with="--solve")
+        return None
+    spec: ReleaseSpec = load(path, settings)
+    solve = family_of(spec).solve
+    if solve is None:
+        raise SpecError(f"--solve: nothing is solved for specs of kind {spec.kind}")
+    return solve(spec, request)

@@ -1,0 +1,76 @@
+"""What a release has to do, in units of work: what sizing multiplies by measured costs. Reads no record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from dpdist.families.base.family import Plan
+
+Unit: TypeAlias = Literal["read", "pair", "table", "cell", "key", "candidate", "write"]
+"""A unit of work: a cost of `dpdist.sizing.simulation.Costs`."""
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """A size of cluster.
+
+    Attributes
+    ----------
+    workers : int
+    memory : int
+        Of each worker, in GiB.
+    partitions : int
+    """
+
+    workers: int
+    memory: int
+    partitions: int
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all workers together, in bytes."""
+        return self.workers * self.memory * GIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A stage: equal tasks, a tree over their summaries if there are any, and work of the driver.
+
+    Attributes
+    ----------
+    name : str
+    tasks : int
+    units : mapping of str to float
+        Units of work of all tasks together.
+    summary : int
+        Bytes of a task's summary; 0 for no tree.
+    fan_in : int
+        Summaries that are added at a time.
+    driver : mapping of str to float
+        Units of work of the driver, after the tasks.
+    spread : int
+        Bytes that every worker must have before it begins, passed on from worker to worker.
+    """
+
+    name: str
+    tasks: int
+    units: Mapping[Unit, float]
+    summary: int = 0
+    fan_in: int = 8
+    driver: Mapping[Unit, float] | None = None
+    spread: int = 0
+
+
+def values_read(plan: Plan) -> float:
+    """Values of the table that a pass reads."""
+    return float(plan.spec.data.minimum_records * len(plan.spec.table.attributes))
+
+
+def one_pass(plan: Plan, layout: Layout) -> list[Work]:
+    """One pass over the table: what is known of every family."""
+    return [Work(name="reading", tasks=layout.partitions, units={"read": values_read(plan)}, summary=1 << 16)]

@@ -1,0 +1,85 @@
+"""The work of a plausible-deniability release: rows, attributes, pairs, cells, candidates."""
+
+from __future__ import annotations
+
+import math
+
+from dpdist.data.count import pair_cells
+from dpdist.families.base.workload import GIB, Layout, Unit, Work, values_read
+from dpdist.families.deniability.plan import MEMORY_FOR_SEEDS, PlausibleDeniabilityPlan
+
+_CODES = 0.25  # share of the workers' memory that codes may take
+_TABLE_CELLS = 1 << 13  # of an attribute's count table, in the networks that were learned from public tables
+
+
+def workload(plan: PlausibleDeniabilityPlan, layout: Layout) -> list[Work]:
+    """The stages of a release, as its graphs have them."""
+    held = plan.resources()["encoded_bytes"] <= _CODES * layout.bytes
+    reading = values_read(plan)
+    stages = [Work(name="reading", tasks=layout.partitions, units={"read": reading})] if held else []
+    stages += _learning(plan, layout, again=0.0 if held else reading)
+    ranges, index = 1, 0
+    if plan.seeds is not None:
+        index = int(16 * _distinct_seeds(plan))
+        ranges = max(1, math.ceil(index / (MEMORY_FOR_SEEDS * layout.memory * GIB)))
+        stages += _indexing(plan, layout, ranges, again=0.0 if held else reading)
+    return stages + _synthesis(plan, layout, ranges, index)
+
+
+def table_cells(plan: PlausibleDeniabilityPlan) -> int:
+    """About how many cells the count tables of a network have."""
+    return min(plan.model.parameters.cells_at_most, len(plan.spec.table.attributes) * _TABLE_CELLS)
+
+
+def _learning(plan: PlausibleDeniabilityPlan, layout: Layout, *, again: float) -> list[Work]:
+    """Structure and parameters of the model; `again` is read where the codes are not held."""
+    spec, share, stages = plan.spec, plan.spec.split, []
+    rows, width = spec.data.minimum_records, len(spec.table.attributes)
+    if plan.model.structure is not None:
+        units: dict[Unit, float] = {"read": again, "pair": rows * float(share.structure) * width * (width - 1) / 2}
+        summary = 8 * pair_cells(spec.table.cardinalities)
+        stages.append(Work(name="counting", tasks=layout.partitions, units=units, summary=summary))
+    cells = table_cells(plan)
+    units = {"read": again, "table": rows * float(share.parameters) * width}
+    stages.append(Work(name="learning parameters", tasks=layout.partitions, units=units, summary=8 * cells))
+    stages.append(Work(name="estimating", tasks=0, units={}, driver={"cell": cells}))
+    return stages
+
+
+def _seeds(plan: PlausibleDeniabilityPlan) -> float:
+    return plan.spec.data.minimum_records * float(plan.spec.split.seeds)
+
+
+def _distinct_seeds(plan: PlausibleDeniabilityPlan) -> float:
+    """Seeds that differ in what candidates keep, at most."""
+    return min(_seeds(plan), plan.spec.kept_combinations or math.inf)
+
+
+def _indexing(plan: PlausibleDeniabilityPlan, layout: Layout, ranges: int, *, again: float) -> list[Work]:
+    """The index of the seeds, in one piece or in ranges that fit a worker."""
+    seeds, partitions = _seeds(plan), layout.partitions
+    summary = int(16 * min(seeds / partitions, _distinct_seeds(plan)))
+    stages = [Work(name="indexing seeds", tasks=partitions, units={"read": again, "key": seeds}, summary=summary)]
+    if ranges > 1:
+        tasks = (2 + ranges) * partitions
+        stages.append(Work(name="indexing seeds", tasks=tasks, units={}, summary=summary // ranges))
+    return stages
+
+
+def _synthesis(plan: PlausibleDeniabilityPlan, layout: Layout, ranges: int, index: int) -> list[Work]:
+    """Candidates in batches, and the parts."""
+    spec, width, size = plan.spec, len(plan.spec.table.attributes), plan.batch_size(layout.workers)
+    batches = math.ceil(plan.candidates_at_least / size)
+    return [
+        Work(
+            name="synthesising",
+            tasks=batches * (1 if ranges == 1 else 2 * ranges + 2),
+            units={"candidate": batches * size * width},
+            spread=index if ranges == 1 else 0,
+        ),
+        Work(
+            name="writing",
+            tasks=math.ceil(spec.synthesis.records / spec.output.rows_per_part),
+            units={"write": spec.synthesis.records * width},
+        ),
+    ]

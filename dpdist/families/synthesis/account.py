@@ -1,0 +1,128 @@
+"""The one Gaussian account of a release: shares of mu^2 become deviations, and never sum to more than one.
+
+Every step is mu_i-GDP with ``mu_i^2 = share_i mu^2``, and the release is mu-GDP:
+
+- k count tables in each of which a record changes one cell by 1, with noise of deviation sigma_i: the sum of
+  ``1/sigma_i^2``;
+- integers of sensitivity 1 (L1 distances of a count table to a public one): the same;
+- K picks at scale b: ``K pick_cost(b)^2`` (`dpdist.privacy.selection`).
+
+The rounded Gaussian on integers is post-processing of the continuous one. Which steps follow may depend on what was
+released before. Proof by induction from the last step: a step takes ``s`` of what is left, ``r``; s and r are fixed
+by the outcomes before it, so for every outcome of the step the rest is (r - s)-GDP (in squares), and adaptive
+composition of the two gives r.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.errors import AccountingError
+from dpdist.privacy.noise import Noise
+from dpdist.privacy.selection import pick_cost, pick_scale
+
+_UP = 1 + 2.0**-40
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One step of the account: what was released and what it cost, in mu^2."""
+
+    name: str
+    spent: float
+
+
+@dataclass
+class Account:
+    """Draws the noise of a release and keeps its account.
+
+    Parameters
+    ----------
+    mu : float
+        The release is mu-GDP.
+    noise : Noise
+
+    Attributes
+    ----------
+    lines : list of Line
+        What was spent, in order.
+    draws : int
+        Keyed draws so far; each may miss its distribution by `dpdist.privacy.noise.SAMPLER_DELTA`.
+    """
+
+    mu: float
+    noise: Noise
+    lines: list[Line] = field(default_factory=list)
+    draws: int = 0
+
+    @property
+    def left(self) -> float:
+        """The share of mu^2 that is not spent."""
+        return max(1 - math.fsum(line.spent for line in self.lines) / self.mu**2, 0.0)
+
+    def _spend(self, name: str, spent: float, draws: int) -> None:
+        total = math.fsum([*(line.spent for line in self.lines), spent])
+        if total > self.mu**2:
+            raise AccountingError(f"the step {name} would take the release over its account")
+        if any(line.name == name for line in self.lines):
+            raise AccountingError(f"the step {name} was taken already: a noise name is used once")
+        self.lines.append(Line(name, spent))
+        self.draws += draws
+
+    def deviations(self, share: float, weights: Sequence[float]) -> NDArray[np.float64]:
+        """Deviation of each of several statistics: ``1 / sigma_i^2 = share mu^2 weight_i / sum(weights)``."""
+        portions = np.asarray(weights, float) / math.fsum(weights)
+        sigmas: NDArray[np.float64] = 1 / (self.mu * np.sqrt(share * portions)) * _UP
+        return sigmas
+
+    def measure(
+        self,
+        name: str,
+        tables: Sequence[Counts],
+        *,
+        share: float,
+        weights: Sequence[float] | None = None,
+        sensitivity: int = 1,
+    ) -> tuple[list[Counts], NDArray[np.float64]]:
+        """Integer tables with rounded Gaussian noise, and the deviation of each.
+
+        Parameters
+        ----------
+        name : str
+            Noise name; table i draws from ``name/i``.
+        tables : sequence of ndarray of int64
+            One record changes the cells of each by at most `sensitivity` in L2 norm.
+        share : float
+            Of mu^2.
+        weights : sequence of float, optional
+            Equal where not given.
+
+        Raises
+        ------
+        AccountingError
+            The account has not so much left, or the name was used before.
+        """
+        sigmas = self.deviations(share, [1.0] * len(tables) if weights is None else weights) * sensitivity
+        spent = sensitivity**2 * math.fsum((1 / sigmas**2).tolist())
+        self._spend(name, spent, sum(table.size for table in tables))
+        noisy = [
+            table + self.noise.gaussian_integers(f"{name}/{i}", table.size, sigma=sigma).reshape(table.shape)
+            for i, (table, sigma) in enumerate(zip(tables, sigmas.tolist(), strict=True))
+        ]
+        return noisy, sigmas
+
+    def pick_scale(self, share: float, picks: int) -> float:
+        """The scale at which so many picks cost this share together."""
+        return pick_scale(cost=self.mu * math.sqrt(share / picks) / _UP)
+
+    def pick(self, name: str, scores: Counts, *, scale: float) -> int:
+        """The index that the exponential mechanism picks; one record changes each score by at most 1."""
+        self._spend(name, pick_cost(scale=scale) ** 2, 1)
+        return self.noise.pick(name, scores, scale=scale)

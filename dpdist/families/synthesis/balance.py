@@ -1,0 +1,129 @@
+"""Balanced records: a sample of model rows whose pair tables are close to the model's.
+
+Rows drawn from a model miss its pair tables by chance, though no more than the noise of the measurements does. Rows are
+therefore drawn in excess, and rows in the sample are exchanged for rows outside it where that brings the pair tables
+closer to their expected counts. All arithmetic is on integers, and the rows that are looked at are chosen by keyed
+words: the result is a pure function of model, key and part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.privacy.noise import Noise
+
+CELL_BITS = 10
+"""Expected counts are in units of 2**-10 records."""
+
+WEIGHT_BITS = 12
+"""Weights of cells are in units of 2**-12."""
+
+LOOKED_AT = 2048
+"""Rows of a sample that a round looks at: so many or a sixteenth, at most four times as many."""
+
+PIECE = 1 << 15  # rows at a time
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class PairIndex:
+    """Where each pair's cells stand in one flat vector.
+
+    Attributes
+    ----------
+    left, right : ndarray of int64, shape (pairs,)
+    width : ndarray of int64, shape (pairs,)
+        Number of values of the right attribute.
+    start : ndarray of int64, shape (pairs,)
+    cells : int
+    """
+
+    left: Integers
+    right: Integers
+    width: Integers
+    start: Integers
+    cells: int
+
+    @classmethod
+    def of(cls, cardinalities: tuple[int, ...]) -> PairIndex:
+        """All pairs (i, j), i < j, of the attributes, in C order."""
+        left, right = np.triu_indices(len(cardinalities), 1)
+        sizes = np.array(cardinalities, np.int64)
+        cells = sizes[left] * sizes[right]
+        return cls(
+            left.astype(np.int64),
+            right.astype(np.int64),
+            sizes[right],
+            np.cumsum(cells) - cells,
+            int(cells.sum()),
+        )
+
+    def of_rows(self, rows: NDArray[np.int32]) -> Integers:
+        """Cells of some rows, shape (pairs, rows), from values of shape (attributes, rows)."""
+        return rows[self.left] * self.width[:, None] + rows[self.right] + self.start[:, None]
+
+
+def balance(
+    values: NDArray[np.int32],
+    chosen: Integers,
+    expected: Integers,
+    index: PairIndex,
+    noise: Noise,
+    name: str,
+    *,
+    rounds: int,
+) -> Integers:
+    """Exchange rows of a sample until its pair tables are close to the expected ones.
+
+    Minimises ``sum over cells of (count - expected)^2 / (expected + 1)``. In each round some rows in the sample and as
+    many outside are drawn; the worst of the former are exchanged for the best of the latter while it pays.
+
+    Parameters
+    ----------
+    values : ndarray of int32, shape (attributes, rows)
+        The pool.
+    chosen : ndarray of int64, shape (records,)
+        Rows of the sample.
+    expected : ndarray of int64, shape (cells,)
+        Expected counts of the sample, in units of 2**-10.
+    rounds : int
+
+    Returns
+    -------
+    ndarray of int64, shape (records,)
+    """
+    inside = chosen.copy()
+    outside = np.flatnonzero(np.bincount(chosen, minlength=values.shape[1]) == 0)
+    if not len(inside) or not len(outside):
+        return inside
+    looked_at = min(max(len(inside) // 16, LOOKED_AT), 4 * LOOKED_AT)
+    weight = (1 << (WEIGHT_BITS + CELL_BITS)) // (expected + (1 << CELL_BITS))
+    excess = -expected
+    for start in range(0, len(inside), PIECE):
+        cells = index.of_rows(values[:, inside[start : start + PIECE]])
+        excess += np.bincount(cells.ravel(), minlength=index.cells) << CELL_BITS
+    for r in range(rounds):
+        most = max(looked_at // 16 * (rounds - r) // rounds, 8)
+        a = noise.integers(f"{name}/inside/{r}", looked_at, high=len(inside))
+        b = noise.integers(f"{name}/outside/{r}", looked_at, high=len(outside))
+        a, b = np.unique(a), np.unique(b)
+        gradient = (excess * weight) >> CELL_BITS
+        cells_a, cells_b = index.of_rows(values[:, inside[a]]), index.of_rows(values[:, outside[b]])
+        own_a, own_b = weight.take(cells_a).sum(0), weight.take(cells_b).sum(0)
+        cost_a = 2 * gradient.take(cells_a).sum(0) - own_a
+        cost_b = 2 * gradient.take(cells_b).sum(0) + own_b
+        worst, best = np.argsort(-cost_a, kind="stable")[:most], np.argsort(cost_b, kind="stable")[:most]
+        pairs = min(len(worst), len(best))
+        pays = cost_a[worst[:pairs]] > cost_b[best[:pairs]]
+        worst, best = worst[:pairs][pays], best[:pairs][pays]
+        if not len(worst):
+            continue
+        excess += np.bincount(cells_b[:, best].ravel(), minlength=index.cells) << CELL_BITS
+        excess -= np.bincount(cells_a[:, worst].ravel(), minlength=index.cells) << CELL_BITS
+        leaving, entering = inside[a[worst]], outside[b[best]]
+        inside[a[worst]], outside[b[best]] = entering, leaving
+    return inside

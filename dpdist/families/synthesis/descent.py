@@ -1,0 +1,141 @@
+"""Fitting the model to noisy tables: mirror descent on the weighted squared distance of its marginals to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.families.synthesis.inference import Floats, Inference
+from dpdist.families.synthesis.junction import JunctionTree, Set
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """A noisy table, on the scale of probabilities.
+
+    Attributes
+    ----------
+    attributes : tuple of int
+    share : ndarray of float64
+        Noisy counts over the number of records.
+    weight : float
+        ``(records / sigma)^2``.
+    """
+
+    attributes: Set
+    share: Floats
+    weight: float
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A distribution on the model's attributes.
+
+    Attributes
+    ----------
+    tree : JunctionTree
+    potentials : dict of tuple of int to ndarray
+        Logarithms of the factors of the measured sets.
+    beliefs : list of ndarray
+        Probabilities of the cliques.
+    step : float
+        Step length at the end, with which the next fit begins.
+    loss : float
+    evaluations : int
+    """
+
+    tree: JunctionTree
+    potentials: dict[Set, Floats]
+    beliefs: list[Floats]
+    step: float
+    loss: float
+    evaluations: int
+
+
+class _Objective:
+    """Potentials of all measured sets in one vector; the loss, its gradient and the marginals there."""
+
+    def __init__(
+        self, tree: JunctionTree, measured: Mapping[Set, tuple[Floats, float]], links: Mapping[Set, NDArray[np.bool_]]
+    ) -> None:
+        self.sets = list(measured)
+        self.inference = Inference(tree, [*self.sets, *links])
+        self.links = {s: possible.astype(np.float64) for s, possible in links.items()}
+        self.shapes = [measured[s][0].shape for s in self.sets]
+        sizes = [measured[s][0].size for s in self.sets]
+        self.starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+        self.ends = np.cumsum(sizes)
+        self.sizes = np.array(sizes)
+        top = max(weight for _, weight in measured.values())
+        self.target = np.concatenate([measured[s][0].ravel() for s in self.sets])
+        self.weight = np.repeat([measured[s][1] / top for s in self.sets], sizes)
+
+    def split(self, vector: Floats) -> dict[Set, Floats]:
+        return {
+            s: vector[a:b].reshape(shape)
+            for s, a, b, shape in zip(self.sets, self.starts, self.ends, self.shapes, strict=True)
+        }
+
+    def at(self, potentials: Floats) -> tuple[float, Floats, Floats, list[Floats]]:
+        """Loss, gradient in the marginals, marginals and beliefs; an infinite loss where nothing is left."""
+        tops = np.maximum.reduceat(potentials, self.starts)
+        factors = self.split(np.exp(potentials - np.repeat(tops, self.sizes)))
+        beliefs = self.inference.beliefs(factors | self.links)
+        if beliefs is None:
+            return np.inf, potentials, potentials, []
+        found = self.inference.marginals(beliefs)
+        marginals = np.concatenate([found[s].ravel() for s in self.sets])
+        residuals = marginals - self.target
+        gradient = self.weight * residuals
+        return float(gradient @ residuals) / 2, gradient, marginals, beliefs
+
+
+def fit(
+    tree: JunctionTree,
+    measurements: Sequence[Measurement],
+    links: Mapping[Set, NDArray[np.bool_]],
+    *,
+    iterations: int,
+    start: Model | None = None,
+) -> Model:
+    """Fit a model by mirror descent with a line search, from the potentials of an earlier model.
+
+    Minimises ``sum_s weight_s |marginal_s - share_s|^2 / 2``. A step is halved until the loss falls by half of what the
+    gradient promises, and grows by a tenth after it.
+
+    Parameters
+    ----------
+    measurements : sequence of Measurement
+        Those of one set are combined by their weights.
+    links : mapping of pairs to ndarray of bool
+        Possible combinations of coarse copies and their attributes.
+    iterations : int
+    start : Model, optional
+    """
+    measured: dict[Set, tuple[Floats, float]] = {}
+    for m in measurements:
+        share, weight = measured.get(m.attributes, (m.share, 0.0))
+        total = weight + m.weight
+        measured[m.attributes] = ((share * weight + m.share * m.weight) / total, total)
+    objective = _Objective(tree, measured, links)
+    old = start.potentials if start else {}
+    at = np.concatenate([old.get(s, np.zeros(measured[s][0].shape)).ravel() for s in objective.sets])
+    step = start.step if start else 8.0
+    loss, gradient, marginals, beliefs = objective.at(at)
+    evaluations = 1
+    for _ in range(iterations):
+        while True:
+            there = at - step * gradient
+            new_loss, new_gradient, new_marginals, new_beliefs = objective.at(there)
+            evaluations += 1
+            if new_loss < np.inf:
+                promised = float(gradient @ (marginals - new_marginals))
+                if (loss - new_loss >= promised / 2 and new_loss <= loss) or step < 1e-6:
+                    break
+            step /= 2
+        at, loss, gradient, marginals, beliefs = there, new_loss, new_gradient, new_marginals, new_beliefs
+        step *= 1.1
+    return Model(tree, objective.split(at), beliefs, step, loss, evaluations)

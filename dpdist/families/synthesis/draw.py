@@ -1,0 +1,184 @@
+"""Drawing records from a fitted model by group rounding, in integers only.
+
+The rows of a part are drawn attribute by attribute. Among the rows with the same parents, the number that gets each
+value is the model's probability times the rows, rounded up or down at random so that its mean is exact
+(systematic rounding); which of the rows get it is a random order. A part is a pure function of the model, the
+key and its number.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.families.synthesis.balance import CELL_BITS, PairIndex, balance
+from dpdist.families.synthesis.fitted import UNIT, UNIT_BITS, Cumulative, Fitted
+from dpdist.privacy.noise import Noise
+
+LARGEST_PART = 1 << 20
+"""Most rows of a part: rows times `UNIT` stay below 2**61."""
+
+Integers = NDArray[np.int64]
+
+
+def draw_part(fitted: Fitted, noise: Noise, name: str, rows: int) -> list[Integers]:
+    """Rows of one part, as values of the table's attributes.
+
+    Parameters
+    ----------
+    name : str
+        Noise name of the part.
+    rows : int
+        From 1 to `LARGEST_PART`.
+
+    Returns
+    -------
+    list of ndarray of int64, shape (rows,)
+        One array for each of the table's attributes.
+
+    Raises
+    ------
+    ValueError
+        `rows` is out of range.
+    """
+    if not 1 <= rows <= LARGEST_PART:
+        raise ValueError(f"a part has from 1 to {LARGEST_PART} rows, got {rows}")
+    codes: list[Integers] = [np.zeros(0, np.int64)] * len(fitted.cardinalities)
+    for step in fitted.steps:
+        groups = np.zeros(rows, np.int64)
+        for parent in step.parents:
+            groups *= fitted.cardinalities[parent]
+            groups += codes[parent]
+        codes[step.attribute] = rounded_groups(groups, step.cumulative, noise, f"{name}/{step.attribute}")
+    drawn = []
+    for i, attribute in enumerate(fitted.fine):
+        values = fitted.values[i][codes[attribute]]
+        merged = np.flatnonzero(values < 0)
+        if len(merged):
+            group = np.zeros(len(merged), np.int64)
+            chosen = rounded_groups(group, fitted.rare_cumulative[i], noise, f"{name}/rare/{i}")
+            values[merged] = fitted.rare[i][chosen]
+        drawn.append(values)
+    return drawn
+
+
+def draw_records(fitted: Fitted, noise: Noise, part: int, rows: int, *, rounds: int) -> list[NDArray[np.int32]]:
+    """The records of one part.
+
+    Without an adjustment they are drawn as a part. With one, they are taken from a part of the pool by weight,
+    systematically along its lexicographic order; the parts of the pool serve in turn. Then the records are balanced
+    against a second sample as large, and put in a random order.
+
+    Parameters
+    ----------
+    part : int
+    rows : int
+        Records wanted.
+    rounds : int
+        Of balancing; 0 for none.
+    """
+    name = f"records/{part}"
+    samples = [_sample(fitted, noise, part, name, rows)]
+    if rounds and len(fitted.expected):
+        samples.append(_sample(fitted, noise, part, f"{name}/spare", rows))
+    pool = np.concatenate(samples, axis=1)
+    taken = np.arange(rows)
+    if len(samples) > 1:
+        expected = (fitted.expected * rows) >> (UNIT_BITS - CELL_BITS)
+        taken = balance(pool, taken, expected, PairIndex.of(fitted.domain), noise, f"{name}/balance", rounds=rounds)
+    mixed = taken[np.argsort(noise.words(f"{name}/mixed", rows), kind="stable")]
+    return list(pool[:, mixed])
+
+
+def _sample(fitted: Fitted, noise: Noise, part: int, name: str, rows: int) -> NDArray[np.int32]:
+    """Rows of the model, or of a part of the pool by weight; shape (attributes, rows)."""
+    if fitted.adjustment is None:
+        return np.stack(draw_part(fitted, noise, name, rows)).astype(np.int32)
+    pool = draw_part(fitted, noise, f"pool/{part % fitted.pool_parts}", fitted.pool_rows)
+    weights = fitted.adjustment.weights(pool, fitted.domain)
+    order = _lexicographic(pool, fitted.domain)
+    taken = order[_systematic(weights[order], rows, int(noise.words(f"{name}/taken", 1)[0]))]
+    return np.stack(pool).astype(np.int32)[:, taken]
+
+
+def _systematic(weights: Integers, number: int, word: int) -> Integers:
+    """Positions of a systematic sample of `number` rows with replacement, by integer weights below 2**41.
+
+    Row i is taken as often as multiples of the step fall into its stretch of the cumulative weights; the offset is the
+    word's share of a step.
+    """
+    cumulative = np.cumsum(weights)
+    total = int(cumulative[-1])
+    if total <= 0:
+        return np.arange(number) % len(weights)
+    whole, rest = divmod(total, number)
+    places = np.arange(number, dtype=np.int64)
+    steps = places * whole + (places * rest + (word * total >> 64)) // number
+    return np.searchsorted(cumulative, steps, side="right")
+
+
+def _lexicographic(columns: list[Integers], cardinalities: tuple[int, ...]) -> Integers:
+    """Order of the rows by their values, equal rows by position; the columns are packed into few words."""
+    words: list[Integers] = []
+    room = 0
+    for column, cardinality in zip(columns, cardinalities, strict=True):
+        if room < cardinality:
+            words.append(column.copy())
+            room = (1 << 62) // cardinality
+        else:
+            words[-1] *= cardinality
+            words[-1] += column
+            room //= cardinality
+    return np.lexsort(words[::-1])
+
+
+def rounded_groups(groups: Integers, cumulative: Cumulative, noise: Noise, name: str) -> Integers:
+    """A value for each row: within each group the counts of the values are rounded systematically.
+
+    With r rows in a group and an offset u, uniform on [0, 1), row j of the group in random order gets the value whose
+    interval of cumulative probabilities holds ``(j + u) / r``.
+
+    Parameters
+    ----------
+    groups : ndarray of int64, shape (rows,)
+        Row of `cumulative` for each row.
+    cumulative : ndarray of int64, shape (configurations, values)
+
+    Returns
+    -------
+    ndarray of int64, shape (rows,)
+    """
+    rows = len(groups)
+    order, present, sizes = _shuffled_groups(groups, len(cumulative), noise, name)
+    offsets = noise.integers(f"{name}/offset", len(cumulative), high=UNIT)[present]
+    # rows j < (cumulative * size - offset) / UNIT, rounded up, have a value up to this one
+    ends = -((offsets[:, None] - cumulative[present] * sizes[:, None]) >> UNIT_BITS)
+    counts = np.diff(np.maximum(ends, 0), axis=1, prepend=0)
+    values = np.empty(rows, np.int64)
+    values[order] = np.repeat(np.tile(np.arange(cumulative.shape[1]), len(present)), counts.ravel())
+    return values
+
+
+def _shuffled_groups(groups: Integers, number: int, noise: Noise, name: str) -> tuple[Integers, Integers, Integers]:
+    """Rows ordered by group, at random within each; the groups that occur, and their sizes.
+
+    One sort of distinct 64-bit words: group, random bits, row.
+    """
+    rows = len(groups)
+    sizes = np.bincount(groups, minlength=number)
+    present = np.flatnonzero(sizes)
+    row_bits = max(rows - 1, 1).bit_length()
+    if number > 1 << 20:
+        dense = np.zeros(number, np.int64)
+        dense[present] = np.arange(len(present))
+        groups, number = dense[groups], len(present)
+    group_bits = max(number - 1, 1).bit_length()
+    words = noise.words(f"{name}/order", rows)
+    if number > 1:
+        words >>= np.uint64(group_bits)
+        words |= groups.astype(np.uint64) << np.uint64(64 - group_bits)
+    words &= ~np.uint64((1 << row_bits) - 1)
+    words |= np.arange(rows, dtype=np.uint64)
+    words.sort()
+    order = (words & np.uint64((1 << row_bits) - 1)).astype(np.int64)
+    return order, present, sizes[present]

@@ -1,0 +1,194 @@
+"""The fitted model as integers, all that records are drawn from.
+
+After fitting, no floating-point number decides anything: conditional probabilities are cumulative integers in
+units of 2**-40, so that any machine draws the same records from the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.families.synthesis.descent import Model
+from dpdist.families.synthesis.inference import Floats, marginal
+from dpdist.families.synthesis.junction import Set
+from dpdist.families.synthesis.marginals import Coding
+from dpdist.families.synthesis.rake import Adjustment
+
+UNIT_BITS = 40
+UNIT = 1 << UNIT_BITS
+
+Cumulative = NDArray[np.int64]
+"""Shape (configurations of the parents, values): cumulative probabilities; the last of each row is `UNIT`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One attribute drawn given others.
+
+    Attributes
+    ----------
+    attribute : int
+    parents : tuple of int
+        Drawn before.
+    cumulative : ndarray of int64
+    """
+
+    attribute: int
+    parents: Set
+    cumulative: Cumulative
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What records are drawn from.
+
+    Attributes
+    ----------
+    cardinalities : tuple of int
+        Of the model's attributes.
+    steps : tuple of Step
+        In the order of drawing.
+    fine : tuple of int
+        The model attribute that stands for each of the table's.
+    values : tuple of ndarray of int64
+        For each of the table's attributes, the value of each code; -1 for the code of merged values.
+    rare : tuple of ndarray of int64
+        For each of the table's attributes, the merged values.
+    rare_cumulative : tuple of ndarray of int64
+        Their cumulative probabilities, one row; empty where nothing was merged.
+    expected : ndarray of int64
+        Shares of the cells of all pairs of the table's attributes, in units of 2**-40, in the order of
+        `dpdist.families.synthesis.balance.PairIndex`; empty where records are not balanced.
+    adjustment : Adjustment or None
+        Of the weights of drawn rows, where all pairs were measured.
+    pool_parts, pool_rows : int
+        Parts of the pool that records are taken from, with an adjustment, and rows of each.
+    """
+
+    cardinalities: tuple[int, ...]
+    steps: tuple[Step, ...]
+    fine: tuple[int, ...]
+    values: tuple[NDArray[np.int64], ...]
+    rare: tuple[NDArray[np.int64], ...]
+    rare_cumulative: tuple[Cumulative, ...]
+    expected: NDArray[np.int64]
+    adjustment: Adjustment | None = None
+    pool_parts: int = 1
+    pool_rows: int = 0
+
+    @property
+    def domain(self) -> tuple[int, ...]:
+        """Number of values of each of the table's attributes."""
+        return tuple(
+            int(np.count_nonzero(values >= 0)) + len(rare) for values, rare in zip(self.values, self.rare, strict=True)
+        )
+
+    def arrays(self) -> dict[str, NDArray[np.signedinteger]]:
+        """The model as named arrays of integers."""
+        arrays: dict[str, NDArray[np.signedinteger]] = {
+            "cardinalities": np.array(self.cardinalities, np.int64),
+            "fine": np.array(self.fine, np.int64),
+            "expected": self.expected,
+            "attributes": np.array([step.attribute for step in self.steps], np.int64),
+        }
+        for i, step in enumerate(self.steps):
+            arrays[f"parents{i}"] = np.array(step.parents, np.int64)
+            arrays[f"cumulative{i}"] = step.cumulative
+        for i in range(len(self.fine)):
+            arrays[f"values{i}"], arrays[f"rare{i}"] = self.values[i], self.rare[i]
+            arrays[f"weights{i}"] = self.rare_cumulative[i]
+        if self.adjustment is not None:
+            arrays["pool"] = np.array([self.pool_parts, self.pool_rows, len(self.adjustment.blocks)], np.int64)
+            for i, (block, logs) in enumerate(zip(self.adjustment.blocks, self.adjustment.logs, strict=True)):
+                arrays[f"block{i}"], arrays[f"logs{i}"] = np.array(block, np.int64), logs
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[np.signedinteger]]) -> Fitted:
+        """The model that `arrays` wrote."""
+        fine = tuple(arrays["fine"].tolist())
+        steps = tuple(
+            Step(a, tuple(arrays[f"parents{i}"].tolist()), arrays[f"cumulative{i}"])
+            for i, a in enumerate(arrays["attributes"].tolist())
+        )
+        m = range(len(fine))
+        parts, rows, number = arrays["pool"].tolist() if "pool" in arrays else (1, 0, 0)
+        blocks = tuple(tuple(arrays[f"block{i}"].tolist()) for i in range(number))
+        logs = tuple(arrays[f"logs{i}"] for i in range(number))
+        return cls(
+            tuple(arrays["cardinalities"].tolist()),
+            steps,
+            fine,
+            tuple(arrays[f"values{i}"] for i in m),
+            tuple(arrays[f"rare{i}"] for i in m),
+            tuple(arrays[f"weights{i}"] for i in m),
+            arrays["expected"],
+            Adjustment(blocks, logs) if number else None,
+            parts,
+            rows,
+        )
+
+
+def cumulative_of(weights: Floats) -> Cumulative:
+    """Cumulative integers of rows of weights, each rounded to the nearest unit; rows without weight take the mean row.
+
+    Parameters
+    ----------
+    weights : ndarray of float64, shape (configurations, values)
+        Not negative; some are positive.
+    """
+    sums = weights.sum(1, keepdims=True)
+    rows = np.where(sums > 0, weights, weights.sum(0))
+    partial = np.cumsum(rows, axis=1)
+    cumulative: Cumulative = np.rint(partial / partial[:, -1:] * UNIT).astype(np.int64)
+    return cumulative
+
+
+def fitted_of(model: Model, coding: Coding, pairs: Mapping[tuple[int, int], Floats] | None) -> Fitted:
+    """The model's conditionals along its drawing order, as integers.
+
+    Parameters
+    ----------
+    model : Model
+    coding : Coding
+    pairs : mapping, optional
+        The model's marginals of all pairs, where records are to be balanced.
+    """
+    steps = []
+    for j, parents, a in model.tree.drawing_order():
+        clique = model.tree.cliques[j]
+        both = tuple(sorted((*parents, a)))
+        table = marginal(model.beliefs[j], [clique.index(b) for b in both])
+        rows = np.moveaxis(table, both.index(a), -1).reshape(-1, model.tree.cardinalities[a])
+        steps.append(Step(a, parents, cumulative_of(rows)))
+    values, rare, weights = [], [], []
+    for m in coding.merging:
+        of_code = np.full(m.cardinality, -1, np.int64)
+        plain = np.setdiff1d(np.arange(len(m.codes)), m.rare)
+        of_code[m.codes[plain]] = plain
+        values.append(of_code)
+        rare.append(m.rare)
+        weights.append(cumulative_of(m.weights[None]) if len(m.rare) else np.zeros((0, 0), np.int64))
+    expected = _expected(pairs, coding) if pairs is not None else np.zeros(0, np.int64)
+    return Fitted(coding.cardinalities, tuple(steps), coding.fine, tuple(values), tuple(rare), tuple(weights), expected)
+
+
+def _expected(pairs: Mapping[tuple[int, int], Floats], coding: Coding) -> NDArray[np.int64]:
+    """Shares of all pairs of values: merged values share their code's cells by their weights."""
+    spread = []
+    for m in coding.merging:
+        within = np.zeros((len(m.codes), m.cardinality))
+        within[np.arange(len(m.codes)), m.codes] = 1
+        within[m.rare, m.codes[m.rare]] = m.weights / m.weights.sum() if len(m.rare) else 0
+        spread.append(within)
+    pieces = []
+    for i, j in combinations(range(len(coding.fine)), 2):
+        a, b = coding.fine[i], coding.fine[j]
+        table = pairs[a, b] if a < b else pairs[b, a].T
+        pieces.append((spread[i] @ table @ spread[j].T).ravel())
+    return np.rint(np.concatenate(pieces) * UNIT).astype(np.int64) if pieces else np.zeros(0, np.int64)

@@ -1,0 +1,144 @@
+"""Exact inference on a junction tree, on probabilities rather than logarithms.
+
+Factors are exponentials of small tables. A clique's table is built up attribute by attribute, in ascending
+cardinality, and each factor is multiplied in where its last attribute joins, so that few products run over the whole
+table; marginals come off in the opposite order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.families.synthesis.junction import JunctionTree, Set
+
+Floats = NDArray[np.float64]
+
+
+def marginal(table: Floats, keep: Sequence[int]) -> Floats:
+    """Sum a table over the axes that are not in `keep` (ascending)."""
+    shape = table.shape
+    if len(keep) == len(shape):
+        return table
+    if not keep:
+        return np.asarray(table.sum())
+    kept_shape = [shape[k] for k in keep]
+    first, last = keep[0], keep[-1]
+    if last + 1 < len(shape):
+        rest = prod(shape[last + 1 :])
+        table = table.reshape(-1, rest) @ np.ones(rest)
+    if first:
+        table = table.reshape(prod(shape[:first]), -1).sum(0)
+    for i, (a, b) in enumerate(pairwise(keep)):
+        if b > a + 1:
+            front = prod(kept_shape[: i + 1])
+            middle = prod(shape[a + 1 : b])
+            table = table.reshape(front, middle, -1).sum(1)
+    return table.reshape(kept_shape)
+
+
+def _places(clique: Set, attributes: Set) -> tuple[int, ...]:
+    return tuple(clique.index(a) for a in attributes)
+
+
+@dataclass(frozen=True, eq=False)
+class _Slot:
+    """A factor of a clique: which, at which level, and the shape it is broadcast with."""
+
+    key: Set | int
+    level: int
+    shape: tuple[int, ...]
+
+
+class Inference:
+    """Beliefs of the cliques from factors on sets of attributes.
+
+    Parameters
+    ----------
+    tree : JunctionTree
+    sets : sequence of tuple of int
+        Scopes of the factors; each lies in a clique.
+    """
+
+    def __init__(self, tree: JunctionTree, sets: Sequence[Set]) -> None:
+        self.tree, self.sets = tree, tuple(sets)
+        self.home = {s: tree.home(s) for s in self.sets}
+        self._shape = [tuple(tree.cardinalities[a] for a in clique) for clique in tree.cliques]
+        self._slots = [self._slots_of(j) for j in range(len(tree.cliques))]
+        self._wanted: list[list[tuple[int, Set, tuple[int, ...]]]] = [[] for _ in tree.cliques]
+        for s, j in self.home.items():
+            places = _places(tree.cliques[j], s)
+            self._wanted[j].append((places[-1], s, places))
+        self._children = [tree.children(j) for j in range(len(tree.cliques))]
+        self._own_places = [_places(c, s) for c, s in zip(tree.cliques, tree.separators, strict=True)]
+        self._parent_places = [
+            _places(tree.cliques[p], s) if p >= 0 else () for p, s in zip(tree.parent, tree.separators, strict=True)
+        ]
+
+    def _slots_of(self, j: int) -> list[list[_Slot]]:
+        clique = self.tree.cliques[j]
+        scopes: list[tuple[Set | int, Set]] = [(s, s) for s, home in self.home.items() if home == j]
+        scopes += [(k, self.tree.separators[k]) for k in self.tree.children(j) if self.tree.separators[k]]
+        levels: list[list[_Slot]] = [[] for _ in clique]
+        for key, scope in scopes:
+            level = clique.index(scope[-1])
+            shape = tuple(self.tree.cardinalities[a] if a in scope else 1 for a in clique[: level + 1])
+            levels[level].append(_Slot(key, level, shape))
+        for slots in levels:
+            slots.sort(key=lambda slot: prod(slot.shape))
+        return levels
+
+    def _product(self, j: int, factors: Mapping[Set | int, Floats]) -> Floats:
+        table: Floats = np.ones(())
+        for size, slots in zip(self._shape[j], self._slots[j], strict=True):
+            joined: Floats | None = None
+            for slot in slots:
+                factor = factors[slot.key].reshape(slot.shape)
+                joined = factor if joined is None else joined * factor
+            table = table[..., None] * (np.ones(size) if joined is None else joined)
+        return table
+
+    def beliefs(self, factors: Mapping[Set, Floats]) -> list[Floats] | None:
+        """Probabilities of each clique; None where the factors' product vanishes in floating point."""
+        tree = self.tree
+        known: dict[Set | int, Floats] = dict(factors.items())
+        found: list[Floats] = [np.ones(())] * len(tree.cliques)
+        sums: list[Floats] = [np.ones(())] * len(tree.cliques)
+        for j in reversed(tree.order):
+            found[j] = self._product(j, known)
+            sums[j] = marginal(found[j], self._own_places[j])
+            top = sums[j].max()
+            if not top > 1e-280:
+                return None
+            found[j] /= top
+            sums[j] = sums[j] / top
+            known[j] = sums[j]
+        for j in tree.order:
+            p = tree.parent[j]
+            if p < 0 or not tree.separators[j]:
+                found[j] /= found[j].sum()
+                continue
+            above = marginal(found[p], self._parent_places[j])
+            ratio = np.divide(above, sums[j], out=np.zeros_like(above), where=sums[j] > 0)
+            clique, separator = tree.cliques[j], tree.separators[j]
+            found[j] *= ratio.reshape([tree.cardinalities[a] if a in separator else 1 for a in clique])
+        return found
+
+    def marginals(self, beliefs: Sequence[Floats]) -> dict[Set, Floats]:
+        """The marginal of each factor's set."""
+        found: dict[Set, Floats] = {}
+        for j, wanted in enumerate(self._wanted):
+            table = beliefs[j]
+            for level in range(table.ndim - 1, -1, -1):
+                here = [item for item in wanted if item[0] == level]
+                for _, s, places in here:
+                    found[s] = marginal(table, places)
+                if not any(item[0] < level for item in wanted):
+                    break
+                table = table @ np.ones(table.shape[-1])
+        return found

@@ -1,0 +1,194 @@
+"""One-way tables measured twice, and the coding they give: rare values merged, large attributes with a coarse copy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.data.count import PairCounts
+from dpdist.families.synthesis.account import Account
+
+_NORMAL = NormalDist()
+SEEN = 4.0
+"""A value is rare in the first measurement where its noisy count is below so many deviations."""
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class OneWay:
+    """Noisy one-way tables.
+
+    Attributes
+    ----------
+    counts : tuple of ndarray of float64
+        Unbiased noisy counts of each attribute's values, on its declared domain.
+    sigmas : ndarray of float64
+        Deviation of each attribute's counts.
+    records : float
+        Precision-weighted noisy number of records, at least 1.
+    """
+
+    counts: tuple[Floats, ...]
+    sigmas: Floats
+    records: float
+
+
+def measure_one_way(counts: PairCounts, account: Account, *, first: float, again: float) -> OneWay:
+    """Measure all one-way tables, then again with most precision where rare values were seen.
+
+    Parameters
+    ----------
+    first, again : float
+        Shares of the account. The second measurement's weights are the roots of the numbers of rare values, plus a
+        quarter.
+    """
+    tables = [counts.single(i) for i in range(len(counts.cardinalities))]
+    noisy, sigmas = account.measure("one-way", tables, share=first)
+    if not again:
+        return combine([noisy], [sigmas])
+    rare = [int(np.count_nonzero(table < SEEN * sigma)) for table, sigma in zip(noisy, sigmas, strict=True)]
+    second, second_sigmas = account.measure(
+        "one-way/again", tables, share=again, weights=[math.sqrt(number) + 0.25 for number in rare]
+    )
+    return combine([noisy, second], [sigmas, second_sigmas])
+
+
+def combine(measurements: Sequence[Sequence[NDArray[np.number]]], sigmas: Sequence[Floats]) -> OneWay:
+    """Precision-weighted means of repeated measurements of the one-way tables."""
+    precision = [1 / sigma**2 for sigma in sigmas]
+    total = np.sum(precision, axis=0)
+    attributes = range(len(measurements[0]))
+    means = tuple(
+        np.sum([tables[i] * weight[i] for tables, weight in zip(measurements, precision, strict=True)], axis=0)
+        / total[i]
+        for i in attributes
+    )
+    weights = np.array([total[i] / means[i].size for i in attributes])
+    records = float(np.array([table.sum() for table in means]) @ weights / weights.sum())
+    return OneWay(means, 1 / np.sqrt(total), max(records, 1.0))
+
+
+@dataclass(frozen=True, eq=False)
+class Merging:
+    """The values of one attribute on the codes that the model uses.
+
+    Attributes
+    ----------
+    codes : ndarray of int64, shape (values,)
+        Code of each value; the rare values share the last one.
+    cardinality : int
+    rare : ndarray of int64
+        The merged values; empty where nothing was merged.
+    weights : ndarray of float64, shape of `rare`
+        Expected counts of the rare values given their noisy counts; positive.
+    """
+
+    codes: Integers
+    cardinality: int
+    rare: Integers
+    weights: Floats
+
+
+def merge_rare(counts: Floats, sigma: float, *, below: float) -> Merging:
+    """Merge the values whose noisy counts are under ``below * sigma``, if there are two or more.
+
+    A merged value's weight is the mean of its noisy count's distribution given that it is not negative.
+    """
+    kept = counts >= below * sigma
+    if np.count_nonzero(~kept) < 2:
+        kept = np.ones(len(counts), bool)
+    rare = np.flatnonzero(~kept)
+    codes = np.where(kept, np.cumsum(kept) - 1, np.count_nonzero(kept))
+    weights = np.array([_truncated_mean(y) * sigma for y in (counts[rare] / sigma).tolist()])
+    return Merging(codes, int(np.count_nonzero(kept)) + bool(len(rare)), rare, weights)
+
+
+def _truncated_mean(y: float) -> float:
+    """Mean of N(y, 1) given that it is not negative."""
+    return y + _NORMAL.pdf(y) / _NORMAL.cdf(y) if y > -6 else 1 / (2 - y)
+
+
+@dataclass(frozen=True, eq=False)
+class Coding:
+    """The attributes of the model: the table's own with rare values merged, and coarse copies of large ones.
+
+    Attributes
+    ----------
+    source : tuple of int
+        The table's attribute that each model attribute is a function of.
+    maps : tuple of ndarray of int64
+        Model code of each of the source's values.
+    cardinalities : tuple of int
+        Model attributes are in ascending order of these.
+    fine : tuple of int
+        The model attribute that stands for each of the table's.
+    links : dict of (int, int) to ndarray of bool
+        Pairs of a coarse copy and what it is a copy of, and which combinations are possible.
+    merging : tuple of Merging
+        Of each of the table's attributes.
+    """
+
+    source: tuple[int, ...]
+    maps: tuple[Integers, ...]
+    cardinalities: tuple[int, ...]
+    fine: tuple[int, ...]
+    links: dict[tuple[int, int], NDArray[np.bool_]]
+    merging: tuple[Merging, ...]
+
+
+def coding_of(one_way: OneWay, *, merge_below: float, coarse: Sequence[tuple[int, int]]) -> Coding:
+    """The coding that the noisy one-way tables give.
+
+    Parameters
+    ----------
+    merge_below : float
+        In deviations; see `merge_rare`.
+    coarse : sequence of (int, int)
+        (from, groups), falling: an attribute, or its last coarse copy, with `from` codes or more gets a coarse copy of
+        so many groups of about equal noisy mass, in code order.
+    """
+    merging = tuple(
+        merge_rare(table, sigma, below=merge_below)
+        for table, sigma in zip(one_way.counts, one_way.sigmas.tolist(), strict=True)
+    )
+    found: list[tuple[int, int, int, Integers]] = []  # cardinality, level, attribute, map
+    groupings: list[tuple[int, int, Integers]] = []  # attribute, level of the copy, group of each code one level up
+    for i, m in enumerate(merging):
+        codes, cardinality, level = m.codes, m.cardinality, 0
+        found.append((cardinality, level, i, codes))
+        for least, groups in coarse:
+            if cardinality >= least:
+                mass: Floats = np.bincount(codes, weights=one_way.counts[i], minlength=cardinality).astype(np.float64)
+                group = _equal_mass(mass, groups)
+                codes, cardinality, level = group[codes], int(group.max()) + 1, level + 1
+                found.append((cardinality, level, i, codes))
+                groupings.append((i, level, group))
+    found.sort(key=lambda item: (item[0], -item[1], item[2]))
+    place = {(i, level): k for k, (_, level, i, _) in enumerate(found)}
+    links = {
+        (place[i, level], place[i, level - 1]): np.arange(group.max() + 1)[:, None] == group
+        for i, level, group in groupings
+    }
+    return Coding(
+        tuple(item[2] for item in found),
+        tuple(item[3] for item in found),
+        tuple(item[0] for item in found),
+        tuple(place[i, 0] for i in range(len(merging))),
+        links,
+        merging,
+    )
+
+
+def _equal_mass(counts: Floats, groups: int) -> Integers:
+    """Group number of each code, groups of about equal mass in code order."""
+    mass = np.maximum(counts, 0)
+    middle = (np.cumsum(mass) - mass / 2) / max(mass.sum(), 1e-300)
+    numbers: Integers = np.unique(np.minimum((middle * groups).astype(np.int64), groups - 1), return_inverse=True)[1]
+    return numbers

@@ -1,0 +1,184 @@
+"""The rounds: distances of the pairs to the public model pick pairs, noisy tables of them refit the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.families.synthesis.account import Account
+from dpdist.families.synthesis.allpairs import PairMarginals
+from dpdist.families.synthesis.choices import L1_OF_NOISE, Choices
+from dpdist.families.synthesis.descent import Measurement, Model, fit
+from dpdist.families.synthesis.inference import Floats
+from dpdist.families.synthesis.junction import Components, JunctionTree, cells_of, cliques_of
+from dpdist.families.synthesis.marginals import Coding, OneWay
+from dpdist.families.synthesis.tables import Pair, PairTables
+
+EMPTY = 0.2
+"""What a fitted cell of an empty table keeps of the noise, in deviations: the fit allows no negative counts."""
+
+Valid = Callable[[Pair, list[Pair]], bool]
+"""A public rule: whether a pair may follow the pairs picked in this round."""
+
+
+def pick_pairs(
+    name: str,
+    scores: NDArray[np.int64],
+    pairs: tuple[Pair, ...],
+    account: Account,
+    *,
+    scale: float,
+    most: int,
+    valid: Valid,
+) -> list[Pair]:
+    """Pick pairs one after another by the exponential mechanism, among those that a public rule allows.
+
+    To stop is a candidate with score 0. Only the picks that are made are charged.
+
+    Parameters
+    ----------
+    scores : ndarray of int64, shape (pairs,)
+        One record changes each by at most 1.
+    most : int
+        Picks at most.
+    """
+    picked: list[Pair] = []
+    allowed = np.arange(len(pairs))
+    while len(picked) < most:
+        allowed = np.array(
+            [k for k in allowed.tolist() if pairs[k] not in picked and valid(pairs[k], picked)], np.int64
+        )
+        if not len(allowed):
+            break
+        choice = account.pick(f"{name}/pick/{len(picked)}", np.append(scores[allowed], 0), scale=scale)
+        if choice == len(allowed):
+            break
+        picked.append(pairs[int(allowed[choice])])
+    return picked
+
+
+@dataclass
+class Learner:
+    """The state of the rounds; all of it public but the exact tables.
+
+    Parameters
+    ----------
+    tables : PairTables
+    coding : Coding
+    one_way : OneWay
+    account : Account
+    choices : Choices
+
+    Attributes
+    ----------
+    measurements : list of Measurement
+    edges : list of pairs
+        Links and measured pairs.
+    model : Model or None
+        None before the first fit: independent attributes.
+    marginals : dict
+        The model's marginals of the pairs.
+    """
+
+    tables: PairTables
+    coding: Coding
+    one_way: OneWay
+    account: Account
+    choices: Choices
+    measurements: list[Measurement] = field(default_factory=list)
+    edges: list[Pair] = field(default_factory=list)
+    model: Model | None = None
+
+    def __post_init__(self) -> None:
+        records = self.one_way.records
+        self.edges = list(self.coding.links)
+        self._index = {pair: k for k, pair in enumerate(self.tables.pairs)}
+        self.marginals: dict[Pair, Floats] = {}
+        self._public: Floats = np.zeros(0)
+        for i, k in enumerate(self.coding.fine):
+            merging, sigma = self.coding.merging[i], float(self.one_way.sigmas[i])
+            counts = np.bincount(merging.codes, weights=self.one_way.counts[i], minlength=merging.cardinality)
+            self.measurements.append(Measurement((k,), counts / records, (records / sigma) ** 2))
+        self._predict(self._independent())
+
+    def _independent(self) -> dict[Pair, Floats]:
+        """Products of the one-way tables."""
+        single = []
+        for source, codes, cardinality in zip(
+            self.coding.source, self.coding.maps, self.coding.cardinalities, strict=True
+        ):
+            counts = np.maximum(np.bincount(codes, weights=self.one_way.counts[source], minlength=cardinality), 0)
+            single.append(counts / max(counts.sum(), 1e-300))
+        return {(a, b): np.outer(single[a], single[b]) for a, b in self.tables.pairs}
+
+    def _predict(self, marginals: dict[Pair, Floats]) -> None:
+        self.marginals = marginals
+        self._public = np.concatenate([np.zeros(0), *(marginals[pair].ravel() for pair in self.tables.pairs)])
+
+    def expected(self) -> NDArray[np.int64]:
+        """The public model's counts of all pairs, rounded."""
+        return np.rint(self.one_way.records * self._public).astype(np.int64)
+
+    def round(self, name: str, *, share: float, pick_share: float, most: int, tree: bool = False) -> int:
+        """One round; the number of pairs that it measured.
+
+        A pair's score is the L1 distance of its table to the model, less a part of the error that measuring it would
+        leave: the noise of its cells, or what the model expects there if that is less.
+
+        Parameters
+        ----------
+        share, pick_share : float
+            Of mu^2, for the tables and for the picks.
+        most : int
+        tree : bool
+            Join components instead of adding any pairs.
+        """
+        penalty = self.choices.tree_penalty if tree else self.choices.penalty
+        sigma = float(self.account.deviations(share, [1.0] * most)[0])
+        expected = self.expected()
+        error = np.minimum(L1_OF_NOISE * sigma, expected + EMPTY * sigma)
+        noise = np.rint(penalty * np.add.reduceat(error, self.tables.starts)).astype(np.int64)
+        scores = self.tables.distances(expected) - noise
+        scale = self.account.pick_scale(pick_share, most)
+        picked = pick_pairs(
+            name,
+            scores,
+            self.tables.pairs,
+            self.account,
+            scale=scale,
+            most=most,
+            valid=self._joins if tree else self._fits,
+        )
+        if picked:
+            self._measure(name, picked, share)
+        return len(picked)
+
+    def _joins(self, pair: Pair, picked: list[Pair]) -> bool:
+        return not Components(len(self.coding.cardinalities), [*self.edges, *picked]).joined(*pair)
+
+    def _fits(self, pair: Pair, picked: list[Pair]) -> bool:
+        if pair in self.edges:
+            return True
+        cliques = cliques_of(self.coding.cardinalities, [*self.edges, *picked, pair])
+        return cells_of(cliques, self.coding.cardinalities) <= self.choices.cells
+
+    def _measure(self, name: str, picked: list[Pair], share: float) -> None:
+        tables = [self.tables.table(self._index[pair]) for pair in picked]
+        noisy, sigmas = self.account.measure(f"{name}/tables", tables, share=share)
+        records = self.one_way.records
+        for pair, table, sigma in zip(picked, noisy, sigmas.tolist(), strict=True):
+            self.measurements.append(Measurement(pair, table / records, (records / sigma) ** 2))
+        self.edges += [pair for pair in picked if pair not in self.edges]
+
+    def refit(self, iterations: int) -> Model:
+        """Fit the model to all measurements and predict all pairs."""
+        cards = self.coding.cardinalities
+        tree = JunctionTree.of(cards, cliques_of(cards, self.edges))
+        self.model = fit(
+            tree, self.measurements, dict(self.coding.links.items()), iterations=iterations, start=self.model
+        )
+        self._predict(PairMarginals(tree, self.model.beliefs).all())
+        return self.model
