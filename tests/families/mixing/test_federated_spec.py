@@ -55,6 +55,7 @@ def clients_with(tree: dict[str, Any], **change: Any) -> list[dict[str, Any]]:
         ({"mixing__scaling": "standardised"}, "scale by the declared bounds"),
         ({"mixing__order": {"candidates": [2, 4]}}, "clients do not try orders"),
         ({"cluster__mode": "threads"}, "worker processes of their own"),
+        ({"cluster__mode": "in-process"}, "worker processes of their own"),
         ({"federated__colluding": 3}, "fewer than two honest ones"),
         ({"federated__at_least": 1}, "two honest clients"),
         ({"federated__at_least": 5}, "fewer clients"),

@@ -215,6 +215,14 @@ def test_messages_do_not_depend_on_their_range():
     assert np.array_equal(steps(0, 50), np.concatenate([steps(0, 13), steps(13, 13), steps(13, 50)]))
 
 
+def test_a_local_message_holds_the_mixtures_of_a_central_release():
+    """Clients and curators draw by one method: what an audit finds of one holds for the other."""
+    own, rows = Noise(bytes(32)), client_rows(1)[0]
+    message = sent(own, Masks(), rows, MIXER, local_noise(MIXER.sigma, clients=3), 5, 40, client="a")
+    mixtures = (message.steps * MIXER.grid / MIXER.order).astype(np.float32)
+    assert np.array_equal(mixtures, MIXER.mixtures(own, rows, 5, 40))
+
+
 def test_messages_take_the_memory_that_plans_count():
     sums, masks, noise = np.zeros((20_000, 50), np.float32), agree(8)[0], correlated_noise(MIXER.sigma, clients=8)
     tracemalloc.start()
