@@ -58,7 +58,7 @@ def test_no_audit_contradicts_a_private_release(planned: PrivatePlan) -> None:
         "two-stage, the whole release",
     ]
     for claim in found:
-        finding = audit(claim, runs=800 if claim is found[-1] else 200, key=KEY)
+        finding = audit(claim, runs=600 if claim is found[-1] else 150, key=KEY)
         assert not finding.rejected, claim.name
     assert finding.lower_bound > 0.1 * planned.epsilon  # of the whole release
 
@@ -74,7 +74,7 @@ def test_noise_that_is_too_small_is_rejected(planned: PrivatePlan) -> None:
     )
     (*_, whole) = claims(replace(planned, charge=small))
     assert whole.epsilon == planned.epsilon
-    assert audit(whole, runs=400, key=KEY).rejected
+    assert audit(whole, runs=1000, key=KEY).rejected
 
 
 def test_a_release_that_is_not_private_has_no_audit() -> None:
