@@ -16,7 +16,7 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
-from dpdist.families.base import Plan
+from dpdist.families.base.family import Plan
 from dpdist.release.outcome import Outcome
 
 _INTERVAL = 1.0

@@ -10,7 +10,7 @@ from dpdist.cluster.executor import Executor, InProcess
 from dpdist.data.inputs import table_source
 from dpdist.data.records import Records
 from dpdist.data.table import open_table
-from dpdist.families.attempt import Attempt, silent
+from dpdist.families.base.attempt import Attempt, silent
 from dpdist.families.registry import family_of, make_plan
 from dpdist.ledger.keys import KeyRef
 from dpdist.spec import ReleaseSpec

@@ -10,7 +10,7 @@ import pytest
 
 import dpdist.release.run
 from dpdist.errors import DpdistError
-from dpdist.families.attempt import Progress
+from dpdist.families.base.attempt import Progress
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.ledger import Ledger
 from dpdist.publish.verify import verify

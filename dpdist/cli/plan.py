@@ -72,7 +72,7 @@ def plan(
 
 def _solution(path: Path, settings: list[str], options: dict[str, Any], *, asked: bool) -> Answer | None:
     """What --solve finds; None where it is not asked for. Its options are refused then."""
-    from dpdist.families.base import SolveRequest
+    from dpdist.families.base.family import SolveRequest
     from dpdist.families.registry import family_of
 
     request = SolveRequest(source=path, settings=settings, **options)

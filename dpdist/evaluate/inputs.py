@@ -23,7 +23,7 @@ from dpdist.errors import DataError, EmptyTable, SpecError
 from dpdist.evaluate.binning import Look, View, through, view_of
 from dpdist.evaluate.released import ReleasedTable
 from dpdist.evaluate.utility.marginals import Marginals, Subset, chosen_triples, marginals_of, triples_operator
-from dpdist.families.attempt import Progress
+from dpdist.families.base.attempt import Progress
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Codes
 from dpdist.publish.manifest import Manifest

@@ -25,8 +25,8 @@ from dpdist.evaluate.inputs import Inputs, open_inputs
 from dpdist.evaluate.page.page import WORDS, About
 from dpdist.evaluate.page.sections import Section
 from dpdist.evaluate.released import ReleasedTable
-from dpdist.families.attempt import Progress, silent
-from dpdist.families.base import AsReleased
+from dpdist.families.base.attempt import Progress, silent
+from dpdist.families.base.family import AsReleased
 from dpdist.families.registry import FAMILIES
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import open_release

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
 from dpdist.errors import SpecError
-from dpdist.families.base import Family, Plan, imported
+from dpdist.families.base.family import Family, Plan, Stage, imported
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.histogram.spec import HistogramSpec
 from dpdist.families.mixing.spec import MixingSpec
@@ -19,6 +19,9 @@ from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.schema.schema import Schema, load_yaml
 from dpdist.spec import ReleaseSpec, override, validated
+
+if TYPE_CHECKING:
+    from dpdist.publish.manifest import Manifest
 
 FAMILIES: dict[str, Family[Any, Any]] = {}
 """The families by the `kind` of their specs."""
@@ -62,6 +65,11 @@ register(_shipped("two-stage", TwoStageSpec, "prediction"))
 def family_of(spec: ReleaseSpec) -> Family[Any, Any]:
     """The family of a spec."""
     return FAMILIES[spec.kind]
+
+
+def stages_of(plan: Plan) -> Sequence[Stage[Any, Any]]:
+    """The stages of a planned release."""
+    return family_of(plan.spec).stages(plan)
 
 
 def make_plan(spec: ReleaseSpec) -> Plan:
@@ -121,6 +129,20 @@ def build_spec(tree: Mapping[str, Any], *, base: Path | None = None, source: str
         tree["schema"] = Schema.from_yaml(base / schema)
     spec: ReleaseSpec = validated(FAMILIES[kind].spec, tree, source)
     return spec
+
+
+def respecified(manifest: Manifest) -> ReleaseSpec:
+    """The spec of a release as far as it is public; where its files are is not.
+
+    Raises
+    ------
+    SpecError
+        This version does not know the kind, or the settings.
+    """
+    public: dict[str, Any] = {name: dict(v) if isinstance(v, Mapping) else v for name, v in manifest.spec.items()}
+    for section in ("data", "output"):
+        public[section] = {**public.get(section, {}), "path": "unknown"}
+    return build_spec({**public, "schema": manifest.table}, source="the manifest's spec")
 
 
 def json_schema() -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dpdist.errors import LedgerError
 
 if TYPE_CHECKING:
-    from dpdist.families.attempt import Attempt as Work
+    from dpdist.families.base.attempt import Attempt as Work
     from dpdist.ledger import Attempt, Ledger
     from dpdist.storage.store import Store
 

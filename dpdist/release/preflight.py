@@ -13,7 +13,7 @@ from dpdist.release.history import RUN_RECORD
 from dpdist.storage.store import Store
 
 if TYPE_CHECKING:
-    from dpdist.families.base import Plan
+    from dpdist.families.base.family import Plan
 
 LARGEST_EPSILON = 27
 """Largest epsilon of a release: up to it a draw loses less than `dpdist.privacy.noise.SAMPLER_DELTA`."""

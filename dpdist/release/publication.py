@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpdist.data.inputs import input_fingerprint
 from dpdist.errors import LedgerError, OutputExists, ReleaseConflict
-from dpdist.families.attempt import Attempt
-from dpdist.families.base import Plan
+from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.family import Plan
 from dpdist.ledger import Attempt as Reservation
 from dpdist.ledger import Ledger
 from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, publish, require_vacant

@@ -23,8 +23,8 @@ from uuid import uuid4
 from dpdist.cluster.opening import open_cluster
 from dpdist.data.inputs import open_input, table_source
 from dpdist.errors import DpdistError, LedgerError, OutOfMemory, ReleaseConflict, ResourceError, SpecError
-from dpdist.families.attempt import Attempt, Progress, silent
-from dpdist.families.base import Stage
+from dpdist.families.base.attempt import Attempt, Progress, silent
+from dpdist.families.base.family import Stage
 from dpdist.families.registry import family_of, make_plan
 from dpdist.ledger import Attempt as Reservation
 from dpdist.ledger import Ledger

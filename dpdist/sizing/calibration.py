@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dpdist.families.base import Plan
-from dpdist.families.workload import Layout
+from dpdist.families.base.family import Plan
+from dpdist.families.base.workload import Layout
 from dpdist.sizing.cluster_size import MEASURED, predict
 from dpdist.sizing.simulation import Costs
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from dpdist.errors import SpecError
-from dpdist.families.base import Plan
+from dpdist.families.base.family import Plan
+from dpdist.families.base.workload import GIB, Layout, Unit, Work, one_pass
 from dpdist.families.registry import family_of
-from dpdist.families.workload import GIB, Layout, Unit, Work, one_pass
 from dpdist.formatting import number_of
 from dpdist.sizing.simulation import Costs, Load, Prediction, simulate
 
@@ -52,7 +52,7 @@ _REASONABLE = 16  # GiB of a worker that are proposed for speed alone
 _FILL = 0.6  # share of a worker's memory that may be filled; Dask spills and pauses above
 _PROCESS = 400 << 20  # a worker with its libraries, and its nanny
 _NANNY = 128 << 20  # of a pod's memory that the chart keeps from the worker in it
-_CODES = 0.25  # share of the workers' memory that codes may take (dpdist.families.passes)
+_CODES = 0.25  # share of the workers' memory that codes may take (dpdist.families.base.passes)
 _FEWEST_ROWS = 1 << 16
 _PARTITION_ROWS = (1 << 18, 1 << 19, 1 << 20, 1 << 21, 1 << 22)
 
@@ -178,7 +178,8 @@ class Sizing:
         lines += [
             "Workers are taken to run already; storage and network to be as quick for many of them as for one.",
             "",
-            f"Helm        {self.helm}",
+            "Helm",
+            self.helm,
         ]
         return "\n".join(lines)
 

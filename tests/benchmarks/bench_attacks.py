@@ -33,6 +33,7 @@ from dpdist.data.table import open_table
 from dpdist.evaluate.attacks import Generator, attack_sections
 from dpdist.evaluate.attacks.mechanisms import mechanism_of
 from dpdist.evaluate.attacks.records import Columns, halves, size, take
+from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.deniability.candidates import Synthesizer, seed_ranks
 from dpdist.families.deniability.estimation import estimate_network
 from dpdist.families.deniability.parameters import exact_tables
@@ -41,8 +42,7 @@ from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.statistics import count_tables
 from dpdist.families.deniability.structure import Structure
-from dpdist.families.registry import load_spec
-from dpdist.families.rehearsal import rehearse, released_codes
+from dpdist.families.registry import load_spec, stages_of
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.schema.schema import Schema
 
@@ -74,7 +74,7 @@ def people(name: str, rows: int | None) -> tuple[Columns, Columns, Schema]:
 
 def leaky(spec: PlausibleDeniabilitySpec, training: Columns, key: KeyRef) -> Columns:
     """Copies with one value drawn again, by a network without noise and without a privacy test."""
-    structure = rehearse(plan(spec), training, key=key, until=Structure).result(Structure)
+    structure = rehearse(plan(spec), stages_of(plan(spec)), training, key=key, until=Structure).result(Structure)
     noise = load_noise(key)
     maps = [attribute.bucket_map for attribute in spec.table.attributes]
     tables = exact_tables(count_tables(training, structure=structure, bucket_maps=maps), structure)
@@ -95,11 +95,11 @@ def releases(
     shares = {"split": {"structure": "3/20", "parameters": "17/20", "seeds": "0"}}
     spec = spec_of(name, rows, **shares, **{"synthesis.omega": "all"})
     yield "one value resampled", leaky(spec, training, key), holdout, None
-    released = released_codes(rehearse(plan(spec), training, key=key))
+    released = released_codes(rehearse(plan(spec), stages_of(plan(spec)), training, key=key))
     yield "epsilon 1, all resampled", released, holdout, mechanism_of(spec, training=rows)
     if name == "acs2013":
         spec = spec_of(name, rows)
-        released = released_codes(rehearse(plan(spec), training, key=key))
+        released = released_codes(rehearse(plan(spec), stages_of(plan(spec)), training, key=key))
         yield "epsilon 1, per record", released, holdout, mechanism_of(spec, training=rows)
     fresh, rest = halves(holdout, np.random.default_rng(2))
     yield "fresh records", fresh, rest, None

@@ -38,14 +38,14 @@ from dpdist.evaluate.attacks.intervals import proportion
 from dpdist.evaluate.binning import view_of
 from dpdist.evaluate.utility import erm
 from dpdist.evaluate.utility.models import CLASSIFIERS, Encoder, Fitted, fit, labels_of
+from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.deniability.candidates import Synthesizer, seed_ranks
 from dpdist.families.deniability.deniability import plausible_seeds
 from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.plan import plan
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.families.registry import load_spec
-from dpdist.families.rehearsal import rehearse, released_codes
+from dpdist.families.registry import load_spec, stages_of
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.deniability import pass_probability
@@ -104,7 +104,7 @@ def releases(train: Codes, records: int, seed: int) -> Iterator[tuple[str, Codes
     for number, (name, settings) in enumerate(kinds.items()):
         made = plan(release_spec(rows, records, **settings))
         key = KeyRef.fixed(np.random.default_rng([seed, 1, number]).bytes(32).hex())
-        yield name, released_codes(rehearse(made, train, key=key))
+        yield name, released_codes(rehearse(made, stages_of(made), train, key=key))
 
 
 class Tables:
@@ -178,7 +178,10 @@ def pass_rates(train: Codes, candidates: int, seed: int) -> dict[str, Any]:
     for order in ("small-first", "learned"):
         spec = release_spec(len(train[0]), 1, **{"synthesis.omega": [11], "model.order": order})
         key = KeyRef.fixed(np.random.default_rng([seed, 3]).bytes(32).hex())
-        network, noise = rehearse(plan(spec), train, key=key, until=Network).result(Network), load_noise(key)
+        network, noise = (
+            rehearse(plan(spec), stages_of(plan(spec)), train, key=key, until=Network).result(Network),
+            load_noise(key),
+        )
         labels = split_labels(noise, file=0, row_start=0, count=len(train[0]), shares=spec.split.shares)
         seeds = [column[labels == 2] for column in train]
         result["seeds"] = len(seeds[0])

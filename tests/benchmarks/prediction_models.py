@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.ensemble import AdaBoostRegressor, RandomForestRegressor
 
-from dpdist.families.prediction.lid.method import Regression
-from dpdist.families.prediction.lid.regression import fit
+from dpdist.cluster.executor import InProcess
+from dpdist.families.base.rehearsal import rehearse
+from dpdist.families.prediction.blocks import joined
+from dpdist.families.prediction.lid.plan import LidPlan, plan_lid
+from dpdist.families.prediction.lid.regression import Features, Sample, fitted, tuning_of
+from dpdist.families.prediction.lid.stages import STAGES, FittedRegression, SyntheticInputs, TableBlocks, released_block
 from dpdist.families.prediction.metrics import mse
-from dpdist.privacy.arrays import Floats
-from dpdist.privacy.noise import Noise
+from dpdist.families.prediction.scales import Scale
+from dpdist.families.prediction.spec import RegressionSpec, TwoStageSpec
+from dpdist.ledger.keys import KeyRef
+from dpdist.privacy.arrays import Codes, Floats
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
@@ -30,9 +36,75 @@ FILES = {
 Rows = tuple[Floats, Floats]
 
 
-def key(seed: int) -> Noise:
+def key(seed: int) -> KeyRef:
     """A key for a trial."""
-    return Noise(seed.to_bytes(32, "big"))
+    return KeyRef.fixed(seed.to_bytes(32, "big").hex())
+
+
+# --- the published method ---------------------------------------------------------------------------------------------
+
+
+def numbers_plan(
+    bounds: Mapping[str, tuple[float, float]],
+    *,
+    eta: float = 0.01,
+    columns: tuple[str, ...] | None = None,
+    **prediction: Any,
+) -> LidPlan:
+    """A plan of the published method for numbers, the last one the response; no disclosure is refused."""
+    tree = {
+        "kind": "two-stage",
+        "name": "numbers",
+        "dataset": "numbers",
+        "schema": {"attributes": [{"name": n, "kind": "number", "bounds": list(b)} for n, b in bounds.items()]},
+        "data": {"path": "none", "minimum_records": 10},
+        "output": {"path": "none"},
+        "privacy": {"guarantee": "lid", "disclosure": {"lid": 1.0, "eta": eta, "columns": columns}},
+        "prediction": {"response": list(bounds)[-1], **prediction},
+    }
+    return plan_lid(TwoStageSpec.model_validate(tree))
+
+
+class Synthesis:
+    """The stages of a release of the published method, with its rows in the order of the records.
+
+    Parameters
+    ----------
+    plan : LidPlan
+    codes : Codes
+    key : KeyRef
+    until : type
+        `SyntheticInputs` where no regression is wanted.
+    """
+
+    def __init__(self, plan: LidPlan, codes: Codes, key: KeyRef, *, until: type = FittedRegression) -> None:
+        made = rehearse(plan, STAGES, codes, key=key, until=until)
+        self.method, self.blocks = plan.method, made.result(TableBlocks).blocks
+        self.synthetic = made.result(SyntheticInputs)
+        self.model = made.result(FittedRegression).model if until is FittedRegression else None
+        self.alpha, disclosed = self.synthetic.alpha, made.operator["disclosure"]
+        self.lid = disclosed["rows_near"] / disclosed["rows"]
+
+    def rows(self, *, alpha: float | None = None, model: Any = None) -> Rows:
+        """Inputs and responses on the unit interval, with another alpha or another regression where given."""
+        how = (self.method, self.synthetic.features, self.alpha if alpha is None else alpha)
+        pairs = zip(self.blocks, self.synthetic.rows, strict=True)
+        return joined([released_block(how, block, rows, model or self.model) for block, rows in pairs])
+
+
+def plain(width: int) -> Features:
+    """Inputs as they are."""
+    return Features((Scale(name="x", low=0, high=1),) * width, np.ones(width))
+
+
+def ridge(regression: RegressionSpec, inputs: Floats, responses: Floats, sample: Sample, key: KeyRef) -> Any:
+    """Kernel ridge regression of rows that are in memory."""
+    tuning, seen = tuning_of(regression, sample), plain(inputs.shape[1])
+    rows = [(inputs, responses)]
+    return fitted(InProcess(), rows, regression, seen, tuning, sample, key, rows=len(inputs))
+
+
+# --- models that users train ------------------------------------------------------------------------------------------
 
 
 class Ridge:
@@ -43,9 +115,8 @@ class Ridge:
     def fit(self, inputs: Floats, responses: Floats) -> None:
         order = np.random.default_rng(0).permutation(len(inputs))
         inputs, responses = inputs[order], responses[order]
-        words = np.arange(len(inputs), dtype=np.uint64)
-        method = Regression(tuning_rows=400, width=self.width)
-        self.model = fit(method, [(inputs, responses)], (words, inputs, responses), key(0))
+        sample = (np.arange(400, dtype=np.uint64), inputs[:400], responses[:400])
+        self.model = ridge(RegressionSpec(width=self.width), inputs, responses, sample, key(0))
 
     def predict(self, inputs: Floats) -> Floats:
         return np.asarray(self.model.predict(inputs))
@@ -117,14 +188,7 @@ def mean_sd(values: list[float]) -> dict[str, float]:
 
 
 class Nothing:
-    """No second stage."""
-
-    def fit(self, inputs: Floats, responses: Floats) -> None:
-        pass
+    """No second stage, where only inputs matter."""
 
     def predict(self, inputs: Floats) -> Floats:
         return np.zeros(len(inputs))
-
-
-IDLE = Regression(hook=f"{__name__}:Nothing")
-"""No second stage, where only inputs matter."""

@@ -6,12 +6,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow.csv as pa_csv
-from prediction_models import ALPHAS, DATA, key
+from prediction_models import ALPHAS, DATA, Synthesis, key, numbers_plan
 
-from dpdist.families.prediction.lid.method import Disclosure, Method
-from dpdist.families.prediction.lid.two_stage import synthesise
 from dpdist.families.prediction.metrics import mean_absolute_percentage_deviation, optimal_markup, optimal_profit_ratio
-from dpdist.families.prediction.scales import Scale
 from dpdist.privacy.arrays import Floats
 
 ELASTICITIES = (-1.8, -2.2, -2.6, -3.2, -3.9)
@@ -83,24 +80,20 @@ def priced(
     seed: int,
 ) -> None:
     """Add a trial: elasticities of brands from the original table and from synthetic ones."""
-    scales = tuple(Scale(name=f"p{i}", low=low, high=high) for i in range(prices.shape[1]))
-    units = np.column_stack([scale.units(prices[:, i]) for i, scale in enumerate(scales)])
+    bounds = {f"p{i}": (low, high) for i in range(prices.shape[1])}
     original = [elasticity(prices, sales[:, brand], brand) for brand in brands]
     rows.setdefault("original", {}).setdefault("elasticity", []).append(original)
     rows["original"].setdefault("omu", []).append(optimal_markup(original))
     for matching in ("nearest", "independent"):
         for alpha in ALPHAS[1:]:
-            method = Method(
-                scales=scales,
-                disclosure=Disclosure(lid=1.0, eta=0.001, columns=tuple(range(len(scales)))),
-                alpha=alpha,
-                matching=matching,
-            )
             estimated, lid = [], 0.0
             for brand in brands:
-                made = synthesise(method, units, sales[:, brand], key(1000 * seed + brand))
-                back = np.column_stack([scale.values(made.inputs[:, i]) for i, scale in enumerate(scales)])
-                estimated.append(elasticity(back, made.responses, brand))
+                sold = (float(sales[:, brand].min()) - 1, float(sales[:, brand].max()) + 1)
+                plan = numbers_plan({**bounds, "sold": sold}, eta=0.001, alpha=alpha, matching=matching)
+                made = Synthesis(plan, [*prices.T, sales[:, brand]], key(1000 * seed + brand))
+                inputs, responses = made.rows()
+                back = np.column_stack([scale.values(inputs[:, i]) for i, scale in enumerate(plan.method.scales)])
+                estimated.append(elasticity(back, plan.spec.response.values(responses), brand))
                 lid += made.lid / len(brands)
             row = rows.setdefault(f"{matching}, alpha {alpha:g}", {})
             row.setdefault("lid", []).append(lid)

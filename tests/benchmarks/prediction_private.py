@@ -10,17 +10,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from prediction_models import FILES, Rows, errors, key
+from prediction_models import FILES, Rows, Synthesis, errors, key
 from prediction_simulated import g, inputs, simulated
 from prediction_tables import Task
 
-from dpdist.families.prediction.columns import Columns
-from dpdist.families.prediction.lid.two_stage import synthesise
+from dpdist.families.base.rehearsal import rehearse, released_codes
+from dpdist.families.prediction.columns import columns_of
+from dpdist.families.prediction.lid.plan import plan_lid
+from dpdist.families.prediction.lid.regression import Features
 from dpdist.families.prediction.plan import plan
-from dpdist.families.prediction.private.model import private_model, private_records
+from dpdist.families.prediction.private.stages import STAGES
 from dpdist.families.registry import build_spec
 from dpdist.ledger import Ledger
-from dpdist.privacy.noise import Noise
+from dpdist.ledger.keys import KeyRef
 from dpdist.release.run import run_release
 
 EPSILONS = (1.0, 3.0, 10.0)
@@ -67,36 +69,23 @@ class SimulatedTask(Task):
                 "prediction": {"response": "y"},
             }
         )
-        self.columns = Columns(self.spec.table.attributes, self.spec.inputs, self.spec.response, 3)
+        self.columns = columns_of(self.spec)
         x, y = simulated(20_000, rng)
         test = inputs(2000, rng)
         self.private = [*x.T, y]
         self.public, self.test = [*x[:200].T, y[:200]], [*test.T, g(test)]
-        self.deviations = np.maximum(x.std(axis=0), 1e-9)
+        self.features = Features(self.columns.scales, np.maximum(x.std(axis=0), 1e-9))
 
 
-def compared(task: Task, noise: Noise) -> dict[str, Rows]:
+def compared(task: Task, noise: KeyRef) -> dict[str, Rows]:
     """Training rows by how they were made."""
-    values, count = task.columns.values(task.private), len(task.private[0])
-    method = plan(task.spec).method
-    if method is None:
-        raise ValueError("the spec is that of the published method")
-    made = synthesise(method, *task.columns.units(task.private), noise)
-    out = {"original": task.seen(task.private), "published (not DP)": task.rows(made.inputs, made.responses)}
+    count, made = len(task.private[0]), Synthesis(plan_lid(task.spec), task.private, noise)
+    out = {"original": task.seen(task.private), "published (not DP)": task.features.of(made.rows())}
     for epsilon in EPSILONS:
         for products in ("modelled", "measured"):
-            spec = private_spec(task, epsilon, products, count)
-            planned = plan(spec)
-            if planned.charge is None:
-                raise ValueError("the spec is that of the private variant")
-            wanted = spec.prediction.features
-            model = private_model(
-                planned.columns, values, planned.charge, noise, frequencies=wanted.frequencies, width=wanted.width
-            )
-            drawn, responses = private_records(model, task.columns.response, count, np.random.default_rng(1))
-            out[f"private, {products} moments, epsilon {epsilon:g}"] = task.rows(
-                drawn, task.columns.response.units(responses)
-            )
+            planned = plan(private_spec(task, epsilon, products, count))
+            released = released_codes(rehearse(planned, STAGES, task.private, key=noise))
+            out[f"private, {products} moments, epsilon {epsilon:g}"] = task.seen(released)
         out[f"plausible deniability (omega all), epsilon {epsilon:g}"] = deniable(task, epsilon, count)
     return out
 

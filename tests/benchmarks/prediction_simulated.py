@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from prediction_models import ALL, ALPHAS, IDLE, MODELS, Rows, both, errors, key, mean_sd
+from prediction_models import (
+    ALL,
+    ALPHAS,
+    MODELS,
+    Nothing,
+    Rows,
+    Synthesis,
+    both,
+    errors,
+    key,
+    mean_sd,
+    numbers_plan,
+)
 
 from dpdist.families.prediction.latin import FIRST_STAGES
-from dpdist.families.prediction.lid.disclosure import lid_bound, measured_lid
-from dpdist.families.prediction.lid.method import Disclosure, Method, Regression
-from dpdist.families.prediction.lid.regression import features
-from dpdist.families.prediction.lid.two_stage import (
-    block_counts,
-    block_mixed,
-    block_scores,
-    block_synthetic,
-    deviations_of,
-    marginals_of,
-    synthesise,
-    target_of,
-)
+from dpdist.families.prediction.lid.plan import LidPlan
+from dpdist.families.prediction.lid.stages import SyntheticInputs
 from dpdist.families.prediction.metrics import delta_mse, mse
-from dpdist.families.prediction.scales import Scale
+from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Floats
-from dpdist.privacy.noise import Noise
 
 
 def g(x: Floats) -> Floats:
@@ -48,29 +47,38 @@ def simulated(rows: int, rng: np.random.Generator, mean: float = 0.4) -> Rows:
     return x, g(x) + rng.normal(0, np.sqrt(0.2), rows)
 
 
-CUBE = tuple(Scale(name=f"x{i}", low=0, high=1) for i in range(3))
+CUBE = {"x0": (0.0, 1.0), "x1": (0.0, 1.0), "x2": (0.0, 1.0)}
+RANGE = (-3.0, 6.0)
+"""Bounds of the response."""
 
 
-def simulated_method(alpha: float, first_stage: str = "lhs", matching: str = "nearest", columns: int = 3) -> Method:
+def simulated_plan(alpha: float, first_stage: str = "lhs", matching: str = "nearest") -> LidPlan:
     """The published method on the simulated regression; nothing is refused."""
-    scales = CUBE if columns == 3 else (*CUBE, Scale(name="y", low=-2, high=5))
-    return Method(
-        scales=scales,
-        disclosure=Disclosure(lid=1.0, eta=0.01, columns=(0, 1, 2)),
+    return numbers_plan(
+        {**CUBE, "y": RANGE},
         alpha=alpha,
         first_stage=first_stage,
         matching=matching,
-        regression=Regression(width=1 / 0.15),  # about the published width 1, in units of the deviations
+        regression={"width": 1 / 0.15},  # about the published width 1, in units of the deviations
     )
 
 
-def single_stage(alpha: float, private: Rows, noise: Noise) -> Rows:
+def responded(rows: Rows) -> Rows:
+    """Rows with the responses as they were simulated."""
+    return rows[0], RANGE[0] + (RANGE[1] - RANGE[0]) * rows[1]
+
+
+def single_stage(alpha: float, private: Rows, key: KeyRef) -> Rows:
     """The single-stage baseline: the response is a column like the others, mixed with its synthetic value."""
-    scale = Scale(name="y", low=-2, high=5)
-    table = np.column_stack([private[0], scale.units(private[1])])
-    method = replace(simulated_method(alpha, columns=4), regression=IDLE)
-    made = synthesise(method, table, private[1], noise).inputs
-    return made[:, :3], scale.values(made[:, 3])
+    plan = numbers_plan({**CUBE, "y": (-2.0, 5.0), "none": RANGE}, columns=tuple(CUBE), alpha=alpha)
+    codes = [*private[0].T, private[1], private[1]]
+    made, _ = Synthesis(plan, codes, key, until=SyntheticInputs).rows(model=Nothing())
+    return made[:, :3], plan.method.scales[3].values(made[:, 3])
+
+
+def near(original: Floats, released: Floats) -> float:
+    """Share of the rows within 0.01 of their originals in some column."""
+    return float((np.abs(original - released) <= 0.01).any(axis=1).mean())
 
 
 def simulation(trials: int) -> dict[str, Any]:
@@ -89,9 +97,10 @@ def simulation(trials: int) -> dict[str, Any]:
         private, public, x = simulated(1000, rng), simulated(200, rng), inputs(1000, rng)
         test = (x, g(x))
         start = time.perf_counter()
-        made = synthesise(simulated_method(0.2), *private, noise)
+        codes = [*private[0].T, private[1]]
+        made = Synthesis(simulated_plan(0.2), codes, noise)
         seconds.append(time.perf_counter() - start)
-        synthetic = (made.inputs, made.responses)
+        synthetic = responded(made.rows())
         single = single_stage(0.2, private, noise)
         for name, train in {
             "public": public,
@@ -107,25 +116,20 @@ def simulation(trials: int) -> dict[str, Any]:
             *((stage, stage, "nearest") for stage in FIRST_STAGES),
             ("lhs, independent rows", "lhs", "independent"),
         ):
-            method = simulated_method(0.2, first_stage, matching)
-            marginals = marginals_of(method, block_counts(method, private[0], noise, start=0))
-            deviations = deviations_of(marginals)
-            target = target_of(method, marginals, block_scores(method, private[0], marginals))
-            rows = block_synthetic(method, private[0], target, deviations, noise, number=0)
+            other = Synthesis(simulated_plan(0.2, first_stage, matching), codes, noise, until=SyntheticInputs)
             for alpha in ALPHAS:
-                x_star = block_mixed(method, private[0], rows, alpha=alpha)
-                y_star = made.model.predict(features(method.scales, x_star, deviations))
+                x_star, y_star = responded(other.rows(alpha=alpha, model=made.model))
                 found = errors((x_star, y_star), test, ("published KRR", "NW"))
                 add(sweep, name, f"{alpha:g}", found["published KRR"])
                 add(watson, name, f"{alpha:g}", found["NW"])
-                add(lids, name, f"{alpha:g}", measured_lid(private[0], x_star, eta=0.01, columns=(0, 1, 2)))
+                add(lids, name, f"{alpha:g}", near(private[0], x_star))
         for alpha in ALPHAS:
             single = single_stage(alpha, private, noise)
             found = errors(single, test, ("published KRR", "NW"))
             add(sweep, "one stage (lhs)", f"{alpha:g}", found["published KRR"])
             add(watson, "one stage (lhs)", f"{alpha:g}", found["NW"])
             if alpha < 1:
-                add(lids, "closed form", f"{alpha:g}", lid_bound(alpha, eta=0.01, columns=3))
+                add(lids, "closed form", f"{alpha:g}", 1 - (1 - min(0.02 / (1 - alpha), 1.0)) ** 3)
 
     def table(where: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
         return {row: {column: mean_sd(values) for column, values in cells.items()} for row, cells in where.items()}
@@ -163,16 +167,12 @@ def stages(trials: int) -> dict[str, Any]:
         rng, noise = np.random.default_rng(trial), key(trial)
         private, public, x = simulated(1000, rng), simulated(200, rng), inputs(1000, rng)
         cube = rng.random((1000, 3))
-        teacher = synthesise(simulated_method(0.2), *private, noise).model
+        codes = [*private[0].T, private[1]]
+        teacher = Synthesis(simulated_plan(0.2), codes, noise).model
         for name, first_stage, matching in STAGE_RUNS:
-            method = simulated_method(0.2, first_stage, matching)
-            marginals = marginals_of(method, block_counts(method, private[0], noise, start=0))
-            deviations = deviations_of(marginals)
-            target = target_of(method, marginals, block_scores(method, private[0], marginals))
-            rows = block_synthetic(method, private[0], target, deviations, noise, number=0)
+            made = Synthesis(simulated_plan(0.2, first_stage, matching), codes, noise, until=SyntheticInputs)
             for alpha in ALPHAS:
-                x_star = block_mixed(method, private[0], rows, alpha=alpha)
-                synthetic = (x_star, np.asarray(teacher.predict(features(method.scales, x_star, deviations))))
+                synthetic = responded(made.rows(alpha=alpha, model=teacher))
                 for label in ("published KRR", "NW", "AdaBoost", "RF"):
                     for what, train in (("synthetic", synthetic), ("both", both(public, synthetic))):
                         model = MODELS[label]()
@@ -193,11 +193,11 @@ def mismatch(trials: int) -> dict[str, Any]:
     for trial in range(trials):
         rng, noise = np.random.default_rng(trial), key(trial)
         private, x = simulated(1000, rng), inputs(1000, rng)
-        made = synthesise(simulated_method(0.2), *private, noise)
+        made = responded(Synthesis(simulated_plan(0.2), [*private[0].T, private[1]], noise).rows())
         for mean in (0.2, 0.3, 0.4, 0.5, 0.6, 0.7):
             public = simulated(200, rng, mean)
             alone = errors(public, (x, g(x)))
-            more = errors(both(public, (made.inputs, made.responses)), (x, g(x)))
+            more = errors(both(public, made), (x, g(x)))
             for model in ALL:
                 out.setdefault(f"{mean:g}", {}).setdefault(model, []).append(delta_mse(alone[model], more[model]))
     return {

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from prediction_models import key, mean_sd
+from prediction_models import key, mean_sd, ridge
 from prediction_simulated import g, inputs, simulated
 
-from dpdist.families.prediction.lid.method import Regression
-from dpdist.families.prediction.lid.regression import fit
 from dpdist.families.prediction.metrics import mse
+from dpdist.families.prediction.spec import RegressionSpec
 
 
 def estimators(trials: int) -> dict[str, Any]:
@@ -36,9 +35,10 @@ def estimators(trials: int) -> dict[str, Any]:
             "nystroem, 1,000 landmarks": {"landmarks": 1000},
             "nystroem, 200 landmarks": {"landmarks": 200},
         }.items():
-            method = Regression(estimator=estimator.split(",")[0], width=1.0, **settings)
+            tree = {"estimator": estimator.split(",")[0], "width": 1.0, **settings}
+            wanted = RegressionSpec.model_validate(tree)
             start = time.perf_counter()
-            model = fit(method, [(x, y)], sample, key(trial))
+            model = ridge(wanted, x, y, sample, key(trial))
             fitted = time.perf_counter()
             error = mse(g(test), model.predict(test))
             row = out.setdefault(estimator, {})

@@ -5,22 +5,22 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from dpdist.families.prediction.lid.two_stage import synthesise
-from prediction_models import ALL, DATA, FILES, IDLE, ROOT, Rows, both, errors, key
+from prediction_models import ALL, DATA, FILES, ROOT, Nothing, Rows, Synthesis, both, errors, key
 from scipy.spatial import KDTree
 
 from dpdist.data.graph import located_table, run_pass
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
-from dpdist.families.prediction.columns import Columns
-from dpdist.families.prediction.lid.regression import features
+from dpdist.families.prediction.columns import columns_of
+from dpdist.families.prediction.lid.plan import plan_lid
+from dpdist.families.prediction.lid.regression import Features
+from dpdist.families.prediction.lid.stages import SyntheticInputs
 from dpdist.families.prediction.metrics import delta_mse
-from dpdist.families.prediction.plan import plan
+from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.registry import load_spec
 from dpdist.privacy.arrays import Floats
 
@@ -30,26 +30,29 @@ class Task:
 
     def __init__(self, name: str, seed: int) -> None:
         path = ROOT / "deploy" / "releases" / f"{name}.yaml"
-        self.name, self.spec = name, load_spec(path, {"data.path": str(DATA / FILES[name])})
+        self.name, self.spec = (
+            name,
+            load_spec(path, {"data.path": str(DATA / FILES[name]), "data.minimum_records": 100}),
+        )
         table = located_table(open_table(table_source(self.spec), self.spec.table, partitions=1))
         codes, _ = run_pass(table, gather_operator())
-        spec = self.spec
-        place = spec.table.names.index(spec.prediction.response)
-        self.columns = Columns(spec.table.attributes, spec.inputs, spec.response, place)
+        self.columns = columns_of(self.spec)
         order = np.random.default_rng(seed).permutation(len(codes[0]))
         cuts = np.split(order, [round(0.7 * len(order)), round(0.8 * len(order))])
         self.private, self.public, self.test = ([column[cut] for column in codes] for cut in cuts)
         inputs, _ = self.columns.units(self.private)
-        self.deviations = np.maximum(inputs.std(axis=0), 1e-9)
+        self.features = Features(self.columns.scales, np.maximum(inputs.std(axis=0), 1e-9))
 
     def seen(self, codes: list[Any]) -> Rows:
         """What models see of some records."""
-        inputs, responses = self.columns.units(codes)
-        return features(self.columns.scales, inputs, self.deviations), responses
+        return self.features.of(self.columns.units(codes))
 
-    def rows(self, inputs: Floats, responses: Floats) -> Rows:
-        """What models see of rows of the unit cube."""
-        return features(self.columns.scales, inputs, self.deviations), responses
+    def changed(self, **settings: Any) -> TwoStageSpec:
+        """The spec with other settings of `prediction`, and any disclosure allowed."""
+        tree = self.spec.model_dump(mode="json", by_alias=True)
+        tree["privacy"]["disclosure"]["lid"] = 1.0
+        tree["prediction"] |= settings
+        return TwoStageSpec.model_validate(tree)
 
 
 def linked(original: Floats, released: Floats) -> float:
@@ -65,23 +68,18 @@ def linkage(trials: int, names: Sequence[str] = tuple(FILES)) -> dict[str, Any]:
         rows: dict[str, dict[str, list[float]]] = {}
         for trial in range(trials if name != "california" else 1):
             task = Task(name, trial)
-            method = plan(task.spec).method
-            if method is None:
-                raise ValueError(name)
-            inputs, responses = task.columns.units(task.private)
             original = task.seen(task.private)[0]
-            free = replace(method.disclosure, lid=1.0)
-            made = synthesise(replace(method, regression=IDLE), inputs, responses, key(trial))
-            settings = {"as released": (method.matching, made.alpha)}
+            made = Synthesis(plan_lid(task.spec), task.private, key(trial), until=SyntheticInputs)
+            settings = {"as released": (task.spec.prediction.matching, made.alpha)}
             for matching in ("nearest", "independent"):
                 settings |= {f"{matching}, alpha {a:g}": (matching, a) for a in (0.0, 0.2, 0.5, 0.8)}
             for label, (matching, alpha) in settings.items():
-                other = replace(method, regression=IDLE, disclosure=free, matching=matching, alpha=alpha)
-                made = synthesise(other, inputs, responses, key(trial))
+                other = plan_lid(task.changed(matching=matching, alpha=alpha))
+                made = Synthesis(other, task.private, key(trial), until=SyntheticInputs)
                 row = rows.setdefault(label, {})
                 row.setdefault("alpha", []).append(made.alpha)
                 row.setdefault("lid", []).append(made.lid)
-                row.setdefault("linked", []).append(linked(original, task.rows(made.inputs, responses)[0]))
+                row.setdefault("linked", []).append(linked(original, task.features(made.rows(model=Nothing())[0])))
         print(name, file=sys.stderr, flush=True)
         out[name] = {"records": len(original)} | {
             label: {what: float(np.mean(values)) for what, values in row.items()} for label, row in rows.items()
@@ -96,16 +94,13 @@ def tables(trials: int, names: Sequence[str] = tuple(FILES)) -> dict[str, Any]:
         rows: dict[str, list[float]] = {}
         for trial in range(trials if name != "california" else 1):
             task = Task(name, trial)
-            method = plan(task.spec).method
-            if method is None:
-                raise ValueError(name)
             start = time.perf_counter()
-            made = synthesise(method, *task.columns.units(task.private), key(trial))
+            made = Synthesis(plan_lid(task.spec), task.private, key(trial))
             rows.setdefault("seconds", []).append(time.perf_counter() - start)
             rows.setdefault("alpha", []).append(made.alpha)
             rows.setdefault("lid", []).append(made.lid)
             synthetic, public, test = (
-                task.rows(made.inputs, made.responses),
+                task.features.of(made.rows()),
                 task.seen(task.public),
                 task.seen(task.test),
             )

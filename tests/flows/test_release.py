@@ -17,7 +17,7 @@ from reading import readable
 from releases import project
 
 from dpdist import errors
-from dpdist.families.attempt import Attempt
+from dpdist.families.base.attempt import Attempt
 from dpdist.families.registry import load_spec, make_plan
 from dpdist.ledger import Ledger
 from dpdist.publish.verify import verify

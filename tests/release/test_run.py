@@ -374,7 +374,7 @@ def test_budget_exceeded_before_a_record_is_read(tmp_path: Path, monkeypatch: py
     def read(*_: Any, **__: Any) -> None:
         raise Crash
 
-    monkeypatch.setattr("dpdist.families.passes.Passes.run", read)
+    monkeypatch.setattr("dpdist.families.base.passes.Passes.run", read)
     refused(spec, errors.BudgetExceeded, "people")
 
 

@@ -19,6 +19,7 @@ from scipy.stats import binom
 
 from dpdist.data.inputs import table_source
 from dpdist.data.table import open_table
+from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.deniability import deniability, estimation
 from dpdist.families.deniability import plan as planning
 from dpdist.families.deniability.candidates import Candidates, Synthesizer
@@ -37,8 +38,7 @@ from dpdist.families.deniability.deniability import Passed, PrivacyTest
 from dpdist.families.deniability.parameters import ParameterPlan, parameter_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.structure import Score, independent_structure, structure_plan
-from dpdist.families.registry import build_spec
-from dpdist.families.rehearsal import rehearse, released_codes
+from dpdist.families.registry import build_spec, stages_of
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy import accountant
 from dpdist.privacy import testing as auditor
@@ -358,7 +358,8 @@ def test_the_audited_release_is_the_published_one(tmp_path: Path) -> None:
     published = read_release(spec.output.path)
     whole = open_table(table_source(spec), spec.table, partitions=1)
     codes = encoded(whole)
-    made = released_codes(rehearse(planning.plan(spec), codes, key=KeyRef.fixed(KEY)))
+    planned = planning.plan(spec)
+    made = released_codes(rehearse(planned, stages_of(planned), codes, key=KeyRef.fixed(KEY)))
     for name, column in zip(published.column_names, made, strict=True):
         assert published[name].to_pylist() == column.tolist(), name
 

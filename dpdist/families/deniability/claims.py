@@ -1,8 +1,8 @@
 """What the plausible-deniability family states, mechanism by mechanism, on small tables made to contradict it.
 
 The mechanisms are the functions that the stages of a release call, on tables in memory; `release_claim` runs the
-stages themselves (`dpdist.families.rehearsal`). Tables and canaries are those on which the bounds of the accounting are
-attained, or nearly:
+stages themselves (`dpdist.families.base.rehearsal`). Tables and canaries are those on which the bounds of the
+accounting are attained, or nearly:
 
 - *structure*: all records alike but the canary, which differs everywhere: each entropy moves by its sensitivity;
 - *tables*: the cells of one record; noise that is shared shows in differences of numbers at the same place;
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from dpdist.cluster.executor import InProcess
 from dpdist.data.count import PairCounts, pair_counts
 from dpdist.errors import CheckFailed
+from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.deniability.candidates import Synthesizer
 from dpdist.families.deniability.deniability import PrivacyTest
 from dpdist.families.deniability.graph import first_passing, released_parts
@@ -31,7 +32,7 @@ from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.parameters import NoisyTables, ParameterPlan, measure_tables
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
-from dpdist.families.deniability.stages import IndexedSeeds
+from dpdist.families.deniability.stages import IndexedSeeds, stages
 from dpdist.families.deniability.statistics import count_tables
 from dpdist.families.deniability.structure import (
     Structure,
@@ -41,7 +42,6 @@ from dpdist.families.deniability.structure import (
     measure_structure,
 )
 from dpdist.families.deniability.thresholds import thresholds_from_weights
-from dpdist.families.rehearsal import key_from, rehearse, released_codes
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.deniability import pass_probability
@@ -271,7 +271,7 @@ def _everything(plan: PlausibleDeniabilityPlan, canary: Codes, codes: Codes, noi
     m = len(schema.attributes)
     kept = sum(omega < m for omega in plan.spec.omegas)
     try:
-        made = rehearse(plan, codes, key=key_from(noise))
+        made = rehearse(plan, stages(plan), codes, key=key_from(noise))
     except CheckFailed:
         return np.zeros(1 + (0 if structure is None else structure.statistics) + m + kept)
     values = () if structure is None else made.result(StructureStatistics).values

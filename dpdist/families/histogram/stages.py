@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from dpdist.data.operators import Operator
 from dpdist.errors import CheckFailed
-from dpdist.families.attempt import Attempt
-from dpdist.families.base import Stage
+from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.family import Stage
+from dpdist.families.base.passes import Passes
 from dpdist.families.histogram.curves import CurveMean, confirm_number, release_mean
 from dpdist.families.histogram.entropy import release_entropies
 from dpdist.families.histogram.measurement import add_noise
@@ -29,7 +30,6 @@ from dpdist.families.histogram.results import (
 )
 from dpdist.families.histogram.spec import HistogramSpec
 from dpdist.families.histogram.statistics import curve_operator, histogram_operator, long_curve_operator
-from dpdist.families.passes import Passes
 from dpdist.privacy.noise import Noise
 from dpdist.publish.parts import part_name, write_part
 

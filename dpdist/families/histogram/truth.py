@@ -10,7 +10,7 @@ import numpy as np
 
 from dpdist.data.operators import Operator
 from dpdist.errors import SpecError
-from dpdist.families.base import Truth
+from dpdist.families.base.family import Truth
 from dpdist.families.histogram.curves import value_unit
 from dpdist.families.histogram.entropy import renyi
 from dpdist.families.histogram.plan import HistogramPlan

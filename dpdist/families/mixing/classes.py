@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from dpdist.data.split import Split
-from dpdist.families.attempt import Attempt
+from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.passes import Passes
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.results import Classes, Confirmed
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.families.mixing.statistics import class_operator, class_statistics
-from dpdist.families.passes import Passes
 from dpdist.privacy.noise import Noise
 
 MixingPlanT = TypeVar("MixingPlanT", bound=MixingPlan)

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from dpdist.errors import SpecError
-from dpdist.families.base import AsReleased
+from dpdist.families.base.family import AsReleased
 from dpdist.families.mixing.plan import plan
 from dpdist.families.mixing.scaling import Encoding
 from dpdist.families.mixing.spec import MixingSpec

@@ -12,10 +12,11 @@ from functools import partial
 import numpy as np
 
 from dpdist.errors import SpecError
+from dpdist.families.base.rehearsal import key_from, rehearse
 from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, RANK_STEP
 from dpdist.families.prediction.private.plan import PrivatePlan
-from dpdist.families.prediction.private.stages import Measured
+from dpdist.families.prediction.private.stages import STAGES, Measured
 from dpdist.families.prediction.private.statistics import (
     NoisyCorrelations,
     NoisyMarginals,
@@ -25,7 +26,6 @@ from dpdist.families.prediction.private.statistics import (
     ridge_operator,
 )
 from dpdist.families.prediction.two_stage import TwoStagePlan
-from dpdist.families.rehearsal import key_from, rehearse
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
@@ -64,7 +64,8 @@ def _evidence(plan: PrivatePlan, canaries: int, place: int | None, noise: Noise)
     columns, charge, inputs = columns_of(plan.spec), plan.charge, len(plan.spec.inputs)
     ends = columns.codes(np.repeat([[0.0], [1.0]], inputs, axis=1), np.array([0.0, 1.0]))
     others, canary = [end[:1] for end in ends], [end[1:] for end in ends]
-    made = rehearse(plan, [np.repeat(end, [_OTHERS, canaries]) for end in ends], key=key_from(noise), until=Measured)
+    codes = [np.repeat(end, [_OTHERS, canaries]) for end in ends]
+    made = rehearse(plan, STAGES, codes, key=key_from(noise), until=Measured)
     known, design = made.result(Measured).known, made.result(Measured).design
     work = marginal_operator(columns, plan.columns)
     groups = zip(made.result(NoisyMarginals).counts, work.chunk(others), work.chunk(canary), strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dpdist.families.base import Stage
+from dpdist.families.base.family import Stage
 from dpdist.families.prediction.lid import stages as lid
 from dpdist.families.prediction.private import stages as private
 from dpdist.families.prediction.private.plan import PrivatePlan

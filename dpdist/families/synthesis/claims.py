@@ -9,9 +9,10 @@ from functools import partial
 
 import numpy as np
 
-from dpdist.families.rehearsal import key_from, rehearse
+from dpdist.families.base.rehearsal import key_from, rehearse
 from dpdist.families.synthesis.learn import Learned
 from dpdist.families.synthesis.plan import SynthesisPlan
+from dpdist.families.synthesis.stages import stages
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim
@@ -46,7 +47,7 @@ def model_claim(plan: SynthesisPlan, *, others: int = _OTHERS) -> Claim:
 
 
 def _learned(plan: SynthesisPlan, codes: Codes, noise: Noise) -> Floats:
-    learned = rehearse(plan, codes, key=key_from(noise), until=Learned).result(Learned)
+    learned = rehearse(plan, stages(plan), codes, key=key_from(noise), until=Learned).result(Learned)
     last = [table[-1] for table in learned.one_way]
     chosen = [float(len(learned.report["pairs"])), float(learned.report["raked"])]
     return np.array([learned.report["records"], *last, *chosen], np.float64)

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpdist.data.operators import pair_counts_operator
-from dpdist.families.attempt import Attempt
-from dpdist.families.base import Stage
-from dpdist.families.passes import Passes
+from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.family import Stage
+from dpdist.families.base.passes import Passes
+from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.families.synthesis.draw import draw_records
 from dpdist.families.synthesis.fitted import Fitted
 from dpdist.families.synthesis.learn import Learned, learn
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
-from dpdist.families.writing import ReleasedRecords, write_records
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
 from dpdist.schema.schema import Schema

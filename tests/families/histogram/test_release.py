@@ -15,7 +15,7 @@ from reading import readable
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
 from dpdist.errors import CheckFailed, OutOfDomain, SpecError
-from dpdist.families.attempt import Attempt
+from dpdist.families.base.attempt import Attempt
 from dpdist.families.histogram.counts import CountPlan, Query, parent_cells
 from dpdist.families.histogram.entropy import renyi, shannon
 from dpdist.families.histogram.results import Statistics, count_statistics, fit, released_entropies, tables

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from dpdist.data.source import TableSource
 from dpdist.data.table import Table, open_table
-from dpdist.families.attempt import Attempt
+from dpdist.families.base.attempt import Attempt
 from dpdist.families.mixing.discriminant import Discriminant, discriminant, score
 from dpdist.families.mixing.mixture import Mixer, clip_rows
 from dpdist.families.mixing.plan import plan

@@ -1,4 +1,4 @@
-"""Spec, plan and steps of two-stage releases, from a table to its parts; policy and resumption by the whole run."""
+"""Spec, plan and stages of two-stage releases, from a table to its parts; policy and resumption by the whole run."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from dpdist.families.prediction.lid.two_stage import synthesise
-from dpdist.families.prediction.release import STEPS
+from attempts import attempt_of, run_stages
 from typer.testing import CliRunner
 
 from dpdist.cli import app
 from dpdist.cluster.cluster import Cluster
-from dpdist.cluster.tasks import DaskTasks
-from dpdist.data.source import TableSource
-from dpdist.data.table import open_table
+from dpdist.cluster.executor import Executor, InProcess
 from dpdist.errors import CheckFailed, GuaranteeRefused, OutOfDomain, SpecError
-from dpdist.families.attempt import Context, silent
-from dpdist.families.prediction.columns import columns_of
+from dpdist.families.base.attempt import Attempt
+from dpdist.families.prediction.blocks import joined
 from dpdist.families.prediction.lid.method import Disclosure
-from dpdist.families.prediction.plan import TwoStagePlan, plan
+from dpdist.families.prediction.lid.plan import LidPlan
+from dpdist.families.prediction.lid.stages import SyntheticInputs, TableBlocks
+from dpdist.families.prediction.plan import plan
+from dpdist.families.prediction.scales import snapped
 from dpdist.families.prediction.spec import TwoStageSpec, scale_of
+from dpdist.families.prediction.stages import stages
 from dpdist.families.registry import build_spec, json_schema
 from dpdist.ledger import Ledger
-from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy import accountant
 from dpdist.privacy.guarantee import LID, DifferentialPrivacy
 from dpdist.publish.verify import verify
@@ -94,83 +94,82 @@ def spec(folder: Path | str = "people", out: Path | str = "out", *, dp: bool = F
     )
 
 
-def context(folder: Path, tmp_path: Path, *, partitions: int = 3, rows_per_block: int = 150, **changes: Any) -> Context:
-    tmp_path.mkdir(exist_ok=True)
+def attempt(
+    folder: Path,
+    tmp_path: Path,
+    *,
+    partitions: int = 3,
+    rows_per_block: int = 150,
+    executor: Executor | None = None,
+    minimum_records: int = 300,
+    **changes: Any,
+) -> Attempt[Any, Any]:
     made = spec(folder, tmp_path / "out", **changes)
-    planned = plan(made)
-    if planned.method is not None:
-        planned = replace(planned, method=replace(planned.method, block_rows=rows_per_block))
-    return Context(
-        spec=made,
-        plan=planned,  # type: ignore[arg-type]
-        table=open_table(TableSource(paths=(str(folder),)), made.table, partitions=partitions),
-        cluster=Cluster(),
-        key=KeyRef.fixed(KEY),
-        attempt="1",
-        work=Store(str(tmp_path / "work")),
-        output=Store(str(tmp_path / "out")),
-        progress=silent,
-        before_noise=lambda: None,
-    )
+    made = made.model_copy(update={"data": made.data.model_copy(update={"minimum_records": minimum_records})})
+    found = attempt_of(made, tmp_path, partitions=partitions, executor=executor, key=KEY)
+    if isinstance(found.plan, LidPlan):
+        found.plan = replace(found.plan, method=replace(found.plan.method, block_rows=rows_per_block))
+    return found
 
 
-def released(made: Context) -> pa.Table:
-    for step in STEPS.values():
-        step(made)
+def released(made: Attempt[Any, Any]) -> pa.Table:
+    run_stages(made)
     return pa.concat_tables([pq.read_table(made.output.uri + "/" + part.name) for part in made.parts])
 
 
-def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
-    return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))
+EXECUTORS: list[tuple[Executor, int]] = [(InProcess(), 1), (Cluster(), 1), (Cluster(), 4)]
+"""In process, and on Dask for one and for several partitions."""
 
 
 # --- the published method ---
 
 
 @pytest.mark.parametrize("estimator", ["exact", "distributed", "nystroem"])
-def test_the_release_is_the_numpy_result_for_any_partitions(table: Path, tmp_path: Path, estimator: str) -> None:
-    regression = {"estimator": estimator, "group_rows": 60, "landmarks": 50}
+def test_the_release_is_the_same_for_any_executor_and_partitions(table: Path, tmp_path: Path, estimator: str) -> None:
+    settings = {"regression": {"estimator": estimator, "group_rows": 60, "landmarks": 50}}
     made = [
-        context(table, tmp_path / str(n), partitions=n, regression=regression, privacy={"limit": None}) for n in (1, 4)
+        attempt(table, tmp_path / str(n), executor=executor, partitions=partitions, **settings)
+        for n, (executor, partitions) in enumerate(EXECUTORS)
     ]
-    tables = [released(one) for one in made]
-    assert tables[0].equals(tables[1])
-    planned: TwoStagePlan = made[0].plan  # type: ignore[assignment]
-    columns = columns_of(made[0].spec)  # type: ignore[arg-type]
-    source = people()
-    codes = [
-        np.asarray(source["income"]),
-        np.array(["n", "s", "w"]).searchsorted(np.asarray(source["region"])),
-        np.asarray(source["spend"]),
-        np.asarray(source["age"]) - 18,
-        np.array([["low", "mid", "high"].index(g) for g in source["grade"].to_pylist()]),
-    ]
-    inputs, responses = columns.units(codes)
-    assert planned.method is not None
-    expected = synthesise(planned.method, inputs, responses, load_noise(KeyRef.fixed(KEY)))
-    income, region, spend, age, grade = columns.codes(expected.inputs, expected.responses)
-    by_hand = pa.table(
-        {
-            "income": income,
-            "region": np.array(["n", "s", "w"])[region],
-            "spend": spend,
-            "age": age.astype(int) + 18,
-            "grade": np.array(["low", "mid", "high"])[grade],
-        }
+    first, *others = [released(one) for one in made]
+    assert first.num_rows == ROWS
+    assert all(other.equals(first) for other in others)
+    assert len({one.public["alpha"] for one in made}) == 1
+    assert len({one.operator["disclosure"]["rows_near"] for one in made}) == 1
+
+
+def test_records_are_mixed_with_their_synthetic_rows_and_disclose_what_is_measured(table: Path, tmp_path: Path) -> None:
+    made = attempt(table, tmp_path)
+    found = released(made)
+    method, synthetic = made.plan.method, made.result(SyntheticInputs)
+    inputs, _ = joined(made.result(TableBlocks).blocks)
+    drawn, alpha = np.concatenate(synthetic.rows), synthetic.alpha
+    assert 0 < alpha < 1
+    assert method.made == (0, 2, 3)  # income, age and grade; region is kept
+    income, age, grade = snapped(method.made_scales, alpha * inputs[:, [0, 2, 3]] + (1 - alpha) * drawn).T
+    region, *scales = method.scales[1], *method.made_scales
+    by_hand = sorted(
+        zip(
+            region.values(inputs[:, 1]),
+            *(scale.values(units) for scale, units in zip(scales, (income, age, grade), strict=True)),
+            strict=True,
+        )
     )
-    got, wanted = rows_of(tables[0]), rows_of(by_hand)
-    assert len(got) == ROWS
-    for a, b in zip(got, wanted, strict=True):
-        assert a[1] == b[1]
-        assert a[0] == pytest.approx(b[0])
-        assert a[2] == pytest.approx(b[2], abs=1e-6)
-        assert a[3:] == b[3:]
-    assert made[0].public["alpha"] == expected.alpha
-    assert made[0].operator["disclosure"] == {"rows_near": round(expected.lid * ROWS), "rows": ROWS}
+    codes = zip(
+        np.searchsorted(["n", "s", "w"], found["region"].to_pylist()).tolist(),
+        found["income"].to_pylist(),
+        found["age"].to_pylist(),
+        [["low", "mid", "high"].index(g) for g in found["grade"].to_pylist()],
+        strict=True,
+    )
+    assert np.allclose(by_hand, sorted(codes))
+    near = int((np.abs(inputs[:, 0] - income) <= 0.002).sum())
+    assert made.operator["disclosure"] == {"rows_near": near, "rows": ROWS}
+    assert near <= 0.5 * ROWS
 
 
 def test_what_is_released_keeps_the_regression_and_not_the_order(table: Path, tmp_path: Path) -> None:
-    made = released(context(table, tmp_path))
+    made = released(attempt(table, tmp_path))
     source = people()
     assert sorted(made["region"].to_pylist()) == sorted(source["region"].to_pylist())
     assert made["region"].to_pylist() != source["region"].to_pylist()
@@ -186,39 +185,37 @@ def test_what_is_released_keeps_the_regression_and_not_the_order(table: Path, tm
 
 
 def test_measured_disclosure_decides(table: Path, tmp_path: Path) -> None:
-    made = context(table, tmp_path, privacy={"disclosure": {"lid": 0.1, "eta": 0.02}})
+    made = attempt(table, tmp_path, privacy={"disclosure": {"lid": 0.1, "eta": 0.02}})
     with pytest.raises(CheckFailed, match=r"even with alpha 0.*raise privacy\.disclosure\.lid"):
         released(made)
     assert not made.parts
-    made = context(table, tmp_path / "fixed", alpha=0.9)
+    made = attempt(table, tmp_path / "fixed", alpha=0.9)
     with pytest.raises(CheckFailed, match=r"lower prediction\.alpha"):
         released(made)
-    free = context(table, tmp_path / "free", matching="independent")
+    free = attempt(table, tmp_path / "free", matching="independent")
     released(free)
     assert 0 < free.public["alpha"] < 1
 
 
 def test_fewer_records_than_declared_publish_nothing(table: Path, tmp_path: Path) -> None:
-    made = context(table, tmp_path)
-    made.spec = made.spec.model_copy(update={"data": made.spec.data.model_copy(update={"minimum_records": ROWS + 1})})
+    made = attempt(table, tmp_path, minimum_records=ROWS + 1)
     with pytest.raises(CheckFailed, match="fewer records"):
         released(made)
     pq.write_table(people(9), tmp_path / "few.parquet")
-    few = context(tmp_path / "few.parquet", tmp_path / "few")
-    few.spec = few.spec.model_copy(update={"data": few.spec.data.model_copy(update={"minimum_records": 1})})
+    few = attempt(tmp_path / "few.parquet", tmp_path / "few", minimum_records=1)
     with pytest.raises(CheckFailed, match="at least 10"):
         released(few)
 
 
 def test_a_resumed_run_uses_what_is_stored(table: Path, tmp_path: Path) -> None:
-    first = context(table, tmp_path)
+    first = attempt(table, tmp_path)
     whole = released(first)
-    again = context(table, tmp_path)
+    again = attempt(table, tmp_path)
     again.output = Store(str(tmp_path / "again"))
     assert released(again).equals(whole)
     stored = Path(first.work.uri) / "alpha.json"
     stored.write_text(json.dumps({"alpha": 0.0, "near": 0}))
-    third = context(table, tmp_path)
+    third = attempt(table, tmp_path)
     third.output = Store(str(tmp_path / "third"))
     assert not released(third).equals(whole)
     assert third.public["alpha"] == 0.0
@@ -240,32 +237,37 @@ def test_a_users_own_stages(table: Path, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(tmp_path))
         settings = {"regression": hook, "alpha": 0, "matching": "independent", "privacy": {"disclosure": {"lid": 1}}}
-        made = released(context(table, tmp_path / "a", first_stage="dpdist_test_hooks:middle", **settings))
+        made = released(attempt(table, tmp_path / "a", first_stage="dpdist_test_hooks:middle", **settings))
         (spend,) = set(made["spend"].to_pylist())
         assert spend == pytest.approx(max(people()["spend"].to_pylist()))
         assert len(set(made["income"].to_pylist())) == 1
         with pytest.raises(SpecError, match="rows of the shape"):
-            released(context(table, tmp_path / "b", first_stage="dpdist_test_hooks:broken", **settings))
+            released(attempt(table, tmp_path / "b", first_stage="dpdist_test_hooks:broken", **settings))
         with pytest.raises(SpecError, match="one finite number"):
-            released(context(table, tmp_path / "c", **settings | {"regression": {"hook": "dpdist_test_hooks:Broken"}}))
+            released(attempt(table, tmp_path / "c", **settings | {"regression": {"hook": "dpdist_test_hooks:Broken"}}))
 
 
 # --- the private variant ---
 
 
 @pytest.mark.parametrize("products", ["measured", "modelled"])
-def test_the_private_release_is_the_same_for_any_partitions(table: Path, tmp_path: Path, products: str) -> None:
+def test_the_private_release_is_the_same_for_any_executor_and_partitions(
+    table: Path, tmp_path: Path, products: str
+) -> None:
     features = {"products": products, "frequencies": 6}
-    tables = [released(context(table, tmp_path / str(n), partitions=n, dp=True, features=features)) for n in (1, 4)]
-    assert tables[0].equals(tables[1])
-    assert tables[0].num_rows == 700
-    assert not set(tables[0]["income"].to_pylist()) & set(people()["income"].to_pylist())
-    assert set(tables[0]["age"].to_pylist()) <= set(range(18, 91))
+    first, *others = [
+        released(attempt(table, tmp_path / str(n), executor=executor, partitions=k, dp=True, features=features))
+        for n, (executor, k) in enumerate(EXECUTORS)
+    ]
+    assert all(other.equals(first) for other in others)
+    assert first.num_rows == 700
+    assert not set(first["income"].to_pylist()) & set(people()["income"].to_pylist())
+    assert set(first["age"].to_pylist()) <= set(range(18, 91))
 
 
 def test_the_private_release_reflects_the_table(tmp_path: Path) -> None:
     pq.write_table(people(20_000), tmp_path / "people.parquet")
-    made = released(context(tmp_path / "people.parquet", tmp_path / "run", dp=True, records=5000))
+    made = released(attempt(tmp_path / "people.parquet", tmp_path / "run", dp=True, records=5000))
     source = people(20_000)
     assert np.mean(np.asarray(made["age"])) == pytest.approx(np.mean(np.asarray(source["age"])), abs=2)
     assert np.mean(np.asarray(made["spend"])) == pytest.approx(np.mean(np.asarray(source["spend"])), abs=15)
@@ -274,10 +276,10 @@ def test_the_private_release_reflects_the_table(tmp_path: Path) -> None:
 
 
 def test_the_private_release_stores_its_noise_once(table: Path, tmp_path: Path) -> None:
-    first = released(context(table, tmp_path, dp=True))
+    first = released(attempt(table, tmp_path, dp=True))
     stored = {p.name: p.read_bytes() for p in (tmp_path / "work").iterdir()}
     assert {"marginals.npz", "correlations.npz", "regression.npz"} <= set(stored)
-    again = context(table, tmp_path, dp=True)
+    again = attempt(table, tmp_path, dp=True)
     again.output = Store(str(tmp_path / "again"))
     assert released(again).equals(first)
     assert {p.name: p.read_bytes() for p in (tmp_path / "work").iterdir()} == stored
@@ -287,7 +289,7 @@ def test_values_outside_the_domain_are_refused_before_noise(tmp_path: Path) -> N
     bad = people().set_column(3, "age", pa.array(np.full(ROWS, 17)))
     pq.write_table(bad, tmp_path / "bad.parquet")
     for dp in (False, True):
-        made = context(tmp_path / "bad.parquet", tmp_path / str(dp), dp=dp)
+        made = attempt(tmp_path / "bad.parquet", tmp_path / str(dp), dp=dp)
         made.before_noise = lambda: pytest.fail("noise was drawn")
         with pytest.raises(OutOfDomain, match="age"):
             released(made)
@@ -296,8 +298,15 @@ def test_values_outside_the_domain_are_refused_before_noise(tmp_path: Path) -> N
 # --- spec and plan ---
 
 
+def test_each_variant_has_its_own_stages() -> None:
+    names = [[stage.name for stage in stages(plan(spec(dp=dp)))] for dp in (False, True)]
+    assert names[0] == ["read", "synthesise", "regress", "predict", "write"]
+    assert names[1] == ["measure", "fit", "draw", "write"]
+
+
 def test_plans_say_what_they_promise() -> None:
     published, private = plan(spec()), plan(spec(dp=True))
+    assert private.event is not None
     assert published.kind == "lid"
     assert published.event is None
     assert published.guarantees == (LID(bound=0.5, eta=0.002, columns=("income",), original=("region",)),)
@@ -441,11 +450,10 @@ def test_the_private_variant_is_charged(tmp_path: Path) -> None:
 def test_no_columns_to_look_at_is_said() -> None:
     made = spec(alpha=0.5, keep=["income"], privacy={"disclosure": {"lid": 0.1, "eta": 0.01}})
     planned = plan(made)
-    assert planned.method is not None
+    assert isinstance(planned, LidPlan)
     assert planned.method.disclosure == Disclosure(lid=0.1, eta=0.01, columns=())
     assert "looked at in none" in planned.explain()
     assert "not bounded: no column is looked at" in planned.guarantees[0].sentence()
-    assert DaskTasks("x").constant("y", 1).compute(scheduler="sync") == 1
 
 
 class _Stopped(Exception):

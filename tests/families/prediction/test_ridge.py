@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dpdist.cluster.executor import InProcess
+from dpdist.families.base.rehearsal import rehearse, released_codes
+from dpdist.families.prediction.blocks import Layout
 from dpdist.families.prediction.kernels import PROFILES, Kernel, reach
 from dpdist.families.prediction.lid import ridge
-from dpdist.families.prediction.lid.method import Disclosure, Method, Regression
-from dpdist.families.prediction.lid.regression import block_sample, features, fit, join_samples
-from dpdist.families.prediction.lid.two_stage import synthesise
+from dpdist.families.prediction.lid.regression import Features, fitted, sampled, tuning_of
 from dpdist.families.prediction.metrics import (
     delta_mse,
     mean_absolute_percentage_deviation,
@@ -17,10 +18,14 @@ from dpdist.families.prediction.metrics import (
     optimal_markup,
     optimal_profit_ratio,
 )
+from dpdist.families.prediction.plan import plan
 from dpdist.families.prediction.scales import Scale
-from dpdist.privacy.noise import Noise
+from dpdist.families.prediction.spec import RegressionSpec, TwoStageSpec
+from dpdist.families.prediction.stages import stages
+from dpdist.ledger.keys import KeyRef
 
-NOISE = Noise(bytes(range(32)))
+KEY = KeyRef.fixed(bytes(range(32)).hex())
+UNIT = tuple(Scale(name=f"x{i}", low=0, high=1) for i in range(3))
 
 
 def truth(x: np.ndarray) -> np.ndarray:
@@ -90,12 +95,12 @@ def test_distributed_with_one_group_is_exact_and_lambda_is_that_of_the_full_size
 def test_distributed_and_nystroem_are_near_exact() -> None:
     x, y = simulated(3000, 1)
     grid = np.random.default_rng(5).random((1000, 3))
-    words = NOISE.words("s", 3000)
-    first = block_sample(words, 800)
-    errors = {}
+    features, errors = Features(UNIT, np.ones(3)), {}
+    sample = sampled(InProcess(), [(x, y)], Layout(3000), features, KEY, size=800)
     for estimator in ("exact", "distributed", "nystroem"):
-        method = Regression(estimator=estimator, group_rows=500, landmarks=200, width=1.0)
-        model = fit(method, [(x, y)], (words[first], x[first], y[first]), NOISE)
+        wanted = RegressionSpec(estimator=estimator, group_rows=500, landmarks=200, width=1.0)
+        tuning = tuning_of(wanted, sample)
+        model = fitted(InProcess(), [(x, y)], wanted, features, tuning, sample, KEY, rows=3000)
         errors[estimator] = mse(truth(grid), model.predict(grid))
     assert errors["exact"] < 0.003
     assert errors["distributed"] < 1.5 * errors["exact"]
@@ -130,19 +135,24 @@ def test_constant_inputs_and_repeated_rows_do_not_break_the_fit() -> None:
 def test_features_have_an_indicator_for_each_category() -> None:
     scales = (Scale(name="a", low=0, high=1), Scale(name="c", low=0, high=2, discrete=True, nominal=True))
     inputs = np.array([[0.5, 0.5 / 3], [1.0, 2.5 / 3]])
-    assert features(scales, inputs, np.array([0.25, 1.0])).tolist() == [[2, 1, 0, 0], [4, 0, 0, 1]]
+    assert Features(scales, np.array([0.25, 1.0]))(inputs).tolist() == [[2, 1, 0, 0], [4, 0, 0, 1]]
 
 
 def test_the_sample_does_not_depend_on_the_cut() -> None:
-    words, x, y = NOISE.words("s", 100), np.arange(200.0).reshape(100, 2), np.arange(100.0)
-
-    def sample(a: int, b: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        first = block_sample(words[a:b], 10)
-        return words[a:b][first], x[a:b][first], y[a:b][first]
-
-    whole = sample(0, 100)
-    cut = join_samples([sample(0, 7), sample(7, 60), sample(60, 100)], 10)
-    assert all(np.array_equal(a, b) for a, b in zip(whole, cut, strict=True))
+    x, y = np.arange(300.0).reshape(100, 3), np.arange(100.0)
+    samples = [
+        sampled(
+            InProcess(),
+            [(x[i : i + rows], y[i : i + rows]) for i in range(0, 100, rows)],
+            Layout(100, rows),
+            Features(UNIT, np.ones(3)),
+            KEY,
+            size=10,
+        )
+        for rows in (100, 7)
+    ]
+    assert all(np.array_equal(a, b) for a, b in zip(*samples, strict=True))
+    assert len(samples[0][2]) == 10
 
 
 class Mean:
@@ -160,31 +170,37 @@ def shifted(original: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return (original + 0.1 + 0 * rng.random()) % 1
 
 
+def synthesised(x: np.ndarray, y: np.ndarray, **prediction: object) -> tuple[np.ndarray, np.ndarray]:
+    """What the stages of a release make of some records, in an order of their own."""
+    bounds = {"x0": [0, 1], "x1": [0, 1], "x2": [0, 1], "y": [-3, 6]}
+    tree = {
+        "kind": "two-stage",
+        "name": "r",
+        "dataset": "d",
+        "schema": {"attributes": [{"name": n, "kind": "number", "bounds": b} for n, b in bounds.items()]},
+        "data": {"path": "x", "minimum_records": 100},
+        "output": {"path": "y"},
+        "privacy": {"guarantee": "lid", "disclosure": {"lid": 1, "eta": 0.01}},
+        "prediction": {"response": "y"} | prediction,
+    }
+    planned = plan(TwoStageSpec.model_validate(tree))
+    made = rehearse(planned, stages(planned), [*x.T, y], key=KEY)
+    *inputs, responses = released_codes(made)
+    return np.stack(inputs, axis=1), responses
+
+
 def test_both_stages_are_exchangeable() -> None:
     x, y = simulated(200, 1)
-    scales = tuple(Scale(name=f"x{i}", low=0, high=1) for i in range(3))
-    everything = Disclosure(lid=1.0, eta=0.01, columns=(0, 1, 2))
-    hook = f"{__name__}:Mean"
-    made = synthesise(
-        Method(scales=scales, disclosure=everything, alpha=0.5, regression=Regression(hook=hook)), x, y, NOISE
-    )
-    assert made.responses == pytest.approx(y.mean())
-    method = Method(
-        scales=scales,
-        disclosure=everything,
-        alpha=0.0,
-        first_stage=f"{__name__}:shifted",
-        matching="independent",
-        regression=Regression(hook=hook),
-    )
-    assert synthesise(method, x, y, NOISE).inputs == pytest.approx((x + 0.1) % 1)
+    mean = {"hook": f"{__name__}:Mean"}
+    _, responses = synthesised(x, y, alpha=0.5, regression=mean)
+    assert responses == pytest.approx(y.mean())
+    inputs, _ = synthesised(x, y, alpha=0.0, first_stage=f"{__name__}:shifted", matching="independent", regression=mean)
+    expected = (x + 0.1) % 1
+    assert inputs[np.argsort(inputs[:, 0])] == pytest.approx(expected[np.argsort(expected[:, 0])])
 
 
 def test_synthetic_data_train_as_well_as_the_original() -> None:
     x, y = simulated(1000, 7)
-    scales = tuple(Scale(name=f"x{i}", low=0, high=1) for i in range(3))
-    method = Method(scales=scales, disclosure=Disclosure(lid=1, eta=0.01, columns=(0, 1, 2)), alpha=0.2)
-    made = synthesise(method, x, y, NOISE)
     grid = np.random.default_rng(5).random((1000, 3))
     kernel = Kernel(name="compact", width=1.0)
 
@@ -192,8 +208,9 @@ def test_synthetic_data_train_as_well_as_the_original() -> None:
         tuning = ridge.tune(inputs[:400], responses[:400], width=1.0)
         return mse(truth(grid), ridge.fit_exact(inputs, responses, kernel=kernel, penalty=tuning.penalty).predict(grid))
 
-    assert error(made.inputs, made.responses) < 1.5 * error(x, y)
-    assert error(made.inputs, made.responses) < 0.2 * float(truth(grid).var())
+    made = error(*synthesised(x, y, alpha=0.2))
+    assert made < 1.5 * error(x, y)
+    assert made < 0.2 * float(truth(grid).var())
 
 
 def test_measures() -> None:

@@ -28,20 +28,20 @@ import numpy as np
 from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.worker_groups import Lost, Places
 from dpdist.errors import CheckFailed, ClusterUnreachable, DpdistError, ResourceError, RoundFailed, SpecError
-from dpdist.families.base import Stage
+from dpdist.families.base.family import Stage
+from dpdist.families.base.writing import write_records
 from dpdist.families.mixing.classes import note_left_out
 from dpdist.families.mixing.federated import client
 from dpdist.families.mixing.federated.client import Answer, Joined
-from dpdist.families.mixing.federated.client_calls import ClientCalls, FederatedAttempt, reasons_of, trouble_of, well
+from dpdist.families.mixing.federated.client_calls import ClientCalls, FederatedAttempt, error_of, reasons_of, values_of
 from dpdist.families.mixing.federated.identity import key_statement, message_statement, require_signature
-from dpdist.families.mixing.federated.messages import Message, assemble, check_message, largest_step
+from dpdist.families.mixing.federated.messages import Message, average, check_message, largest_step
 from dpdist.families.mixing.federated.plan import FederatedPlan
 from dpdist.families.mixing.mixture import Rows
 from dpdist.families.mixing.records import finish
 from dpdist.families.mixing.restore import Restoration, mixture_sums, restoration
 from dpdist.families.mixing.results import MixedClass, Mixtures, Restorations
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.families.writing import write_records
 from dpdist.storage.store import Store
 
 BEGUN_FILE = "begun"
@@ -176,8 +176,8 @@ def _roster(calls: ClientCalls) -> Roster:
     with attempt.stage("asking clients"):
         present = _present(calls.groups, pinned, seconds=attempt.spec.cluster.timeout)
         left_out = {name: "it has no worker" for name in pinned if name not in present}
-        willing = well(calls.ask(client.hello, present), left_out)
-        joined = well(calls.ask(client.join, willing), left_out)
+        willing = values_of(calls.ask(client.hello, present), left_out)
+        joined = values_of(calls.ask(client.join, willing), left_out)
         for name, answer in list(joined.items()):
             try:
                 _require_joined(attempt, name, answer, pinned[name])
@@ -192,7 +192,7 @@ def _roster(calls: ClientCalls) -> Roster:
         raise RoundFailed(
             f"{len(joined)} of {len(federated.clients)} clients are ready, and federated.at_least asks for "
             f"{federated.minimum}; nothing was drawn. Not ready are {reasons_of(left_out)}. The text of an error is in "
-            "trouble.txt below the client's own work folder"
+            "error.txt below the client's own work folder"
         )
     return Roster(joined)
 
@@ -278,20 +278,15 @@ def _assembled(attempt: FederatedAttempt, begun: Round, place: int, block: int, 
     """The averages of one block, from a message of every client of the class."""
     plan, members = attempt.plan, begun.mixed[place]
     part = plan.classes[place]
-    pinned = {one.name: one.public_key or "" for one in plan.federated.clients}
-    clients = {name: pinned[name] for name in members}
+    keys = {one.name: one.public_key or "" for one in plan.federated.clients}
     mixer, round = plan.mixer(part.code), client.round_id(attempt.id, part.code, block)
-    rows = min(plan.block, part.mixtures.records - block * plan.block)
-    form: dict[str, Any] = {
-        "round": round,
-        "shape": (rows, plan.encoding.width),
-        "largest": largest_step(mixer, plan.shared(len(members))),
-    }
+    shape = (min(plan.block, part.mixtures.records - block * plan.block), plan.encoding.width)
+    largest = largest_step(mixer, plan.shared(len(members)))
     messages = begun.calls.each(stage, client.send, members, place, block, members, fault=_DROPPED)
     for name, message in messages.items():
-        check_message(message, clients={name: clients[name]}, **form)
+        check_message(message, client=name, public_key=keys[name], round=round, shape=shape, largest=largest)
         _note(attempt, message, f"received-{place}-{block}-{name}.sha256")
-    mixtures = assemble(list(messages.values()), mixer, clients=clients, **form)
+    mixtures = average(list(messages.values()), mixer)
     buffer = io.BytesIO()
     np.save(buffer, mixtures)
     return buffer.getvalue()
@@ -317,5 +312,5 @@ def _agree(begun: Round, digest: str) -> None:
                     f"client {name!r} is away ({answer.reason}) and has not committed in its ledger, so nothing is "
                     "published yet; start its workers and resume the release"
                 )
-            if not isinstance(answer, Answer) or answer.trouble:
-                raise RoundFailed(f"client {name!r} does not agree to the release ({trouble_of(answer)}): {RESUME}")
+            if not isinstance(answer, Answer) or answer.error:
+                raise RoundFailed(f"client {name!r} does not agree to the release ({error_of(answer)}): {RESUME}")

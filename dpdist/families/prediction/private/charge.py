@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from dpdist.errors import AccountingError
 from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, RANK_STEP, rank_sensitivity
 from dpdist.privacy import accountant
+from dpdist.privacy.calibrate import least_scale
 from dpdist.privacy.events import ApproximateDP, Composed, Gaussian
 from dpdist.privacy.noise import LARGEST_SCALE, SAMPLER_DELTA
 
@@ -75,9 +76,12 @@ def charge(
     rest = 1 - marginal_share - correlation_share - product_share
     shares = {"marginals": marginal_share, "correlations": correlation_share, "products": product_share}
     shares = {name: share for name, share in {**shares, "cross products": rest}.items() if share > 0}
-    start = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta)
-    multiplier = accountant.calibrate(
-        lambda multiplier: _event(multiplier, shares, draws), epsilon=epsilon, delta=delta, start=start * (1 + 1e-6)
+    multiplier = least_scale(
+        lambda multiplier: accountant.epsilon(_event(multiplier, shares, draws), delta=delta),
+        epsilon=epsilon,
+        delta=delta,
+        start=accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta) * (1 + 1e-6),
+        tolerance_of="scale",
     )
     unit = {name: multiplier / math.sqrt(share) for name, share in shares.items()}
     made = Charge(

@@ -22,8 +22,8 @@ from dpdist.spec import ReleaseSpec
 
 if TYPE_CHECKING:
     from dpdist.data.operators import Operator
-    from dpdist.families.attempt import Attempt
-    from dpdist.families.workload import Layout, Work
+    from dpdist.families.base.attempt import Attempt
+    from dpdist.families.base.workload import Layout, Work
     from dpdist.publish.manifest import Manifest
     from dpdist.publish.parts import PartFormat
 
@@ -185,8 +185,8 @@ class Family(Generic[SpecT, PlanT]):
     canaries : callable
         Plan to the mechanisms that can be audited in one run.
     workload : callable, optional
-        Plan and `dpdist.families.workload.Layout` to the work of all stages, for sizing. Without it one pass over the
-        table is sized.
+        Plan and `dpdist.families.base.workload.Layout` to the work of all stages, for sizing. Without it one pass over
+        the table is sized.
     solve : callable, optional
         Spec and `SolveRequest` to what ``dpdist plan --solve`` shows. Without it nothing is solved.
     truth : callable, optional

@@ -11,7 +11,7 @@ from dpdist.data.operators import Operator
 from dpdist.data.records import Records
 from dpdist.data.report import RowReport, check
 from dpdist.data.split import Split
-from dpdist.families.attempt import Attempt
+from dpdist.families.base.attempt import Attempt
 
 _MEMORY_FOR_CODES = 0.25  # share of the workers' memory that codes may take
 

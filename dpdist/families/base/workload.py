@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from dpdist.families.base import Plan
+    from dpdist.families.base.family import Plan
 
 Unit: TypeAlias = Literal["read", "pair", "table", "cell", "key", "candidate", "write"]
 """A unit of work: a cost of `dpdist.sizing.simulation.Costs`."""

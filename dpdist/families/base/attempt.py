@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from dpdist.cluster.executor import Executor
 from dpdist.data.records import Records
-from dpdist.families.base import PlanT, SpecT, Stage
+from dpdist.families.base.family import PlanT, SpecT, Stage
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.noise import Noise
 from dpdist.publish.parts import PartRecord

@@ -8,7 +8,7 @@ from typing import Any
 
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
-from dpdist.families.attempt import Attempt
+from dpdist.families.base.attempt import Attempt
 from dpdist.publish.graph import written_parts
 
 

@@ -6,17 +6,16 @@ key and one table give the records that are published. Thousands of rehearsals o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from dpdist.cluster.executor import InProcess
 from dpdist.data.records import RecordsInMemory
-from dpdist.families.attempt import Attempt, StorableT, silent
-from dpdist.families.base import Plan
-from dpdist.families.registry import family_of
-from dpdist.families.writing import ReleasedRecords
+from dpdist.families.base.attempt import Attempt, StorableT, silent
+from dpdist.families.base.family import Plan, Stage
+from dpdist.families.base.writing import ReleasedRecords
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
@@ -36,7 +35,13 @@ class Rehearsal(Attempt[Any, Any]):
 
 
 def rehearse(
-    plan: Plan, codes: Codes, *, key: KeyRef, until: type | None = ReleasedRecords, partitions: int = 1
+    plan: Plan,
+    stages: Sequence[Stage[Any, Any]],
+    codes: Codes,
+    *,
+    key: KeyRef,
+    until: type | None = ReleasedRecords,
+    partitions: int = 1,
 ) -> Rehearsal:
     """Run the stages of a release of some records.
 
@@ -44,6 +49,8 @@ def rehearse(
     ----------
     plan : Plan
         Of any family whose releases read one table.
+    stages : sequence of Stage
+        The stages of such a release, as the family has them.
     codes : Codes
         The records: a column for each attribute of the spec's table.
     key : KeyRef
@@ -75,7 +82,7 @@ def rehearse(
         progress=silent,
         before_noise=_uncharged,
     )
-    for stage in family_of(spec).stages(plan):
+    for stage in stages:
         result = attempt.run(stage)
         if until is not None and isinstance(result, until):
             break

@@ -1,0 +1,1 @@
+"""What all families share: plans, stages, attempts, passes over the table, writing, rehearsals."""
