@@ -16,8 +16,8 @@ from releases import SCHEMA, table
 
 from dpdist.cluster.cluster import Cluster
 from dpdist.errors import AccountingError, SpecError
+from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.registry import build_spec, make_plan
-from dpdist.families.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis import account as accounts
 from dpdist.families.synthesis.claims import claims
 from dpdist.families.synthesis.learn import Learned
