@@ -14,6 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from commands import Answer, Command
+from executors import Executors
 from hypothesis import settings
 
 from dpdist.ledger import keys
@@ -38,6 +39,14 @@ def shared_data() -> Callable[[str], Path]:
         return file
 
     return path
+
+
+@pytest.fixture(scope="session")
+def executors() -> Iterator[Executors]:
+    """One executor of each kind for all tests."""
+    opened = Executors()
+    yield opened
+    opened.close()
 
 
 SERVER = Path(__file__).parent / "servers" / "postgres.sh"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dpdist.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl, moment
 from dpdist.cli.output import show_json
 from dpdist.errors import SpecError
-from dpdist.formatting import upwards
+from dpdist.formatting import downwards, upwards
 
 if TYPE_CHECKING:
     from dpdist.ledger import Ledger
@@ -67,10 +67,11 @@ def ledger_show(
     console = Console()
     for row in rows:
         console.print(
-            f"[bold]{row['dataset']}[/bold]  epsilon {upwards(row['spent_epsilon'])} of {row['epsilon']:g} spent at "
+            f"[bold]{row['dataset']}[/bold]  epsilon {_spent(row)} of {row['epsilon']:g} spent at "
             f"delta {upwards(row['delta'])} (add/remove adjacency); allows {', '.join(row['guarantees'])}"
             + (f"; leakage {upwards(row['spent_pml'])} of {row['pml']:g} nats spent" if row["pml"] is not None else "")
         )
+        console.print(f"  left of the filters, of which one must hold after a release: {_left(row['filters'])}")
         nats = "" if row["pml"] is None else " nats"
         table = Table("release", "attempt", "state", "epsilon alone", "since")
         for charge in row["charges"]:
@@ -83,6 +84,32 @@ def ledger_show(
                 moment(charge["created"]),
             )
         console.print(table)
+
+
+def _spent(row: dict[str, Any]) -> str:
+    return "more than the cap" if row["spent_epsilon"] is None else upwards(row["spent_epsilon"])
+
+
+def _left(filters: list[dict[str, Any]]) -> str:
+    shares = (
+        "nothing" if not one["holds"] or one["used"] is None else f"{downwards(100 * (1 - one['used']))} %"
+        for one in filters
+    )
+    return ", ".join(f"{one['filter']} {share}" for one, share in zip(filters, shares, strict=True))
+
+
+@ledger_app.command("anchor")
+def ledger_anchor(
+    dataset: Annotated[str, typer.Argument(help="Name of the data set.")],
+    ledger: LedgerUrl = DEFAULT_LEDGER,
+) -> None:
+    """Set the anchor of a data set to the ledger as it is, once all of it is verified (needs DPDIST_LEDGER_ANCHOR).
+
+    From then on a database that is older than its anchor is refused.
+    """
+    with _ledger(ledger) as opened:
+        mark = opened.anchor(dataset)
+    typer.echo(f"{dataset}: anchored at entry {mark.length - 1}, {mark.head}")
 
 
 @ledger_app.command("verify")

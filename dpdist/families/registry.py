@@ -16,6 +16,7 @@ from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.histogram.spec import HistogramSpec
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.families.prediction.spec import TwoStageSpec
+from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.schema.schema import Schema, load_yaml
 from dpdist.spec import ReleaseSpec, override, validated
 
@@ -52,6 +53,7 @@ register(
         shadow="shadow:shadow",
     )
 )
+register(_shipped("synthesis", WholeSynthesisSpec, "synthesis"))
 register(_shipped("mixing", MixingSpec, "mixing", solve="order:solve", as_released="vectors:as_released"))
 register(_shipped("histogram", HistogramSpec, "histogram", canaries="claims:canaries", truth="truth:truth"))
 register(_shipped("two-stage", TwoStageSpec, "prediction"))

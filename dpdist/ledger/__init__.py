@@ -17,13 +17,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpdist.ledger.budget import Compose, accountant_epsilon
+    from dpdist.ledger.budget import Price, PriceOf, accountant_price
     from dpdist.ledger.ledger import Ledger
     from dpdist.ledger.records import GUARANTEES, Attempt, Budget, Dataset, Statement
 
 _MODULES = {
-    "Compose": "budget",
-    "accountant_epsilon": "budget",
+    "Price": "budget",
+    "PriceOf": "budget",
+    "accountant_price": "budget",
     "Ledger": "ledger",
     "GUARANTEES": "records",
     "Attempt": "records",
@@ -32,7 +33,7 @@ _MODULES = {
     "Statement": "records",
 }
 
-__all__ = ["GUARANTEES", "Attempt", "Budget", "Compose", "Dataset", "Ledger", "Statement", "accountant_epsilon"]
+__all__ = ["GUARANTEES", "Attempt", "Budget", "Dataset", "Ledger", "Price", "PriceOf", "Statement", "accountant_price"]
 
 
 def __getattr__(name: str) -> Any:

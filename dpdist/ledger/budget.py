@@ -1,55 +1,78 @@
-"""Does one more charge fit? Exact comparison of what the accountant composes with the caps."""
+"""Does one more charge fit? Exact comparison of the sums over all charges with the limits of the filters."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
 
 from dpdist.errors import AccountingError, BudgetExceeded
 from dpdist.formatting import downwards, number_of, upwards
+from dpdist.ledger.account import Account, Charged
 from dpdist.ledger.records import Budget, Dataset
+from dpdist.privacy.filter import Cost
+from dpdist.privacy.portfolio import Portfolio
 
-Compose = Callable[[Sequence[str], Fraction], Fraction | float]
-"""``compose(events, delta)``: an upper bound on the epsilon of all events (JSON) together; infinite if none."""
+
+@dataclass(frozen=True)
+class Price:
+    """What a release costs.
+
+    Attributes
+    ----------
+    costs : tuple of Cost
+        What it takes from each filter.
+    epsilon : Fraction or None
+        Of the release by itself at the delta cap, rounded upwards; None when it is infinite.
+    """
+
+    costs: tuple[Cost, ...]
+    epsilon: Fraction | None
 
 
-def composed(compose: Compose, events: Sequence[str], *, delta: Fraction) -> Fraction | None:
-    """Return the composed epsilon as an exact number, None when it is infinite.
+PriceOf = Callable[[str, Portfolio], Price]
+"""``price(event, portfolio)``: the costs of a charge's event (JSON)."""
+
+
+@lru_cache(maxsize=256)
+def accountant_price(event: str, portfolio: Portfolio) -> Price:
+    """The price of an event by dpdist's accountant.
 
     Raises
     ------
     AccountingError
-        The accountant returned no valid epsilon.
+        The event is unknown, or no epsilon bounds it at the delta cap.
     """
-    if not events:
-        return Fraction(0)
-    epsilon = compose(events, delta)
-    if not epsilon >= 0:
-        raise AccountingError("the accountant found no valid epsilon for the charges of the data set")
-    return None if epsilon == math.inf else Fraction(epsilon)
+    from dpdist.privacy import accountant
+    from dpdist.privacy.events import from_json
+    from dpdist.privacy.filter import exact_sum
+
+    read = from_json(event)
+    stated = exact_sum(read)
+    if stated is None or stated.amount is None or stated.failure > portfolio.delta:
+        epsilon = Fraction(accountant.epsilon(read, delta=float_below(portfolio.delta)))
+    else:
+        epsilon = min(stated.amount, Fraction(accountant.epsilon(read, delta=float_below(portfolio.delta))))
+    return Price(portfolio.costs(read), epsilon)
 
 
-def budget_of(compose: Compose, dataset: Dataset, events: Sequence[str], leakage: Sequence[str] = ()) -> Budget:
-    """Compose the events of a data set, and those of its account of leakage.
+def budget_of(dataset: Dataset, account: Account, leakage: Sequence[str] = ()) -> Budget:
+    """What an account leaves of the caps of a data set.
 
     Raises
     ------
     AccountingError
-        The charges compose to no finite epsilon at the data set's delta cap, or to no finite leakage.
+        The charges to the account of leakage compose to no finite leakage.
     """
-    spent = composed(compose, events, delta=dataset.delta)
-    if spent is None:
-        raise AccountingError(
-            f"data set {dataset.name!r}: its charges compose to no finite epsilon at delta {upwards(dataset.delta)}"
-        )
     leaked = composed_leakage(leakage)
     if leaked is None:
         raise AccountingError(f"data set {dataset.name!r}: its charges compose to no finite leakage")
-    return Budget(dataset.epsilon, dataset.delta, spent, len(events) + len(leakage), dataset.pml, leaked)
+    spent = dataset.portfolio.epsilon_of(account.taken) if account.alone is None else account.alone
+    return Budget(
+        dataset.epsilon, dataset.delta, spent, account.charges, dataset.portfolio, account, dataset.pml, leaked
+    )
 
 
 def composed_leakage(events: Sequence[str]) -> Fraction | None:
@@ -94,82 +117,49 @@ def admit_leakage(dataset: Dataset, events: Sequence[str], event: str, *, releas
     )
 
 
-def admit(compose: Compose, dataset: Dataset, events: Sequence[str], event: str, *, release: str) -> Fraction:
-    """Return the epsilon of `event` by itself if all events and it compose to at most the cap.
+def charge_of(dataset: Dataset, account: Account, price: Price) -> Charged | None:
+    """What a release is charged: its costs while a filter holds after it; None where it does not fit.
+
+    The first release is chosen before anything was seen. So one that no filter admits may have the data set for itself
+    where it is within the caps alone, and none is admitted after it.
+    """
+    charge = Charged(price.costs)
+    if account.alone is not None:
+        return None
+    if dataset.portfolio.holds(account.charged(charge).taken):
+        return charge
+    first = not any(cost.amount != 0 or cost.failure for cost in account.taken)
+    if first and price.epsilon is not None and price.epsilon <= dataset.epsilon:
+        return Charged(price.costs, price.epsilon)
+    return None
+
+
+def admit(dataset: Dataset, account: Account, price: Price, *, release: str) -> Charged:
+    """Return what a release is charged.
 
     Raises
     ------
     BudgetExceeded
-        They do not. The message names public numbers only.
+        No filter would hold after it. The message names public numbers only.
     """
-    alone = composed(compose, [event], delta=dataset.delta)
-    total = composed(compose, [*events, event], delta=dataset.delta)
-    if alone is not None and total is not None and total <= dataset.epsilon:
-        return alone
-    before = budget_of(compose, dataset, events)
+    charge = charge_of(dataset, account, price)
+    if charge is not None:
+        return charge
+    before = budget_of(dataset, account)
+    after = dataset.portfolio.epsilon_of(account.charged(Charged(price.costs)).taken)
+    if account.alone is not None:
+        why = "its first release took all of the cap"
+    else:
+        why = f"with {number_of(account.charges, 'charge')} before it that comes to {_epsilon(after)}"
     raise BudgetExceeded(
-        f"data set {dataset.name!r}: release {release!r} asks for {_epsilon(alone)} at delta "
-        f"{upwards(dataset.delta)}; with {number_of(len(events), 'charge')} before it that composes to "
-        f"{_epsilon(total)}, "
-        f"the cap is epsilon {upwards(dataset.epsilon)}, remaining {downwards(before.epsilon_remaining)}. "
-        "Ask for less epsilon or delta in the spec's privacy section"
+        f"data set {dataset.name!r}: release {release!r} asks for {_epsilon(price.epsilon)} at delta "
+        f"{upwards(dataset.delta)}; {why}, the cap is epsilon {upwards(dataset.epsilon)}, remaining "
+        f"{downwards(before.epsilon_remaining)}. Ask for less epsilon or delta in the spec's privacy section"
     )
 
 
 def _epsilon(value: Fraction | None) -> str:
     return "an infinite epsilon" if value is None else f"epsilon {upwards(value)}"
-
-
-def accountant_epsilon(events: Sequence[str], delta: Fraction) -> Fraction | float:
-    """Compose with dpdist's accountant: the smaller of the exact sum, where it applies, and its loss distribution.
-
-    Parameters
-    ----------
-    events : sequence of str
-        Canonical JSON of the events.
-    delta : Fraction
-        The delta to compose at.
-
-    Returns
-    -------
-    Fraction or float
-        Epsilon, rounded upwards; infinite when there is none at `delta`.
-    """
-    return _accountant_epsilon(tuple(events), delta)
-
-
-@lru_cache(maxsize=64)
-def _accountant_epsilon(events: tuple[str, ...], delta: Fraction) -> Fraction | float:
-    from dpdist.privacy import accountant
-    from dpdist.privacy.events import Composed, from_json
-
-    event = Composed(tuple(from_json(text) for text in events))
-    loss: float = accountant.epsilon(event, delta=float_below(delta))
-    total = exact_sum(events, delta)
-    return total if total is not None and total < loss else loss
-
-
-def exact_sum(events: Sequence[str], delta: Fraction) -> Fraction | None:
-    """Add up approximate-DP events exactly (basic composition); None when another kind is among them.
-
-    The numbers are read as the decimals they are written as, so ten charges of 0.1 are 1.
-    """
-    parts = [_exact(json.loads(text, parse_float=Fraction, parse_int=Fraction)) for text in events]
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts) or sum(part[1] for part in known) > delta:
-        return None
-    return sum((part[0] for part in known), Fraction(0))
-
-
-def _exact(event: Mapping[str, Any]) -> tuple[Fraction, Fraction] | None:
-    if event["type"] == "approximate-dp/1":
-        return event["epsilon"], event["delta"]
-    if event["type"] == "composed/1":
-        parts = [_exact(part) for part in event["events"]]
-        known = [part for part in parts if part is not None]
-        if len(known) == len(parts):
-            return sum((e for e, _ in known), Fraction(0)), sum((d for _, d in known), Fraction(0))
-    return None
 
 
 def float_below(value: Fraction) -> float:

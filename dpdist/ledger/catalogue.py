@@ -10,9 +10,13 @@ import sqlalchemy as sa
 
 from dpdist.errors import LedgerError
 from dpdist.ledger import journal, tables
+from dpdist.ledger.account import Account, portfolio_of, portfolio_text
+from dpdist.ledger.anchor import Mark
 from dpdist.ledger.records import Dataset, Rational, checked_guarantees, checked_name, rational
-from dpdist.ledger.rows import Row, charges_of, dataset_record, lock_dataset
+from dpdist.ledger.replay import check_journal
+from dpdist.ledger.rows import Row, charges_of, dataset_record, leakage_events, lock_dataset
 from dpdist.ledger.transitions import now
+from dpdist.privacy.portfolio import Portfolio
 
 LARGEST_CAP: Final = 1_000_000
 """Largest epsilon, or nats, of a data set: far above any meaning; what exceeds it is a slip, and caps are final."""
@@ -39,12 +43,13 @@ def terms_of(
         "guarantees": json.dumps(kinds),
         "created": now(),
         "pml_cap": None if leakage is None else str(leakage),
+        "filters": portfolio_text(Portfolio.standard(epsilon=epsilon_cap, delta=delta_cap)),
     }
 
 
 def create(connection: sa.Connection, terms: Mapping[str, str | None]) -> Dataset:
     """Enter a data set and the first entry of its journal."""
-    record, head = journal.first_entry(terms)
+    record, head = journal.first_entry(terms, Account.empty(portfolio_of(terms)))
     insert = sa.insert(tables.dataset).values(**terms, length=1, head=head).returning(tables.dataset)
     row = connection.execute(insert).mappings().one()
     entry = {"dataset_id": row["id"], "sequence": 0, "record": record, "digest": head}
@@ -58,16 +63,17 @@ def datasets(connection: sa.Connection) -> tuple[Dataset, ...]:
     return tuple(dataset_record(dict(row)) for row in rows.mappings())
 
 
-def read(connection: sa.Connection, name: str) -> tuple[Row, list[Row]]:
-    """Return the row of a data set and the rows of its charges."""
+def read(connection: sa.Connection, name: str, mark: Mark | None = None) -> tuple[Row, Account, list[str]]:
+    """Return the row of a data set, the sums of its charges, and the events of its account of leakage."""
     row = lock_dataset(connection, name, lock=False)
-    return row, charges_of(connection, row)
+    return row, journal.checked_account(connection, row, mark=mark), leakage_events(connection, row)
 
 
 def problems_of(connection: sa.Connection, name: str, receipts: Iterable[str]) -> list[str]:
     """Return what in the records of a data set does not agree with its journal."""
-    row, charges = read(connection, name)
+    row = lock_dataset(connection, name, lock=False)
+    charges = charges_of(connection, row)
     entries = connection.execute(
         sa.select(tables.journal).where(tables.journal.c.dataset_id == row["id"]).order_by(tables.journal.c.sequence)
     )
-    return journal.check_journal(row, [dict(entry) for entry in entries.mappings()], charges, receipts)
+    return check_journal(row, [dict(entry) for entry in entries.mappings()], charges, receipts)

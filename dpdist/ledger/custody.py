@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from dpdist.errors import KeyUnavailable, LedgerError, ResourceError
 from dpdist.ledger import keys, tables
 from dpdist.ledger.database import Database
-from dpdist.ledger.rows import charge_of, charges_of, lock_charge, lock_dataset, stale
+from dpdist.ledger.rows import Row, charge_of, charges_of, lock_charge, lock_dataset, stale
 from dpdist.privacy.noise import Noise
 
 
@@ -71,11 +71,16 @@ def erase(database: Database, attempt: str, *, patient: bool = True) -> None:
 
 def sweep(database: Database, dataset: str) -> None:
     """Erase what key files of ended attempts an interrupted run left, as far as their storage answers."""
-    left = database.read(lambda connection: charges_of(connection, lock_dataset(connection, dataset, lock=False)))
-    for charge in left:
-        if charge["key_uri"] is not None and charge["state"] not in tables.OPEN:
-            with suppress(KeyUnavailable, ResourceError):
-                erase(database, charge["attempt"], patient=False)
+
+    def left(connection: sa.Connection) -> list[Row]:
+        found = charges_of(
+            connection, lock_dataset(connection, dataset, lock=False), tables.charge.c.key_uri.is_not(None)
+        )
+        return [charge for charge in found if charge["state"] not in tables.OPEN]
+
+    for charge in database.read(left):
+        with suppress(KeyUnavailable, ResourceError):
+            erase(database, charge["attempt"], patient=False)
 
 
 def _wrapped_key(connection: sa.Connection, attempt: str) -> bytes:

@@ -1,35 +1,38 @@
 """The append-only, chained record of a data set, and its replay.
 
 Entry i holds a canonical JSON record and ``SHA-256(digest of entry i - 1 | i | record)``. Entry 0 records the data
-set's caps and policy; each later one a transition of an attempt. Editing, deleting or reordering anything breaks
-the chain or leaves rows that the replay does not give. Whoever can rewrite the *whole* chain can only be caught by
-a digest kept elsewhere (a manifest's receipt): `check_journal` looks for those too.
+set's caps, filters and policy; each later one a transition of an attempt. Every entry carries the sums of the account
+after it and a digest of the terms.
+
+- `checked_account` reads the newest entries only, from the mark of an anchor on, and is part of every transition: a
+  changed term, sum or end, a missing row and a database older than its anchor are found before anything is charged.
+- `dpdist.ledger.replay` goes through all of it. Editing, deleting or reordering anything breaks the chain or leaves
+  rows that the replay does not give.
+
+Whoever can rewrite the *whole* chain can only be caught by a digest kept elsewhere: an anchor, or a receipt.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from dpdist.errors import LedgerError
 from dpdist.ledger import tables
+from dpdist.ledger.account import Account
+from dpdist.ledger.anchor import Mark
 
 Row = Mapping[str, Any]
 
-_CREATED: Final = "created"
-_BEFORE: Final[Mapping[str, tuple[str | None, ...]]] = {
-    tables.RESERVED: (None,),
-    tables.DRAWING: (tables.RESERVED,),
-    tables.COMMITTED: (tables.DRAWING,),
-    tables.ABANDONED: (tables.DRAWING,),
-    tables.VOID: (tables.RESERVED,),
-}
-"""State -> states it may follow."""
+CREATED: Final = "created"
+FILTERS: Final = "filters"
+"""The entry of a ledger that had none: filters, and the costs of the charges before."""
 
-RESERVATION: Final = ("attempt", "release", "guarantee", "event", "epsilon", "spec_hash", "input_fingerprint")
+_TERMS: Final = ("name", "epsilon_cap", "delta_cap", "guarantees", "created")
 
 
 def digest(previous: str, sequence: int, record: str) -> str:
@@ -37,18 +40,21 @@ def digest(previous: str, sequence: int, record: str) -> str:
     return hashlib.sha256(f"{previous}\n{sequence}\n{record}".encode()).hexdigest()
 
 
-def first_entry(values: Mapping[str, Any]) -> tuple[str, str]:
+def first_entry(values: Mapping[str, Any], account: Account) -> tuple[str, str]:
     """Return (record, digest) of entry 0 from the data set's row values."""
-    record = _record({"state": _CREATED, **_terms(values)})
+    record = canonical({"state": CREATED, **terms_of(values), **_sums(values, account)})
     return record, digest("", 0, record)
 
 
-def append(connection: sa.Connection, dataset: Row, state: str, at: str, fields: Mapping[str, Any]) -> str:
-    """Append a transition to the journal of a data set whose row is locked; return its digest.
+def append(
+    connection: sa.Connection, dataset: Row, state: str, at: str, fields: Mapping[str, Any], *, account: Account
+) -> Row:
+    """Append a transition to the journal of a data set whose row is locked; return the row after it.
 
-    `dataset` is the row as read under the lock, with the newest ``length`` and ``head``.
+    `dataset` is the row as read under the lock, with the newest ``length`` and ``head``; `account` has the sums after
+    the transition.
     """
-    record = _record({"state": state, "at": at, **fields})
+    record = canonical({"state": state, "at": at, **fields, **_sums(dataset, account)})
     sequence = dataset["length"]
     new = digest(dataset["head"], sequence, record)
     connection.execute(
@@ -57,70 +63,107 @@ def append(connection: sa.Connection, dataset: Row, state: str, at: str, fields:
     connection.execute(
         sa.update(tables.dataset).where(tables.dataset.c.id == dataset["id"]).values(length=sequence + 1, head=new)
     )
-    return new
+    return {**dataset, "length": sequence + 1, "head": new}
 
 
-def check_journal(dataset: Row, entries: Sequence[Row], charges: Iterable[Row], receipts: Iterable[str]) -> list[str]:
-    """Replay a data set's journal against its rows; return what does not agree, empty if all does.
+def checked_account(connection: sa.Connection, dataset: Row, *, mark: Mark | None = None) -> Account:
+    """The sums of a data set, from the newest entry of its journal, once that is checked.
 
     Parameters
     ----------
     dataset : row of ``dataset``
-    entries : rows of ``journal`` by sequence
-    charges : rows of ``charge``
-    receipts : digests noted elsewhere that must be in the journal
+    mark : Mark, optional
+        What the anchor of the ledger holds.
+
+    Raises
+    ------
+    LedgerError
+        The rows do not agree with the chain, or the database is older than the mark.
     """
-    problems: list[str] = []
-    previous, seen = "", set[str]()
-    for position, entry in enumerate(entries):
-        if entry["sequence"] != position:
-            problems.append(f"journal entry {position} is missing")
-            break
-        previous = digest(previous, position, entry["record"])
-        if previous != entry["digest"]:
-            problems.append(f"journal entry {position} was altered")
-            break
-        seen.add(previous)
-    if not problems and (dataset["length"], dataset["head"]) != (len(entries), previous):
-        problems.append("the end of the journal was cut off or altered")
-    problems += [f"receipt {receipt[:12]} is not in the journal" for receipt in receipts if receipt not in seen]
-    if problems:
-        return problems
-
-    created, *transitions = [json.loads(entry["record"]) for entry in entries]
-    if created != {"state": _CREATED, **_terms(dataset)}:
-        problems.append("the data set's caps or policy were altered")
-    replayed: dict[str, dict[str, Any]] = {}
-    for position, (entry, record) in enumerate(zip(entries[1:], transitions, strict=True), start=1):
-        attempt = replayed.get(record["attempt"], {"state": None})
-        if attempt["state"] not in _BEFORE.get(record["state"], ()):
-            problems.append(f"journal entry {position} is no valid transition")
-        if record["state"] == tables.RESERVED:
-            attempt = {**record, "created": record["at"], "manifest_sha256": None, "receipt": entry["digest"]}
-        changed = {"state": record["state"], "updated": record["at"]}
-        if record["state"] == tables.COMMITTED:
-            changed["manifest_sha256"] = record["manifest_sha256"]
-        replayed[record["attempt"]] = {**attempt, **changed}
-
-    compared = (*RESERVATION, "state", "manifest_sha256", "receipt", "created", "updated")
-    for row in charges:
-        expected = replayed.pop(row["attempt"], None)
-        if expected is None:
-            problems.append(f"the charge of attempt {row['attempt']} is not in the journal")
-            continue
-        problems += [
-            f"the charge of attempt {row['attempt']} was altered: {column}"
-            for column in compared
-            if row[column] != expected.get(column)
-        ]
-    problems += [f"the charge of attempt {attempt} was deleted" for attempt in replayed]
-    return problems
+    length = dataset["length"]
+    if mark is not None and mark.length > length:
+        raise _older(dataset, f"its journal has {length} entries, the anchor has seen {mark.length}")
+    first = max(min(length if mark is None else mark.length, length) - 2, 0)
+    entries = _entries(connection, dataset, first)
+    problem = _tail_problem(dataset, entries, first) or _missing_rows(connection, dataset, entries[-1])
+    if problem:
+        raise damaged(dataset["name"], [problem])
+    if mark is not None and entries[mark.length - 1 - first]["digest"] != mark.head:
+        raise _older(dataset, f"entry {mark.length - 1} of its journal is not the one that the anchor has seen")
+    return Account.from_json(json.loads(entries[-1]["record"])["account"])
 
 
-def _terms(dataset: Row) -> dict[str, Any]:
-    terms = {column: dataset[column] for column in ("name", "epsilon_cap", "delta_cap", "guarantees", "created")}
-    return terms if dataset["pml_cap"] is None else {**terms, "pml_cap": dataset["pml_cap"]}
+def _entries(connection: sa.Connection, dataset: Row, first: int) -> list[Row]:
+    query = sa.select(tables.journal).where(
+        tables.journal.c.dataset_id == dataset["id"], tables.journal.c.sequence >= first
+    )
+    return [dict(entry) for entry in connection.execute(query.order_by(tables.journal.c.sequence)).mappings()]
 
 
-def _record(fields: Mapping[str, Any]) -> str:
+def _tail_problem(dataset: Row, entries: Sequence[Row], first: int) -> str | None:
+    """What does not agree in the entries from `first` on: their chain, their end, the terms in the last one."""
+    if [entry["sequence"] for entry in entries] != list(range(first, dataset["length"])):
+        return "entries of the journal are missing"
+    chain = "" if first == 0 else entries[0]["digest"]
+    for entry in entries if first == 0 else entries[1:]:
+        chain = digest(chain, entry["sequence"], entry["record"])
+        if chain != entry["digest"]:
+            return f"journal entry {entry['sequence']} was altered"
+    if chain != dataset["head"]:
+        return "the end of the journal was cut off or altered"
+    if json.loads(entries[-1]["record"]).get("terms") != terms_digest(dataset):
+        return "the data set's caps or policy were altered"
+    return None
+
+
+def _missing_rows(connection: sa.Connection, dataset: Row, last: Row) -> str | None:
+    """Whether rows were deleted or added: their numbers are in the chain."""
+    expected = json.loads(last["record"])["account"]["rows"]
+    numbers = [
+        connection.execute(
+            sa.select(sa.func.count(column)).select_from(table).where(table.c.dataset_id == dataset["id"])
+        ).scalar_one()
+        for table, column in ((tables.journal, tables.journal.c.sequence), (tables.charge, tables.charge.c.dataset_id))
+    ]
+    if numbers[0] != dataset["length"]:
+        return "entries of the journal are missing"
+    if numbers[1] != expected:
+        return f"{expected} charges were reserved, and {numbers[1]} are there"
+    return None
+
+
+def damaged(name: str, problems: Sequence[str]) -> LedgerError:
+    """The error of a ledger whose records do not agree."""
+    return LedgerError(
+        f"the ledger of data set {name!r} is damaged: {'; '.join(problems[:5])}. "
+        "Restore it from a backup, and charge nothing until then"
+    )
+
+
+def _older(dataset: Row, how: str) -> LedgerError:
+    return LedgerError(
+        f"the ledger of data set {dataset['name']!r} is not the one that its anchor has seen: {how}. Restore the "
+        "newest backup. Where there is none, releases made since then are not charged here: release nothing more about "
+        "this data set from this ledger"
+    )
+
+
+def terms_of(dataset: Row) -> dict[str, Any]:
+    """The terms of a data set, which never change."""
+    terms = {column: dataset[column] for column in _TERMS}
+    optional = {column: dataset[column] for column in ("pml_cap", "filters") if dataset[column] is not None}
+    return {**terms, **optional}
+
+
+def terms_digest(dataset: Row) -> str:
+    """The digest of the terms that every entry carries."""
+    return hashlib.sha256(canonical(terms_of(dataset)).encode()).hexdigest()
+
+
+def canonical(fields: Mapping[str, Any]) -> str:
+    """The text of a record."""
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
+
+
+def _sums(dataset: Row, account: Account) -> dict[str, Any]:
+    return {"account": account.to_json(), "terms": terms_digest(dataset)}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -12,8 +13,10 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from dpdist.errors import DatasetExists, LedgerError
-from dpdist.ledger import catalogue, custody, rows, tables, transitions
-from dpdist.ledger.budget import Compose, accountant_epsilon, budget_of
+from dpdist.ledger import catalogue, custody, journal, rows, tables, transitions
+from dpdist.ledger.account import Account, Charged, portfolio_of
+from dpdist.ledger.anchor import VARIABLE, Anchor, Mark
+from dpdist.ledger.budget import Price, PriceOf, accountant_price, budget_of, charge_of
 from dpdist.ledger.database import Database, create_file
 from dpdist.ledger.keys import KeyRef
 from dpdist.ledger.records import Attempt, Budget, Dataset, Rational, Statement, canonical_event, checked_name
@@ -31,15 +34,18 @@ class Ledger:
     may be used before and after a fork, and by threads.
     """
 
-    def __init__(self, database: Database, compose: Compose) -> None:
+    def __init__(self, database: Database, price: PriceOf, anchor: Anchor | None = None) -> None:
         self.database = database
-        self._compose = compose
+        self._price = price
+        self._anchor = anchor
 
     def __repr__(self) -> str:
         return f"Ledger({self.database.name!r})"
 
     @classmethod
-    def open(cls, url: str, *, create: bool = True, compose: Compose = accountant_epsilon) -> Ledger:
+    def open(
+        cls, url: str, *, create: bool = True, price: PriceOf = accountant_price, anchor: str | None = None
+    ) -> Ledger:
         """Open a ledger.
 
         Parameters
@@ -48,8 +54,11 @@ class Ledger:
             ``sqlite:///path`` (one machine, local disk) or ``postgresql+psycopg://user@host/database``.
         create : bool
             Make the ledger, or bring its tables to this version, when needed.
-        compose : callable
-            ``compose(events, delta) -> epsilon``: composes the JSON of privacy events; the accountant by default.
+        price : callable
+            ``price(event, portfolio)``: what the JSON of a privacy event costs; by the accountant by default.
+        anchor : str, optional
+            A local folder or ``s3://bucket/prefix`` outside of the database, where the heads of the journals are kept;
+            by default what ``DPDIST_LEDGER_ANCHOR`` says. A database that is older is refused.
 
         Raises
         ------
@@ -68,7 +77,7 @@ class Ledger:
                 f"the ledger at {database.name} has tables of version {revision}, this dpdist needs "
                 f"{tables.REVISION}: run dpdist ledger create once to bring them up to date"
             )
-        return cls(database, compose)
+        return cls(database, price, Anchor.find(anchor))
 
     def close(self) -> None:
         """Release what the driver holds; the ledger may still be used."""
@@ -107,9 +116,12 @@ class Ledger:
         """
         terms = catalogue.terms_of(name, epsilon, delta, guarantees, pml)
         try:
-            return self.database.write(lambda connection: catalogue.create(connection, terms))
+            created = self.database.write(lambda connection: catalogue.create(connection, terms))
         except IntegrityError:
             raise DatasetExists(f"data set {name!r} is in the ledger already; its caps are final") from None
+        if self._anchor is not None:
+            self._anchor.write(name, self._head(name))
+        return created
 
     def datasets(self) -> tuple[Dataset, ...]:
         """Return all data sets by name."""
@@ -122,12 +134,11 @@ class Ledger:
         ------
         DatasetUnknown
         """
-        row, charges = self._read(dataset)
+        row, account, leakage = self._read(dataset)
         terms = rows.dataset_record(row)
-        spent = rows.events_of(row, charges)
-        budget = budget_of(self._compose, terms, spent.dp, spent.pml)
+        charges = self.database.read(lambda connection: rows.charges_of(connection, row))
         attempts = tuple(rows.attempt_record(charge, dataset) for charge in charges)
-        return Statement(terms, budget, attempts, row["head"])
+        return Statement(terms, budget_of(terms, account, leakage), attempts, row["head"])
 
     def remaining(self, dataset: str, *, event: Any = None, guarantee: str = "dp") -> Budget:
         """Return the budget of a data set; with `event`, as it would be after that charge (nothing is charged).
@@ -143,13 +154,16 @@ class Ledger:
         ------
         DatasetUnknown
         AccountingError
-            The charges compose to no finite epsilon at the data set's delta cap, or to no finite leakage.
+            No epsilon bounds the event at the data set's delta cap, or the charges compose to no finite leakage.
         """
-        row, charges = self._read(dataset)
-        spent = rows.events_of(row, charges)
-        if event is not None:
-            spent = spent.with_event(canonical_event(event), leakage=rows.is_leakage(row, guarantee))
-        return budget_of(self._compose, rows.dataset_record(row), spent.dp, spent.pml)
+        row, account, leakage = self._read(dataset)
+        terms = rows.dataset_record(row)
+        if event is not None and rows.is_leakage(row, guarantee):
+            leakage, account = [*leakage, canonical_event(event)], account.charged(None)
+        elif event is not None:
+            price = self._price(canonical_event(event), terms.portfolio)
+            account = account.charged(charge_of(terms, account, price) or Charged(price.costs))
+        return budget_of(terms, account, leakage)
 
     def verify(self, dataset: str, *, receipts: Iterable[str] = ()) -> Statement:
         """Check that the records of a data set are whole, and its spend within the caps.
@@ -168,15 +182,27 @@ class Ledger:
         """
         noted = tuple(receipts)
         problems = self.database.read(lambda connection: catalogue.problems_of(connection, dataset, noted))
-        if not problems:
-            statement = self.show(dataset)
-            if statement.budget.is_kept:
-                return statement
-            problems = ["the charges compose to more than the cap"]
-        raise LedgerError(
-            f"the ledger of data set {dataset!r} is damaged: {'; '.join(problems[:5])}. "
-            "Restore it from a backup, and charge nothing until then"
-        )
+        if problems:
+            raise journal.damaged(dataset, problems)
+        return self.show(dataset)
+
+    def anchor(self, dataset: str) -> Mark:
+        """Set the anchor of a data set to the newest entry of its journal, once all of it is verified.
+
+        Raises
+        ------
+        DatasetUnknown
+        LedgerError
+            The ledger has no anchor, or is damaged.
+        """
+        if self._anchor is None:
+            raise LedgerError(f"the ledger has no anchor: set {VARIABLE} to a folder or an S3 prefix outside of it")
+        problems = self.database.read(lambda connection: catalogue.problems_of(connection, dataset, ()))
+        if problems:
+            raise journal.damaged(dataset, problems)
+        mark = self._head(dataset)
+        self._anchor.write(dataset, mark)
+        return mark
 
     # Attempts
 
@@ -234,21 +260,24 @@ class Ledger:
             "spec_hash": checked_name(spec_hash, setting="the spec's hash"),
             "input_fingerprint": checked_name(input_fingerprint, setting="the input's fingerprint"),
         }
+        filters, price = self._priced(dataset, request)
         wrapped_key = custody.new_wrapped_key(self.database, identity)
 
-        def charge(connection: sa.Connection) -> None:
+        def charge(connection: sa.Connection, mark: Mark | None) -> None:
             transitions.reserve(
                 connection,
                 request=request,
                 dataset=dataset,
-                compose=self._compose,
+                price=price,
+                filters=filters,
                 wrapped_key=wrapped_key,
                 new_attempt=new_attempt,
+                mark=mark,
             )
             if rehearse:
                 raise _Rehearsed
 
-        self.database.write(charge)
+        self._write(charge, dataset)
         custody.sweep(self.database, dataset)
         return self.attempt(identity)
 
@@ -281,7 +310,7 @@ class Ledger:
         ------
         DatasetUnknown
         """
-        charge = rows.live_charge(self._read(dataset)[1], release)
+        charge = self.database.read(lambda connection: transitions.live(connection, dataset, release))
         return None if charge is None else rows.attempt_record(charge, dataset)
 
     def resume(self, *, dataset: str, release: str, spec_hash: str, input_fingerprint: str) -> Attempt:
@@ -308,7 +337,7 @@ class Ledger:
             The attempt has ended: this run is stale.
         """
         identity = _id(attempt)
-        self.database.write(lambda connection: transitions.mark_drawing(connection, identity))
+        self._move(identity, transitions.mark_drawing)
         return self.attempt(identity)
 
     def commit(self, attempt: Attempt | str, *, manifest_sha256: str) -> Attempt:
@@ -328,7 +357,7 @@ class Ledger:
         identity = _id(attempt)
         if not re.fullmatch("[0-9a-f]{64}", manifest_sha256):
             raise LedgerError("manifest_sha256 must be 64 lower-case hexadecimal digits")
-        self.database.write(lambda connection: transitions.commit(connection, identity, manifest_sha256))
+        self._move(identity, partial(transitions.commit, manifest_sha256=manifest_sha256))
         self.erase(identity)
         return self.attempt(identity)
 
@@ -341,7 +370,7 @@ class Ledger:
             Noise was drawn (or may have been): the charge stays.
         """
         identity = _id(attempt)
-        self.database.write(lambda connection: transitions.void(connection, identity))
+        self._move(identity, transitions.void)
         self.erase(identity)
         return self.attempt(identity)
 
@@ -359,7 +388,7 @@ class Ledger:
             The attempt has ended, but its key file could not be deleted.
         """
         identity = _id(attempt)
-        self.database.write(lambda connection: transitions.give_up(connection, identity))
+        self._move(identity, transitions.give_up)
         self.erase(identity)
         return self.attempt(identity)
 
@@ -404,8 +433,32 @@ class Ledger:
         """
         custody.erase(self.database, _id(attempt))
 
-    def _read(self, dataset: str) -> tuple[rows.Row, list[rows.Row]]:
-        return self.database.read(lambda connection: catalogue.read(connection, dataset))
+    def _read(self, dataset: str) -> tuple[rows.Row, Account, list[str]]:
+        mark = None if self._anchor is None else self._anchor.read(dataset)
+        return self.database.read(lambda connection: catalogue.read(connection, dataset, mark))
+
+    def _priced(self, dataset: str, request: Mapping[str, str]) -> tuple[str, Price | None]:
+        """The filters of a data set, and what a charge costs under them; before anything is locked."""
+        row, _, _ = self._read(dataset)
+        transitions.refuse_guarantee(row, request)
+        if request["event"] == rows.NO_EVENT or rows.is_leakage(row, request["guarantee"]):
+            return row["filters"], None
+        return row["filters"], self._price(request["event"], portfolio_of(row))
+
+    def _move(self, attempt: str, transition: Callable[..., None]) -> None:
+        dataset = "" if self._anchor is None else self.attempt(attempt).dataset
+        self._write(lambda connection, mark: transition(connection, attempt, mark=mark), dataset)
+
+    def _write(self, work: Callable[[sa.Connection, Mark | None], None], dataset: str) -> None:
+        """Run a transition; what its anchor has seen must be in the database, and it sees the outcome."""
+        mark = None if self._anchor is None else self._anchor.read(dataset)
+        self.database.write(lambda connection: work(connection, mark))
+        if self._anchor is not None:
+            self._anchor.advance(dataset, self._head(dataset))
+
+    def _head(self, dataset: str) -> Mark:
+        row = self.database.read(lambda connection: rows.lock_dataset(connection, dataset, lock=False))
+        return Mark(row["length"], row["head"])
 
 
 def _id(attempt: Attempt | str) -> str:

@@ -10,6 +10,8 @@ from fractions import Fraction
 from typing import Any, Final
 
 from dpdist.errors import LedgerError
+from dpdist.ledger.account import Account, Charged
+from dpdist.privacy.portfolio import Portfolio
 
 Rational = Fraction | Decimal | int | float | str
 
@@ -33,6 +35,8 @@ class Dataset:
         The kinds of guarantee the policy allows, of `GUARANTEES`.
     created : str
         ISO 8601, UTC.
+    portfolio : Portfolio
+        The filters of which one must hold after every charge; fixed with the caps.
     pml : Fraction or None
         The cap of the account of pointwise maximal leakage, in nats. With such an account, releases with the guarantee
         ``pml`` are charged to it; without, they are charged their equal differential privacy.
@@ -43,6 +47,7 @@ class Dataset:
     delta: Fraction
     guarantees: tuple[str, ...]
     created: str
+    portfolio: Portfolio
     pml: Fraction | None = None
 
 
@@ -71,6 +76,8 @@ class Attempt:
         Digest of the reservation in the data set's journal; `Ledger.verify` can look for it later.
     created, updated : str
         ISO 8601, UTC.
+    charged : Charged or None
+        What it takes from each filter; None when it is charged to none.
     """
 
     id: str
@@ -86,20 +93,24 @@ class Attempt:
     receipt: str
     created: str
     updated: str
+    charged: Charged | None = None
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a data set's charges compose to, and what its caps leave.
+    """What the charges of a data set take, and what its caps leave.
 
     Attributes
     ----------
     epsilon_cap, delta_cap : Fraction
-    epsilon_spent : Fraction
-        Epsilon of all charges that are not void, composed by the accountant at ``delta = delta_cap``, rounded
-        upwards. Composition is not addition: a later charge may add less than it costs by itself.
+    epsilon_spent : Fraction or None
+        The least epsilon at which the filters of the portfolio, with their deltas, would have admitted all charges
+        that are not void; None where there is none. A later charge may add less than it costs by itself.
     charges : int
-        How many charges that is.
+        How many charges that is, those to the account of leakage included.
+    portfolio : Portfolio
+    account : Account
+        What the charges take from each filter.
     pml_cap : Fraction or None
         The cap of the account of leakage, None where there is none.
     pml_spent : Fraction
@@ -108,20 +119,28 @@ class Budget:
 
     epsilon_cap: Fraction
     delta_cap: Fraction
-    epsilon_spent: Fraction
+    epsilon_spent: Fraction | None
     charges: int
+    portfolio: Portfolio
+    account: Account
     pml_cap: Fraction | None = None
     pml_spent: Fraction = Fraction(0)
 
     @property
     def is_kept(self) -> bool:
-        """Whether no cap is exceeded."""
-        return self.epsilon_spent <= self.epsilon_cap and self.pml_spent <= (self.pml_cap or 0)
+        """Whether no cap is exceeded: a filter of the portfolio holds, and so does the cap on leakage."""
+        return self.account.is_kept(self.portfolio) and self.pml_spent <= (self.pml_cap or 0)
 
     @property
     def epsilon_remaining(self) -> Fraction:
         """The cap minus what is spent, at least 0."""
-        return max(self.epsilon_cap - self.epsilon_spent, Fraction(0))
+        return Fraction(0) if self.epsilon_spent is None else max(self.epsilon_cap - self.epsilon_spent, Fraction(0))
+
+    @property
+    def used(self) -> dict[str, Fraction | None]:
+        """The share of each filter's limits that is taken, by its name; None where no amount bounds it."""
+        filters = self.portfolio.filters
+        return {one.name: one.used(cost) for one, cost in zip(filters, self.account.taken, strict=True)}
 
 
 @dataclass(frozen=True)

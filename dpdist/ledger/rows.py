@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ import sqlalchemy as sa
 
 from dpdist.errors import DatasetUnknown, LedgerError, ReleaseConflict
 from dpdist.ledger import tables
+from dpdist.ledger.account import Charged, portfolio_of
 from dpdist.ledger.records import Attempt, Dataset
 
 Row = Mapping[str, Any]
@@ -50,32 +50,26 @@ def charge_of(connection: sa.Connection, attempt: str) -> Row:
     return dict(row)
 
 
-def charges_of(connection: sa.Connection, dataset: Row) -> list[Row]:
-    """Return all charges of a data set, oldest first."""
-    query = sa.select(tables.charge).where(tables.charge.c.dataset_id == dataset["id"]).order_by(tables.charge.c.id)
-    return [dict(row) for row in connection.execute(query).mappings()]
+def charges_of(connection: sa.Connection, dataset: Row, *only: sa.ColumnElement[bool]) -> list[Row]:
+    """Return the charges of a data set, oldest first: all, or those of which conditions are true."""
+    query = sa.select(tables.charge).where(tables.charge.c.dataset_id == dataset["id"], *only)
+    return [dict(row) for row in connection.execute(query.order_by(tables.charge.c.id)).mappings()]
 
 
-@dataclass(frozen=True)
-class Events:
-    """The events (JSON) that count against a data set's budget, and those that count against its account of leakage."""
-
-    dp: tuple[str, ...]
-    pml: tuple[str, ...] = ()
-
-    def with_event(self, event: str, *, leakage: bool) -> Events:
-        """The same and one more."""
-        return Events(self.dp, (*self.pml, event)) if leakage else Events((*self.dp, event), self.pml)
+def release_charges(connection: sa.Connection, dataset: Row, release: str) -> list[Row]:
+    """Return the charges of one release, oldest first."""
+    return charges_of(connection, dataset, tables.charge.c.release == release)
 
 
-def events_of(dataset: Row, charges: list[Row]) -> Events:
-    """Return the events that are spent."""
-    spent = [row for row in charges if row["state"] in tables.SPENT and row["event"] != NO_EVENT]
-    leaked = [is_leakage(dataset, row["guarantee"]) for row in spent]
-    return Events(
-        tuple(row["event"] for row, apart in zip(spent, leaked, strict=True) if not apart),
-        tuple(row["event"] for row, apart in zip(spent, leaked, strict=True) if apart),
+def leakage_events(connection: sa.Connection, dataset: Row) -> list[str]:
+    """Return the events (JSON) that count against the account of leakage."""
+    if dataset["pml_cap"] is None:
+        return []
+    charge = tables.charge.c
+    rows = charges_of(
+        connection, dataset, charge.guarantee == "pml", charge.state.in_(tables.SPENT), charge.event != NO_EVENT
     )
+    return [row["event"] for row in rows]
 
 
 def is_leakage(dataset: Row, guarantee: str) -> bool:
@@ -103,6 +97,7 @@ def dataset_record(row: Row) -> Dataset:
         delta=Fraction(row["delta_cap"]),
         guarantees=tuple(json.loads(row["guarantees"])),
         created=row["created"],
+        portfolio=portfolio_of(row),
         pml=None if row["pml_cap"] is None else Fraction(row["pml_cap"]),
     )
 
@@ -114,6 +109,7 @@ def attempt_record(row: Row, dataset: str) -> Attempt:
         dataset=dataset,
         event=None if row["event"] == NO_EVENT else row["event"],
         epsilon=Fraction(row["epsilon"]),
+        charged=None if row["costs"] is None else Charged.from_text(row["costs"]),
         **{name: row[name] for name in _SAME},
     )
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from dpdist.errors import AccountingError, DpdistError
 from dpdist.formatting import downwards, number_of, upwards
-from dpdist.ledger import Ledger
+from dpdist.ledger import Budget, Ledger
+from dpdist.ledger.account import Charged
 from dpdist.privacy.events import from_json, takes_size_for_public
 
 if TYPE_CHECKING:
@@ -34,6 +37,28 @@ def budget_sentence(ledger: Ledger, dataset: str) -> str:
     return "; ".join(words)
 
 
+def filters_sentence(budget: Budget, after: Budget | None = None) -> str:
+    """What is taken from each filter, in words; with a budget after a release, what that takes and what it leaves."""
+    if budget.account.alone is not None:
+        return "the first release took the whole account"
+    if after is not None and after.account.alone is not None:
+        return "no filter admits it; as the first release it may take the whole account"
+    parts = []
+    for name, share in budget.used.items():
+        used = share if after is None else after.used[name]
+        left = "nothing" if used is None or used >= 1 else f"{_percent(1 - used, ROUND_FLOOR)} %"
+        if after is None:
+            parts.append(f"{name} {left}")
+        else:
+            taken = "all" if used is None or share is None else f"{_percent(used - share, ROUND_CEILING)} %"
+            parts.append(f"{name} {taken}, {left} left")
+    return f"{'left of the filters' if after is None else 'it takes from the filters'}: {'; '.join(parts)}"
+
+
+def _percent(share: Fraction, rounding: str) -> Decimal:
+    return (Decimal(share.numerator) * 100 / Decimal(share.denominator)).quantize(Decimal("0.01"), rounding).normalize()
+
+
 def budget_after(plan: Plan) -> str:
     """What the budget is before a release and after it, in words."""
     spec = plan.spec
@@ -47,6 +72,7 @@ def budget_after(plan: Plan) -> str:
         ledger.close()
         return str(error)
     try:
+        now = ledger.remaining(spec.dataset)
         after = ledger.remaining(spec.dataset, event=plan.event, guarantee=plan.kind)
     except AccountingError:
         return f"{before}; too little for this release"
@@ -56,7 +82,8 @@ def budget_after(plan: Plan) -> str:
         return f"{before}; too little for this release"
     if plan.kind == "pml" and after.pml_cap is not None:
         return f"{before}; {downwards(after.pml_cap - after.pml_spent)} nats after this release"
-    return f"{before}; {downwards(after.epsilon_remaining)} after this release"
+    sentence = f"{before}; {downwards(after.epsilon_remaining)} after this release"
+    return sentence if plan.event is None else f"{sentence}; {filters_sentence(now, after)}"
 
 
 def ledger_rows(ledger: Ledger, dataset: str | None = None) -> list[dict[str, Any]]:
@@ -65,16 +92,18 @@ def ledger_rows(ledger: Ledger, dataset: str | None = None) -> list[dict[str, An
     rows = []
     for name in names:
         statement = ledger.show(name)
+        spent = statement.budget.epsilon_spent
         rows.append(
             {
                 "dataset": name,
                 "epsilon": float(statement.budget.epsilon_cap),
                 "delta": float(statement.budget.delta_cap),
                 "adjacency": "add/remove",
-                "spent_epsilon": float(statement.budget.epsilon_spent),
+                "spent_epsilon": None if spent is None else float(spent),
                 "remaining_epsilon": float(statement.budget.epsilon_remaining),
                 "pml": None if statement.budget.pml_cap is None else float(statement.budget.pml_cap),
                 "spent_pml": float(statement.budget.pml_spent),
+                "filters": _filter_rows(statement.budget),
                 "guarantees": list(statement.dataset.guarantees),
                 "head": statement.head,
                 "charges": [
@@ -84,6 +113,7 @@ def ledger_rows(ledger: Ledger, dataset: str | None = None) -> list[dict[str, An
                         "state": attempt.state,
                         "guarantee": attempt.guarantee,
                         "epsilon": None if attempt.guarantee == "lid" else float(attempt.epsilon),  # lid has none
+                        "takes": _shares(statement.budget, attempt.charged),
                         "created": attempt.created,
                     }
                     for attempt in statement.attempts
@@ -91,3 +121,34 @@ def ledger_rows(ledger: Ledger, dataset: str | None = None) -> list[dict[str, An
             }
         )
     return rows
+
+
+def _filter_rows(budget: Budget) -> list[dict[str, Any]]:
+    """The filters of a data set with what is taken from each, as JSON objects; exact numbers are text."""
+    rows = []
+    for one, cost in zip(budget.portfolio.filters, budget.account.taken, strict=True):
+        used = one.used(cost)
+        rows.append(
+            {
+                "filter": one.name,
+                "delta": str(one.delta),
+                "limit": str(one.limit),
+                "taken": None if cost.amount is None else str(cost.amount),
+                "failure_limit": str(one.failure),
+                "failure_taken": str(cost.failure),
+                "used": None if used is None else float(used),
+                "holds": one.holds(cost),
+            }
+        )
+    return rows
+
+
+def _shares(budget: Budget, charged: Charged | None) -> dict[str, float | None] | None:
+    """The share of each filter's limits that a charge takes; None where it is not charged to filters."""
+    if charged is None:
+        return None
+    shares = {}
+    for one, cost in zip(budget.portfolio.filters, charged.costs, strict=True):
+        used = one.used(cost)
+        shares[one.name] = None if used is None else float(used)
+    return shares

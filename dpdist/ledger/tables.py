@@ -1,12 +1,13 @@
 """The ledger's tables. Numbers of a budget are exact rationals in text ("4", "1/100000000").
 
-- ``dataset``: a data set, its caps and policy, and the head of its journal. Its row is the lock of the data set.
+- ``dataset``: a data set, its caps, filters and policy, and the head of its journal. Its row is the lock of the data
+  set.
 - ``charge``: one row per attempt. A partial unique index admits one *live* attempt per release name, so at most
   one commit.
 - ``journal``: what happened to the data set, append-only and chained by SHA-256.
 
 The names carry a prefix: the ledger may share a database with other programs. A change here needs a migration in
-``dpdist/privacy/migrations/versions`` and a new `REVISION`.
+``dpdist/ledger/migrations/versions`` and a new `REVISION`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-REVISION: Final = "0002"
+REVISION: Final = "0003"
 VERSION_TABLE: Final = "dpdist_ledger_version"
 
 RESERVED: Final = "reserved"
@@ -42,9 +43,11 @@ dataset = sa.Table(
     sa.Column("length", sa.Integer, nullable=False),
     sa.Column("head", sa.String(64), nullable=False),
     sa.Column("pml_cap", sa.Text),
+    sa.Column("filters", sa.Text),
 )
 
 _LIVE_SQL = sa.text("state IN ('reserved', 'drawing', 'committed')")
+_KEY_SQL = sa.text("key_uri IS NOT NULL")
 
 charge = sa.Table(
     "dpdist_charge",
@@ -65,6 +68,7 @@ charge = sa.Table(
     sa.Column("updated", sa.String(40), nullable=False),
     sa.Column("wrapped_key", sa.LargeBinary),
     sa.Column("key_uri", sa.Text),
+    sa.Column("costs", sa.Text),
     sa.CheckConstraint(
         "state IN ('reserved', 'drawing', 'committed', 'abandoned', 'void')", name="dpdist_charge_state"
     ),
@@ -76,6 +80,8 @@ charge = sa.Table(
         sqlite_where=_LIVE_SQL,
         postgresql_where=_LIVE_SQL,
     ),
+    sa.Index("dpdist_charge_release", "dataset_id", "release"),
+    sa.Index("dpdist_charge_key", "dataset_id", sqlite_where=_KEY_SQL, postgresql_where=_KEY_SQL),
 )
 
 journal = sa.Table(

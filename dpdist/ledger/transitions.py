@@ -22,19 +22,22 @@ import sqlalchemy as sa
 
 from dpdist.errors import GuaranteeRefused, LedgerError, ReleaseConflict
 from dpdist.ledger import journal, tables
-from dpdist.ledger.budget import Compose, admit, admit_leakage
+from dpdist.ledger.account import Account, Charged
+from dpdist.ledger.anchor import Mark
+from dpdist.ledger.budget import Price, admit, admit_leakage
 from dpdist.ledger.records import BUDGETED, Attempt
+from dpdist.ledger.replay import changed
 from dpdist.ledger.rows import (
     NO_EVENT,
     Row,
     attempt_record,
-    charges_of,
     dataset_record,
-    events_of,
     is_leakage,
+    leakage_events,
     live_charge,
     lock_charge,
     lock_dataset,
+    release_charges,
     stale,
 )
 
@@ -49,36 +52,31 @@ def reserve(
     *,
     request: Mapping[str, str],
     dataset: str,
-    compose: Compose,
+    price: Price | None,
+    filters: str,
     wrapped_key: bytes,
     new_attempt: bool,
+    mark: Mark | None,
 ) -> None:
     """Reserve a charge.
 
-    `request` holds the attempt, release, guarantee, event, spec hash and input fingerprint.
+    `request` holds the attempt, release, guarantee, event, spec hash and input fingerprint; `price` what the event
+    costs under the data set's `filters`.
     """
     row = lock_dataset(connection, dataset)
-    charges = charges_of(connection, row)
-    for charge in charges:
-        if charge["attempt"] == request["attempt"]:
-            if any(charge[name] != value for name, value in request.items()):
-                raise ReleaseConflict(f"attempt {request['attempt']} is reserved with another spec, input or charge")
-            return
-    _refuse_guarantee(row, request)
-    replaced = _replaceable(charges, request, new_attempt=new_attempt)
+    account = journal.checked_account(connection, row, mark=mark)
+    if _is_repeated(connection, row, request):
+        return
+    refuse_guarantee(row, request)
+    replaced = _replaceable(release_charges(connection, row, request["release"]), request, new_attempt=new_attempt)
     if replaced is not None:
-        row = move(connection, row, replaced, _ENDS[replaced["state"]])
-        charges = charges_of(connection, row)
-    epsilon = Fraction(0)
-    if request["event"] != NO_EVENT:
-        terms, spent = dataset_record(row), events_of(row, charges)
-        if is_leakage(row, request["guarantee"]):
-            epsilon = admit_leakage(terms, spent.pml, request["event"], release=request["release"])
-        else:
-            epsilon = admit(compose, terms, spent.dp, request["event"], release=request["release"])
-    fields = {**request, "epsilon": str(epsilon)}
+        row, account = move(connection, row, account, replaced, _ENDS[replaced["state"]])
+    if row["filters"] != filters:
+        raise LedgerError(f"data set {dataset!r} got other filters while this release was priced: run it again")
+    epsilon, charged, account = _admitted(connection, row, account, request, price)
+    fields = {**request, "epsilon": str(epsilon), "costs": None if charged is None else charged.to_text()}
     at = now()
-    receipt = journal.append(connection, row, tables.RESERVED, at, fields)
+    receipt = journal.append(connection, row, tables.RESERVED, at, fields, account=account.entered())["head"]
     connection.execute(
         sa.insert(tables.charge).values(
             dataset_id=row["id"],
@@ -92,34 +90,72 @@ def reserve(
     )
 
 
+def _is_repeated(connection: sa.Connection, dataset: Row, request: Mapping[str, str]) -> bool:
+    """Whether this attempt is reserved already; refuse another request of its id."""
+    same = sa.select(tables.charge).where(tables.charge.c.attempt == request["attempt"])
+    charge = connection.execute(same).mappings().one_or_none()
+    if charge is None:
+        return False
+    if charge["dataset_id"] != dataset["id"] or any(charge[name] != value for name, value in request.items()):
+        raise ReleaseConflict(f"attempt {request['attempt']} is reserved with another data set, spec, input or charge")
+    return True
+
+
+def _admitted(
+    connection: sa.Connection, row: Row, account: Account, request: Mapping[str, str], price: Price | None
+) -> tuple[Fraction, Charged | None, Account]:
+    """What is charged, by itself and from each filter, and the account after it."""
+    terms, release = dataset_record(row), request["release"]
+    if request["event"] == NO_EVENT:
+        return Fraction(0), None, account
+    if is_leakage(row, request["guarantee"]):
+        leaked = admit_leakage(terms, leakage_events(connection, row), request["event"], release=release)
+        return leaked, None, account.charged(None)
+    if price is None:
+        raise LedgerError(f"release {release!r} has a charge without a price")
+    charged = admit(terms, account, price, release=release)
+    return price.epsilon or Fraction(0), charged, account.charged(charged)
+
+
 _ENDS: Final = {tables.RESERVED: tables.VOID, tables.DRAWING: tables.ABANDONED}
 
 
-def move(connection: sa.Connection, dataset: Row, charge: Row, state: str, **fields: str) -> Row:
-    """Write a transition; return the data set's row after it. The key is erased with the last state."""
+def move(
+    connection: sa.Connection, dataset: Row, account: Account, charge: Row, state: str, **fields: str
+) -> tuple[Row, Account]:
+    """Write a transition; return the data set's row and its account after it. The key is erased with the last state."""
     at = now()
-    head = journal.append(connection, dataset, state, at, {"attempt": charge["attempt"], **fields})
+    if state == tables.VOID:
+        account = changed(dataset, account, charge, sign=-1)
+    body = {"attempt": charge["attempt"], **fields}
+    after = journal.append(connection, dataset, state, at, body, account=account)
     values: dict[str, Any] = {"state": state, "updated": at, **fields}
     if state not in tables.OPEN:
         values["wrapped_key"] = None
     connection.execute(sa.update(tables.charge).where(tables.charge.c.id == charge["id"]).values(values))
-    return {**dataset, "length": dataset["length"] + 1, "head": head}
+    return after, account
 
 
-def mark_drawing(connection: sa.Connection, attempt: str) -> None:
-    """Write down that noise is about to be drawn."""
+def _locked(connection: sa.Connection, attempt: str, mark: Mark | None) -> tuple[Row, Row, Account]:
+    """The data set of an attempt, locked and checked, its charge, and its account."""
     dataset, charge = lock_charge(connection, attempt)
+    return dataset, charge, journal.checked_account(connection, dataset, mark=mark)
+
+
+def mark_drawing(connection: sa.Connection, attempt: str, *, mark: Mark | None = None) -> None:
+    """Write down that noise is about to be drawn."""
+    dataset, charge, account = _locked(connection, attempt, mark)
     if charge["state"] == tables.RESERVED:
-        move(connection, dataset, charge, tables.DRAWING)
+        move(connection, dataset, account, charge, tables.DRAWING)
     elif charge["state"] != tables.DRAWING:
         raise stale(charge)
 
 
-def commit(connection: sa.Connection, attempt: str, manifest_sha256: str) -> None:
+def commit(connection: sa.Connection, attempt: str, manifest_sha256: str, *, mark: Mark | None = None) -> None:
     """Commit an attempt to the manifest with this digest."""
-    dataset, charge = lock_charge(connection, attempt)
+    dataset, charge, account = _locked(connection, attempt, mark)
     if charge["state"] == tables.DRAWING:
-        move(connection, dataset, charge, tables.COMMITTED, manifest_sha256=manifest_sha256)
+        move(connection, dataset, account, charge, tables.COMMITTED, manifest_sha256=manifest_sha256)
     elif charge["state"] == tables.RESERVED:
         raise LedgerError(f"attempt {attempt} cannot be committed: mark_drawing comes first, before any noise")
     elif charge["state"] != tables.COMMITTED:
@@ -131,11 +167,11 @@ def commit(connection: sa.Connection, attempt: str, manifest_sha256: str) -> Non
         )
 
 
-def void(connection: sa.Connection, attempt: str) -> None:
+def void(connection: sa.Connection, attempt: str, *, mark: Mark | None = None) -> None:
     """Give a charge back; only before noise was drawn."""
-    dataset, charge = lock_charge(connection, attempt)
+    dataset, charge, account = _locked(connection, attempt, mark)
     if charge["state"] == tables.RESERVED:
-        move(connection, dataset, charge, tables.VOID)
+        move(connection, dataset, account, charge, tables.VOID)
     elif charge["state"] != tables.VOID:
         raise LedgerError(
             f"attempt {attempt} is {charge['state']}: noise was drawn, so its charge stays; resume the release or "
@@ -143,19 +179,24 @@ def void(connection: sa.Connection, attempt: str) -> None:
         )
 
 
-def give_up(connection: sa.Connection, attempt: str) -> None:
+def give_up(connection: sa.Connection, attempt: str, *, mark: Mark | None = None) -> None:
     """End an open attempt: its charge is given back, or stays spent where noise may have been drawn."""
-    dataset, charge = lock_charge(connection, attempt)
+    dataset, charge, account = _locked(connection, attempt, mark)
     if charge["state"] == tables.COMMITTED:
         raise ReleaseConflict(f"attempt {attempt} is committed: it is the release, and its charge stays")
     if charge["state"] in tables.OPEN:
-        move(connection, dataset, charge, _ENDS[charge["state"]])
+        move(connection, dataset, account, charge, _ENDS[charge["state"]])
+
+
+def live(connection: sa.Connection, dataset: str, release: str) -> Row | None:
+    """The open or committed charge of a release, None when it has none."""
+    row = lock_dataset(connection, dataset, lock=False)
+    return live_charge(release_charges(connection, row, release), release)
 
 
 def resume(connection: sa.Connection, dataset: str, release: str, spec_hash: str, input_fingerprint: str) -> Attempt:
     """Return the open attempt of a release if spec and input are the same."""
-    row = lock_dataset(connection, dataset, lock=False)
-    charge = live_charge(charges_of(connection, row), release)
+    charge = live(connection, dataset, release)
     if charge is None:
         raise LedgerError(f"release {release!r} of data set {dataset!r} has no open attempt: run it without resuming")
     if charge["state"] == tables.COMMITTED:
@@ -170,7 +211,8 @@ def resume(connection: sa.Connection, dataset: str, release: str, spec_hash: str
     return attempt_record(charge, dataset)
 
 
-def _refuse_guarantee(dataset: Row, request: Mapping[str, str]) -> None:
+def refuse_guarantee(dataset: Row, request: Mapping[str, str]) -> None:
+    """Refuse a kind of guarantee that the policy of the data set does not allow, or that lacks its event."""
     kind, allowed = request["guarantee"], json.loads(dataset["guarantees"])
     if kind not in allowed:
         raise GuaranteeRefused(
@@ -189,9 +231,8 @@ def _refuse_guarantee(dataset: Row, request: Mapping[str, str]) -> None:
         )
 
 
-def _replaceable(charges: list[Row], request: Mapping[str, str], *, new_attempt: bool) -> Row | None:
+def _replaceable(mine: list[Row], request: Mapping[str, str], *, new_attempt: bool) -> Row | None:
     """Return the open charge that the request replaces, None when there is none; refuse a taken release name."""
-    mine = [row for row in charges if row["release"] == request["release"]]
     live = live_charge(mine, request["release"])
     if live is not None and live["state"] == tables.COMMITTED:
         raise _committed(live)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -28,23 +28,31 @@ from dpdist.privacy.pair import NOTHING, DominatingPair, Side
 from dpdist.privacy.split import parallel_pair, split_pair
 
 
+def flat(events: Iterable[Event]) -> Iterator[Event]:
+    """The mechanisms that events are composed of, in their order."""
+    stack = list(events)[::-1]
+    while stack:
+        event = stack.pop()
+        match event:
+            case Composed():
+                stack.extend(event.events[::-1])
+            case Replacement():
+                stack.append(event.event)
+            case LaplaceLeakage():
+                stack.append(event.equal)
+            case _:
+                yield event
+
+
 def pieces(events: Iterable[Event]) -> list[Piece]:
     """The pieces of a composition; all its Gaussians are one, exactly (their precisions add)."""
     found: list[Piece] = []
     precision = 0.0
-    stack = list(events)[::-1]
-    while stack:
-        event = stack.pop()
-        if isinstance(event, Composed):
-            stack.extend(event.events[::-1])
-        elif isinstance(event, Replacement):
-            stack.append(event.event)
-        elif isinstance(event, LaplaceLeakage):
-            stack.append(event.equal)
-        elif isinstance(event, Gaussian):
+    for event in flat(events):
+        if isinstance(event, Gaussian):
             precision += event.count / event.noise_multiplier**2
         else:
-            found.append(_piece(event))
+            found.append(piece_of(event))
     if precision:
         found.append(_gaussian(1 / math.sqrt(precision)))
     return found
@@ -90,7 +98,7 @@ def extreme(event: Event) -> tuple[float, float]:
             return extreme(event.event)
         case RandomSplit():
             return _extreme_of_split([(q, *((0.0, 0.0) if e is None else extreme(e))) for q, e in event.stages])
-    piece = _piece(event)
+    piece = piece_of(event)
     pair = piece.build(0.0)
     mass = max(pair.upper_infinite, pair.lower_infinite)
     infinite = -math.expm1(piece.count * math.log1p(-min(mass, 1 - 2.0**-53)))
@@ -110,7 +118,8 @@ def _extreme_of_split(parts: list[tuple[float, float, float]]) -> tuple[float, f
 
 
 @lru_cache(maxsize=512)
-def _piece(event: Event) -> Piece:
+def piece_of(event: Event) -> Piece:
+    """The piece of one mechanism."""
     match event:
         case DiscreteLaplace():
             return Piece.of(_discrete_laplace(event.scale, event.sensitivity), event.count)

@@ -44,6 +44,9 @@ class MemoryStore(Store):
     def check_writable(self) -> None:
         """It always is."""
 
+    def _shown(self, name: str) -> str:
+        return self._path(name)
+
     def _has(self, path: str) -> bool:
         return path in self._files
 

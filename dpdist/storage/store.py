@@ -234,7 +234,7 @@ class Store:
             self._fs.rm_file(path)
 
     def _inside(self, inner: str) -> Store:
-        store = Store.__new__(Store)
+        store = object.__new__(type(self))
         store.__dict__.update(self.__dict__, _inner=inner)
         return store
 

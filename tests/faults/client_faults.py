@@ -54,8 +54,8 @@ def _message(*args: Any) -> Any:
     return message
 
 
-def _identity(seat: Any) -> Any:
-    return Ed25519PrivateKey.generate() if _lie() == "forged" else _plain_identity(seat)
+def _identity(session: Any) -> Any:
+    return Ed25519PrivateKey.generate() if _lie() == "forged" else _plain_identity(session)
 
 
 client.noisy_steps, client.Message, client.identity_of = _steps, _message, _identity  # type: ignore[assignment]

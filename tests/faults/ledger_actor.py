@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from fractions import Fraction
 from functools import cache
@@ -26,17 +26,20 @@ from typing import Any
 import sqlalchemy as sa
 
 from dpdist.errors import BudgetExceeded, DatasetExists, ReleaseConflict
-from dpdist.ledger import Ledger
+from dpdist.ledger import Ledger, Price
 from dpdist.ledger.database import Database
 from dpdist.ledger.keys import forget_keys, load_noise
 from dpdist.ledger.tables import charge
+from dpdist.privacy.filter import Cost
+from dpdist.privacy.portfolio import Portfolio
 
 URL, FOLDER = sys.argv[1], Path(sys.argv[2])
 Report = Callable[..., None]
 
 
-def add_up(events: Sequence[str], delta: Fraction) -> Fraction:
-    return sum((Fraction(json.loads(event)) for event in events), Fraction(0))
+def add_up(event: str, portfolio: Portfolio) -> Price:
+    amount = Fraction(json.loads(event))
+    return Price((Cost(amount, Fraction(0)),) * len(portfolio.filters), amount)
 
 
 @cache
@@ -46,7 +49,7 @@ def parent_ledger() -> Ledger:
 
 
 def open_ledger() -> Ledger:
-    return Ledger.open(URL, compose=add_up)
+    return Ledger.open(URL, price=add_up)
 
 
 def dataset_of(release: str) -> str:

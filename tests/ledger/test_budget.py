@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -16,15 +15,18 @@ from hypothesis import strategies as st
 
 from dpdist.errors import AccountingError, BudgetExceeded, LedgerError
 from dpdist.formatting import downwards, upwards
-from dpdist.ledger import Attempt, Compose, Ledger, accountant_epsilon
-from dpdist.ledger.budget import exact_sum, float_below
+from dpdist.ledger import Attempt, Ledger, Price, PriceOf, accountant_price
+from dpdist.ledger.budget import float_below
 from dpdist.ledger.records import canonical_event, rational
-from dpdist.privacy.events import ApproximateDP, Composed, Gaussian
+from dpdist.privacy import accountant
+from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Gaussian
+from dpdist.privacy.filter import Cost
 from dpdist.privacy.guarantee import DifferentialPrivacy
+from dpdist.privacy.portfolio import Portfolio
 
 
-def ledger_of(tmp_path: Path, compose: Compose, epsilon: Any = 1, delta: Any = 0) -> Ledger:
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db", compose=compose)
+def ledger_of(tmp_path: Path, price: PriceOf, epsilon: Any = 1, delta: Any = 0) -> Ledger:
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db", price=price)
     ledger.create_dataset("acs", epsilon=epsilon, delta=delta)
     return ledger
 
@@ -35,17 +37,20 @@ def charge(ledger: Ledger, release: str, event: Any = "1") -> Attempt:
     )
 
 
-def fixed(epsilon: Any) -> Compose:
-    return lambda events, delta: epsilon
+def fixed(epsilon: Any) -> PriceOf:
+    """Every charge costs the same epsilon; None is infinite."""
+    amount = None if epsilon is None else Fraction(epsilon)
+    return lambda event, portfolio: Price((Cost(amount, Fraction(0)),) * len(portfolio.filters), amount)
 
 
 def test_ten_charges_of_a_tenth_fill_a_budget_of_one(tmp_path: Path) -> None:
     """As floats, 0.1 ten times is 0.9999999999999999, 0.1 three times exceeds 0.3, and so on."""
-    ledger = ledger_of(tmp_path, accountant_epsilon, epsilon=1, delta="1e-9")
+    ledger = ledger_of(tmp_path, accountant_price, epsilon=1, delta="4e-9")
     for i in range(10):
         charge(ledger, f"r{i}", ApproximateDP(epsilon=0.1, delta=1e-10))
     budget = ledger.remaining("acs")
     assert (budget.epsilon_spent, budget.epsilon_remaining, budget.charges) == (1, 0, 10)
+    assert budget.used["basic"] == 1
     with pytest.raises(BudgetExceeded):
         charge(ledger, "r10", ApproximateDP(epsilon=1e-12, delta=0.0))
     ledger.verify("acs")
@@ -53,41 +58,32 @@ def test_ten_charges_of_a_tenth_fill_a_budget_of_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("epsilon", ["0.3", 0.3, Decimal("0.3"), Fraction(3, 10)])
 def test_a_float_stands_for_the_decimal_it_prints_as(tmp_path: Path, epsilon: Any) -> None:
-    assert ledger_of(tmp_path, fixed(0.0), epsilon=epsilon).remaining("acs").epsilon_cap == Fraction(3, 10)
+    assert ledger_of(tmp_path, fixed(0), epsilon=epsilon).remaining("acs").epsilon_cap == Fraction(3, 10)
 
 
 def test_one_unit_in_the_last_place_decides_exactly(tmp_path: Path) -> None:
     below, above = math.nextafter(1.0, 0.0), math.nextafter(1.0, 2.0)
     assert charge(ledger_of(tmp_path / "1", fixed(1.0)), "r").epsilon == 1
     assert charge(ledger_of(tmp_path / "2", fixed(below)), "r").epsilon == Fraction(below)
-    for spent in (above, Fraction(10**40 + 1, 10**40), math.inf):
+    for spent in (above, Fraction(10**40 + 1, 10**40), None):
         with pytest.raises(BudgetExceeded):
             charge(ledger_of(tmp_path / str(spent)[-5:], fixed(spent)), "r")
 
 
 def test_the_message_rounds_against_the_asker(tmp_path: Path) -> None:
-    third = ledger_of(tmp_path, lambda events, delta: Fraction(2, 3) * len(events))
+    third = ledger_of(tmp_path, fixed(Fraction(2, 3)))
     charge(third, "first")
     with pytest.raises(BudgetExceeded, match=r"asks for epsilon 0.666667 .* remaining 0.333333\. "):
         charge(third, "second")
 
 
 def test_an_infinite_charge_is_called_so(tmp_path: Path) -> None:
-    ledger = ledger_of(tmp_path, lambda events, delta: math.inf if events else 0.0)
     with pytest.raises(BudgetExceeded, match="asks for an infinite epsilon at delta 0"):
-        charge(ledger, "r")
-
-
-@pytest.mark.parametrize("wrong", [math.nan, -1.0, -math.inf])
-def test_an_accountant_that_fails_charges_nothing(tmp_path: Path, wrong: float) -> None:
-    ledger = ledger_of(tmp_path, fixed(wrong))
-    with pytest.raises(AccountingError):
-        charge(ledger, "r")
-    assert ledger.find("acs", "r") is None
+        charge(ledger_of(tmp_path, fixed(None)), "r")
 
 
 def test_an_accountant_that_raises_charges_nothing(tmp_path: Path) -> None:
-    def fails(events: Sequence[str], delta: Fraction) -> float:
+    def fails(event: str, portfolio: Portfolio) -> Price:
         raise AccountingError("no finite epsilon")
 
     ledger = ledger_of(tmp_path, fails)
@@ -96,48 +92,46 @@ def test_an_accountant_that_raises_charges_nothing(tmp_path: Path) -> None:
     assert ledger.find("acs", "r") is None
 
 
-def test_charges_that_no_longer_compose_are_named(tmp_path: Path) -> None:
-    charge(ledger_of(tmp_path, fixed(0.5)), "r")
-    later = Ledger.open(f"sqlite:///{tmp_path}/ledger.db", compose=fixed(math.inf))
-    with pytest.raises(AccountingError, match="'acs': its charges compose to no finite epsilon"):
-        later.remaining("acs")
-
-
-def test_the_composer_sees_the_events_that_count_in_order(tmp_path: Path) -> None:
-    seen: list[tuple[list[str], Fraction]] = []
-
-    def compose(events: Sequence[str], delta: Fraction) -> float:
-        seen.append((list(events), delta))
-        return 0.5
-
-    ledger = ledger_of(tmp_path, compose, delta="1e-9")
-    charge(ledger, "a", '"a"')
-    ledger.void(charge(ledger, "b", '"b"'))
-    charge(ledger, "c", '"c"')
-    seen.clear()
-    charge(ledger, "d", {"y": 1, "x": [2]})
-    assert (['"a"', '"c"', '{"x":[2],"y":1}'], Fraction(1, 10**9)) in seen
-
-
-def test_the_accountant_composes_by_default(tmp_path: Path) -> None:
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
-    ledger.create_dataset("acs", epsilon=2, delta="1e-9")
+def test_gaussian_charges_compose_like_a_square_root(tmp_path: Path) -> None:
+    ledger = ledger_of(tmp_path, accountant_price, epsilon=2, delta="1e-9")
     one = charge(ledger, "r0", Gaussian(noise_multiplier=8.0)).epsilon
     charge(ledger, "r1", Gaussian(noise_multiplier=8.0))
-    spent = ledger.remaining("acs").epsilon_spent
-    assert one < spent < 1.6 * one  # Gaussian charges compose like a square root, not like a sum
-    with pytest.raises(BudgetExceeded):
+    budget = ledger.verify("acs").budget
+    assert budget.epsilon_spent is not None
+    assert one < budget.epsilon_spent < 1.6 * one
+    assert budget.account.taken[1] == Cost(Fraction(2, 64), Fraction(0))
+    with pytest.raises(BudgetExceeded, match="with 2 charges before it that comes to epsilon"):
         charge(ledger, "r2", Gaussian(noise_multiplier=2.0))
-    ledger.verify("acs")
 
 
-def test_exact_sums_are_for_approximate_dp_alone() -> None:
-    tenth = canonical_event(ApproximateDP(epsilon=0.1, delta=1e-10))
-    nested = canonical_event(Composed((ApproximateDP(epsilon=0.2), Composed((ApproximateDP(epsilon=0.3),)))))
-    assert exact_sum([tenth, tenth, nested], Fraction(1, 10**9)) == Fraction(7, 10)
-    assert exact_sum([tenth, tenth], Fraction(1, 10**10)) is None
-    assert exact_sum([tenth, canonical_event(Gaussian(noise_multiplier=1.0))], Fraction(1, 2)) is None
-    assert exact_sum([canonical_event(Composed((Gaussian(noise_multiplier=1.0),)))], Fraction(1, 2)) is None
+def test_what_recomposition_would_admit_is_refused(tmp_path: Path) -> None:
+    """The second release is chosen after the first is seen: either would compose to the cap, the choice exceeds it."""
+    for second in (Gaussian(noise_multiplier=4.975), DiscreteLaplace(scale=1.963)):
+        ledger = ledger_of(tmp_path / second.type.replace("/", "-"), accountant_price, epsilon=1, delta="1e-6")
+        first = Gaussian(noise_multiplier=8.0)
+        assert accountant.epsilon(Composed((first, second)), delta=1e-6) <= 1.0001
+        charge(ledger, "first", first)
+        with pytest.raises(BudgetExceeded):
+            charge(ledger, "second", second)
+
+
+def test_a_first_release_may_take_the_whole_cap(tmp_path: Path) -> None:
+    """No filter admits it, but it was chosen before anything was seen; nothing is admitted after it."""
+    ledger = ledger_of(tmp_path, accountant_price, epsilon=1, delta="1e-9")
+    whole = Gaussian(noise_multiplier=5.5)
+    after = ledger.remaining("acs", event=whole)
+    assert after.is_kept
+    attempt = charge(ledger, "whole", whole)
+    assert ledger.verify("acs").budget.used == after.used
+    assert after.epsilon_spent == attempt.epsilon <= 1
+    with pytest.raises(BudgetExceeded, match="its first release took all of the cap"):
+        charge(ledger, "more", Gaussian(noise_multiplier=1000.0))
+    ledger.void(attempt)
+    charge(ledger, "other", Gaussian(noise_multiplier=20.0))
+    with pytest.raises(BudgetExceeded, match="with 1 charge before it"):
+        charge(ledger, "whole", whole)
+    with pytest.raises(BudgetExceeded):
+        charge(ledger_of(tmp_path / "small", accountant_price, epsilon="0.9", delta="1e-9"), "whole", whole)
 
 
 @given(st.fractions(min_value=0, max_value=10**9))

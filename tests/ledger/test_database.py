@@ -21,6 +21,7 @@ from dpdist.errors import LedgerError, LedgerUnavailable, OutOfDisk
 from dpdist.ledger import Ledger, tables
 from dpdist.ledger import database as database_module
 from dpdist.ledger.database import Database
+from dpdist.privacy.events import ApproximateDP
 
 
 def test_the_migrations_make_the_declared_tables(ledger_url: str) -> None:
@@ -35,7 +36,7 @@ def test_the_migrations_make_the_declared_tables(ledger_url: str) -> None:
 
 def test_the_declared_revision_is_the_newest_migration() -> None:
     config = Config()
-    config.set_main_option("script_location", "dpdist.privacy:migrations")
+    config.set_main_option("script_location", "dpdist.ledger:migrations")
     assert ScriptDirectory.from_config(config).get_heads() == [tables.REVISION]
 
 
@@ -204,11 +205,11 @@ def test_a_row_lock_that_is_never_released_is_an_error(postgres_url: str, monkey
     ledger.create_dataset("acs", epsilon=1, delta=0)
     short = sa.select(sa.func.set_config("lock_timeout", "100ms", True))
     monkeypatch.setattr(database_module, "_POSTGRES_SETTINGS", short)
-    request = {"dataset": "acs", "release": "r", "spec_hash": "s", "input_fingerprint": "f", "guarantee": "lid"}
+    request = {"dataset": "acs", "release": "r", "spec_hash": "s", "input_fingerprint": "f", "guarantee": "dp"}
     with ledger.database.engine.begin() as connection:
         connection.execute(sa.select(tables.dataset).with_for_update())
         with pytest.raises(LedgerUnavailable, match="held the lock for too long; see which session"):
-            ledger.reserve(**request, event=None)
+            ledger.reserve(**request, event=ApproximateDP(0.1))
 
 
 def test_a_full_disk_is_an_error_that_can_be_resumed(tmp_path: Path) -> None:
@@ -253,7 +254,7 @@ def test_a_missing_privilege_is_an_error(postgres_url: str) -> None:
 
 def test_a_downgrade_is_refused() -> None:
     config = Config()
-    config.set_main_option("script_location", "dpdist.privacy:migrations")
+    config.set_main_option("script_location", "dpdist.ledger:migrations")
     revision = ScriptDirectory.from_config(config).get_revision(tables.REVISION)
     assert revision is not None
     with pytest.raises(NotImplementedError, match="forget what was spent"):

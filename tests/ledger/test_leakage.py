@@ -116,7 +116,7 @@ def test_a_ledger_of_the_first_version_goes_on(ledger_url: str) -> None:
     if database.file:
         database.file.touch(mode=0o600)
     config = Config()
-    config.set_main_option("script_location", "dpdist.privacy:migrations")
+    config.set_main_option("script_location", "dpdist.ledger:migrations")
     terms = {
         "name": "acs",
         "epsilon_cap": "1",
@@ -128,7 +128,8 @@ def test_a_ledger_of_the_first_version_goes_on(ledger_url: str) -> None:
     def first(connection: sa.Connection) -> None:
         config.attributes["connection"] = connection
         command.upgrade(config, "0001")
-        record, head = journal.first_entry({**terms, "pml_cap": None})
+        record = journal.canonical({"state": "created", **terms})
+        head = journal.digest("", 0, record)
         columns = ", ".join([*terms, "length", "head"])
         texts = ", ".join(f"'{value}'" for value in [*terms.values(), 1, head])
         connection.execute(sa.text(f"INSERT INTO dpdist_dataset ({columns}) VALUES ({texts})"))
@@ -136,7 +137,7 @@ def test_a_ledger_of_the_first_version_goes_on(ledger_url: str) -> None:
         connection.execute(sa.insert(tables.journal).values(entry))
 
     database.write(first)
-    with pytest.raises(LedgerError, match="tables of version 0001, this dpdist needs 0002"):
+    with pytest.raises(LedgerError, match="tables of version 0001, this dpdist needs 0003"):
         Ledger.open(ledger_url, create=False)
     ledger = Ledger.open(ledger_url)
     assert ledger.verify("acs").dataset.pml is None

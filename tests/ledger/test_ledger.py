@@ -78,7 +78,7 @@ def test_repeating_a_transition_changes_nothing(ledger: Ledger) -> None:
 
 def test_the_same_attempt_with_another_charge_is_refused(ledger: Ledger) -> None:
     attempt = reserve(ledger)
-    with pytest.raises(ReleaseConflict, match="reserved with another spec, input or charge"):
+    with pytest.raises(ReleaseConflict, match="reserved with another data set, spec, input or charge"):
         reserve(ledger, attempt=attempt.id, epsilon="1/8")
     with pytest.raises(LedgerError, match="random UUID"):
         reserve(ledger, attempt="one")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
+from charges import add_up
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -42,10 +42,6 @@ class Entry:
     words: tuple[int, ...] = ()
 
 
-def add_up(events: Sequence[str], delta: Fraction) -> Fraction:
-    return sum((Fraction(json.loads(event)) for event in events), Fraction(0))
-
-
 class LedgerMachine(RuleBasedStateMachine):
     """One data set with epsilon 2 and three release names."""
 
@@ -62,7 +58,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        self.ledger = Ledger.open(f"sqlite:///{self.folder.name}/ledger.db", compose=add_up)
+        self.ledger = Ledger.open(f"sqlite:///{self.folder.name}/ledger.db", price=add_up)
 
     def spent(self) -> Fraction:
         return sum((entry.cost for entry in self.entries if entry.state != "void"), Fraction(0))

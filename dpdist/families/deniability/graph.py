@@ -38,9 +38,6 @@ from dpdist.families.deniability.prefixes import (
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes, Counts
 
-BATCH_SIZE = 1 << 18
-"""Candidates in a batch."""
-
 Slices: TypeAlias = list[tuple[int, int, int]]
 """Where the rows of a part are: (place of the batch, first row, row after the last) in the batch's passing records."""
 
@@ -101,7 +98,7 @@ def candidate_batches(
     key: KeyRef,
     *,
     batches: Iterable[int],
-    batch_size: int = BATCH_SIZE,
+    batch_size: int,
 ) -> list[Deferred]:
     """Graphs of the candidates that pass, a task per batch (with several ranges of seeds, a few).
 

@@ -7,10 +7,7 @@ one used everywhere: in the draws, in the privacy test and in the accounting.
 
 from __future__ import annotations
 
-import io
-import json
-import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -20,8 +17,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.errors import UnreadableFile
 from dpdist.families.deniability.thresholds import draw
+from dpdist.storage.archive import packed, unpacked
 
 _FORMAT = "dpdist.network/1"
 _LOG_UNIT = 64 * np.log(2.0)
@@ -192,13 +189,11 @@ class Network:
             "parents": self.parents,
             "order": self.order,
         }
-        arrays: dict[str, NDArray[Any]] = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
+        arrays: dict[str, NDArray[Any]] = {}
         for i in range(len(self)):
             arrays[f"buckets_{i}"] = self.bucket_maps[i]
             arrays[f"thresholds_{i}"] = self.thresholds[i]
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **arrays)
-        return buffer.getvalue()
+        return packed(header, arrays)
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
@@ -209,23 +204,19 @@ class Network:
         UnreadableFile
             The bytes are damaged or of another format.
         """
-        try:
-            with np.load(io.BytesIO(content), allow_pickle=False) as file:
-                header = json.loads(file["header"].tobytes())
-                if header["format"] != _FORMAT:
-                    raise ValueError("another format")
-                count = len(header["cardinalities"])
-                return cls(
-                    cardinalities=tuple(header["cardinalities"]),
-                    bucket_maps=tuple(file[f"buckets_{i}"] for i in range(count)),
-                    bucket_counts=tuple(header["bucket_counts"]),
-                    parents=tuple(map(tuple, header["parents"])),
-                    order=tuple(header["order"]),
-                    thresholds=tuple(file[f"thresholds_{i}"] for i in range(count)),
-                )
-        except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile):
-            message = "the stored network is damaged or of another version; learn it again"
-            raise UnreadableFile(message) from None
+        return unpacked(content, cls._of, format=_FORMAT, what="parts of the network")
+
+    @classmethod
+    def _of(cls, header: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        attributes = range(len(header["cardinalities"]))
+        return cls(
+            cardinalities=tuple(header["cardinalities"]),
+            bucket_maps=tuple(arrays[f"buckets_{i}"] for i in attributes),
+            bucket_counts=tuple(header["bucket_counts"]),
+            parents=tuple(map(tuple, header["parents"])),
+            order=tuple(header["order"]),
+            thresholds=tuple(arrays[f"thresholds_{i}"] for i in attributes),
+        )
 
 
 def check_order(parents: Sequence[Sequence[int]], order: Sequence[int]) -> None:

@@ -8,11 +8,8 @@ before a record is read. How the total is divided among the tables is decided wh
 
 from __future__ import annotations
 
-import io
-import json
 import math
-import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from math import prod
@@ -21,7 +18,6 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.errors import UnreadableFile
 from dpdist.families.deniability.statistics import split_tables
 from dpdist.families.deniability.structure import MAX_CELLS, Structure
 from dpdist.privacy.accountant import calibrate_discrete_laplace, calibrate_gaussian
@@ -29,6 +25,7 @@ from dpdist.privacy.arrays import Counts
 from dpdist.privacy.events import ApproximateDP, Event, Gaussian
 from dpdist.privacy.noise import Noise
 from dpdist.schema.schema import Schema
+from dpdist.storage.archive import packed, unpacked
 
 Kind: TypeAlias = Literal["laplace", "gaussian", "none"]
 
@@ -166,11 +163,9 @@ class NoisyTables:
 
     def to_bytes(self) -> bytes:
         """The tables as an npz file with a JSON header."""
-        header = json.dumps({"format": _FORMAT, "noise": self.noise, "scales": self.scales}).encode()
+        header = {"format": _FORMAT, "noise": self.noise, "scales": self.scales}
         arrays: dict[str, NDArray[Any]] = {f"table_{i}": table for i, table in enumerate(self.tables)}
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, allow_pickle=False, header=np.frombuffer(header, np.uint8), **arrays)
-        return buffer.getvalue()
+        return packed(header, arrays, compressed=True)
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
@@ -181,15 +176,12 @@ class NoisyTables:
         UnreadableFile
             The bytes are damaged or of another format.
         """
-        try:
-            with np.load(io.BytesIO(content), allow_pickle=False) as file:
-                header = json.loads(file["header"].tobytes())
-                if header["format"] != _FORMAT:
-                    raise ValueError("another format")
-                tables = tuple(file[f"table_{i}"] for i in range(len(header["scales"])))
-                return cls(noise=header["noise"], scales=tuple(header["scales"]), tables=tables)
-        except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile):
-            raise UnreadableFile("stored count tables are damaged or of another version; learn them again") from None
+        return unpacked(content, cls._of, format=_FORMAT, what="count tables")
+
+    @classmethod
+    def _of(cls, header: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        tables = tuple(arrays[f"table_{i}"] for i in range(len(header["scales"])))
+        return cls(noise=header["noise"], scales=tuple(header["scales"]), tables=tables)
 
 
 def measure_tables(counts: Counts, structure: Structure, *, plan: ParameterPlan, noise: Noise) -> NoisyTables:

@@ -30,7 +30,11 @@ from dpdist.publish.parts import PartFormat
 from dpdist.schema.schema import Schema
 
 PARTITION_ROWS = 1 << 20
-BATCH_ROWS = 1 << 18
+SMALLEST_BATCH, LARGEST_BATCH = 1 << 12, 1 << 18
+"""Candidates in a batch."""
+
+MEMORY_FOR_SEEDS = 0.1
+"""Share of a worker's memory that the index of the seeds may take; larger ones are cut into ranges."""
 
 _STAGE_TOLERANCE = 1e-3
 _LARGEST_FACTOR = 8.0
@@ -48,24 +52,24 @@ class SeedPlan:
         Public lower bound of the number of seeds; checked in whole-release mode.
     whole_release : bool
         Whether the guarantee covers all released records, or each by itself.
+    candidates : int
+        Candidates after which a release that passed its checks has enough records, but for a negligible chance.
     count, passes : CountCheck and PassCheck or None
         The checks of whole-release mode. There is none of the pass rate where every table with so many seeds passes it
         (`dpdist.privacy.deniability.certain_mass`).
     passing_mass : int or None
         Z, the lower bound that the charge of whole-release mode rests on.
-    candidates : int
-        Candidates after which a release that passed its checks has enough records, but for a negligible chance.
     event : Event or None
         The charge of the seeds; None per record.
     """
 
     minimum: int
     whole_release: bool
-    count: CountCheck | None
-    passes: PassCheck | None
-    passing_mass: int | None
     candidates: int
-    event: Event | None
+    count: CountCheck | None = None
+    passes: PassCheck | None = None
+    passing_mass: int | None = None
+    event: Event | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +143,22 @@ class PlausibleDeniabilityPlan:
     def epsilon(self) -> float:
         """Epsilon of the charge at `delta`: of the whole release, or of the model in a per-record release."""
         return accountant.epsilon(self.event, delta=self.delta)
+
+    @property
+    def candidates_at_least(self) -> int:
+        """Candidates that are tried in any case."""
+        checked = 0 if self.seeds is None or self.seeds.passes is None else self.seeds.passes.candidates
+        return max(self.spec.synthesis.records, checked)
+
+    @property
+    def candidates_at_most(self) -> int:
+        """Candidates after which a release has enough records, or is given up."""
+        return self.spec.synthesis.records if self.seeds is None else self.seeds.candidates
+
+    def batch_size(self, slots: float) -> int:
+        """Candidates in a batch, where so many tasks run at once; the released records do not depend on it."""
+        share = math.ceil(self.candidates_at_least / slots)
+        return min(LARGEST_BATCH, max(SMALLEST_BATCH, 1 << math.ceil(math.log2(share))))
 
     @cached_property
     def guarantees(self) -> tuple[Guarantee, ...]:
@@ -230,13 +250,12 @@ class PlausibleDeniabilityPlan:
         partitions = spec.cluster.partitions or max(1, round(rows / PARTITION_ROWS))
         row_bytes = sum(attribute.dtype.itemsize for attribute in spec.table.attributes) + 1
         cells = self.model.parameters.cells_at_most
-        candidates = spec.synthesis.records if self.seeds is None else self.seeds.candidates
-        batches = math.ceil(candidates / BATCH_ROWS)
+        batches = math.ceil(self.candidates_at_most / LARGEST_BATCH)
         return {
             "records_at_least": rows,
             "partitions": partitions,
             "encoded_bytes": rows * row_bytes,
-            "task_bytes": 8 * cells + 40 * row_bytes * BATCH_ROWS,
+            "task_bytes": 8 * cells + 40 * row_bytes * LARGEST_BATCH,
             "tasks_about": 3 * partitions + batches + math.ceil(spec.synthesis.records / spec.output.rows_per_part),
         }
 
@@ -377,15 +396,7 @@ def plan_seeds(spec: PlausibleDeniabilitySpec) -> SeedPlan:
         )
     most = candidates_needed(records=synthesis.records, pass_rate=synthesis.minimum_pass_rate)
     if not whole:
-        return SeedPlan(
-            minimum=count.minimum,
-            whole_release=False,
-            count=None,
-            passes=None,
-            passing_mass=None,
-            candidates=most,
-            event=None,
-        )
+        return SeedPlan(minimum=count.minimum, whole_release=False, candidates=most)
     gamma = 1.0 if len(spec.omegas) == 1 else test.gamma
     mass = math.floor(count.minimum * synthesis.minimum_pass_rate)
     combinations, passes = spec.kept_combinations, None
@@ -403,7 +414,7 @@ def plan_seeds(spec: PlausibleDeniabilitySpec) -> SeedPlan:
             delta=delta * spent / 2,
         )
     records = SeedRecords(k=test.k, gamma=gamma, epsilon0=test.epsilon0, passing_mass=mass, records=synthesis.records)
-    drawn = max(most, passes.candidates if passes is not None else 0) + BATCH_ROWS
+    drawn = max(most, passes.candidates if passes is not None else 0) + LARGEST_BATCH
     lost = ApproximateDP(0.0, SAMPLER_DELTA * drawn * (len(spec.table.attributes) + 3), label="draws")
     return SeedPlan(
         minimum=count.minimum,

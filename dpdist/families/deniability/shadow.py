@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dpdist.families.deniability.plan import ModelPlan, PlausibleDeniabilityPlan
+from dpdist.families.deniability.plan import ModelPlan, PlausibleDeniabilityPlan, SeedPlan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.structure import structure_plan
 from dpdist.spec import change
@@ -38,16 +38,8 @@ def shadow(plan: PlausibleDeniabilityPlan, records: int, share: float) -> Plausi
     }
     small = change(spec, settings)
     if seeds is not None:
-        seeds = replace(
-            seeds,
-            minimum=1,
-            whole_release=False,
-            count=None,
-            passes=None,
-            passing_mass=None,
-            candidates=max(1, round(4 * share * seeds.candidates)),
-            event=None,
-        )
+        most = max(1, round(4 * share * seeds.candidates))
+        seeds = SeedPlan(minimum=1, whole_release=False, candidates=most)
     return replace(plan, spec=small, model=_shadow_model(plan.model, small), seeds=seeds)
 
 

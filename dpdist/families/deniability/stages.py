@@ -18,7 +18,6 @@ from dpdist.families.deniability.candidates import Synthesizer
 from dpdist.families.deniability.deniability import PrivacyTest
 from dpdist.families.deniability.estimation import estimate_network
 from dpdist.families.deniability.graph import (
-    BATCH_SIZE,
     first_passing,
     passed_counts,
     released_parts,
@@ -28,7 +27,7 @@ from dpdist.families.deniability.graph import (
 )
 from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.parameters import NoisyTables, measure_tables
-from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
+from dpdist.families.deniability.plan import MEMORY_FOR_SEEDS, PlausibleDeniabilityPlan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.statistics import seed_operator, tables_operator
 from dpdist.families.deniability.structure import (
@@ -44,9 +43,6 @@ DeniabilityAttempt = Attempt[PlausibleDeniabilitySpec, PlausibleDeniabilityPlan]
 
 STRUCTURE, PARAMETERS, SEEDS = range(3)
 """Labels of the splits."""
-
-_MEMORY_FOR_SEEDS = 0.1
-_SMALLEST_BATCH = 1 << 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +143,7 @@ def index_seeds(attempt: DeniabilityAttempt) -> IndexedSeeds:
         return IndexedSeeds(synthesizer, [])
     passes, code = _passes(attempt), synthesizer.prefix_code
     rows = math.ceil((passes.table.rows or 0) * float(spec.split.seeds))
-    shards = shard_count(code, records=rows, memory=int(_MEMORY_FOR_SEEDS * executor.worker_memory))
+    shards = shard_count(code, records=rows, memory=int(MEMORY_FOR_SEEDS * executor.worker_memory))
     if shards == 1:
         indexes = [passes.held(seed_operator(code), label=SEEDS, stage="indexing seeds")]
     else:
@@ -169,11 +165,8 @@ def synthesise(attempt: DeniabilityAttempt) -> ReleasedRecords:
     CheckFailed
         Too few candidates pass, or fewer than declared.
     """
-    spec, plan, executor, seeds = attempt.spec, attempt.plan.seeds, attempt.executor, attempt.result(IndexedSeeds)
-    records, check = spec.synthesis.records, plan.passes if plan is not None else None
-    checked = 0 if check is None else check.candidates
-    share = math.ceil(max(records, checked) / executor.slots)
-    size = min(BATCH_SIZE, max(_SMALLEST_BATCH, 1 << math.ceil(math.log2(share))))
+    spec, plan, executor, seeds = attempt.spec, attempt.plan, attempt.executor, attempt.result(IndexedSeeds)
+    records, size = spec.synthesis.records, plan.batch_size(executor.slots)
     attempt.before_noise()
     with attempt.stage("synthesising") as progress:
         batches, counts = first_passing(
@@ -183,14 +176,15 @@ def synthesise(attempt: DeniabilityAttempt) -> ReleasedRecords:
             seeds.indexes,
             attempt.key,
             records=records,
-            at_least=checked,
-            at_most=records if plan is None else plan.candidates,
+            at_least=plan.candidates_at_least,
+            at_most=plan.candidates_at_most,
             batch_size=size,
             progress=progress,
         )
     attempt.operator["candidates"] = {"tried": len(batches) * size, "passed": sum(counts)}
+    check = None if plan.seeds is None else plan.seeds.passes
     if check is not None:
-        first = sum(executor.compute(passed_counts(executor, batches, below=checked)))
+        first = sum(executor.compute(passed_counts(executor, batches, below=check.candidates)))
         _confirm(attempt, check, first, name="passes", setting="synthesis.minimum_pass_rate")
     if sum(counts) < records:
         raise CheckFailed(

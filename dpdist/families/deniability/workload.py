@@ -6,13 +6,10 @@ import math
 
 from dpdist.data.count import pair_cells
 from dpdist.families.base.workload import GIB, Layout, Unit, Work, values_read
-from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
+from dpdist.families.deniability.plan import MEMORY_FOR_SEEDS, PlausibleDeniabilityPlan
 
 _CODES = 0.25  # share of the workers' memory that codes may take
-_INDEX = 0.1  # and of one worker's, for the index of the seeds
 _TABLE_CELLS = 1 << 13  # of an attribute's count table, in the networks that were learned from public tables
-_BATCH = 1 << 18
-_SMALLEST_BATCH = 1 << 14
 
 
 def workload(plan: PlausibleDeniabilityPlan, layout: Layout) -> list[Work]:
@@ -24,7 +21,7 @@ def workload(plan: PlausibleDeniabilityPlan, layout: Layout) -> list[Work]:
     ranges, index = 1, 0
     if plan.seeds is not None:
         index = int(16 * _distinct_seeds(plan))
-        ranges = max(1, math.ceil(index / (_INDEX * layout.memory * GIB)))
+        ranges = max(1, math.ceil(index / (MEMORY_FOR_SEEDS * layout.memory * GIB)))
         stages += _indexing(plan, layout, ranges, again=0.0 if held else reading)
     return stages + _synthesis(plan, layout, ranges, index)
 
@@ -71,11 +68,8 @@ def _indexing(plan: PlausibleDeniabilityPlan, layout: Layout, ranges: int, *, ag
 
 def _synthesis(plan: PlausibleDeniabilityPlan, layout: Layout, ranges: int, index: int) -> list[Work]:
     """Candidates in batches, and the parts."""
-    spec, made, width = plan.spec, plan.spec.synthesis.records, len(plan.spec.table.attributes)
-    if plan.seeds is not None:
-        made = max(made, plan.seeds.passes.candidates if plan.seeds.passes is not None else 0)
-    size = min(_BATCH, max(_SMALLEST_BATCH, 1 << math.ceil(math.log2(made / layout.workers))))
-    batches = math.ceil(made / size)
+    spec, width, size = plan.spec, len(plan.spec.table.attributes), plan.batch_size(layout.workers)
+    batches = math.ceil(plan.candidates_at_least / size)
     return [
         Work(
             name="synthesising",

@@ -1,7 +1,7 @@
 """What the mixing family states, mechanism by mechanism, on small classes made to contradict it.
 
-The functions are those that the tasks of a release call (`class_mixtures`, `confirmed_classes`, `noisy_moments`,
-`OrderSelection.choose`), with streams of the same names.
+The stages of a release (`dpdist.families.base.rehearsal`) make the mixtures. Checks, moments and the choice of an
+order come from the functions that the stages call, with streams of the same names.
 
 *Mixtures*: a class of rows that all coincide, at the clipping norm, and a canary opposite to them: there one mixture is
 the pair of the accounting itself. The class is as small as a few mixtures allow, so that the canary is drawn often
@@ -14,31 +14,32 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import expit
 
 from dpdist.errors import SpecError
+from dpdist.families.base.rehearsal import key_from, rehearse
 from dpdist.families.mixing.accounting import ClassMixtures
 from dpdist.families.mixing.budget import ClassPlan
 from dpdist.families.mixing.classes import confirmed_classes
 from dpdist.families.mixing.mixing_plan import MixingPlan
-from dpdist.families.mixing.mixture import Mixer, clip_rows
+from dpdist.families.mixing.mixture import clip_rows
 from dpdist.families.mixing.moments import MomentPlan, moment_sums, noisy_moments
-from dpdist.families.mixing.scaling import Encoding
+from dpdist.families.mixing.results import Mixtures
+from dpdist.families.mixing.scaling import Encoding, declared_encoding
 from dpdist.families.mixing.selection import OrderSelection, SelectionPlan
-from dpdist.families.mixing.statistics import class_mixtures
+from dpdist.families.mixing.spec import MixingSpec
+from dpdist.families.mixing.stages import stages
 from dpdist.privacy import accountant
-from dpdist.privacy.arrays import Codes, Floats
+from dpdist.privacy.arrays import Floats
+from dpdist.privacy.checks import CountCheck
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim
-from dpdist.schema.schema import Attribute
 
 _MIXTURES, _DELTA = 4, 0.01
 _LARGEST_EPSILON = 4.0  # that thousands of runs can tell from infinity
 _NOISES = 20  # records of the table of moments, in deviations of the noise
-_ENDS = Encoding(  # code 0 opposite to code 1, and a coordinate across
-    (Attribute.model_validate({"name": "end", "kind": "categorical", "values": ["other", "canary"]}),),
-    (np.array([[-1.0, 0.0], [1.0, 0.0]]),),
-)
+_ALWAYS = 10**9  # noisy counts are above the negative of it
 
 
 def mixtures_claim(
@@ -56,30 +57,62 @@ def mixtures_claim(
     name : str
         What the class is called.
     """
-    mixer = Mixer(order=mixtures.order, clip=1.0, sigma=sigma_over_clip, name="mixing/0")
-    other, canary = (float(clip_rows(_ENDS.encode([np.array([code])]), clip=1.0)[0, 0]) for code in (0, 1))
-    classes = (np.arange(mixtures.minimum - 1 + extra) >= mixtures.minimum - 1 for extra in (0, 1))
-    absent, present = (
-        partial(_mixture_scores, mixer, [codes.astype(np.uint8)], mixtures, other, canary) for codes in classes
-    )
-    epsilon = accountant.epsilon(mixtures.event(sigma_over_clip), delta=delta)
+    plan = _small_plan(mixtures, sigma_over_clip)
+    other, canary = (float(row[0]) for row in clip_rows([[-1.0, 0.0], [1.0, 0.0]], clip=1.0))
+    ends = (np.arange(mixtures.minimum - 1 + extra) >= mixtures.minimum - 1 for extra in (0, 1))
+    absent, present = (partial(_mixture_scores, plan, end.astype(np.uint8), other, canary) for end in ends)
     return Claim(
         name=f"{mixtures.records} mixtures of {mixtures.order} of {mixtures.minimum} ({name})",
         absent=absent,
         present=present,
-        epsilon=epsilon,
+        epsilon=accountant.epsilon(mixtures.event(sigma_over_clip), delta=delta),
         delta=delta,
     )
 
 
-def _mixture_scores(
-    mixer: Mixer, codes: Codes, mixtures: ClassMixtures, other: float, canary: float, noise: Noise
-) -> Floats:
+def _small_plan(mixtures: ClassMixtures, sigma_over_clip: float) -> MixingPlan:
+    """A release of the mixtures of one class of a small table; its minimum is always confirmed."""
+    attributes = [
+        {"name": "class", "kind": "categorical", "values": ["all"]},
+        {"name": "along", "kind": "integer", "bounds": [0, 1]},
+        {"name": "across", "kind": "integer", "bounds": [0, 2]},
+    ]
+    tree = {
+        "kind": "mixing",
+        "name": "audit",
+        "dataset": "audit",
+        "schema": {"attributes": attributes},
+        "data": {"path": "none", "minimum_records": 1},
+        "output": {"path": "none"},
+        "privacy": {"epsilon": 1, "delta": 1e-5},
+        "mixing": {
+            "class": "class",
+            "classes": {"all": {"minimum": mixtures.minimum, "records": mixtures.records}},
+            "clip": 1.0,
+            "spread": "mixtures",
+        },
+    }
+    spec = MixingSpec.model_validate(tree)
+    check = CountCheck(minimum=mixtures.minimum, threshold=-_ALWAYS, scale=1.0, delta=0.0)
+    return MixingPlan(
+        spec=spec,
+        encoding=declared_encoding(spec.table, class_attribute="class"),
+        moments=None,
+        classes=(ClassPlan(value="all", code=0, check=check, mixtures=mixtures),),
+        order=mixtures.order,
+        sigma_over_clip=sigma_over_clip,
+    )
+
+
+def _mixture_scores(plan: MixingPlan, end: NDArray[np.uint8], other: float, canary: float, noise: Noise) -> Floats:
     """The log-likelihood ratio of the mixtures, their means, and how far the coordinates differ."""
-    made = class_mixtures(codes, _ENDS, mixer, noise, 0, mixtures.records).astype(np.float64)
-    along, across, shift = made[:, 0] - other, made[:, 1], (canary - other) / mixtures.order
+    codes = [np.zeros_like(end), end, np.ones_like(end)]
+    made = rehearse(plan, stages(plan), codes, key=key_from(noise), until=Mixtures).result(Mixtures)
+    rows = np.concatenate(made.classes[0].blocks).astype(np.float64)
+    mixtures, sigma = plan.classes[0].mixtures, plan.sigma_over_clip
+    along, across, shift = rows[:, 0] - other, rows[:, 1], (canary - other) / mixtures.order
     q = mixtures.sampling_rate
-    exponent = (shift * along - shift**2 / 2) / mixer.sigma**2
+    exponent = (shift * along - shift**2 / 2) / sigma**2
     ratio = np.logaddexp(np.log1p(-q), np.log(q) + exponent) if q < 1 else exponent
     difference = along - across
     spread = along - along.mean() if len(along) > 1 else along

@@ -6,7 +6,6 @@ units of 2**-40, so that any machine draws the same records from the same bytes.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -89,8 +88,8 @@ class Fitted:
             int(np.count_nonzero(values >= 0)) + len(rare) for values, rare in zip(self.values, self.rare, strict=True)
         )
 
-    def to_bytes(self) -> bytes:
-        """The arrays in NumPy's archive format, uncompressed and without pickles."""
+    def arrays(self) -> dict[str, NDArray[np.signedinteger]]:
+        """The model as named arrays of integers."""
         arrays: dict[str, NDArray[np.signedinteger]] = {
             "cardinalities": np.array(self.cardinalities, np.int64),
             "fine": np.array(self.fine, np.int64),
@@ -107,35 +106,32 @@ class Fitted:
             arrays["pool"] = np.array([self.pool_parts, self.pool_rows, len(self.adjustment.blocks)], np.int64)
             for i, (block, logs) in enumerate(zip(self.adjustment.blocks, self.adjustment.logs, strict=True)):
                 arrays[f"block{i}"], arrays[f"logs{i}"] = np.array(block, np.int64), logs
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **arrays)
-        return buffer.getvalue()
+        return arrays
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Fitted:
-        """The model that `to_bytes` wrote."""
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            fine = tuple(arrays["fine"].tolist())
-            steps = tuple(
-                Step(a, tuple(arrays[f"parents{i}"].tolist()), arrays[f"cumulative{i}"])
-                for i, a in enumerate(arrays["attributes"].tolist())
-            )
-            m = range(len(fine))
-            parts, rows, number = arrays["pool"].tolist() if "pool" in arrays else (1, 0, 0)
-            blocks = tuple(tuple(arrays[f"block{i}"].tolist()) for i in range(number))
-            logs = tuple(arrays[f"logs{i}"] for i in range(number))
-            return cls(
-                tuple(arrays["cardinalities"].tolist()),
-                steps,
-                fine,
-                tuple(arrays[f"values{i}"] for i in m),
-                tuple(arrays[f"rare{i}"] for i in m),
-                tuple(arrays[f"weights{i}"] for i in m),
-                arrays["expected"],
-                Adjustment(blocks, logs) if number else None,
-                parts,
-                rows,
-            )
+    def from_arrays(cls, arrays: Mapping[str, NDArray[np.signedinteger]]) -> Fitted:
+        """The model that `arrays` wrote."""
+        fine = tuple(arrays["fine"].tolist())
+        steps = tuple(
+            Step(a, tuple(arrays[f"parents{i}"].tolist()), arrays[f"cumulative{i}"])
+            for i, a in enumerate(arrays["attributes"].tolist())
+        )
+        m = range(len(fine))
+        parts, rows, number = arrays["pool"].tolist() if "pool" in arrays else (1, 0, 0)
+        blocks = tuple(tuple(arrays[f"block{i}"].tolist()) for i in range(number))
+        logs = tuple(arrays[f"logs{i}"] for i in range(number))
+        return cls(
+            tuple(arrays["cardinalities"].tolist()),
+            steps,
+            fine,
+            tuple(arrays[f"values{i}"] for i in m),
+            tuple(arrays[f"rare{i}"] for i in m),
+            tuple(arrays[f"weights{i}"] for i in m),
+            arrays["expected"],
+            Adjustment(blocks, logs) if number else None,
+            parts,
+            rows,
+        )
 
 
 def cumulative_of(weights: Floats) -> Cumulative:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.count import PairCounts
-from dpdist.families.synthesis.account import Account, Line
+from dpdist.families.synthesis.account import Account
+from dpdist.families.synthesis.choices import L1_OF_NOISE, Choices
 from dpdist.families.synthesis.draw import draw_part
 from dpdist.families.synthesis.fitted import Fitted, fitted_of
 from dpdist.families.synthesis.inference import Floats
 from dpdist.families.synthesis.marginals import OneWay, coding_of, measure_one_way
-from dpdist.families.synthesis.plan import L1_OF_NOISE, Choices
 from dpdist.families.synthesis.rake import rake, shrink
 from dpdist.families.synthesis.rounds import Learner
 from dpdist.families.synthesis.tables import recode
@@ -23,26 +27,48 @@ from dpdist.privacy.noise import Noise
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """What learning gives; all of it may be published.
+    """What learning gives: computed once, stored, read back. All of it may be published.
 
     Attributes
     ----------
     fitted : Fitted
-    records : float
-        Noisy number of records.
-    lines : tuple of Line
-        The account, step by step.
-    draws : int
-        Keyed draws.
+    one_way : tuple of ndarray of float64
+        Noisy one-way counts.
+    report : dict
+        ``records``, the noisy number of records; ``pairs``, the measured pairs in order, as places of two attributes
+        and whether each is a coarse copy; ``raked``; ``account``, the name of each step and its share of mu^2.
     """
 
+    FILE: ClassVar[str] = "model.npz"
+
     fitted: Fitted
-    records: float
-    lines: tuple[Line, ...]
-    draws: int
+    one_way: tuple[Floats, ...]
+    report: dict[str, Any]
+
+    def to_bytes(self) -> bytes:
+        """The arrays in NumPy's archive format, uncompressed and without pickles."""
+        report = np.frombuffer(json.dumps(self.report, sort_keys=True).encode(), np.uint8)
+        counts = {f"one_way{i}": table for i, table in enumerate(self.one_way)}
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, report=report, **counts, **self.fitted.arrays())
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Learned:
+        """What `to_bytes` wrote."""
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            fitted = Fitted.from_arrays(arrays)
+            counts = tuple(arrays[f"one_way{i}"] for i in range(len(fitted.fine)))
+            return cls(fitted, counts, json.loads(arrays["report"].tobytes()))
 
 
-def learn(counts: PairCounts, *, choices: Choices, noise: Noise) -> Learned:
+def learn(
+    counts: PairCounts,
+    *,
+    choices: Choices,
+    noise: Noise,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Learned:
     """Measure, pick, fit and, on large tables, rake.
 
     Parameters
@@ -51,6 +77,8 @@ def learn(counts: PairCounts, *, choices: Choices, noise: Noise) -> Learned:
         Exact counts of all records. Confidential.
     choices : Choices
     noise : Noise
+    progress : callable
+        Called with (done, total) after each round.
 
     Raises
     ------
@@ -61,23 +89,40 @@ def learn(counts: PairCounts, *, choices: Choices, noise: Noise) -> Learned:
     one_way = measure_one_way(counts, account, first=choices.one_way, again=choices.one_way_again)
     coding = coding_of(one_way, merge_below=choices.merge_below, coarse=choices.coarse)
     learner = Learner(recode(counts, coding), coding, one_way, account, choices)
-    attributes = len(counts.cardinalities)
+    attributes, steps = len(counts.cardinalities), choices.rounds + 3
+    progress(1, steps)
     picks = choices.picks / (choices.rounds + 1)
-    if learner.round("tree", share=choices.tree, pick_share=picks, most=attributes - 1, tree=True):
+    if choices.tree and learner.round("tree", share=choices.tree, pick_share=picks, most=attributes - 1, tree=True):
         learner.refit(choices.iterations[0])
     for r in range(choices.rounds):
+        progress(r + 2, steps)
         share = choices.pairs / choices.rounds
-        if learner.round(f"round/{r}", share=share, pick_share=picks, most=choices.per_round):
+        if share and learner.round(f"round/{r}", share=share, pick_share=picks, most=choices.per_round):
             learner.refit(choices.iterations[min(r + 1, len(choices.iterations) - 1)])
     if learner.model is None:
         learner.refit(choices.iterations[-1])
-    if choices.rake and not _worth_raking(learner, counts, choices):
+    raked = bool(choices.rake) and _worth_raking(learner, counts, choices)
+    if choices.rake and not raked:
         _more_rounds(learner, choices)
-        choices = replace(choices, rake=0.0)
+    progress(steps - 1, steps)
     fitted = fitted_of(learner.model or learner.refit(1), coding, learner.marginals if choices.balance else None)
-    if choices.rake:
+    if raked:
         fitted = _raked(fitted, counts, one_way, account, noise, choices)
-    return Learned(fitted, one_way.records, tuple(account.lines), account.draws)
+    return Learned(fitted, one_way.counts, _report(learner, raked=raked))
+
+
+def _report(learner: Learner, *, raked: bool) -> dict[str, Any]:
+    coding, account = learner.coding, learner.account
+    return {
+        "records": round(learner.one_way.records),
+        "pairs": [
+            [[coding.source[a], a not in coding.fine] for a in measurement.attributes]
+            for measurement in learner.measurements
+            if len(measurement.attributes) == 2
+        ],
+        "raked": raked,
+        "account": [[line.name, line.spent / account.mu**2] for line in account.lines],
+    }
 
 
 def _own_pairs(learner: Learner) -> NDArray[np.int64]:

@@ -1,107 +1,201 @@
-"""All choices of a synthesis, from public facts only: the domains, a minimum of records and the budget."""
+"""The plan of a synthesis: its choices, its one Gaussian charge, and what it needs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
 
-import numpy as np
+from dpdist.data.count import pair_cells
+from dpdist.errors import SpecError
+from dpdist.families.synthesis.choices import Choices, choose, reasons
+from dpdist.families.synthesis.draw import LARGEST_PART
+from dpdist.families.synthesis.spec import WholeSynthesisSpec
+from dpdist.formatting import number_of, upwards
+from dpdist.privacy import accountant
+from dpdist.privacy.calibrate import least_scale
+from dpdist.privacy.events import ApproximateDP, Composed, Event, Gaussian
+from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
+from dpdist.privacy.noise import SAMPLER_DELTA
+from dpdist.publish.parts import PartFormat
+from dpdist.schema.schema import Schema
 
-L1_OF_NOISE = math.sqrt(2 / math.pi)
-"""Mean of |Z| for a standard normal Z."""
+PARTITION_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choices:
-    """What a synthesis does; shares are of mu^2 and sum to at most 1.
+class SynthesisPlan:
+    """Everything a synthesis will do and cost, before it reads a record.
 
     Attributes
     ----------
-    mu : float
-        The release is mu-GDP.
-    one_way, one_way_again : float
-        Shares of the two measurements of the one-way tables.
-    tree, pairs, picks : float
-        Shares of the tree's tables, of all further rounds' tables, and of all picks.
-    misfit, rake : float
-        Shares of the noisy misfit that decides about raking, and of all pair tables; 0 without raking.
-    rounds, per_round : int
-        Further rounds, and pairs measured in each at most.
-    merge_below : float
-        Values with noisy counts under so many deviations are merged.
-    coarse : tuple of (int, int)
-        (from, groups): attributes with so many codes get a coarse copy of so many groups.
-    cells : int
-        Most cells of all cliques.
-    iterations : tuple of int
-        Of the fit after the tree and after each round; the last number repeats.
-    tree_penalty, penalty : float
-        Part of the expected noise of a pair's table that its score is reduced by.
-    pool_parts, pool_rows : int
-        Parts of the pool of model records whose weights are raked, and rows of each.
-    sweeps : int
-        Passes of the raking over all pairs.
-    balance : int
-        Rounds in which records are exchanged so that their pair tables come closer to the model's.
+    spec : WholeSynthesisSpec
+    choices : Choices
+    event : Event
+        The charge: one Gaussian mechanism, and what the samplers may miss.
     """
 
-    mu: float
-    one_way: float = 0.06
-    one_way_again: float = 0.14
-    tree: float = 0.34
-    pairs: float = 0.42
-    picks: float = 0.04
-    misfit: float = 0.0
-    rake: float = 0.0
-    rounds: int = 5
-    per_round: int = 5
-    merge_below: float = 2.0
-    coarse: tuple[tuple[int, int], ...] = ((24, 20),)
-    cells: int = 150_000
-    iterations: tuple[int, ...] = (60, 80, 100, 150)
-    tree_penalty: float = 0.5
-    penalty: float = 0.7
-    pool_parts: int = 1
-    pool_rows: int = 0
-    sweeps: int = 8
-    balance: int = 150
+    spec: WholeSynthesisSpec
+    choices: Choices
+    event: Event
 
+    @property
+    def kind(self) -> str:
+        """Kind of guarantee, as the ledger's policies name it."""
+        return "dp"
 
-def choose(cardinalities: Sequence[int], *, records: int, mu: float) -> Choices:
-    """The default choices.
+    @property
+    def delta(self) -> float:
+        """Delta at which the guarantee is stated."""
+        return self.spec.privacy.delta
 
-    Parameters
-    ----------
-    cardinalities : sequence of int
-    records : int
-        Declared minimum of records.
-    mu : float
-    """
-    d = len(cardinalities)
-    number = d * (d - 1) // 2
-    sizes = np.array([a * b for a, b in combinations(cardinalities, 2)], float)
-    capped = np.array([min(a, 24) * min(b, 24) for a, b in combinations(cardinalities, 2)], float)
-    measurable = (0.045 * records * mu * math.sqrt(0.09) / (0.4 * float(np.median(capped)))) ** 2
-    per_round = int(min(max(measurable, 4), max(5, min(d, number / 9))))
-    found = Choices(mu=mu, per_round=per_round, cells=int(min(max(6 * records, 150_000), 600_000)))
-    if number > 1000:
-        found = replace(found, balance=0)
-    noise = 0.4 * float(np.mean(np.minimum(sizes, 2000))) * math.sqrt(number) / (mu * math.sqrt(0.5)) / records
-    if noise < 0.06 and number <= 300:
-        pool = int(min(max(4 * records, 200_000), 1_000_000))
-        parts = -(-pool // 125_000)
-        found = replace(
-            found,
-            one_way=0.03,
-            one_way_again=0.05,
-            tree=0.12,
-            pairs=0.21,
-            misfit=0.004,
-            rake=0.546,
-            pool_parts=parts,
-            pool_rows=pool // parts,
-            balance=0,
+    @cached_property
+    def epsilon(self) -> float:
+        """Epsilon of the charge at `delta`."""
+        return accountant.epsilon(self.event, delta=self.delta)
+
+    @cached_property
+    def guarantees(self) -> tuple[Guarantee, ...]:
+        """What the release promises."""
+        return (
+            DifferentialPrivacy(
+                epsilon=self.epsilon, delta=self.delta, adjacency="add/remove", covers="the whole release"
+            ),
         )
-    return found
+
+    @property
+    def refusal(self) -> str | None:
+        """Nothing stands against a release of this kind."""
+        return None
+
+    @property
+    def released(self) -> Schema:
+        """The attributes of the released records: those of the table."""
+        return self.spec.table
+
+    @property
+    def form(self) -> PartFormat:
+        """How the records are written."""
+        return PartFormat(values=self.spec.output.values, bins=self.spec.output.bins)
+
+    @property
+    def parts(self) -> Sequence[int]:
+        """Rows of each part of the release."""
+        return parts_of(self.spec.records, self.spec.output.rows_per_part)
+
+    def public_parameters(self) -> dict[str, Any]:
+        """The public parameters, for the manifest."""
+        return {
+            "minimum_records": self.spec.data.minimum_records,
+            "records": self.spec.records,
+            "choices": asdict(self.choices),
+            "event": self.event.to_json(),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as a JSON object."""
+        return {
+            "name": self.spec.name,
+            "kind": self.spec.kind,
+            "guarantees": [guarantee.to_json() for guarantee in self.guarantees],
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "covers": "the whole release",
+            "parameters": self.public_parameters(),
+            "reasons": reasons(self.choices, self.spec.table.cardinalities),
+            "resources": self.resources(),
+            "spec_sha256": self.spec.fingerprint,
+        }
+
+    def resources(self) -> dict[str, Any]:
+        """Memory and tasks, from public sizes only."""
+        spec, choices = self.spec, self.choices
+        rows, m = spec.data.minimum_records, len(spec.table.attributes)
+        partitions = spec.cluster.partitions or max(1, round(rows / PARTITION_ROWS))
+        pairs = m * (m - 1) // 2
+        largest = max(self.parts)
+        drawn = max(choices.pool_rows, largest) if choices.rake else 2 * largest
+        fitting = 8 * (12 * choices.cells + 6 * pair_cells(spec.table.cardinalities))
+        pool = choices.pool_parts * choices.pool_rows * (8 * m + 4 * pairs // 4)
+        balancing = 8 * min(largest, 1 << 15) * pairs if choices.balance else 0
+        return {
+            "records_at_least": rows,
+            "partitions": partitions,
+            "encoded_bytes": rows * (sum(attribute.dtype.itemsize for attribute in spec.table.attributes) + 1),
+            "driver_bytes": fitting + pool,
+            "task_bytes": 16 * m * drawn + balancing + 8 * choices.cells,
+            "tasks_about": 2 * partitions + 2 * len(self.parts),
+        }
+
+    def explain(self) -> str:
+        """The plan for people."""
+        spec, resources = self.spec, self.resources()
+        lines = [f"Release {spec.name} ({spec.kind}) of data set {spec.dataset}", ""]
+        lines += [guarantee.sentence() for guarantee in self.guarantees]
+        lines += [
+            "",
+            f"Charge      epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} (add/remove adjacency): one "
+            f"Gaussian mechanism, mu {self.choices.mu:.4g}",
+        ]
+        lines += [f"{title:<12}{text}" for title, text in reasons(self.choices, spec.table.cardinalities).items()]
+        lines.append(f"Records     {spec.records:,} in {number_of(len(self.parts), 'part')}; any number costs the same")
+        lines.append(
+            f"Resources   about {number_of(resources['partitions'], 'partition')}, {resources['tasks_about']} tasks; "
+            f"{resources['driver_bytes'] / 2**20:,.0f} MiB where the model is fitted, "
+            f"{resources['task_bytes'] / 2**20:,.0f} MiB per running task"
+        )
+        return "\n".join(lines)
+
+
+def parts_of(records: int, rows_per_part: int) -> list[int]:
+    """Rows of each part; the last may have fewer."""
+    whole, rest = divmod(records, rows_per_part)
+    return [rows_per_part] * whole + [rest] * bool(rest)
+
+
+def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
+    """Plan a synthesis.
+
+    Raises
+    ------
+    SpecError
+        All pair tables do not fit a worker, or the parts are too large.
+    AccountingError
+        No amount of noise meets the budget.
+    """
+    cells = pair_cells(spec.table.cardinalities)
+    if spec.output.rows_per_part > LARGEST_PART and spec.records > LARGEST_PART:
+        raise SpecError(f"output.rows_per_part: at most {LARGEST_PART:,} for a synthesis")
+    epsilon, delta = spec.privacy.epsilon, spec.privacy.delta
+    lost = ApproximateDP(0.0, draws_at_most(_choices(spec, 1.0), spec, cells) * SAMPLER_DELTA, label="draws")
+
+    def event(multiplier: float) -> Event:
+        return Composed((Gaussian(multiplier, label="all noisy tables, distances and picks"), lost))
+
+    multiplier = least_scale(
+        lambda scale: accountant.epsilon(event(scale), delta=delta), epsilon=epsilon, delta=delta, start=4 / epsilon
+    )
+    return SynthesisPlan(spec=spec, choices=_choices(spec, 1 / multiplier), event=event(multiplier))
+
+
+def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
+    """The choices that the spec does not make."""
+    m = len(spec.table.attributes)
+    parts = len(parts_of(spec.records, spec.output.rows_per_part))
+    found = choose(spec.table.cardinalities, records=spec.data.minimum_records, mu=mu, parts=parts)
+    own = spec.model.model_dump(exclude_none=True)
+    own |= own.pop("shares", {})
+    if "per_round" in own:
+        own["per_round"] = min(own["per_round"], max(m * m, 1))
+    return replace(found, **own)
+
+
+def draws_at_most(choices: Choices, spec: WholeSynthesisSpec, cells: int) -> int:
+    """A bound of the keyed draws that carry the guarantee."""
+    sizes = spec.table.cardinalities
+    m = len(sizes)
+    largest = math.prod(sorted(sizes)[-2:])
+    tables = m + 2 * choices.rounds * choices.per_round
+    return 2 * sum(sizes) + 1 + tables * (min(largest, cells) + 1) + (cells if choices.rake else 0)

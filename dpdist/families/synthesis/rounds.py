@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.allpairs import PairMarginals
+from dpdist.families.synthesis.choices import L1_OF_NOISE, Choices
 from dpdist.families.synthesis.descent import Measurement, Model, fit
 from dpdist.families.synthesis.inference import Floats
 from dpdist.families.synthesis.junction import Components, JunctionTree, cells_of, cliques_of
 from dpdist.families.synthesis.marginals import Coding, OneWay
-from dpdist.families.synthesis.plan import L1_OF_NOISE, Choices
 from dpdist.families.synthesis.tables import Pair, PairTables
 
 EMPTY = 0.2
@@ -116,7 +116,7 @@ class Learner:
 
     def _predict(self, marginals: dict[Pair, Floats]) -> None:
         self.marginals = marginals
-        self._public = np.concatenate([marginals[pair].ravel() for pair in self.tables.pairs])
+        self._public = np.concatenate([np.zeros(0), *(marginals[pair].ravel() for pair in self.tables.pairs)])
 
     def expected(self) -> NDArray[np.int64]:
         """The public model's counts of all pairs, rounded."""

@@ -18,7 +18,6 @@ from dpdist.evaluate.attacks.shadow import partial_copies
 from dpdist.evaluate.page.sections import Section
 from dpdist.families.base.rehearsal import rehearse
 from dpdist.families.deniability.plan import plan
-from dpdist.families.registry import stages_of
 from dpdist.ledger.keys import KeyRef
 from dpdist.schema.schema import Schema
 
@@ -212,9 +211,9 @@ def test_shadow_releases_have_the_noise_of_the_release(tmp_path: Path, monkeypat
     spec = project(tmp_path, rows=10)
     whole, seen = plan(spec), []
 
-    def once(shrunk: Any, table: Columns, *, key: KeyRef) -> Any:
+    def once(shrunk: Any, stages: Any, table: Columns, *, key: KeyRef) -> Any:
         seen.append(shrunk)
-        return rehearse(shrunk, stages_of(shrunk), table, key=key)
+        return rehearse(shrunk, stages, table, key=key)
 
     monkeypatch.setattr("dpdist.evaluate.attacks.mechanisms.rehearse", once)
     mechanism = mechanism_of(spec, training=30_000)

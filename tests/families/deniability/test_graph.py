@@ -172,14 +172,14 @@ def test_building_graphs_computes_nothing(
     parts = [delayed(table)() for _ in range(10)]
     with dask.config.set(scheduler=refuse):
         indexes = sharded_seeds(DASK, parts, synthesizer.prefix_code, shards=shards)
-        batches = candidate_batches(DASK, synthesizer, TEST, indexes, KEY, batches=range(4))
+        batches = candidate_batches(DASK, synthesizer, TEST, indexes, KEY, batches=range(4), batch_size=1000)
         passed_counts(DASK, batches, below=100)
         released_parts(DASK, batches, [10] * 4, records=40, rows_per_part=7)
 
 
 def test_tasks_have_readable_names_of_their_own(synthesizer: Synthesizer, seeds: Codes) -> None:
     indexes = sharded_seeds(DASK, in_memory(seeds, 2), synthesizer.prefix_code, shards=2)
-    batches = candidate_batches(DASK, synthesizer, TEST, indexes, KEY, batches=range(2))
+    batches = candidate_batches(DASK, synthesizer, TEST, indexes, KEY, batches=range(2), batch_size=1000)
     tasks = [*passed_counts(DASK, batches), *released_parts(DASK, batches, [5, 5], records=9, rows_per_part=4)]
     names = {str(name) for task in tasks for name in dict(task.__dask_graph__())}
     stages = {"-".join(name.split("-")[:2]) for name in names}
@@ -188,7 +188,7 @@ def test_tasks_have_readable_names_of_their_own(synthesizer: Synthesizer, seeds:
         *("candidates-model", "candidates-sizes", "candidates-seeds", "candidates-make", "candidates-count"),
         *("candidates-test", "passed-count", "release-part", "table-0", "table-1"),
     }
-    again = candidate_batches(DASK, synthesizer, TEST, indexes, KEY, batches=range(2))
+    again = candidate_batches(DASK, synthesizer, TEST, indexes, KEY, batches=range(2), batch_size=1000)
     assert not {task.key for task in batches} & {task.key for task in again}
 
 
@@ -207,9 +207,10 @@ def test_the_key_is_in_no_graph(
     assert all(len(batch) for batch in DASK.compute(batches))
 
 
-def test_the_model_is_sent_once(synthesizer: Synthesizer, seeds: Codes) -> None:
+def test_the_model_is_sent_once(random_network: RandomNetwork, seeds: Codes) -> None:
+    synthesizer = Synthesizer(random_network(6, (30, 20, 10, 40)), (1, 2, 4))
     indexes = sharded_seeds(DASK, in_memory(seeds, 2), synthesizer.prefix_code, shards=1)
-    batches = candidate_batches(DASK, synthesizer, TEST, indexes, KEY, batches=range(30))
+    batches = candidate_batches(DASK, synthesizer, TEST, indexes, KEY, batches=range(30), batch_size=1000)
     graph = {name: task for batch in batches for name, task in dict(batch.__dask_graph__()).items()}
     one = len(cloudpickle.dumps(synthesizer))
     tests = [task for name, task in graph.items() if str(name).startswith("candidates-test")]
@@ -242,10 +243,12 @@ def test_seeds_are_given_exactly_when_they_are_used(
     synthesizer: Synthesizer, random_network: RandomNetwork, seeds: Codes
 ) -> None:
     with pytest.raises(ValueError, match="seeds"):
-        candidate_batches(DASK, synthesizer, TEST, [], KEY, batches=[0])
+        candidate_batches(DASK, synthesizer, TEST, [], KEY, batches=[0], batch_size=10)
     indexes = sharded_seeds(DASK, in_memory(seeds, 1), synthesizer.prefix_code, shards=1)
     with pytest.raises(ValueError, match="seeds"):
-        candidate_batches(DASK, Synthesizer(random_network(6, SIZES), (4,)), TEST, indexes, KEY, batches=[0])
+        candidate_batches(
+            DASK, Synthesizer(random_network(6, SIZES), (4,)), TEST, indexes, KEY, batches=[0], batch_size=10
+        )
 
 
 def test_shards_follow_the_memory_of_a_worker(synthesizer: Synthesizer) -> None:

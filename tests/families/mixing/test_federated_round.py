@@ -217,7 +217,7 @@ def test_a_table_that_cannot_be_used_costs_nobody_anything(spec_on: Callable[...
         run_release(spec)
     assert "4711" not in readable(str(error.value))
     assert states(spec) == VOID
-    trouble = next((tmp_path / "west" / "work").glob("*/trouble.txt")).read_text()
+    trouble = next((tmp_path / "west" / "work").glob("*/error.txt")).read_text()
     assert "column 'age'" in trouble  # its own operator reads more
     assert unpublished(spec)
 

@@ -1,11 +1,11 @@
-"""What a client of a federated release does, on its own workers: each function is one task, whole.
+"""The tasks of a client in a federated release; each runs whole on a worker of the client.
 
-The noise of a message is not the coordinator's to choose: the client derives it from what it was charged. For one
-charge it sends the mixtures of a class once: who masks whom is written down before the first message, and nobody else
-is accepted later. So a message that is asked for again is the same again.
+A client derives the noise of its messages from its own charge, so the coordinator cannot lower it. Before its first
+message of a class it stores which clients mix that class, and refuses others later. A repeated message is therefore the
+same, bit for bit.
 
-What goes wrong is answered by the kind of error alone. Its text stays with the client, in ``trouble.txt`` of the
-attempt's folder below its own.
+Clients report only the type of an error, never its text, which stays in ``error.txt`` of the attempt's folder at the
+client.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dpdist.data.source import fingerprint
 from dpdist.errors import DataError, DpdistError, LedgerError, ReleaseConflict, ResourceError, RoundFailed
 from dpdist.families.mixing.classes import confirm as confirm_classes
 from dpdist.families.mixing.federated.client_session import (
-    Seat,
+    ClientSession,
     agreement_key,
     attempt_of,
     charged,
@@ -51,41 +51,41 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client answers: a value, or the kind of trouble it has.
+    """What a client answers: a value, or the type of an error.
 
     Attributes
     ----------
     value : object
-    trouble : str
-        Name of the kind of error, and what it means in general; empty if all went well.
+    error : str
+        Name of the type, and what it means in general; empty if there was no error.
     """
 
     value: Any = None
-    trouble: str = ""
+    error: str = ""
 
 
 def answering(
-    function: Callable[Concatenate[Seat, Parameters], Result],
+    function: Callable[Concatenate[ClientSession, Parameters], Result],
 ) -> Callable[..., Answer]:
-    """Let a function answer: its errors become the name of their kind, their text stays at the client."""
+    """A task that answers with the value of a function, or with the type of its error; the text is stored."""
 
     @functools.wraps(function)
-    def answer(seat: Seat, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Answer:
+    def answer(session: ClientSession, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Answer:
         try:
-            return Answer(function(seat, *args, **kwargs))
+            return Answer(function(session, *args, **kwargs))
         except Exception as error:
             with suppress(Exception):
-                _make_folders(seat)
-                work_of(seat).write_bytes(
-                    "trouble.txt", f"{function.__name__}: {type(error).__name__}: {error}".encode()
+                _make_folders(session)
+                work_of(session).write_bytes(
+                    "error.txt", f"{function.__name__}: {type(error).__name__}: {error}".encode()
                 )
-            return Answer(trouble=_kind(error))
+            return Answer(error=_kind(error))
 
     return answer
 
 
 def _kind(error: Exception) -> str:
-    """The kind of an error, in words that are the same for all of them; which data error it is stays at the client."""
+    """The type of an error; data errors are reported as one type."""
     if not isinstance(error, DpdistError):
         return f"an unforeseen {type(error).__name__}"
     kind: type[DpdistError] = next((k for k in (DataError, ResourceError) if isinstance(error, k)), type(error))
@@ -101,57 +101,57 @@ class Joined:
 
 
 @answering
-def hello(seat: Seat) -> None:
-    """Whether the client can take part: it finds its files, ledger, folder and identity. Reads no record."""
-    with closing(ledger_of(seat)) as ledger:
-        ledger.show(seat.client.dataset)
-    identity_of(seat)
-    table_of(seat)
-    _make_folder(folder_of(seat))
-    folder_of(seat).check_writable()
+def hello(session: ClientSession) -> None:
+    """Check that the client finds its files, ledger, folder and identity. Reads no record."""
+    with closing(ledger_of(session)) as ledger:
+        ledger.show(session.client.dataset)
+    identity_of(session)
+    table_of(session)
+    _make_folder(folder_of(session))
+    folder_of(session).check_writable()
 
 
 @answering
-def join(seat: Seat) -> Joined:
-    """Reserve the charge, and tell the key for masks. Reads no record."""
-    with closing(ledger_of(seat)) as ledger:
-        refuse_shared(seat, ledger)
+def join(session: ClientSession) -> Joined:
+    """Reserve the charge and return the client's key for masks. Reads no record."""
+    with closing(ledger_of(session)) as ledger:
+        refuse_shared(session, ledger)
         attempt = ledger.reserve(
-            dataset=seat.client.dataset,
-            release=seat.spec.name,
-            spec_hash=seat.spec_hash,
-            input_fingerprint=fingerprint(source_of(seat)),
-            event=seat.plan.event,
-            guarantee=seat.plan.kind,
-            attempt=seat.own_attempt,
+            dataset=session.client.dataset,
+            release=session.spec.name,
+            spec_hash=session.spec_hash,
+            input_fingerprint=fingerprint(source_of(session)),
+            event=session.plan.event,
+            guarantee=session.plan.kind,
+            attempt=session.own_attempt,
             new_attempt=True,  # the coordinator's ledger decides whether there is a new one
         )
         require_state(attempt, "reserved", "drawing")
-    _make_folders(seat)
-    key = identity_of(seat)
+    _make_folders(session)
+    key = identity_of(session)
     if key is None:
         return Joined()
-    public = public_key(agreement_key(seat))
-    statement = key_statement(public, client=seat.name, attempt=seat.attempt, spec=seat.spec.fingerprint)
+    public = public_key(agreement_key(session))
+    statement = key_statement(public, client=session.name, attempt=session.attempt, spec=session.spec.fingerprint)
     return Joined(public, key.sign(statement))
 
 
 @answering
-def read(seat: Seat) -> None:
+def read(session: ClientSession) -> None:
     """Read and check the client's table; it stays in this worker's memory."""
-    attempt_of(seat)
+    attempt_of(session)
 
 
 @answering
-def confirm(seat: Seat) -> tuple[bool, ...]:
+def confirm(session: ClientSession) -> tuple[bool, ...]:
     """Whether each class has its declared minimum here, by a noisy count."""
-    attempt = attempt_of(seat)
+    attempt = attempt_of(session)
     attempt.before_noise()
     return confirm_classes(attempt, attempt.result(Classes).statistics.sizes).outcomes
 
 
 @answering
-def send(seat: Seat, place: int, block: int, members: dict[str, Joined]) -> Message:
+def send(session: ClientSession, place: int, block: int, members: dict[str, Joined]) -> Message:
     """The message of the client for one block of mixtures of one class.
 
     Parameters
@@ -162,51 +162,51 @@ def send(seat: Seat, place: int, block: int, members: dict[str, Joined]) -> Mess
     members : dict of str to Joined
         All clients that mix this class, this one included.
     """
-    plan, part = seat.plan, seat.plan.classes[place]
-    _pin(seat, part.code, members)
-    with closing(ledger_of(seat)) as ledger:
-        charged(seat, ledger, "drawing")
-    if not Confirmed.from_bytes(work_of(seat).read_bytes(Confirmed.FILE)).outcomes[place]:
+    plan, part = session.plan, session.plan.classes[place]
+    _pin(session, part.code, members)
+    with closing(ledger_of(session)) as ledger:
+        charged(session, ledger, "drawing")
+    if not Confirmed.from_bytes(work_of(session).read_bytes(Confirmed.FILE)).outcomes[place]:
         raise RoundFailed("a class whose declared minimum was not confirmed is not mixed")
     shared, mixer = plan.shared(len(members)), plan.mixer(part.code)
     start = block * plan.block
     stop = min(start + plan.block, part.mixtures.records)
     if not 0 <= start < stop:
         raise RoundFailed("a block of mixtures that the plan does not have")
-    masks = _masks(seat, part.code, members) if shared.mask_sigma > 0 else Masks()
-    codes, noise = attempt_of(seat).result(Classes).codes[place], noise_of(seat)
+    masks = _masks(session, part.code, members) if shared.mask_sigma > 0 else Masks()
+    codes, noise = attempt_of(session).result(Classes).codes[place], noise_of(session)
     sums = class_sums(codes, plan.encoding, mixer, noise, start, stop, shard_bytes=SHARD_BYTES)
     steps = noisy_steps(noise, masks, sums, mixer, shared, start)
-    round, key = round_id(seat.attempt, part.code, block), identity_of(seat)
-    statement = message_statement(steps, client=seat.name, round=round)
-    return Message(seat.name, round, steps, b"" if key is None else key.sign(statement))
+    round, key = round_id(session.attempt, part.code, block), identity_of(session)
+    statement = message_statement(steps, client=session.name, round=round)
+    return Message(session.name, round, steps, b"" if key is None else key.sign(statement))
 
 
 @answering
-def ready(seat: Seat, digest: str) -> None:
-    """Whether the client can commit to a manifest: its input is what it was, its attempt open or committed to it."""
-    with closing(ledger_of(seat)) as ledger:
-        attempt = charged(seat, ledger, "drawing", "committed")
+def ready(session: ClientSession, digest: str) -> None:
+    """Check that the client can commit to a manifest: its input is unchanged, its attempt open or committed to it."""
+    with closing(ledger_of(session)) as ledger:
+        attempt = charged(session, ledger, "drawing", "committed")
         if attempt.state == "committed" and attempt.manifest_sha256 != digest:
             raise ReleaseConflict("the attempt is committed to another manifest")
-    if attempt.state == "drawing" and attempt.input_fingerprint != fingerprint(source_of(seat)):
+    if attempt.state == "drawing" and attempt.input_fingerprint != fingerprint(source_of(session)):
         raise ReleaseConflict("the input changed during the round")
 
 
 @answering
-def commit(seat: Seat, digest: str) -> None:
+def commit(session: ClientSession, digest: str) -> None:
     """Commit the client's attempt to a manifest, and destroy its key."""
-    with closing(ledger_of(seat)) as ledger:
-        ledger.commit(seat.own_attempt, manifest_sha256=digest)
-    forget(seat)
+    with closing(ledger_of(session)) as ledger:
+        ledger.commit(session.own_attempt, manifest_sha256=digest)
+    forget(session)
 
 
 @answering
-def void(seat: Seat) -> None:
+def void(session: ClientSession) -> None:
     """Give the client's charge back, if it has drawn no noise."""
-    forget(seat)
-    with closing(ledger_of(seat)) as ledger, suppress(LedgerError):
-        ledger.void(seat.own_attempt)
+    forget(session)
+    with closing(ledger_of(session)) as ledger, suppress(LedgerError):
+        ledger.void(session.own_attempt)
 
 
 def round_id(attempt: str, code: int, block: int) -> str:
@@ -220,35 +220,35 @@ def _make_folder(store: Store) -> None:
         Path(store.uri).mkdir(mode=0o700, exist_ok=True)
 
 
-def _make_folders(seat: Seat) -> None:
+def _make_folders(session: ClientSession) -> None:
     """The client's folder and that of the attempt in it, before anything is written there."""
-    _make_folder(folder_of(seat))
-    _make_folder(work_of(seat))
+    _make_folder(folder_of(session))
+    _make_folder(work_of(session))
 
 
-def _pin(seat: Seat, code: int, members: dict[str, Joined]) -> None:
-    """Write down who mixes a class with this client; refuse any others later, and whoever is not in the spec."""
-    federated = seat.spec.federated
+def _pin(session: ClientSession, code: int, members: dict[str, Joined]) -> None:
+    """Store which clients mix a class with this one; refuse others later, and clients that the spec does not list."""
+    federated = session.spec.federated
     listed = {client.name for client in federated.clients} if federated is not None else set()
-    if seat.name not in members or not set(members) <= listed:
+    if session.name not in members or not set(members) <= listed:
         raise RoundFailed("the clients of a class are not those of the spec")
     now = _list_of(members)
-    if work_of(seat).write_exclusive(f"members-{code}.json", now) != now:
+    if work_of(session).write_exclusive(f"members-{code}.json", now) != now:
         raise RoundFailed("the class was mixed with other clients before; a round is drawn once")
 
 
-def _masks(seat: Seat, code: int, members: dict[str, Joined]) -> Masks:
+def _masks(session: ClientSession, code: int, members: dict[str, Joined]) -> Masks:
     """The masks towards all other clients of the class, whose keys they signed."""
-    federated = seat.spec.federated
+    federated = session.spec.federated
     pinned = {client.name: client.public_key or "" for client in federated.clients} if federated is not None else {}
     peers = []
     for name, joined in members.items():
-        statement = key_statement(joined.public, client=name, attempt=seat.attempt, spec=seat.spec.fingerprint)
+        statement = key_statement(joined.public, client=name, attempt=session.attempt, spec=session.spec.fingerprint)
         require_signature(joined.signature, statement, client=name, pinned=pinned[name])
-        if name != seat.name:
+        if name != session.name:
             peers.append(joined.public)
     listed = hashlib.sha256(_list_of(members)).hexdigest()  # other members, other masks
-    return Masks.agree(agreement_key(seat), peers, context=f"{seat.attempt}/{code}/{listed}")
+    return Masks.agree(agreement_key(session), peers, context=f"{session.attempt}/{code}/{listed}")
 
 
 def _list_of(members: dict[str, Joined]) -> bytes:

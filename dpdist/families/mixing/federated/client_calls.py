@@ -1,4 +1,4 @@
-"""Calls of the clients of a federated release, and what is wrong with their answers."""
+"""How the coordinator calls the clients of a federated release, and reads their answers."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from dpdist.cluster.worker_groups import Lost, Places
 from dpdist.errors import RoundFailed
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.mixing.federated.client import Answer
-from dpdist.families.mixing.federated.client_session import Seat
+from dpdist.families.mixing.federated.client_session import ClientSession
 from dpdist.families.mixing.federated.plan import FederatedPlan
 from dpdist.families.mixing.spec import MixingSpec
 
 FederatedAttempt = Attempt[MixingSpec, FederatedPlan]
 
 
-def seat_of(attempt: FederatedAttempt, name: str) -> Seat:
-    """What the workers of a client are told: not the coordinator's ledger, whose URL may hold a password."""
+def session_of(attempt: FederatedAttempt, name: str) -> ClientSession:
+    """What is sent to the workers of a client; without the coordinator's ledger, whose URL may hold a password."""
     spec, plan, key = attempt.spec, attempt.plan, attempt.key
     spec = spec.model_copy(update={"ledger": type(spec).model_fields["ledger"].default})
-    return Seat(
+    return ClientSession(
         spec=spec,
         name=name,
         order=plan.order,
@@ -49,7 +49,7 @@ class ClientCalls:
 
     def ask(self, task: Callable[..., Answer], names: Iterable[str], *args: Any) -> dict[str, Answer | Lost]:
         """The answers of some clients."""
-        told = {name: (seat_of(self.attempt, name), *args) for name in names}
+        told = {name: (session_of(self.attempt, name), *args) for name in names}
         answers: dict[str, Answer | Lost] = self.groups.call(f"client-{task.__name__}", task, told)
         return answers
 
@@ -66,32 +66,32 @@ class ClientCalls:
         with self.attempt.stage(stage):
             answers = self.ask(task, names, *args)
         left_out: dict[str, str] = {}
-        values = well(answers, left_out)
+        values = values_of(answers, left_out)
         if left_out:
             raise RoundFailed(f"client {reasons_of(left_out)} {fault}")
         return values
 
 
-def well(answers: Mapping[str, Answer | Lost], left_out: dict[str, str]) -> dict[str, Any]:
-    """The values of the clients that answered well; the others are noted."""
+def values_of(answers: Mapping[str, Answer | Lost], left_out: dict[str, str]) -> dict[str, Any]:
+    """The values that clients answered; `left_out` gets the reason of every other client."""
     for name, answer in answers.items():
-        if not isinstance(answer, Answer) or answer.trouble:
-            left_out[name] = trouble_of(answer)
-    return {name: answer.value for name, answer in answers.items() if isinstance(answer, Answer) and not answer.trouble}
+        if not isinstance(answer, Answer) or answer.error:
+            left_out[name] = error_of(answer)
+    return {name: answer.value for name, answer in answers.items() if isinstance(answer, Answer) and not answer.error}
 
 
 def reasons_of(left_out: Mapping[str, str]) -> str:
-    """Who is in trouble, reason by reason."""
+    """The clients that were left out, by reason."""
     whose: dict[str, list[str]] = {}
     for name, reason in left_out.items():
         whose.setdefault(reason, []).append(repr(name))
     return "; ".join(f"{', '.join(names)} ({reason})" for reason, names in whose.items())
 
 
-def trouble_of(answer: Any) -> str:
-    """What is wrong with an answer, in words that may be shown."""
+def error_of(answer: Any) -> str:
+    """Why an answer has no value, in printable characters."""
     if isinstance(answer, Lost):
         return answer.reason
-    if not isinstance(answer, Answer) or not isinstance(answer.trouble, str):
+    if not isinstance(answer, Answer) or not isinstance(answer.error, str):
         return "it sent something else than an answer"
-    return "".join(letter if letter.isprintable() else "?" for letter in answer.trouble[:200])
+    return "".join(letter if letter.isprintable() else "?" for letter in answer.error[:200])

@@ -1,7 +1,7 @@
-"""A client's seat in a round: what its workers know of it, and what they hold: ledger, folder, identity, key, records.
+"""A client's part in a round: how its workers find its ledger, folder, identity, key and records.
 
-Everything is derived from the spec and from the charge in the client's own ledger, never from what a coordinator says
-later. The key of the attempt lies in the client's own folder; records stay in the memory of its workers.
+They derive everything from the spec and from the charge in the client's own ledger, and nothing from later messages of
+the coordinator. The key of the attempt is in the client's own folder; records stay in the memory of its workers.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ ClientAttempt = Attempt[MixingSpec, FederatedPlan]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seat:
-    """What a worker of a client needs to know to take part; nothing in it is secret.
+class ClientSession:
+    """What the coordinator sends with every call of a client; nothing in it is secret.
 
     Attributes
     ----------
@@ -100,31 +100,31 @@ def own_attempt_id(attempt: str, name: str) -> str:
 
 
 @lru_cache(maxsize=8)
-def _plan(seat: Seat) -> FederatedPlan:
-    made = planned(seat.spec, order=seat.order, sigma_over_clip=seat.sigma_over_clip)
+def _plan(session: ClientSession) -> FederatedPlan:
+    made = planned(session.spec, order=session.order, sigma_over_clip=session.sigma_over_clip)
     if not isinstance(made, FederatedPlan):
         raise SpecError("federated: the spec has no clients")
     return made
 
 
-def ledger_of(seat: Seat) -> Ledger:
+def ledger_of(session: ClientSession) -> Ledger:
     """The client's own ledger."""
-    url = seat.client.ledger or os.environ.get("DPDIST_LEDGER")
+    url = session.client.ledger or os.environ.get("DPDIST_LEDGER")
     if not url:
-        raise SpecError(f"federated.clients: give client {seat.name} its ledger, or its workers the DPDIST_LEDGER")
+        raise SpecError(f"federated.clients: give client {session.name} its ledger, or its workers the DPDIST_LEDGER")
     return Ledger.open(url, create=False)
 
 
-def charged(seat: Seat, ledger: Ledger, *states: str) -> Charge:
-    """The client's attempt, if it is in one of these states and charged for what the seat says.
+def charged(session: ClientSession, ledger: Ledger, *states: str) -> Charge:
+    """The client's attempt, if it is in one of these states and charged for what the session says.
 
     Raises
     ------
     ReleaseConflict
     """
-    attempt = ledger.attempt(seat.own_attempt)
+    attempt = ledger.attempt(session.own_attempt)
     require_state(attempt, *states)
-    if attempt.event != canonical_event(seat.plan.event) or attempt.spec_hash != seat.spec_hash:
+    if attempt.event != canonical_event(session.plan.event) or attempt.spec_hash != session.spec_hash:
         raise ReleaseConflict("the attempt is charged for another plan")
     return attempt
 
@@ -135,84 +135,89 @@ def require_state(attempt: Charge, *states: str) -> None:
         raise ReleaseConflict(f"the attempt is {attempt.state}: the round is over for this client")
 
 
-def refuse_shared(seat: Seat, ledger: Ledger) -> None:
-    """Refuse a data set that another client of the round, or the coordinator, charges in the same ledger."""
-    found = ledger.find(seat.client.dataset, seat.spec.name)
-    clients = seat.spec.federated.clients if seat.spec.federated is not None else ()
-    others = {own_attempt_id(seat.attempt, client.name) for client in clients if client.name != seat.name}
-    if found is not None and found.id in others | {seat.attempt}:
+def refuse_shared(session: ClientSession, ledger: Ledger) -> None:
+    """Refuse a data set that another client of the round, or the coordinator, charges in the same ledger.
+
+    Raises
+    ------
+    SpecError
+    """
+    found = ledger.find(session.client.dataset, session.spec.name)
+    clients = session.spec.federated.clients if session.spec.federated is not None else ()
+    others = {own_attempt_id(session.attempt, client.name) for client in clients if client.name != session.name}
+    if found is not None and found.id in others | {session.attempt}:
         raise SpecError(
-            f"federated.clients: data set {seat.client.dataset!r} is charged by somebody else in the same ledger; give "
-            "every client a data set of its own"
+            f"federated.clients: data set {session.client.dataset!r} is charged by somebody else in the same ledger; "
+            "give every client a data set of its own"
         )
 
 
-def folder_of(seat: Seat) -> Store:
+def folder_of(session: ClientSession) -> Store:
     """The client's own confidential folder."""
-    client = seat.client
+    client = session.client
     return Store(client.work, client.storage.options if client.work.startswith("s3") else None)
 
 
-def work_of(seat: Seat) -> Store:
+def work_of(session: ClientSession) -> Store:
     """The folder of the attempt in it."""
-    return folder_of(seat) / seat.own_attempt
+    return folder_of(session) / session.own_attempt
 
 
-def identity_of(seat: Seat) -> Any:
+def identity_of(session: ClientSession) -> Any:
     """The client's private Ed25519 key, if it has one."""
-    client = seat.client
+    client = session.client
     if client.identity is None or client.public_key is None:
         return None
     return load_identity(client.identity, pinned=client.public_key)
 
 
-def source_of(seat: Seat) -> TableSource:
+def source_of(session: ClientSession) -> TableSource:
     """The client's files."""
-    data = seat.spec.data
+    data = session.spec.data
     return TableSource(
-        paths=seat.client.paths,
+        paths=session.client.paths,
         format=data.format,
         csv=CsvOptions(**data.csv.model_dump()),
         extra_columns=data.extra_columns,
-        storage_options=seat.client.storage.options,
+        storage_options=session.client.storage.options,
     )
 
 
-def table_of(seat: Seat) -> Table:
+def table_of(session: ClientSession) -> Table:
     """The client's table; reads no record."""
-    return open_table(source_of(seat), seat.spec.table)
+    return open_table(source_of(session), session.spec.table)
 
 
-def _key(seat: Seat) -> KeyRef:
+def _key(session: ClientSession) -> KeyRef:
     """Where the key of the client's attempt is: a file in its own folder."""
     with _lock:
-        if seat not in _keys:
-            if not seat.test_key:
-                with closing(ledger_of(seat)) as ledger:
-                    _keys[seat] = ledger.share_key(seat.own_attempt, work_of(seat).address("key.json"))
+        if session not in _keys:
+            if not session.test_key:
+                with closing(ledger_of(session)) as ledger:
+                    _keys[session] = ledger.share_key(session.own_attempt, work_of(session).address("key.json"))
             elif os.environ.get(TEST_KEYS) == "1":
-                _keys[seat] = KeyRef.fixed(seat.test_key)
+                _keys[session] = KeyRef.fixed(session.test_key)
             else:
                 raise SpecError(f"a fixed test key hides nothing: its workers refuse it unless {TEST_KEYS}=1 is set")
-        return _keys[seat]
+        return _keys[session]
 
 
-def noise_of(seat: Seat) -> Noise:
+def noise_of(session: ClientSession) -> Noise:
     """The client's noise, keyed by its own attempt."""
-    return load_noise(_key(seat))
+    return load_noise(_key(session))
 
 
-def agreement_key(seat: Seat) -> bytes:
+def agreement_key(session: ClientSession) -> bytes:
     """The private X25519 key of the attempt: a function of its key, destroyed with it."""
-    return noise_of(seat).words("federation/agreement", 4).tobytes()
+    return noise_of(session).words("federation/agreement", 4).tobytes()
 
 
 _lock = threading.RLock()
-_held: OrderedDict[Seat, ClientAttempt] = OrderedDict()
-_keys: dict[Seat, KeyRef] = {}
+_held: OrderedDict[ClientSession, ClientAttempt] = OrderedDict()
+_keys: dict[ClientSession, KeyRef] = {}
 
 
-def attempt_of(seat: Seat) -> ClientAttempt:
+def attempt_of(session: ClientSession) -> ClientAttempt:
     """The client's own attempt, with its `Classes`: read once; refused if the files are not those that were charged.
 
     Raises
@@ -223,46 +228,46 @@ def attempt_of(seat: Seat) -> ClientAttempt:
         The table breaks its declared policies.
     """
     with _lock:
-        if seat in _held:
-            _held.move_to_end(seat)
-            return _held[seat]
-        with closing(ledger_of(seat)) as ledger:
-            charge = charged(seat, ledger, "reserved", "drawing")
-        if fingerprint(source_of(seat)) != charge.input_fingerprint:
+        if session in _held:
+            _held.move_to_end(session)
+            return _held[session]
+        with closing(ledger_of(session)) as ledger:
+            charge = charged(session, ledger, "reserved", "drawing")
+        if fingerprint(source_of(session)) != charge.input_fingerprint:
             raise ReleaseConflict("the input changed since the charge was reserved")
-        work = work_of(seat)
+        work = work_of(session)
         attempt = Attempt(
-            spec=seat.spec,
-            plan=seat.plan,
-            table=table_of(seat),
+            spec=session.spec,
+            plan=session.plan,
+            table=table_of(session),
             executor=InProcess(),
-            key=_key(seat),
-            id=seat.own_attempt,
+            key=_key(session),
+            id=session.own_attempt,
             work=work,
             output=work,
             progress=silent,
-            before_noise=partial(_mark_drawing, seat),
+            before_noise=partial(_mark_drawing, session),
         )
         try:
             attempt.keep(gather(attempt))
         finally:
             record = {"confidential": "for the client's own operator: private counts", **attempt.operator}
             work.write_bytes("run-record.json", json.dumps(record, indent=2).encode())
-        _held[seat] = attempt
+        _held[session] = attempt
         while len(_held) > _HELD:
             _held.popitem(last=False)
         return attempt
 
 
-def _mark_drawing(seat: Seat) -> None:
-    with closing(ledger_of(seat)) as ledger:
-        charged(seat, ledger, "reserved", "drawing")
-        ledger.mark_drawing(seat.own_attempt)
+def _mark_drawing(session: ClientSession) -> None:
+    with closing(ledger_of(session)) as ledger:
+        charged(session, ledger, "reserved", "drawing")
+        ledger.mark_drawing(session.own_attempt)
 
 
-def forget(seat: Seat) -> None:
+def forget(session: ClientSession) -> None:
     """Drop the client's records and key from this worker's memory."""
     with _lock:
-        _held.pop(seat, None)
-        _keys.pop(seat, None)
-        forget_keys(seat.own_attempt)
+        _held.pop(session, None)
+        _keys.pop(session, None)
+        forget_keys(session.own_attempt)

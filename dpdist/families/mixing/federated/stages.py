@@ -33,7 +33,7 @@ from dpdist.families.base.writing import write_records
 from dpdist.families.mixing.classes import note_left_out
 from dpdist.families.mixing.federated import client
 from dpdist.families.mixing.federated.client import Answer, Joined
-from dpdist.families.mixing.federated.client_calls import ClientCalls, FederatedAttempt, reasons_of, trouble_of, well
+from dpdist.families.mixing.federated.client_calls import ClientCalls, FederatedAttempt, error_of, reasons_of, values_of
 from dpdist.families.mixing.federated.identity import key_statement, message_statement, require_signature
 from dpdist.families.mixing.federated.messages import Message, assemble, check_message, largest_step
 from dpdist.families.mixing.federated.plan import FederatedPlan
@@ -176,8 +176,8 @@ def _roster(calls: ClientCalls) -> Roster:
     with attempt.stage("asking clients"):
         present = _present(calls.groups, pinned, seconds=attempt.spec.cluster.timeout)
         left_out = {name: "it has no worker" for name in pinned if name not in present}
-        willing = well(calls.ask(client.hello, present), left_out)
-        joined = well(calls.ask(client.join, willing), left_out)
+        willing = values_of(calls.ask(client.hello, present), left_out)
+        joined = values_of(calls.ask(client.join, willing), left_out)
         for name, answer in list(joined.items()):
             try:
                 _require_joined(attempt, name, answer, pinned[name])
@@ -192,7 +192,7 @@ def _roster(calls: ClientCalls) -> Roster:
         raise RoundFailed(
             f"{len(joined)} of {len(federated.clients)} clients are ready, and federated.at_least asks for "
             f"{federated.minimum}; nothing was drawn. Not ready are {reasons_of(left_out)}. The text of an error is in "
-            "trouble.txt below the client's own work folder"
+            "error.txt below the client's own work folder"
         )
     return Roster(joined)
 
@@ -317,5 +317,5 @@ def _agree(begun: Round, digest: str) -> None:
                     f"client {name!r} is away ({answer.reason}) and has not committed in its ledger, so nothing is "
                     "published yet; start its workers and resume the release"
                 )
-            if not isinstance(answer, Answer) or answer.trouble:
-                raise RoundFailed(f"client {name!r} does not agree to the release ({trouble_of(answer)}): {RESUME}")
+            if not isinstance(answer, Answer) or answer.error:
+                raise RoundFailed(f"client {name!r} does not agree to the release ({error_of(answer)}): {RESUME}")

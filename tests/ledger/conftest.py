@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from fractions import Fraction
+from collections.abc import Callable
 
 import pytest
+from charges import add_up
 
 from dpdist.ledger import Ledger
-
-
-def add_up(events: Sequence[str], delta: Fraction) -> Fraction:
-    """Compose charges that are JSON numbers in text: exact addition."""
-    return sum((Fraction(json.loads(event)) for event in events), Fraction(0))
 
 
 @pytest.fixture
 def open_ledger(ledger_url: str) -> Callable[[], Ledger]:
     """Open the ledger of the test; a charge is the text of a number."""
-    return lambda: Ledger.open(ledger_url, compose=add_up)
+    return lambda: Ledger.open(ledger_url, price=add_up)
 
 
 @pytest.fixture

@@ -1,0 +1,147 @@
+"""All choices of a synthesis, from public facts only: the domains, a minimum of records and the budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+L1_OF_NOISE = math.sqrt(2 / math.pi)
+"""Mean of |Z| for a standard normal Z."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """What a synthesis does; shares are of mu^2 and sum to at most 1.
+
+    Attributes
+    ----------
+    mu : float
+        The release is mu-GDP.
+    one_way, one_way_again : float
+        Shares of the two measurements of the one-way tables.
+    tree, pairs, picks : float
+        Shares of the tree's tables, of all further rounds' tables, and of all picks.
+    misfit, rake : float
+        Shares of the noisy misfit that decides about raking, and of all pair tables; 0 without raking.
+    rounds, per_round : int
+        Further rounds, and pairs measured in each at most.
+    merge_below : float
+        Values with noisy counts under so many deviations are merged.
+    coarse : tuple of (int, int)
+        (from, groups): attributes with so many codes get a coarse copy of so many groups.
+    cells : int
+        Most cells of all cliques.
+    iterations : tuple of int
+        Of the fit after the tree and after each round; the last number repeats.
+    tree_penalty, penalty : float
+        Part of the expected noise of a pair's table that its score is reduced by.
+    pool_parts, pool_rows : int
+        Parts of the pool of model records whose weights are raked, and rows of each.
+    sweeps : int
+        Passes of the raking over all pairs.
+    balance : int
+        Rounds in which records are exchanged so that their pair tables come closer to the model's.
+    """
+
+    mu: float
+    one_way: float = 0.06
+    one_way_again: float = 0.14
+    tree: float = 0.34
+    pairs: float = 0.42
+    picks: float = 0.04
+    misfit: float = 0.0
+    rake: float = 0.0
+    rounds: int = 5
+    per_round: int = 5
+    merge_below: float = 2.0
+    coarse: tuple[tuple[int, int], ...] = ((24, 20),)
+    cells: int = 150_000
+    iterations: tuple[int, ...] = (60, 80, 100, 150)
+    tree_penalty: float = 0.5
+    penalty: float = 0.7
+    pool_parts: int = 1
+    pool_rows: int = 0
+    sweeps: int = 8
+    balance: int = 150
+
+
+def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int = 1) -> Choices:
+    """The default choices.
+
+    Parameters
+    ----------
+    cardinalities : sequence of int
+    records : int
+        Declared minimum of records.
+    mu : float
+    parts : int
+        Parts of the release; the parts of a pool serve them in turn.
+    """
+    d = len(cardinalities)
+    number = d * (d - 1) // 2
+    if not number:
+        return Choices(mu=mu, one_way=0.3, one_way_again=0.7, tree=0, pairs=0, picks=0, rounds=0, balance=0)
+    sizes = np.array([a * b for a, b in combinations(cardinalities, 2)], float)
+    capped = np.array([min(a, 24) * min(b, 24) for a, b in combinations(cardinalities, 2)], float)
+    measurable = (0.045 * records * mu * math.sqrt(0.09) / (0.4 * float(np.median(capped)))) ** 2
+    per_round = int(min(max(measurable, 4), max(5, min(d, number / 9))))
+    found = Choices(mu=mu, per_round=per_round, cells=int(min(max(6 * records, 150_000), 600_000)))
+    if number > 1000:
+        found = replace(found, balance=0)
+    noise = 0.4 * float(np.mean(np.minimum(sizes, 2000))) * math.sqrt(number) / (mu * math.sqrt(0.5)) / records
+    if noise < 0.06 and number <= 300:
+        pool = int(min(max(4 * records, 200_000), 1_000_000))
+        parts = min(max(parts, 1), 8)
+        found = replace(
+            found,
+            one_way=0.03,
+            one_way_again=0.05,
+            tree=0.12,
+            pairs=0.21,
+            misfit=0.004,
+            rake=0.546,
+            pool_parts=parts,
+            pool_rows=pool // parts,
+            balance=0,
+        )
+    return found
+
+
+def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:
+    """What was chosen and why, by topic, for people."""
+    c, d = choices, len(cardinalities)
+    sigma = math.sqrt(d) / (c.mu * math.sqrt(c.one_way + c.one_way_again))
+    found = {
+        "One-way": f"{d} tables measured {'twice' if c.one_way_again else 'once'} with {_percent(c.one_way)} and "
+        f"{_percent(c.one_way_again)} of mu^2, about +-{sigma:,.0f} records a count, the second time with most "
+        "precision where values are rare. "
+        f"Values under {c.merge_below:g} deviations are merged while the model is fitted",
+    }
+    for least, groups in c.coarse:
+        if max(cardinalities) >= least:
+            found["Coarse"] = f"attributes with {least} values or more get a copy of {groups} groups of equal mass"
+    if c.tree or c.pairs:
+        found["Pairs"] = (
+            f"a tree of {d - 1} pairs ({_percent(c.tree)}), then {c.rounds} rounds of up to {c.per_round} pairs "
+            f"({_percent(c.pairs)}), picked where the model misses most ({_percent(c.picks)}); so many that a table's "
+            f"noise stays below what it can tell. The model has at most {c.cells:,} cells"
+        )
+    if c.rake:
+        found["Raking"] = (
+            f"the declared records are many for the noise: all {d * (d - 1) // 2} pairs are measured "
+            f"({_percent(c.rake)}) and a pool of {c.pool_parts * c.pool_rows:,} model records is weighted to them, "
+            f"unless a noisy misfit ({_percent(c.misfit)}) says that the model is as good; the share then buys rounds"
+        )
+    elif d > 1:
+        found["Raking"] = "none: a table of all pairs would be noisier than the model"
+    if c.balance:
+        found["Balance"] = f"{c.balance} rounds of exchanges bring the records' pair tables to the model's"
+    return found
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"

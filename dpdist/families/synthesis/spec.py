@@ -1,0 +1,88 @@
+"""The spec of a synthesis: records drawn from a model of noisy one-way and pair tables of all records."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from dpdist.spec import PrivacyLimit, ReleaseSpec, Section
+
+
+class PrivacySpec(PrivacyLimit):
+    """What the whole release may cost."""
+
+    epsilon: float = Field(gt=0, le=20, allow_inf_nan=False, description="Epsilon of the whole release.")
+    delta: float = Field(ge=1e-15, lt=0.1, allow_inf_nan=False, description="Delta of the whole release.")
+
+
+class SharesSpec(Section):
+    """Shares of the budget, as parts of mu^2; all of them or none, and they sum to at most one."""
+
+    one_way: float = Field(ge=0.001, le=1, description="All one-way tables.")
+    one_way_again: float = Field(default=0, ge=0, le=1, description="One-way tables again, most where values are rare.")
+    tree: float = Field(default=0, ge=0, le=1, description="Pair tables that join the attributes to a tree.")
+    pairs: float = Field(default=0, ge=0, le=1, description="Pair tables of all further rounds.")
+    picks: float = Field(default=0, ge=0, le=1, description="All picks of pairs.")
+    misfit: float = Field(default=0, ge=0, le=1, description="The noisy misfit that decides about raking.")
+    rake: float = Field(default=0, ge=0, le=1, description="Tables of all pairs, for raking.")
+
+    @model_validator(mode="after")
+    def _one(self) -> SharesSpec:
+        total = math.fsum(self.model_dump().values())
+        if total > 1 + 1e-12:
+            raise ValueError(f"the shares sum to {total:g}; they may sum to 1 at most")
+        if bool(self.rake) != bool(self.misfit):
+            raise ValueError("`rake` and `misfit` go together")
+        if (self.tree or self.pairs) and not self.picks:
+            raise ValueError("`tree` and `pairs` need a share for `picks`")
+        return self
+
+
+class ModelSpec(Section):
+    """Choices that the plan makes from public facts where they are not set."""
+
+    shares: SharesSpec | None = Field(default=None, description="Shares of the budget.")
+    rounds: int | None = Field(default=None, ge=0, le=50, description="Rounds after the tree.")
+    per_round: int | None = Field(default=None, ge=1, le=2000, description="Pairs measured in a round at most.")
+    merge_below: float | None = Field(
+        default=None, ge=0, le=20, description="Values with noisy counts under so many deviations are merged."
+    )
+    coarse: tuple[tuple[int, int], ...] | None = Field(
+        default=None, description="(from, groups): attributes with so many codes get a coarse copy of so many groups."
+    )
+    cells: int | None = Field(default=None, ge=1000, le=10_000_000, description="Most cells of the model.")
+    balance: int | None = Field(
+        default=None, ge=0, le=5000, description="Rounds in which records are exchanged; 0 for none."
+    )
+
+
+class SynthesisSpec(Section):
+    """The records to release."""
+
+    records: int | None = Field(
+        default=None, ge=1, description="Number of released records; default: data.minimum_records."
+    )
+
+
+class WholeSynthesisSpec(ReleaseSpec):
+    """Records drawn from a model that was fitted to noisy tables of all records."""
+
+    kind: Literal["synthesis"]
+    privacy: PrivacySpec
+    model: ModelSpec = Field(default_factory=ModelSpec)
+    synthesis: SynthesisSpec = Field(default_factory=SynthesisSpec)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> WholeSynthesisSpec:
+        if self.table.continuous:
+            raise ValueError(f"attribute {self.table.continuous[0]!r} is continuous: declare `bins` for it")
+        if self.model.coarse is not None and any(not 2 <= groups < least for least, groups in self.model.coarse):
+            raise ValueError("model.coarse: a copy has at least 2 groups, and fewer than the codes it is for")
+        return self
+
+    @property
+    def records(self) -> int:
+        """Number of released records."""
+        return self.synthesis.records or self.data.minimum_records

@@ -1,0 +1,77 @@
+"""The stages of a synthesis: count once, learn, draw the records, write them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dpdist.data.operators import pair_counts_operator
+from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.family import Stage
+from dpdist.families.base.passes import Passes
+from dpdist.families.base.writing import ReleasedRecords, write_records
+from dpdist.families.synthesis.draw import draw_records
+from dpdist.families.synthesis.fitted import Fitted
+from dpdist.families.synthesis.learn import Learned, learn
+from dpdist.families.synthesis.plan import SynthesisPlan
+from dpdist.families.synthesis.spec import WholeSynthesisSpec
+from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.privacy.arrays import Codes
+from dpdist.schema.schema import Schema
+
+SynthesisAttempt = Attempt[WholeSynthesisSpec, SynthesisPlan]
+
+
+def stages(plan: SynthesisPlan) -> Sequence[Stage[WholeSynthesisSpec, SynthesisPlan]]:
+    """The stages of a synthesis, in order."""
+    return (Stage("model", learn_model), Stage("records", draw), Stage("write", write_records))
+
+
+def learn_model(attempt: SynthesisAttempt) -> Learned:
+    """Count all pairs in one pass, and learn the model from them; it is stored.
+
+    Raises
+    ------
+    DataError
+        The table breaks its declared policies.
+    """
+
+    def make() -> Learned:
+        counts = Passes(attempt).run(pair_counts_operator(attempt.spec.table.cardinalities), stage="counting")
+        noise = attempt.noise
+        with attempt.stage("fitting") as progress:
+            return learn(counts, choices=attempt.plan.choices, noise=noise, progress=progress)
+
+    learned = attempt.stored(Learned, make)
+    names = attempt.spec.table.names
+    attempt.public["learned"] = learned.report | {
+        "pairs": [
+            [f"{names[i]} (coarse)" if coarse else names[i] for i, coarse in pair] for pair in learned.report["pairs"]
+        ]
+    }
+    return learned
+
+
+@dataclass(frozen=True, eq=False)
+class _Source:
+    """What parts are drawn from."""
+
+    fitted: Fitted
+    key: KeyRef
+    rounds: int
+    schema: Schema
+
+
+def draw(attempt: SynthesisAttempt) -> ReleasedRecords:
+    """The records of each part, each a function of the model, the key and its number."""
+    attempt.before_noise()
+    fitted = attempt.result(Learned).fitted
+    rounds = 0 if fitted.adjustment is not None else attempt.plan.choices.balance
+    task = attempt.executor.tasks("records")
+    source = task.constant("model", _Source(fitted, attempt.key, rounds, attempt.spec.table))
+    return ReleasedRecords([task("part", _part, source, part, rows) for part, rows in enumerate(attempt.plan.parts)])
+
+
+def _part(source: _Source, part: int, rows: int) -> Codes:
+    columns = draw_records(source.fitted, load_noise(source.key), part, rows, rounds=source.rounds)
+    return [column.astype(attribute.dtype) for column, attribute in zip(columns, source.schema.attributes, strict=True)]

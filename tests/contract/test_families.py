@@ -1,0 +1,428 @@
+"""What holds of every family, wherever it runs: one list of properties, and a family of ten lines that has them all.
+
+A new family is a `Case` in `tests/cases.py`; nothing else is written here for it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from cases import CASES, HISTOGRAM, Case
+from clusters import parts
+from executors import Executors, Measured, Twice, runs_use
+from jsonschema import Draft202012Validator
+from reading import readable
+from releases import KEY, SCHEMA
+
+from dpdist.cluster.executor import Executor, InProcess
+from dpdist.data.operators import pair_counts_operator
+from dpdist.data.read import BATCH_ROWS
+from dpdist.errors import CheckFailed, DataError, DataNotFound, DpdistError, OutOfDomain, PrivacyError
+from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.event_plan import EventPlan
+from dpdist.families.base.family import Family, Stage
+from dpdist.families.base.passes import Passes
+from dpdist.families.base.writing import ReleasedRecords, write_records
+from dpdist.families.registry import FAMILIES, json_schema, make_plan, register
+from dpdist.ledger import Attempt as Reservation
+from dpdist.ledger import Ledger
+from dpdist.ledger.keys import load_noise
+from dpdist.ledger.records import canonical_event
+from dpdist.privacy.events import DiscreteLaplace
+from dpdist.privacy.noise import Noise
+from dpdist.publish import manifest
+from dpdist.publish.verify import read_manifest, verify
+from dpdist.release.run import Run, run_release
+from dpdist.spec import PrivacyLimit, ReleaseSpec
+
+# --- a family of ten lines --------------------------------------------------------------------------------------------
+
+
+class TallySpec(ReleaseSpec):
+    kind: Literal["tally"]
+    privacy: PrivacyLimit = PrivacyLimit()
+
+
+def tally(attempt: Attempt[TallySpec, EventPlan]) -> ReleasedRecords:
+    """Records of the first column alone, each value as often as a noisy count says."""
+    sizes = [attribute.cardinality for attribute in attempt.spec.table.attributes]
+    counts = Passes(attempt).run(pair_counts_operator(sizes), stage="counting").single(0)
+    noisy = counts + attempt.noise.discrete_laplace("tally", counts.size, scale=2)
+    codes = np.repeat(np.arange(counts.size, dtype=np.uint8), np.maximum(noisy, 0))
+    return ReleasedRecords([[part] for part in np.split(codes, range(1_000, codes.size, 1_000))])
+
+
+TALLY = Family(
+    kind="tally",
+    spec=TallySpec,
+    plan=lambda spec: EventPlan(spec=spec, event=DiscreteLaplace(scale=2)),
+    stages=lambda plan: (Stage("tally", tally), Stage("write", write_records)),
+)
+TALLY_CASE = replace(
+    HISTOGRAM,
+    name="ten lines",
+    settings={
+        "kind": "tally",
+        "schema": {"attributes": SCHEMA["attributes"][:1]},
+        "data.extra_columns": "ignore",
+    },
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered() -> Iterator[None]:
+    register(TALLY)
+    yield
+    del FAMILIES["tally"]
+
+
+# --- families, executors and what they release ------------------------------------------------------------------------
+
+EVERY = [*CASES, TALLY_CASE]
+PLACES = [pytest.param(case, mode, id=f"{case.name}-{mode}") for case in EVERY for mode in case.modes]
+families = pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)
+places = pytest.mark.parametrize(("case", "mode"), PLACES)
+
+
+LEFT_OUT = ("attempt", "created", "parts", "spec_sha256")
+"""Fields of a manifest that say when and from where, and the names of parts, which hold the attempt."""
+
+
+class _Interrupted(Exception):
+    """Stands for the end of a process."""
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], tuple[list[bytes], dict[str, Any]]]:
+    """The parts and the manifest of a release in one partition and one process where nothing goes wrong."""
+
+    @cache
+    def made(name: str) -> tuple[list[bytes], dict[str, Any]]:
+        case = next(case for case in EVERY if case.name == name)
+        spec = case.project(tmp_path_factory.mktemp("calm"), cluster__partitions=1)
+        run(spec, InProcess())
+        return content(spec)
+
+    return lambda case: made(case.name)
+
+
+def run(spec: ReleaseSpec, executor: Executor, **options: Any) -> None:
+    """A release with a fixed key."""
+    with runs_use(executor):
+        run_release(spec, fixed_key=KEY, **options)
+
+
+def content(spec: ReleaseSpec) -> tuple[list[bytes], dict[str, Any]]:
+    """What a release holds: its parts, and its manifest but for what differs from run to run."""
+    folder = Path(spec.output.path)
+    tree = json.loads((folder / "manifest.json").read_text())
+    return parts(folder), {name: value for name, value in tree.items() if name not in LEFT_OUT}
+
+
+def attempts(spec: ReleaseSpec) -> list[Reservation]:
+    """The attempts of the ledger, which is whole."""
+    with closing(Ledger.open(spec.ledger, create=False)) as ledger:
+        ledger.verify(spec.dataset)
+        return list(ledger.show(spec.dataset).attempts)
+
+
+def states(spec: ReleaseSpec) -> list[str]:
+    return [attempt.state for attempt in attempts(spec)]
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
+
+
+@families
+def test_a_plan_reads_no_record(case: Case, tmp_path: Path) -> None:
+    """There is neither a table nor a ledger, and the plan is that of the spec with both."""
+    nowhere = make_plan(case.spec(tmp_path))
+    here = make_plan(case.project(tmp_path))
+    assert nowhere.to_json() == here.to_json()
+    assert nowhere.event == here.event
+    assert nowhere.explain() == here.explain()
+    json.dumps(here.to_json(), allow_nan=False)
+    assert here.resources()["task_bytes"] > 0
+
+
+@families
+def test_a_spec_says_all_that_its_schema_admits(case: Case, tmp_path: Path) -> None:
+    spec = case.spec(tmp_path)
+    assert type(spec) is FAMILIES[spec.kind].spec
+    Draft202012Validator(json_schema()).validate(spec.model_dump(mode="json", by_alias=True))
+
+
+# --- the charge -------------------------------------------------------------------------------------------------------
+
+
+@families
+def test_the_charge_is_in_the_ledger_before_noise_is_drawn(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = case.project(tmp_path)
+    drawn: dict[str, list[str]] = {}
+    words = Noise._words
+
+    def spied(self: Noise, address: bytes, count: int, start: int) -> Any:
+        drawn.setdefault(repr(address), states(spec))
+        return words(self, address, count, start)
+
+    monkeypatch.setattr(Noise, "_words", spied)
+    with runs_use(InProcess()):
+        run_release(spec)
+    monkeypatch.undo()
+    coins = {address for address in drawn if "split" in address}  # of random splits; they are released in no form
+    assert all(drawn[address] == ["reserved"] or address not in coins for address in coins)
+    assert {tuple(drawn[address]) for address in drawn if address not in coins} <= {("drawing",), ("committed",)}
+    (charged,) = attempts(spec)
+    assert charged.state == "committed"
+    assert canonical_event(charged.event) == canonical_event(make_plan(spec).event)
+
+
+@families
+def test_a_ledger_that_does_not_admit_the_charge_lets_no_record_be_read(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = case.project(tmp_path, dataset="poor")
+    with closing(Ledger.open(spec.ledger)) as ledger:
+        ledger.create_dataset("poor", epsilon="1e-6", delta="1e-3", guarantees=("dp", "pd-per-record"))
+
+    def read(*_: object, **__: object) -> None:
+        raise AssertionError("a record was read")
+
+    monkeypatch.setattr("dpdist.data.table.Table.batches", read)
+    monkeypatch.setattr("dpdist.data.table.Table.counted", read)
+    with pytest.raises(PrivacyError, match="poor"):
+        run(spec, InProcess())
+    assert states(spec) == []
+
+
+# --- the same bits ----------------------------------------------------------------------------------------------------
+
+
+@places
+def test_chunks_and_workers_change_no_bit(
+    case: Case, mode: str, executors: Executors, tmp_path: Path, calm: Callable[[Case], Any]
+) -> None:
+    spec = case.project(tmp_path, cluster__partitions=5)
+    run(spec, executors[mode])
+    assert content(spec) == calm(case)
+    assert states(spec) == ["committed"]
+
+
+@places
+def test_a_run_that_is_resumed_in_every_stage_changes_no_bit(
+    case: Case, mode: str, executors: Executors, tmp_path: Path, calm: Callable[[Case], Any]
+) -> None:
+    """It ends when a stage begins, once in each, and after the last one; there is one charge."""
+    spec, met = case.project(tmp_path, cluster__partitions=3), list[str]()
+
+    def progress(stage: str, *_: int) -> None:
+        if stage not in met:
+            met.append(stage)
+            raise _Interrupted
+
+    for _ in range(30):
+        try:
+            run(spec, executors[mode], resume=bool(met), progress=progress)
+        except _Interrupted:
+            assert states(spec) in (["reserved"], ["drawing"])
+            assert not Path(spec.output.path, "manifest.json").exists()
+        else:
+            break
+    assert len(met) > 1
+    assert content(spec) == calm(case)
+    assert states(spec) == ["committed"]
+
+
+@families
+def test_tasks_and_steps_that_run_twice_change_no_bit(case: Case, tmp_path: Path, calm: Callable[[Case], Any]) -> None:
+    spec = case.project(tmp_path, cluster__partitions=3)
+    with runs_use(Twice()), Run(spec, fixed_key=KEY) as made:
+        for name, step in made.steps.items():
+            step()
+            if name != "publish":
+                step()
+    assert content(spec) == calm(case)
+    assert states(spec) == ["committed"]
+
+
+@families
+def test_another_key_gives_another_release(case: Case, tmp_path: Path, calm: Callable[[Case], Any]) -> None:
+    spec = case.project(tmp_path)
+    with runs_use(InProcess()):
+        run_release(spec)
+    assert content(spec)[0] != calm(case)[0]
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", [HISTOGRAM, TALLY_CASE], ids=lambda case: case.name)
+def test_tasks_stay_within_the_memory_of_the_plan(case: Case, tmp_path: Path) -> None:
+    rows = 2 * BATCH_ROWS + 1
+    spec = replace(case, rows=rows).project(tmp_path, cluster__partitions=2)
+    run(spec, measured := Measured())
+    planned, largest = make_plan(spec).resources()["task_bytes"], max(measured.peaks.values())
+    assert BATCH_ROWS < largest < planned, measured.peaks
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def refused(spec: ReleaseSpec, executor: Executor, log: pytest.LogCaptureFixture, **options: Any) -> DpdistError:
+    """How a release is refused; nothing is published, and neither message nor log tells a value or a count."""
+    with log.at_level(logging.DEBUG, logger="dpdist"), pytest.raises(DpdistError) as caught:
+        run(spec, executor, **options)
+    assert not Path(spec.output.path, "manifest.json").exists()
+    return caught.value
+
+
+@places
+def test_a_bad_table_is_refused_by_column_and_costs_nothing(
+    case: Case, mode: str, executors: Executors, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = case.project(tmp_path, cluster__partitions=3)
+    case.spoil(tmp_path)
+    error = refused(spec, executors[mode], caplog)
+    column, value = case.bad
+    assert isinstance(error, OutOfDomain)
+    assert column in str(error)
+    told = readable(str(error), repr(error), caplog.text)
+    assert str(value) not in told
+    assert not numbers_of(case) & set(re.findall(r"\d+", told.replace(",", "")))
+    assert states(spec) == ["void"]
+
+
+@families
+def test_a_table_that_is_not_there_costs_nothing(case: Case, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spec = case.project(tmp_path)
+    (tmp_path / "table.parquet").unlink()
+    error = refused(spec, InProcess(), caplog)
+    assert isinstance(error, DataNotFound)
+    assert "table.parquet" in str(error)
+    assert states(spec) == []
+
+
+@families
+def test_fewer_records_than_declared_are_told_by_noise_alone(
+    case: Case, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A release that needs the bound refuses after a noisy check and stays charged; another one goes through."""
+    spec = case.project(tmp_path, data__minimum_records=case.rows * 3)
+    with suppress(CheckFailed):
+        run(spec, InProcess())
+        assert states(spec) == ["committed"]
+        return
+    assert states(spec) == ["drawing"]
+    told = readable(str(refused(spec, InProcess(), caplog, resume=True)), caplog.text)
+    assert "minimum_records" in told
+    assert not numbers_of(case) & set(re.findall(r"\d+", told.replace(",", "")))
+
+
+def numbers_of(case: Case) -> set[str]:
+    """What must stand in no text that others read: the number of records, and those of parts of them."""
+    return {str(case.rows), str(case.rows - 1)}
+
+
+# --- what is published ------------------------------------------------------------------------------------------------
+
+
+@families
+def test_the_manifest_validates_and_holds_nothing_private(
+    case: Case, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = case.project(tmp_path)
+    plan = make_plan(spec)
+    with caplog.at_level(logging.DEBUG, logger="dpdist"), runs_use(InProcess()):
+        run_release(spec)
+    report = verify(spec.output.path)
+    published = read_manifest(spec.output.path)
+    text = Path(spec.output.path, "manifest.json").read_text()
+    Draft202012Validator(manifest.json_schema()).validate(json.loads(text))
+    assert report.kind == published.kind == spec.kind
+    assert published.spec_sha256 == spec.fingerprint
+    assert list(published.guarantees) == [guarantee.to_json() for guarantee in plan.guarantees]
+    assert published.guarantee.startswith(plan.guarantees[0].sentence())
+    assert published.table == plan.released
+    assert report.unlisted == ()
+    told = readable(text, caplog.text).replace(",", "")
+    assert not numbers_of(case) & set(re.findall(r"\d+", told))
+    assert str(tmp_path) not in text
+    (work,) = Path(spec.work).iterdir()
+    assert not (work / "key.json").exists()
+    assert json.loads((work / "run-record.json").read_text())["confidential"]
+
+
+# --- the list has power -----------------------------------------------------------------------------------------------
+
+
+def _early(attempt: Attempt[Any, Any]) -> ReleasedRecords:
+    """Draws noise before the ledger knows."""
+    load_noise(attempt.key).discrete_laplace("early", 1, scale=2)
+    return tally(attempt)
+
+
+def _changing(attempt: Attempt[Any, Any]) -> ReleasedRecords:
+    """Releases what depends on the layout of the table."""
+    released = tally(attempt)
+    return ReleasedRecords(released.parts[: len(attempt.table.partitions)])
+
+
+def _telling(attempt: Attempt[Any, Any]) -> ReleasedRecords:
+    """Refuses with a number of records."""
+    passes = Passes(attempt)
+    passes.run(pair_counts_operator([4]), stage="counting")
+    rows = passes.report.kept if passes.report is not None else 0
+    if rows < attempt.spec.data.minimum_records:
+        attempt.before_noise()
+        raise CheckFailed(f"data.minimum_records is more than {rows}")
+    return tally(attempt)
+
+
+def _opening(spec: Any) -> EventPlan:
+    """Plans by the table."""
+    import pyarrow.parquet as pq
+
+    return EventPlan(spec=spec, event=DiscreteLaplace(scale=pq.read_metadata(spec.data.path).num_rows))
+
+
+@pytest.mark.parametrize(
+    ("broken", "seen"),
+    [
+        (replace(TALLY, stages=lambda plan: (Stage("a", _early), Stage("b", write_records))), "charge"),
+        (replace(TALLY, stages=lambda plan: (Stage("a", _changing), Stage("b", write_records))), "bits"),
+        (replace(TALLY, stages=lambda plan: (Stage("a", _telling), Stage("b", write_records))), "refusal"),
+        (replace(TALLY, plan=_opening), "plan"),
+    ],
+    ids=["draws before the charge", "depends on partitions", "tells a number", "reads to plan"],
+)
+def test_a_family_that_breaks_a_property_is_found(
+    broken: Family[Any, Any],
+    seen: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    calm: Callable[[Case], Any],
+    caplog: pytest.LogCaptureFixture,
+    executors: Executors,
+) -> None:
+    calm(TALLY_CASE)
+    monkeypatch.setitem(FAMILIES, "tally", broken)
+    properties: dict[str, Callable[[], None]] = {
+        "plan": lambda: test_a_plan_reads_no_record(TALLY_CASE, tmp_path),
+        "charge": lambda: test_the_charge_is_in_the_ledger_before_noise_is_drawn(TALLY_CASE, tmp_path, monkeypatch),
+        "bits": lambda: test_chunks_and_workers_change_no_bit(TALLY_CASE, "threads", executors, tmp_path, calm),
+        "refusal": lambda: test_fewer_records_than_declared_are_told_by_noise_alone(TALLY_CASE, tmp_path, caplog),
+    }
+    with pytest.raises((AssertionError, FileNotFoundError, DataError)):
+        properties[seen]()

@@ -1,0 +1,104 @@
+"""Executors for tests: one of each kind for the session, and some in process that look closely at what they run."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+from distributed import LocalCluster
+
+from dpdist.cluster.executor import Executor, InProcess
+from dpdist.cluster.opening import open_cluster
+from dpdist.cluster.tasks import Deferred, DirectTasks, Tasks
+
+
+class Executors:
+    """One executor of each kind, opened when it is first asked for, closed together."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._open: dict[str, Executor] = {}
+
+    def __getitem__(self, mode: str) -> Executor:
+        if mode not in self._open:
+            self._open[mode] = self._stack.enter_context(open_cluster(mode=mode, **self._options(mode)))
+        return self._open[mode]
+
+    def _options(self, mode: str) -> dict[str, Any]:
+        if mode == "embedded":
+            return {"workers": 2, "memory_limit": "2GiB"}
+        if mode != "address":
+            return {}
+        local = LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=False,
+            host="127.0.0.1",
+            protocol="tcp://",
+            dashboard_address=None,
+        )
+        self._stack.enter_context(local)
+        return {"address": local.scheduler_address, "timeout": 60}
+
+    def close(self) -> None:
+        """Close them all."""
+        self._stack.close()
+
+
+@contextmanager
+def runs_use(executor: Executor) -> Iterator[None]:
+    """Let runs of releases compute on this executor, whatever their specs name; it stays open."""
+    with mock.patch("dpdist.release.run.open_cluster", return_value=nullcontext(executor)):
+        yield
+
+
+class _Calls(DirectTasks):
+    """Makes each task by another function: ``call(name, task)``."""
+
+    def __init__(self, stage: str, call: Callable[[str, Callable[[], Any]], Any]) -> None:
+        self._stage, self._call = stage, call
+
+    def __call__(self, what: str, function: Callable[..., Any], *args: Any, **settings: Any) -> Deferred:
+        return self._call(f"{self._stage}-{what}", partial(function, *args, **settings))
+
+
+class Twice(InProcess):
+    """Calls every task twice and uses the second result, as a cluster does that lost the first."""
+
+    def tasks(self, stage: str) -> Tasks:
+        return _Calls(stage, self._twice)
+
+    @staticmethod
+    def _twice(name: str, task: Callable[[], Any]) -> Any:
+        task()
+        return task()
+
+
+class Measured(InProcess):
+    """Notes the largest memory that each kind of task allocates beyond its arguments, its result included."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peaks: dict[str, int] = {}
+
+    def tasks(self, stage: str) -> Tasks:
+        return _Calls(stage, self._measured)
+
+    def _measured(self, name: str, task: Callable[[], Any]) -> Any:
+        plain = pa.default_memory_pool()
+        pool = pa.proxy_memory_pool(plain)
+        pa.set_memory_pool(pool)
+        tracemalloc.start()
+        try:
+            result = task()
+            peak = tracemalloc.get_traced_memory()[1] + (pool.max_memory() or 0)
+        finally:
+            tracemalloc.stop()
+            pa.set_memory_pool(plain)
+        self.peaks[name] = max(self.peaks.get(name, 0), peak)
+        return result

@@ -1,0 +1,135 @@
+"""Junction trees, inference, all pairs and the fit against the full joint table of tiny domains."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpdist.families.synthesis.allpairs import PairMarginals
+from dpdist.families.synthesis.descent import Measurement, fit
+from dpdist.families.synthesis.inference import Inference, marginal
+from dpdist.families.synthesis.junction import Components, JunctionTree, cells_of, cliques_of
+
+CARDS = (2, 2, 3, 3, 4)
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> list[tuple[int, int]]:
+    return draw(st.lists(st.sampled_from(list(combinations(range(len(CARDS)), 2))), unique=True, max_size=8))
+
+
+def joint_of(factors: dict[tuple[int, ...], np.ndarray]) -> np.ndarray:
+    joint = np.ones(CARDS)
+    for s, table in factors.items():
+        joint = joint * table.reshape([CARDS[a] if a in s else 1 for a in range(len(CARDS))])
+    return joint / joint.sum()
+
+
+@given(table=st.sets(st.integers(0, 3)), seed=st.integers(0, 2**32))
+@settings(deadline=None)
+def test_marginal(table: set[int], seed: int) -> None:
+    keep = tuple(sorted(table))
+    values = np.random.default_rng(seed).random((2, 3, 4, 5))
+    expected = values.sum(axis=tuple(k for k in range(4) if k not in keep))
+    np.testing.assert_allclose(marginal(values, keep), expected, rtol=1e-12)
+
+
+@given(edges=graphs())
+@settings(deadline=None)
+def test_triangulation_and_running_intersection(edges: list[tuple[int, int]]) -> None:
+    cliques = cliques_of(CARDS, edges)
+    tree = JunctionTree.of(CARDS, cliques)
+    assert {a for clique in cliques for a in clique} == set(range(len(CARDS)))
+    assert all(any(set(edge) <= set(clique) for clique in cliques) for edge in edges)
+    assert cells_of(cliques, CARDS) == sum(prod(CARDS[a] for a in clique) for clique in cliques)
+    seen: set[int] = set()
+    for j in tree.order:  # what a clique shares with all before it, it shares with its parent
+        if tree.parent[j] >= 0:
+            assert set(cliques[j]) & seen <= set(cliques[tree.parent[j]])
+            assert tree.separators[j] == tuple(sorted(set(cliques[j]) & set(cliques[tree.parent[j]])))
+        seen |= set(cliques[j])
+    drawn: set[int] = set()
+    for j, parents, a in tree.drawing_order():
+        assert set(parents) <= drawn
+        assert {*parents, a} <= set(cliques[j])
+        drawn.add(a)
+    assert drawn == set(range(len(CARDS)))
+
+
+@given(edges=graphs(), seed=st.integers(0, 2**32))
+@settings(deadline=None, max_examples=60)
+def test_inference_is_brute_force(edges: list[tuple[int, int]], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sets = [*((a,) for a in range(len(CARDS))), *sorted(edges)]
+    factors = {s: rng.gamma(0.3, size=[CARDS[a] for a in s]) + 1e-12 for s in sets}
+    joint = joint_of(factors)
+    tree = JunctionTree.of(CARDS, cliques_of(CARDS, edges))
+    inference = Inference(tree, sets)
+    beliefs = inference.beliefs(factors)
+    assert beliefs is not None
+    for clique, belief in zip(tree.cliques, beliefs, strict=True):
+        np.testing.assert_allclose(belief, marginal(joint, clique), atol=1e-12)
+    for s, table in inference.marginals(beliefs).items():
+        np.testing.assert_allclose(table, marginal(joint, s), atol=1e-12)
+    pairs = PairMarginals(tree, beliefs).all()
+    assert set(pairs) == set(combinations(range(len(CARDS)), 2))
+    for pair, table in pairs.items():
+        np.testing.assert_allclose(table, marginal(joint, pair), atol=1e-12)
+
+
+def test_impossible_combinations_stay_impossible() -> None:
+    possible = np.array([[True, True, False], [False, False, True]])
+    tree = JunctionTree.of((2, 3), cliques_of((2, 3), [(0, 1)]))
+    share = np.array([0.2, 0.3, 0.5])
+    model = fit(tree, [Measurement((1,), share, 1e6)], {(0, 1): possible}, iterations=400)
+    (belief,) = model.beliefs
+    assert (belief[~possible] == 0).all()
+    np.testing.assert_allclose(belief.sum(0), share, atol=1e-3)
+
+
+def test_vanishing_products_are_reported() -> None:
+    tree = JunctionTree.of((2, 2), cliques_of((2, 2), [(0, 1)]))
+    inference = Inference(tree, [(0,), (0, 1)])
+    factors = {(0,): np.array([1e-200, 1.0]), (0, 1): np.array([[1.0, 1.0], [0.0, 0.0]]) * 1e-200}
+    assert inference.beliefs(factors) is None
+
+
+def test_the_fit_meets_consistent_tables_exactly() -> None:
+    rng = np.random.default_rng(3)
+    edges = [(0, 1), (1, 2), (2, 3), (1, 3), (3, 4)]
+    joint = joint_of({edge: rng.gamma(1.0, size=[CARDS[a] for a in edge]) for edge in edges})
+    tree = JunctionTree.of(CARDS, cliques_of(CARDS, edges))
+    measurements = [Measurement(edge, marginal(joint, edge), 1e8) for edge in edges]
+    model = fit(tree, measurements, {}, iterations=3000)
+    for pair, table in PairMarginals(tree, model.beliefs).all().items():
+        assert np.abs(table - marginal(joint, pair)).sum() < 2e-3
+
+
+def test_a_fit_goes_on_from_an_earlier_one_and_weighs_measurements() -> None:
+    tree = JunctionTree.of((2, 2), cliques_of((2, 2), [(0, 1)]))
+    even, odd = np.full((2, 2), 0.25), np.array([[0.4, 0.1], [0.1, 0.4]])
+    both = [Measurement((0, 1), even, 1e6), Measurement((0, 1), odd, 3e6)]
+    model = fit(tree, both, {}, iterations=500)
+    np.testing.assert_allclose(model.beliefs[0], even / 4 + odd * 0.75, atol=1e-4)
+    again = fit(tree, both, {}, iterations=1, start=model)
+    assert again.loss <= model.loss * (1 + 1e-9)
+
+
+def test_components() -> None:
+    components = Components(4, [(0, 1)])
+    assert components.joined(0, 1)
+    assert not components.joined(1, 2)
+    components.join(1, 2)
+    assert components.joined(0, 2)
+
+
+def test_no_home() -> None:
+    tree = JunctionTree.of((2, 2, 2), [(0, 1), (1, 2)])
+    assert tree.home((1,)) == 0
+    with pytest.raises(KeyError):
+        tree.home((0, 2))

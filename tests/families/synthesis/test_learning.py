@@ -1,0 +1,297 @@
+"""The account of whole fits, the coding, rounding, raking, balancing, and the bytes of a fitted model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dpdist.data.count import pair_counts
+from dpdist.errors import AccountingError
+from dpdist.families.synthesis.account import Account
+from dpdist.families.synthesis.balance import CELL_BITS, PairIndex, balance
+from dpdist.families.synthesis.choices import Choices, choose
+from dpdist.families.synthesis.draw import draw_part, draw_records, rounded_groups
+from dpdist.families.synthesis.fitted import UNIT, cumulative_of
+from dpdist.families.synthesis.learn import Learned, learn
+from dpdist.families.synthesis.marginals import OneWay, coding_of, combine, merge_rare
+from dpdist.families.synthesis.rake import power_of_two, rake, shrink
+from dpdist.families.synthesis.tables import recode
+from dpdist.privacy.noise import Noise
+
+CARDS = (3, 4, 30, 6)
+KEY = Noise(bytes(range(32)))
+
+
+def records(rows: int = 20_000, seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    a = rng.choice(3, rows, p=[0.6, 0.3, 0.1])
+    c = np.clip(rng.normal(10 + 5 * a, 4, rows), 0, 29).astype(int)
+    b = (a + (rng.random(rows) < 0.3)) % 4
+    d = np.minimum(rng.poisson(0.4 * b), 5)
+    return [x.astype(np.uint8) for x in (a, b, c, d)]
+
+
+def fitted(**changes: object) -> Learned:
+    choices = replace(choose(CARDS, records=20_000, mu=1.0), rake=0.0, misfit=0.0)
+    return learn(pair_counts(records(), CARDS), choices=replace(choices, **changes), noise=KEY)
+
+
+def raked() -> Learned:
+    choices = replace(choose(CARDS, records=200_000, mu=2.0), pool_parts=2, pool_rows=20_000)
+    assert choices.rake > 0
+    return learn(pair_counts(records(200_000), CARDS), choices=choices, noise=KEY)
+
+
+def distance(columns: list[np.ndarray], others: list[np.ndarray]) -> float:
+    index = PairIndex.of(CARDS)
+    tables = [
+        np.bincount(index.of_rows(np.stack(c).astype(np.int32)).ravel(), minlength=index.cells) / len(c[0])
+        for c in (columns, others)
+    ]
+    return float(np.abs(tables[0] - tables[1]).sum() / 2 / len(index.left))
+
+
+# --- account ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_fit_spends_what_it_has_and_no_more() -> None:
+    for learned in (fitted(), raked()):
+        assert math.fsum(share for _, share in learned.report["account"]) <= 1
+        assert len({name for name, _ in learned.report["account"]}) == len(learned.report["account"])
+    assert math.fsum(share for _, share in raked().report["account"]) > 0.99
+
+
+def test_the_account_refuses_what_it_does_not_have() -> None:
+    account = Account(0.5, KEY)
+    table = np.zeros(10, np.int64)
+    account.measure("first", [table, table], share=0.7)
+    assert account.left == pytest.approx(0.3)
+    with pytest.raises(AccountingError, match="second"):
+        account.measure("second", [table], share=0.31)
+    with pytest.raises(AccountingError, match="noise name"):
+        account.measure("first", [table], share=0.1)
+    scale = account.pick_scale(0.3, 3)
+    for number in range(3):
+        account.pick(f"pick/{number}", table, scale=scale)
+    assert account.left == pytest.approx(0, abs=1e-5)
+    with pytest.raises(AccountingError, match="pick/3"):
+        account.pick("pick/3", table, scale=scale)
+
+
+def test_deviations_of_weighted_tables_and_of_sums() -> None:
+    account = Account(0.5, KEY)
+    tables = [np.zeros(40_000, np.int64)] * 2
+    noisy, sigmas = account.measure("weighted", tables, share=0.5, weights=[1.0, 3.0])
+    assert (1 / sigmas**2).sum() == pytest.approx(0.5 * 0.25)
+    for table, sigma in zip(noisy, sigmas, strict=True):
+        assert table.std() == pytest.approx(sigma, rel=0.03)
+    _, (sigma,) = account.measure("a sum", [np.zeros(1, np.int64)], share=0.25, sensitivity=6)
+    assert sigma == pytest.approx(6 / (0.5 * 0.5))
+
+
+# --- one-way tables and coding ----------------------------------------------------------------------------------------
+
+
+def test_combined_measurements_are_weighted_by_precision() -> None:
+    first = [np.array([10.0, 0.0]), np.array([4.0, 2.0, 4.0])]
+    second = [np.array([20.0, 10.0]), np.array([4.0, 2.0, 4.0])]
+    one_way = combine([first, second], [np.array([1.0, 1.0]), np.array([2.0, 1.0])])
+    np.testing.assert_allclose(one_way.counts[0], [12, 2])
+    np.testing.assert_allclose(one_way.sigmas, [math.sqrt(0.8), math.sqrt(0.5)])
+    totals, precision = np.array([14.0, 10.0]), 1 / (np.array([2, 3]) * one_way.sigmas**2)
+    assert one_way.records == pytest.approx(float(totals @ precision / precision.sum()))
+
+
+def test_rare_values_are_merged_with_positive_weights() -> None:
+    merging = merge_rare(np.array([100.0, -30.0, 5.0, 60.0, 19.0]), 10.0, below=2.0)
+    assert merging.codes.tolist() == [0, 2, 2, 1, 2]
+    assert merging.rare.tolist() == [1, 2, 4]
+    assert (merging.weights > 0).all()
+    assert merging.weights[2] > merging.weights[1] > merging.weights[0]
+    alone = merge_rare(np.array([100.0, 1.0]), 10.0, below=2.0)
+    assert alone.cardinality == 2
+    assert not len(alone.rare)
+
+
+def test_coarse_copies_are_functions_of_their_attribute() -> None:
+    counts = (np.full(30, 50.0), np.full(3, 500.0))
+    coding = coding_of(OneWay(counts, np.array([1.0, 1.0]), 1500.0), merge_below=2.0, coarse=((24, 10), (10, 5)))
+    assert coding.cardinalities == (3, 5, 10, 30)
+    assert coding.source == (1, 0, 0, 0)
+    assert coding.fine == (3, 0)
+    assert set(coding.links) == {(2, 3), (1, 2)}
+    for (coarse, fine), possible in coding.links.items():
+        assert (possible.sum(0) == 1).all()
+        for value in range(30):
+            assert possible[coding.maps[coarse][value], coding.maps[fine][value]]
+
+
+def test_recoded_tables_are_sums_of_the_exact_ones() -> None:
+    codes = records()
+    counts = pair_counts(codes, CARDS)
+    one_way = OneWay(
+        tuple(counts.single(i).astype(float) for i in range(4)), np.array([300.0, 300.0, 300.0, 300.0]), 20_000.0
+    )
+    coding = coding_of(one_way, merge_below=2.0, coarse=((12, 4),))
+    assert len(coding.merging[2].rare) > 2
+    tables = recode(counts, coding)
+    for k, (a, b) in enumerate(tables.pairs):
+        left, right = (coding.maps[i][codes[coding.source[i]]] for i in (a, b))
+        expected = np.zeros(tables.table(k).shape, np.int64)
+        np.add.at(expected, (left, right), 1)
+        np.testing.assert_array_equal(tables.table(k), expected)
+    model = np.full(len(tables.cells), 7)
+    distances = [np.abs(tables.table(k) - 7).sum() for k in range(len(tables.pairs))]
+    np.testing.assert_array_equal(tables.distances(model), distances)
+
+
+def test_one_record_moves_every_distance_by_one_at_most() -> None:
+    codes = records(500)
+    coding = coding_of(
+        OneWay(tuple(np.full(c, 99.0) for c in CARDS), np.ones(4), 500.0), merge_below=2.0, coarse=((12, 4),)
+    )
+    public = np.random.default_rng(1).integers(0, 9, recode(pair_counts(codes, CARDS), coding).cells.size)
+    whole = recode(pair_counts(codes, CARDS), coding).distances(public)
+    for row in range(0, 500, 50):
+        without = [np.delete(column, row) for column in codes]
+        assert np.abs(whole - recode(pair_counts(without, CARDS), coding).distances(public)).max() == 1
+
+
+# --- drawing ----------------------------------------------------------------------------------------------------------
+
+
+def test_groups_are_rounded_to_a_record() -> None:
+    rng = np.random.default_rng(5)
+    weights = rng.gamma(0.5, size=(7, 9))
+    groups = rng.integers(0, 7, 3000)
+    cumulative = cumulative_of(weights)
+    assert (cumulative[:, -1] == UNIT).all()
+    values = rounded_groups(groups, cumulative, KEY, "groups")
+    for group in range(7):
+        sizes = np.bincount(values[groups == group], minlength=9)
+        expected = sizes.sum() * weights[group] / weights[group].sum()
+        assert np.abs(sizes - expected).max() < 1 + 1e-6
+
+
+def test_rounding_has_the_right_mean_and_mixes_rows() -> None:
+    cumulative = cumulative_of(np.array([[0.25, 0.35, 0.4]]))
+    runs = [rounded_groups(np.zeros(7, np.int64), cumulative, KEY, f"mean/{i}") for i in range(4000)]
+    share = np.bincount(np.concatenate(runs)) / 28_000
+    np.testing.assert_allclose(share, [0.25, 0.35, 0.4], atol=0.006)
+    first = np.mean([run[0] == 0 for run in runs])
+    assert first == pytest.approx(0.25, abs=0.05)
+
+
+def test_rows_without_weight_take_the_mean_row() -> None:
+    np.testing.assert_array_equal(cumulative_of(np.array([[0.0, 0.0], [1.0, 3.0]])), [[UNIT // 4, UNIT]] * 2)
+
+
+def test_parts_are_functions_of_model_key_and_number() -> None:
+    for learned in (fitted(), raked()):
+        model = Learned.from_bytes(learned.to_bytes()).fitted
+        assert Learned.from_bytes(learned.to_bytes()).to_bytes() == learned.to_bytes()
+        for part in (0, 1, 5):
+            once, again = (draw_records(m, KEY, part, 1000, rounds=20) for m in (learned.fitted, model))
+            for a, b, size in zip(once, again, CARDS, strict=True):
+                np.testing.assert_array_equal(a, b)
+                assert a.shape == (1000,)
+                assert a.min() >= 0
+                assert a.max() < size
+        other = draw_records(model, KEY, 1, 1000, rounds=20)
+        assert any(not np.array_equal(a, b) for a, b in zip(other, draw_records(model, KEY, 0, 1000, rounds=20)))  # noqa: B905
+
+
+def test_refuses_an_empty_part() -> None:
+    with pytest.raises(ValueError, match="rows"):
+        draw_part(fitted().fitted, KEY, "part", 0)
+
+
+def test_records_are_like_the_table() -> None:
+    truth = records()
+    noiseless = distance(records(20_000, seed=1), truth)
+    drawn = draw_records(fitted().fitted, KEY, 0, 20_000, rounds=100)
+    assert distance(drawn, truth) < 0.8 * noiseless + 0.02
+
+
+def test_raked_records_are_like_the_table() -> None:
+    truth, learned = records(200_000), raked()
+    assert learned.fitted.adjustment is not None
+    drawn = [np.concatenate(x) for x in zip(*(draw_records(learned.fitted, KEY, p, 20_000, rounds=0) for p in (0, 1)))]  # noqa: B905
+    assert distance(drawn, truth) < 0.02
+
+
+# --- raking and balancing ---------------------------------------------------------------------------------------------
+
+
+def test_shrinking_keeps_evidence_and_drops_noise() -> None:
+    model = np.concatenate([np.full(16, 100.0), np.full(32, 10.0)])
+    noisy = model.copy()
+    noisy[:16] += np.tile([60.0, -60.0], 8)
+    noisy[16:] += np.tile([4.0, -4.0], 16)
+    estimate = shrink(noisy, model, 5.0)
+    np.testing.assert_allclose(estimate[:16], noisy[:16], rtol=0.02)
+    np.testing.assert_allclose(estimate[16:], model[16:])
+
+
+def test_powers_of_two_are_exact_integers() -> None:
+    logs = np.array([0, 1 << 20, -(1 << 20), 12_345, -777_777, 40 << 20, -(60 << 20)])
+    expected = np.floor(2.0 ** (30 + np.clip(logs / 2**20, -30, 10)))
+    assert np.abs(power_of_two(logs) - expected).max() <= expected.max() * 2e-9
+
+
+def test_raking_meets_consistent_tables() -> None:
+    pool, truth = records(50_000, seed=2), records(50_000, seed=3)
+    rng = np.random.default_rng(4)
+    pool = [np.where(rng.random(50_000) < 0.5, column, rng.permutation(column)) for column in pool]
+    counts = pair_counts(truth, CARDS)
+    targets = {(i, j): counts.pair(i, j) / 50_000 for i in range(4) for j in range(i + 1, 4)}
+    targets |= {(i,): counts.single(i) / 50_000 for i in range(4)}
+    adjustment, expected = rake(pool, CARDS, targets, sweeps=12)
+    weights = adjustment.weights(pool, CARDS)
+    index = PairIndex.of(CARDS)
+    cells = index.of_rows(np.stack(pool).astype(np.int32))
+    found = np.bincount(cells.ravel(), weights=np.tile(weights, len(cells)), minlength=index.cells) / weights.sum()
+    np.testing.assert_allclose(found, expected / UNIT, atol=1e-4)
+    flat = np.concatenate([targets[i, j].ravel() for i in range(4) for j in range(i + 1, 4)])
+    assert np.abs(found - flat).sum() / 2 / 6 < 0.01
+
+
+def test_balancing_brings_tables_closer_and_keeps_the_size() -> None:
+    rows = np.stack(records(8000, seed=6)).astype(np.int32)
+    index = PairIndex.of(CARDS)
+    expected = (np.bincount(index.of_rows(rows).ravel(), minlength=index.cells) << CELL_BITS) // 2
+
+    def excess(taken: np.ndarray) -> float:
+        found = np.bincount(index.of_rows(rows[:, taken]).ravel(), minlength=index.cells)
+        return float(np.abs(found - expected / (1 << CELL_BITS)).sum())
+
+    before = np.arange(4000)
+    after = balance(rows, before, expected, index, KEY, "balance", rounds=60)
+    assert len(np.unique(after)) == 4000
+    assert excess(after) < 0.6 * excess(before)
+    everything = np.arange(8000)
+    np.testing.assert_array_equal(balance(rows, everything, expected, index, KEY, "balance", rounds=3), everything)
+
+
+# --- choices ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mu", [0.02, 0.18, 1.2])
+@pytest.mark.parametrize("rows", [1000, 40_000, 2_000_000])
+@pytest.mark.parametrize("cards", [(2, 2), CARDS, (2,) * 60, (79, 8, 24, 5, 25, 18, 5, 2, 99, 8, 2)])
+def test_shares_are_of_one_account(mu: float, rows: int, cards: tuple[int, ...]) -> None:
+    c = choose(cards, records=rows, mu=mu)
+    total = math.fsum([c.one_way, c.one_way_again, c.tree, c.pairs, c.picks, c.misfit, c.rake])
+    assert total == pytest.approx(1, abs=1e-9)
+    assert isinstance(c, Choices)
+
+
+def test_two_attributes_and_one() -> None:
+    for width in (1, 2):
+        codes, cards = records(2000)[:width], CARDS[:width]
+        learned = learn(pair_counts(codes, cards), choices=choose(cards, records=2000, mu=0.5), noise=KEY)
+        drawn = draw_records(learned.fitted, KEY, 0, 100, rounds=10)
+        assert len(drawn) == width

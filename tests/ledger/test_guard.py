@@ -1,0 +1,228 @@
+"""An account that defends itself: what was changed behind its back is found before anything is charged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from charges import add_up
+from commands import Command
+
+from dpdist.errors import DatasetExists, LedgerError
+from dpdist.ledger import Ledger
+from dpdist.ledger.anchor import VARIABLE, Anchor, Mark
+from dpdist.ledger.tables import charge, dataset, journal
+
+
+def reserve(ledger: Ledger, release: str, **changes: Any) -> str:
+    request = {"dataset": "acs", "spec_hash": "s", "input_fingerprint": "f", "guarantee": "dp", "event": '"1/10"'}
+    return ledger.reserve(**(request | changes), release=release).id
+
+
+def run(ledger: Ledger, *statements: sa.Executable) -> None:
+    with ledger.database.engine.begin() as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+@pytest.fixture
+def used(ledger: Ledger) -> Ledger:
+    """A ledger with a committed, a void and an open attempt."""
+    first = reserve(ledger, "first")
+    ledger.mark_drawing(first)
+    ledger.commit(first, manifest_sha256="a" * 64)
+    ledger.void(reserve(ledger, "second"))
+    reserve(ledger, "third")
+    return ledger
+
+
+CHANGES = {
+    "a deleted charge": (sa.delete(charge).where(charge.c.release == "first"), "3 charges were reserved, and 2 are"),
+    "a raised cap": (sa.update(dataset).values(epsilon_cap="100"), "caps or policy were altered"),
+    "other filters": (sa.update(dataset).values(filters="[]"), "caps or policy were altered"),
+    "an account of leakage": (sa.update(dataset).values(pml_cap="100"), "caps or policy were altered"),
+    "a deleted entry": (sa.delete(journal).where(journal.c.sequence == 2), "entries of the journal are missing"),
+    "a deleted last entry": (sa.delete(journal).where(journal.c.sequence == 6), "entries of the journal are missing"),
+    "an edited last entry": (
+        sa.update(journal).where(journal.c.sequence == 6).values(record='{"account": {}}'),
+        "journal entry 6 was altered",
+    ),
+    "another head": (sa.update(dataset).values(head="b" * 64), "the end of the journal was cut off or altered"),
+    "a shorter journal": (sa.update(dataset).values(length=6), "entries of the journal are missing|the end of the"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_is_refused_at_the_next_reservation(used: Ledger, what: str) -> None:
+    third = used.find("acs", "third")
+    assert third is not None
+    statement, message = CHANGES[what]
+    run(used, statement)
+    for work in (lambda: reserve(used, "next"), lambda: used.mark_drawing(third), lambda: used.void(third)):
+        with pytest.raises(LedgerError, match=f"({message}).*Restore it from a backup, and charge nothing until then"):
+            work()
+    states = {row.release: row.state for row in rows(used)}
+    assert "next" not in states
+    assert states["third"] == "reserved"
+
+
+def rows(ledger: Ledger) -> list[Any]:
+    with ledger.database.engine.begin() as connection:
+        return list(connection.execute(sa.select(charge)))
+
+
+def test_a_sum_made_smaller_is_refused(used: Ledger) -> None:
+    """The sums are part of the chain: editing them breaks it."""
+    with used.database.engine.begin() as connection:
+        last = connection.execute(sa.select(journal.c.record).where(journal.c.sequence == 6)).scalar_one()
+    body = json.loads(last)
+    body["account"]["taken"][0][0] = "0"
+    run(used, sa.update(journal).where(journal.c.sequence == 6).values(record=json.dumps(body)))
+    with pytest.raises(LedgerError, match="journal entry 6 was altered"):
+        reserve(used, "next")
+
+
+def test_a_reservation_reads_no_more_of_a_longer_history(ledger: Ledger) -> None:
+    """The statements stay the same, and none reads all charges."""
+    reserve(ledger, "warm", event='"1/1000"')
+    first = statements(ledger, "a")
+    for number in range(30):
+        reserve(ledger, f"r{number}", event='"1/1000"')
+    later = statements(ledger, "b")
+    assert later == first
+    whole = [text for text in later if "FROM dpdist_charge" in text and "count" not in text]
+    narrow = ("attempt =", "release =", "key_uri IS NOT NULL")
+    assert all(any(condition in text for condition in narrow) for text in whole)
+
+
+def statements(ledger: Ledger, release: str) -> list[str]:
+    """The statements of a reservation."""
+    seen: list[str] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        seen.append(statement)
+
+    sa.event.listen(ledger.database.engine, "after_cursor_execute", note)
+    reserve(ledger, release, event='"1/1000"')
+    sa.event.remove(ledger.database.engine, "after_cursor_execute", note)
+    return seen
+
+
+# Anchors
+
+
+@contextmanager
+def anchored(tmp_path: Path, uri: str | None = None) -> Iterator[tuple[Ledger, Path]]:
+    file = tmp_path / "ledger.db"
+    ledger = Ledger.open(f"sqlite:///{file}", price=add_up, anchor=uri or str(tmp_path / "anchor"))
+    ledger.create_dataset("acs", epsilon=1, delta="1e-8")
+    yield ledger, file
+    ledger.close()
+
+
+def test_an_old_backup_is_refused(tmp_path: Path) -> None:
+    with anchored(tmp_path) as (ledger, file):
+        reserve(ledger, "first")
+        shutil.copy(file, tmp_path / "backup")
+        attempt = reserve(ledger, "second")
+        ledger.mark_drawing(attempt)
+        shutil.copy(tmp_path / "backup", file)
+        for work in (lambda: reserve(ledger, "third"), lambda: ledger.remaining("acs")):
+            with pytest.raises(LedgerError, match=r"journal has 2 entries, the anchor has seen 4.*newest backup"):
+                work()
+
+
+def test_a_history_that_was_made_anew_is_refused(tmp_path: Path) -> None:
+    """As long as the old one, or longer: the anchored entry is another."""
+    with anchored(tmp_path) as (ledger, file):
+        shutil.copy(file, tmp_path / "empty")
+        reserve(ledger, "first")
+        shutil.copy(tmp_path / "empty", file)
+        free = Ledger.open(f"sqlite:///{file}", price=add_up, anchor="")
+        free.void(reserve(free, "other"))
+        with pytest.raises(LedgerError, match="entry 1 of its journal is not the one that the anchor has seen"):
+            reserve(ledger, "third")
+
+
+def test_a_journal_may_go_on_from_its_anchor(tmp_path: Path) -> None:
+    """A crash between the charge and its anchor leaves the anchor behind."""
+    with anchored(tmp_path) as (ledger, file):
+        before = ledger._anchor.read("acs")  # type: ignore[union-attr]
+        for number in range(3):
+            reserve(ledger, f"r{number}")
+        Anchor(str(tmp_path / "anchor")).write("acs", before)
+        reserve(ledger, "next")
+        head = ledger.show("acs").head
+        assert Anchor(str(tmp_path / "anchor")).read("acs") == Mark(5, head)
+        with sa.create_engine(f"sqlite:///{file}").begin() as connection:
+            connection.execute(sa.update(journal).where(journal.c.sequence == 3).values(record="{}"))
+        Anchor(str(tmp_path / "anchor")).write("acs", before)
+        with pytest.raises(LedgerError, match="journal entry 3 was altered"):
+            reserve(ledger, "more")
+
+
+def test_a_lost_or_damaged_anchor_is_named(tmp_path: Path) -> None:
+    with anchored(tmp_path) as (ledger, _):
+        (file,) = (tmp_path / "anchor").iterdir()
+        file.write_text("{}")
+        with pytest.raises(LedgerError, match=r"the anchor of data set 'acs' in .* is damaged"):
+            reserve(ledger, "first")
+        file.unlink()
+        with pytest.raises(
+            LedgerError, match=r"no anchor of data set 'acs' in .* set one with dpdist ledger anchor acs"
+        ):
+            reserve(ledger, "first")
+        with pytest.raises(DatasetExists):
+            ledger.create_dataset("acs", epsilon=1, delta=0)
+        assert not file.exists()
+        mark = ledger.anchor("acs")
+        assert mark == Anchor(str(tmp_path / "anchor")).read("acs")
+        reserve(ledger, "first")
+
+
+def test_the_command_line_sets_an_anchor(dpdist: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert dpdist("ledger", "create", "acs", "--epsilon", "1", "--delta", "1e-8").code == 0
+    refused = dpdist("ledger", "anchor", "acs")
+    assert refused.code != 0
+    assert f"the ledger has no anchor: set {VARIABLE}" in refused.err
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "anchor"))
+    done = dpdist("ledger", "anchor", "acs")
+    head = json.loads(dpdist("ledger", "show", "--json").out)[0]["head"]
+    assert done.out == f"acs: anchored at entry 0, {head}\n"
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Name of a bucket with versions on an S3 server in this process, whose address the environment holds."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    client = boto3.client("s3", region_name="us-east-1")
+    client.create_bucket(Bucket="anchors")
+    client.put_bucket_versioning(Bucket="anchors", VersioningConfiguration={"Status": "Enabled"})
+    yield "anchors"
+    server.stop()
+
+
+def test_an_anchor_on_s3(tmp_path: Path, bucket: str) -> None:
+    with anchored(tmp_path, f"s3://{bucket}/ledger") as (ledger, file):
+        reserve(ledger, "first")
+        shutil.copy(file, tmp_path / "backup")
+        reserve(ledger, "second")
+        shutil.copy(tmp_path / "backup", file)
+        with pytest.raises(LedgerError, match="journal has 2 entries, the anchor has seen 3"):
+            reserve(ledger, "third")

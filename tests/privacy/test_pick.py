@@ -1,0 +1,72 @@
+"""Exact picks of the keyed noise."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpdist.privacy import _thresholds
+from dpdist.privacy.noise import Noise
+
+NOISE = Noise(bytes(range(32)))
+RUNS = 8_000
+IMPOSSIBLE = 1e-9
+
+
+def frequencies(scores: list[int], scale: float) -> np.ndarray:
+    values = np.array(scores, np.int64)
+    return np.bincount([NOISE.pick("test", values, scale=scale, start=i) for i in range(RUNS)], minlength=len(scores))
+
+
+def p_value(found: np.ndarray, scores: list[int], scale: float) -> float:
+    weights = np.exp((np.array(scores) - max(scores)) / scale)
+    return float(stats.chisquare(found, RUNS * weights / weights.sum()).pvalue)
+
+
+@pytest.mark.parametrize(("scores", "scale"), [([0, 5, 9, 9, -3], 7.0), ([1_000_000, 1_000_300, 999_900], 316.0)])
+def test_picks_follow_the_exponential_mechanism(scores: list[int], scale: float) -> None:
+    found = frequencies(scores, scale)
+    assert p_value(found, scores, scale) > IMPOSSIBLE
+    assert p_value(found, scores, 1.3 * scale) < IMPOSSIBLE
+    assert p_value(found, scores, scale / 1.3) < IMPOSSIBLE
+
+
+def test_weights_are_certified() -> None:
+    from mpmath import mp, mpf
+
+    scale = Fraction(316) + Fraction(1, 7)
+    gaps = [0, 1, 17, 17, 4000, 28_000, 10**9]
+    with mp.workdps(80):
+        exact = [int(mp.floor(2**128 * mp.exp(-mpf(gap) * scale.denominator / scale.numerator))) for gap in gaps]
+    assert _thresholds.exponential_weights(gaps, scale) == exact
+
+
+def test_a_pick_is_a_function_of_its_address() -> None:
+    scores = np.arange(50, dtype=np.int64)
+    picks = [NOISE.pick("a", scores, scale=20.0, start=i) for i in range(40)]
+    assert picks == [NOISE.pick("a", scores, scale=20.0, start=i) for i in range(40)]
+    assert picks != [NOISE.pick("b", scores, scale=20.0, start=i) for i in range(40)]
+
+
+def test_a_score_far_below_is_never_picked() -> None:
+    scores = np.array([-(10**15), 0], np.int64)
+    assert all(NOISE.pick("far", scores, scale=3.0, start=i) == 1 for i in range(100))
+
+
+@pytest.mark.parametrize(
+    ("scores", "scale"),
+    [
+        (np.zeros(0, np.int64), 1.0),
+        (np.zeros((2, 2), np.int64), 1.0),
+        (np.zeros(3), 1.0),
+        (np.zeros(3, np.int64), 0.0),
+        (np.zeros(3, np.int64), math.inf),
+    ],
+)
+def test_refuses(scores: np.ndarray, scale: float) -> None:
+    with pytest.raises(ValueError, match=r"scale|scores"):
+        NOISE.pick("refused", scores, scale=scale)
