@@ -12,8 +12,8 @@ from unittest import mock
 import pyarrow as pa
 from distributed import LocalCluster
 
-from dpdist.cluster.cluster import open_cluster
 from dpdist.cluster.executor import Executor, InProcess
+from dpdist.cluster.opening import open_cluster
 from dpdist.cluster.tasks import Deferred, DirectTasks, Tasks
 
 
@@ -40,7 +40,7 @@ class Executors:
             processes=False,
             host="127.0.0.1",
             protocol="tcp://",
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",
         )
         self._stack.enter_context(local)
         return {"address": local.scheduler_address, "timeout": 60}

@@ -22,7 +22,7 @@ def test_the_family_of_the_worked_example_runs(tmp_path: Path, monkeypatch: pyte
     names: dict[str, Any] = {"__name__": "example"}
     try:
         for block in blocks:
-            exec(compile(block, "adding-a-family.md", "exec", dont_inherit=True), names)  # noqa: S102  our own text
+            exec(compile(block, "adding-a-family.md", "exec", dont_inherit=True), names)  # noqa: S102  the documents are ours
     finally:
         FAMILIES.pop("tally", None)
     assert names["outcome"].guarantee.startswith("(0.5, 0)-differential privacy")
