@@ -41,12 +41,12 @@ def show_json(value: object) -> None:
 
 
 def folded(text: str) -> str:
-    """Lines cut at spaces to `WIDTH` columns; what follows ``Label     `` stays below its beginning. Tables stay."""
+    """Lines cut at spaces to `WIDTH` columns, what follows a label below its beginning; tables and options stay."""
     return "\n".join(map(_folded, text.split("\n")))
 
 
 def _folded(line: str) -> str:
-    if len(line) <= WIDTH or _TABLE.search(line):
+    if len(line) <= WIDTH or line.startswith("--") or _TABLE.search(line):
         return line
     label = _LABEL.match(line)
     indent = " " * (label.end() if label else 0)

@@ -17,19 +17,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpdist.errors import OutputUnwritable, SpecError
+from dpdist.evaluate import attacks
+from dpdist.evaluate.attacks.mechanisms import mechanism_of_release
 from dpdist.evaluate.attacks.records import drawn
+from dpdist.evaluate.binning import View
 from dpdist.evaluate.inputs import Inputs
 from dpdist.evaluate.page.files import write_private
 from dpdist.evaluate.page.page import About, render
 from dpdist.evaluate.page.sections import Section, does_not_apply
+from dpdist.evaluate.utility import correlations, learning, regression, similarity
+from dpdist.evaluate.utility.baselines import baseline_section
+from dpdist.evaluate.utility.holdout import holdout_section
+from dpdist.evaluate.utility.trial import Trial, make_trial, named_target
 from dpdist.privacy.arrays import Codes
 from dpdist.publish.manifest import MANIFEST, Manifest
 from dpdist.storage.store import Store
 
 if TYPE_CHECKING:
-    from dpdist.evaluate.binning import View
     from dpdist.evaluate.publishable import Publication
-    from dpdist.evaluate.utility.learning import Trial
 
 PAGE, FIGURES = "evaluation.html", "evaluation.json"
 
@@ -81,10 +86,8 @@ def require_packages() -> None:
 
 def record_sections(inputs: Inputs, options: Options, publication: Publication | None = None) -> list[Section]:
     """The sections on released records: utility, attacks if they are asked for, and what may be published."""
-    from dpdist.evaluate.utility import correlations, learning, regression, similarity
-
     view, seed, progress = inputs.view, inputs.seed, inputs.progress
-    target = learning.named_target(view, options.target)
+    target = named_target(view, options.target)
     if options.demand is not None:
         regression.parse_demand(options.demand, view)
     counts = inputs.marginals()
@@ -120,9 +123,7 @@ def _response(manifest: Manifest, view: View, numbers: list[int]) -> int:
 
 def vector_sections(inputs: Inputs, options: Options) -> list[Section]:
     """The sections on released mixtures, which are no records: models that are trained on them."""
-    from dpdist.evaluate.utility import learning
-
-    target = learning.named_target(inputs.view, options.target)
+    target = named_target(inputs.view, options.target)
     samples = inputs.samples()
     sections = _without_bad_holdout(samples, inputs)
     trial = _trial(samples, options)
@@ -140,8 +141,6 @@ def vector_sections(inputs: Inputs, options: Options) -> list[Section]:
 
 def _without_bad_holdout(samples: dict[str, Codes], inputs: Inputs) -> list[Section]:
     """Take a hold-out that is none out of the samples; the section that says so."""
-    from dpdist.evaluate.utility.holdout import holdout_section
-
     if "holdout" not in samples:
         return []
     section = holdout_section(samples["real"], samples["holdout"], seed=inputs.seed)
@@ -152,26 +151,19 @@ def _without_bad_holdout(samples: dict[str, Codes], inputs: Inputs) -> list[Sect
 
 
 def _trial(samples: Mapping[str, Codes], options: Options) -> Trial:
-    from dpdist.evaluate.utility.learning import make_trial
-
     tables = samples["real"], samples["released"], samples.get("holdout")
     return make_trial(*tables, train=options.train, test=options.test, seed=options.seed)
 
 
 def _baselines(inputs: Inputs, trial: Trial, target: int, options: Options) -> Section:
-    from dpdist.evaluate.utility.baselines import baseline_section
-
     epsilon = options.epsilon or stated_epsilon(inputs.manifest)
     return baseline_section(trial, inputs.view, target, epsilon=epsilon, progress=inputs.progress)
 
 
 def attack_sections(inputs: Inputs, samples: Mapping[str, Codes]) -> list[Section]:
     """The sections on attacks; shadow models run the mechanism itself where the manifest says all about it."""
-    from dpdist.evaluate.attacks import attack_sections as attack
-    from dpdist.evaluate.attacks.mechanisms import mechanism_of_release
-
     records, written = inputs.reports["real"].kept, inputs.released.decoder.merged
-    sections = attack(
+    sections = attacks.attack_sections(
         samples["released"],
         samples["real"],
         samples.get("holdout"),

@@ -6,7 +6,7 @@ import functools
 import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
@@ -19,6 +19,9 @@ from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.schema.schema import Schema, load_yaml
 from dpdist.spec import ReleaseSpec, override, validated
+
+if TYPE_CHECKING:
+    from dpdist.publish.manifest import Manifest
 
 FAMILIES: dict[str, Family[Any, Any]] = {}
 """The families by the `kind` of their specs."""
@@ -126,6 +129,20 @@ def build_spec(tree: Mapping[str, Any], *, base: Path | None = None, source: str
         tree["schema"] = Schema.from_yaml(base / schema)
     spec: ReleaseSpec = validated(FAMILIES[kind].spec, tree, source)
     return spec
+
+
+def respecified(manifest: Manifest) -> ReleaseSpec:
+    """The spec of a release as far as it is public; where its files are is not.
+
+    Raises
+    ------
+    SpecError
+        This version does not know the kind, or the settings.
+    """
+    public: dict[str, Any] = {name: dict(v) if isinstance(v, Mapping) else v for name, v in manifest.spec.items()}
+    for section in ("data", "output"):
+        public[section] = {**public.get(section, {}), "path": "unknown"}
+    return build_spec({**public, "schema": manifest.table}, source="the manifest's spec")
 
 
 def json_schema() -> dict[str, Any]:

@@ -178,7 +178,8 @@ class Sizing:
         lines += [
             "Workers are taken to run already; storage and network to be as quick for many of them as for one.",
             "",
-            f"Helm        {self.helm}",
+            "Helm",
+            self.helm,
         ]
         return "\n".join(lines)
 

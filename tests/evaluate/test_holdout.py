@@ -10,14 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 from releases import table
 
-from dpdist.evaluate.attacks.records import Columns, stacked, take
+from dpdist.evaluate.attacks.records import stacked, take
 from dpdist.evaluate.evaluation import Options
 from dpdist.evaluate.run import Request, run_evaluation
 from dpdist.evaluate.utility.holdout import holdout_section
+from dpdist.privacy.arrays import Codes
 from tests.evaluate.conftest import Made
 
 
-def people(rows: int, rng: np.random.Generator, *, values: int) -> Columns:
+def people(rows: int, rng: np.random.Generator, *, values: int) -> Codes:
     """Records whose attributes depend on each other, a few of them popular."""
     first = np.minimum(rng.geometric(0.2, rows), values - 1)
     rest = [np.where(rng.random(rows) < 0.5, first, rng.integers(0, values, rows)) for _ in range(4)]

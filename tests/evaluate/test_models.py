@@ -8,19 +8,14 @@ import numpy as np
 import pytest
 
 from dpdist.errors import SpecError
+from dpdist.evaluate.attacks.records import independent
 from dpdist.evaluate.binning import View, view_of
 from dpdist.evaluate.utility import erm
 from dpdist.evaluate.utility.baselines import baseline_section
-from dpdist.evaluate.utility.learning import (
-    Trial,
-    attribute_section,
-    default_target,
-    make_trial,
-    named_target,
-    training_section,
-)
-from dpdist.evaluate.utility.models import Encoder, fit, independent, labels_of
+from dpdist.evaluate.utility.learning import attribute_section, training_section
+from dpdist.evaluate.utility.models import Encoder, fit, labels_of
 from dpdist.evaluate.utility.regression import demand_section, regression_section
+from dpdist.evaluate.utility.trial import Trial, default_target, make_trial, named_target
 from dpdist.privacy.arrays import Codes
 from dpdist.schema.schema import Schema
 
@@ -54,7 +49,7 @@ def trial(released: Codes, rows: int = 3_000) -> Trial:
 
 def test_good_records_are_good_and_independent_ones_are_bad() -> None:
     good = training_section(trial(records(3_000, 2)), VIEW, 2, progress=silent)
-    bad = training_section(trial(independent(records(3_000, 2), 0)), VIEW, 2, progress=silent)
+    bad = training_section(trial(independent(records(3_000, 2), np.random.default_rng(0))), VIEW, 2, progress=silent)
     assert (good.state, bad.state) == ("good", "bad")
     models = good.figures["models"]
     assert set(models) == {  # type: ignore[call-overload]
@@ -72,7 +67,7 @@ def test_good_records_are_good_and_independent_ones_are_bad() -> None:
 
 
 def bad_records() -> Codes:
-    return independent(records(3_000, 2), 0)
+    return independent(records(3_000, 2), np.random.default_rng(0))
 
 
 def test_the_accuracy_of_a_model_is_a_share_of_right_answers() -> None:
@@ -251,6 +246,9 @@ def test_regression_tells_good_records_from_independent_ones() -> None:
         made = make_trial(sales(3_000, 0, (-1, -2)), released, None, train=1_500, test=800, seed=0)
         return regression_section(made, view, 2, progress=silent)
 
-    good, bad = section(sales(3_000, 1, (-1, -2))), section(independent(sales(3_000, 1, (-1, -2)), 0))
+    good, bad = (
+        section(sales(3_000, 1, (-1, -2))),
+        section(independent(sales(3_000, 1, (-1, -2)), np.random.default_rng(0))),
+    )
     assert (good.state, bad.state) == ("good", "bad")  # type: ignore[attr-defined]
     assert good.figures["mse"]["gradient boosting"]["delta_mse"] > 0  # type: ignore[attr-defined]

@@ -6,27 +6,27 @@ works on both alike is knowledge about the population, the excess is a leak. `at
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from numpy.typing import NDArray
+from collections.abc import Callable
+from functools import partial
 
 from dpdist.evaluate.attacks import copies, disclosure, distinguish, inference, linkage, membership
 from dpdist.evaluate.attacks.shadow import Generator
 from dpdist.evaluate.attacks.sizes import Sizes
+from dpdist.evaluate.attacks.tables import Tables
 from dpdist.evaluate.page.sections import Section
 from dpdist.families.base.attempt import Progress, silent
+from dpdist.privacy.arrays import Codes
 from dpdist.schema.schema import Schema
 
-__all__ = ["Generator", "Sizes", "attack_sections"]
+__all__ = ["Generator", "Sizes", "Tables", "attack_sections"]
 
-_ATTACKS = (distinguish, copies, membership, linkage, inference, disclosure)
+_ATTACKS = (distinguish, copies, linkage, inference, disclosure)
 
 
 def attack_sections(
-    released: Sequence[NDArray[Any]],
-    training: Sequence[NDArray[Any]],
-    holdout: Sequence[NDArray[Any]] | None,
+    released: Codes,
+    training: Codes,
+    holdout: Codes | None,
     schema: Schema,
     *,
     seed: int,
@@ -39,7 +39,7 @@ def attack_sections(
     Parameters
     ----------
     released, training, holdout : sequence of ndarray
-        Columns in schema order: codes, or float64 for a `number` without bins. Without a hold-out only the
+        Codes in schema order: codes, or float64 for a `number` without bins. Without a hold-out only the
         distinguishing game can be played.
     schema : Schema
     seed : int
@@ -55,12 +55,19 @@ def attack_sections(
     -------
     list of Section
     """
-    sizes = sizes or Sizes()
-    tables = [list(table) if table is not None else None for table in (released, training, holdout)]
+    tables = Tables(
+        released=released,
+        training=training,
+        holdout=holdout,
+        schema=schema,
+        seed=seed,
+        sizes=sizes or Sizes(),
+    )
+    attacks: list[Callable[[Tables], Section]] = [attack.section for attack in _ATTACKS]
+    attacks.insert(2, partial(membership.section, mechanism=mechanism))
     sections: list[Section] = []
-    for attack in _ATTACKS:
-        progress("attacks", len(sections), len(_ATTACKS))
-        extra: dict[str, Any] = {"mechanism": mechanism} if attack is membership else {}
-        sections.append(attack.section(*tables, schema, seed=seed, sizes=sizes, **extra))
-    progress("attacks", len(_ATTACKS), len(_ATTACKS))
+    for attack in attacks:
+        progress("attacks", len(sections), len(attacks))
+        sections.append(attack(tables))
+    progress("attacks", len(attacks), len(attacks))
     return sections

@@ -8,13 +8,12 @@ worst that a pairing can do; the same is done with as many held-out records, for
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpdist.evaluate.attacks.intervals import difference, proportion
 from dpdist.evaluate.attacks.neighbours import Gower
-from dpdist.evaluate.attacks.records import Columns, column_names, drawn, size, span, take
-from dpdist.evaluate.attacks.sizes import Sizes
+from dpdist.evaluate.attacks.records import column_names, drawn, size, span, take
+from dpdist.evaluate.attacks.tables import EXCESS, Excess, Tables, leak_state
 from dpdist.evaluate.page.sections import Section, Table, does_not_apply
+from dpdist.privacy.arrays import Codes, Counts
 from dpdist.schema.schema import Schema
 
 NAME, TITLE = "location", "Location disclosure"
@@ -31,12 +30,12 @@ def numeric(schema: Schema) -> list[int]:
     ]
 
 
-def located(released: Columns, originals: Columns, schema: Schema, places: list[int], eta: float) -> NDArray[np.int64]:
+def located(released: Codes, originals: Codes, schema: Schema, places: list[int], eta: float) -> Counts:
     """In how many numeric columns each released record is within eta of its original.
 
     Parameters
     ----------
-    released, originals : Columns
+    released, originals : Codes
         Paired, record by record.
     schema : Schema
     places : list of int
@@ -56,58 +55,46 @@ def located(released: Columns, originals: Columns, schema: Schema, places: list[
     return np.asarray(np.sum(near, axis=0))
 
 
-def section(
-    released: Columns, training: Columns, holdout: Columns | None, schema: Schema, *, seed: int, sizes: Sizes
-) -> Section:
+def section(tables: Tables) -> Section:
     """Pair released records with the nearest training, and hold-out, records and compare their numbers."""
-    places = numeric(schema)
+    schema, places, both = tables.schema, numeric(tables.schema), tables.comparable
     if not places:
         return does_not_apply(NAME, TITLE, "no attribute is a number.")
-    if holdout is None or min(size(released), size(training), size(holdout)) < sizes.least:
-        return does_not_apply(
-            NAME, TITLE, f"it needs {sizes.least} records in the release, its training and a hold-out."
-        )
-    rng = np.random.default_rng([seed, 9])
-    records = drawn(released, sizes.searched, rng)
-    count, trials = min(size(training), size(holdout), sizes.compared), size(records)
-    gower, pairs = Gower(schema), {}
-    for side, table in (("training", training), ("hold-out", holdout)):
+    if both is None:
+        return tables.not_comparable(NAME, TITLE)
+    rng = tables.rng(9)
+    records = drawn(tables.released, tables.sizes.searched, rng)
+    count, trials = min(*map(size, both), tables.sizes.compared), size(records)
+    gower, pairs = Gower(schema), []
+    for table in both:
         originals = drawn(table, count, rng)
-        pairs[side] = take(originals, gower.nearest(records, originals, places)[1])
-    together = 1 - (1 - sizes.confidence) / (2 * len(ETAS))
-    rows, excess = [], {}
+        pairs.append(take(originals, gower.nearest(records, originals, places)[1]))
+    kinds = {"some column": 1, "all columns": len(places)} if len(places) > 1 else {"some column": 1}
+    excess: dict[tuple[float, str], Excess] = {}
     for eta in ETAS:
-        within = {side: located(records, originals, schema, places, eta) for side, originals in pairs.items()}
-        for what, least in (("some column", 1), ("all columns", len(places))):
-            hits = [(int(np.count_nonzero(number >= least)), trials) for number in within.values()]
-            shares = [proportion(*hit, confidence=sizes.confidence) for hit in hits]
-            more = excess[f"{what} within {eta:g}"] = difference(*hits, confidence=together)
-            rows.append(
-                (eta, what, *(x for s in shares for x in (s.value, s.low, s.high)), more.value, more.low, more.high)
-            )
-            if len(places) == 1:
-                break
+        within = [located(records, originals, schema, places, eta) for originals in pairs]
+        for what, least in kinds.items():
+            hits = [(int(np.count_nonzero(number >= least)), trials) for number in within]
+            excess[eta, what] = tables.excess(*hits, among=2 * len(ETAS))
     table_ = Table(
         "Released records that locate the nearest original",
-        ("within", "in", "training", "low", "high", "hold-out", "low ", "high ", "excess", "low  ", "high  "),
-        tuple(rows),
+        ("within", "in", *EXCESS),
+        tuple((*key, *one.cells) for key, one in excess.items()),
         f"{trials:,} released records, {count:,} of each table. Within: a share of the range of a column. Columns: "
-        f"{column_names(schema, places)}. Excesses hold together with {sizes.confidence:.0%} confidence.",
+        f"{column_names(schema, places)}. {tables.together}",
     )
-    worst = max(excess, key=lambda what: excess[what].low)
-    more = excess[worst]
+    named = {f"{what} within {eta:g}": one.more for (eta, what), one in excess.items()}
+    worst = max(named, key=lambda what: named[what].low)
+    more = named[worst]
+    verdict = "Released records lie no nearer to training records than to records never seen."
     if more.low > 0:
         verdict = (
             f"Released records lie nearer to training records than chance explains: {worst} of the range "
-            f"{more.value:.1%} more "
-            f"often than to records never seen ({more.low:.1%} to {more.high:.1%})."
+            f"{more.value:.1%} more often than to records never seen ({more.low:.1%} to {more.high:.1%})."
         )
-    else:
-        verdict = "Released records lie no nearer to training records than to records never seen."
     figures = {
         "records": trials,
         "columns": [schema.names[i] for i in places],
-        "excess": {what: interval.to_json() for what, interval in excess.items()},
+        "excess": {what: interval.to_json() for what, interval in named.items()},
     }
-    state = "good" if more.low <= 0 else "bad" if more.low > 0.05 else "fair"
-    return Section(NAME, TITLE, verdict, state, (table_,), figures=figures)  # type: ignore[arg-type]
+    return Section(NAME, TITLE, verdict, leak_state(more.low, severe=0.05), (table_,), figures=figures)

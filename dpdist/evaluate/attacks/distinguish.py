@@ -7,54 +7,35 @@ fidelity rather than privacy: a release that copies its input cannot be told fro
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
-
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.evaluate.attacks.intervals import Interval, area_under_curve, proportion
-from dpdist.evaluate.attacks.records import Columns, drawn, independent, size, stacked
-from dpdist.evaluate.attacks.sizes import Sizes
+from dpdist.evaluate.attacks.records import drawn, independent, size, stacked
+from dpdist.evaluate.attacks.tables import Tables
+from dpdist.evaluate.estimators import Maker, estimator
 from dpdist.evaluate.page.sections import Section, State, Table, does_not_apply
-from dpdist.schema.schema import Schema
+from dpdist.privacy.arrays import Codes
 
 NAME, TITLE = "distinguishing", "Distinguishing game"
 
-Maker: TypeAlias = Callable[[int], Any]
-"""A seed to a classifier of scikit-learn."""
+forest = estimator("ensemble:RandomForestClassifier", n_estimators=60, min_samples_leaf=3)
+CLASSIFIERS = {"random forest": forest, "tree": estimator("tree:DecisionTreeClassifier", min_samples_leaf=20)}
 
 
-def forest(seed: int) -> Any:
-    """A random forest."""
-    from sklearn.ensemble import RandomForestClassifier
-
-    return RandomForestClassifier(n_estimators=60, min_samples_leaf=3, random_state=seed)
-
-
-def tree(seed: int) -> Any:
-    """A classification tree."""
-    from sklearn.tree import DecisionTreeClassifier
-
-    return DecisionTreeClassifier(min_samples_leaf=20, random_state=seed)
-
-
-CLASSIFIERS: dict[str, Maker] = {"random forest": forest, "tree": tree}
-
-
-def features(columns: Columns) -> NDArray[np.float32]:
+def features(columns: Codes) -> NDArray[np.float32]:
     """Records as numbers, a code for each attribute: float32[records, attributes]."""
     return np.stack([column.astype(np.float32) for column in columns], axis=1)
 
 
 def play(
-    real: Columns, released: Columns, *, classifier: Maker, seed: int, confidence: float = 0.95
+    real: Codes, released: Codes, *, classifier: Maker, seed: int, confidence: float = 0.95
 ) -> tuple[Interval, Interval]:
     """Train on one half of the records and tell the other half apart.
 
     Parameters
     ----------
-    real, released : Columns
+    real, released : Codes
         As many of each are used as both have.
     classifier : callable
         A seed to a classifier.
@@ -85,41 +66,41 @@ def play(
     )
 
 
-def section(
-    released: Columns, training: Columns, holdout: Columns | None, schema: Schema, *, seed: int, sizes: Sizes
-) -> Section:
+def section(tables: Tables) -> Section:
     """The game on a release, and on independent marginals of the real records for scale."""
+    sizes, holdout = tables.sizes, tables.holdout
     fresh = holdout is not None and size(holdout) >= sizes.least
-    real = holdout if fresh and holdout is not None else training
-    if min(size(real), size(released)) < sizes.least:
+    real = holdout if fresh and holdout is not None else tables.training
+    if min(size(real), size(tables.released)) < sizes.least:
         return does_not_apply(NAME, TITLE, f"it needs {sizes.least} real and released records.")
-    rng = np.random.default_rng([seed, 2])
+    rng = tables.rng(2)
     real = drawn(real, sizes.game, rng)
-    rivals = {"released": drawn(released, sizes.game, rng), "independent marginals": independent(real, rng)}
-    rows, figures = [], {}
-    for rival, records in rivals.items():
-        for name, classifier in CLASSIFIERS.items():
-            accuracy, area = play(real, records, classifier=classifier, seed=seed, confidence=sizes.confidence)
-            rows.append((rival, name, accuracy.value, accuracy.low, accuracy.high, area.value, area.low, area.high))
-            figures[f"{rival}, {name}"] = {"accuracy": accuracy.to_json(), "auc": area.to_json()}
-    best = max(rows[: len(CLASSIFIERS)], key=lambda row: row[2])
-    worst = max(row[2] for row in rows[len(CLASSIFIERS) :])
+    rivals = {"released": drawn(tables.released, sizes.game, rng), "independent marginals": independent(real, rng)}
+    games = {
+        (rival, name): play(real, records, classifier=classifier, seed=tables.seed, confidence=sizes.confidence)
+        for rival, records in rivals.items()
+        for name, classifier in CLASSIFIERS.items()
+    }
     count = min(size(real), size(rivals["released"])) // 2 * 2
     table = Table(
         "Telling released records from real ones",
         ("records", "classifier", "accuracy", "low", "high", "AUC", "low ", "high "),
-        tuple(rows),
+        tuple((*key, *accuracy.cells, *area.cells) for key, (accuracy, area) in games.items()),
         f"{count // 2:,} real and as many released records to train on, as many others to be told apart; the real ones "
         f"{'were held out' if fresh else 'are those the release was made from, for want of a hold-out'}. 50 % is "
-        "guessing. "
-        f"{sizes.confidence:.0%} intervals.",
+        f"guessing. {sizes.confidence:.0%} intervals.",
     )
+    found = {name: games["released", name][0] for name in CLASSIFIERS}
+    name, best = max(found.items(), key=lambda item: item[1].value)
+    worst = max(accuracy.value for (rival, _), (accuracy, _) in games.items() if rival != "released")
     verdict = (
-        f"A {best[1]} tells released from real records in {best[2]:.1%} of cases ({best[3]:.1%} to {best[4]:.1%}; "
-        "guessing: "
-        f"50 %, independent marginals: {worst:.1%})."
+        f"A {name} tells released from real records in {best.value:.1%} of cases ({best.low:.1%} to {best.high:.1%}; "
+        f"guessing: 50 %, independent marginals: {worst:.1%})."
     )
-    return Section(NAME, TITLE, verdict, _state(best[2], worst), (table,), figures={"records": count, **figures})
+    figures = {
+        f"{rival}, {name}": {"accuracy": a.to_json(), "auc": b.to_json()} for (rival, name), (a, b) in games.items()
+    }
+    return Section(NAME, TITLE, verdict, _state(best.value, worst), (table,), figures={"records": count, **figures})
 
 
 def _state(accuracy: float, marginals: float) -> State:

@@ -16,22 +16,23 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.evaluate.attacks.intervals import Interval, difference, proportion
+from dpdist.evaluate.attacks.intervals import Interval
 from dpdist.evaluate.attacks.neighbours import Gower, blocks
-from dpdist.evaluate.attacks.records import Agreement, Columns, Keys, coarse, drawn, size, stacked, summed, take
-from dpdist.evaluate.attacks.sizes import Sizes
-from dpdist.evaluate.page.sections import Section, Table, does_not_apply
+from dpdist.evaluate.attacks.records import Agreement, Keys, coarse, drawn, size, stacked, summed, take
+from dpdist.evaluate.attacks.tables import EXCESS, Tables, leak_state
+from dpdist.evaluate.page.sections import Cell, Section, Table, does_not_apply
+from dpdist.privacy.arrays import Codes, Counts
 from dpdist.schema.schema import Schema
 
 NAME, TITLE = "inference", "Attribute inference"
 
 
-def agreeing_guesses(targets: Columns, released: Columns, agreement: Agreement) -> list[NDArray[np.int64]]:
+def agreeing_guesses(targets: Codes, released: Codes, agreement: Agreement) -> list[Counts]:
     """For each attribute: its most frequent code among records that agree on all others, or -1 where none does.
 
     Parameters
     ----------
-    targets, released : Columns
+    targets, released : Codes
         Coarse codes.
     agreement : Agreement
 
@@ -44,7 +45,7 @@ def agreeing_guesses(targets: Columns, released: Columns, agreement: Agreement) 
     return [_modes(first - a, second - b, column) for a, b, column in zip(ours, theirs, released, strict=True)]
 
 
-def _modes(targets: Keys, keys: Keys, values: NDArray[np.unsignedinteger]) -> NDArray[np.int64]:
+def _modes(targets: Keys, keys: Keys, values: NDArray[np.unsignedinteger]) -> Counts:
     """The most frequent value at each target's key (the smallest of several), or -1."""
     wanted = np.isin(keys, targets)
     keys, codes = keys[wanted], values[wanted].astype(np.int64)
@@ -64,7 +65,7 @@ def _modes(targets: Keys, keys: Keys, values: NDArray[np.unsignedinteger]) -> ND
     return result
 
 
-def nearest_guesses(targets: Columns, released: Columns, schema: Schema) -> list[NDArray[np.int64]]:
+def nearest_guesses(targets: Codes, released: Codes, schema: Schema) -> list[Counts]:
     """For each attribute: the place of the released record that is nearest on all others."""
     gower, m = Gower(schema), len(targets)
     result = [np.empty(size(targets), np.int64) for _ in range(m)]
@@ -76,73 +77,44 @@ def nearest_guesses(targets: Columns, released: Columns, schema: Schema) -> list
     return result
 
 
-def section(
-    released: Columns, training: Columns, holdout: Columns | None, schema: Schema, *, seed: int, sizes: Sizes
-) -> Section:
+def section(tables: Tables) -> Section:
     """Guess each attribute in turn, of training records and, as the baseline, of held-out ones."""
+    schema, sizes, both = tables.schema, tables.sizes, tables.comparable
     m = len(schema.attributes)
     if m < 2:
         return does_not_apply(NAME, TITLE, "a record of one attribute leaves nothing to infer from.")
-    if holdout is None or min(size(released), size(training), size(holdout)) < sizes.least:
-        return does_not_apply(
-            NAME, TITLE, f"it needs {sizes.least} records in the release, its training and a hold-out."
-        )
-    rng = np.random.default_rng([seed, 8])
-    count = min(size(training), size(holdout), sizes.searched)
-    targets = stacked(drawn(training, count, rng), drawn(holdout, count, rng))
-    records = drawn(released, sizes.compared, rng)
-    known, public = coarse(targets, schema), coarse(released, schema)
-    exact = agreeing_guesses(known, public, Agreement(m, seed=seed))
+    if both is None:
+        return tables.not_comparable(NAME, TITLE)
+    rng, count = tables.rng(8), min(*map(size, both), sizes.searched)
+    targets = stacked(*(drawn(table, count, rng) for table in both))
+    records = drawn(tables.released, sizes.compared, rng)
+    known, public = coarse(targets, schema), coarse(tables.released, schema)
+    exact = agreeing_guesses(known, public, Agreement(m, seed=tables.seed))
     nearest = nearest_guesses(targets, records, schema)
     fallback = coarse(records, schema)
-    together = 1 - (1 - sizes.confidence) / m
-    rows, excess = [], {}
+    rows: list[tuple[Cell, ...]] = []
+    excess: dict[str, Interval] = {}
     for place, name in enumerate(schema.names):
         guess = np.where(exact[place] >= 0, exact[place], take(fallback, nearest[place])[place])
         right = guess == known[place]
-        hits = [(int(right[:count].sum()), count), (int(right[count:].sum()), count)]
-        shares = [proportion(*hit, confidence=sizes.confidence) for hit in hits]
-        most = float(np.bincount(public[place]).max() / size(released))
-        more = excess[name] = difference(*hits, confidence=together)
-        rows.append(
-            (name, most, *(x for s in shares for x in (s.value, s.low, s.high)), more.value, more.low, more.high)
-        )
+        found = tables.excess((int(right[:count].sum()), count), (int(right[count:].sum()), count), among=m)
+        rows.append((name, float(np.bincount(public[place]).max() / size(public)), *found.cells))
+        excess[name] = found.more
     cut = " Numbers are guessed to one part in 32 of their bounds." if any(c.dtype.kind == "f" for c in targets) else ""
     table = Table(
         "Values guessed right",
-        (
-            "attribute",
-            "most frequent",
-            "training",
-            "low",
-            "high",
-            "hold-out",
-            "low ",
-            "high ",
-            "excess",
-            "low  ",
-            "high  ",
-        ),
+        ("attribute", "most frequent", *EXCESS),
         tuple(rows),
-        f"{count:,} targets of each table; agreeing records are looked for among {size(released):,} released ones, "
-        "the "
-        f"nearest among {size(records):,}.{cut} Excesses hold together with {sizes.confidence:.0%} confidence.",
+        f"{count:,} targets of each table; agreeing records are looked for among {size(public):,} released ones, the "
+        f"nearest among {size(records):,}.{cut} {tables.together}",
     )
     worst = max(excess, key=lambda name: excess[name].low)
-    figures = {"targets": count, "excess": {name: more.to_json() for name, more in excess.items()}}
-    verdict, state = _verdict(worst, excess[worst])
-    return Section(NAME, TITLE, verdict, state, (table,), figures=figures)  # type: ignore[arg-type]
-
-
-def _verdict(name: str, more: Interval) -> tuple[str, str]:
-    if more.low <= 0:
-        return (
-            "No attribute of the training records is guessed better than of records the release never saw.",
-            "good",
+    more = excess[worst]
+    verdict = "No attribute of the training records is guessed better than of records the release never saw."
+    if more.low > 0:
+        verdict = (
+            f"The release gives away values of the records it was made from: {worst} is guessed right {more.value:.1%} "
+            f"more often than for others ({more.low:.1%} to {more.high:.1%})."
         )
-    return (
-        f"The release gives away values of the records it was made from: {name} is guessed right {more.value:.1%} more "
-        "often "
-        f"than for others ({more.low:.1%} to {more.high:.1%}).",
-        "bad" if more.low > 0.01 else "fair",
-    )
+    figures = {"targets": count, "excess": {name: interval.to_json() for name, interval in excess.items()}}
+    return Section(NAME, TITLE, verdict, leak_state(more.low), (table,), figures=figures)

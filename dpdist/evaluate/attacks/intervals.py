@@ -29,6 +29,11 @@ class Interval:
         """Whether `value` lies in the interval."""
         return self.low <= value <= self.high
 
+    @property
+    def cells(self) -> tuple[float, float, float]:
+        """Value and limits, for a table."""
+        return self.value, self.low, self.high
+
     def to_json(self) -> dict[str, float]:
         """The interval as a JSON object."""
         return {"value": self.value, "low": self.low, "high": self.high}

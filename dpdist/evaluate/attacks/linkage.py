@@ -16,11 +16,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.evaluate.attacks.intervals import difference, proportion
 from dpdist.evaluate.attacks.neighbours import Gower, blocks
-from dpdist.evaluate.attacks.records import Columns, column_names, drawn, is_continuous, size
-from dpdist.evaluate.attacks.sizes import Sizes
+from dpdist.evaluate.attacks.records import column_names, drawn, is_continuous, size
+from dpdist.evaluate.attacks.tables import EXCESS, Tables, leak_state
 from dpdist.evaluate.page.sections import Section, Table, does_not_apply
+from dpdist.privacy.arrays import Codes
 from dpdist.schema.schema import Schema
 
 NAME, TITLE = "linkage", "Linkage"
@@ -29,8 +29,8 @@ NEAREST = (1, 5, 10)
 
 
 def linked(
-    targets: Columns,
-    released: Columns,
+    targets: Codes,
+    released: Codes,
     schema: Schema,
     split: tuple[list[int], list[int]],
     rng: np.random.Generator,
@@ -43,7 +43,7 @@ def linked(
 
     Parameters
     ----------
-    targets, released : Columns
+    targets, released : Codes
     schema : Schema
     split : (list of int, list of int)
         Places of the attributes of each half.
@@ -74,57 +74,45 @@ def linked(
     return result
 
 
-def section(
-    released: Columns, training: Columns, holdout: Columns | None, schema: Schema, *, seed: int, sizes: Sizes
-) -> Section:
+def section(tables: Tables) -> Section:
     """Link training records and, as the baseline, held-out ones."""
+    schema, both = tables.schema, tables.comparable
     m = len(schema.attributes)
     if m < 2:
         return does_not_apply(NAME, TITLE, "a record of one attribute has no halves.")
-    if holdout is None or min(size(released), size(training), size(holdout)) < sizes.least:
-        return does_not_apply(
-            NAME, TITLE, f"it needs {sizes.least} records in the release, its training and a hold-out."
-        )
-    rng = np.random.default_rng([seed, 7])
+    if both is None:
+        return tables.not_comparable(NAME, TITLE)
+    rng = tables.rng(7)
     order = rng.permutation(m).tolist()
     split = sorted(order[: m // 2]), sorted(order[m // 2 :])
-    count = min(size(training), size(holdout), sizes.linked)
-    records = drawn(released, sizes.compared, rng)
-    hits = [
-        linked(drawn(side, count, rng), records, schema, split, rng).sum(axis=1).tolist()
-        for side in (training, holdout)
-    ]
-    together = 1 - (1 - sizes.confidence) / len(NEAREST)
-    rows, excess = [], []
-    for number, ours, theirs in zip(NEAREST, *hits, strict=True):
-        more = difference((ours, count), (theirs, count), confidence=together)
-        excess.append(more)
-        shares = [proportion(hit, count, confidence=sizes.confidence) for hit in (ours, theirs)]
-        rows.append((number, *(x for s in shares for x in (s.value, s.low, s.high)), more.value, more.low, more.high))
+    count = min(*map(size, both), tables.sizes.linked)
+    records = drawn(tables.released, tables.sizes.compared, rng)
+    hits = [linked(drawn(side, count, rng), records, schema, split, rng).sum(axis=1).tolist() for side in both]
+    excess = {
+        number: tables.excess((ours, count), (theirs, count), among=len(NEAREST))
+        for number, ours, theirs in zip(NEAREST, *hits, strict=True)
+    }
     table = Table(
         "Halves of a record linked through the release",
-        ("nearest", "training", "low", "high", "hold-out", "low ", "high ", "excess", "low  ", "high  "),
-        tuple(rows),
+        ("nearest", *EXCESS),
+        tuple((number, *one.cells) for number, one in excess.items()),
         f"{count:,} targets of each table, {size(records):,} released records. Halves: "
-        f"{column_names(schema, split[0])}; "
-        f"{column_names(schema, split[1])}. Excesses hold together with {sizes.confidence:.0%} confidence.",
+        f"{column_names(schema, split[0])}; {column_names(schema, split[1])}. {tables.together}",
     )
-    worst = max(excess, key=lambda more: more.low)
+    worst, first = max((one.more for one in excess.values()), key=lambda more: more.low), excess[NEAREST[0]].more
+    verdict = (
+        f"The release links its training records no better than records it never saw "
+        f"(excess {first.value:.2%}, {first.low:.2%} to {first.high:.2%})."
+    )
     if worst.low > 0:
         verdict = (
             f"The release links the records it was made from better than others: {worst.value:.2%} more often "
             f"({worst.low:.2%} to {worst.high:.2%})."
         )
-    else:
-        verdict = (
-            f"The release links its training records no better than records it never saw "
-            f"(excess {excess[0].value:.2%}, {excess[0].low:.2%} to {excess[0].high:.2%})."
-        )
     figures = {
         "targets": count,
         "split": [[schema.names[i] for i in half] for half in split],
-        "excess": {str(number): more.to_json() for number, more in zip(NEAREST, excess, strict=True)},
+        "excess": {str(number): one.more.to_json() for number, one in excess.items()},
         "linked": {str(n): {"training": a, "hold-out": b} for n, a, b in zip(NEAREST, *hits, strict=True)},
     }
-    state = "good" if worst.low <= 0 else "bad" if worst.low > 0.01 else "fair"
-    return Section(NAME, TITLE, verdict, state, (table,), figures=figures)  # type: ignore[arg-type]
+    return Section(NAME, TITLE, verdict, leak_state(worst.low), (table,), figures=figures)

@@ -8,12 +8,11 @@ from functools import cache, lru_cache
 import numpy as np
 
 from dpdist.errors import SpecError
-from dpdist.evaluate.attacks.records import Columns
 from dpdist.evaluate.attacks.shadow import Generator
-from dpdist.evaluate.utility.statistics import respecified
 from dpdist.families.base.family import Plan
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
-from dpdist.families.registry import family_of, stages_of
+from dpdist.families.registry import family_of, respecified, stages_of
+from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.publish.manifest import Manifest
 from dpdist.spec import ReleaseSpec
@@ -48,7 +47,7 @@ def mechanism_of(spec: ReleaseSpec, *, training: int) -> Generator | None:
         plan: Plan = shadow(whole(), records, records / training)
         return plan
 
-    def make(table: Columns, seed: int) -> Columns:
+    def make(table: Codes, seed: int) -> Codes:
         noise = Noise(np.random.default_rng([seed, 0x5AD0]).bytes(32))
         plan = planned(len(table[0]))
         return released_codes(rehearse(plan, stages_of(plan), table, key=key_from(noise)))
@@ -56,9 +55,7 @@ def mechanism_of(spec: ReleaseSpec, *, training: int) -> Generator | None:
     return make
 
 
-def mechanism_of_release(
-    manifest: Manifest, *, training: int, written: Callable[[Columns], Columns]
-) -> Generator | None:
+def mechanism_of_release(manifest: Manifest, *, training: int, written: Callable[[Codes], Codes]) -> Generator | None:
     """The mechanism that the public manifest of a release describes, as `mechanism_of`.
 
     Parameters

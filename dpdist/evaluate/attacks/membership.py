@@ -29,20 +29,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpdist.errors import DpdistError
 from dpdist.evaluate.attacks.intervals import Interval, OperatingPoint, area_under_curve, operating_point, roc_curve
 from dpdist.evaluate.attacks.neighbours import Gower
 from dpdist.evaluate.attacks.plots import roc_plot
-from dpdist.evaluate.attacks.records import Agreement, Columns, coarse, drawn, halves, size, stacked, take
+from dpdist.evaluate.attacks.records import Agreement, coarse, drawn, halves, size, stacked, take
 from dpdist.evaluate.attacks.shadow import Generator, Profile, ShadowAttack, log_profiles
-from dpdist.evaluate.attacks.sizes import Sizes
+from dpdist.evaluate.attacks.tables import Tables
 from dpdist.evaluate.page.sections import Section, State, Table, does_not_apply
-from dpdist.privacy.arrays import Floats
+from dpdist.privacy.arrays import Codes, Floats
 from dpdist.schema.schema import Schema
 
 NAME, TITLE = "membership", "Membership inference"
@@ -50,8 +48,6 @@ ALLOWED = 0.001
 _WEIGHTS = np.array([1.0, 1 / 16, 1 / 256])  # of records that differ in no, one and two attributes
 _CONTROL = 0.999  # confidence of the control: it silences the attacks, so it must not fail by chance
 _TIE = 2.0**-20  # below differences of distances that matter
-
-Scores: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -79,7 +75,7 @@ class Attack:
     curve: tuple[Floats, Floats]
 
 
-def judged(name: str, scores: Scores, members: int, *, confidence: float) -> Attack:
+def judged(name: str, scores: Floats, members: int, *, confidence: float) -> Attack:
     """Judge an attack by its scores: those of `members` members first, then those of the others."""
     positive, negative = scores[:members], scores[members:]
     return Attack(
@@ -92,58 +88,68 @@ def judged(name: str, scores: Scores, members: int, *, confidence: float) -> Att
     )
 
 
-def closest_record(targets: Columns, released: Columns, reference: Columns, schema: Schema) -> Scores:
+def closest_record(targets: Codes, released: Codes, reference: Codes, schema: Schema) -> Floats:
     """How near the nearest released record is and, among equally near ones, how far the nearest reference record."""
     gower = Gower(schema)
     near, usual = (gower.nearest(targets, others)[0].astype(np.float64) for others in (released, reference))
     return np.asarray(usual * _TIE - near)
 
 
-def density_ratio(released: Profile, reference: Profile) -> Scores:
+def density_ratio(released: Profile, reference: Profile) -> Floats:
     """Logarithm of the density of released over that of reference records near each target."""
     ours, theirs = ((_WEIGHTS @ near.counts + 0.5) / (near.records + 1) for near in (released, reference))
     return np.asarray(np.log(ours / theirs))
 
 
-def section(
-    released: Columns,
-    training: Columns,
-    holdout: Columns | None,
-    schema: Schema,
-    *,
-    seed: int,
-    sizes: Sizes,
-    mechanism: Generator | None = None,
-) -> Section:
+def section(tables: Tables, *, mechanism: Generator | None = None) -> Section:
     """All attacks with their curves.
 
     Parameters
     ----------
-    released, training, holdout : Columns
-    schema : Schema
-    seed : int
-    sizes : Sizes
+    tables : Tables
     mechanism : callable, optional
         The release as the adversary may run it on shadow tables; a stand-in copies records in part.
     """
-    if holdout is None or min(size(released), size(training), size(holdout) // 2) < sizes.least:
-        return does_not_apply(
-            NAME, TITLE, f"it needs {sizes.least} released and training records and twice as many held out."
-        )
-    rng = np.random.default_rng([seed, 4])
+    sizes, released, holdout = tables.sizes, tables.released, tables.holdout
+    if holdout is None or min(size(released), size(tables.training), size(holdout) // 2) < sizes.least:
+        why = f"it needs {sizes.least} released and training records and twice as many held out."
+        return does_not_apply(NAME, TITLE, why)
+    rng = tables.rng(4)
     others, reference = halves(holdout, rng)
-    count = min(size(training), size(others), sizes.targets)
-    targets = stacked(drawn(training, count, rng), drawn(others, count, rng))
-    agreement = Agreement(len(schema.attributes), seed=seed)
+    attacks, control, known = _attacked(tables, others, reference, rng, mechanism)
+    table = Table(
+        "Members told from non-members",
+        ("attack", "AUC", "low", "high", "found at 0.1 %", "low ", "high ", "members", "non-members"),
+        tuple((a.name, *a.area.cells, *a.point.found.cells, a.members, a.others) for a in [*attacks, control]),
+        "Found: members above the score that at most 0.1 % of the non-members exceed. The three attacks' intervals "
+        f"hold together with {sizes.confidence:.0%} confidence. Counting attacks go through {size(released):,} "
+        f"released records, the closest record through {min(size(released), sizes.compared):,}; reference: "
+        f"{size(reference):,} records held out. {sizes.shadows} shadow releases "
+        f"{'by the same mechanism' if known else 'by a stand-in that copies in part'}.",
+    )
+    curves = {attack.name: attack.curve for attack in attacks}
+    plot = roc_plot("Members found against non-members accused", curves, allowed=ALLOWED)
+    figures = {attack.name: _figures(attack) for attack in [*attacks, control]}
+    return Section(NAME, TITLE, _verdict(attacks, control), _state(attacks, control), (table,), plot, figures=figures)
+
+
+def _attacked(
+    tables: Tables, others: Codes, reference: Codes, rng: np.random.Generator, mechanism: Generator | None
+) -> tuple[list[Attack], Attack, bool]:
+    """The three attacks, the control, and whether the shadow releases are of the mechanism."""
+    sizes, schema, released = tables.sizes, tables.schema, tables.released
+    count = min(size(tables.training), size(others), sizes.targets)
+    targets = stacked(drawn(tables.training, count, rng), drawn(others, count, rng))
+    agreement = Agreement(len(schema.attributes), seed=tables.seed)
     confidence = 1 - (1 - sizes.confidence) / 3
     cut = [coarse(table, schema) for table in (targets, *halves(reference, rng), released)]
-    aside, kept, whole = (Profile.of(cut[0], others, agreement) for others in cut[1:])
+    aside, kept, whole = (Profile.of(cut[0], near, agreement) for near in cut[1:])
     known = aside + kept
     searched = min(count, sizes.searched)
     few = take(targets, np.r_[:searched, count : count + searched])
     near = [drawn(table, sizes.compared, rng) for table in (released, reference)]
-    ratio = size(released) / size(training)
-    learn = partial(ShadowAttack.trained, reference, schema, agreement, seed=seed, sizes=sizes, ratio=ratio)
+    ratio = size(released) / size(tables.training)
+    learn = partial(ShadowAttack.trained, reference, schema, agreement, seed=tables.seed, sizes=sizes, ratio=ratio)
     try:
         shadow = learn(mechanism=mechanism)
     except DpdistError:  # a shadow table is too small for the mechanism
@@ -154,36 +160,7 @@ def section(
         judged("shadow models", shadow.scores(log_profiles(whole, known)), count, confidence=confidence),
     ]
     control = judged("control", density_ratio(aside, kept), count, confidence=_CONTROL)
-    table = Table(
-        "Members told from non-members",
-        ("attack", "AUC", "low", "high", "found at 0.1 %", "low ", "high ", "members", "non-members"),
-        tuple(_row(attack) for attack in [*attacks, control]),
-        "Found: members above the score that at most 0.1 % of the non-members exceed. The three attacks' intervals "
-        "hold "
-        f"together with {sizes.confidence:.0%} confidence. Counting attacks go through {size(released):,} released "
-        f"records, the closest record through {size(near[0]):,}; reference: {size(reference):,} records held out. "
-        f"{sizes.shadows} shadow releases "
-        f"{'by the same mechanism' if mechanism else 'by a stand-in that copies in part'}.",
-    )
-    curves = {attack.name: attack.curve for attack in attacks}
-    plot = roc_plot("Members found against non-members accused", curves, allowed=ALLOWED)
-    figures = {attack.name: _figures(attack) for attack in [*attacks, control]}
-    return Section(NAME, TITLE, _verdict(attacks, control), _state(attacks, control), (table,), plot, figures=figures)
-
-
-def _row(attack: Attack) -> tuple[object, ...]:
-    area, found = attack.area, attack.point.found
-    return (
-        attack.name,
-        area.value,
-        area.low,
-        area.high,
-        found.value,
-        found.low,
-        found.high,
-        attack.members,
-        attack.others,
-    )
+    return attacks, control, mechanism is not None
 
 
 def _figures(attack: Attack) -> dict[str, object]:
@@ -220,8 +197,7 @@ def _verdict(attacks: list[Attack], control: Attack) -> str:
     found = sharp.point.found
     return (
         f"Members can be told from non-members: AUC {area.value:.3f} ({area.low:.3f} to {area.high:.3f}) by "
-        f"{best.name}; "
-        f"{found.value:.2%} of the members are found while 0.1 % of the others are accused ({sharp.name})."
+        f"{best.name}; {found.value:.2%} of the members are found while 0.1 % of the others are accused ({sharp.name})."
     )
 
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.evaluate.attacks.records import Columns, is_continuous, is_ordered, size, span
+from dpdist.evaluate.attacks.records import is_continuous, is_ordered, size, span
+from dpdist.privacy.arrays import Codes, Counts
 from dpdist.schema.schema import Schema
 
 BLOCK_CELLS = 1 << 19
@@ -34,7 +35,7 @@ class Gower:
 
     schema: Schema
 
-    def part(self, place: int, records: Columns, others: Columns) -> NDArray[np.float32]:
+    def part(self, place: int, records: Codes, others: Codes) -> NDArray[np.float32]:
         """What one attribute adds to the distances, float32[records, others]."""
         attribute, ours, theirs = self.schema.attributes[place], records[place], others[place]
         if not is_ordered(attribute):
@@ -45,7 +46,7 @@ class Gower:
         result = first[:, None] - second[None, :]
         return np.asarray(np.abs(result, out=result))
 
-    def total(self, records: Columns, others: Columns, places: Sequence[int] | None = None) -> NDArray[np.float32]:
+    def total(self, records: Codes, others: Codes, places: Sequence[int] | None = None) -> NDArray[np.float32]:
         """The distances over some attributes (all by default), float32[records, others]."""
         places = range(len(records)) if places is None else places
         result = np.zeros((size(records), size(others)), np.float32)
@@ -60,8 +61,8 @@ class Gower:
         return result
 
     def nearest(
-        self, records: Columns, others: Columns, places: Sequence[int] | None = None
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        self, records: Codes, others: Codes, places: Sequence[int] | None = None
+    ) -> tuple[NDArray[np.float32], Counts]:
         """The distance to the nearest of the others, and its place (the first of several).
 
         Returns
@@ -78,7 +79,7 @@ class Gower:
         return distances, where
 
 
-def blocks(records: Columns, others: int, arrays: int = 1) -> Iterator[tuple[slice, Columns]]:
+def blocks(records: Codes, others: int, arrays: int = 1) -> Iterator[tuple[slice, Codes]]:
     """The records in blocks so small that `arrays` arrays of distances to the others stay within bounds."""
     step = max(1, BLOCK_CELLS // max(others * arrays, 1))
     for start in range(0, size(records), step):

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.schema.schema import Attribute, Schema
 
-Columns: TypeAlias = list[NDArray[Any]]
 Keys: TypeAlias = NDArray[np.uint64]
 
 CELLS = 32
@@ -25,28 +25,28 @@ PAIRS = 60
 """Most pairs of attributes that are left out of the keys; with more attributes they are drawn at random."""
 
 
-def size(columns: Columns) -> int:
+def size(columns: Codes) -> int:
     """Number of records."""
     return len(columns[0])
 
 
-def take(columns: Columns, rows: NDArray[Any]) -> Columns:
+def take(columns: Codes, rows: NDArray[Any]) -> Codes:
     """Some of the records."""
     return [column[rows] for column in columns]
 
 
-def drawn(columns: Columns, count: int, rng: np.random.Generator) -> Columns:
+def drawn(columns: Codes, count: int, rng: np.random.Generator) -> Codes:
     """At most `count` of the records, drawn without replacement, in random order."""
     return take(columns, rng.permutation(size(columns))[:count])
 
 
-def halves(columns: Columns, rng: np.random.Generator) -> tuple[Columns, Columns]:
+def halves(columns: Codes, rng: np.random.Generator) -> tuple[Codes, Codes]:
     """The records in two random halves."""
     order = rng.permutation(size(columns))
     return take(columns, order[: len(order) // 2]), take(columns, order[len(order) // 2 :])
 
 
-def stacked(*tables: Columns) -> Columns:
+def stacked(*tables: Codes) -> Codes:
     """The records of several tables."""
     return [np.concatenate(columns) for columns in zip(*tables, strict=True)]
 
@@ -69,7 +69,7 @@ def span(attribute: Attribute, column: NDArray[Any]) -> float:
     return max(float(attribute.cardinality - 1), 1.0)
 
 
-def coarse(columns: Columns, schema: Schema) -> Columns:
+def coarse(columns: Codes, schema: Schema) -> Codes:
     """Codes for every column: continuous numbers are cut into `CELLS` equal intervals of their bounds."""
     result = []
     for column, attribute in zip(columns, schema.attributes, strict=True):
@@ -104,19 +104,19 @@ class Agreement:
         self._pairs = [pairs[i] for i in sorted(chosen.tolist())]
         self.attributes = attributes
 
-    def words(self, columns: Columns) -> list[Keys]:
+    def words(self, columns: Codes) -> list[Keys]:
         """The word of each value: one uint64 array for each column."""
         return [_mixed(_bits(column) ^ salt) for column, salt in zip(columns, self._salts, strict=True)]
 
-    def keys(self, columns: Columns) -> Keys:
+    def keys(self, columns: Codes) -> Keys:
         """The key of each record, uint64."""
         return summed(self.words(columns))
 
-    def exact(self, records: Columns, others: Columns) -> NDArray[np.int64]:
+    def exact(self, records: Codes, others: Codes) -> Counts:
         """How many of the others equal each record, int64."""
         return occurrences(self.keys(records), self.keys(others))
 
-    def without(self, records: Columns, others: Columns) -> NDArray[np.int64]:
+    def without(self, records: Codes, others: Codes) -> Counts:
         """How many of the others agree with each record on all attributes but, perhaps, one.
 
         Returns
@@ -128,7 +128,7 @@ class Agreement:
         first, second = summed(ours), summed(theirs)
         return np.array([occurrences(first - a, second - b) for a, b in zip(ours, theirs, strict=True)])
 
-    def profile(self, records: Columns, others: Columns) -> NDArray[np.float64]:
+    def profile(self, records: Codes, others: Codes) -> Floats:
         """How many of the others differ from each record in no, one and two attributes.
 
         Returns
@@ -138,7 +138,7 @@ class Agreement:
         """
         return self.profiles(records, others)[0]
 
-    def profiles(self, records: Columns, others: Columns) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def profiles(self, records: Codes, others: Codes) -> tuple[Floats, Counts]:
         """The profile of each record, and its agreements with the others on all attributes but one (`without`)."""
         m = self.attributes
         ours, theirs = self.words(records), self.words(others)
@@ -158,13 +158,13 @@ def summed(words: list[Keys]) -> Keys:
     return np.asarray(np.sum(words, axis=0, dtype=np.uint64))
 
 
-def occurrences(keys: Keys, among: Keys) -> NDArray[np.int64]:
+def occurrences(keys: Keys, among: Keys) -> Counts:
     """How often each key is among the others, int64."""
     ordered = np.sort(among)
     return np.searchsorted(ordered, keys, side="right") - np.searchsorted(ordered, keys, side="left")
 
 
-def independent(columns: Columns, rng: np.random.Generator) -> Columns:
+def independent(columns: Codes, rng: np.random.Generator) -> Codes:
     """The same columns, each in an order of its own: records with the marginals and no dependence."""
     return [rng.permutation(column) for column in columns]
 

@@ -19,18 +19,19 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.evaluate.attacks.records import Agreement, Columns, coarse, drawn, size, stacked, take
+from dpdist.evaluate.attacks.records import Agreement, coarse, drawn, size, stacked, take
 from dpdist.evaluate.attacks.sizes import Sizes
+from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.schema.schema import Schema
 
-Generator: TypeAlias = Callable[[Columns, int], Columns]
+Generator: TypeAlias = Callable[[Codes, int], Codes]
 """A table and a seed to a release of it, in the same schema."""
 
 _MOST = 10_000  # records of a shadow table
 _LARGEST_RATIO = 10.0
 
 
-def partial_copies(table: Columns, seed: int, *, ratio: float = 1.0) -> Columns:
+def partial_copies(table: Codes, seed: int, *, ratio: float = 1.0) -> Codes:
     """Records that copy a random number of values of a record of the table each, `ratio` times as many as it has."""
     rng = np.random.default_rng([seed, 5])
     count, m = max(1, round(ratio * size(table))), len(table)
@@ -55,24 +56,24 @@ class Profile:
         Records of the table.
     """
 
-    counts: NDArray[np.float64]
-    singles: NDArray[np.int64]
+    counts: Floats
+    singles: Counts
     records: int
 
     @classmethod
-    def of(cls, targets: Columns, table: Columns, agreement: Agreement) -> Profile:
+    def of(cls, targets: Codes, table: Codes, agreement: Agreement) -> Profile:
         """Count the records of a table (coarse codes)."""
         return cls(*agreement.profiles(targets, table), size(table))
 
     def __add__(self, other: Profile) -> Profile:
         return Profile(self.counts + other.counts, self.singles + other.singles, self.records + other.records)
 
-    def log_share(self, counts: NDArray[Any]) -> NDArray[np.float64]:
+    def log_share(self, counts: NDArray[Any]) -> Floats:
         """Logarithms of shares of the table, half a record added to each count."""
         return np.asarray(np.log((counts + 0.5) / (self.records + 1)))
 
 
-def log_profiles(released: Profile, reference: Profile) -> NDArray[np.float64]:
+def log_profiles(released: Profile, reference: Profile) -> Floats:
     """What the classifier sees of each target, float64[targets, 10].
 
     Log densities of released and of reference records that differ in no, one and two attributes, their differences, and
@@ -98,7 +99,7 @@ class ShadowAttack:
     @classmethod
     def trained(
         cls,
-        population: Columns,
+        population: Codes,
         schema: Schema,
         agreement: Agreement,
         *,
@@ -111,7 +112,7 @@ class ShadowAttack:
 
         Parameters
         ----------
-        population : Columns
+        population : Codes
             What the adversary has: records that are neither members nor targets.
         schema : Schema
         agreement : Agreement
@@ -140,6 +141,6 @@ class ShadowAttack:
         classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=200))
         return cls(classifier.fit(np.concatenate(profiles), np.concatenate(labels)))
 
-    def scores(self, profiles: NDArray[np.float64]) -> NDArray[np.float64]:
+    def scores(self, profiles: Floats) -> Floats:
         """How much each target looks like a member, by its log profiles."""
         return np.asarray(self.classifier.decision_function(profiles))

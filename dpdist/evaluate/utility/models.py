@@ -6,7 +6,7 @@ standardised code besides. Both see continuous numbers as they are, scaled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.evaluate.binning import Axis, View
+from dpdist.evaluate.estimators import Maker, estimator
 from dpdist.privacy.arrays import Codes, Floats
 
 Labels = NDArray[np.int64]
@@ -22,57 +23,27 @@ TREES = 40
 
 
 @dataclass(frozen=True)
-class Classifier:
+class Model:
     """A kind of model: how to make one from a seed, and what it sees."""
 
-    make: Callable[[int], Any]
+    make: Maker
     sees: Literal["codes", "indicators"]
 
 
-def _tree(seed: int) -> Any:
-    from sklearn.tree import DecisionTreeClassifier
-
-    return DecisionTreeClassifier(min_samples_leaf=20, random_state=seed)
-
-
-def forest(seed: int, *, trees: int = TREES) -> Any:
-    """A random forest whose memory is bounded: some hundred leaves for each tree."""
-    from sklearn.ensemble import RandomForestClassifier
-
-    return RandomForestClassifier(n_estimators=trees, min_samples_leaf=3, max_leaf_nodes=600, random_state=seed)
+def forest(trees: int = TREES) -> Maker:
+    """Random forests whose memory is bounded: some hundred leaves for each tree."""
+    return estimator("ensemble:RandomForestClassifier", n_estimators=trees, min_samples_leaf=3, max_leaf_nodes=600)
 
 
-def _ada(seed: int) -> Any:
-    from sklearn.ensemble import AdaBoostClassifier
-
-    return AdaBoostClassifier(n_estimators=50, random_state=seed)
-
-
-def _boosting(seed: int) -> Any:
-    from sklearn.ensemble import HistGradientBoostingClassifier
-
-    return HistGradientBoostingClassifier(max_iter=60, early_stopping=False, random_state=seed)
-
-
-def _logistic(seed: int) -> Any:
-    from sklearn.linear_model import LogisticRegression
-
-    return LogisticRegression(C=1.0, max_iter=300, random_state=seed)
-
-
-def _svm(seed: int) -> Any:
-    from sklearn.svm import LinearSVC
-
-    return LinearSVC(C=0.1, dual=False, max_iter=2000, random_state=seed)
-
-
-CLASSIFIERS: dict[str, Classifier] = {
-    "tree": Classifier(_tree, "codes"),
-    "random forest": Classifier(forest, "codes"),
-    "AdaBoost": Classifier(_ada, "codes"),
-    "gradient boosting": Classifier(_boosting, "codes"),
-    "logistic regression": Classifier(_logistic, "indicators"),
-    "linear SVM": Classifier(_svm, "indicators"),
+CLASSIFIERS: dict[str, Model] = {
+    "tree": Model(estimator("tree:DecisionTreeClassifier", min_samples_leaf=20), "codes"),
+    "random forest": Model(forest(), "codes"),
+    "AdaBoost": Model(estimator("ensemble:AdaBoostClassifier", n_estimators=50), "codes"),
+    "gradient boosting": Model(
+        estimator("ensemble:HistGradientBoostingClassifier", max_iter=60, early_stopping=False), "codes"
+    ),
+    "logistic regression": Model(estimator("linear_model:LogisticRegression", C=1.0, max_iter=300), "indicators"),
+    "linear SVM": Model(estimator("svm:LinearSVC", C=0.1, dual=False, max_iter=2000), "indicators"),
 }
 """The kinds of models of the paper's Tables 3 and 4, and gradient boosting."""
 
@@ -171,7 +142,7 @@ class Fitted:
         return float(roc_auc_score(truth, self.score))
 
 
-def fit(make: Callable[[int], Any], seed: int, matrix: Any, labels: Labels, test: Any) -> Fitted:
+def fit(make: Maker, seed: int, matrix: Any, labels: Labels, test: Any) -> Fitted:
     """Train a model and let it speak about the test records.
 
     A table whose labels are all alike trains the model that always says so.
@@ -204,9 +175,3 @@ def fit(make: Callable[[int], Any], seed: int, matrix: Any, labels: Labels, test
             else:
                 score = np.asarray(model.predict_proba(test)[:, 1], np.float64)
     return Fitted(predicted, score)
-
-
-def independent(codes: Codes, seed: int) -> Codes:
-    """Records with the same one-way marginals and independent attributes: each column shuffled by itself."""
-    rng = np.random.default_rng(seed)
-    return [column[rng.permutation(len(column))] for column in codes]

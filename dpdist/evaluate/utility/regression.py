@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,11 @@ from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
 from dpdist.evaluate.binning import View
+from dpdist.evaluate.estimators import estimator
 from dpdist.evaluate.page import plots
 from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_apply
-from dpdist.evaluate.utility.learning import Trial
-from dpdist.evaluate.utility.models import Encoder
+from dpdist.evaluate.utility.models import Model
+from dpdist.evaluate.utility.trial import Prediction, Trial, too_small
 from dpdist.families.base.attempt import Progress
 from dpdist.families.prediction.metrics import (
     delta_mse,
@@ -31,28 +31,14 @@ _LEAST_OF_BRAND = 20
 _BOTH = "few real and released"
 
 
-def _ridge(seed: int) -> Any:
-    from sklearn.linear_model import Ridge
-
-    return Ridge(alpha=1.0, random_state=seed)
-
-
-def _forest(seed: int) -> Any:
-    from sklearn.ensemble import RandomForestRegressor
-
-    return RandomForestRegressor(n_estimators=40, min_samples_leaf=3, max_leaf_nodes=600, random_state=seed)
-
-
-def _boosting(seed: int) -> Any:
-    from sklearn.ensemble import HistGradientBoostingRegressor
-
-    return HistGradientBoostingRegressor(max_iter=100, early_stopping=False, random_state=seed)
-
-
-REGRESSORS: dict[str, tuple[Callable[[int], Any], str]] = {
-    "ridge": (_ridge, "indicators"),
-    "random forest": (_forest, "codes"),
-    "gradient boosting": (_boosting, "codes"),
+REGRESSORS = {
+    "ridge": Model(estimator("linear_model:Ridge", alpha=1.0), "indicators"),
+    "random forest": Model(
+        estimator("ensemble:RandomForestRegressor", n_estimators=40, min_samples_leaf=3, max_leaf_nodes=600), "codes"
+    ),
+    "gradient boosting": Model(
+        estimator("ensemble:HistGradientBoostingRegressor", max_iter=100, early_stopping=False), "codes"
+    ),
 }
 
 
@@ -66,33 +52,27 @@ def regression_section(trial: Trial, view: View, target: int, *, progress: Progr
     if view.axes[target].edges is None:
         return does_not_apply(name, "Regression", "the attribute to predict is not a continuous number.")
     if trial.too_small or len(view.names) < 2:
-        return does_not_apply(name, title, "there are too few records or attributes.")
-    places = [i for i in range(len(view.names)) if i != target]
-    encoder = Encoder.of(view, places, trial.training["real"])
+        return too_small(name, title)
+    encoder = Prediction(trial, view, target).encoder
     truth = np.asarray(trial.test[target], np.float64)
     small = [column[:SMALL] for column in trial.training["real"]]
-    tables: dict[str, Codes] = {
-        **trial.training,
-        "few real": small,
-        _BOTH: [np.concatenate(pair) for pair in zip(small, trial.training["released"], strict=True)],
-    }
+    both: Codes = [np.concatenate(pair) for pair in zip(small, trial.training["released"], strict=True)]
+    tables: dict[str, Codes] = {**trial.training, "few real": small, _BOTH: both}
     variance = float(np.var(truth)) or 1.0
     rows: list[tuple[Cell, ...]] = []
     figures: dict[str, dict[str, float]] = {}
-    for done, (kind, (make, sees)) in enumerate(REGRESSORS.items()):
-        test = encoder.matrix(trial.test, sees)
-        errors = {
-            source: mse(
-                truth,
-                make(trial.seed).fit(encoder.matrix(codes, sees), np.asarray(codes[target], np.float64)).predict(test),
-            )
-            for source, codes in tables.items()
-        }
+    for done, (kind, model) in enumerate(REGRESSORS.items()):
+        progress("regression", done, len(REGRESSORS))
+        test = encoder.matrix(trial.test, model.sees)
+        errors = {}
+        for source, codes in tables.items():
+            fitted = model.make(trial.seed).fit(encoder.matrix(codes, model.sees), codes[target].astype(np.float64))
+            errors[source] = mse(truth, fitted.predict(test))
         gained = delta_mse(errors["few real"], errors[_BOTH])
         figures[kind] = errors | {"delta_mse": gained}
         for source, error in errors.items():
             rows.append((kind, source, error, 1 - error / variance, gained if source == _BOTH else None))
-        progress("regression", done + 1, len(REGRESSORS))
+    progress("regression", len(REGRESSORS), len(REGRESSORS))
     best = min(figures, key=lambda kind: figures[kind]["real"])
     ours, theirs = figures[best]["released"], figures[best]["real"]
     gained = figures[best]["delta_mse"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from math import comb
 
 import numpy as np
 
@@ -25,7 +27,75 @@ GOOD, FAIR = 0.35, 0.75
 """Largest part of the way from two real halves to independence that is called good, and with reserve."""
 
 _WORST = 15
+_NUMBERS = {2: "Two", 3: "Three"}
+_COLUMNS = (
+    *("marginals", "number", "mean", "median", "largest"),
+    *("two real halves", "independence", "score", "like a part of"),
+)
+_NOTE = (
+    "Two real halves: the distance of one random half of the real table to the other, what chance alone makes of half "
+    "as many records. Independence: of the real marginals to the products of their one-way marginals. Score: NIST's "
+    "k-marginal score (SDNist), 1000 times one minus the mean distance. Like a part of: a random part of the real "
+    "table of this size has the same score. Three-way marginals: {triples} of {all}, sample with seed {seed}."
+)
 _LISTED = 10_000  # distances of one order, at most, that go into the figures
+
+
+@dataclass(frozen=True, eq=False)
+class Distances:
+    """How far the k-way marginals are apart.
+
+    Attributes
+    ----------
+    subsets : list of tuple of int
+        The attributes of each marginal.
+    found, halves : float64[marginals]
+        Released against real records, and one half of the real ones against the other.
+    independent : float64[marginals] or None
+        Real marginals against the products of their one-way marginals; None for k = 1.
+    score : float
+        NIST's k-marginal score.
+    parts : float64[shares]
+        Scores of random parts of the real table, of the shares `SUBSAMPLES`.
+    """
+
+    subsets: list[Subset]
+    found: Floats
+    halves: Floats
+    independent: Floats | None
+    score: float
+    parts: Floats
+
+    @classmethod
+    def of(cls, counts: Mapping[str, Marginals], k: int, *, seed: int) -> Distances:
+        """The distances of the k-way marginals."""
+        real, found = counts["real"], distances(counts["released"], counts["real"], k)
+        return cls(
+            real.subsets(k),
+            found,
+            distances(counts["first half"], counts["second half"], k),
+            distances_to_independence(real, k) if k > 1 else None,
+            k_marginal_score(found),
+            subsample_scores(real, k, seed=seed),
+        )
+
+    @property
+    def share(self) -> float | None:
+        """The share of the real table of which a random part has the same score."""
+        return equivalent_share(self.score, self.parts)
+
+    @property
+    def row(self) -> tuple[Cell, ...]:
+        """Cells under `_COLUMNS`."""
+        found, far = self.found, None if self.independent is None else self.independent.mean()
+        numbers = (found.size, found.mean(), np.median(found), found.max(), self.halves.mean(), far)
+        return (*numbers, round(self.score, 1), share_text(self.share))
+
+    @property
+    def boxes(self) -> list[tuple[str, Floats, str]]:
+        """Boxes of the plot."""
+        boxes = [("two real halves", self.halves, plots.REAL), ("released", self.found, plots.RELEASED)]
+        return boxes if self.independent is None else [*boxes, ("independence", self.independent, plots.OTHER)]
 
 
 def marginal_section(counts: Mapping[str, Marginals], view: View, *, seed: int) -> Section:
@@ -34,103 +104,66 @@ def marginal_section(counts: Mapping[str, Marginals], view: View, *, seed: int) 
     Parameters
     ----------
     counts : mapping
-        ``released``, ``real``, ``first half`` and ``second half`` (`Material.marginals`).
+        ``released``, ``real``, ``first half`` and ``second half`` (`Inputs.marginals`).
     view : View
     seed : int
         Of the sample of three-way marginals and of the random parts.
     """
     real = counts["real"]
-    orders = [k for k in (1, 2, 3) if real.subsets(k)]
-    found = {k: distances(counts["released"], real, k) for k in orders}
-    halves = {k: distances(counts["first half"], counts["second half"], k) for k in orders}
-    independent = {k: distances_to_independence(real, k) for k in orders if k > 1}
-    parts = {k: subsample_scores(real, k, seed=seed) for k in orders}
-    scores = {k: k_marginal_score(found[k]) for k in orders}
-    shares = {k: equivalent_share(scores[k], parts[k]) for k in orders}
-    rows: list[tuple[Cell, ...]] = [
-        (
-            f"{k}-way",
-            found[k].size,
-            found[k].mean(),
-            np.median(found[k]),
-            found[k].max(),
-            halves[k].mean(),
-            independent[k].mean() if k in independent else None,
-            round(scores[k], 1),
-            share_text(shares[k]),
-        )
-        for k in orders
-    ]
-    columns = (
-        "marginals",
-        "number",
-        "mean",
-        "median",
-        "largest",
-        "two real halves",
-        "independence",
-        "score",
-        "like a part of",
-    )
+    of = {k: Distances.of(counts, k, seed=seed) for k in (1, 2, 3) if real.subsets(k)}
+    note = _NOTE.format(triples=len(real.triples), all=comb(len(view.axes), 3), seed=seed)
     tables = [
         Table(
             "Total variation distance to the real table",
-            columns,
-            tuple(rows),
-            "Two real halves: the distance of one random half of the real table to the other, what chance alone makes "
-            "of half as many records. Independence: of the real marginals to the products of their one-way marginals. "
-            "Score: NIST's k-marginal score (SDNist), 1000 times one minus the mean distance. Like a part of: a "
-            "random part of the real table of this size has the same score. Three-way marginals: "
-            f"{len(real.triples)} of {_choose3(len(view.axes))}, sample with seed {seed}.",
+            _COLUMNS,
+            tuple((f"{k}-way", *one.row) for k, one in of.items()),
+            note,
         ),
-        _one_way(counts, view, found[1], halves[1]),
+        _one_way(counts, view, of[1]),
+        *(_worst(f"{_NUMBERS[k]}-way marginals that differ most", view, one) for k, one in of.items() if k > 1),
     ]
-    for k, title in ((2, "Two-way marginals that differ most"), (3, "Three-way marginals that differ most")):
-        if k in orders:
-            tables.append(_worst(title, real.subsets(k), view, found[k], halves[k], independent[k]))
-    groups = {
-        f"{k}-way": [
-            ("two real halves", halves[k], plots.REAL),
-            ("released", found[k], plots.RELEASED),
-            *([("independence", independent[k], plots.OTHER)] if k in independent else []),
-        ]
-        for k in orders
-    }
-    plot = plots.box_plot("Distances of marginals", groups, label="total variation distance")
-    top = 2 if 2 in orders else 1
-    state, verdict = _judged(top, found[top], halves[top], independent.get(top), scores[top], shares[top])
-    figures = {
-        "records": {name: marginals.records for name, marginals in counts.items()},
-        "seed": seed,
-        "mean_distance": {f"{k}": found[k].mean() for k in orders},
-        "mean_distance_of_halves": {f"{k}": halves[k].mean() for k in orders},
-        "mean_distance_to_independence": {f"{k}": independent[k].mean() for k in independent},
-        "k_marginal_score": {f"{k}": scores[k] for k in orders},
-        "scores_of_random_parts": {f"{k}": dict(zip(map(str, SUBSAMPLES), parts[k], strict=True)) for k in orders},
-        "like_a_random_part_of": {f"{k}": shares[k] for k in orders},
-        "distances": {
-            " x ".join(view.names[i] for i in which): distance
-            for k in orders
-            if found[k].size <= _LISTED
-            for which, distance in zip(real.subsets(k), found[k], strict=True)
-        },
-    }
+    plot = plots.box_plot(
+        "Distances of marginals",
+        {f"{k}-way": one.boxes for k, one in of.items()},
+        label="total variation distance",
+    )
+    top = min(2, max(of))
+    state, verdict = _judged(top, of[top])
+    figures = {"records": {name: of_.records for name, of_ in counts.items()}, "seed": seed, **_figures(of, view)}
     return Section("marginals", "Marginals", verdict, state, tuple(tables), (plot,), figures)
 
 
-def _judged(
-    k: int, found: Floats, halves: Floats, independent: Floats | None, score: float, share: float | None
-) -> tuple[State, str]:
-    mean, near = float(found.mean()), float(halves.mean())
+def _figures(of: Mapping[int, Distances], view: View) -> dict[str, object]:
+    far = {k: one.independent for k, one in of.items() if one.independent is not None}
+    return {
+        "mean_distance": {f"{k}": one.found.mean() for k, one in of.items()},
+        "mean_distance_of_halves": {f"{k}": one.halves.mean() for k, one in of.items()},
+        "mean_distance_to_independence": {f"{k}": found.mean() for k, found in far.items()},
+        "k_marginal_score": {f"{k}": one.score for k, one in of.items()},
+        "scores_of_random_parts": {
+            f"{k}": dict(zip(map(str, SUBSAMPLES), one.parts, strict=True)) for k, one in of.items()
+        },
+        "like_a_random_part_of": {f"{k}": one.share for k, one in of.items()},
+        "distances": {
+            " x ".join(view.names[i] for i in which): distance
+            for one in of.values()
+            if one.found.size <= _LISTED
+            for which, distance in zip(one.subsets, one.found, strict=True)
+        },
+    }
+
+
+def _judged(k: int, of: Distances) -> tuple[State, str]:
+    mean, near = float(of.found.mean()), float(of.halves.mean())
     number = "one attribute" if k == 1 else "two attributes"
     text = (
         f"Counted by {number} at a time, {mean:.1%} of the released records would have to change to match the real "
-        f"table, on average (total variation distance {mean:.4f}, NIST's score {score:.0f} of 1000). A random part of "
-        f"{share_text(share)} of the real table is as near."
+        f"table, on average (total variation distance {mean:.4f}, NIST's score {of.score:.0f} of 1000). A random part "
+        f"of {share_text(of.share)} of the real table is as near."
     )
-    if independent is None:
+    if of.independent is None:
         return ("good" if mean <= 0.02 else "fair" if mean <= 0.1 else "bad"), text
-    far = float(independent.mean())
+    far = float(of.independent.mean())
     text += (
         f" For scale: two halves of the real table are {near:.4f} apart; without any dependence it would be {far:.4f}."
     )
@@ -151,24 +184,21 @@ def share_text(share: float | None) -> str:
     return f"{share * 100:.2g} %"
 
 
-def _one_way(counts: Mapping[str, Marginals], view: View, found: Floats, halves: Floats) -> Table:
+def _one_way(counts: Mapping[str, Marginals], view: View, of: Distances) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for i, axis in enumerate(view.axes):
-        shares = [counts[name].table((i,)) / max(counts[name].records, 1) for name in ("real", "released")]
-        place = int(np.argmax(np.abs(shares[1] - shares[0])))
-        rows.append((axis.name, axis.size, found[i], halves[i], axis.labels[place], shares[0][place], shares[1][place]))
+        real, released = (counts[name].table((i,)) / max(counts[name].records, 1) for name in ("real", "released"))
+        place = int(np.argmax(np.abs(released - real)))
+        rows.append((axis.name, axis.size, of.found[i], of.halves[i], axis.labels[place], real[place], released[place]))
     columns = ("attribute", "values", "distance", "two real halves", "differs most at", "real share", "released share")
     return Table("One-way marginals", columns, tuple(rows))
 
 
-def _worst(title: str, subsets: list[Subset], view: View, found: Floats, halves: Floats, independent: Floats) -> Table:
-    order = np.argsort(-found, kind="stable")[:_WORST].tolist()
-    rows: list[tuple[Cell, ...]] = [
-        (" × ".join(view.names[i] for i in subsets[place]), found[place], halves[place], independent[place])
+def _worst(title: str, view: View, of: Distances) -> Table:
+    columns = [of.found, of.halves, *([] if of.independent is None else [of.independent])]
+    order = np.argsort(-of.found, kind="stable")[:_WORST].tolist()
+    rows = tuple(
+        (" × ".join(view.names[i] for i in of.subsets[place]), *(column[place] for column in columns))
         for place in order
-    ]
-    return Table(title, ("attributes", "distance", "two real halves", "independence"), tuple(rows))
-
-
-def _choose3(m: int) -> int:
-    return m * (m - 1) * (m - 2) // 6
+    )
+    return Table(title, ("attributes", "distance", "two real halves", "independence"), rows)

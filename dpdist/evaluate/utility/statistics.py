@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,28 +18,13 @@ from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_
 from dpdist.evaluate.utility.marginals import total_variation
 from dpdist.families.base.attempt import Progress
 from dpdist.families.base.family import Truth
-from dpdist.families.registry import build_spec, family_of, make_plan
+from dpdist.families.registry import family_of, make_plan, respecified
 from dpdist.privacy.arrays import Floats
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import part_batches
-from dpdist.spec import ReleaseSpec
 from dpdist.storage.store import Store
 
 _SHOWN = 15
-
-
-def respecified(manifest: Manifest) -> ReleaseSpec:
-    """The spec of a release as far as it is public; where its files are is not.
-
-    Raises
-    ------
-    SpecError
-        This version does not know the kind, or the settings.
-    """
-    public: dict[str, Any] = {name: dict(v) if isinstance(v, Mapping) else v for name, v in manifest.spec.items()}
-    for section in ("data", "output"):
-        public[section] = {**public.get(section, {}), "path": "unknown"}
-    return build_spec({**public, "schema": manifest.table}, source="the manifest's spec")
 
 
 def statistics_sections(

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 from releases import SCHEMA, project
 
-from dpdist.evaluate.attacks import Sizes, attack_sections, disclosure, distinguish, linkage, membership
+from dpdist.evaluate.attacks import Sizes, Tables, attack_sections, disclosure, distinguish, linkage, membership
 from dpdist.evaluate.attacks.mechanisms import mechanism_of
-from dpdist.evaluate.attacks.records import Columns, drawn, independent, size
+from dpdist.evaluate.attacks.records import drawn, independent, size
 from dpdist.evaluate.attacks.shadow import partial_copies
 from dpdist.evaluate.page.sections import Section
 from dpdist.families.base.rehearsal import rehearse
 from dpdist.families.deniability.plan import plan
 from dpdist.ledger.keys import KeyRef
+from dpdist.privacy.arrays import Codes
 from dpdist.schema.schema import Schema
 
 PEOPLE = Schema.model_validate(
@@ -34,17 +35,17 @@ SIZES = Sizes(targets=1500, searched=400, linked=300, compared=4000, game=2000, 
 ROWS = 4000
 
 
-def people(rows: int, seed: int) -> Columns:
+def people(rows: int, seed: int) -> Codes:
     rng = np.random.default_rng(seed)
     age = np.clip(rng.normal(45, 18, rows), 0, 99).astype(np.uint8)
     wage = np.clip(age / 20 + rng.normal(0, 1, rows), 0, 8)
-    rest: Columns = [rng.integers(0, 6, rows).astype(np.uint8)]
+    rest: Codes = [rng.integers(0, 6, rows).astype(np.uint8)]
     for _ in range(4):
         rest.append(np.where(rng.random(rows) < 0.6, rest[-1], rng.integers(0, 6, rows)).astype(np.uint8))
     return [age, wage, *rest]
 
 
-def attacked(released: Columns, *, seed: int = 0, **options: Any) -> dict[str, Section]:
+def attacked(released: Codes, *, seed: int = 0, **options: Any) -> dict[str, Section]:
     training, holdout = people(ROWS, seed=1), people(ROWS, seed=2)
     sections = attack_sections(released, training, holdout, PEOPLE, seed=seed, sizes=SIZES, **options)
     return {section.name: section for section in sections}
@@ -179,7 +180,7 @@ def test_progress_is_told() -> None:
 
 def test_ties_are_not_linked_by_the_order_of_the_release() -> None:
     """All records alike: any of them is nearest, so two halves meet in one of n by chance only."""
-    alike: Columns = [np.zeros(2000, column.dtype) for column in people(2, 0)]
+    alike: Codes = [np.zeros(2000, column.dtype) for column in people(2, 0)]
     hits = linkage.linked(alike, alike, PEOPLE, ([0, 1, 2], [3, 4, 5, 6]), np.random.default_rng(0), nearest=(1,))
     assert hits.mean() < 0.01
 
@@ -211,7 +212,7 @@ def test_shadow_releases_have_the_noise_of_the_release(tmp_path: Path, monkeypat
     spec = project(tmp_path, rows=10)
     whole, seen = plan(spec), []
 
-    def once(shrunk: Any, stages: Any, table: Columns, *, key: KeyRef) -> Any:
+    def once(shrunk: Any, stages: Any, table: Codes, *, key: KeyRef) -> Any:
         seen.append(shrunk)
         return rehearse(shrunk, stages, table, key=key)
 
@@ -237,21 +238,22 @@ def test_shadow_models_know_the_mechanism(tmp_path: Path) -> None:
     mechanism = mechanism_of(spec, training=20_000)
     assert mechanism is not None
     rng = np.random.default_rng(0)
-    table: Columns = [rng.integers(0, n, 9000).astype(np.uint8) for n in schema.cardinalities]
+    table: Codes = [rng.integers(0, n, 9000).astype(np.uint8) for n in schema.cardinalities]
     made = mechanism(table, 5)
     assert size(made) == 9000
     assert all((a == b).all() for a, b in zip(made, mechanism(table, 5), strict=True))
     assert any((a != b).any() for a, b in zip(made, mechanism(table, 6), strict=True))
-    holdout: Columns = [rng.integers(0, n, 60_000).astype(np.uint8) for n in schema.cardinalities]
+    holdout: Codes = [rng.integers(0, n, 60_000).astype(np.uint8) for n in schema.cardinalities]
     sizes = Sizes(targets=2000, searched=200, compared=1000, shadows=1)
-    section = membership.section(table, table, holdout, schema, seed=0, sizes=sizes, mechanism=mechanism)
+    tables = Tables(released=table, training=table, holdout=holdout, schema=schema, seed=0, sizes=sizes)
+    section = membership.section(tables, mechanism=mechanism)
     assert "by the same mechanism" in section.tables[0].note
     assert auc(section, "shadow models")["low"] > 0.5
 
-    def refused(table: Columns, seed: int) -> Columns:
+    def refused(table: Codes, seed: int) -> Codes:
         from dpdist.errors import CheckFailed
 
         raise CheckFailed("too few records")
 
-    section = membership.section(table, table, holdout, schema, seed=0, sizes=sizes, mechanism=refused)
+    section = membership.section(tables, mechanism=refused)
     assert "by a stand-in" in section.tables[0].note

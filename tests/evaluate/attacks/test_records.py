@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from dpdist.evaluate.attacks import neighbours, records
 from dpdist.evaluate.attacks.inference import agreeing_guesses, nearest_guesses
 from dpdist.evaluate.attacks.neighbours import Gower
-from dpdist.evaluate.attacks.records import Agreement, Columns, coarse, occurrences
+from dpdist.evaluate.attacks.records import Agreement, coarse, occurrences
+from dpdist.privacy.arrays import Codes
 from dpdist.schema.schema import Schema
 
 MIXED = Schema.model_validate(
@@ -25,13 +26,13 @@ MIXED = Schema.model_validate(
 )
 
 
-def mixed(rows: int, seed: int) -> Columns:
+def mixed(rows: int, seed: int) -> Codes:
     rng = np.random.default_rng(seed)
-    codes: Columns = [rng.integers(0, size, rows).astype(np.uint8) for size in (3, 4, 6)]
+    codes: Codes = [rng.integers(0, size, rows).astype(np.uint8) for size in (3, 4, 6)]
     return [*codes, rng.choice(np.linspace(-2, 2, 9), rows)]
 
 
-def differences(ours: Columns, theirs: Columns) -> np.ndarray:
+def differences(ours: Codes, theirs: Codes) -> np.ndarray:
     """Number of attributes in which each pair differs."""
     return np.sum([a[:, None] != b[None, :] for a, b in zip(ours, theirs, strict=True)], axis=0)
 
@@ -69,7 +70,7 @@ def test_numbers_are_cut_into_cells_of_their_bounds() -> None:
     assert cut.tolist() == [0, 0, 16, 31, 31]
 
 
-def gower(ours: Columns, theirs: Columns) -> np.ndarray:
+def gower(ours: Codes, theirs: Codes) -> np.ndarray:
     parts = [np.where(ours[0][:, None] == theirs[0][None, :], 0, 1.0)]
     for a, b, width in zip(ours[1:], theirs[1:], (3, 5, 4), strict=True):
         parts.append(np.abs(a[:, None].astype(float) - b[None, :].astype(float)) / width)
