@@ -12,8 +12,8 @@ from unittest import mock
 import pyarrow as pa
 from distributed import LocalCluster
 
-from dpdist.cluster.cluster import open_cluster
 from dpdist.cluster.executor import Executor, InProcess
+from dpdist.cluster.opening import open_cluster
 from dpdist.cluster.tasks import Deferred, DirectTasks, Tasks
 
 
