@@ -40,7 +40,7 @@ class Executors:
             processes=False,
             host="127.0.0.1",
             protocol="tcp://",
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",
         )
         self._stack.enter_context(local)
         return {"address": local.scheduler_address, "timeout": 60}

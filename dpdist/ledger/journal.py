@@ -5,7 +5,8 @@ set's caps, filters and policy; each later one a transition of an attempt. Every
 after it and a digest of the terms.
 
 - `checked_account` reads the newest entries only, from the mark of an anchor on, and is part of every transition: a
-  changed term, sum or end, a missing row and a database older than its anchor are found before anything is charged.
+  changed term, sum or end and a database older than its anchor are found before anything is written.
+- `check_history` looks for missing and altered rows before a charge, in a time that hardly grows with the history.
 - `dpdist.ledger.replay` goes through all of it. Editing, deleting or reordering anything breaks the chain or leaves
   rows that the replay does not give.
 
@@ -32,6 +33,11 @@ CREATED: Final = "created"
 FILTERS: Final = "filters"
 """The entry of a ledger that had none: filters, and the costs of the charges before."""
 
+WINDOW: Final = 128
+"""Entries of the journal that a reservation checks at two places."""
+
+RESERVATION: Final = ("attempt", "release", "guarantee", "event", "epsilon", "spec_hash", "input_fingerprint", "costs")
+_RESERVED: Final = f'"state":"{tables.RESERVED}"'
 _TERMS: Final = ("name", "epsilon_cap", "delta_cap", "guarantees", "created")
 
 
@@ -85,7 +91,7 @@ def checked_account(connection: sa.Connection, dataset: Row, *, mark: Mark | Non
         raise _older(dataset, f"its journal has {length} entries, the anchor has seen {mark.length}")
     first = max(min(length if mark is None else mark.length, length) - 2, 0)
     entries = _entries(connection, dataset, first)
-    problem = _tail_problem(dataset, entries, first) or _missing_rows(connection, dataset, entries[-1])
+    problem = _tail_problem(dataset, entries, first)
     if problem:
         raise damaged(dataset["name"], [problem])
     if mark is not None and entries[mark.length - 1 - first]["digest"] != mark.head:
@@ -93,42 +99,79 @@ def checked_account(connection: sa.Connection, dataset: Row, *, mark: Mark | Non
     return Account.from_json(json.loads(entries[-1]["record"])["account"])
 
 
-def _entries(connection: sa.Connection, dataset: Row, first: int) -> list[Row]:
-    query = sa.select(tables.journal).where(
-        tables.journal.c.dataset_id == dataset["id"], tables.journal.c.sequence >= first
-    )
-    return [dict(entry) for entry in connection.execute(query.order_by(tables.journal.c.sequence)).mappings()]
+def check_history(connection: sa.Connection, dataset: Row, account: Account) -> None:
+    """Check what a reservation can check of the older history in milliseconds.
+
+    That is the number of charges, and of the journal the `WINDOW` newest entries and as many more at a place that the
+    head decides: their chain, and the charges that they reserved. A journal of up to `WINDOW` entries is checked whole.
+
+    Raises
+    ------
+    LedgerError
+        A row was deleted, added or altered.
+    """
+    charge = tables.charge
+    counted = sa.select(sa.func.count()).select_from(charge).where(charge.c.dataset_id == dataset["id"])
+    found = connection.execute(counted).scalar_one()
+    if found != account.rows:
+        raise damaged(dataset["name"], [f"{account.rows} charges were reserved, and {found} are there"])
+    newest = max(dataset["length"] - WINDOW, 0)
+    older = int(dataset["head"][:12], 16) % max(newest, 1)
+    for first, stop in {(newest, dataset["length"]), (older, min(older + WINDOW, newest))}:
+        problem = _window_problem(connection, dataset, first, stop)
+        if problem:
+            raise damaged(dataset["name"], [problem])
 
 
-def _tail_problem(dataset: Row, entries: Sequence[Row], first: int) -> str | None:
-    """What does not agree in the entries from `first` on: their chain, their end, the terms in the last one."""
-    if [entry["sequence"] for entry in entries] != list(range(first, dataset["length"])):
+def _window_problem(connection: sa.Connection, dataset: Row, first: int, stop: int) -> str | None:
+    """What is wrong in the entries from `first` to before `stop`, and in the charges that they reserved."""
+    base = max(first - 1, 0)
+    entries = _entries(connection, dataset, base, stop)
+    problem = _chain_problem(entries, base, stop)
+    if problem:
+        return problem
+    records = [json.loads(entry["record"]) for entry in entries if _RESERVED in entry["record"]]
+    reserved = {record["attempt"]: record for record in records if record["state"] == tables.RESERVED}
+    columns = [tables.charge.c[name] for name in RESERVATION]
+    rows = connection.execute(sa.select(*columns).where(tables.charge.c.attempt.in_(list(reserved)))).mappings()
+    found = {row["attempt"]: row for row in rows}
+    for attempt, record in reserved.items():
+        if attempt not in found:
+            return f"the charge of attempt {attempt} was deleted"
+        if any(found[attempt][name] != record.get(name, found[attempt][name]) for name in RESERVATION):
+            return f"the charge of attempt {attempt} was altered"
+    return None
+
+
+def _entries(connection: sa.Connection, dataset: Row, first: int, stop: int | None = None) -> list[Row]:
+    sequence = tables.journal.c.sequence
+    query = sa.select(tables.journal).where(tables.journal.c.dataset_id == dataset["id"], sequence >= first)
+    if stop is not None:
+        query = query.where(sequence < stop)
+    return [dict(entry) for entry in connection.execute(query.order_by(sequence)).mappings()]
+
+
+def _chain_problem(entries: Sequence[Row], first: int, stop: int) -> str | None:
+    """What is missing or altered among the entries from `first` on, of which the one before is taken as it is."""
+    if [entry["sequence"] for entry in entries] != list(range(first, stop)):
         return "entries of the journal are missing"
     chain = "" if first == 0 else entries[0]["digest"]
     for entry in entries if first == 0 else entries[1:]:
         chain = digest(chain, entry["sequence"], entry["record"])
         if chain != entry["digest"]:
             return f"journal entry {entry['sequence']} was altered"
-    if chain != dataset["head"]:
-        return "the end of the journal was cut off or altered"
-    if json.loads(entries[-1]["record"]).get("terms") != terms_digest(dataset):
-        return "the data set's caps or policy were altered"
     return None
 
 
-def _missing_rows(connection: sa.Connection, dataset: Row, last: Row) -> str | None:
-    """Whether rows were deleted or added: their numbers are in the chain."""
-    expected = json.loads(last["record"])["account"]["rows"]
-    numbers = [
-        connection.execute(
-            sa.select(sa.func.count(column)).select_from(table).where(table.c.dataset_id == dataset["id"])
-        ).scalar_one()
-        for table, column in ((tables.journal, tables.journal.c.sequence), (tables.charge, tables.charge.c.dataset_id))
-    ]
-    if numbers[0] != dataset["length"]:
-        return "entries of the journal are missing"
-    if numbers[1] != expected:
-        return f"{expected} charges were reserved, and {numbers[1]} are there"
+def _tail_problem(dataset: Row, entries: Sequence[Row], first: int) -> str | None:
+    """What does not agree in the entries from `first` on: their chain, their end, the terms in the last one."""
+    problem = _chain_problem(entries, first, dataset["length"])
+    if problem:
+        return problem
+    if entries[-1]["digest"] != dataset["head"]:
+        return "the end of the journal was cut off or altered"
+    if json.loads(entries[-1]["record"]).get("terms") != terms_digest(dataset):
+        return "the data set's caps or policy were altered"
     return None
 
 

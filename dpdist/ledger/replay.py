@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dpdist.ledger import tables
 from dpdist.ledger.account import Account, Charged, portfolio_of
-from dpdist.ledger.journal import CREATED, FILTERS, Row, digest, terms_digest, terms_of
+from dpdist.ledger.journal import CREATED, FILTERS, RESERVATION, Row, digest, terms_digest, terms_of
 
 _BEFORE: Final[Mapping[str, tuple[str | None, ...]]] = {
     tables.RESERVED: (None,),
@@ -19,7 +19,6 @@ _BEFORE: Final[Mapping[str, tuple[str | None, ...]]] = {
 }
 """State -> states it may follow."""
 
-RESERVATION: Final = ("attempt", "release", "guarantee", "event", "epsilon", "spec_hash", "input_fingerprint", "costs")
 _COMPARED: Final = (*RESERVATION, "state", "manifest_sha256", "receipt", "created", "updated")
 
 

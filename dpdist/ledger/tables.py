@@ -80,6 +80,7 @@ charge = sa.Table(
         sqlite_where=_LIVE_SQL,
         postgresql_where=_LIVE_SQL,
     ),
+    sa.Index("dpdist_charge_dataset", "dataset_id"),
     sa.Index("dpdist_charge_release", "dataset_id", "release"),
     sa.Index("dpdist_charge_key", "dataset_id", sqlite_where=_KEY_SQL, postgresql_where=_KEY_SQL),
 )

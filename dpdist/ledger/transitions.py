@@ -65,6 +65,7 @@ def reserve(
     """
     row = lock_dataset(connection, dataset)
     account = journal.checked_account(connection, row, mark=mark)
+    journal.check_history(connection, row, account)
     if _is_repeated(connection, row, request):
         return
     refuse_guarantee(row, request)

@@ -33,10 +33,9 @@ from dpdist.families.mixing.federated.correlated import (
     Masks,
     correlated_noise,
     local_noise,
-    new_private_key,
     public_key,
 )
-from dpdist.families.mixing.federated.messages import Message, assemble, noisy_steps
+from dpdist.families.mixing.federated.messages import Message, average, noisy_steps
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import Mixer, clip_rows
 from dpdist.families.mixing.moments import moment_sums, noisy_moments
@@ -227,7 +226,7 @@ def federated(runs: int, *, epsilon: float = 10.0, order: int = 8) -> list[dict[
     codes, labels = base.train
     rows = clip_rows(encoding.encode(codes), clip=clip)
     names = [f"client-{i}" for i in range(CLIENTS)]
-    keys = [new_private_key() for _ in names]
+    keys = [os.urandom(32) for _ in names]
     results = []
     for name, shared in settings.items():
         scores = []
@@ -248,8 +247,7 @@ def federated(runs: int, *, epsilon: float = 10.0, order: int = 8) -> list[dict[
                     masks = Masks.agree(keys[i], peers, context=context) if shared.mask_sigma else Masks()
                     sums = mixer.sums(noise, rows[taken], 0, part.mixtures.records)
                     messages.append(Message(names[i], context, noisy_steps(noise, masks, sums, mixer, shared, 0)))
-                shape = (part.mixtures.records, encoding.width)
-                mixtures[part.code] = assemble(messages, mixer, clients=names, round=context, shape=shape)
+                mixtures[part.code] = average(messages, mixer)
             forms = base.forms(own, mixtures, encoding, Noise(bytes(32)), order=order * CLIENTS, sigma=shared.average)
             scores.append(base.scores_of(forms, run))
         deviation = central.sigma_over_clip * clip if shared is None else shared.average

@@ -16,6 +16,7 @@ from commands import Command
 
 from dpdist.errors import DatasetExists, LedgerError
 from dpdist.ledger import Ledger
+from dpdist.ledger import journal as journal_module
 from dpdist.ledger.anchor import VARIABLE, Anchor, Mark
 from dpdist.ledger.tables import charge, dataset, journal
 
@@ -42,12 +43,20 @@ def used(ledger: Ledger) -> Ledger:
     return ledger
 
 
-CHANGES = {
+ROWS = {
     "a deleted charge": (sa.delete(charge).where(charge.c.release == "first"), "3 charges were reserved, and 2 are"),
+    "a swapped charge": (sa.update(charge).where(charge.c.release == "first").values(attempt="x"), "was deleted"),
+    "a smaller charge": (sa.update(charge).where(charge.c.release == "first").values(event='"0"'), "was altered"),
+    "a cheaper charge": (sa.update(charge).where(charge.c.release == "first").values(costs="{}"), "was altered"),
+    "an edited entry": (sa.update(journal).where(journal.c.sequence == 1).values(record="{}"), "entry 1 was altered"),
+    "a deleted entry": (sa.delete(journal).where(journal.c.sequence == 2), "entries of the journal are missing"),
+}
+"""Changes of the older history: a reservation finds them."""
+
+CHANGES = {
     "a raised cap": (sa.update(dataset).values(epsilon_cap="100"), "caps or policy were altered"),
     "other filters": (sa.update(dataset).values(filters="[]"), "caps or policy were altered"),
     "an account of leakage": (sa.update(dataset).values(pml_cap="100"), "caps or policy were altered"),
-    "a deleted entry": (sa.delete(journal).where(journal.c.sequence == 2), "entries of the journal are missing"),
     "a deleted last entry": (sa.delete(journal).where(journal.c.sequence == 6), "entries of the journal are missing"),
     "an edited last entry": (
         sa.update(journal).where(journal.c.sequence == 6).values(record='{"account": {}}'),
@@ -58,18 +67,36 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("what", CHANGES | ROWS)
 def test_a_change_is_refused_at_the_next_reservation(used: Ledger, what: str) -> None:
     third = used.find("acs", "third")
     assert third is not None
-    statement, message = CHANGES[what]
+    statement, message = (CHANGES | ROWS)[what]
+    works = 3 if what in CHANGES else 1
     run(used, statement)
-    for work in (lambda: reserve(used, "next"), lambda: used.mark_drawing(third), lambda: used.void(third)):
+    for work in (lambda: reserve(used, "next"), lambda: used.mark_drawing(third), lambda: used.void(third))[:works]:
         with pytest.raises(LedgerError, match=f"({message}).*Restore it from a backup, and charge nothing until then"):
             work()
     states = {row.release: row.state for row in rows(used)}
     assert "next" not in states
     assert states["third"] == "reserved"
+
+
+def test_a_long_history_is_checked_at_its_end_and_somewhere_else(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows of three entries: an altered old entry is found after some reservations, the newest at once."""
+    monkeypatch.setattr(journal_module, "WINDOW", 3)
+    for number in range(8):
+        reserve(ledger, f"r{number}", event='"1/1000"')
+    run(ledger, sa.update(journal).where(journal.c.sequence == 2).values(record="{}"))
+
+    def go_on() -> None:
+        for number in range(200):
+            ledger.void(reserve(ledger, f"s{number}", event='"1/1000"'))
+
+    with pytest.raises(LedgerError, match="journal entry 2 was altered"):
+        go_on()
 
 
 def rows(ledger: Ledger) -> list[Any]:
@@ -97,7 +124,7 @@ def test_a_reservation_reads_no_more_of_a_longer_history(ledger: Ledger) -> None
     later = statements(ledger, "b")
     assert later == first
     whole = [text for text in later if "FROM dpdist_charge" in text and "count" not in text]
-    narrow = ("attempt =", "release =", "key_uri IS NOT NULL")
+    narrow = ("attempt =", "attempt IN", "release =", "key_uri IS NOT NULL")
     assert all(any(condition in text for condition in narrow) for text in whole)
 
 

@@ -18,10 +18,12 @@ from dpdist.families.histogram.claims import cells_canaries, counts_claim
 from dpdist.families.histogram.claims import claims as histogram_claims
 from dpdist.families.histogram.measurement import Measurement
 from dpdist.families.histogram.plan import HistogramPlan
+from dpdist.families.mixing import stages as mixing_stages
 from dpdist.families.mixing.accounting import ClassMixtures
 from dpdist.families.mixing.claims import mixtures_claim
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import Mixer
+from dpdist.families.mixing.statistics import class_sums
 from dpdist.families.registry import build_spec, family_of, make_plan
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Canaries, Claim, Finding, audit, audit_in_one_run
@@ -230,6 +232,12 @@ def test_a_mixture_of_a_small_class_is_rejected() -> None:
     claim = mixtures_claim(ClassMixtures(minimum=40, order=4, records=2), 1.0, delta=1e-3)
     small = mixtures_claim(ClassMixtures(minimum=5, order=4, records=2), 1.0, delta=1e-3)
     assert run(replace(small, epsilon=claim.epsilon)).rejected
+
+
+def test_a_stage_that_mixes_without_noise_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixing_stages, "class_mixtures", class_sums)
+    claim = mixtures_claim(ClassMixtures(minimum=8, order=4, records=1), 1.0)
+    assert run(claim, runs=400, confidence=1 - 1e-6).rejected
 
 
 def test_mixtures_without_noise_on_one_coordinate_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import combinations
-from typing import TypeAlias
+from itertools import combinations, permutations
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,11 +38,7 @@ def entropies(counts: PairCounts, schema: Schema) -> NDArray[np.float64]:
     """Shannon entropies in bits, in the order of `entropy_columns`."""
     result = []
     for columns in entropy_columns(schema):
-        table = np.asarray(counts.single(columns[0][0]) if len(columns) == 1 else counts.pair(*(i for i, _ in columns)))
-        for axis, (i, coarse) in enumerate(columns):
-            if coarse:
-                attribute = schema.attributes[i]
-                table = coarsen(table, attribute.bucket_map, buckets=attribute.bucket_count, axis=axis)
+        table = _counts(counts, schema, columns)
         cells = table[table > 0].astype(np.float64)
         total = cells.sum()
         result.append(math.log2(total) - float(np.sum(cells * np.log2(cells))) / total if total else 0.0)
@@ -53,13 +49,20 @@ def pair_distances(counts: PairCounts, schema: Schema) -> NDArray[np.float64]:
     """Total variation distance of each pair of bucketised attributes from independence, in the order of the pairs."""
     result = []
     for i, j in combinations(range(len(schema.attributes)), 2):
-        table = counts.pair(i, j)
-        for axis, k in enumerate((i, j)):
-            attribute = schema.attributes[k]
-            table = coarsen(table, attribute.bucket_map, buckets=attribute.bucket_count, axis=axis)
+        table = _counts(counts, schema, ((i, True), (j, True)))
         joint = table / max(table.sum(), 1)
         result.append(0.5 * float(np.abs(joint - np.outer(joint.sum(1), joint.sum(0))).sum()))
     return np.array(result)
+
+
+def _counts(counts: PairCounts, schema: Schema, columns: Columns) -> NDArray[Any]:
+    """The counts of an attribute or a pair, seen through buckets where the columns say so."""
+    table = np.asarray(counts.single(columns[0][0]) if len(columns) == 1 else counts.pair(*(i for i, _ in columns)))
+    for axis, (i, coarse) in enumerate(columns):
+        if coarse:
+            attribute = schema.attributes[i]
+            table = coarsen(table, attribute.bucket_map, buckets=attribute.bucket_count, axis=axis)
+    return table
 
 
 def total_variation_sensitivity(n: int) -> float:
@@ -77,37 +80,29 @@ def symmetrical_uncertainty(values: Sequence[float], schema: Schema) -> tuple[ND
 
     ``u(x, y) = 2 (H(x) + H(y) - H(x, y)) / (H(x) + H(y))`` (PD section 3.3).
     """
-    m = len(schema.attributes)
-    entropy = dict(zip(entropy_columns(schema), values, strict=True))
-    coarse = [a.bucket_count < a.cardinality for a in schema.attributes]
-    child, between = np.zeros((m, m)), np.zeros((m, m))
-    for i in range(m):
-        for j in range(m):
-            if i != j:
-                child[i, j] = _uncertainty(entropy, (i, False), (j, coarse[j]))
-                between[i, j] = _uncertainty(entropy, (i, coarse[i]), (j, coarse[j]))
-    return child, between
-
-
-def _uncertainty(entropy: dict[Columns, float], x: tuple[int, bool], y: tuple[int, bool]) -> float:
-    single = entropy[(x,)] + entropy[(y,)]
-    if single <= 0:
-        return 0.0
-    return min(max(2 * (single - entropy[tuple(sorted((x, y)))]) / single, 0.0), 1.0)
+    seen = []
+    for coarse in (False, True):
+        single, joint = _pairs(values, schema, coarse=coarse)
+        uncertainty = 2 * (single - joint) / np.where(single > 0, single, 1.0)
+        seen.append(np.clip(np.where(single > 0, uncertainty, 0.0), 0.0, 1.0))
+    return seen[0], seen[1]
 
 
 def mutual_information(values: Sequence[float], schema: Schema) -> NDArray[np.float64]:
     """Mutual information of x_i (row) and b_j (column) in bits, not below zero; zero on the diagonal."""
-    m = len(schema.attributes)
+    single, joint = _pairs(values, schema, coarse=False)
+    return np.maximum(single - joint, 0.0)
+
+
+def _pairs(values: Sequence[float], schema: Schema, *, coarse: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """H(x_i) + H(b_j) and H(x_i, b_j), both 0 on the diagonal; if `coarse`, of b_i in place of x_i."""
     entropy = dict(zip(entropy_columns(schema), values, strict=True))
-    coarse = [a.bucket_count < a.cardinality for a in schema.attributes]
-    result = np.zeros((m, m))
-    for i in range(m):
-        for j in range(m):
-            if i != j:
-                x, y = (i, False), (j, coarse[j])
-                result[i, j] = max(entropy[(x,)] + entropy[(y,)] - entropy[tuple(sorted((x, y)))], 0.0)
-    return result
+    buckets = [(i, a.bucket_count < a.cardinality) for i, a in enumerate(schema.attributes)]
+    single, joint = np.zeros((2, len(buckets), len(buckets)))
+    for i, j in permutations(range(len(buckets)), 2):
+        x, y = buckets[i] if coarse else (i, False), buckets[j]
+        single[i, j], joint[i, j] = entropy[(x,)] + entropy[(y,)], entropy[tuple(sorted((x, y)))]
+    return single, joint
 
 
 def pair_matrix(values: Sequence[float], m: int) -> NDArray[np.float64]:

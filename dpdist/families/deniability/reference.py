@@ -24,7 +24,6 @@ from dpdist.data.report import check
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
 from dpdist.errors import EmptyTable
-from dpdist.families.deniability.search import NOISE_SHARE
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.deniability import pass_probability
 from dpdist.schema.schema import Schema
@@ -158,50 +157,3 @@ class Reference:
             keys, counts = np.unique(code, return_counts=True)
             shares = counts / counts.sum()
         return Combinations(tuple(np.unravel_index(keys, sizes)), shares)
-
-
-def expected_error(
-    reference: Reference,
-    order: tuple[int, ...],
-    *,
-    cell_noise: float,
-    missed: float,
-    parameter_records: float,
-    seed_records: float,
-    bias: tuple[Floats, Floats] | None,
-) -> float:
-    """Mean total variation distance expected between the two-way marginals of released records and population.
-
-    Of two kept attributes: the bias of the privacy test and the sampling of the seeds. Of any other pair: the bias of
-    the one that is kept, the sampling of P, the noise of a count table of the pair (the earlier attribute in buckets),
-    and the dependence that the noise of the structure hides.
-
-    Parameters
-    ----------
-    reference : Reference
-    order : tuple of int
-        Sigma; the first attributes are kept.
-    cell_noise : float
-        Standard deviation of the noise in a cell of the count tables, as a share of the records in P.
-    missed : float
-        Distance from independence that the structure's noise hides.
-    parameter_records, seed_records : float
-        Records of P and S.
-    bias : pair of float64 arrays, or None
-        `Combinations.bias` of the kept attributes; None where none is kept.
-    """
-    m = len(order)
-    kept = 0 if bias is None else len(bias[0])
-    roots = np.array([np.sqrt(reference.marginals[i]).sum() for i in order])
-    sizes = np.array([reference.schema.cardinalities[i] for i in order], float)
-    buckets = np.array([reference.schema.bucket_counts[i] for i in order], float)
-    first, second = np.triu_indices(m, 1)
-    sampling = NOISE_SHARE * roots[first] * roots[second]
-    error = sampling / math.sqrt(parameter_records) + missed + NOISE_SHARE * cell_noise * buckets[first] * sizes[second]
-    if bias is not None:
-        single = np.zeros(m)
-        single[:kept] = bias[0]
-        error += np.maximum(single[first], single[second])
-        both = second < kept
-        error[both] = bias[1] + sampling[both] / math.sqrt(seed_records)
-    return float(np.minimum(error, 1.0).mean())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dpdist.families.deniability.plan import ModelPlan, PlausibleDeniabilityPlan, SeedPlan
+from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.families.deniability.splits import ModelPlan, SeedPlan
 from dpdist.families.deniability.structure import structure_plan
 from dpdist.spec import change
 

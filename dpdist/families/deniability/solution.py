@@ -29,7 +29,7 @@ class Alternative:
     minimum_pass_rate, expected_pass_rate : float
         Declared, and expected of the reference.
     expected_error : float
-        See `dpdist.families.deniability.reference.expected_error`.
+        See `dpdist.families.deniability.expectations.expected_error`.
     settings : dict
         Settings of the spec by dotted path; empty for the baseline without seeds.
     """

@@ -9,15 +9,14 @@ so R of them cost ``epsilon ~ (1 + lam) sqrt(2 R ln(1/delta) / (k Z))``: the gue
 lam must exceed ``ln(1/delta)``, so that a candidate which only one seed can give hardly ever passes.
 
 **Stages.** Each stage spends the same epsilon on its own split. For shares q the whole costs epsilon where a stage
-costs about ``min(epsilon / sqrt(sum q^2), ln(1 + (e^epsilon - 1)/max q))``; again only a guess for the accountant.
+costs about `dpdist.families.deniability.expectations.stage_epsilon`; again only a guess for the accountant.
 
 **Declared pass rate.** Without a public table the one that *every* table with so many seeds reaches
 (`dpdist.privacy.deniability.certain_mass`): it needs no check and no honest table is refused. With one, nine tenths
 of what a table like it would confirm, if that is more.
 
 **Expected error** is the mean total variation distance of the two-way marginals between the law of the released
-records and the population: see `dpdist.families.deniability.reference.expected_error`. It ranks alternatives. What
-public
+records and the population (`dpdist.families.deniability.expectations`). It ranks alternatives. What public
 expectations cannot tell is how much dependence the model misses and kept attributes have; so of alternatives with
 nearly the least error the one that keeps most is picked.
 """
@@ -26,17 +25,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any
 
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.family import SolveRequest
-from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan, plan_model, plan_seeds, random_split
-from dpdist.families.deniability.reference import Combinations, Reference, expected_error
+from dpdist.families.deniability.expectations import Expectations, SeedsChoice, Shares, stage_epsilon
+from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan
+from dpdist.families.deniability.reference import Reference
 from dpdist.families.deniability.solution import Alternative, Solution
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.families.deniability.splits import plan_model, plan_seeds, random_split
 from dpdist.privacy import accountant
 from dpdist.privacy.checks import count_check, expected_lower_bound, pass_check
 from dpdist.privacy.deniability import certain_mass
@@ -102,31 +103,13 @@ def solve(spec: PlausibleDeniabilitySpec, request: SolveRequest) -> Solution:
     return solution
 
 
-def stage_epsilon(shares: tuple[Fraction, ...], epsilon: float) -> float:
-    """What each stage may cost on its own split for the whole to cost epsilon, about (see the module)."""
-    square = math.sqrt(math.fsum(float(q) ** 2 for q in shares))
-    return min(epsilon / square, math.log1p(math.expm1(epsilon) / float(max(shares))))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Seeds:
-    """Parameters of the seeds' stage."""
-
-    kept: int
-    k: int
-    epsilon0: float
-    minimum_pass_rate: float
-    check_epsilon: float
-    checked: int
-
-
 class _Solver:
     def __init__(self, spec: PlausibleDeniabilitySpec, target: float, pass_rate: float, reference: Reference) -> None:
         self.spec, self.target, self.pass_rate, self.reference = spec, target, pass_rate, reference
         self.delta, self.records = spec.privacy.release_delta, spec.synthesis.records
         self.order = reference.order
         self.names = tuple(spec.table.names[i] for i in self.order)
-        self.seen: dict[int, Combinations | None] = {}
+        self.expected = Expectations(spec, reference, target=target, budget=self._budget)
 
     def solve(self) -> Solution:
         shares = self._best_shares()
@@ -152,33 +135,33 @@ class _Solver:
             epsilon=self.target,
             minimum_pass_rate=1.0,
             expected_pass_rate=1.0,
-            expected_error=self._error(None, self._without_seeds(shares), None),
+            expected_error=self.expected.error(None, self._without_seeds(shares), None),
             settings={},
         )
         return Solution(plan=made, picked=picked, alternatives=(baseline, *others), reference=self.reference.source)
 
     # --- shares -------------------------------------------------------------------------------------------------------
 
-    def _shares(self) -> Iterator[tuple[Fraction, Fraction, Fraction]]:
+    def _shares(self) -> Iterator[Shares]:
         learned = self.spec.model.structure == "learned"
         for seeds in _SEED_SHARES:
             for part in _STRUCTURE_SHARES if learned else (Fraction(0),):
                 yield ((1 - seeds) * part, (1 - seeds) * (1 - part), seeds)
 
-    def _without_seeds(self, shares: tuple[Fraction, ...]) -> tuple[Fraction, Fraction, Fraction]:
+    def _without_seeds(self, shares: tuple[Fraction, ...]) -> Shares:
         rest = shares[0] + shares[1]
         return (shares[0] / rest, shares[1] / rest, Fraction(0))
 
-    def _best_shares(self) -> tuple[Fraction, Fraction, Fraction]:
+    def _best_shares(self) -> Shares:
         """Shares of the least expected error, by the guesses of the module's notes: no accounting."""
-        best: list[tuple[float, tuple[Fraction, Fraction, Fraction]]] = []
+        best: list[tuple[float, Shares]] = []
         for kept in self._choices():
             found = []
             for shares in self._shares():
                 stage = stage_epsilon(shares, self.target)
                 seeds = self._guess(kept, shares[2], stage)
-                if seeds is not None and self._expected_rate(seeds, shares[2]) >= self.pass_rate:
-                    found.append((self._error(seeds, shares, stage), shares))
+                if seeds is not None and self.expected.pass_rate(seeds, shares[2]) >= self.pass_rate:
+                    found.append((self.expected.error(seeds, shares, stage), shares))
             if not found:
                 break
             best.append(min(found))
@@ -186,7 +169,7 @@ class _Solver:
             raise self._out_of_reach()
         return best[_most_kept([error for error, _ in best])][1]
 
-    def _calibrated(self, shares: tuple[Fraction, Fraction, Fraction]) -> float:
+    def _calibrated(self, shares: Shares) -> float:
         """The stages' epsilon by the accountant, with Gaussian noise in place of the seeds."""
         stage = stage_epsilon(shares, self.target)
         multiplier = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=stage, delta=self.delta)
@@ -202,23 +185,15 @@ class _Solver:
 
     def _choices(self) -> Iterator[int]:
         for kept in range(1, len(self.order)):
-            if self._combinations(kept) is None:
+            if self.expected.combinations(kept) is None:
                 return
             yield kept
-
-    def _combinations(self, kept: int) -> Combinations | None:
-        if kept not in self.seen:
-            self.seen[kept] = self.reference.combinations(self.order[:kept])
-        return self.seen[kept]
-
-    def _cells(self, kept: int) -> int:
-        return math.prod(self.spec.table.cardinalities[i] for i in self.order[:kept])
 
     def _first_k(self, mass: float, stage: float) -> float:
         steep = self.steepness * -math.log(self.delta)
         return self.correction * (1 + steep) ** 2 * 2 * self.records * -math.log(self.delta) / (stage**2 * mass)
 
-    def _guess(self, kept: int, share: Fraction, stage: float) -> _Seeds | None:
+    def _guess(self, kept: int, share: Fraction, stage: float) -> SeedsChoice | None:
         """k without accounting."""
         seeds = self.spec.data.minimum_records * float(share)
         k = self._first_k(seeds, stage)
@@ -229,7 +204,7 @@ class _Solver:
             k = self._first_k(seeds * made.minimum_pass_rate, stage)
         return made
 
-    def _tune(self, shares: tuple[Fraction, Fraction, Fraction], stage: float) -> None:
+    def _tune(self, shares: Shares, stage: float) -> None:
         """The steepness that costs least at the first guess of k."""
         mass = self.spec.data.minimum_records * float(shares[2])
         k = math.ceil(self._first_k(mass, stage)) + 1
@@ -248,7 +223,7 @@ class _Solver:
         except AccountingError:
             return math.inf
 
-    def _seeds(self, kept: int, share: Fraction, stage: float) -> _Seeds | None:
+    def _seeds(self, kept: int, share: Fraction, stage: float) -> SeedsChoice | None:
         """The least k within the stage's epsilon, to a few parts in a hundred; None where there is none."""
         guess = self._guess(kept, share, stage)
         k = guess.k if guess is not None else 2
@@ -276,28 +251,28 @@ class _Solver:
         delta = self.delta * self.spec.privacy.check_share / 2
         return _confirmed_seeds(self.spec.data.minimum_records, float(share), check_epsilon, delta)
 
-    def _declared(self, kept: int, share: Fraction, k: int, stage: float, *, rough: bool = False) -> _Seeds | None:
+    def _declared(self, kept: int, share: Fraction, k: int, stage: float, *, rough: bool = False) -> SeedsChoice | None:
         """The pass rate to declare, and its check (not yet, when rough); None where it is too small."""
         epsilon0 = float(f"{self.steepness * -math.log(self.delta) / k:.3g}")
-        made = _Seeds(
+        made = SeedsChoice(
             kept=kept, k=k, epsilon0=epsilon0, minimum_pass_rate=0.0, check_epsilon=_COUNT_SHARE * stage, checked=0
         )
         minimum = self._minimum(share, made.check_epsilon)
         if k >= minimum:
             return None
-        mass = certain_mass(seeds=minimum - 1, combinations=self._cells(kept), k=k, epsilon0=epsilon0)
+        mass = certain_mass(seeds=minimum - 1, combinations=self.expected.cells(kept), k=k, epsilon0=epsilon0)
         made = replace(made, minimum_pass_rate=math.floor(1000 * mass / minimum) / 1000)
         if self.reference.codes is not None:
             if rough:
-                other = replace(made, minimum_pass_rate=_ROUGHLY * self._expected_rate(made, share))
+                other = replace(made, minimum_pass_rate=_ROUGHLY * self.expected.pass_rate(made, share))
             else:
                 other = self._confirmed(made, share, stage)
             made = max(made, other, key=lambda one: one.minimum_pass_rate)
         return made if made.minimum_pass_rate >= _LEAST_PASS_RATE else None
 
-    def _confirmed(self, made: _Seeds, share: Fraction, stage: float) -> _Seeds:
+    def _confirmed(self, made: SeedsChoice, share: Fraction, stage: float) -> SeedsChoice:
         """The pass rate that a table like the reference would confirm, less a margin."""
-        rate, best, worth = self._expected_rate(made, share), made, 0.0
+        rate, best, worth = self.expected.pass_rate(made, share), made, 0.0
         for part in _CHECK_SHARES:
             epsilon = part * stage
             minimum = self._minimum(share, epsilon)
@@ -321,29 +296,22 @@ class _Solver:
                     best = replace(made, minimum_pass_rate=declared, check_epsilon=epsilon, checked=candidates)
         return best
 
-    def _expected_rate(self, seeds: _Seeds, share: Fraction) -> float:
-        found = self._combinations(seeds.kept)
-        count = self.spec.data.minimum_records * float(share)
-        return 0.0 if found is None else found.pass_rate(seeds=count, k=seeds.k, epsilon0=seeds.epsilon0)
-
     # --- the whole ----------------------------------------------------------------------------------------------------
 
-    def _alternative(
-        self, seeds: _Seeds, shares: tuple[Fraction, Fraction, Fraction], stage: float, **known: Any
-    ) -> Alternative:
+    def _alternative(self, seeds: SeedsChoice, shares: Shares, stage: float, **known: Any) -> Alternative:
         settings = self._settings(seeds, shares, known.get("model", stage))
         event = self._seeds_event(settings)
         return Alternative(
             kept=self.names[: seeds.kept],
             epsilon=known["epsilon"] if "epsilon" in known else self._whole(event, shares, stage),
             minimum_pass_rate=seeds.minimum_pass_rate,
-            expected_pass_rate=self._expected_rate(seeds, shares[2]),
-            expected_error=self._error(seeds, shares, stage),
+            expected_pass_rate=self.expected.pass_rate(seeds, shares[2]),
+            expected_error=self.expected.error(seeds, shares, stage),
             settings=settings,
         )
 
     def _settled(
-        self, seeds: _Seeds, shares: tuple[Fraction, Fraction, Fraction], stage: float
+        self, seeds: SeedsChoice, shares: Shares, stage: float
     ) -> tuple[Alternative, PlausibleDeniabilityPlan]:
         """The alternative with all of the budget spent, and its plan."""
         event = self._seeds_event(self._settings(seeds, shares, stage))
@@ -368,7 +336,7 @@ class _Solver:
         event = plan_seeds(change(self.spec, settings)).event
         return None if event is None else _lighter(event)
 
-    def _whole(self, seeds: Event | None, shares: tuple[Fraction, Fraction, Fraction], stage: float) -> float:
+    def _whole(self, seeds: Event | None, shares: Shares, stage: float) -> float:
         """Epsilon of the release when each stage of the model costs `stage` on its own split."""
         spec = change(self.spec, {"privacy.model.epsilon": stage, **self._split(shares), **self._budget})
         model = plan_model(spec, 1.0)
@@ -380,11 +348,11 @@ class _Solver:
         return {"privacy.model.delta": self.delta, "privacy.delta": self.delta, "privacy.limit": self.target}
 
     @staticmethod
-    def _split(shares: tuple[Fraction, Fraction, Fraction]) -> dict[str, Any]:
+    def _split(shares: Shares) -> dict[str, Any]:
         names = ("structure", "parameters", "seeds")
         return {"split": {name: _text(share) for name, share in zip(names, shares, strict=True)}}
 
-    def _settings(self, seeds: _Seeds, shares: tuple[Fraction, Fraction, Fraction], model: float) -> dict[str, Any]:
+    def _settings(self, seeds: SeedsChoice, shares: Shares, model: float) -> dict[str, Any]:
         settings: dict[str, Any] = {
             "privacy.model.epsilon": model,
             **self._budget,
@@ -402,43 +370,6 @@ class _Solver:
         if seeds.checked:
             settings["privacy.checked_candidates"] = seeds.checked
         return settings
-
-    # --- expected error -----------------------------------------------------------------------------------------------
-
-    @cached_property
-    def _noise(self) -> tuple[float, float]:
-        """Noise in a cell of the count tables, and in a structure statistic, at a stage epsilon of 1 on one record.
-
-        The first is inverse to epsilon, the second to epsilon and to the records of T, nearly.
-        """
-        model = plan_model(change(self.spec, {"privacy.model.epsilon": self.target, **self._budget}), 1.0)
-        cell = model.parameters.standard_deviation * self.target
-        if model.structure is None:
-            return cell, 0.0
-        records = self.spec.data.minimum_records * float(self.spec.split.structure)
-        return cell, model.structure.standard_deviation * self.target * records
-
-    def _error(self, seeds: _Seeds | None, shares: tuple[Fraction, Fraction, Fraction], stage: float | None) -> float:
-        if stage is None:
-            stage = stage_epsilon(shares, self.target)
-        cell, statistic = self._noise
-        n = self.spec.data.minimum_records
-        missed = statistic / (stage * n * float(shares[0])) if shares[0] else 0.0
-        if self.spec.model.score != "total-variation":
-            missed = math.sqrt(math.log(2) * missed / math.pi)
-        found = None if seeds is None else self._combinations(seeds.kept)
-        bias = None
-        if seeds is not None and found is not None:
-            bias = found.bias(seeds=n * float(shares[2]), k=seeds.k, epsilon0=seeds.epsilon0)
-        return expected_error(
-            self.reference,
-            self.order,
-            cell_noise=cell / stage / (n * float(shares[1])),
-            missed=missed,
-            parameter_records=n * float(shares[1]),
-            seed_records=n * float(shares[2]),
-            bias=bias,
-        )
 
     def _out_of_reach(self) -> SpecError:
         return SpecError(

@@ -152,32 +152,32 @@ def account_mixing(
         raise AccountingError("mixing: give the noise (sigma over clip) or the target epsilon, and not both")
     if (class_size is None) != (records is None):
         raise AccountingError("mixing: the class size and the records of the class go together")
-    if not paper and (table_size is not None or table_records is not None):
-        raise AccountingError("mixing: the table size and the table records are for the published formula (paper) only")
     mixtures = None
     if class_size is not None and records is not None:
         mixtures = ClassMixtures(minimum=class_size, order=order, records=records)
     if paper:
         if table_size is None or table_records is None:
             raise AccountingError("mixing: the published formula needs the table size and the table records")
-        return _account_published(
-            table_size=table_size,
-            table_records=table_records,
-            order=order,
-            delta=delta,
-            sigma_over_clip=sigma_over_clip,
-            epsilon=epsilon,
-            mixtures=mixtures,
-        )
+        table = {"table_size": table_size, "order": order, "table_records": table_records}
+        return _account_published(table, delta, sigma_over_clip, epsilon, mixtures)
+    if table_size is not None or table_records is not None:
+        raise AccountingError("mixing: the table size and the table records are for the published formula (paper) only")
     if mixtures is None:
         raise AccountingError("mixing: give the class size and the records of the class")
+    return _account_class(mixtures, delta, sigma_over_clip, epsilon)
+
+
+def _account_class(
+    mixtures: ClassMixtures, delta: float, sigma_over_clip: float | None, epsilon: float | None
+) -> dict[str, Any]:
+    """One class of a table."""
     if sigma_over_clip is None:
         sigma_over_clip = mixtures.sigma_over_clip(epsilon=epsilon or 0.0, delta=delta)
     event = mixtures.event(sigma_over_clip)
     return {
         "accounting": "one class: rate order / class size, composed over its records (add/remove)",
         "class_size": mixtures.minimum,
-        "order": order,
+        "order": mixtures.order,
         "records": mixtures.records,
         "sampling_rate": mixtures.sampling_rate,
         "noise_multiplier": event.noise_multiplier,
@@ -187,35 +187,24 @@ def account_mixing(
 
 
 def _account_published(
-    *,
-    table_size: int,
-    table_records: int,
-    order: int,
+    table: dict[str, int],
     delta: float,
     sigma_over_clip: float | None,
     epsilon: float | None,
     mixtures: ClassMixtures | None,
 ) -> dict[str, Any]:
-    if sigma_over_clip is None:
-        sigma_over_clip = published_sigma_over_clip(
-            table_size=table_size, order=order, table_records=table_records, epsilon=epsilon or 0.0, delta=delta
-        )
-    out: dict[str, Any] = {
+    """The published formula of a table, and what its noise costs in truth if the class is given."""
+    sigma = sigma_over_clip
+    if sigma is None:
+        sigma = published_sigma_over_clip(**table, epsilon=epsilon or 0.0, delta=delta)
+    out = {
         "accounting": "published (DP-CDA, Theorem 1): rate order / table size; not a bound, for comparison only",
-        "table_size": table_size,
-        "order": order,
-        "table_records": table_records,
-        "sigma_over_clip": sigma_over_clip,
+        **table,
+        "sigma_over_clip": sigma,
         "delta": delta,
-        "epsilon": published_epsilon(
-            table_size=table_size,
-            order=order,
-            table_records=table_records,
-            sigma_over_clip=sigma_over_clip,
-            delta=delta,
-        ),
+        "epsilon": published_epsilon(**table, sigma_over_clip=sigma, delta=delta),
     }
     if mixtures is not None:
-        out["class_size"], out["records"] = mixtures.minimum, mixtures.records
-        out["epsilon_true"] = mixtures.epsilon(sigma_over_clip, delta=delta)
+        out |= {"class_size": mixtures.minimum, "records": mixtures.records}
+        out["epsilon_true"] = mixtures.epsilon(sigma, delta=delta)
     return out

@@ -75,8 +75,7 @@ def compare_orders(
     AccountingError
         The budget is not valid, or no class can fill any order.
     """
-    choices = [_choice(order, classes, width, epsilon, delta) for order in _fillable(classes, orders)]
-    return tuple(choices)
+    return tuple(_choice(order, classes, width, epsilon, delta) for order in _fillable(classes, orders))
 
 
 def best_order(
@@ -138,24 +137,10 @@ def common_noise(
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The noise of each order.
+    """The noise of each order at the budget of a spec; for a federated one that of each client by itself."""
 
-    Attributes
-    ----------
-    name : str
-        Of the release.
-    epsilon, delta : float
-        Its whole budget.
-    choices : tuple of OrderChoice
-    federated : bool
-        Whether the noise is that of each client by itself.
-    """
-
-    name: str
-    epsilon: float
-    delta: float
+    spec: MixingSpec
     choices: tuple[OrderChoice, ...]
-    federated: bool = False
 
     @property
     def best(self) -> OrderChoice:
@@ -165,9 +150,9 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         """The comparison as a JSON object."""
         return {
-            "name": self.name,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
+            "name": self.spec.name,
+            "epsilon": self.spec.privacy.epsilon,
+            "delta": self.spec.privacy.delta,
             "adjacency": "add/remove",
             "orders": [choice.to_json() for choice in self.choices],
             "order": self.best.order,
@@ -175,9 +160,10 @@ class Comparison:
 
     def explain(self) -> str:
         """The comparison for people."""
+        privacy = self.spec.privacy
         lines = [
-            f"Orders of release {self.name} at epsilon {self.epsilon:g}, delta {self.delta:g} (add/remove adjacency, "
-            "the whole release)",
+            f"Orders of release {self.spec.name} at epsilon {privacy.epsilon:g}, delta {privacy.delta:g} (add/remove "
+            "adjacency, the whole release)",
             "",
             "order   sigma/c    noise to class mean   noise to spread of mixtures",
         ]
@@ -192,7 +178,7 @@ class Comparison:
             f"with the least noise for the spread that it leaves, here {self.best.order}. Small orders show single "
             "records best, large ones the class means.",
         ]
-        if self.federated:
+        if self.spec.federated is not None:
             lines.append(
                 "These are the mixtures of each client by itself. Averages of several clients have less noise for "
                 "their spread, by one factor for all orders."
@@ -220,13 +206,7 @@ def compare(spec: MixingSpec, *, epsilon: float | None = None, orders: Sequence[
     divided = divide_budget(spec)
     width, epsilon, delta = divided.encoding.width, divided.epsilon, divided.delta
     choices = compare_orders(divided.sizes, width=width, epsilon=epsilon, delta=delta, orders=orders)
-    return Comparison(
-        name=spec.name,
-        epsilon=spec.privacy.epsilon,
-        delta=spec.privacy.delta,
-        choices=choices,
-        federated=spec.federated is not None,
-    )
+    return Comparison(spec=spec, choices=choices)
 
 
 def solve(spec: MixingSpec, request: SolveRequest) -> Comparison:

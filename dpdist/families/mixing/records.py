@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.writing import ReleasedRecords
@@ -48,35 +45,15 @@ def finish(attempt: Attempt[MixingSpec, MixingPlanT]) -> ReleasedRecords:
         starts = range(0, part.mixtures.records, one.block)
         released += [task("block", _finish, how, block, at) for block, at in zip(one.blocks, starts, strict=True)]
         rows += [min(one.block, part.mixtures.records - start) for start in starts]
-    parts = released_parts(executor, released, rows, rows_per_part=spec.output.rows_per_part)
     task = executor.tasks("parts")
+    parts = [
+        task("part", assemble, [released[number] for number, _, _ in pieces], [(a, b) for _, a, b in pieces])
+        for pieces in part_slices(rows, spec.output.rows_per_part)
+    ]
     if spec.mixing.release == "records":
         return ReleasedRecords([task("codes", with_label, part, label, spec.label.dtype) for part in parts], executor)
     reach = (plan.released.attributes[0].bounds or (0, 0))[1]
     return ReleasedRecords([task("vectors", vector_codes, part, spec.label, reach=reach) for part in parts], executor)
-
-
-def released_parts(
-    executor: Executor, blocks: Sequence[Deferred], rows: Sequence[int], *, rows_per_part: int
-) -> list[Deferred]:
-    """The parts of a release, each of a fixed number of rows but the last.
-
-    Parameters
-    ----------
-    blocks : sequence of Deferred of Released
-        Of all classes, in order.
-    rows : sequence of int
-        Rows of each block.
-
-    Returns
-    -------
-    list of Deferred of Released
-    """
-    task = executor.tasks("parts")
-    return [
-        task("part", assemble, [blocks[number] for number, _, _ in pieces], [(a, b) for _, a, b in pieces])
-        for pieces in part_slices(rows, rows_per_part)
-    ]
 
 
 def _finish(how: tuple[Finishing, KeyRef], mixtures: Rows, start: int) -> Released:

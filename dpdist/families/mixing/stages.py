@@ -24,7 +24,7 @@ from dpdist.families.mixing.results import ChosenOrder, Classes, MixedClass, Mix
 from dpdist.families.mixing.scaling import Encoding
 from dpdist.families.mixing.selection import SelectionPlan, parameters_of
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.families.mixing.statistics import SHARD_BYTES, ClassCodes, class_mixtures
+from dpdist.families.mixing.statistics import ClassCodes, class_mixtures
 from dpdist.ledger.keys import KeyRef, load_noise
 
 MixingAttempt = Attempt[MixingSpec, MixingPlan]
@@ -119,57 +119,17 @@ def _mixed(
         block = block_of(part.mixtures.records, width=plan.encoding.width, slots=attempt.executor.slots)
         stage = f"mixing {plan.spec.mixing.label} {place + 1} of {len(plan.classes)}{tried}"
         with attempt.stage(stage) as progress:
-            tasks = mixture_blocks(
-                attempt.executor.tasks("mixing"),
-                found.classes.codes,
-                place=place,
-                encoding=found.encoding,
-                mixer=mixer,
-                records=part.mixtures.records,
-                block=block,
-                key=attempt.key,
-            )
+            task = attempt.executor.tasks("mixing")
+            how = task.constant("how", (found.encoding, mixer, attempt.key))
+            spans = [(at, min(at + block, part.mixtures.records)) for at in range(0, part.mixtures.records, block)]
+            tasks = [task("block", _mix, how, found.classes.codes, place, *span) for span in spans]
             mixed.append(MixedClass(place, attempt.executor.persist(tasks, progress=progress), block))
     return tuple(mixed)
 
 
-def mixture_blocks(
-    task: Tasks,
-    codes: Deferred,
-    *,
-    place: int,
-    encoding: Encoding,
-    mixer: Mixer,
-    records: int,
-    block: int,
-    key: KeyRef,
-    shard_bytes: int = SHARD_BYTES,
-) -> list[Deferred]:
-    """Tasks that make the mixtures of one class, block by block.
-
-    Parameters
-    ----------
-    codes : Deferred of ClassCodes
-    place : int
-        Which of the classes.
-    records, block : int
-        Mixtures of the class, and of each block but the last.
-    shard_bytes : int
-        Memory for the vectors of a shard.
-
-    Returns
-    -------
-    list of Deferred of float32[t, d]
-    """
-    how = task.constant("how", (encoding, mixer, key, shard_bytes))
-    return [
-        task("block", _mix, how, codes, place, start, min(start + block, records)) for start in range(0, records, block)
-    ]
-
-
-def _mix(how: tuple[Encoding, Mixer, KeyRef, int], codes: ClassCodes, place: int, start: int, stop: int) -> Rows:
-    encoding, mixer, key, shard_bytes = how
-    return class_mixtures(codes[place], encoding, mixer, load_noise(key), start, stop, shard_bytes=shard_bytes)
+def _mix(how: tuple[Encoding, Mixer, KeyRef], codes: ClassCodes, place: int, start: int, stop: int) -> Rows:
+    encoding, mixer, key = how
+    return class_mixtures(codes[place], encoding, mixer, load_noise(key), start, stop)
 
 
 def _sums(attempt: MixingAttempt, classes: Sequence[MixedClass], encoding: Encoding) -> dict[int, MixtureSums]:

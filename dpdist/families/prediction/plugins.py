@@ -31,12 +31,12 @@ def load(hook: str, *, setting: str) -> Callable[..., Any]:
     """
     module, _, name = hook.partition(":")
     try:
-        function = getattr(importlib.import_module(module), name)
+        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError):
         raise SpecError(f"{setting}: there is no {hook!r}; give module:function, importable by every worker") from None
     if not callable(function):
         raise SpecError(f"{setting}: {hook!r} cannot be called")
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def checked_rows(rows: object, like: Floats, *, setting: str) -> Floats:

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from dpdist.families.prediction import plugins as hooks
 from dpdist.families.prediction.defaults import DISTRIBUTED_ROWS, EXACT_ROWS, FIRST_STAGE_NAMES, GROUP_ROWS, LANDMARKS
+from dpdist.families.prediction.lid.disclosure import largest_alpha
 from dpdist.families.prediction.scales import Scale
 from dpdist.schema.schema import Attribute
 from dpdist.spec import Exact, PrivacyLimit, ReleaseSpec, Section
@@ -205,8 +206,6 @@ class TwoStageSpec(ReleaseSpec):
             )
 
     def _disclosing(self) -> None:
-        from dpdist.families.prediction.lid.disclosure import largest_alpha
-
         made, disclosure = self.prediction, self.privacy.disclosure
         if made.records is not None or made.cells is not None or made.features != FeatureSpec():
             raise ValueError("prediction: `records`, `cells` and `features` belong to guarantee dp")

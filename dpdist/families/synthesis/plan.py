@@ -15,7 +15,7 @@ from dpdist.families.synthesis.draw import LARGEST_PART
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.formatting import number_of, upwards
 from dpdist.privacy import accountant
-from dpdist.privacy.calibrate import least_scale
+from dpdist.privacy.calibrate import require_budget
 from dpdist.privacy.events import ApproximateDP, Composed, Event, Gaussian
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
 from dpdist.privacy.noise import SAMPLER_DELTA
@@ -90,7 +90,10 @@ class SynthesisPlan:
         return {
             "minimum_records": self.spec.data.minimum_records,
             "records": self.spec.records,
-            "choices": asdict(self.choices),
+            "choices": {
+                name: list(map(list, value)) if name == "coarse" else list(value) if isinstance(value, tuple) else value
+                for name, value in asdict(self.choices).items()
+            },
             "event": self.event.to_json(),
         }
 
@@ -174,10 +177,33 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     def event(multiplier: float) -> Event:
         return Composed((Gaussian(multiplier, label="all noisy tables, distances and picks"), lost))
 
-    multiplier = least_scale(
-        lambda scale: accountant.epsilon(event(scale), delta=delta), epsilon=epsilon, delta=delta, start=4 / epsilon
-    )
+    multiplier = least_multiplier(epsilon=epsilon, delta=delta - lost.delta)
+    while accountant.epsilon(event(multiplier), delta=delta) > epsilon:  # the accountant errs upwards
+        multiplier *= 1 + 1e-4
     return SynthesisPlan(spec=spec, choices=_choices(spec, 1 / multiplier), event=event(multiplier))
+
+
+def least_multiplier(*, epsilon: float, delta: float) -> float:
+    """Least noise multiplier of the Gaussian mechanism at (epsilon, delta), by its exact profile (Balle and Wang 2018).
+
+    Raises
+    ------
+    AccountingError
+        The budget is none.
+    """
+    from scipy.special import log_ndtr, ndtr
+
+    require_budget(epsilon=epsilon, delta=delta)
+
+    def spent(multiplier: float) -> float:
+        shift = 1 / (2 * multiplier)
+        return float(ndtr(shift - epsilon * multiplier) - math.exp(epsilon + log_ndtr(-shift - epsilon * multiplier)))
+
+    low, high = 1e-3, 1e6
+    while high / low > 1 + 1e-9:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if spent(middle) > delta else (low, middle)
+    return high
 
 
 def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:

@@ -18,10 +18,11 @@ from releases import project, table
 
 from dpdist.errors import CheckFailed, DataNotFound, SpecError
 from dpdist.families.deniability.dependence import entropy_columns
+from dpdist.families.deniability.expectations import stage_epsilon
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan
 from dpdist.families.deniability.reference import Reference
 from dpdist.families.deniability.solution import Solution
-from dpdist.families.deniability.solve import solve_plan, stage_epsilon
+from dpdist.families.deniability.solve import solve_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.structure import StructureStatistics, learn_structure
 from dpdist.families.registry import load_spec, make_plan

@@ -19,7 +19,7 @@ from dpdist.families.mixing.federated.client import Joined
 from dpdist.families.mixing.federated.client_calls import session_of
 from dpdist.families.mixing.federated.client_session import ClientSession
 from dpdist.families.mixing.federated.correlated import Masks
-from dpdist.families.mixing.federated.messages import Message, assemble
+from dpdist.families.mixing.federated.messages import Message, average, check_message
 from dpdist.families.mixing.mixture import clip_rows
 from dpdist.families.mixing.plan import planned
 from dpdist.families.mixing.spec import MixingSpec
@@ -72,7 +72,10 @@ def test_a_round_averages_the_mixtures_of_all(spec: MixingSpec, sessions: dict[s
     plan = sessions["north"].plan
     mixer, round = plan.mixer(0), client.round_id(sessions["north"].attempt, 0, 0)
     pinned = {c.name: c.public_key or "" for c in spec.federated.clients}  # type: ignore[union-attr]
-    mixed = assemble(messages, mixer, clients=pinned, round=round, shape=(1_200, 3))
+    for message in messages:
+        key = pinned[message.client]
+        check_message(message, client=message.client, public_key=key, round=round, shape=(1_200, 3))
+    mixed = average(messages, mixer)
     # What each would have sent without masks, by its own key: the masks cancel.
     shared, alone = plan.shared(3), []
     for number, one in enumerate(sessions.values()):

@@ -55,6 +55,7 @@ def clients_with(tree: dict[str, Any], **change: Any) -> list[dict[str, Any]]:
         ({"mixing__scaling": "standardised"}, "scale by the declared bounds"),
         ({"mixing__order": {"candidates": [2, 4]}}, "clients do not try orders"),
         ({"cluster__mode": "threads"}, "worker processes of their own"),
+        ({"cluster__mode": "in-process"}, "worker processes of their own"),
         ({"federated__colluding": 3}, "fewer than two honest ones"),
         ({"federated__at_least": 1}, "two honest clients"),
         ({"federated__at_least": 5}, "fewer clients"),
@@ -212,4 +213,4 @@ def test_a_client_without_identity_file_is_told(tmp_path: Path) -> None:
 def test_a_comparison_of_orders_says_whose_noise_it_is(tree: dict[str, Any]) -> None:
     made = compare(changed(tree), orders=(8,))
     assert "each client by itself" in made.explain()
-    assert "each client" not in replace(made, federated=False).explain()
+    assert "each client" not in replace(made, spec=made.spec.model_copy(update={"federated": None})).explain()

@@ -19,13 +19,13 @@ from dpdist.families.mixing.federated.correlated import (
     correlated_noise,
     leakage,
     local_noise,
-    new_private_key,
     public_key,
 )
 from dpdist.families.mixing.federated.messages import (
     MESSAGES_HELD,
     Message,
-    assemble,
+    average,
+    check_message,
     largest_step,
     noisy_steps,
 )
@@ -98,7 +98,8 @@ def test_leakage_is_that_of_the_exact_covariance(clients, colluding, mask_ratio)
     # Calibrated to the guarantee of independent noise, never less of it.
     assert exact <= 0.25 / 0.7 * (1 + 1e-9)
     assert exact == pytest.approx(0.25 / 0.7, rel=1e-9)
-    assert noise.equivalent == pytest.approx(0.7, rel=1e-9)
+    leaked = leakage(sensitivity=1.0, sigma=noise.sigma, mask_sigma=noise.mask_sigma, honest=noise.honest)
+    assert 1 / leaked == pytest.approx(0.7, rel=1e-9)
 
 
 @pytest.mark.parametrize(("clients", "colluding"), [(8, 0), (8, 2)])
@@ -154,10 +155,7 @@ def test_masks_belong_to_their_attempt_and_pair():
     assert not np.array_equal(np.abs(one[0].draw("x", 20, sigma=1e6)), np.abs(one[1].draw("x", 20, sigma=1e6)))
 
 
-def test_keys_are_fresh_and_hidden():
-    key = new_private_key()
-    assert len(key) == 32
-    assert key != new_private_key()
+def test_masks_hide_their_streams():
     assert "Noise" not in repr(agree(2)[0])
 
 
@@ -183,7 +181,7 @@ def test_the_average_is_that_of_the_clients_noisy_mixtures(colluding):
     noise = correlated_noise(MIXER.sigma, clients=8, colluding=colluding)
     rows = client_rows(8)
     messages = send(8, noise, rows=rows, masked=noise.mask_sigma > 0)
-    mixed = assemble(messages, MIXER, clients=CLIENTS, round=ROUND, shape=(30, 5))
+    mixed = average(messages, MIXER)
     own = replace(MIXER, sigma=noise.sigma)
     alone = [own.mixtures(Noise(bytes([i]) * 32), rows[i], 0, 30).astype(np.float64) for i in range(8)]
     assert mixed == pytest.approx(np.mean(alone, axis=0), abs=1e-6)
@@ -200,7 +198,7 @@ def test_the_average_has_the_stated_noise():
     rows = [np.zeros((20, 10), np.float32)] * 8
     for noise in (correlated_noise(MIXER.sigma, clients=8, colluding=2), local_noise(MIXER.sigma, clients=8)):
         messages = send(8, noise, mixtures=2000, rows=rows, masked=noise.mask_sigma > 0)
-        mixed = assemble(messages, MIXER, clients=CLIENTS, round=ROUND, shape=(2000, 10)).astype(np.float64)
+        mixed = average(messages, MIXER).astype(np.float64)
         statistic = ((mixed / noise.average) ** 2).sum()
         assert min(chi2.sf(statistic, mixed.size), chi2.cdf(statistic, mixed.size)) > 1e-20
         assert chi2.sf(statistic * 1.3**2, mixed.size) < 1e-20
@@ -217,6 +215,14 @@ def test_messages_do_not_depend_on_their_range():
     assert np.array_equal(steps(0, 50), np.concatenate([steps(0, 13), steps(13, 13), steps(13, 50)]))
 
 
+def test_a_local_message_holds_the_mixtures_of_a_central_release():
+    """Clients and curators draw by one method: what an audit finds of one holds for the other."""
+    own, rows = Noise(bytes(32)), client_rows(1)[0]
+    message = sent(own, Masks(), rows, MIXER, local_noise(MIXER.sigma, clients=3), 5, 40, client="a")
+    mixtures = (message.steps * MIXER.grid / MIXER.order).astype(np.float32)
+    assert np.array_equal(mixtures, MIXER.mixtures(own, rows, 5, 40))
+
+
 def test_messages_take_the_memory_that_plans_count():
     sums, masks, noise = np.zeros((20_000, 50), np.float32), agree(8)[0], correlated_noise(MIXER.sigma, clients=8)
     tracemalloc.start()
@@ -225,51 +231,47 @@ def test_messages_take_the_memory_that_plans_count():
     messages = [Message(client, ROUND, steps) for client in CLIENTS]
     before = tracemalloc.get_traced_memory()[0]
     tracemalloc.reset_peak()
-    assemble(messages, MIXER, clients=CLIENTS, round=ROUND, shape=(20_000, 50))
+    average(messages, MIXER)
     averaged = tracemalloc.get_traced_memory()[1] - before
     tracemalloc.stop()
     assert max(made, averaged) < MESSAGES_HELD * steps.nbytes
 
 
-def assembled(messages, **changed):
-    settings = {"clients": CLIENTS[:3], "round": ROUND, "shape": (30, 5)} | changed
-    return assemble(messages, MIXER, **settings)
+def checked(message, **changed):
+    settings = {"client": "client-0", "public_key": "", "round": ROUND, "shape": (30, 5)} | changed
+    check_message(message, **settings)
 
 
 def broken(message, steps):
     return replace(message, steps=steps)
 
 
-def test_a_message_sent_twice_counts_once():
+def test_averages_do_not_depend_on_the_order_of_messages():
     messages = send(3, correlated_noise(MIXER.sigma, clients=3))
-    again = broken(messages[1], messages[1].steps.copy())
-    assert np.array_equal(assembled(messages), assembled([*messages, again]))
-    assert np.array_equal(assembled(messages), assembled(messages[::-1]))
+    assert np.array_equal(average(messages, MIXER), average(messages[::-1], MIXER))
 
 
 def test_faults_fail_the_round():
-    messages = send(3, correlated_noise(MIXER.sigma, clients=3))
-    first, *rest = messages
-    faults = {
-        "no message from 'client-0'": rest,
-        "two different messages": [*messages, broken(first, first.steps + 1)],
-        "is not one of the round's": [*messages, replace(first, client="stranger")],
-        r"client \[\] is not one": [*messages, replace(first, client=[])],  # type: ignore[arg-type]
-        "what sent something else": [*messages, {"steps": first.steps}],  # type: ignore[list-item]
-        "of another round": [replace(first, round="attempt-0/class-0"), *rest],
-        "30 x 5 int64": [broken(first, first.steps[:-1]), *rest],
-        "no array of 30": [broken(first, np.full((30, 5), np.nan)), *rest],
-        "no array of": [broken(first, first.steps.tolist()), *rest],
-        "beyond": [broken(first, np.full((30, 5), np.iinfo(np.int64).min)), *rest],
-    }
-    for text, sent in faults.items():
-        with pytest.raises(RoundFailed, match=text):
-            assembled(sent)
     noise = correlated_noise(MIXER.sigma, clients=3)
+    first, *_ = send(3, noise)
+    other = "'client-0' sent something else than its message"
+    faults = [
+        (other, replace(first, client="stranger")),
+        (other, replace(first, client=[])),
+        (other, {"steps": first.steps}),
+        ("of another round", replace(first, round="attempt-0/class-0")),
+        ("30 x 5 int64", broken(first, first.steps[:-1])),
+        ("no array of 30", broken(first, np.full((30, 5), np.nan))),
+        ("no array of", broken(first, first.steps.tolist())),
+        ("beyond", broken(first, np.full((30, 5), np.iinfo(np.int64).min))),
+    ]
+    for text, sent in faults:
+        with pytest.raises(RoundFailed, match=text):
+            checked(sent)
     largest = largest_step(MIXER, noise)
-    assembled(messages, largest=largest)
+    checked(first, largest=largest)
     with pytest.raises(RoundFailed, match="beyond what noise reaches"):
-        assembled([broken(first, np.full((30, 5), largest + 1)), *rest], largest=largest)
+        checked(broken(first, np.full((30, 5), largest + 1)), largest=largest)
 
 
 def test_masks_of_other_rounds_are_refused():

@@ -11,6 +11,7 @@ from dpdist.errors import SpecError
 from dpdist.families.prediction.claims import claims
 from dpdist.families.prediction.plan import plan
 from dpdist.families.prediction.private.plan import PrivatePlan
+from dpdist.families.prediction.private.statistics import NoisyMarginals
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.two_stage import TwoStagePlan
 from dpdist.privacy.testing import audit
@@ -75,6 +76,14 @@ def test_noise_that_is_too_small_is_rejected(planned: PrivatePlan) -> None:
     (*_, whole) = claims(replace(planned, charge=small))
     assert whole.epsilon == planned.epsilon
     assert audit(whole, runs=1000, key=KEY).rejected
+
+
+def test_an_audit_runs_the_stage_of_a_release(planned: PrivatePlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgotten(counts: list[Any], *, charge: Any, noise: Any) -> NoisyMarginals:
+        return NoisyMarginals(counts)
+
+    monkeypatch.setattr(NoisyMarginals, "draw", forgotten)
+    assert audit(claims(planned)[0], runs=200, key=KEY).rejected
 
 
 def test_a_release_that_is_not_private_has_no_audit() -> None:

@@ -34,9 +34,9 @@ from dpdist.families.prediction.latin import (
     nearest_correlation,
     score_sums,
 )
-from dpdist.families.prediction.lid.disclosure import ALPHAS, largest_alpha, near_counts
+from dpdist.families.prediction.lid.disclosure import ALPHAS, largest_alpha
 from dpdist.families.prediction.lid.hybrid import match, match_blockwise, match_exactly, mix
-from dpdist.families.prediction.lid.inputs import alpha_of, mixed_rows
+from dpdist.families.prediction.lid.inputs import disclosed, mixed_rows, near_counts
 from dpdist.families.prediction.lid.method import Disclosure, Method
 from dpdist.families.prediction.scales import Scale, snapped, to_units
 from dpdist.privacy.noise import Noise
@@ -246,7 +246,8 @@ def test_closed_form_and_its_inverse() -> None:
 def test_the_closed_form_holds_for_independent_rows_and_not_for_matched_ones() -> None:
     rng = np.random.default_rng(0)
     x, s = rng.random((2000, 3)), rng.random((2000, 3))
-    scales, eta, alpha = (UNIT,) * 3, 0.01, 0.2
+    eta, alpha = 0.01, 0.2
+    method = Method(scales=(UNIT,) * 3, disclosure=Disclosure(lid=1, eta=eta, columns=(0, 1, 2)))
     bound = 1 - (1 - 2 * eta / (1 - alpha)) ** 3
 
     def measured(synthetic: np.ndarray) -> float:
@@ -255,7 +256,7 @@ def test_the_closed_form_holds_for_independent_rows_and_not_for_matched_ones() -
     independent, matched = measured(s), measured(s[match(x, s)])
     assert 0.8 * bound < independent < bound + 0.015
     assert matched > 3 * bound
-    counts = near_counts(x, s, scales=scales, eta=eta, columns=(0, 1, 2))
+    counts = near_counts(method, (x, np.zeros(2000)), s)
     assert counts[20] == round(independent * 2000)
     assert counts[-1] == 2000
     assert (np.diff(counts) >= 0).all()
@@ -265,16 +266,16 @@ def test_alpha_is_the_largest_within_the_bound() -> None:
     counts = np.arange(101) * 10
     method = Method(scales=(UNIT,), disclosure=Disclosure(lid=0.25, eta=0.01, columns=(0,)))
     assert method.alphas == ALPHAS
-    assert alpha_of(method, counts, 1000) == 0.25
-    wide = Method(scales=(UNIT,), disclosure=Disclosure(lid=0.25, eta=0.11, columns=(0,)))
-    assert wide.most_alpha == pytest.approx(0.12)
-    assert alpha_of(wide, counts // 10, 1000) in (0.11, 0.12)  # the closed form is the bound
+    assert disclosed(method, counts, 1000).alpha == 0.25
+    wide = Method(scales=(UNIT,), disclosure=Disclosure(lid=0.25, eta=0.10975, columns=(0,)))
+    assert wide.most_alpha == pytest.approx(0.122)
+    assert disclosed(wide, counts // 10, 1000).alpha == 0.12  # the closed form is the bound
     with pytest.raises(CheckFailed, match="even with alpha 0"):
-        alpha_of(method, counts + 500, 1000)
+        disclosed(method, counts + 500, 1000)
     fixed = Method(scales=(UNIT,), disclosure=Disclosure(lid=0.25, eta=0.01, columns=(0,)), alpha=0.5)
-    assert alpha_of(fixed, np.array([250]), 1000) == 0.5
+    assert disclosed(fixed, np.array([250]), 1000).alpha == 0.5
     with pytest.raises(CheckFailed, match=r"lower prediction\.alpha"):
-        alpha_of(fixed, np.array([251]), 1000)
+        disclosed(fixed, np.array([251]), 1000)
 
 
 def test_kept_columns_stay_and_categories_are_not_mixed() -> None:

@@ -18,7 +18,8 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from dpdist.cluster.executor import InProcess
-from dpdist.data.source import CsvOptions, TableSource, fingerprint
+from dpdist.data.inputs import table_source
+from dpdist.data.source import TableSource, fingerprint
 from dpdist.data.table import Table, open_table
 from dpdist.errors import ReleaseConflict, SpecError
 from dpdist.families.base.attempt import Attempt, silent
@@ -173,14 +174,8 @@ def identity_of(session: ClientSession) -> Any:
 
 def source_of(session: ClientSession) -> TableSource:
     """The client's files."""
-    data = session.spec.data
-    return TableSource(
-        paths=session.client.paths,
-        format=data.format,
-        csv=CsvOptions(**data.csv.model_dump()),
-        extra_columns=data.extra_columns,
-        storage_options=session.client.storage.options,
-    )
+    data = session.spec.data.model_copy(update={"path": session.client.path, "storage": session.client.storage})
+    return table_source(session.spec.model_copy(update={"data": data}))
 
 
 def table_of(session: ClientSession) -> Table:

@@ -93,11 +93,6 @@ class CorrelatedNoise:
     honest: int
 
     @property
-    def equivalent(self) -> float:
-        """tau: the independent noise with the same guarantee."""
-        return 1 / leakage(sensitivity=1.0, sigma=self.sigma, mask_sigma=self.mask_sigma, honest=self.honest)
-
-    @property
     def average(self) -> float:
         """Deviation of the noise in the average of all clients."""
         return self.sigma / math.sqrt(self.clients)
@@ -146,11 +141,6 @@ def correlated_noise(
 
 
 # --- keys ---
-
-
-def new_private_key() -> bytes:
-    """A private X25519 key of 32 bytes, from the operating system."""
-    return X25519PrivateKey.generate().private_bytes_raw()
 
 
 def public_key(private: bytes) -> bytes:

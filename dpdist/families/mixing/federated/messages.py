@@ -12,7 +12,7 @@ message that is asked for twice is the same twice.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -126,90 +126,55 @@ def largest_step(mixer: Mixer, correlated: CorrelatedNoise) -> int:
     return math.ceil(steps_of * (mixer.clip + _TAIL * deviation)) + correlated.clients
 
 
-def assemble(
-    messages: Sequence[Message],
-    mixer: Mixer,
+def check_message(
+    message: Message,
     *,
-    clients: Mapping[str, str] | Sequence[str],
+    client: str,
+    public_key: str,
     round: str,
     shape: tuple[int, int],
     largest: int = _LARGEST_STEP,
-) -> Rows:
-    """The averages of the clients' mixtures.
-
-    A message that arrives twice, bit for bit, counts once.
+) -> None:
+    """Refuse a message that is foreign, malformed or not signed by its client.
 
     Parameters
     ----------
-    messages : sequence of Message
-    mixer : Mixer
-        Of the class.
-    clients : mapping of str to str, or sequence of str
-        The clients of the round, fixed before it began; with the public keys by which they sign, if they do.
+    message : Message
+    client : str
+        Who was asked.
+    public_key : str
+        By which the client signs; empty for a client without identity.
     round : str
     shape : (int, int)
         Mixtures and coordinates of every message.
     largest : int
         No message has a larger value: see `largest_step`.
 
+    Raises
+    ------
+    RoundFailed
+        Nothing may be published, and the round is not drawn again.
+    """
+    if not isinstance(message, Message) or type(message.client) is not str or message.client != client:
+        raise RoundFailed(f"client {client!r} sent something else than its message; the round fails")
+    steps = message.steps
+    if type(message.round) is not str or message.round != round:
+        raise RoundFailed(f"client {client!r} sent a message of another round; the round fails")
+    if type(steps) is not np.ndarray or steps.dtype != np.int64 or steps.shape != shape:
+        raise RoundFailed(f"client {client!r} sent no array of {shape[0]} x {shape[1]} int64; the round fails")
+    if steps.size and not -largest <= int(steps.min()) <= int(steps.max()) <= largest:
+        raise RoundFailed(f"client {client!r} sent values beyond what noise reaches; the round fails")
+    if public_key:
+        statement = message_statement(steps, client=client, round=round)
+        require_signature(message.signature, statement, client=client, pinned=public_key)
+
+
+def average(messages: Sequence[Message], mixer: Mixer) -> Rows:
+    """The averages of the clients' mixtures, from one message of each client of the round.
+
     Returns
     -------
     float32[t, d]
-
-    Raises
-    ------
-    RoundFailed
-        A message is missing, foreign, malformed, or differs from another of the same client. Nothing may be published,
-        and the round is not drawn again.
     """
-    received: dict[str, Counts] = {}
-    for message in messages:
-        check_message(message, clients=clients, round=round, shape=shape, largest=largest)
-        before = received.setdefault(message.client, message.steps)
-        if before is not message.steps and not np.array_equal(before, message.steps):
-            raise RoundFailed(f"client {message.client!r} sent two different messages in one round; the round fails")
-    missing = [client for client in clients if client not in received]
-    if missing:
-        raise RoundFailed(
-            f"no message from {', '.join(map(repr, missing))}: a client that drops out during a round fails it; "
-            "nothing is published and nothing is drawn again"
-        )
-    return _average(received, mixer)
-
-
-def check_message(
-    message: Message,
-    *,
-    clients: Mapping[str, str] | Sequence[str],
-    round: str,
-    shape: tuple[int, int],
-    largest: int = _LARGEST_STEP,
-) -> None:
-    """Refuse a message that is foreign, malformed or not signed by whom it names; parameters as for `assemble`.
-
-    Raises
-    ------
-    RoundFailed
-    """
-    if not isinstance(message, Message) or not isinstance(message.client, str) or message.client not in clients:
-        raise RoundFailed(f"{_named(message)} is not one of the round's; the round fails")
-    steps, name = message.steps, _named(message)
-    if type(message.round) is not str or message.round != round:
-        raise RoundFailed(f"{name} sent a message of another round; the round fails")
-    if type(steps) is not np.ndarray or steps.dtype != np.int64 or steps.shape != shape:
-        raise RoundFailed(f"{name} sent no array of {shape[0]} x {shape[1]} int64; the round fails")
-    if steps.size and not -largest <= int(steps.min()) <= int(steps.max()) <= largest:
-        raise RoundFailed(f"{name} sent values beyond what noise reaches; the round fails")
-    pinned = clients.get(message.client) if isinstance(clients, Mapping) else None
-    if pinned:
-        statement = message_statement(steps, client=message.client, round=round)
-        require_signature(message.signature, statement, client=message.client, pinned=pinned)
-
-
-def _named(message: object) -> str:
-    return f"client {message.client!r}" if isinstance(message, Message) else "what sent something else than a message"
-
-
-def _average(received: dict[str, Counts], mixer: Mixer) -> Rows:
-    total: Counts = reduce(np.add, received.values())
-    return np.asarray(total * (mixer.grid / (mixer.order * len(received))), np.float32)
+    total: Counts = reduce(np.add, (message.steps for message in messages))
+    return np.asarray(total * (mixer.grid / (mixer.order * len(messages))), np.float32)

@@ -35,7 +35,7 @@ from dpdist.families.mixing.federated import client
 from dpdist.families.mixing.federated.client import Answer, Joined
 from dpdist.families.mixing.federated.client_calls import ClientCalls, FederatedAttempt, error_of, reasons_of, values_of
 from dpdist.families.mixing.federated.identity import key_statement, message_statement, require_signature
-from dpdist.families.mixing.federated.messages import Message, assemble, check_message, largest_step
+from dpdist.families.mixing.federated.messages import Message, average, check_message, largest_step
 from dpdist.families.mixing.federated.plan import FederatedPlan
 from dpdist.families.mixing.mixture import Rows
 from dpdist.families.mixing.records import finish
@@ -278,20 +278,15 @@ def _assembled(attempt: FederatedAttempt, begun: Round, place: int, block: int, 
     """The averages of one block, from a message of every client of the class."""
     plan, members = attempt.plan, begun.mixed[place]
     part = plan.classes[place]
-    pinned = {one.name: one.public_key or "" for one in plan.federated.clients}
-    clients = {name: pinned[name] for name in members}
+    keys = {one.name: one.public_key or "" for one in plan.federated.clients}
     mixer, round = plan.mixer(part.code), client.round_id(attempt.id, part.code, block)
-    rows = min(plan.block, part.mixtures.records - block * plan.block)
-    form: dict[str, Any] = {
-        "round": round,
-        "shape": (rows, plan.encoding.width),
-        "largest": largest_step(mixer, plan.shared(len(members))),
-    }
+    shape = (min(plan.block, part.mixtures.records - block * plan.block), plan.encoding.width)
+    largest = largest_step(mixer, plan.shared(len(members)))
     messages = begun.calls.each(stage, client.send, members, place, block, members, fault=_DROPPED)
     for name, message in messages.items():
-        check_message(message, clients={name: clients[name]}, **form)
+        check_message(message, client=name, public_key=keys[name], round=round, shape=shape, largest=largest)
         _note(attempt, message, f"received-{place}-{block}-{name}.sha256")
-    mixtures = assemble(list(messages.values()), mixer, clients=clients, **form)
+    mixtures = average(list(messages.values()), mixer)
     buffer = io.BytesIO()
     np.save(buffer, mixtures)
     return buffer.getvalue()

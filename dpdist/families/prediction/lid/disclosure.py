@@ -14,13 +14,7 @@ published.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-
-from dpdist.families.prediction.lid.hybrid import mix
-from dpdist.families.prediction.scales import Scale, snapped
-from dpdist.privacy.arrays import Counts, Floats
 
 ALPHAS = tuple(i / 100 for i in range(101))
 """The grid on which alpha is chosen."""
@@ -41,41 +35,3 @@ def largest_alpha(lid: float, *, eta: float, columns: int) -> float | None:
         raise ValueError("expected a LID in (0, 1], a positive eta and at least one column")
     alpha = 1 - 2 * eta / -np.expm1(np.log1p(-lid) / columns) if lid < 1 else 1.0
     return float(alpha) if alpha >= 0 else None
-
-
-def near_counts(
-    original: Floats,
-    synthetic: Floats,
-    *,
-    scales: Sequence[Scale],
-    eta: float,
-    columns: Sequence[int],
-    alphas: Sequence[float] = ALPHAS,
-) -> Counts:
-    """How many released rows would be within eta of their originals in some of the columns, for each alpha.
-
-    Parameters
-    ----------
-    original, synthetic : float64[n, d]
-        Matched: synthetic row i is mixed with original row i.
-    scales : sequence of Scale
-    eta : float
-    columns : sequence of int
-        The columns that are looked at.
-    alphas : sequence of float
-
-    Returns
-    -------
-    int64[len(alphas)]
-    """
-    chosen = list(columns)
-    mine, theirs, kept = original[:, chosen], synthetic[:, chosen], [scales[i] for i in chosen]
-    mixed = np.array([not scale.nominal for scale in kept], bool)
-    discrete = any(scale.discrete for scale in kept)
-    counts = np.zeros(len(alphas), np.int64)
-    for place, alpha in enumerate(alphas):
-        released = mix(mine, theirs, alpha=alpha, mixed=mixed)
-        if discrete:
-            released = snapped(kept, released)
-        counts[place] = np.count_nonzero((np.abs(mine - released) <= eta).any(axis=1))
-    return counts

@@ -6,9 +6,10 @@ into the output, and the regression is trained on them.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import ClassVar
 
@@ -17,8 +18,7 @@ import numpy as np
 from dpdist.errors import CheckFailed
 from dpdist.families.prediction.blocks import Block, generator
 from dpdist.families.prediction.density import FOLDS, Marginal, cell_count, cell_counts, fit_marginal
-from dpdist.families.prediction.latin import FIRST_STAGES, ScoreSums, Target, correlation, score_sums
-from dpdist.families.prediction.lid.disclosure import near_counts
+from dpdist.families.prediction.latin import FIRST_STAGES, ScoreSums, Target, score_sums
 from dpdist.families.prediction.lid.hybrid import match, mix
 from dpdist.families.prediction.lid.method import Method
 from dpdist.families.prediction.plugins import checked_rows, load
@@ -100,11 +100,6 @@ def block_scores(method: Method, marginals: Sequence[Marginal], block: Block) ->
     return score_sums(block[0][:, made], [marginals[i] for i in made])
 
 
-def distribution_of(marginals: tuple[Marginal, ...], sums: ScoreSums) -> InputDistribution:
-    """The distribution of the inputs from their marginals and the sums of all blocks."""
-    return InputDistribution(marginals, correlation(sums))
-
-
 def synthetic_rows(method: Method, inputs: InputDistribution, key: KeyRef, block: Block, number: int) -> Floats:
     """The synthetic row of each record of a block, in the order of the records: float64[n, synthesised inputs]."""
     made = list(method.made)
@@ -126,19 +121,62 @@ def synthetic_rows(method: Method, inputs: InputDistribution, key: KeyRef, block
     return synthetic[places]
 
 
-def near_rows(method: Method, block: Block, synthetic: Floats) -> Counts:
-    """How many rows of a block would be near their originals, for each of the method's alphas."""
-    return near_counts(
-        block[0][:, list(method.made)],
-        synthetic,
-        scales=method.made_scales,
-        eta=method.disclosure.eta,
-        columns=method.watched,
-        alphas=method.alphas,
-    )
+def near_counts(method: Method, block: Block, synthetic: Floats) -> Counts:
+    """How many released rows of a block would be near their originals, for each of the method's alphas.
+
+    Near is within eta in some of the columns that are looked at.
+
+    Parameters
+    ----------
+    method : Method
+    block : Block
+    synthetic : float64[n, synthesised inputs]
+        Matched: synthetic row i is mixed with record i.
+
+    Returns
+    -------
+    int64[alphas]
+    """
+    watched, columns = list(method.watched), list(method.disclosure.columns)
+    mine, theirs, scales = block[0][:, columns], synthetic[:, watched], [method.scales[i] for i in columns]
+    mixed = np.array([not scale.nominal for scale in scales], bool)
+    discrete = any(scale.discrete for scale in scales)
+    counts = np.zeros(len(method.alphas), np.int64)
+    for place, alpha in enumerate(method.alphas):
+        released = mix(mine, theirs, alpha=alpha, mixed=mixed)
+        if discrete:
+            released = snapped(scales, released)
+        counts[place] = np.count_nonzero((np.abs(mine - released) <= method.disclosure.eta).any(axis=1))
+    return counts
 
 
-def alpha_of(method: Method, counts: Counts, rows: int) -> float:
+@dataclass(frozen=True)
+class Disclosed:
+    """The measured disclosure, and the share of the original row that follows from it.
+
+    Attributes
+    ----------
+    alpha : float
+    near : int or None
+        Rows near their originals; confidential. None where no column is looked at.
+    """
+
+    FILE: ClassVar[str] = "alpha.json"
+
+    alpha: float
+    near: int | None
+
+    def to_bytes(self) -> bytes:
+        """Both as JSON."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Disclosed:
+        """Both from JSON."""
+        return cls(**json.loads(content))
+
+
+def disclosed(method: Method, counts: Counts, rows: int) -> Disclosed:
     """The share of the original row in the release: the one given, or the largest within the disclosure.
 
     Parameters
@@ -155,11 +193,11 @@ def alpha_of(method: Method, counts: Counts, rows: int) -> float:
     """
     lid, most = method.disclosure.lid, method.most_alpha if method.alpha is None else method.alpha
     if not method.watched:
-        return most
-    pairs = zip(method.alphas, counts, strict=True)
-    within = [alpha for alpha, count in pairs if count <= lid * rows and alpha <= most]
+        return Disclosed(most, None)
+    pairs = zip(method.alphas, counts.tolist(), strict=True)
+    within = [Disclosed(alpha, near) for alpha, near in pairs if near <= lid * rows and alpha <= most]
     if within:
-        return max(within)
+        return within[-1]
     if method.alpha is not None:
         raise CheckFailed(
             f"with alpha {method.alpha:g} more than {lid:g} of the released rows would be near their originals, so "

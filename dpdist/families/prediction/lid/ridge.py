@@ -22,8 +22,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
@@ -90,32 +90,25 @@ class Tuning:
     kernel : Kernel
     penalty : float
         mu.
-    error : float
-        Mean squared error in cross-validation, in the unit of the responses; NaN where both were given.
+    error : float or None
+        Mean squared error in cross-validation, in the unit of the responses; None where nothing was tried.
     """
 
     FILE: ClassVar[str] = "tuning.json"
 
     kernel: Kernel
     penalty: float
-    error: float = math.nan
-
-    def to_json(self) -> dict[str, Any]:
-        """Width, penalty and error as a JSON object."""
-        error = None if math.isnan(self.error) else self.error
-        return {"kernel": self.kernel.name, "width": self.kernel.width, "penalty": self.penalty, "error": error}
+    error: float | None = None
 
     def to_bytes(self) -> bytes:
-        """The JSON object as a file."""
-        return json.dumps(self.to_json()).encode()
+        """The record as JSON."""
+        return json.dumps(asdict(self)).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Tuning:
-        """What the file says."""
+        """The record from JSON."""
         stored = json.loads(content)
-        error = math.nan if stored["error"] is None else stored["error"]
-        kernel = Kernel(name=stored["kernel"], width=stored["width"])
-        return cls(kernel=kernel, penalty=stored["penalty"], error=error)
+        return cls(**stored | {"kernel": Kernel(**stored["kernel"])})
 
 
 def tune(
@@ -155,7 +148,7 @@ def tune(
     widths = [width] if width is not None else [factor * unit for factor in WIDTHS]
     members = [np.arange(held, n, folds) for held in range(folds)]
     centred = responses - responses.mean()
-    best: Tuning | None = None
+    best, least = None, math.inf
     for one in widths:
         form = Kernel(name=kernel, width=one)
         values, vectors = np.linalg.eigh(form(inputs, inputs))
@@ -168,8 +161,8 @@ def tune(
             for fold in members:
                 inverse = scaled[fold] @ scaled[fold].T
                 error += float(np.sum(np.linalg.solve(inverse, weights[fold]) ** 2)) / n
-            if math.isfinite(error) and (best is None or error < best.error):
-                best = Tuning(kernel=form, penalty=penalty, error=error)
+            if error < least:
+                best, least = Tuning(kernel=form, penalty=penalty, error=error), error
     if best is None:
         raise ValueError("cross-validation found no finite error")
     return best

@@ -6,12 +6,11 @@ are added in the order of the blocks, so neither partitions nor workers change a
 
 from __future__ import annotations
 
-import json
 import operator
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, reduce
-from typing import Any, ClassVar
+from typing import Any
 
 from dpdist.cluster.tasks import Deferred
 from dpdist.data.operators import Operator
@@ -23,16 +22,17 @@ from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.families.prediction.blocks import Block, Layout, cut_block, joined, shuffled
 from dpdist.families.prediction.columns import Columns, columns_of
 from dpdist.families.prediction.defaults import TUNING_ROWS
+from dpdist.families.prediction.latin import correlation
 from dpdist.families.prediction.lid.inputs import (
+    Disclosed,
     InputDistribution,
     add_counts,
-    alpha_of,
     block_scores,
-    distribution_of,
+    disclosed,
     fit_marginals,
     fold_counts,
     mixed_rows,
-    near_rows,
+    near_counts,
     synthetic_rows,
 )
 from dpdist.families.prediction.lid.method import Method
@@ -106,32 +106,6 @@ def _rows_of(codes: Codes) -> int:
 # --- synthesise -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Disclosed:
-    """What was measured of the disclosure, and the share of the original row that follows.
-
-    Attributes
-    ----------
-    alpha : float
-    near : int or None
-        Rows near their originals; confidential. None where no column is looked at.
-    """
-
-    FILE: ClassVar[str] = "alpha.json"
-
-    alpha: float
-    near: int | None
-
-    def to_bytes(self) -> bytes:
-        """Both as JSON."""
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Disclosed:
-        """Both from JSON."""
-        return cls(**json.loads(content))
-
-
 @dataclass(frozen=True, eq=False)
 class SyntheticInputs:
     """The synthetic rows of all blocks, and how they are mixed with the original ones.
@@ -168,10 +142,10 @@ def synthesise(attempt: LidAttempt) -> SyntheticInputs:
             task("match", synthetic_rows, how, drawn, key, block, number) for number, block in enumerate(table.blocks)
         ]
         rows = executor.persist(tasks, progress=progress)
-    disclosed = attempt.stored(Disclosed, lambda: _disclosed(attempt, table, rows))
-    attempt.operator["disclosure"] = {"rows_near": disclosed.near, "rows": table.layout.rows}
-    attempt.public["alpha"] = disclosed.alpha
-    return SyntheticInputs(rows, disclosed.alpha, Features(method.scales, inputs.deviations))
+    found = attempt.stored(Disclosed, lambda: _disclosed(attempt, table, rows))
+    attempt.operator["disclosure"] = {"rows_near": found.near, "rows": table.layout.rows}
+    attempt.public["alpha"] = found.alpha
+    return SyntheticInputs(rows, found.alpha, Features(method.scales, inputs.deviations))
 
 
 def _distribution(attempt: LidAttempt, table: TableBlocks) -> InputDistribution:
@@ -189,7 +163,7 @@ def _distribution(attempt: LidAttempt, table: TableBlocks) -> InputDistribution:
         task = executor.tasks("correlations")
         how, known = task.constant("method", method), task.constant("marginals", marginals)
         sums = task.tree("add", _total, [task("scores", block_scores, how, known, block) for block in table.blocks])
-        return distribution_of(marginals, executor.compute([sums], progress=progress)[0])
+        return InputDistribution(marginals, correlation(executor.compute([sums], progress=progress)[0]))
 
 
 def _disclosed(attempt: LidAttempt, table: TableBlocks, rows: Sequence[Deferred]) -> Disclosed:
@@ -197,10 +171,9 @@ def _disclosed(attempt: LidAttempt, table: TableBlocks, rows: Sequence[Deferred]
     with attempt.stage("measuring disclosure") as progress:
         task = executor.tasks("disclosure")
         how = task.constant("method", method)
-        parts = [task("near", near_rows, how, block, drawn) for block, drawn in zip(table.blocks, rows, strict=True)]
+        parts = [task("near", near_counts, how, block, drawn) for block, drawn in zip(table.blocks, rows, strict=True)]
         near = executor.compute([task.tree("add", _total, parts)], progress=progress)[0]
-    alpha = alpha_of(method, near, table.layout.rows)
-    return Disclosed(alpha, int(near[method.alphas.index(alpha)]) if method.watched else None)
+    return disclosed(method, near, table.layout.rows)
 
 
 def _total(parts: Sequence[Any]) -> Any:
@@ -258,7 +231,7 @@ def regress(attempt: LidAttempt) -> FittedRegression:
 
     tuning = attempt.stored(Tuning, tuned)
     attempt.public["estimator"] = regression.estimator_for(rows)
-    attempt.operator["regression"] = tuning.to_json()
+    attempt.operator["regression"] = asdict(tuning)
     return FittedRegression(task.constant("model", attempt.stored(KernelRidge, fit)))
 
 

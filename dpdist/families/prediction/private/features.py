@@ -24,6 +24,9 @@ from dpdist.privacy.arrays import Counts, Floats
 RESPONSE_CELLS = 4096
 """Cells of the response, as the ridge statistics see it."""
 
+CHUNK_ROWS = 1 << 13
+"""Records whose features are in memory at a time."""
+
 _TURN = 1 << 16  # steps of a turn, in which phases are looked up
 _PHASE = 1 << 20  # steps of a turn, in which phases are added
 

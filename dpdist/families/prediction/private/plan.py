@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpdist.families.prediction.private.charge import Charge, cells_for, charge
+from dpdist.families.prediction.private.features import CHUNK_ROWS
 from dpdist.families.prediction.private.mechanisms import PrivateColumn, private_column
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.two_stage import TwoStagePlan
@@ -70,7 +71,7 @@ class PrivatePlan(TwoStagePlan):
         return {
             "records_at_least": self.spec.data.minimum_records,
             "partitions": self.partitions,
-            "task_bytes": 8 * (1 << 13) * 6 * (2 * frequencies + width) + 40 * width * (1 << 17) + phases,
+            "task_bytes": 8 * CHUNK_ROWS * 6 * (2 * frequencies + width) + 40 * width * (1 << 17) + phases,
             "tasks_about": 3 * self.partitions + 2 * parts,
         }
 

@@ -17,7 +17,7 @@ from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.families.prediction.blocks import generator
 from dpdist.families.prediction.columns import Columns, columns_of
 from dpdist.families.prediction.latin import FIRST_STAGES, Target
-from dpdist.families.prediction.private.features import Design
+from dpdist.families.prediction.private.features import CHUNK_ROWS, Design
 from dpdist.families.prediction.private.model import InputModel, PrivateModel, design, fitted_model, input_model
 from dpdist.families.prediction.private.plan import PrivatePlan
 from dpdist.families.prediction.private.statistics import (
@@ -33,8 +33,6 @@ from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
 
 PrivateAttempt = Attempt[TwoStageSpec, PrivatePlan]
-
-_ROWS = 1 << 13  # records whose features are in memory at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +118,7 @@ def _part(how: tuple[PrivateModel, Columns, str], key: KeyRef, rows: int, number
     """Codes of all attributes of drawn records."""
     model, columns, first_stage = how
     inputs = FIRST_STAGES[first_stage](model.target, rows, generator(load_noise(key), "prediction/records", number))
-    pieces = [model.predict(inputs[start : start + _ROWS]) for start in range(0, rows, _ROWS)]
+    pieces = [model.predict(inputs[start : start + CHUNK_ROWS]) for start in range(0, rows, CHUNK_ROWS)]
     return columns.codes(inputs, np.concatenate(pieces))
 
 

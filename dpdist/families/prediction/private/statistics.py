@@ -18,7 +18,7 @@ import numpy as np
 from dpdist.data.operators import Operator
 from dpdist.families.prediction.columns import Columns
 from dpdist.families.prediction.private.charge import Charge
-from dpdist.families.prediction.private.features import Design, cross_products, feature_products
+from dpdist.families.prediction.private.features import CHUNK_ROWS, Design, cross_products, feature_products
 from dpdist.families.prediction.private.mechanisms import (
     FEATURE_STEP,
     RANK_STEP,
@@ -26,11 +26,9 @@ from dpdist.families.prediction.private.mechanisms import (
     histogram,
     rank_products,
 )
-from dpdist.families.prediction.stored import pack, unpack
+from dpdist.families.prediction.stored import Arrays, pack, unpack
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.noise import Noise
-
-_ROWS = 1 << 13  # records whose features are in memory at a time
 
 
 def _add(a: list[Counts], b: list[Counts]) -> list[Counts]:
@@ -98,7 +96,7 @@ def _ranks(columns: Columns, private: tuple[PrivateColumn, ...], tables: tuple[C
 
 
 @dataclass(frozen=True, eq=False)
-class NoisyCorrelations:
+class NoisyCorrelations(Arrays):
     """Products of ranks with noise.
 
     Attributes
@@ -117,15 +115,6 @@ class NoisyCorrelations:
         sigma = charge.correlation / RANK_STEP**2
         return cls(products + noise.gaussian_integers("prediction/correlation", len(products), sigma=sigma))
 
-    def to_bytes(self) -> bytes:
-        """The products as an archive."""
-        return pack([self.products])
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> NoisyCorrelations:
-        """The products from an archive."""
-        return cls(*unpack(content))
-
 
 # --- regression -------------------------------------------------------------------------------------------------------
 
@@ -143,8 +132,8 @@ def _ridge(
     responses = design.responses(response)
     size = design.features.size
     total = [np.zeros((size, size) if products else (0, 0), np.int64), np.zeros(size, np.int64)]
-    for start in range(0, len(responses), _ROWS):
-        rows = slice(start, start + _ROWS)
+    for start in range(0, len(responses), CHUNK_ROWS):
+        rows = slice(start, start + CHUNK_ROWS)
         seen = design.features([column[rows] for column in cells])
         if products:
             total[0] += feature_products(seen)
@@ -153,7 +142,7 @@ def _ridge(
 
 
 @dataclass(frozen=True, eq=False)
-class NoisyRegression:
+class NoisyRegression(Arrays):
     """Statistics of the ridge regression with noise, in steps of ``FEATURE_STEP**2``.
 
     Attributes
@@ -182,12 +171,3 @@ class NoisyRegression:
             drawn[np.diag_indices(size)] = noise.gaussian_integers("prediction/products/diagonal", size, sigma=sigma)
         across = noise.gaussian_integers("prediction/cross", len(cross), sigma=charge.cross / FEATURE_STEP**2)
         return cls(products + drawn, cross + across)
-
-    def to_bytes(self) -> bytes:
-        """Both as an archive of arrays."""
-        return pack([self.products, self.cross])
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> NoisyRegression:
-        """Both from an archive."""
-        return cls(*unpack(content))

@@ -17,6 +17,7 @@ def upgrade() -> None:
     """Add the columns; give the data sets that are there their filters, and price their charges."""
     op.add_column("dpdist_dataset", sa.Column("filters", sa.Text))
     op.add_column("dpdist_charge", sa.Column("costs", sa.Text))
+    op.create_index("dpdist_charge_dataset", "dpdist_charge", ["dataset_id"])
     op.create_index("dpdist_charge_release", "dpdist_charge", ["dataset_id", "release"])
     stored = sa.text("key_uri IS NOT NULL")
     op.create_index("dpdist_charge_key", "dpdist_charge", ["dataset_id"], sqlite_where=stored, postgresql_where=stored)

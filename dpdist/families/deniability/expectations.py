@@ -1,0 +1,179 @@
+"""What is expected of a release before it reads a record: pass rates, and errors of the two-way marginals.
+
+All of it rests on public expectations of the table (`dpdist.families.deniability.reference`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from dpdist.families.deniability.reference import Combinations, Reference
+from dpdist.families.deniability.search import NOISE_SHARE
+from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.families.deniability.splits import plan_model
+from dpdist.privacy.arrays import Floats
+from dpdist.spec import change
+
+Shares: TypeAlias = tuple[Fraction, Fraction, Fraction]
+"""Of the records, for structure, parameters and seeds."""
+
+
+def stage_epsilon(shares: Shares, epsilon: float) -> float:
+    """What each stage may cost on its own split for the whole to cost epsilon, about.
+
+    For shares q the whole costs epsilon where a stage costs about ``min(epsilon / sqrt(sum q^2), ln(1 + (e^epsilon -
+    1)/max q))``.
+    """
+    square = math.sqrt(math.fsum(float(q) ** 2 for q in shares))
+    return min(epsilon / square, math.log1p(math.expm1(epsilon) / float(max(shares))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedsChoice:
+    """Parameters of the seeds' stage.
+
+    Attributes
+    ----------
+    kept : int
+        Attributes that candidates keep of their seeds.
+    k, epsilon0, minimum_pass_rate
+        As in the spec.
+    check_epsilon : float
+        Epsilon of each check.
+    checked : int
+        Candidates among which the pass rate is checked; 0 where it needs no check.
+    """
+
+    kept: int
+    k: int
+    epsilon0: float
+    minimum_pass_rate: float
+    check_epsilon: float
+    checked: int
+
+
+class Expectations:
+    """What is expected of the releases of a spec with other parameters.
+
+    Parameters
+    ----------
+    spec : PlausibleDeniabilitySpec
+    reference : Reference
+    target : float
+        Epsilon of the whole release.
+    budget : mapping
+        Settings of the budget, by dotted path.
+    """
+
+    def __init__(
+        self, spec: PlausibleDeniabilitySpec, reference: Reference, *, target: float, budget: Mapping[str, Any]
+    ) -> None:
+        self.spec, self.reference, self.target, self.budget = spec, reference, target, budget
+        self.order = reference.order
+        self.seen: dict[int, Combinations | None] = {}
+
+    def combinations(self, kept: int) -> Combinations | None:
+        """Combinations of values of the kept attributes; None where they are too many to list."""
+        if kept not in self.seen:
+            self.seen[kept] = self.reference.combinations(self.order[:kept])
+        return self.seen[kept]
+
+    def cells(self, kept: int) -> int:
+        """Number of combinations of codes of the kept attributes."""
+        return math.prod(self.spec.table.cardinalities[i] for i in self.order[:kept])
+
+    def pass_rate(self, seeds: SeedsChoice, share: Fraction) -> float:
+        """Share of the candidates that pass, where this share of the records are seeds."""
+        found = self.combinations(seeds.kept)
+        count = self.spec.data.minimum_records * float(share)
+        return 0.0 if found is None else found.pass_rate(seeds=count, k=seeds.k, epsilon0=seeds.epsilon0)
+
+    @cached_property
+    def _noise(self) -> tuple[float, float]:
+        """Noise in a cell of the count tables, and in a structure statistic, at a stage epsilon of 1 on one record.
+
+        The first is inverse to epsilon, the second to epsilon and to the records of T, nearly.
+        """
+        model = plan_model(change(self.spec, {"privacy.model.epsilon": self.target, **self.budget}), 1.0)
+        cell = model.parameters.standard_deviation * self.target
+        if model.structure is None:
+            return cell, 0.0
+        records = self.spec.data.minimum_records * float(self.spec.split.structure)
+        return cell, model.structure.standard_deviation * self.target * records
+
+    def error(self, seeds: SeedsChoice | None, shares: Shares, stage: float | None) -> float:
+        """`expected_error` of a release; `stage` is what each stage costs on its own split (None for about)."""
+        if stage is None:
+            stage = stage_epsilon(shares, self.target)
+        cell, statistic = self._noise
+        n = self.spec.data.minimum_records
+        missed = statistic / (stage * n * float(shares[0])) if shares[0] else 0.0
+        if self.spec.model.score != "total-variation":
+            missed = math.sqrt(math.log(2) * missed / math.pi)
+        found = None if seeds is None else self.combinations(seeds.kept)
+        bias = None
+        if seeds is not None and found is not None:
+            bias = found.bias(seeds=n * float(shares[2]), k=seeds.k, epsilon0=seeds.epsilon0)
+        return expected_error(
+            self.reference,
+            self.order,
+            cell_noise=cell / stage / (n * float(shares[1])),
+            missed=missed,
+            parameter_records=n * float(shares[1]),
+            seed_records=n * float(shares[2]),
+            bias=bias,
+        )
+
+
+def expected_error(
+    reference: Reference,
+    order: tuple[int, ...],
+    *,
+    cell_noise: float,
+    missed: float,
+    parameter_records: float,
+    seed_records: float,
+    bias: tuple[Floats, Floats] | None,
+) -> float:
+    """Mean total variation distance expected between the two-way marginals of released records and population.
+
+    Of two kept attributes: the bias of the privacy test and the sampling of the seeds. Of any other pair: the bias of
+    the one that is kept, the sampling of P, the noise of a count table of the pair (the earlier attribute in buckets),
+    and the dependence that the noise of the structure hides.
+
+    Parameters
+    ----------
+    reference : Reference
+    order : tuple of int
+        Sigma; the first attributes are kept.
+    cell_noise : float
+        Standard deviation of the noise in a cell of the count tables, as a share of the records in P.
+    missed : float
+        Distance from independence that the structure's noise hides.
+    parameter_records, seed_records : float
+        Records of P and S.
+    bias : pair of float64 arrays, or None
+        `Combinations.bias` of the kept attributes; None where none is kept.
+    """
+    m = len(order)
+    kept = 0 if bias is None else len(bias[0])
+    roots = np.array([np.sqrt(reference.marginals[i]).sum() for i in order])
+    sizes = np.array([reference.schema.cardinalities[i] for i in order], float)
+    buckets = np.array([reference.schema.bucket_counts[i] for i in order], float)
+    first, second = np.triu_indices(m, 1)
+    sampling = NOISE_SHARE * roots[first] * roots[second]
+    error = sampling / math.sqrt(parameter_records) + missed + NOISE_SHARE * cell_noise * buckets[first] * sizes[second]
+    if bias is not None:
+        single = np.zeros(m)
+        single[:kept] = bias[0]
+        error += np.maximum(single[first], single[second])
+        both = second < kept
+        error[both] = bias[1] + sampling[both] / math.sqrt(seed_records)
+    return float(np.minimum(error, 1.0).mean())

@@ -1,0 +1,172 @@
+"""What is done to each of the three splits, and what it costs: T and P give the model, S the seeds.
+
+Every record is sent to one of them by a secret coin, so the release is the `RandomSplit` of their events.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from dpdist.errors import SpecError
+from dpdist.families.deniability.parameters import ParameterPlan, parameter_plan
+from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.families.deniability.structure import MAX_CELLS, StructurePlan, structure_plan
+from dpdist.privacy.checks import CountCheck, PassCheck, candidates_needed, count_check, pass_check
+from dpdist.privacy.deniability import certain_mass
+from dpdist.privacy.events import ApproximateDP, Composed, Event, RandomSplit, SeedRecords
+from dpdist.privacy.noise import SAMPLER_DELTA
+
+LARGEST_BATCH = 1 << 18
+"""Candidates in a batch, at most."""
+
+_DRAWS_LOST = SAMPLER_DELTA * 2 * MAX_CELLS  # more than the cells of all tables and the statistics of pairs
+_LOST = ApproximateDP(0.0, _DRAWS_LOST, label="draws")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedPlan:
+    """What is done to the seeds.
+
+    Attributes
+    ----------
+    minimum : int
+        Public lower bound of the number of seeds; checked in whole-release mode.
+    whole_release : bool
+        Whether the guarantee covers all released records, or each by itself.
+    candidates : int
+        Candidates after which a release that passed its checks has enough records, but for a negligible chance.
+    count, passes : CountCheck and PassCheck or None
+        The checks of whole-release mode. There is none of the pass rate where every table with so many seeds passes it
+        (`dpdist.privacy.deniability.certain_mass`).
+    passing_mass : int or None
+        Z, the lower bound that the charge of whole-release mode rests on.
+    event : Event or None
+        The charge of the seeds; None per record.
+    """
+
+    minimum: int
+    whole_release: bool
+    candidates: int
+    count: CountCheck | None = None
+    passes: PassCheck | None = None
+    passing_mass: int | None = None
+    event: Event | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPlan:
+    """What is done to the splits T and P.
+
+    Attributes
+    ----------
+    spec : PlausibleDeniabilitySpec
+    check : CountCheck or None
+        Of the number of records in T; its minimum scales the noise of the entropies.
+    structure : StructurePlan or None
+        None for independent marginals.
+    parameters : ParameterPlan
+    """
+
+    spec: PlausibleDeniabilitySpec
+    check: CountCheck | None
+    structure: StructurePlan | None
+    parameters: ParameterPlan
+
+    @property
+    def structure_event(self) -> Event | None:
+        """What T costs."""
+        if self.check is None or self.structure is None:
+            return None
+        return Composed((self.check.event, self.structure.event, _LOST), label="structure")
+
+    @property
+    def parameters_event(self) -> Event:
+        """What P costs."""
+        return Composed((self.parameters.event, _LOST), label="parameters")
+
+    @cached_property
+    def event(self) -> Event:
+        """What the model costs."""
+        return random_split(self.spec, self.structure_event, self.parameters_event, None)
+
+
+def plan_model(spec: PlausibleDeniabilitySpec, factor: float) -> ModelPlan:
+    """The model's plan when each stage, by itself, spends `factor` times the model's epsilon."""
+    epsilon, delta = spec.privacy.model.epsilon * factor, spec.privacy.model.delta
+    check = structure = None
+    if spec.model.structure == "learned":
+        spent = spec.privacy.check_share
+        check = count_check(
+            records=spec.data.minimum_records,
+            share=float(spec.split.structure),
+            epsilon=epsilon * spent,
+            delta=delta * spent,
+        )
+        structure = structure_plan(
+            spec.table,
+            minimum_records=check.minimum,
+            epsilon=epsilon * (1 - spent),
+            delta=delta * (1 - spent) - _DRAWS_LOST,
+            score=spec.model.score,
+        )
+    parameters = parameter_plan(spec.table, epsilon=epsilon, delta=delta - _DRAWS_LOST)
+    return ModelPlan(spec=spec, check=check, structure=structure, parameters=parameters)
+
+
+def random_split(spec: PlausibleDeniabilitySpec, *events: Event | None) -> Event:
+    """The random split of the stages; a split with no share has no stage."""
+    shares = (float(share) for share in spec.split.shares)
+    stages = tuple((share, event) for share, event in zip(shares, events, strict=True) if share > 0)
+    total = math.fsum(share for share, _ in stages)
+    return RandomSplit(tuple((share / total, event) for share, event in stages))
+
+
+def plan_seeds(spec: PlausibleDeniabilitySpec) -> SeedPlan:
+    """What is done to the seeds and what it costs."""
+    test, privacy, synthesis = spec.privacy.deniability, spec.privacy, spec.synthesis
+    whole = test.threshold_noise is not None and not privacy.accept_per_record
+    spent, delta = privacy.check_share, privacy.release_delta
+    count = count_check(
+        records=spec.data.minimum_records,
+        share=float(spec.split.seeds),
+        epsilon=privacy.seed_check_epsilon,
+        delta=delta * spent / 2,
+    )
+    if test.k > count.minimum:
+        raise SpecError(
+            f"privacy.deniability.k: {test.k} plausible seeds are asked for, but data.minimum_records and split.seeds "
+            f"promise only {count.minimum} seeds: lower k, or raise split.seeds"
+        )
+    most = candidates_needed(records=synthesis.records, pass_rate=synthesis.minimum_pass_rate)
+    if not whole:
+        return SeedPlan(minimum=count.minimum, whole_release=False, candidates=most)
+    gamma = 1.0 if len(spec.omegas) == 1 else test.gamma
+    mass = math.floor(count.minimum * synthesis.minimum_pass_rate)
+    combinations, passes = spec.kept_combinations, None
+    if combinations is None or mass > certain_mass(
+        seeds=count.minimum - 1, combinations=combinations, k=test.k, epsilon0=test.epsilon0
+    ):
+        passes = pass_check(
+            k=test.k,
+            gamma=gamma,
+            epsilon0=test.epsilon0,
+            passing_mass=mass,
+            seeds=count.minimum,
+            candidates=max(synthesis.records, privacy.checked_candidates),
+            epsilon=privacy.seed_check_epsilon,
+            delta=delta * spent / 2,
+        )
+    records = SeedRecords(k=test.k, gamma=gamma, epsilon0=test.epsilon0, passing_mass=mass, records=synthesis.records)
+    drawn = max(most, passes.candidates if passes is not None else 0) + LARGEST_BATCH
+    lost = ApproximateDP(0.0, SAMPLER_DELTA * drawn * (len(spec.table.attributes) + 3), label="draws")
+    return SeedPlan(
+        minimum=count.minimum,
+        whole_release=True,
+        count=count,
+        passes=passes,
+        passing_mass=mass,
+        candidates=most,
+        event=Composed((count.event, *((passes.event,) if passes else ()), records, lost), label="seeds"),
+    )
