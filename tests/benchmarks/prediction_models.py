@@ -19,6 +19,7 @@ from dpdist.families.prediction.lid.stages import FittedRegression, SyntheticInp
 from dpdist.families.prediction.metrics import mse
 from dpdist.families.prediction.scales import Scale
 from dpdist.families.prediction.spec import RegressionSpec, TwoStageSpec
+from dpdist.families.registry import stages_of
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Codes, Floats
 
