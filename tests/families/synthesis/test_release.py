@@ -17,7 +17,7 @@ from releases import SCHEMA, table
 from dpdist.cluster.cluster import Cluster
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
-from dpdist.families.registry import build_spec, make_plan
+from dpdist.families.registry import build_spec, make_plan, stages_of
 from dpdist.families.synthesis import account as accounts
 from dpdist.families.synthesis.claims import claims
 from dpdist.families.synthesis.learn import Learned
@@ -145,7 +145,10 @@ def test_parts() -> None:
 # --- stages -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("changes", [{}, RAKED], ids=["model", "raked"])
+MODEL = {"privacy": {"epsilon": 0.5, "delta": 1e-7}}
+
+
+@pytest.mark.parametrize("changes", [MODEL, RAKED], ids=["model", "raked"])
 def test_the_same_bits_for_any_partitions_and_executor(changes: dict[str, Any], tmp_path: Path) -> None:
     spec = project(tmp_path, **changes)
     attempts = [
@@ -153,7 +156,7 @@ def test_the_same_bits_for_any_partitions_and_executor(changes: dict[str, Any], 
     ]
     attempts.append(run_stages(attempt_of(spec, tmp_path / "dask", executor=Cluster(), partitions=3)))
     first = attempts[0]
-    assert first.result(Learned).report["raked"] is bool(changes)
+    assert first.result(Learned).report["raked"] is (changes is RAKED)
     assert [part.rows for part in first.parts] == [2_000, 2_000, 1_000]
     for other in attempts[1:]:
         assert [part.sha256 for part in other.parts] == [part.sha256 for part in first.parts]
@@ -240,7 +243,7 @@ def test_the_audit_rejects_too_little_noise(tmp_path: Path, monkeypatch: pytest.
 def test_rehearsals_release_as_many_records(tmp_path: Path) -> None:
     plan = planned(tmp_path, schema=SMALL, synthesis={"records": 70}, data={"path": "unused", "minimum_records": 100})
     codes = [np.zeros(60, np.uint8), np.ones(60, np.uint8)]
-    made = rehearse(plan, codes, key=key_from(Noise(bytes(32))))
+    made = rehearse(plan, stages_of(plan), codes, key=key_from(Noise(bytes(32))))
     assert [len(column) for column in released_codes(made)] == [70, 70]
     assert math.isfinite(made.result(Learned).report["records"])
 
