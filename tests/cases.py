@@ -234,5 +234,19 @@ HISTOGRAM = Case(
     bad=("region", "planted-value"),
 )
 
-CASES = [DENIABILITY, HISTOGRAM, MIXING, FEDERATED, LID, PRIVATE]
+SYNTHESIS = Case(
+    name="synthesis",
+    settings={
+        "kind": "synthesis",
+        "schema": releases.SCHEMA,
+        "privacy": {"epsilon": 4, "delta": 1e-7},
+        "model": {"rounds": 2, "balance": 20},
+        "synthesis": {"records": 2_500},
+    },
+    table=releases.table,
+    rows=6_029,
+    bad=("region", "planted-value"),
+)
+
+CASES = [DENIABILITY, HISTOGRAM, MIXING, FEDERATED, LID, PRIVATE, SYNTHESIS]
 """The shipped families, each variant of its own."""

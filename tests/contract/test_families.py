@@ -32,6 +32,7 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.event_plan import EventPlan
 from dpdist.families.base.family import Family, Stage
 from dpdist.families.base.passes import Passes
+from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.families.registry import FAMILIES, json_schema, make_plan, register
 from dpdist.ledger import Attempt as Reservation
 from dpdist.ledger import Ledger
