@@ -35,17 +35,17 @@ class PairIndex:
 
     Attributes
     ----------
-    left, right : ndarray of int64, shape (pairs,)
-    width : ndarray of int64, shape (pairs,)
+    left, right : ndarray of int, shape (pairs,)
+    width : ndarray of int32, shape (pairs,)
         Number of values of the right attribute.
-    start : ndarray of int64, shape (pairs,)
+    start : ndarray of int32, shape (pairs,)
     cells : int
     """
 
-    left: Integers
-    right: Integers
-    width: Integers
-    start: Integers
+    left: NDArray[np.intp]
+    right: NDArray[np.intp]
+    width: NDArray[np.int32]
+    start: NDArray[np.int32]
     cells: int
 
     @classmethod
@@ -54,17 +54,16 @@ class PairIndex:
         left, right = np.triu_indices(len(cardinalities), 1)
         sizes = np.array(cardinalities, np.int64)
         cells = sizes[left] * sizes[right]
-        return cls(
-            left.astype(np.int64),
-            right.astype(np.int64),
-            sizes[right],
-            np.cumsum(cells) - cells,
-            int(cells.sum()),
-        )
+        starts = np.cumsum(cells) - cells
+        return cls(left, right, sizes[right].astype(np.int32), starts.astype(np.int32), int(cells.sum()))
 
-    def of_rows(self, rows: NDArray[np.int32]) -> Integers:
+    def of_rows(self, rows: NDArray[np.int32]) -> NDArray[np.int32]:
         """Cells of some rows, shape (pairs, rows), from values of shape (attributes, rows)."""
-        return rows[self.left] * self.width[:, None] + rows[self.right] + self.start[:, None]
+        cells = rows[self.left]
+        cells *= self.width[:, None]
+        cells += self.start[:, None]
+        cells += rows[self.right]
+        return cells
 
 
 def balance(
@@ -111,11 +110,9 @@ def balance(
         a = noise.integers(f"{name}/inside/{r}", looked_at, high=len(inside))
         b = noise.integers(f"{name}/outside/{r}", looked_at, high=len(outside))
         a, b = np.unique(a), np.unique(b)
-        gradient = (excess * weight) >> CELL_BITS
+        gradient = (2 * excess * weight) >> CELL_BITS
         cells_a, cells_b = index.of_rows(values[:, inside[a]]), index.of_rows(values[:, outside[b]])
-        own_a, own_b = weight.take(cells_a).sum(0), weight.take(cells_b).sum(0)
-        cost_a = 2 * gradient.take(cells_a).sum(0) - own_a
-        cost_b = 2 * gradient.take(cells_b).sum(0) + own_b
+        cost_a, cost_b = (gradient - weight).take(cells_a).sum(0), (gradient + weight).take(cells_b).sum(0)
         worst, best = np.argsort(-cost_a, kind="stable")[:most], np.argsort(cost_b, kind="stable")[:most]
         pairs = min(len(worst), len(best))
         pays = cost_a[worst[:pairs]] > cost_b[best[:pairs]]

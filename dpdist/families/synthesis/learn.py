@@ -97,6 +97,7 @@ def learn(
     for r in range(choices.rounds):
         progress(r + 2, steps)
         share = choices.pairs / choices.rounds
+        learner.cells = choices.cells * (r + 1) // choices.rounds
         if share and learner.round(f"round/{r}", share=share, pick_share=picks, most=choices.per_round):
             learner.refit(choices.iterations[min(r + 1, len(choices.iterations) - 1)])
     if learner.model is None:

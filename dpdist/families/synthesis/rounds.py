@@ -77,6 +77,9 @@ class Learner:
     measurements : list of Measurement
     edges : list of pairs
         Links and measured pairs.
+    cells : int
+        Most cells of the model after this round. It grows from round to round, or one early pair could take what all later
+        ones need.
     model : Model or None
         None before the first fit: independent attributes.
     marginals : dict
@@ -94,6 +97,7 @@ class Learner:
 
     def __post_init__(self) -> None:
         records = self.one_way.records
+        self.cells = self.choices.cells
         self.edges = list(self.coding.links)
         self._index = {pair: k for k, pair in enumerate(self.tables.pairs)}
         self.marginals: dict[Pair, Floats] = {}
@@ -163,7 +167,7 @@ class Learner:
         if pair in self.edges:
             return True
         cliques = cliques_of(self.coding.cardinalities, [*self.edges, *picked, pair])
-        return cells_of(cliques, self.coding.cardinalities) <= self.choices.cells
+        return cells_of(cliques, self.coding.cardinalities) <= self.cells
 
     def _measure(self, name: str, picked: list[Pair], share: float) -> None:
         tables = [self.tables.table(self._index[pair]) for pair in picked]
