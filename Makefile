@@ -25,12 +25,15 @@ demo: setup ## release a made-up census table on an embedded cluster
 	@echo "==> a made-up census table of 300,000 rows"
 	@$(RUN) sample demo/census --rows 300000
 	@echo "==> a data set with a budget"
-	@$(RUN) ledger create demo --epsilon 4 --delta 1e-8 --allow dp --allow pd-per-record --ledger sqlite:///demo/ledger.db
+	@$(RUN) ledger create demo --epsilon 4 --delta 1e-8 --ledger sqlite:///demo/ledger.db
 	@echo "==> what the release would cost"
 	@$(RUN) plan deploy/releases/demo.yaml
-	@echo "==> the release"
+	@echo "==> the release: records drawn from a model"
 	@$(RUN) release deploy/releases/demo.yaml
 	@$(RUN) verify demo/release
+	@echo "==> another one: records that keep values of true records, through the privacy test"
+	@$(RUN) release deploy/releases/demo-seeds.yaml
+	@$(RUN) verify demo/release-with-seeds
 
 tools: .tools/.ready ## install into .tools what checks the chart and the image
 

@@ -39,7 +39,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         sample.write(f"{folder}/census", 300_000)
         ledger = Ledger.open(f"sqlite:///{folder}/ledger.db")
-        ledger.create_dataset("demo", epsilon=4, delta="1e-8", guarantees=("dp", "pd-per-record"))
+        ledger.create_dataset("demo", epsilon=4, delta="1e-8")
         ledger.close()
         settings: dict[str, Any] = {"ledger": f"sqlite:///{folder}/ledger.db", "data.path": f"{folder}/census"}
         settings |= {"work": f"{folder}/work", "output.path": f"{folder}/release"}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import federations
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import releases
@@ -36,7 +39,7 @@ class Case:
     bad : (str, object)
         A column, and a value outside its domain.
     modes : sequence of str
-        The executors on which it can run.
+        The executors on which it can run, the nearest first.
     """
 
     name: str
@@ -73,15 +76,149 @@ class Case:
             ledger.create_dataset("people", epsilon=100, delta="1e-3", guarantees=("dp", "pd-per-record", "pml", "lid"))
         return spec
 
-    def spoil(self, folder: Path) -> None:
-        """Put the value outside the domain into the table, in the middle."""
+    def spoilt(self, table: pa.Table) -> pa.Table:
+        """The table with the value outside the domain in its middle."""
         column, value = self.bad
-        table = pq.read_table(folder / "table.parquet")
         values = table[column].to_pylist()
         values[len(values) // 2] = value
-        number = table.schema.get_field_index(column)
-        self.write(folder, table.set_column(number, column, pa.array(values, table[column].type)))
+        return table.set_column(table.schema.get_field_index(column), column, pa.array(values, table[column].type))
 
+    def spoil(self, folder: Path) -> None:
+        """Put the value outside the domain into the table below `folder`."""
+        self.write(folder, self.spoilt(pq.read_table(folder / "table.parquet")))
+
+
+DENIABILITY = Case(
+    name="plausible deniability",
+    settings={
+        "kind": "plausible-deniability",
+        "schema": releases.SCHEMA,
+        "privacy": {
+            "model": {"epsilon": 2, "delta": 1e-7},
+            "deniability": {"k": 20, "gamma": 4, "epsilon0": 1},
+            "accept_per_record": True,
+        },
+        "split": {"structure": 0.3, "parameters": 0.4, "seeds": 0.3},
+        "synthesis": {"records": 2_500, "omega": [3, 4, 5], "minimum_pass_rate": 0.1},
+    },
+    table=releases.table,
+    rows=30_011,
+    bad=("region", "planted-value"),
+)
+
+MIXING = Case(
+    name="mixing",
+    settings={
+        "kind": "mixing",
+        "schema": federations.SCHEMA,
+        "privacy": {"epsilon": 8, "delta": 1e-5},
+        "mixing": {
+            "class": "class",
+            "classes": {"low": {"minimum": 3_000, "records": 1_200}, "high": {"minimum": 2_000, "records": 800}},
+            "order": 16,
+        },
+    },
+    table=partial(federations.table, seed=0),
+    rows=7_019,
+    bad=("sex", "planted-value"),
+)
+
+
+def survey(rows: int) -> pa.Table:
+    """An invented table with a response, numbers and categories."""
+    rng = np.random.default_rng(1)
+    age = rng.integers(18, 91, rows)
+    region, grade = rng.integers(0, 3, rows), np.clip(age // 30, 1, 3) - 1
+    return pa.table(
+        {
+            "income": np.exp(rng.normal(9 + 0.01 * age, 0.5)),
+            "region": np.array(["n", "s", "w"])[region],
+            "spend": 5 * age + 200 * (region == 1) + rng.normal(0, 30, rows),
+            "age": age,
+            "grade": np.array(["low", "mid", "high"])[grade],
+        }
+    )
+
+
+SURVEY: dict[str, Any] = {
+    "attributes": [
+        {"name": "income", "kind": "number", "bounds": [0, 1_000_000]},
+        {"name": "region", "kind": "categorical", "values": ["n", "s", "w"]},
+        {"name": "spend", "kind": "number", "bounds": [-100, 2000], "out_of_domain": "clip"},
+        {"name": "age", "kind": "integer", "bounds": [18, 90]},
+        {"name": "grade", "kind": "ordinal", "values": ["low", "mid", "high"]},
+    ]
+}
+
+
+@dataclass(frozen=True)
+class FederatedCase(Case):
+    """A case whose records are held by two clients, each with a ledger and an identity that is always the same."""
+
+    def write(self, folder: Path, table: pa.Table | None = None) -> None:
+        """Write the tables of the clients."""
+        for name in CLIENTS:
+            self._member(folder, name)
+
+    def _member(self, folder: Path, name: str) -> dict[str, Any]:
+        seed = CLIENTS.index(name)
+        return federations.member(folder, name, rows=self.rows, seed=seed, key=bytes([seed + 1]) * 32)
+
+    def spec(self, folder: Path, **changes: Any) -> ReleaseSpec:
+        """As `Case.spec`; the clients are made where they are not there."""
+        changes["federated__clients"] = [self._member(folder, name) for name in CLIENTS]
+        return super().spec(folder, **{"data": {"minimum_records": 2_000}, **changes})
+
+    def spoil(self, folder: Path) -> None:
+        """Put the value outside the domain into the table of the first client."""
+        own = folder / CLIENTS[0]
+        pq.write_table(self.spoilt(pq.read_table(own / "people.parquet")), own / "people.parquet")
+
+
+CLIENTS = ("east", "west")
+
+FEDERATED = FederatedCase(
+    name="federated mixing",
+    settings={
+        "kind": "mixing",
+        "schema": federations.SCHEMA,
+        "privacy": {"epsilon": 8, "delta": 1e-5},
+        "mixing": {
+            "class": "class",
+            "classes": {"low": {"minimum": 1_200, "records": 1_200}, "high": {"minimum": 800, "records": 800}},
+            "order": 8,
+        },
+        "federated": {"trust": "correlated"},
+    },
+    table=partial(federations.table, seed=0),
+    rows=3_019,
+    bad=("sex", "planted-value"),
+    modes=("address", "embedded"),
+)
+
+LID = Case(
+    name="two-stage lid",
+    settings={
+        "kind": "two-stage",
+        "schema": SURVEY,
+        "privacy": {"guarantee": "lid", "disclosure": {"lid": 0.5, "eta": 0.002}},
+        "prediction": {"response": "spend", "log": {"income": 1000}, "keep": ["region"]},
+    },
+    table=survey,
+    rows=419,
+    bad=("grade", "planted-value"),
+)
+
+PRIVATE = replace(
+    LID,
+    name="two-stage private",
+    settings={
+        **LID.settings,
+        "privacy": {"guarantee": "dp", "epsilon": 5, "delta": 1e-6},
+        "prediction": {"response": "spend", "log": {"income": 1000}, "records": 700},
+    },
+    rows=1_213,
+)
 
 HISTOGRAM = Case(
     name="histogram",
@@ -97,5 +234,19 @@ HISTOGRAM = Case(
     bad=("region", "planted-value"),
 )
 
-CASES = [HISTOGRAM]
+SYNTHESIS = Case(
+    name="synthesis",
+    settings={
+        "kind": "synthesis",
+        "schema": releases.SCHEMA,
+        "privacy": {"epsilon": 4, "delta": 1e-7},
+        "model": {"rounds": 2, "balance": 20},
+        "synthesis": {"records": 2_500},
+    },
+    table=releases.table,
+    rows=6_029,
+    bad=("region", "planted-value"),
+)
+
+CASES = [DENIABILITY, HISTOGRAM, MIXING, FEDERATED, LID, PRIVATE, SYNTHESIS]
 """The shipped families, each variant of its own."""

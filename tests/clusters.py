@@ -18,6 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from forkserver import Python
 from ports import free_port
 
 LOOPBACK = ["--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0"]
@@ -61,25 +62,13 @@ class DaskProcesses:
             **variables,
         }
         loopback = LOOPBACK[2:] if "--listen-address" in command else LOOPBACK
+        started = [sys.executable, "-m", "dask", *command, *loopback, "--preload", str(PRELOAD)]
+        started += self._tls(command[0])
         with (self.folder / "log").open("ab") as log:
-            return subprocess.Popen(
-                [
-                    *self.prefix,
-                    sys.executable,
-                    "-m",
-                    "dask",
-                    *command,
-                    *loopback,
-                    "--preload",
-                    str(PRELOAD),
-                    *self._tls(command[0]),
-                ],
-                env=environment,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=_end_with_parent,
-            )
+            settings: dict[str, Any] = {"env": environment, "stdout": log, "stderr": log, "start_new_session": True}
+            if self.prefix:
+                return subprocess.Popen([*self.prefix, *started], **settings, preexec_fn=_end_with_parent)
+            return Python(started, **settings)
 
     def start(self) -> None:
         """Start what is not running."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
+# before NumPy is imported: as in worker processes; the tests themselves take the cores
+os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+
 import base64
 import io
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -15,6 +16,7 @@ from distributed import LocalCluster
 from dpdist.cluster.executor import Executor, InProcess
 from dpdist.cluster.opening import open_cluster
 from dpdist.cluster.tasks import Deferred, DirectTasks, Tasks
+from dpdist.spec import ReleaseSpec
 
 
 class Executors:
@@ -22,20 +24,24 @@ class Executors:
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self._open: dict[str, Executor] = {}
+        self._open: dict[tuple[str, tuple[str, ...]], Executor] = {}
 
-    def __getitem__(self, mode: str) -> Executor:
-        if mode not in self._open:
-            self._open[mode] = self._stack.enter_context(open_cluster(mode=mode, **self._options(mode)))
-        return self._open[mode]
+    def of(self, mode: str, spec: ReleaseSpec) -> Executor:
+        """The executor of a kind, with the workers that the release needs by name."""
+        places = spec.places
+        if (mode, places) not in self._open:
+            with mock.patch.dict(os.environ, DPDIST_TEST_KEYS="1"):  # clients refuse a fixed key without it
+                opened = self._stack.enter_context(open_cluster(mode=mode, **self._options(mode, places)))
+            self._open[mode, places] = opened
+        return self._open[mode, places]
 
-    def _options(self, mode: str) -> dict[str, Any]:
+    def _options(self, mode: str, places: tuple[str, ...]) -> dict[str, Any]:
         if mode == "embedded":
-            return {"workers": 2, "memory_limit": "2GiB"}
+            return {"workers": 2, "resources": places, "timeout": 60}
         if mode != "address":
             return {}
         local = LocalCluster(
-            n_workers=2,
+            n_workers=0,
             threads_per_worker=1,
             processes=False,
             host="127.0.0.1",
@@ -43,7 +49,12 @@ class Executors:
             dashboard_address="127.0.0.1:0",
         )
         self._stack.enter_context(local)
-        return {"address": local.scheduler_address, "timeout": 60}
+        for place in places or ("first", "second"):
+            resources = {place: 1} if places else {}
+            options = {**local.new_spec["options"], "resources": resources}
+            local.worker_spec[place] = {**local.new_spec, "options": options}
+        local.scale(len(local.worker_spec))
+        return {"address": local.scheduler_address, "workers": len(local.worker_spec), "timeout": 60}
 
     def close(self) -> None:
         """Close them all."""

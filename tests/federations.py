@@ -46,19 +46,22 @@ def table(rows: int, *, seed: int, high: float = 0.4) -> pa.Table:
     )
 
 
-def identity(folder: Path) -> str:
-    """Make a client's identity below its folder, unless it has one; return its public half."""
+def identity(folder: Path, key: bytes | None = None) -> str:
+    """Make a client's identity below its folder (a given one, or a new one), unless it has one; its public half."""
     file = folder / "identity.pem"
     if not file.exists():
         file.touch(mode=0o600)
-        pem = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        private = Ed25519PrivateKey.from_private_bytes(key) if key else Ed25519PrivateKey.generate()
+        pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         file.write_bytes(pem)
     key = load_signing_key(file)
     assert key is not None
     return identity_text(key)
 
 
-def member(folder: Path, name: str, *, rows: int = 3_000, seed: int = 0, **table_settings: Any) -> dict[str, Any]:
+def member(
+    folder: Path, name: str, *, rows: int = 3_000, seed: int = 0, key: bytes | None = None, **table_settings: Any
+) -> dict[str, Any]:
     """Make a client below `folder`; return its part of a spec."""
     own = folder / name
     if not own.exists():
@@ -72,7 +75,7 @@ def member(folder: Path, name: str, *, rows: int = 3_000, seed: int = 0, **table
         "ledger": f"sqlite:///{own}/ledger.db",
         "work": str(own / "work"),
         "identity": str(own / "identity.pem"),
-        "public_key": identity(own),
+        "public_key": identity(own, key),
     }
 
 

@@ -19,7 +19,7 @@ RELEASES = Path(__file__).parents[1] / "deploy" / "releases"
 SPECS = sorted(path.name for path in RELEASES.glob("*.yaml"))
 
 
-def load(*settings: str, name: str = "acs2013.yaml") -> PlausibleDeniabilitySpec:
+def load(*settings: str, name: str = "acs2013-paper.yaml") -> PlausibleDeniabilitySpec:
     return load_spec(RELEASES / name, parse_overrides(settings))
 
 
@@ -42,7 +42,7 @@ def test_json_schema_follows_the_code() -> None:
 
 
 def test_json_schema_rejects_what_the_code_rejects() -> None:
-    tree = yaml.safe_load((RELEASES / "acs2013.yaml").read_text())
+    tree = yaml.safe_load((RELEASES / "acs2013-paper.yaml").read_text())
     for wrong in ({"kind": "nope"}, {"colour": "red"}, {"name": 7}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(tree | wrong, json_schema())

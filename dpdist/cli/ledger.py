@@ -28,7 +28,7 @@ def ledger_create(
         list[str] | None,
         typer.Option(
             help="Kind of guarantee to allow: dp, pd-per-record, pml or lid (not private); may be repeated. "
-            "Default: dp and pd-per-record."
+            "Default: dp, so that the cap bounds all that is released."
         ),
     ] = None,
     pml: Annotated[
@@ -38,7 +38,7 @@ def ledger_create(
     ledger: LedgerUrl = DEFAULT_LEDGER,
 ) -> None:
     """Enter a data set with its budget."""
-    kinds = tuple(allow or ("dp", "pd-per-record"))
+    kinds = tuple(allow or ("dp",))
     with _ledger(ledger, create=True) as opened:
         opened.create_dataset(dataset, epsilon=epsilon, delta=delta, guarantees=kinds, pml=pml)
     typer.echo(

@@ -56,7 +56,7 @@ register(
         shadow="shadow:shadow",
     )
 )
-register(_shipped("synthesis", WholeSynthesisSpec, "synthesis"))
+register(_shipped("synthesis", WholeSynthesisSpec, "synthesis", workload="workload:workload"))
 register(_shipped("mixing", MixingSpec, "mixing", solve="order:solve", as_released="vectors:as_released"))
 register(_shipped("histogram", HistogramSpec, "histogram", canaries="claims:canaries", truth="truth:truth"))
 register(_shipped("two-stage", TwoStageSpec, "prediction"))

@@ -17,23 +17,25 @@ if TYPE_CHECKING:
 
 
 def budget_sentence(ledger: Ledger, dataset: str) -> str:
-    """What a data set has left, in words, and what its budget does not cover."""
+    """What no budget covers of the releases of a data set, if anything, and then what it has left, in words."""
     statement = ledger.show(dataset)
     budget = statement.budget
     live = [attempt for attempt in statement.attempts if attempt.state != "void"]
-    words = [
+    uncovered = []
+    if per_record := sum(a.guarantee == "pd-per-record" for a in live):
+        uncovered.append(f"the seeds of {number_of(per_record, 'per-record release')}")
+    if not_dp := sum(a.guarantee == "lid" for a in live):
+        uncovered.append(f"{number_of(not_dp, 'release')} without differential privacy")
+    words = [f"no budget covers {' and '.join(uncovered)}"] if uncovered else []
+    words.append(
         f"epsilon {downwards(budget.epsilon_remaining)} of {downwards(budget.epsilon_cap)} left for data set {dataset} "
         f"at delta {upwards(budget.delta_cap)} (add/remove adjacency)"
-    ]
+    )
     if budget.pml_cap is not None:
         left = max(budget.pml_cap - budget.pml_spent, budget.pml_spent * 0)
         words.append(f"leakage of {downwards(left)} of {downwards(budget.pml_cap)} nats left (replacement)")
     if public := sum(a.event is not None and takes_size_for_public(from_json(a.event)) for a in live):
         words.append(f"{number_of(public, 'release')} under replacement took the number of records for public")
-    if per_record := sum(a.guarantee == "pd-per-record" for a in live):
-        words.append(f"without the seeds of {number_of(per_record, 'per-record release')}, which no budget covers")
-    if not_dp := sum(a.guarantee == "lid" for a in live):
-        words.append(f"and {number_of(not_dp, 'release')} without differential privacy, which no budget covers")
     return "; ".join(words)
 
 

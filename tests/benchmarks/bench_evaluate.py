@@ -78,9 +78,11 @@ def million(folder: Path, records: int) -> dict[str, Any]:
     settings = [f"data.path={training}", f"synthesis.records={records}", "data.minimum_records=1100000"]
     sets = [part for setting in settings for part in ("--set", setting)]
     timed(["ledger", "create", "acs", "--epsilon", "9", "--delta", "1e-8"], folder)
-    timed(["release", str(ROOT / "deploy/releases/acs2024.yaml"), *sets], folder)
-    whole = staged(["releases/acs2024", "--against", str(DATA / "acs2024_workers.parquet"), "--no-attacks"], folder)
-    held = staged(["releases/acs2024", "--against", str(training), "--holdout", str(holdout)], folder)
+    timed(["release", str(ROOT / "deploy/releases/acs2024-paper.yaml"), *sets], folder)
+    whole = staged(
+        ["releases/acs2024-paper", "--against", str(DATA / "acs2024_workers.parquet"), "--no-attacks"], folder
+    )
+    held = staged(["releases/acs2024-paper", "--against", str(training), "--holdout", str(holdout)], folder)
     return {"records": records, "all real rows, no attacks": whole, "a tenth held out, with attacks": held}
 
 

@@ -78,7 +78,7 @@ def release_spec(rows: int, records: int, **settings: Any) -> PlausibleDeniabili
         "synthesis.minimum_pass_rate": 0.01,
         "privacy.deniability.k": min(50, max(2, rows * 50 // 80_000)),  # the paper's k, less for a quick look
     }
-    spec = load_spec(ROOT / "deploy/releases/acs2013.yaml", changes | settings)
+    spec = load_spec(ROOT / "deploy/releases/acs2013-paper.yaml", changes | settings)
     assert isinstance(spec, PlausibleDeniabilitySpec)
     return spec
 

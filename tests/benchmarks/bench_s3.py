@@ -24,7 +24,7 @@ import fsspec
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data")) / "acs2024_workers.parquet"
 CEPH = ROOT / "tests" / "servers" / "ceph.sh"
-SPEC = ROOT / "deploy" / "releases" / "acs2024.yaml"
+SPEC = ROOT / "deploy" / "releases" / "acs2024-paper.yaml"
 
 
 def release(

@@ -15,10 +15,11 @@ from dpdist.families.base.rehearsal import rehearse
 from dpdist.families.prediction.blocks import joined
 from dpdist.families.prediction.lid.plan import LidPlan, plan_lid
 from dpdist.families.prediction.lid.regression import Features, Sample, fitted, tuning_of
-from dpdist.families.prediction.lid.stages import STAGES, FittedRegression, SyntheticInputs, TableBlocks, released_block
+from dpdist.families.prediction.lid.stages import FittedRegression, SyntheticInputs, TableBlocks, released_block
 from dpdist.families.prediction.metrics import mse
 from dpdist.families.prediction.scales import Scale
 from dpdist.families.prediction.spec import RegressionSpec, TwoStageSpec
+from dpdist.families.registry import stages_of
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Codes, Floats
 
@@ -78,7 +79,7 @@ class Synthesis:
     """
 
     def __init__(self, plan: LidPlan, codes: Codes, key: KeyRef, *, until: type = FittedRegression) -> None:
-        made = rehearse(plan, STAGES, codes, key=key, until=until)
+        made = rehearse(plan, stages_of(plan), codes, key=key, until=until)
         self.method, self.blocks = plan.method, made.result(TableBlocks).blocks
         self.synthetic = made.result(SyntheticInputs)
         self.model = made.result(FittedRegression).model if until is FittedRegression else None

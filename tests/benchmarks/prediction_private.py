@@ -19,8 +19,7 @@ from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.lid.plan import plan_lid
 from dpdist.families.prediction.lid.regression import Features
 from dpdist.families.prediction.plan import plan
-from dpdist.families.prediction.private.stages import STAGES
-from dpdist.families.registry import build_spec
+from dpdist.families.registry import build_spec, stages_of
 from dpdist.ledger import Ledger
 from dpdist.ledger.keys import KeyRef
 from dpdist.release.run import run_release
@@ -84,7 +83,7 @@ def compared(task: Task, noise: KeyRef) -> dict[str, Rows]:
     for epsilon in EPSILONS:
         for products in ("modelled", "measured"):
             planned = plan(private_spec(task, epsilon, products, count))
-            released = released_codes(rehearse(planned, STAGES, task.private, key=noise))
+            released = released_codes(rehearse(planned, stages_of(planned), task.private, key=noise))
             out[f"private, {products} moments, epsilon {epsilon:g}"] = task.seen(released)
         out[f"plausible deniability (omega all), epsilon {epsilon:g}"] = deniable(task, epsilon, count)
     return out

@@ -11,6 +11,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import forkserver
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
@@ -22,12 +23,10 @@ from releases import KEY, project, table
 from dpdist.ledger import Ledger
 from dpdist.privacy.events import ApproximateDP
 
-ENTRY = [sys.executable, "-m", "dpdist"]
-
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The command line in a process of its own."""
-    return subprocess.run([*ENTRY, *arguments], capture_output=True, text=True, check=False)
+    return forkserver.run("-m", "dpdist", *arguments)
 
 
 @pytest.fixture
@@ -39,7 +38,8 @@ def spec_file(tmp_path: Path) -> Path:
 
 
 def test_help_is_at_once() -> None:
-    assert "release" in run("--help").stdout
+    command = [sys.executable, "-m", "dpdist", "--help"]
+    assert "release" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
     heavy = subprocess.run(
         [sys.executable, "-c", "import sys, dpdist.cli; print(*sys.modules)"],
         capture_output=True,

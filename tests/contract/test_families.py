@@ -10,24 +10,24 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pytest
-from cases import CASES, HISTOGRAM, Case
+from cases import CASES, CLIENTS, HISTOGRAM, LID, Case
 from clusters import parts
 from executors import Executors, Measured, Twice, runs_use
 from jsonschema import Draft202012Validator
 from reading import readable
 from releases import KEY, SCHEMA
 
-from dpdist.cluster.executor import Executor, InProcess
+from dpdist.cluster.executor import Executor
 from dpdist.data.operators import pair_counts_operator
 from dpdist.data.read import BATCH_ROWS
-from dpdist.errors import CheckFailed, DataError, DataNotFound, DpdistError, OutOfDomain, PrivacyError
+from dpdist.errors import CheckFailed, DataError, DataNotFound, DpdistError, OutOfDomain, PrivacyError, RoundFailed
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.event_plan import EventPlan
 from dpdist.families.base.family import Family, Stage
@@ -86,11 +86,19 @@ def _registered() -> Iterator[None]:
     del FAMILIES["tally"]
 
 
+@pytest.fixture(autouse=True)
+def _fixed_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clients of a federated release refuse a fixed key without it."""
+    monkeypatch.setenv("DPDIST_TEST_KEYS", "1")
+
+
 # --- families, executors and what they release ------------------------------------------------------------------------
 
 EVERY = [*CASES, TALLY_CASE]
 PLACES = [pytest.param(case, mode, id=f"{case.name}-{mode}") for case in EVERY for mode in case.modes]
+LOCAL = [case for case in EVERY if "in-process" in case.modes]
 families = pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)
+local = pytest.mark.parametrize("case", LOCAL, ids=lambda case: case.name)
 places = pytest.mark.parametrize(("case", "mode"), PLACES)
 
 
@@ -102,16 +110,24 @@ class _Interrupted(Exception):
     """Stands for the end of a process."""
 
 
+@dataclass(frozen=True)
+class Calm:
+    """A release where nothing goes wrong, in one process and one partition: what it holds, and its stages in order."""
+
+    content: tuple[list[bytes], dict[str, Any]]
+    stages: tuple[str, ...]
+
+
 @pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], tuple[list[bytes], dict[str, Any]]]:
-    """The parts and the manifest of a release in one partition and one process where nothing goes wrong."""
+def calm(executors: Executors, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Calm]:
+    """The calm release of a case, made once."""
 
     @cache
-    def made(name: str) -> tuple[list[bytes], dict[str, Any]]:
-        case = next(case for case in EVERY if case.name == name)
+    def made(name: str) -> Calm:
+        case, met = next(case for case in EVERY if case.name == name), dict[str, None]()
         spec = case.project(tmp_path_factory.mktemp("calm"), cluster__partitions=1)
-        run(spec, InProcess())
-        return content(spec)
+        run(spec, executors.of(case.modes[0], spec), progress=lambda stage, *_: met.setdefault(stage))
+        return Calm(content(spec), tuple(met))
 
     return lambda case: made(case.name)
 
@@ -165,9 +181,13 @@ def test_a_spec_says_all_that_its_schema_admits(case: Case, tmp_path: Path) -> N
 # --- the charge -------------------------------------------------------------------------------------------------------
 
 
+BEFORE_NOISE = ("split/", "federation/agreement")
+"""Streams that hide no record: the coins of random splits, and the keys by which clients agree on masks."""
+
+
 @families
 def test_the_charge_is_in_the_ledger_before_noise_is_drawn(
-    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: Case, executors: Executors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = case.project(tmp_path)
     drawn: dict[str, list[str]] = {}
@@ -178,20 +198,20 @@ def test_the_charge_is_in_the_ledger_before_noise_is_drawn(
         return words(self, address, count, start)
 
     monkeypatch.setattr(Noise, "_words", spied)
-    with runs_use(InProcess()):
+    with runs_use(executors.of(case.modes[0], spec)):
         run_release(spec)
     monkeypatch.undo()
-    coins = {address for address in drawn if "split" in address}  # of random splits; they are released in no form
-    assert all(drawn[address] == ["reserved"] or address not in coins for address in coins)
-    assert {tuple(drawn[address]) for address in drawn if address not in coins} <= {("drawing",), ("committed",)}
     (charged,) = attempts(spec)
+    if charged.event is not None:  # else nothing is charged
+        early = {address for address, found in drawn.items() if found != ["drawing"]}
+        assert not {address for address in early if not any(name in address for name in BEFORE_NOISE)}
     assert charged.state == "committed"
     assert canonical_event(charged.event) == canonical_event(make_plan(spec).event)
 
 
 @families
 def test_a_ledger_that_does_not_admit_the_charge_lets_no_record_be_read(
-    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: Case, executors: Executors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = case.project(tmp_path, dataset="poor")
     with closing(Ledger.open(spec.ledger)) as ledger:
@@ -203,7 +223,7 @@ def test_a_ledger_that_does_not_admit_the_charge_lets_no_record_be_read(
     monkeypatch.setattr("dpdist.data.table.Table.batches", read)
     monkeypatch.setattr("dpdist.data.table.Table.counted", read)
     with pytest.raises(PrivacyError, match="poor"):
-        run(spec, InProcess())
+        run(spec, executors.of(case.modes[0], spec))
     assert states(spec) == []
 
 
@@ -211,58 +231,67 @@ def test_a_ledger_that_does_not_admit_the_charge_lets_no_record_be_read(
 
 
 @places
-def test_chunks_and_workers_change_no_bit(
-    case: Case, mode: str, executors: Executors, tmp_path: Path, calm: Callable[[Case], Any]
+def test_chunks_workers_and_resumed_runs_change_no_bit(
+    case: Case, mode: str, executors: Executors, tmp_path: Path, calm: Callable[[Case], Calm]
 ) -> None:
+    """Five partitions until a stage in the middle begins, then two."""
+    stages = calm(case).stages
     spec = case.project(tmp_path, cluster__partitions=5)
-    run(spec, executors[mode])
-    assert content(spec) == calm(case)
-    assert states(spec) == ["committed"]
-
-
-@places
-def test_a_run_that_is_resumed_in_every_stage_changes_no_bit(
-    case: Case, mode: str, executors: Executors, tmp_path: Path, calm: Callable[[Case], Any]
-) -> None:
-    """It ends when a stage begins, once in each, and after the last one; there is one charge."""
-    spec, met = case.project(tmp_path, cluster__partitions=3), list[str]()
-
-    def progress(stage: str, *_: int) -> None:
-        if stage not in met:
-            met.append(stage)
-            raise _Interrupted
-
-    for _ in range(30):
-        try:
-            run(spec, executors[mode], resume=bool(met), progress=progress)
-        except _Interrupted:
-            assert states(spec) in (["reserved"], ["drawing"])
-            assert not Path(spec.output.path, "manifest.json").exists()
-        else:
-            break
-    assert len(met) > 1
-    assert content(spec) == calm(case)
+    interrupted(spec, executors.of(mode, spec), stages[len(stages) // 2])
+    run(case.spec(tmp_path, cluster__partitions=2), executors.of(mode, spec), resume=True)
+    assert content(spec) == calm(case).content
     assert states(spec) == ["committed"]
 
 
 @families
-def test_tasks_and_steps_that_run_twice_change_no_bit(case: Case, tmp_path: Path, calm: Callable[[Case], Any]) -> None:
+def test_a_run_that_ends_in_every_stage_changes_no_bit(
+    case: Case, executors: Executors, tmp_path: Path, calm: Callable[[Case], Calm]
+) -> None:
+    """It ends when a stage begins, and is resumed until the next one does; there is one charge."""
     spec = case.project(tmp_path, cluster__partitions=3)
-    with runs_use(Twice()), Run(spec, fixed_key=KEY) as made:
+    for number, stage in enumerate(calm(case).stages):
+        interrupted(spec, executors.of(case.modes[0], spec), stage, resume=number > 0)
+    run(spec, executors.of(case.modes[0], spec), resume=True)
+    assert content(spec) == calm(case).content
+    assert states(spec) == ["committed"]
+
+
+def interrupted(spec: ReleaseSpec, executor: Executor, chosen: str, **options: Any) -> None:
+    """A run that ends when a stage begins."""
+
+    def progress(stage: str, *_: int) -> None:
+        if stage == chosen:
+            raise _Interrupted
+
+    with pytest.raises(_Interrupted):
+        run(spec, executor, progress=progress, **options)
+    assert states(spec) in (["reserved"], ["drawing"])
+    assert not Path(spec.output.path, "manifest.json").exists()
+
+
+@families
+def test_tasks_and_steps_that_run_twice_change_no_bit(
+    case: Case, executors: Executors, tmp_path: Path, calm: Callable[[Case], Calm]
+) -> None:
+    spec = case.project(tmp_path, cluster__partitions=3)
+    twice = Twice() if case in LOCAL else executors.of(case.modes[0], spec)
+    with runs_use(twice), Run(spec, fixed_key=KEY) as made:
         for name, step in made.steps.items():
             step()
             if name != "publish":
                 step()
-    assert content(spec) == calm(case)
+    assert content(spec) == calm(case).content
     assert states(spec) == ["committed"]
 
 
 @families
-def test_another_key_gives_another_release(case: Case, tmp_path: Path, calm: Callable[[Case], Any]) -> None:
+def test_another_key_gives_another_release(
+    case: Case, executors: Executors, tmp_path: Path, calm: Callable[[Case], Calm]
+) -> None:
     spec = case.project(tmp_path)
-    with runs_use(InProcess()):
+    with runs_use(executors.of(case.modes[0], spec)):
         run_release(spec)
-    assert content(spec)[0] != calm(case)[0]
+    assert content(spec)[0] != calm(case).content[0]
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -294,21 +323,27 @@ def test_a_bad_table_is_refused_by_column_and_costs_nothing(
 ) -> None:
     spec = case.project(tmp_path, cluster__partitions=3)
     case.spoil(tmp_path)
-    error = refused(spec, executors[mode], caplog)
+    error = refused(spec, executors.of(mode, spec), caplog)
     column, value = case.bad
-    assert isinstance(error, OutOfDomain)
-    assert column in str(error)
+    if case in LOCAL:
+        assert isinstance(error, OutOfDomain)
+        assert column in str(error)
+    else:  # of a client's table the coordinator learns no more
+        assert isinstance(error, RoundFailed)
+        assert f"client {CLIENTS[0]!r}" in str(error)
     told = readable(str(error), repr(error), caplog.text)
     assert str(value) not in told
     assert not numbers_of(case) & set(re.findall(r"\d+", told.replace(",", "")))
     assert states(spec) == ["void"]
 
 
-@families
-def test_a_table_that_is_not_there_costs_nothing(case: Case, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@local
+def test_a_table_that_is_not_there_costs_nothing(
+    case: Case, executors: Executors, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     spec = case.project(tmp_path)
     (tmp_path / "table.parquet").unlink()
-    error = refused(spec, InProcess(), caplog)
+    error = refused(spec, executors.of(case.modes[0], spec), caplog)
     assert isinstance(error, DataNotFound)
     assert "table.parquet" in str(error)
     assert states(spec) == []
@@ -316,23 +351,25 @@ def test_a_table_that_is_not_there_costs_nothing(case: Case, tmp_path: Path, cap
 
 @families
 def test_fewer_records_than_declared_are_told_by_noise_alone(
-    case: Case, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    case: Case, executors: Executors, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A release that needs the bound refuses after a noisy check and stays charged; another one goes through."""
     spec = case.project(tmp_path, data__minimum_records=case.rows * 3)
     with suppress(CheckFailed):
-        run(spec, InProcess())
+        run(spec, executors.of(case.modes[0], spec))
         assert states(spec) == ["committed"]
         return
-    assert states(spec) == ["drawing"]
-    told = readable(str(refused(spec, InProcess(), caplog, resume=True)), caplog.text)
+    assert states(spec) == ["drawing" if make_plan(spec).event is not None else "void"]
+    if make_plan(spec).event is None:  # it may say why, and says it without a charge
+        return
+    told = readable(str(refused(spec, executors.of(case.modes[0], spec), caplog, resume=True)), caplog.text)
     assert "minimum_records" in told
     assert not numbers_of(case) & set(re.findall(r"\d+", told.replace(",", "")))
 
 
 def numbers_of(case: Case) -> set[str]:
-    """What must stand in no text that others read: the number of records, and those of parts of them."""
-    return {str(case.rows), str(case.rows - 1)}
+    """The number of records, which must stand in no text that others read; one of two-stage lid releases as many."""
+    return set() if case is LID else {str(case.rows), str(case.rows - 1)}
 
 
 # --- what is published ------------------------------------------------------------------------------------------------
@@ -340,11 +377,11 @@ def numbers_of(case: Case) -> set[str]:
 
 @families
 def test_the_manifest_validates_and_holds_nothing_private(
-    case: Case, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    case: Case, executors: Executors, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     spec = case.project(tmp_path)
     plan = make_plan(spec)
-    with caplog.at_level(logging.DEBUG, logger="dpdist"), runs_use(InProcess()):
+    with caplog.at_level(logging.DEBUG, logger="dpdist"), runs_use(executors.of(case.modes[0], spec)):
         run_release(spec)
     report = verify(spec.output.path)
     published = read_manifest(spec.output.path)
@@ -412,7 +449,7 @@ def test_a_family_that_breaks_a_property_is_found(
     seen: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    calm: Callable[[Case], Any],
+    calm: Callable[[Case], Calm],
     caplog: pytest.LogCaptureFixture,
     executors: Executors,
 ) -> None:
@@ -421,7 +458,9 @@ def test_a_family_that_breaks_a_property_is_found(
     properties: dict[str, Callable[[], None]] = {
         "plan": lambda: test_a_plan_reads_no_record(TALLY_CASE, tmp_path),
         "charge": lambda: test_the_charge_is_in_the_ledger_before_noise_is_drawn(TALLY_CASE, tmp_path, monkeypatch),
-        "bits": lambda: test_chunks_and_workers_change_no_bit(TALLY_CASE, "threads", executors, tmp_path, calm),
+        "bits": lambda: test_chunks_workers_and_resumed_runs_change_no_bit(
+            TALLY_CASE, "threads", executors, tmp_path, calm
+        ),
         "refusal": lambda: test_fewer_records_than_declared_are_told_by_noise_alone(TALLY_CASE, tmp_path, caplog),
     }
     with pytest.raises((AssertionError, FileNotFoundError, DataError)):

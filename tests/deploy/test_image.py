@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 import yaml
@@ -45,6 +47,19 @@ def test_what_is_copied_exists_and_is_sent() -> None:
             for source in rest.split()[:-1]:
                 assert (ROOT / source).exists(), source
                 assert f"!{source}" in ignored or f"!{source.split('/')[0]}" in ignored, source
+
+
+def test_the_wheel_holds_one_package_and_the_image_the_flows_beside_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", tmp_path]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = {name.split("/")[0] for name in ZipFile(wheel).namelist()}
+    assert names == {"dpdist", f"dpdist-{wheel.name.split('-')[1]}.dist-info"}
+    copied = [rest.split() for name, rest in instructions() if name == "COPY"]
+    environment = " ".join(rest for name, rest in instructions() if name == "ENV")
+    assert ["flows", "/opt/dpdist/flows"] in copied
+    assert ["flows", "flows"] not in copied
+    assert "PYTHONPATH=/opt/dpdist " in environment
 
 
 def test_the_base_is_pinned_and_one() -> None:

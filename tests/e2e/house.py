@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_port
 
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data")) / "acs2024_workers.parquet"
-SPEC = "deploy/releases/acs2024.yaml"
+SPEC = "deploy/releases/acs2024-paper.yaml"
 BUCKET = "s3://census"
 PLANTED = "planted-person"
 OUT_OF_DOMAIN = 987654321

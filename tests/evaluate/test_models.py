@@ -16,6 +16,7 @@ from dpdist.evaluate.utility.learning import attribute_section, training_section
 from dpdist.evaluate.utility.models import Encoder, fit, labels_of
 from dpdist.evaluate.utility.regression import demand_section, regression_section
 from dpdist.evaluate.utility.trial import Trial, default_target, make_trial, named_target
+from dpdist.families.base.attempt import silent
 from dpdist.privacy.arrays import Codes
 from dpdist.schema.schema import Schema
 
@@ -29,10 +30,6 @@ SCHEMA = Schema.model_validate(
     }
 )
 VIEW = view_of(SCHEMA)
-
-
-def silent(done: int, total: int) -> None:
-    """Report nothing."""
 
 
 def records(rows: int, seed: int) -> Codes:

@@ -68,7 +68,7 @@ def test_labels_of_the_data_are_text_wherever_they_stand() -> None:
 
 def test_every_section_asks_its_question() -> None:
     """The names are those that sections have; a section that is renamed would lose its question."""
-    folder = Path(page_module.__file__).parent
+    folder = Path(page_module.__file__).parents[1]
     code = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.py") if path.name != "page.py")
     for name, question in page_module.QUESTIONS.items():
         assert f'"{name}"' in code, name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forkserver import Python
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -26,14 +26,8 @@ _numbers = count()
 @contextmanager
 def acting_on(ledger_url: str, folder: Path) -> Iterator[Ask]:
     """Start the program that runs and kills."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    process = subprocess.Popen(
-        [sys.executable, ACTOR, ledger_url, folder],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
+    command = [sys.executable, ACTOR, ledger_url, folder]
+    process = Python(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     assert process.stdout is not None
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
+import forkserver
 import pytest
 import yaml
 from clusters import DaskProcesses
@@ -88,13 +87,7 @@ def command(
     file = folder / "spec.yaml"
     file.write_text(yaml.safe_dump(spec.model_dump(mode="json", by_alias=True, exclude_none=True)))
     program = [str(ACTOR), point] if point else ["-m", "dpdist"]
-    return subprocess.run(
-        [sys.executable, *program, "release", str(file), *options],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    )
+    return forkserver.run(*program, "release", file, *options)
 
 
 @pytest.mark.parametrize("point", [*EXPENSIVE, "before-commit", "before-manifest", "after-manifest"])

@@ -16,6 +16,7 @@ import pytest
 import s3fs
 from clusters import FlakyS3, flaky_bucket
 from flowruns import at_moments_of_flows, calm_parts, inline, key_of
+from forkserver import Python
 from outcomes import MOMENTS, whole
 from releases import project
 
@@ -127,9 +128,7 @@ def acting() -> Iterator[Ask]:
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
         "PREFECT_LOGGING_LEVEL": "CRITICAL",
     }
-    process = subprocess.Popen(
-        [sys.executable, ACTOR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    )
+    process = Python([sys.executable, ACTOR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdin is not None
     assert process.stdout is not None
 

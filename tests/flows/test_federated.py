@@ -37,7 +37,8 @@ def test_two_clients_release_together(tmp_path: Path, federated: Any, prefect_ho
     assert states(spec) == {"": ["committed"], "east": ["committed"], "west": ["committed"]}
     shown = {key: artifact for key, artifact in shown_artifacts().items() if key.startswith("people-flow-1")}
     assert {key.removeprefix("people-flow-1-") for key in shown} == {
-        *("plan", "charge", "classes", "mixtures", "write", "publish", "link", "guarantee", "clients", "round")
+        *("plan", "charge", "classes", "mixtures", "records", "write"),
+        *("publish", "link", "guarantee", "clients", "round"),
     }
     assert "client-east" in shown["people-flow-1-clients"].data
     assert shown["people-flow-1-round"].description == "2 clients took part"

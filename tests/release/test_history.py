@@ -6,11 +6,10 @@ import io
 import json
 import logging
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import forkserver
 import pytest
 import yaml
 from reading import readable
@@ -112,9 +111,7 @@ def test_workers_log_their_tasks(tmp_path: Path) -> None:
     spec = project(tmp_path, cluster={"mode": "embedded", "workers": 1, "partitions": 2})
     file = tmp_path / "spec.yaml"
     file.write_text(yaml.safe_dump(spec.model_dump(mode="json", by_alias=True, exclude_none=True)))
-    command = [sys.executable, "-m", "dpdist", "release", str(file), "--json"]
-    environment = {**os.environ, "DPDIST_LOG": "json", "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = forkserver.run("-m", "dpdist", "release", file, "--json", env={**os.environ, "DPDIST_LOG": "json"})
     assert done.returncode == 0, done.stderr
     attempt = json.loads(done.stdout)["attempt"]
     entries = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]

@@ -6,11 +6,11 @@ import json
 import signal
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
+from forkserver import Python
 from releases import project
 from typer.testing import CliRunner
 
@@ -82,8 +82,7 @@ def test_a_run_that_is_terminated_can_be_continued(tmp_path: Path, number: signa
     path = tmp_path / "spec.yaml"
     path.write_text(yaml.safe_dump(spec.model_dump(mode="json", by_alias=True)))
     command = [sys.executable, "-m", "dpdist", "release", str(path), "--once"]
-    default = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # tests that run in the background ignore it
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=default)
+    process = Python(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     assert any(line.startswith("reading: done") for line in process.stderr)
     process.send_signal(number)

@@ -160,7 +160,7 @@ def test_a_worker_has_room_for_its_tasks(billion: Plan) -> None:
 def test_a_large_index_of_seeds_gets_the_memory_that_it_is_worth() -> None:
     """Or the smaller workers that suffice for the codes would make many workers slower than few."""
     settings = {"data.minimum_records": 10**9, "cluster.partitions": 240}
-    sizing = size_cluster(make_plan(load_spec(RELEASES / "acs2024.yaml", settings)))
+    sizing = size_cluster(make_plan(load_spec(RELEASES / "acs2024-paper.yaml", settings)))
     assert {layout.partitions for layout in sizing.layouts} == {240}  # as declared
     seconds = [p.seconds for p in sizing.predictions]
     assert all(later <= earlier * 1.01 for earlier, later in pairwise(seconds))
@@ -264,7 +264,7 @@ def nested(names: list[str], value: Any) -> Any:
 
 
 def test_on_the_command_line(tmp_path: Path) -> None:
-    spec = [str(RELEASES / "acs2024.yaml"), "--set", "synthesis.omega=all"]
+    spec = [str(RELEASES / "acs2024-paper.yaml"), "--set", "synthesis.omega=all"]
     shown = CliRunner().invoke(app, ["plan", *spec, "--cluster"])
     assert shown.exit_code == 0
     assert re.search(r"Helm\n--set dask.workers.replicas=\d+,dask.workers.memory=\d+Gi,release.settings", shown.stdout)

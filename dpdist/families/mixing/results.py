@@ -145,7 +145,7 @@ class Mixtures:
     encoding : Encoding
         Of their rows.
     restorations : Restorations
-        None in it for classes whose mixtures are released as they are.
+        Empty where mixtures are released as they are.
     label_sigma : float
         Deviation of the published noise on labels; 0 for none.
     executor : Executor or None

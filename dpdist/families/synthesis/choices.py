@@ -89,24 +89,19 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
     capped = np.array([min(a, 24) * min(b, 24) for a, b in combinations(cardinalities, 2)], float)
     measurable = (0.045 * records * mu * math.sqrt(0.09) / (0.4 * float(np.median(capped)))) ** 2
     per_round = int(min(max(measurable, 4), max(5, min(d, number / 9))))
-    found = Choices(mu=mu, per_round=per_round, cells=int(min(max(6 * records, 150_000), 600_000)))
-    if number > 1000:
-        found = replace(found, balance=0)
+    pool, parts = int(min(max(4 * records, 200_000), 1_000_000)), min(max(parts, 1), 8)
+    found = Choices(
+        mu=mu,
+        per_round=per_round,
+        cells=int(min(max(6 * records, 150_000), 600_000)),
+        pool_parts=parts,
+        pool_rows=pool // parts,
+        balance=0 if number > 1000 else 150,
+    )
     noise = 0.4 * float(np.mean(np.minimum(sizes, 2000))) * math.sqrt(number) / (mu * math.sqrt(0.5)) / records
     if noise < 0.06 and number <= 300:
-        pool = int(min(max(4 * records, 200_000), 1_000_000))
-        parts = min(max(parts, 1), 8)
         found = replace(
-            found,
-            one_way=0.03,
-            one_way_again=0.05,
-            tree=0.12,
-            pairs=0.21,
-            misfit=0.004,
-            rake=0.546,
-            pool_parts=parts,
-            pool_rows=pool // parts,
-            balance=0,
+            found, one_way=0.03, one_way_again=0.05, tree=0.12, pairs=0.21, misfit=0.004, rake=0.546, balance=0
         )
     return found
 
@@ -118,8 +113,7 @@ def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:
     found = {
         "One-way": f"{d} tables measured {'twice' if c.one_way_again else 'once'} with {_percent(c.one_way)} and "
         f"{_percent(c.one_way_again)} of mu^2, about +-{sigma:,.0f} records a count, the second time with most "
-        "precision where values are rare. "
-        f"Values under {c.merge_below:g} deviations are merged while the model is fitted",
+        f"precision where values are rare. Values under {c.merge_below:g} deviations are merged for the fit",
     }
     for least, groups in c.coarse:
         if max(cardinalities) >= least:

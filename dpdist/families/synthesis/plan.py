@@ -5,80 +5,38 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from dpdist.data.count import pair_cells
 from dpdist.errors import SpecError
+from dpdist.families.base.event_plan import EventPlan
 from dpdist.families.synthesis.choices import Choices, choose, reasons
 from dpdist.families.synthesis.draw import LARGEST_PART
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.formatting import number_of, upwards
 from dpdist.privacy import accountant
-from dpdist.privacy.calibrate import least_scale
+from dpdist.privacy.calibrate import require_budget
 from dpdist.privacy.events import ApproximateDP, Composed, Event, Gaussian
-from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
 from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.publish.parts import PartFormat
-from dpdist.schema.schema import Schema
 
 PARTITION_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class SynthesisPlan:
+class SynthesisPlan(EventPlan):
     """Everything a synthesis will do and cost, before it reads a record.
 
     Attributes
     ----------
     spec : WholeSynthesisSpec
-    choices : Choices
     event : Event
         The charge: one Gaussian mechanism, and what the samplers may miss.
+    choices : Choices
     """
 
     spec: WholeSynthesisSpec
     choices: Choices
-    event: Event
-
-    @property
-    def kind(self) -> str:
-        """Kind of guarantee, as the ledger's policies name it."""
-        return "dp"
-
-    @property
-    def delta(self) -> float:
-        """Delta at which the guarantee is stated."""
-        return self.spec.privacy.delta
-
-    @cached_property
-    def epsilon(self) -> float:
-        """Epsilon of the charge at `delta`."""
-        return accountant.epsilon(self.event, delta=self.delta)
-
-    @cached_property
-    def guarantees(self) -> tuple[Guarantee, ...]:
-        """What the release promises."""
-        return (
-            DifferentialPrivacy(
-                epsilon=self.epsilon, delta=self.delta, adjacency="add/remove", covers="the whole release"
-            ),
-        )
-
-    @property
-    def refusal(self) -> str | None:
-        """Nothing stands against a release of this kind."""
-        return None
-
-    @property
-    def released(self) -> Schema:
-        """The attributes of the released records: those of the table."""
-        return self.spec.table
-
-    @property
-    def form(self) -> PartFormat:
-        """How the records are written."""
-        return PartFormat(values=self.spec.output.values, bins=self.spec.output.bins)
 
     @property
     def parts(self) -> Sequence[int]:
@@ -88,26 +46,17 @@ class SynthesisPlan:
     def public_parameters(self) -> dict[str, Any]:
         """The public parameters, for the manifest."""
         return {
-            "minimum_records": self.spec.data.minimum_records,
+            **super().public_parameters(),
             "records": self.spec.records,
-            "choices": asdict(self.choices),
-            "event": self.event.to_json(),
+            "choices": {
+                name: list(map(list, value)) if name == "coarse" else list(value) if isinstance(value, tuple) else value
+                for name, value in asdict(self.choices).items()
+            },
         }
 
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON object."""
-        return {
-            "name": self.spec.name,
-            "kind": self.spec.kind,
-            "guarantees": [guarantee.to_json() for guarantee in self.guarantees],
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "covers": "the whole release",
-            "parameters": self.public_parameters(),
-            "reasons": reasons(self.choices, self.spec.table.cardinalities),
-            "resources": self.resources(),
-            "spec_sha256": self.spec.fingerprint,
-        }
+        return super().to_json() | {"reasons": reasons(self.choices, self.spec.table.cardinalities)}
 
     def resources(self) -> dict[str, Any]:
         """Memory and tasks, from public sizes only."""
@@ -174,10 +123,36 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     def event(multiplier: float) -> Event:
         return Composed((Gaussian(multiplier, label="all noisy tables, distances and picks"), lost))
 
-    multiplier = least_scale(
-        lambda scale: accountant.epsilon(event(scale), delta=delta), epsilon=epsilon, delta=delta, start=4 / epsilon
+    multiplier = least_multiplier(epsilon=epsilon, delta=delta - lost.delta)
+    while accountant.epsilon(event(multiplier), delta=delta) > epsilon:  # the accountant errs upwards
+        multiplier *= 1 + 1e-4
+    form = PartFormat(values=spec.output.values, bins=spec.output.bins)
+    return SynthesisPlan(
+        spec=spec, event=event(multiplier), delta=delta, form=form, choices=_choices(spec, 1 / multiplier)
     )
-    return SynthesisPlan(spec=spec, choices=_choices(spec, 1 / multiplier), event=event(multiplier))
+
+
+def least_multiplier(*, epsilon: float, delta: float) -> float:
+    """Least noise multiplier of the Gaussian mechanism at (epsilon, delta), by its exact profile (Balle and Wang 2018).
+
+    Raises
+    ------
+    AccountingError
+        The budget is none.
+    """
+    from scipy.special import log_ndtr, ndtr
+
+    require_budget(epsilon=epsilon, delta=delta)
+
+    def spent(multiplier: float) -> float:
+        shift = 1 / (2 * multiplier)
+        return float(ndtr(shift - epsilon * multiplier) - math.exp(epsilon + log_ndtr(-shift - epsilon * multiplier)))
+
+    low, high = 1e-3, 1e6
+    while high / low > 1 + 1e-9:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if spent(middle) > delta else (low, middle)
+    return high
 
 
 def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:

@@ -131,23 +131,23 @@ def test_an_audit_of_the_stages_rejects_tables_without_noise(
 
 
 def test_a_rehearsal_leaves_the_results_of_its_stages(spec: PlausibleDeniabilitySpec) -> None:
-    made = rehearse(plan(spec), table(), key=KeyRef.fixed(KEY), partitions=3)
+    made = rehearse(plan(spec), stages.stages(plan(spec)), table(), key=KeyRef.fixed(KEY), partitions=3)
     for kind in (StructureStatistics, Structure, NoisyTables, Network, stages.IndexedSeeds, ReleasedRecords):
         assert isinstance(made.result(kind), kind)
     assert not made.parts
     assert not made.work.names()
-    one = rehearse(plan(spec), table(), key=KeyRef.fixed(KEY), until=Network)
+    one = rehearse(plan(spec), stages.stages(plan(spec)), table(), key=KeyRef.fixed(KEY), until=Network)
     assert made.result(Network).to_bytes() == one.result(Network).to_bytes()
     with pytest.raises(LookupError, match="ReleasedRecords"):
         released_codes(one)
-    written = rehearse(plan(spec), table(), key=KeyRef.fixed(KEY), until=None)
+    written = rehearse(plan(spec), stages.stages(plan(spec)), table(), key=KeyRef.fixed(KEY), until=None)
     assert sum(part.rows for part in written.parts) == 200
     assert list(written.output.names()) == [part.name for part in written.parts]
 
 
 def test_a_rehearsal_refuses_what_a_release_refuses(spec: PlausibleDeniabilitySpec) -> None:
     with pytest.raises(CheckFailed, match=r"data\.minimum_records"):
-        rehearse(plan(spec), alike(SIZES, 500), key=key_from(NOISE))
+        rehearse(plan(spec), stages.stages(plan(spec)), alike(SIZES, 500), key=key_from(NOISE))
 
 
 def test_stages_find_what_was_stored(spec: PlausibleDeniabilitySpec, tmp_path: Path) -> None:

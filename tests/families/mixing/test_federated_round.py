@@ -244,8 +244,8 @@ def test_a_client_without_budget_is_left_out(spec_on: Callable[..., MixingSpec],
         ("shape", "'west' sent no array of 1200 x 3 int64"),
         ("nan", "'west' sent no array of 1200 x 3 int64"),
         ("huge", "'west' sent values beyond what noise reaches"),
-        ("foreign", "'stranger' is not one of the round's"),
-        ("nothing", "what sent something else than a message"),
+        ("foreign", "'west' sent something else than its message"),
+        ("nothing", "'west' sent something else than its message"),
     ],
 )
 def test_a_client_that_sends_what_does_not_fit_fails_the_round(

@@ -313,7 +313,7 @@ def test_plans_say_what_they_promise() -> None:
     assert published.to_json()["epsilon"] is None
     text = published.explain()
     assert "(two-stage, NOT differentially private)" in text.splitlines()[0]
-    assert text.splitlines()[2].startswith("Not differentially private")
+    assert text.splitlines()[2].startswith("Guarantee   Not differentially private")
     assert "NOT" not in private.explain()
     assert "Original    region" in text
     assert published.public_parameters()["original_columns"] == ["region"]
@@ -425,7 +425,8 @@ def test_the_manifest_says_first_that_it_is_not_private(tmp_path: Path) -> None:
     for command in (["release", "--once"], ["plan"]):
         (tmp_path / "spec.yaml").write_text(json.dumps(made.model_dump(mode="json", by_alias=True)))
         lines = CliRunner().invoke(app, [*command, str(tmp_path / "spec.yaml")]).stdout.splitlines()
-        assert "NOT differentially private" in lines[0] or "Not differentially private" in " ".join(lines[:2])
+        fields = [line for line in lines[1:] if line and line.split()[0].istitle() and not line.startswith(" ")]
+        assert fields[0].startswith("Guarantee   Not differentially private")
 
 
 def test_a_refused_disclosure_gives_its_attempt_back(tmp_path: Path) -> None:

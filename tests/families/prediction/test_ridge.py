@@ -21,7 +21,7 @@ from dpdist.families.prediction.metrics import (
 from dpdist.families.prediction.plan import plan
 from dpdist.families.prediction.scales import Scale
 from dpdist.families.prediction.spec import RegressionSpec, TwoStageSpec
-from dpdist.families.prediction.stages import stages
+from dpdist.families.registry import stages_of
 from dpdist.ledger.keys import KeyRef
 
 KEY = KeyRef.fixed(bytes(range(32)).hex())
@@ -184,7 +184,7 @@ def synthesised(x: np.ndarray, y: np.ndarray, **prediction: object) -> tuple[np.
         "prediction": {"response": "y"} | prediction,
     }
     planned = plan(TwoStageSpec.model_validate(tree))
-    made = rehearse(planned, stages(planned), [*x.T, y], key=KEY)
+    made = rehearse(planned, stages_of(planned), [*x.T, y], key=KEY)
     *inputs, responses = released_codes(made)
     return np.stack(inputs, axis=1), responses
 

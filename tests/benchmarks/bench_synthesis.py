@@ -1,0 +1,147 @@
+"""Quality of whole-table synthesis: distances of one-, two- and three-way marginals to the input, and of rare values.
+
+    python tests/benchmarks/bench_synthesis.py --json bench/synthesis.json [--tables adult] [--epsilon 0.1 1] [--keys 5]
+
+For each table of `deploy/releases` and each epsilon: a synthesis with its defaults (`kind: synthesis`), and a release
+of the Bayesian network with every attribute resampled (`kind: plausible-deniability`), delta 1e-9 for the whole
+release, as many records as the input has. Of Adult four fifths go in, in random order, as in `make compare`. Distances
+are averages of total variation over all attributes, all pairs and 300 triples drawn at random. *rare* is the median
+relative error of the counts of values with 20 records to half a percent of the table. Keys are seeded, **not private**.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterator
+from itertools import combinations
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpdist.data.graph import located_table, run_pass
+from dpdist.data.inputs import table_source
+from dpdist.data.operators import gather_operator
+from dpdist.data.table import open_table
+from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
+from dpdist.families.registry import build_spec, load_spec, make_plan, stages_of
+from dpdist.privacy.arrays import Codes, Floats
+from dpdist.privacy.noise import Noise
+from dpdist.spec import ReleaseSpec
+
+ROOT = Path(__file__).parents[2]
+DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
+FILES = {
+    "acs2013": ["acs2013_sgf_100k.csv"],
+    "acs2024": ["acs2024_workers.parquet"],
+    "adult": ["adult.data", "adult.test"],
+}
+TRIPLES = 300
+RARE = (20, 0.005)
+"""A rare value has so many records at least, and less than this share of the table."""
+
+
+def table_of(name: str) -> tuple[Codes, ReleaseSpec]:
+    """The codes of a public table, and its shipped spec."""
+    spec = load_spec(ROOT / f"deploy/releases/{name}.yaml", {"data.path": [str(DATA / file) for file in FILES[name]]})
+    codes, _ = run_pass(located_table(open_table(table_source(spec), spec.table)), gather_operator())
+    if name == "adult":
+        order = np.random.default_rng(0).permutation(len(codes[0]))[: len(codes[0]) * 4 // 5]
+        codes = [column[order] for column in codes]
+    return codes, spec
+
+
+class Distances:
+    """Distances of releases to one table."""
+
+    def __init__(self, codes: Codes, sizes: tuple[int, ...]) -> None:
+        self.sizes, self.rows = sizes, len(codes[0])
+        rng, m = np.random.default_rng(0), range(len(sizes))
+        triples = list(combinations(m, 3))
+        chosen = [triples[i] for i in rng.permutation(len(triples))[:TRIPLES]]
+        self.ways = {1: [(i,) for i in m], 2: list(combinations(m, 2)), 3: chosen}
+        self.truth = {s: self.shares(codes, s) for sets in self.ways.values() for s in sets}
+
+    def shares(self, codes: Codes, attributes: tuple[int, ...]) -> Floats:
+        """The marginal of some attributes, flat."""
+        index = np.zeros(len(codes[0]), np.int64)
+        for i in attributes:
+            index = index * self.sizes[i] + codes[i]
+        return np.asarray(np.bincount(index, minlength=prod(self.sizes[i] for i in attributes)) / len(codes[0]))
+
+    def of(self, codes: Codes) -> dict[str, float]:
+        """Distances, and the relative error of rare values."""
+        found = {
+            f"tvd_{k}": float(np.mean([np.abs(self.shares(codes, s) - self.truth[s]).sum() / 2 for s in sets]))
+            for k, sets in self.ways.items()
+        }
+        errors: list[float] = []
+        for s in self.ways[1]:
+            truth, ours = self.truth[s] * self.rows, self.shares(codes, s) * self.rows
+            rare = (truth >= RARE[0] - 0.5) & (truth < RARE[1] * self.rows)
+            errors += (np.abs(ours - truth)[rare] / truth[rare]).tolist()
+        return found | {"rare": float(np.median(errors)) if errors else 0.0}
+
+
+def spec_of(spec: ReleaseSpec, kind: str, *, epsilon: float, records: int) -> ReleaseSpec:
+    """A release of this kind with the table, the declared records and the parts of a shipped spec."""
+    tree: dict[str, Any] = {
+        "kind": kind,
+        "name": "bench",
+        "dataset": "bench",
+        "schema": spec.table.model_dump(mode="json", exclude_none=True),
+        "data": {"path": "unused", "minimum_records": round(0.9 * records)},
+        "output": {"path": "unused"},
+        "synthesis": {"records": records},
+    }
+    if kind == "synthesis":
+        return build_spec({**tree, "privacy": {"epsilon": epsilon, "delta": 1e-9}})
+    split = {"structure": "3/20", "parameters": "17/20", "seeds": 0}
+    return build_spec({**tree, "privacy": {"model": {"epsilon": epsilon, "delta": 1e-9}}, "split": split})
+
+
+def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """One row per kind and epsilon, averaged over the keys."""
+    codes, shipped = table_of(name)
+    distances, records = Distances(codes, shipped.table.cardinalities), len(codes[0])
+    again = np.random.default_rng(1).integers(0, records, records)
+    yield {"table": name, "kind": "sample", **distances.of([column[again] for column in codes])}
+    for epsilon in options.epsilon:
+        for kind in options.kinds:
+            plan = make_plan(spec_of(shipped, kind, epsilon=epsilon, records=records))
+            rows = []
+            for seed in range(options.keys):
+                key = key_from(Noise(np.random.default_rng([seed, 2]).bytes(32)))
+                wall, cpu = time.perf_counter(), time.process_time()
+                made = released_codes(rehearse(plan, stages_of(plan), codes, key=key))
+                seconds = {"seconds": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+                rows.append({**distances.of(made), **seconds})
+            means = {key: round(float(np.mean([row[key] for row in rows])), 4) for key in rows[0]}
+            deviation = round(float(np.std([row["tvd_2"] for row in rows])), 4)
+            yield {"table": name, "kind": kind, "epsilon": epsilon, **means, "tvd_2_deviation": deviation}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", type=Path, help="file to write")
+    parser.add_argument("--tables", nargs="*", choices=list(FILES), default=list(FILES))
+    parser.add_argument("--kinds", nargs="*", default=["synthesis", "plausible-deniability"])
+    parser.add_argument("--epsilon", nargs="*", type=float, default=[0.1, 1, 3, 8])
+    parser.add_argument("--keys", type=int, default=2)
+    options = parser.parse_args()
+    rows = []
+    for name in options.tables:
+        for row in measure(name, options):
+            print(json.dumps(row), flush=True)
+            rows.append(row)
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

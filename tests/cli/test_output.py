@@ -1,0 +1,51 @@
+"""Text for a terminal: 80 columns, labels, tables and options; the guarantee once."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpdist.cli.output import WIDTH, folded, guarantee_lines
+from dpdist.privacy.guarantee import LID, DifferentialPrivacy, Guarantee, PlausibleDeniability
+
+MODEL = DifferentialPrivacy(epsilon=1, delta=1e-9, adjacency="add/remove", covers="the model")
+RECORD = PlausibleDeniability(k=50, gamma=4, epsilon0=1, epsilon=1.2, delta=1e-9)
+
+
+def test_what_follows_a_label_stays_below_its_beginning() -> None:
+    lines = folded(f"Budget      {'left ' * 40}").split("\n")
+    assert all(len(line) <= WIDTH for line in lines)
+    assert lines[0].startswith("Budget      left")
+    assert all(line.startswith(" " * 12 + "left") for line in lines[1:])
+    assert " ".join(" ".join(lines).split()) == f"Budget {'left ' * 40}".strip()
+
+
+@pytest.mark.parametrize(
+    "line", ["--set " + "a=b," * 40, "    8       2          24        10 s " + " " * 40 + "39%  start"]
+)
+def test_options_and_tables_are_not_cut(line: str) -> None:
+    assert folded(line) == line
+
+
+def test_words_are_not_cut() -> None:
+    path = "s3://" + "x" * 100
+    assert folded(f"Release     {path}").split()[-1] == path
+
+
+def test_the_guarantee_is_one_sentence_and_what_all_assume_is_said_once() -> None:
+    lines = guarantee_lines([MODEL.to_json(), RECORD.to_json()])
+    assert lines[0] == "Guarantee   (1, 1e-9)-differential privacy for the model (add/remove)."
+    assert sum("computational" in line for line in lines) == 1
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == ["Guarantee", "Details"]
+    assert "computational" not in " ".join(guarantee_lines([LID(bound=0.3).to_json()]))
+
+
+@pytest.mark.parametrize("guarantee", [MODEL, RECORD, LID(bound=0.3, columns=(), original=("a",))])
+def test_nothing_of_a_sentence_is_lost(guarantee: Guarantee) -> None:
+    shown = " ".join(" ".join(guarantee_lines([guarantee.to_json()])).split()).lower()
+    for part in (guarantee.statement(), guarantee.meaning()):
+        assert part.lower() in shown
+        assert part in guarantee.sentence()
+
+
+def test_a_guarantee_of_another_version_is_shown_by_its_sentence() -> None:
+    assert guarantee_lines([{"kind": "new", "sentence": "It is kept."}]) == ["Guarantee   It is kept."]

@@ -1,0 +1,255 @@
+"""A synthesis from a table to its parts: the plan, the stages on every executor, the audit, and a whole release."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from attempts import attempt_of, run_stages
+from releases import SCHEMA, table
+
+from dpdist.cluster.cluster import Cluster
+from dpdist.errors import AccountingError, SpecError
+from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
+from dpdist.families.registry import build_spec, make_plan, stages_of
+from dpdist.families.synthesis import account as accounts
+from dpdist.families.synthesis.claims import claims
+from dpdist.families.synthesis.learn import Learned
+from dpdist.families.synthesis.plan import SynthesisPlan, least_multiplier, parts_of
+from dpdist.families.synthesis.spec import WholeSynthesisSpec
+from dpdist.ledger import Ledger
+from dpdist.privacy import accountant
+from dpdist.privacy.events import Gaussian
+from dpdist.privacy.noise import Noise
+from dpdist.privacy.testing import Claim, audit
+from dpdist.publish.verify import read_release
+from dpdist.release.run import run_release
+from dpdist.spec import ReleaseSpec
+
+ROWS = 12_000
+
+
+def tree(folder: Path, **changes: Any) -> dict[str, Any]:
+    data = folder / "table.parquet"
+    if not data.exists():
+        pq.write_table(table(ROWS), data, row_group_size=2_000)
+    spec: dict[str, Any] = {
+        "kind": "synthesis",
+        "name": "first",
+        "dataset": "people",
+        "schema": SCHEMA,
+        "data": {"path": str(data), "minimum_records": 10_000},
+        "output": {"path": str(folder / "release"), "rows_per_part": 2_000},
+        "ledger": f"sqlite:///{folder}/ledger.db",
+        "work": str(folder / "work"),
+        "cluster": {"mode": "in-process"},
+        "privacy": {"epsilon": 4, "delta": 1e-7},
+        "synthesis": {"records": 5_000},
+    }
+    return spec | changes
+
+
+def project(folder: Path, **changes: Any) -> ReleaseSpec:
+    return build_spec(tree(folder, **changes))
+
+
+def planned(folder: Path, **changes: Any) -> SynthesisPlan:
+    plan = make_plan(project(folder, **changes))
+    assert isinstance(plan, SynthesisPlan)
+    return plan
+
+
+RAKED = {
+    "model": {
+        "shares": {
+            "one_way": 0.1, "one_way_again": 0.1, "tree": 0.2, "pairs": 0.1, "picks": 0.05, "misfit": 0.05, "rake": 0.4
+        }
+    },
+    "privacy": {"epsilon": 20, "delta": 1e-7},
+}  # fmt: skip
+
+
+# --- plan -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_plan_spends_the_budget_and_says_what_for(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    assert 4 * 0.998 < plan.epsilon <= 4
+    assert plan.kind == "dp"
+    (guarantee,) = plan.guarantees
+    assert "whole release" in guarantee.sentence()
+    text = plan.explain()
+    for word in ("One-way", "Pairs", "Raking", "Records     5,000 in 3 parts", guarantee.statement()):
+        assert word in text
+    assert plan.to_json()["parameters"]["choices"]["mu"] == plan.choices.mu
+    assert plan.resources()["partitions"] == 1
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 1.0, 8.0])
+def test_the_multiplier_is_that_of_the_accountant(epsilon: float) -> None:
+    multiplier = least_multiplier(epsilon=epsilon, delta=1e-9)
+    spent = accountant.epsilon(Gaussian(multiplier), delta=1e-9)
+    assert spent == pytest.approx(epsilon, rel=2e-3)
+    with pytest.raises(AccountingError):
+        least_multiplier(epsilon=0.0, delta=1e-9)
+
+
+def test_every_choice_can_be_set(tmp_path: Path) -> None:
+    shares = {"one_way": 0.5, "tree": 0.4, "picks": 0.1}
+    model = {
+        "shares": shares, "rounds": 1, "per_round": 2, "merge_below": 1, "coarse": [[9, 3]], "cells": 2000, "balance": 0
+    }  # fmt: skip
+    choices = planned(tmp_path, model=model).choices
+    assert (choices.one_way, choices.one_way_again, choices.tree, choices.pairs, choices.rake) == (0.5, 0, 0.4, 0, 0)
+    assert (choices.rounds, choices.per_round, choices.merge_below, choices.cells) == (1, 2, 1, 2000)
+    assert (choices.coarse, choices.balance) == (((9, 3),), 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": {"shares": {"one_way": 0.5, "tree": 0.6, "picks": 0.1}}}, "sum to 1.2"),
+        ({"model": {"shares": {"one_way": 0.5, "rake": 0.5}}}, "go together"),
+        ({"model": {"shares": {"one_way": 0.5, "tree": 0.5}}}, "picks"),
+        ({"model": {"coarse": [[4, 6]]}}, "at least 2 groups"),
+        ({"privacy": {"epsilon": 0, "delta": 1e-7}}, "epsilon"),
+        ({"synthesis": {"records": 0}}, "records"),
+        (
+            {"schema": {"attributes": [{"name": "x", "kind": "number", "bounds": [0, 1]}]}},
+            "continuous",
+        ),
+    ],
+)
+def test_refuses(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=message):
+        project(tmp_path, **changes)
+
+
+def test_refuses_parts_that_are_too_large(tmp_path: Path) -> None:
+    output = {"path": str(tmp_path / "release"), "rows_per_part": 2_000_000}
+    with pytest.raises(SpecError, match="rows_per_part"):
+        planned(tmp_path, output=output, synthesis={"records": 3_000_000})
+
+
+def test_parts() -> None:
+    assert parts_of(5_000, 2_000) == [2_000, 2_000, 1_000]
+    assert parts_of(4_000, 2_000) == [2_000, 2_000]
+
+
+# --- stages -----------------------------------------------------------------------------------------------------------
+
+
+MODEL = {"privacy": {"epsilon": 0.5, "delta": 1e-7}}
+
+
+@pytest.mark.parametrize("changes", [MODEL, RAKED], ids=["model", "raked"])
+def test_the_same_bits_for_any_partitions_and_executor(changes: dict[str, Any], tmp_path: Path) -> None:
+    spec = project(tmp_path, **changes)
+    attempts = [
+        run_stages(attempt_of(spec, tmp_path / f"p{partitions}", partitions=partitions)) for partitions in (1, 3, 6)
+    ]
+    attempts.append(run_stages(attempt_of(spec, tmp_path / "dask", executor=Cluster(), partitions=3)))
+    first = attempts[0]
+    assert first.result(Learned).report["raked"] is (changes is RAKED)
+    assert [part.rows for part in first.parts] == [2_000, 2_000, 1_000]
+    for other in attempts[1:]:
+        assert [part.sha256 for part in other.parts] == [part.sha256 for part in first.parts]
+        assert other.result(Learned).to_bytes() == first.result(Learned).to_bytes()
+        assert other.public == first.public
+
+
+def test_a_resumed_attempt_reads_the_model_back(tmp_path: Path) -> None:
+    spec = project(tmp_path)
+    before = run_stages(attempt_of(spec, tmp_path / "once"), until="records")
+    whole = run_stages(attempt_of(spec, tmp_path / "whole"))
+    (tmp_path / "table.parquet").unlink()
+    again = run_stages(attempt_of(spec, tmp_path / "once", table=before.table))  # nothing is read again
+    assert [part.sha256 for part in again.parts] == [part.sha256 for part in whole.parts]
+    assert again.public == before.public
+
+
+def test_no_noise_before_the_charge(tmp_path: Path) -> None:
+    class NotCharged(Exception):
+        pass
+
+    def charge() -> None:
+        raise NotCharged
+
+    with pytest.raises(NotCharged):
+        run_stages(attempt_of(project(tmp_path), tmp_path / "a", before_noise=charge))
+
+
+def test_a_release(tmp_path: Path) -> None:
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger.create_dataset("people", epsilon="50", delta="1e-5", guarantees=("dp",))
+    ledger.close()
+    outcome = run_release(project(tmp_path))
+    assert outcome is not None
+    found = read_release(str(tmp_path / "release"))
+    assert found.num_rows == 5_000
+    assert found.column_names == [attribute["name"] for attribute in SCHEMA["attributes"]]
+    truth = table(ROWS)
+    for name in ("region", "score", "employed"):
+        ours, theirs = (dict(zip(*_shares(t[name]), strict=True)) for t in (found, truth))
+        assert sum(abs(ours.get(v, 0) - share) for v, share in theirs.items()) < 0.05
+
+
+def _shares(column: pa.ChunkedArray) -> tuple[list[Any], list[float]]:
+    values, counts = np.unique(column.to_numpy(zero_copy_only=False), return_counts=True)
+    return values.tolist(), (counts / counts.sum()).tolist()
+
+
+# --- audit ------------------------------------------------------------------------------------------------------------
+
+SMALL = {
+    "attributes": [
+        {"name": name, "kind": "categorical", "values": list(range(size))} for name, size in (("a", 3), ("b", 2))
+    ]
+}
+RUNS = 400
+
+
+def claim(folder: Path) -> Claim:
+    changes = {
+        "schema": SMALL,
+        "data": {"path": "unused", "minimum_records": 100},
+        "model": {"rounds": 1, "balance": 0},
+        "privacy": {"epsilon": 2, "delta": 1e-3},
+    }
+    (found,) = claims(planned(folder, **changes))
+    return found
+
+
+def test_the_audit_comes_near_and_rejects_nothing(tmp_path: Path) -> None:
+    finding = audit(claim(tmp_path), runs=RUNS, key=bytes(32))
+    assert not finding.rejected
+    assert finding.lower_bound > 0.1 * finding.epsilon
+
+
+def test_the_audit_rejects_too_little_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deviations = accounts.Account.deviations
+    spend = accounts.Account._spend
+    monkeypatch.setattr(accounts.Account, "deviations", lambda self, *given: deviations(self, *given) / 8)
+    monkeypatch.setattr(accounts.Account, "_spend", lambda self, name, spent, draws: spend(self, name, 0.0, draws))
+    assert audit(claim(tmp_path), runs=RUNS, key=bytes(32)).rejected
+
+
+def test_rehearsals_release_as_many_records(tmp_path: Path) -> None:
+    plan = planned(tmp_path, schema=SMALL, synthesis={"records": 70}, data={"path": "unused", "minimum_records": 100})
+    codes = [np.zeros(60, np.uint8), np.ones(60, np.uint8)]
+    made = rehearse(plan, stages_of(plan), codes, key=key_from(Noise(bytes(32))))
+    assert [len(column) for column in released_codes(made)] == [70, 70]
+    assert math.isfinite(made.result(Learned).report["records"])
+
+
+def test_specs_are_frozen(tmp_path: Path) -> None:
+    spec = project(tmp_path, synthesis={})
+    assert isinstance(spec, WholeSynthesisSpec)
+    assert spec.records == spec.data.minimum_records
+    assert partial(build_spec, tree(tmp_path, synthesis={}))().fingerprint == spec.fingerprint
