@@ -1,7 +1,7 @@
-"""Every error dpdist raises on purpose.
+"""The errors that dpdist raises on purpose.
 
-A message names the column or the setting, what was expected and what to do about it. It never carries a
-private value or a private count: those go to the operator's confidential run record.
+A message names the column or the setting, what was expected and what to do about it. It never contains a
+private value or a private count; the operator's confidential run record has those.
 
 ::
 
@@ -13,7 +13,7 @@ private value or a private count: those go to the operator's confidential run re
     │   ├── EmptyTable            the table has no rows
     │   ├── ColumnMismatch        a column is missing, unknown or of the wrong type
     │   └── OutOfDomain           values outside the declared domain under the policy `refuse`
-    ├── PrivacyError              what was asked cannot be given
+    ├── PrivacyError              the budget, the policy or a check does not allow the release
     │   ├── BudgetExceeded        the data set's budget does not admit the charge
     │   ├── GuaranteeRefused      the data set's policy does not allow this kind of guarantee
     │   ├── AccountingError       no finite or valid guarantee at these parameters
@@ -29,7 +29,7 @@ private value or a private count: those go to the operator's confidential run re
     │   ├── OutputUnwritable      the output cannot be written
     │   ├── VerificationFailed    the release differs from what its manifest says
     │   └── RoundFailed           a client's part of a federated round is missing or wrong; nothing is published
-    └── ResourceError             the machine or the cluster gave up; the run can be resumed
+    └── ResourceError             the machine, the cluster or the storage failed; the run can be resumed
         ├── ClusterUnreachable    no scheduler at the address, or no worker
         ├── OutOfMemory           a task needs more memory than its worker has
         ├── OutOfDisk             no space left on the device
@@ -84,7 +84,7 @@ class OutOfDomain(DataError):
 
 
 class PrivacyError(DpdistError):
-    """What was asked cannot be given."""
+    """The budget, the policy or a check does not allow the release."""
 
     exit_code = 4
 
@@ -150,7 +150,7 @@ class RoundFailed(PublicationError):
 
 
 class ResourceError(DpdistError):
-    """The machine or the cluster gave up; the run can be resumed."""
+    """The machine, the cluster or the storage failed; the run can be resumed."""
 
     exit_code = 7
 
@@ -172,6 +172,6 @@ class StorageUnavailable(ResourceError):
 
 
 class LedgerUnavailable(LedgerError, ResourceError):
-    """The ledger's database does not answer for now, or lets nobody in; the run can be resumed."""
+    """The ledger's database does not answer for now, or refuses the login; the run can be resumed."""
 
     exit_code = 7

@@ -218,28 +218,28 @@ class ReleaseSpec(Section):
     privacy: PrivacyLimit
 
     @property
-    def places(self) -> tuple[str, ...]:
-        """Dask resources of which the release needs a worker each."""
+    def worker_resources(self) -> tuple[str, ...]:
+        """Dask resources, for each of which the release needs a worker."""
         return ()
 
     @property
-    def hooks(self) -> frozenset[str]:
-        """Code of the user's own that the release runs, as ``module:function``."""
+    def plugins(self) -> frozenset[str]:
+        """Functions of the user that the release runs, as ``module:function``."""
         return frozenset()
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of what decides the released bytes: all but where it runs and where its files are."""
+        """SHA-256 of the settings that decide the released bytes (`decisive`)."""
         return hashlib.sha256(json.dumps(self.decisive(), sort_keys=True).encode()).hexdigest()
 
     def decisive(self) -> dict[str, Any]:
-        """What decides the released bytes."""
+        """The settings that decide the released bytes: all but where the release runs and where its files are."""
         tree = self.model_dump(mode="json", by_alias=True, exclude={"cluster", "ledger", "work"})
         del tree["data"]["storage"], tree["output"]["storage"], tree["output"]["path"]
         return tree
 
     def public(self) -> dict[str, Any]:
-        """What is released, for the manifest: without where it runs, where its files are, and the schema."""
+        """The public settings, for the manifest: not the schema, nor where the release runs and where its files are."""
         tree = self.model_dump(mode="json", by_alias=True, exclude={"cluster", "ledger", "work", "table"})
         tree["data"] = {"minimum_records": self.data.minimum_records}
         for name in ("storage", "signing_key", "path"):
@@ -262,7 +262,7 @@ def _set(tree: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _key(node: Mapping[Any, Any], name: str) -> Any:
-    """The key of a section that reads like a name: values such as 3 are numbers in YAML."""
+    """The key of a section whose text is a name; YAML reads a key such as 3 as a number."""
     return next((key for key in node if str(key) == name), name)
 
 
@@ -307,7 +307,7 @@ def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
 
 
 def change(spec: AnySpec, settings: Mapping[str, Any]) -> AnySpec:
-    """A spec with other values at some dotted paths.
+    """A spec with changed values at some dotted paths.
 
     Raises
     ------

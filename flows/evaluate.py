@@ -1,8 +1,7 @@
-"""An evaluation as a Prefect flow: one task, nothing of what it finds in Prefect.
+"""An evaluation as a Prefect flow: one task, whose results Prefect never sees.
 
-The page and the figures are confidential: they go to a folder of the worker's machine, and Prefect is told their path
-only. Figures that were charged and may be published are public once the ledger has committed them; they, too, stay in
-their file.
+The page and the figures are confidential. They go to a folder on the worker's machine, and Prefect learns only their
+path. Figures that were charged may be published once the ledger has committed them; they, too, stay in their file.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 
 from dpdist.cli.options import DEFAULT_LEDGER
-from flows.release import as_task, inside, pinned, read_spec, told
+from flows.release import as_task, inside, pinned, read_spec, without_private_text
 from flows.reporting import StepProgress, artifact_key
 from flows.storage import storage_of_block
 
 PAGES = "DPDIST_PAGES"
-"""Environment variable of a worker: the folder below which pages are written; default: where it runs."""
+"""Environment variable of a worker: the folder for pages; default: the working directory."""
 
 
 @flow(
@@ -86,7 +85,7 @@ def evaluate(
         )
         return run_task(request)
 
-    return told(run)
+    return without_private_text(run)
 
 
 def run_task(request: Any) -> str:

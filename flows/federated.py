@@ -1,7 +1,7 @@
 """A federated release as a Prefect flow: the steps of a release, and who took part.
 
-It is `flows.release` for specs with clients: the same tasks, the same rules for what Prefect may hold. The flow runs
-where the coordinator does. What clients need (ledger, keys, files) their workers find by themselves.
+It is `flows.release` for specs with clients: the same tasks and the same rules for what Prefect may hold. The flow runs
+on the coordinator. The clients' workers find their own ledgers, keys and files.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dpdist.errors import SpecError
 from dpdist.families.mixing.federated.spec import FederatedSpec
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.publish.verify import read_manifest
-from flows.release import one_at_a_time, read_spec, run_patiently, told
+from flows.release import one_at_a_time, read_spec, run_with_retries, without_private_text
 from flows.reporting import artifact_key
 from flows.storage import storage_of_block
 
 
 @flow(
     name="federated",
-    description="Release what several clients hold: each mixes its own records, only noisy sums leave them.",
+    description="Release the records of several clients: each mixes its own, and only noisy sums leave it.",
     persist_result=False,
     validate_parameters=True,
 )
@@ -46,17 +46,17 @@ def federated(
             raise SpecError("the spec has no clients (section `federated`): use the flow `release`")
         show_clients(loaded.federated, key=artifact_key(loaded.dataset, loaded.name, "clients"))
         with one_at_a_time(loaded.dataset):
-            outcome = run_patiently(loaded, new_attempt=new_attempt)
+            outcome = run_with_retries(loaded, new_attempt=new_attempt)
         manifest = read_manifest(outcome.uri, storage_options=loaded.output.storage.options)
         show_round(manifest.parameters, key=artifact_key(loaded.dataset, loaded.name, "round"))
         return outcome.uri
 
-    return told(run)
+    return without_private_text(run)
 
 
 def show_clients(federated: FederatedSpec, *, key: str) -> None:
     """The clients that the spec lists: what their workers must offer, and which data set is charged."""
-    rows = [{"client": c.name, "resource": c.place, "data set": c.dataset} for c in federated.clients]
+    rows = [{"client": c.name, "resource": c.resource_name, "data set": c.dataset} for c in federated.clients]
     create_table_artifact(table=rows, key=key, description="Clients")
 
 

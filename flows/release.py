@@ -1,11 +1,11 @@
 """A release as a Prefect flow: one task per step, a plain Dask client inside, nothing private in Prefect.
 
-- Parameters hold a spec by path or inline, never a key and never a credential: those are found by each process, in its
-  environment or in the block that this names (`flows.storage`).
-- No result is stored or cached (`NO_CACHE`, ``persist_result=False``): Prefect's caches are no guard for a budget. The
-  ledger is. A retry, a run after a crash and a second click all continue the attempt that is open, at no charge.
-- What fails is told in the words of `dpdist.errors`; of any other exception only its type and place are told, since
-  its text may quote a record.
+- Parameters hold a spec by path or inline, never a key or a credential. Each process finds those in its environment, or
+  in the block that the environment names (`flows.storage`).
+- Prefect stores and caches no result (`NO_CACHE`, ``persist_result=False``). The ledger protects the budget: a retry, a
+  run after a crash and a second click all continue the open attempt, at no charge.
+- Prefect sees the messages of `dpdist.errors`. Of any other exception it sees only the type and place, since the text
+  may quote a record.
 - Cancellation ends the run like any other exception: the Dask client is closed and the scheduler drops its tasks.
 """
 
@@ -44,10 +44,10 @@ TASK_DELAY = 10
 """Seconds to wait before a step whose storage did not answer is repeated."""
 
 FOLDER = "DPDIST_SPECS"
-"""Environment variable of a worker: the folder below which the paths of specs lie; default: where it runs."""
+"""Environment variable of a worker: the folder that holds the specs; default: the working directory."""
 
 PINNED = "DPDIST_PINNED"
-"""Environment variable of a worker: settings that no spec and no run can change, a JSON object by dotted path."""
+"""Environment variable of a worker: settings that no spec and no run can change, as a JSON object by dotted path."""
 
 
 Answer = TypeVar("Answer")
@@ -69,7 +69,7 @@ def release(
     Parameters
     ----------
     spec : str or dict
-        Path of a spec file below the folder of specs, or a whole spec with its schema.
+        Path of a spec file in the folder of specs, or a whole spec with its schema.
     settings : dict, optional
         Values that replace those of the spec, by dotted path: ``{"synthesis.records": 1000}``.
     new_attempt : bool
@@ -85,13 +85,13 @@ def release(
     def run() -> str:
         loaded = read_spec(spec, settings or {})
         with one_at_a_time(loaded.dataset):
-            return run_patiently(loaded, new_attempt=new_attempt).uri
+            return run_with_retries(loaded, new_attempt=new_attempt).uri
 
-    return told(run)
+    return without_private_text(run)
 
 
-def run_patiently(spec: ReleaseSpec, *, new_attempt: bool) -> Outcome:
-    """Run a release, and continue it after a while when cluster, ledger or storage was lost; nothing else is repeated.
+def run_with_retries(spec: ReleaseSpec, *, new_attempt: bool) -> Outcome:
+    """Run a release, and continue it after a pause when cluster, ledger or storage was lost; repeat nothing else.
 
     Prefect's own retries would repeat a refusal as well.
     """
@@ -99,11 +99,11 @@ def run_patiently(spec: ReleaseSpec, *, new_attempt: bool) -> Outcome:
 
     @cache
     def given_up() -> str | None:
-        """The attempt that was there when the ledger first answered: a new one is made only in its place."""
-        return begun(spec)
+        """The attempt that existed when the ledger first answered: a new attempt replaces only this one."""
+        return live_attempt(spec)
 
     def run() -> Outcome:
-        return run_steps(spec, new_attempt=wanted and begun(spec) == given_up())
+        return run_steps(spec, new_attempt=wanted and live_attempt(spec) == given_up())
 
     for delay in DELAYS:
         try:
@@ -117,7 +117,7 @@ def run_patiently(spec: ReleaseSpec, *, new_attempt: bool) -> Outcome:
 def run_steps(spec: ReleaseSpec, *, new_attempt: bool) -> Outcome:
     """Run the steps of a release, each as a task."""
     logger = get_run_logger()
-    resume = not new_attempt and begun(spec) is not None
+    resume = not new_attempt and live_attempt(spec) is not None
     reporter: list[StepProgress] = []
 
     def progress(stage: str, done: int, total: int) -> None:
@@ -138,8 +138,8 @@ def run_steps(spec: ReleaseSpec, *, new_attempt: bool) -> Outcome:
 def as_task(name: str, step: Callable[[], None], *, key: str, reporter: list[StepProgress]) -> Callable[[], None]:
     """A step as a task without parameters and without a result.
 
-    It is retried by itself only where the storage did not answer; whatever else can be resumed, a lost cluster
-    above all, needs a new client (`run_patiently`).
+    Prefect retries the task only where the storage did not answer. Other errors that can be resumed, such as a lost
+    cluster, need a new client (`run_with_retries`).
     """
 
     @task(
@@ -151,7 +151,7 @@ def as_task(name: str, step: Callable[[], None], *, key: str, reporter: list[Ste
         retry_condition_fn=_storage_was_away,
     )
     def run_step() -> None:
-        told(report_step)
+        without_private_text(report_step)
 
     def report_step() -> None:
         with StepProgress(key, name) as progress:
@@ -174,10 +174,10 @@ def _storage_was_away(_task: Any, _run: Any, state: Any) -> bool:
     return False
 
 
-def begun(spec: ReleaseSpec) -> str | None:
+def live_attempt(spec: ReleaseSpec) -> str | None:
     """Id of the open or committed attempt of the release, which a run continues or finishes; None if there is none.
 
-    Whether spec and input are still the same is checked when it is resumed.
+    The resume itself checks that spec and input are unchanged.
     """
     ledger = Ledger.open(spec.ledger, create=False)
     try:
@@ -193,7 +193,7 @@ def read_spec(spec: str | Mapping[str, Any], settings: Mapping[str, Any]) -> Rel
     Raises
     ------
     SpecError
-        It is not valid, its path leaves the folder of specs, the settings are the worker's (see `pinned`), or a
+        It is not valid, its path leaves the folder of specs, the worker pins one of the settings (`pinned`), or a
         parameter holds a password or names code to run.
     """
     settings, fixed = dict(settings), pinned()
@@ -205,14 +205,14 @@ def read_spec(spec: str | Mapping[str, Any], settings: Mapping[str, Any]) -> Rel
             )
     for name in settings:
         if any(f"{name}.".startswith(f"{pin}.") or f"{pin}.".startswith(f"{name}.") for pin in fixed):
-            raise SpecError(f"`{name}` is no setting of a run: the worker has it fixed ({PINNED} or DPDIST_LEDGER)")
+            raise SpecError(f"`{name}` cannot be set for a run: the worker pins it ({PINNED} or DPDIST_LEDGER)")
     if isinstance(spec, str):
         path = inside(spec, FOLDER, "the path of the spec leaves the folder of specs")
         loaded = load_spec(path, settings | fixed)
-        trusted = load_spec(path, fixed).hooks if loaded.hooks and settings else loaded.hooks
+        trusted = load_spec(path, fixed).plugins if loaded.plugins and settings else loaded.plugins
     else:
         loaded, trusted = build_spec(override({**spec}, settings | fixed)), frozenset()
-    if not loaded.hooks <= trusted:
+    if not loaded.plugins <= trusted:
         raise SpecError(
             "a parameter names code to run (module:function), which would run with the rights of the worker: name it "
             f"in a spec file below {FOLDER}"
@@ -221,7 +221,7 @@ def read_spec(spec: str | Mapping[str, Any], settings: Mapping[str, Any]) -> Rel
 
 
 def inside(path: str, variable: str, refusal: str) -> Path:
-    """A path below the folder that an environment variable of the worker names; default: where it runs.
+    """A path in the folder that an environment variable of the worker names; default: the working directory.
 
     Raises
     ------
@@ -236,9 +236,9 @@ def inside(path: str, variable: str, refusal: str) -> Path:
 
 
 def pinned() -> dict[str, Any]:
-    """Settings of this worker, which go before those of every spec and run.
+    """Settings of this worker, which override those of every spec and run.
 
-    Who may start a run shall not choose what it is charged to, which cluster it trusts or where the work folder is.
+    Whoever starts a run cannot choose what it is charged to, which cluster it trusts or where the work folder is.
 
     Raises
     ------
@@ -261,13 +261,13 @@ def has_password(url: object) -> bool:
     try:
         parts = urlsplit(str(url))
     except ValueError:
-        return False  # it is no URL, as building the spec's ledger will say
+        return False  # not a URL: opening the ledger says so
     return ":" in parts.netloc.rpartition("@")[0] or "password" in parts.query
 
 
 @contextmanager
 def one_at_a_time(dataset: str) -> Iterator[None]:
-    """Let one run of a data set work at a time, over all deployments; others wait."""
+    """Let one run of a data set work at a time, over all deployments; the others wait."""
     name = f"dpdist-{artifact_key(dataset)}"
     with get_client(sync_client=True) as client, suppress(ObjectAlreadyExists):  # or another first run has just made it
         client.upsert_global_concurrency_limit_by_name(name, 1)
@@ -275,10 +275,10 @@ def one_at_a_time(dataset: str) -> Iterator[None]:
         yield
 
 
-def told(work: Callable[[], Answer]) -> Answer:
-    """Do some work; raise what goes wrong without its text, unless that text is known to hold no value.
+def without_private_text(work: Callable[[], Answer]) -> Answer:
+    """Do some work, and raise its errors without their text, unless the text is known to hold no value.
 
-    Prefect stores the exception of a flow that failed, with the exceptions it came from: so there are none.
+    Prefect stores the exception of a failed flow with the exceptions that caused it, so these are removed.
     """
     configure()
     try:

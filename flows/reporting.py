@@ -1,4 +1,4 @@
-"""What people see of a release in Prefect: artifacts of public facts only."""
+"""What Prefect shows of a release: artifacts of public facts only."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def plan_rows(plan: Plan) -> list[dict[str, Any]]:
 
 
 def show_plan(plan: Plan) -> None:
-    """The plan as a table. It is made without touching a record."""
+    """The plan as a table; no record is read."""
     spec = plan.spec
     key = artifact_key(spec.dataset, spec.name, "plan")
     create_table_artifact(table=plan_rows(plan), key=key, description="Plan")
@@ -68,7 +68,7 @@ def show_outcome(outcome: Outcome, *, dataset: str, release: str) -> None:
 class StepProgress:
     """A progress artifact of one step: the stage and its percentage in tens, from which no number can be computed back.
 
-    Stages report from threads that must not wait for a server, so a thread of its own sends what is newest.
+    Stages report from threads that must not wait for a server, so a thread of its own sends the newest state.
     """
 
     def __init__(self, key: str, step: str) -> None:
@@ -108,5 +108,5 @@ class StepProgress:
             self._show(self._latest)
 
     def _show(self, news: tuple[float, str]) -> None:
-        with suppress(Exception):  # whether anybody sees the progress is nothing that a release depends on
+        with suppress(Exception):  # a release does not depend on its progress being shown
             update_progress_artifact(self._artifact, news[0], description=news[1])

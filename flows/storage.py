@@ -1,7 +1,7 @@
 """Endpoint and credentials of the object storage from a Prefect block, where they are not in the worker's environment.
 
-Prefect keeps the block encrypted. A run reads it when it begins, and hands it to this process and to the workers of an
-embedded cluster through the variables that every S3 client reads. Workers of a cluster that runs have their own.
+Prefect keeps the block encrypted. A run reads it when it begins, and passes it to this process and to the workers of an
+embedded cluster through the variables that every S3 client reads. Workers of a running cluster have their own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BLOCK = "DPDIST_STORAGE_BLOCK"
 
 @contextmanager
 def storage_of_block() -> Iterator[None]:
-    """For a time, the object storage of this process is that of the block which the worker names, if it names one.
+    """Use the block that the worker names, if any, for the object storage of this process while the context lasts.
 
     Raises
     ------
@@ -40,7 +40,7 @@ def storage_of_block() -> Iterator[None]:
 
 
 def _variables(name: str) -> dict[str, str | None]:
-    """What a block says, as environment variables; None for what must not be set beside it."""
+    """The contents of a block as environment variables; None for those that must be unset."""
     kind, _, _ = name.partition("/")
     try:
         block = _kinds()[kind].load(name.removeprefix(f"{kind}/"), _sync=True)

@@ -1,1 +1,1 @@
-"""Where graphs run: executors, clusters, worker groups, logs of tasks."""
+"""Executors, Dask clusters, worker groups, and the logs of tasks."""

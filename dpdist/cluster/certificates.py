@@ -1,8 +1,8 @@
 """Certificates for TLS between the processes of a Dask cluster.
 
-One authority is made, signs a certificate for each role and is then forgotten: nobody can add a member later. Dask
-asks every process, scheduler, worker or client, for a certificate of this authority; host names are not compared,
-so one set serves any machine. A new set replaces the old one before it expires.
+A new authority signs a certificate for each role. Its key is then discarded, so that nobody can add a member later.
+Dask requires a certificate of this authority from every scheduler, worker and client. It does not compare host names,
+so one set serves any machine. Replace a set before it expires.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Where graphs run: an embedded cluster of processes, a Dask scheduler by address, or the threads of this process.
+"""The Dask executor: worker processes of this machine, a scheduler by address, or the threads of this process.
 
-The result of a graph is the same in all three; only speed and memory differ.
+Results are the same in all three; only speed and memory differ.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Cluster:
         Raises
         ------
         ResourceError
-            A task kept killing its worker, the scheduler was lost, or memory ran out.
+            A task killed its worker repeatedly, the scheduler was lost, or memory ran out.
         DpdistError
             Whatever dpdist error a task raised.
         """
@@ -203,6 +203,6 @@ def translated() -> Iterator[None]:
         raise ClusterUnreachable(
             "the connection to the Dask cluster was lost; start it again and resume the release"
         ) from None
-    except OSError as error:  # its own text may be a server's
+    except OSError as error:  # its text may come from a server
         reason = os.strerror(error.errno) if error.errno else type(error).__name__
         raise ResourceError(f"a task failed: {reason}") from None

@@ -1,7 +1,7 @@
 """Where the stages of a release compute: in this process, or on Dask (`dpdist.cluster.cluster.Cluster`).
 
-A stage is written once, against `Executor`. `InProcess` is the meaning: plain calls, no scheduler; audits run
-thousands of releases with it, and a small table needs nothing else. Dask computes the same bits.
+A stage is written once, against `Executor`. `InProcess` makes plain calls without a scheduler and defines the result.
+Audits run thousands of releases with it, and it suffices for a small table. Dask computes the same bits.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Executor(Protocol):
         """Address of the dashboard, if there is one."""
 
     def tasks(self, stage: str) -> Tasks:
-        """What makes the tasks of a stage."""
+        """Returns the object that makes the tasks of a stage."""
 
     def persist(self, tasks: Sequence[Deferred], *, progress: Progress | None = None) -> list[Deferred]:
         """Compute tasks and keep their results where they were computed."""
@@ -80,7 +80,7 @@ class InProcess:
 
     @cached_property
     def worker_memory(self) -> int:
-        """Memory that this machine had free when it was asked first, in bytes."""
+        """Free memory of this machine at the first use of this property, in bytes."""
         import psutil
 
         return int(psutil.virtual_memory().available)

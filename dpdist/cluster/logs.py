@@ -1,7 +1,7 @@
 """Structured logs: one JSON object a line, with a stage, an attempt and a duration, never a value.
 
-Only the fields of `FIELDS` and the fixed text of a message are written: what else a record carries, arguments and
-the texts of exceptions included, is left out, so no value of a table reaches a log by accident.
+Only the fields of `FIELDS` and the fixed text of a message are written. Everything else in a log record, such as
+arguments and the texts of exceptions, is left out, so that no value of a table reaches a log by accident.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import IO
 
 FIELDS = ("stage", "task", "attempt", "release", "dataset", "partitions", "files", "seconds", "error")
-"""What a message may say besides its text."""
+"""The fields that a message may have besides its text."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -39,7 +39,7 @@ def configure(form: str | None = None, *, stream: IO[str] | None = None) -> None
     Parameters
     ----------
     form : str, optional
-        ``json``, or anything else for no log; by default what the variable ``DPDIST_LOG`` says.
+        ``json``, or anything else for no log; default: the variable ``DPDIST_LOG``.
     """
     form = os.environ.get("DPDIST_LOG", "") if form is None else form
     log = logging.getLogger("dpdist")

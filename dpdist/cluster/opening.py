@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from dpdist.spec import SecuritySpec
 
 WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": 1, "MKL_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1}
-"""Environment of embedded workers. Dask's own default also sets MALLOC_TRIM_THRESHOLD_=65536, which hands every
-temporary array back to the kernel and costs NumPy code about four times the CPU; it is left out on purpose."""
+"""Environment of embedded workers. Dask's own default also sets MALLOC_TRIM_THRESHOLD_=65536, which returns every
+temporary array to the kernel and makes NumPy code take about four times the CPU; it is left out on purpose."""
 
 SILENCE = 60.0
-"""Seconds after which a scheduler that says nothing counts as lost. TCP notices a machine that is away, not a process
-that hangs; of workers the scheduler itself takes care (``distributed.scheduler.worker-ttl``, five minutes)."""
+"""Seconds without an answer after which a scheduler counts as lost. TCP detects an unreachable machine, not a process
+that stopped responding. The scheduler watches the workers (``distributed.scheduler.worker-ttl``, five minutes)."""
 
 
 @contextmanager
@@ -49,17 +49,17 @@ def open_cluster(
     address : str, optional
         Scheduler address for ``mode="address"``.
     workers : int, optional
-        Number of embedded worker processes, by default one per core; with ``mode="address"`` how many to wait for.
+        Number of embedded worker processes, by default one per core; with ``mode="address"`` the number to wait for.
     memory_limit : str
         Memory limit of each embedded worker.
     timeout : float
-        Seconds to wait for the scheduler, for a first worker, and then for `workers`; with fewer it goes on.
+        Seconds to wait for the scheduler, for a first worker, and then for `workers`; then fewer suffice.
     security : SecuritySpec, optional
         Certificates for ``mode="address"`` with TLS; without it those of Dask's own configuration.
     resources : sequence of str
         Dask resources of the embedded workers, one worker for each; takes the place of `workers`.
     client : distributed.Client, optional
-        A live client of the caller's own, used whatever the mode says and left open.
+        A live client of the caller, used whatever the mode and left open.
 
     Raises
     ------
@@ -152,10 +152,10 @@ def _embedded(*, workers: int | None, memory_limit: str, timeout: float, resourc
 
 @contextmanager
 def _watched_scheduler(client: Client) -> Iterator[None]:
-    """Break the connection to a scheduler that says nothing for `SILENCE`: all goes on as if it had died."""
+    """Break the connection to a scheduler after two consecutive timeouts (`SILENCE` together), as if it had died."""
 
     async def listen() -> None:
-        missed = 0  # twice in a row: after a pause of this process an answer may be there and unread
+        missed = 0  # two in a row: after a pause of this process an answer may have arrived and be unread
         while client.status != "closed":
             await asyncio.sleep(SILENCE / 10)
             if client.status != "running":
@@ -179,7 +179,7 @@ def _watched_scheduler(client: Client) -> Iterator[None]:
 
 
 def _logged(cluster: Cluster) -> Cluster:
-    """The cluster, whose workers write structured logs if this process does."""
+    """The cluster; its workers write structured logs if this process does."""
     if os.environ.get("DPDIST_LOG") == "json":
         from dpdist.cluster.task_log import TaskLog
 
@@ -189,7 +189,7 @@ def _logged(cluster: Cluster) -> Cluster:
 
 
 def _security(files: SecuritySpec | None) -> Security | None:
-    """The certificates a client shows and asks for."""
+    """The certificate that a client shows, and the authority whose certificates it accepts."""
     import ssl
 
     from distributed import Security

@@ -22,7 +22,7 @@ class TaskLog(WorkerPlugin):  # type: ignore[misc]
     Parameters
     ----------
     form : str
-        Form of the log, where the worker's own ``DPDIST_LOG`` says nothing.
+        Form of the log, if the worker's own ``DPDIST_LOG`` is not set.
     """
 
     name = "dpdist-tasklog"
@@ -32,7 +32,7 @@ class TaskLog(WorkerPlugin):  # type: ignore[misc]
         self._form = form
 
     def setup(self, worker: Worker) -> None:
-        """Called by Dask in each worker, those that come later included."""
+        """Called by Dask in each worker, including those that join later."""
         self._worker = worker
         configure(os.environ.get("DPDIST_LOG") or self._form)
 

@@ -56,7 +56,7 @@ class DaskTasks(Tasks):
     Parameters
     ----------
     stage : str
-        The beginning of every task's name: what progress bars and the dashboard show. Names tell no private value.
+        The beginning of every task's name, which progress bars and the dashboard show. It contains no private value.
     """
 
     def __init__(self, stage: str) -> None:

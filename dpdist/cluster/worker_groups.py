@@ -1,11 +1,11 @@
-"""Places: groups of workers that may read what others must not, and calls that run on the workers of one place only.
+"""Groups of workers that may read what others must not, and calls that run on the workers of one group only.
 
-A place is a Dask resource: its workers are started with ``--resources NAME=1``, and every task of the place asks for
-that resource, so that the scheduler gives it to no other worker. Tasks of places are whole: they read, compute and
-return what may leave. Nothing private is ever the result of a task, since a scheduler may copy results to any worker
-(a worker that retires hands its results on).
+A group has a Dask resource: its workers are started with ``--resources NAME=1``, and every task of the group requires
+that resource, so that the scheduler gives it to no other worker. A task of a group reads, computes and returns what may
+leave, all in one piece. The result of a task is never private, because a scheduler may copy results to any worker
+(a worker that retires passes its results on).
 
-A call answers for every place, or says why it has no answer: that a place is lost is no error here.
+A call returns an answer for every group, or the reason why there is none. A group that is lost is not an error here.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ _LOOK = 0.05  # seconds between two looks at what is done
 
 @dataclass(frozen=True)
 class Lost:
-    """A place that gave no answer.
+    """A group that gave no answer.
 
     Attributes
     ----------
     reason : str
-        In words that hold no value.
+        Why; contains no value of a table.
     """
 
     reason: str
 
 
-class Places:
-    """The places of a cluster.
+class WorkerGroups:
+    """The groups of workers of a cluster.
 
     Parameters
     ----------
     cluster : Cluster
         Of processes.
     resources : mapping of str to str
-        The Dask resource of each place, by its name.
+        The Dask resource of each group, by its name.
     grace : float
-        Seconds for which a place may be without a worker: one that was killed may be started again meanwhile.
+        Seconds for which a group may be without a worker: a killed worker may be restarted meanwhile.
     patience : float
         Seconds to wait for an answer.
 
@@ -65,12 +65,12 @@ class Places:
         self._grace, self._patience = grace, patience
 
     def present(self) -> tuple[str, ...]:
-        """The places that have a worker now, in their order.
+        """The groups that have a worker now, in their order.
 
         Raises
         ------
         SpecError
-            A worker has the resources of two places.
+            A worker has the resources of two groups.
         ClusterUnreachable
             The scheduler was lost.
         """
@@ -98,7 +98,7 @@ class Places:
         *,
         progress: Progress | None = None,
     ) -> dict[str, Any]:
-        """Call a function at some places, on a worker of each.
+        """Call a function on one worker of each of some groups.
 
         Parameters
         ----------
@@ -106,13 +106,13 @@ class Places:
             The beginning of the tasks' names.
         function : callable
         arguments : mapping of str to tuple
-            Arguments at each place that is asked.
+            Arguments for each group that is called.
         progress : callable, optional
 
         Returns
         -------
         dict of str to object
-            The answer of every place that was asked, in order; `Lost` where there is none.
+            The answer of every group that was called, in order; `Lost` where there is none.
 
         Raises
         ------
@@ -145,7 +145,7 @@ class Places:
         return {name: answers[name] for name in arguments}
 
     def _answers(self, waiting: dict[str, Future]) -> Iterator[tuple[str, Any]]:
-        """The answers as they come; `waiting` shrinks."""
+        """The answers as they arrive; removes them from `waiting`."""
         end, seen = time.monotonic() + self._patience, dict.fromkeys(waiting, time.monotonic())
         looked = 0.0
         while waiting:
@@ -155,7 +155,7 @@ class Places:
                     del waiting[name]
                     yield name, answer
             now = time.monotonic()
-            if now - looked > 1:  # seconds: the scheduler is asked now and then only
+            if now - looked > 1:  # ask the scheduler once a second only
                 looked = now
                 seen.update(dict.fromkeys(self.present(), now))
             for name in list(waiting):

@@ -1,6 +1,6 @@
 """Arrow columns to integer codes, by the declared schema and its policies.
 
-Each value falls into one *class*: its code, or one of five kinds of trouble. Classes come from lookup tables: one
+Each value falls into one *class*: its code, or one of five defects. Classes come from lookup tables: one
 per distinct integer for 8- and 16-bit columns and for narrow domains, one per dictionary entry for texts (only the
 dictionary is seen by Python), a binary search for wide binned domains. The policy is a second lookup table.
 Numbers are encoded by `dpdist.data.numbers`.
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dpdist.data.integers import LIMIT, IntegerDomain, parse_integer
 from dpdist.data.numbers import NumberEncoder, wrong_type
-from dpdist.data.report import ABOVE, BELOW, MISSING, MISTYPED, OUTSIDE, TROUBLES, UNKNOWN, RowReport
+from dpdist.data.report import ABOVE, BELOW, DEFECTS, MISSING, MISTYPED, OUTSIDE, UNKNOWN, RowReport
 from dpdist.privacy.arrays import Codes
 from dpdist.schema.schema import Attribute, Category, Schema
 
@@ -71,7 +71,7 @@ class TableEncoder:
         """
         codes: Codes = []
         keep: NDArray[np.bool_] | None = None
-        counts = np.zeros((len(self._columns), TROUBLES), np.int64)
+        counts = np.zeros((len(self._columns), DEFECTS), np.int64)
         for i, (attribute, encoder) in enumerate(zip(self._schema.attributes, self._columns, strict=True)):
             column, dropped, counts[i] = encoder.encode(batch.column(attribute.name))
             codes.append(column)
@@ -88,7 +88,7 @@ class ColumnEncoder:
         self._attribute = attribute
         self._strip = strip
         self._size = attribute.cardinality
-        self._dtype = np.min_scalar_type(self._size + TROUBLES - 1)
+        self._dtype = np.min_scalar_type(self._size + DEFECTS - 1)
         self._integers = IntegerDomain.of(attribute, self._dtype)
         self._lenient = attribute.kind == "integer" or isinstance((attribute.values or ("",))[0], int)
         self._not_whole = self._size + (MISTYPED if attribute.kind == "integer" else UNKNOWN)
@@ -112,17 +112,17 @@ class ColumnEncoder:
             The array's type cannot hold the attribute.
         """
         classes = self._classes(array)
-        counts = np.zeros(TROUBLES, np.int64)
+        counts = np.zeros(DEFECTS, np.int64)
         dropped = None
         if classes.size and classes.max() >= self._size:
-            counts += [np.count_nonzero(classes == self._size + trouble) for trouble in range(TROUBLES)]
+            counts += [np.count_nonzero(classes == self._size + defect) for defect in range(DEFECTS)]
             if (self._drops[self._size :] & (counts > 0)).any():
                 dropped = self._drops.take(classes)
             classes = self._policy.take(classes)
         return classes.astype(self._attribute.dtype, copy=False), dropped, counts
 
     def _classes(self, array: pa.Array) -> np.ndarray:
-        """The class of each value: its code, or ``cardinality + trouble``."""
+        """The class of each value: its code, or ``cardinality + defect``."""
         kind = array.type
         if pa.types.is_dictionary(kind):
             return self._by_table(self._classes_of_dictionary(array.dictionary), array.indices)
@@ -217,12 +217,12 @@ def _known_texts(attribute: Attribute, *, empty_is_missing: bool, strip: bool) -
 def _policy_tables(attribute: Attribute, integers: IntegerDomain | None) -> tuple[np.ndarray, NDArray[np.bool_]]:
     """For each class the code it becomes, and whether its row is dropped."""
     size = attribute.cardinality
-    codes = np.append(np.arange(size), np.zeros(TROUBLES, np.int64))
-    drops = np.zeros(size + TROUBLES, bool)
+    codes = np.append(np.arange(size), np.zeros(DEFECTS, np.int64))
+    drops = np.zeros(size + DEFECTS, bool)
     if attribute.missing_code is not None:
         codes[size + MISSING] = attribute.missing_code
     drops[size + MISSING] = attribute.missing == "drop"
-    outside = [size + trouble for trouble in OUTSIDE]
+    outside = [size + defect for defect in OUTSIDE]
     drops[outside] = attribute.out_of_domain == "drop"
     if isinstance(attribute.out_of_domain, Category):
         labels = [*map(str, attribute.values or ())]

@@ -1,12 +1,12 @@
-"""One pass over a table as a Dask graph: an operator on each partition, then a tree of sums.
+"""One pass over a table as tasks: an operator on each partition, then a tree of sums.
 
-An `Operator` is a record of pure functions. A pass in this process (`run_pass`) is the meaning;
-the graph computes the same bits for any number of partitions, any batch size and any scheduler, because the split
+An `Operator` is a record of pure functions. A pass in this process (`run_pass`) defines the result. Tasks compute
+the same bits for any number of partitions, any batch size and any executor, because the split
 addresses records by file and row, and the combination is exact, associative and applied in the order of the rows.
 
-Two strategies. `table_pass` reads the files each time and holds one batch per task: use it when the table exceeds
-the workers' memory or is read once. `encoded_partitions` reads once and keeps codes in worker memory (one byte or
-so per value); `reduce_partitions` then makes each later pass at memory speed. Building a graph computes nothing.
+There are two strategies. `table_pass` reads the files each time and holds one batch per task: use it when the table
+exceeds the workers' memory or is read once. `encoded_partitions` reads once and keeps codes in worker memory (about one
+byte per value); `reduce_partitions` then makes each later pass at memory speed. On Dask, building computes nothing.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def table_source(spec: ReleaseSpec) -> TableSource:
 
 
 def open_input(spec: ReleaseSpec) -> Table:
-    """The table of a release; one without files where clients hold the records."""
+    """The table of a release; where clients hold the records, a table without files."""
     if spec.data.paths:
         return open_table(table_source(spec), spec.table, partitions=spec.cluster.partitions)
     return Table(TableSource(("held by clients",)), spec.table, "parquet", (), ())

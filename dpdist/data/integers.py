@@ -20,7 +20,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,400}(?:\.0*)?", re.ASCII)
 
 
 class IntegerDomain:
-    """The integers an attribute admits, and the class of any integer: its code, or ``size + trouble``.
+    """The integers an attribute admits, and the class of any integer: its code, or ``size + defect``.
 
     Parameters
     ----------

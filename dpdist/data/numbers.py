@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dpdist.data.report import ABOVE, BELOW, MISSING, MISTYPED, TROUBLES
+from dpdist.data.report import ABOVE, BELOW, DEFECTS, MISSING, MISTYPED
 from dpdist.errors import ColumnMismatch
 from dpdist.schema.schema import Attribute, Category
 
@@ -65,7 +65,7 @@ class NumberEncoder:
             The array's type holds no numbers.
         """
         values, mistyped = self._numbers(array)
-        counts = np.zeros(TROUBLES, np.int64)
+        counts = np.zeros(DEFECTS, np.int64)
         inside = (values >= self._low) & (values <= self._high)
         if self._missing_numbers.size:
             inside &= ~np.isin(values, self._missing_numbers)

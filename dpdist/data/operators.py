@@ -24,7 +24,7 @@ class Operator:
     chunk : callable
         Codes of a batch (possibly of no rows) to a summary.
     combine : callable
-        Two summaries of consecutive records to the summary of both: exact, associative, pure.
+        Two summaries of consecutive records to the summary of both; exact, associative and pure.
     update : callable, optional
         Adds a batch to a summary that the task owns, in place where that is faster; the same as
         ``combine(summary, chunk(codes))``, which is the default.

@@ -45,7 +45,7 @@ class EncodedBatch:
     keep : ndarray of bool, shape (rows,), or None
         Rows that no policy drops; None for all.
     report : RowReport
-        What the policies met.
+        Counts of defects.
     """
 
     file: int
@@ -65,7 +65,7 @@ def encoded_batches(table: Table, partition: int, *, batch_rows: int = BATCH_ROW
     partition : int
         Number of the partition.
     batch_rows : int
-        Rows of a batch, about; memory grows with it and results do not depend on it.
+        Approximate rows of a batch. Memory grows with it; results do not depend on it.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def _parquet_batches(table: Table, piece: Slice, batch_rows: int) -> Iterator[pa
     options = {"pre_buffer": small and not is_local(file.found.path), "buffer_size": _STREAM_BUFFER}
     with open_parquet(file.found, table.source, read_dictionary=file.texts, **options) as reader:
         if reader.metadata.num_rows != file.boundaries[-1] or tuple(reader.schema_arrow.names) != file.columns:
-            return  # not the file that was opened: the caller sees that its rows are missing
+            return  # another file than the one that was opened: the caller notices the missing rows
         skip, left = piece.start - file.boundaries[groups[0]], piece.stop - piece.start
         batches = reader.iter_batches(
             batch_rows, row_groups=groups, columns=list(table.schema.names), use_threads=False

@@ -1,4 +1,4 @@
-"""What the policies of a schema met in a table: confidential counts, and the refusal that shows none of them."""
+"""Counts of the values that the policies of a schema apply to (confidential), and the refusal, which shows no count."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from dpdist.errors import ColumnMismatch, EmptyTable, OutOfDomain
 from dpdist.schema.schema import Schema
 
 MISSING, BELOW, ABOVE, UNKNOWN, MISTYPED = range(5)
-"""The troubles a value can be: absent, a number below or above the domain, otherwise outside it, no number."""
+"""Defects of a value: absent, a number below or above the domain, otherwise outside it, or of the wrong type."""
 
-TROUBLES = 5
+DEFECTS = 5
 OUTSIDE = [BELOW, ABOVE, UNKNOWN]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RowReport:
-    """What the policies met in a set of rows; confidential, so ``repr`` hides it. ``a + b`` is that of the union.
+    """Counts of defects in a set of rows; confidential, so ``repr`` hides it. ``a + b`` is the report of the union.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class RowReport:
     @classmethod
     def empty(cls, schema: Schema) -> RowReport:
         """The report of no rows."""
-        return cls(0, 0, np.zeros((len(schema.attributes), TROUBLES), np.int64))
+        return cls(0, 0, np.zeros((len(schema.attributes), DEFECTS), np.int64))
 
     def confidential(self, schema: Schema) -> dict[str, Any]:
         """The true counts, for the operator's confidential record only."""

@@ -1,7 +1,7 @@
-"""Where a table is: files, folders or globs, local or ``s3://``, found through fsspec in an order that never varies.
+"""The files of a table: files, folders or globs, local or ``s3://``, found through fsspec in a fixed order.
 
 Files are numbered in the order of their paths. The number of a file and the number of a row in it are the address
-of a record, which the split and every keyed draw refer to; how the table is cut into partitions plays no part.
+of a record, which the split and every keyed draw use. The address does not depend on the partitions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CsvOptions:
     strip : bool
         Whether blanks around fields are removed.
     comment : str, optional
-        Lines that start with this text are passed over.
+        Lines that start with this text are ignored.
     skip_rows : int
         Lines to skip at the top of each file.
 
@@ -85,7 +85,7 @@ class TableSource:
         by symbolic links as well, count once; in folders and globs, names that start with ``_`` or ``.`` are ignored,
         and links to folders are not followed.
     format : {"parquet", "csv"}, optional
-        Told from the names of the files if absent. CSV files may be compressed (told from the suffix).
+        Inferred from the names of the files if absent. CSV files may be compressed (inferred from the suffix).
     csv : CsvOptions
         How CSV files are laid out.
     extra_columns : {"refuse", "ignore"}
@@ -114,7 +114,7 @@ class TableSource:
 
 @dataclass(frozen=True, order=True)
 class FoundFile:
-    """A file: full path, size in bytes, and a stamp (ETag or time of modification) that tells versions apart."""
+    """A file: full path, size in bytes, and a stamp (ETag or time of modification) that distinguishes versions."""
 
     path: str
     size: int
@@ -161,7 +161,7 @@ def fingerprint_of(files: tuple[FoundFile, ...]) -> str:
 
 
 def beginnings(source: TableSource) -> tuple[str, ...]:
-    """The addresses that the paths of a table begin with, before any pattern; opens nothing."""
+    """The fixed beginnings of the paths of a table, before any pattern; opens nothing."""
     found = []
     for path in source.paths:
         with storage_errors(path):
@@ -198,7 +198,7 @@ def format_of(source: TableSource, files: tuple[FoundFile, ...]) -> Format:
     Raises
     ------
     SpecError
-        The names do not tell, or disagree.
+        The names do not show the format, or disagree.
     """
     if source.format is not None:
         return source.format
@@ -206,7 +206,7 @@ def format_of(source: TableSource, files: tuple[FoundFile, ...]) -> Format:
     for file in files:
         kind = _format_of_name(file.path)
         if kind is None:
-            raise SpecError(f"the name of {file.path} does not tell its format: set data.format to parquet or csv")
+            raise SpecError(f"the name of {file.path} does not show its format: set data.format to parquet or csv")
         formats.setdefault(kind, file.path)
     if len(formats) > 1:
         raise SpecError(
@@ -233,7 +233,7 @@ def _expand(fs: Any, root: str) -> dict[str, dict[str, Any]]:
 
 
 def _is_file(info: Mapping[str, Any]) -> bool:
-    """Whether an entry is a file or a link to one; a link to nothing is one that cannot be read."""
+    """Whether an entry is a file or a link to one; a broken link counts as a file that cannot be read."""
     name = info["name"]
     linked = info.get("islink", False) and (os.path.isfile(name) or not os.path.exists(name))
     return linked or info["type"] == "file"

@@ -1,6 +1,6 @@
-"""The keyed coin that splits the records: a pure function of (key, file, row), whatever the partitions.
+"""The keyed coin that splits the records: a pure function of (key, file, row), for any partitions.
 
-Each record draws one 64-bit word, addressed by its file and row, and gets the label whose interval holds it. The
+Each record draws one 64-bit word, addressed by its file and row, and gets the label whose interval contains it. The
 interval ends are ``floor(2^64 * cumulative share)``, computed in exact rationals.
 """
 

@@ -1,1 +1,1 @@
-"""Publication: stores, parts, manifests, signatures and their verification."""
+"""Publication: parts, manifests, signatures and their verification."""

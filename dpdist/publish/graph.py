@@ -1,4 +1,4 @@
-"""Parts as task graphs: each worker decodes and writes the records it holds. Building a graph computes nothing."""
+"""Tasks that decode and write the parts of a release, each on the worker that holds its records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def written_parts(
     rows_per_part: int,
     name: str = "write",
 ) -> list[Deferred]:
-    """Graphs that write the parts of a release.
+    """Tasks that write the parts of a release.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def written_parts(
         For integers drawn within bins.
     rows_per_part : int
     name : str
-        Stage name, the beginning of every task's name.
+        Name of the stage, with which every task's name begins.
 
     Returns
     -------

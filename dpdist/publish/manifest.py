@@ -1,8 +1,8 @@
 """The manifest: what a release is, what it guarantees, and which files belong to it.
 
 A release exists when its manifest does. The manifest is written last, by one single PUT or rename, and readers find
-everything through it. All of it is public: released records (or statistics) are counted, everything else is a
-parameter that was declared before a record was read. It has no place for true counts, pass rates, numbers of
+everything through it. All of it is public: the number of released records (or statistics), and
+parameters that were declared before a record was read. It has no field for true counts, pass rates, numbers of
 candidates, run times, keys or addresses of ledgers, and refuses names and addresses that look like a secret.
 """
 
@@ -171,7 +171,7 @@ def build_manifest(
     guarantees : sequence of Guarantee
         The one about the whole release first: its sentence opens the manifest.
     created : date
-        Day of the attempt as the ledger has it, not of this call: a resumed attempt writes the same manifest.
+        Day of the attempt in the ledger, not of this call, so that a resumed attempt writes the same manifest.
     parameters, spec : mapping
         Public parameters, and the public part of the spec: what JSON holds.
     fixed_key : bool
@@ -180,7 +180,7 @@ def build_manifest(
     Raises
     ------
     ValueError
-        A field is not public, or the parts do not fit; a mistake of the caller.
+        A field is not public, or the parts do not match; a mistake of the caller.
     """
     numbers = [guarantee.to_json() for guarantee in guarantees]
     rows = sum(part.rows for part in parts)
@@ -212,7 +212,7 @@ def require_vacant(store: Store) -> None:
     OutputExists
         There is a manifest.
     DataNotFound, StorageUnavailable
-        The output cannot be looked at.
+        The output cannot be read.
     """
     if store.exists(MANIFEST):
         raise OutputExists(
@@ -223,8 +223,8 @@ def require_vacant(store: Store) -> None:
 def publish(store: Store, manifest: Manifest, *, signing_key: Ed25519PrivateKey | None = None) -> Manifest:
     """Make a release visible: check that its parts are there, sign, write the manifest last.
 
-    Idempotent for an attempt: a resumed one finds its own manifest and leaves it as it is. Who may publish is not
-    decided here but by the ledger, where one attempt of a release commits.
+    Idempotent for an attempt: a resumed one finds its own manifest and leaves it unchanged. The ledger decides who may
+    publish, by letting one attempt of a release commit.
 
     Returns
     -------
@@ -305,7 +305,7 @@ def _sorted(value: Any) -> Any:
 
 
 def _unfit(value: object, place: str) -> Iterator[tuple[str, str]]:
-    """Where a value holds what a manifest must not, and why."""
+    """The places in a value with contents that a manifest must not have, and why."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from _unfit(item, f"{place}.{name}")

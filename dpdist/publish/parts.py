@@ -69,7 +69,7 @@ class PartRecord(BaseModel):
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """What becomes of the codes of one attribute. One of the tables is set; none means that codes stay.
+    """How the codes of one attribute are written. At most one of the tables is set; with none, codes stay codes.
 
     Attributes
     ----------
@@ -240,7 +240,7 @@ def parquet_bytes(table: pa.Table) -> bytes:
 
 
 def write_part(store: Store, name: str, table: pa.Table) -> PartRecord:
-    """Write one part and say what was written.
+    """Write one part and return its record for the manifest.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Reading a release, and checking that it is what its manifest says.
 
-Both start at the manifest and touch nothing that it does not name, one part in memory at a time. A part is used only
-after its size and SHA-256 were found right. With a public key the signature is required, and through the manifest it
+Both start at the manifest and open only files that it names, one part in memory at a time. A part is used only
+after its size and SHA-256 were verified. With a public key the signature is required; through the manifest it
 covers every part.
 """
 
@@ -181,7 +181,7 @@ def open_release(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[Store, Manifest]:
-    """The store and the manifest of a release; of the parts only the sizes are looked at.
+    """The store and the manifest of a release; of the parts only the sizes are checked.
 
     Raises
     ------

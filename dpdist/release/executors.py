@@ -1,4 +1,4 @@
-"""Which executor a release gets where its spec leaves the choice open: by the size of the table and of the release."""
+"""The executor of a release whose spec leaves the choice open, by the size of its table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dpdist.data.table import Table
 from dpdist.spec import ReleaseSpec
 
 IN_PROCESS_CELLS = 1 << 22
-"""Values of a table that plain NumPy reads and counts in less time than a scheduler takes to start."""
+"""Values up to which plain NumPy reads and counts a table faster than a scheduler starts."""
 
 THREADS_CELLS = 1 << 29
 """Values up to which the threads of this process are faster than worker processes, which take seconds to start."""
@@ -15,9 +15,9 @@ _BYTES_PER_VALUE = 4  # of a CSV file, about
 
 
 def executor_mode(spec: ReleaseSpec, table: Table) -> str:
-    """The mode that a spec names, or the one that suits the table.
+    """The mode that a spec names, or else the one for the size of the table.
 
-    The size comes from the files' own metadata and decides where the work is done, never what is released.
+    The size comes from the files' metadata. It decides where the work is done, never what is released.
 
     Returns
     -------
@@ -25,7 +25,7 @@ def executor_mode(spec: ReleaseSpec, table: Table) -> str:
     """
     if spec.cluster.mode != "auto":
         return spec.cluster.mode
-    if spec.places:  # clients of a federated release, each with a worker of its own
+    if spec.worker_resources:  # clients of a federated release, each with a worker of its own
         return "embedded"
     length = sum(file.length for file in table.files)
     cells = length * len(spec.table.attributes) if table.format == "parquet" else length // _BYTES_PER_VALUE

@@ -1,4 +1,4 @@
-"""What runs there were, from the ledger and from the confidential folders they worked in."""
+"""The history of runs, from the ledger and from the confidential work folders."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from dpdist.errors import LedgerError
 
 if TYPE_CHECKING:
-    from dpdist.families.base.attempt import Attempt as Work
-    from dpdist.ledger import Attempt, Ledger
+    from dpdist.families.base.attempt import Attempt
+    from dpdist.ledger import Attempt as Reservation
+    from dpdist.ledger import Ledger
     from dpdist.storage.store import Store
 
 RUN_RECORD = "run-record.json"
@@ -39,7 +40,7 @@ class RunSummary:
 
 
 def list_runs(ledger: Ledger, work: Store) -> list[RunSummary]:
-    """All attempts in the ledger, oldest first, with what they left in the work folder.
+    """All attempts in the ledger, oldest first, with the results that they stored in the work folder.
 
     Raises
     ------
@@ -67,13 +68,13 @@ def list_runs(ledger: Ledger, work: Store) -> list[RunSummary]:
     )
 
 
-def find_attempt(ledger: Ledger, beginning: str) -> Attempt:
-    """The attempt whose id is or begins so.
+def find_attempt(ledger: Ledger, beginning: str) -> Reservation:
+    """The attempt whose id is this text or begins with it.
 
     Raises
     ------
     LedgerError
-        There is none, or more than one, or the beginning is too short to tell what is meant.
+        There is none, or more than one, or the beginning is too short.
     """
     if len(beginning) < _SHOWN:
         raise LedgerError(
@@ -89,26 +90,26 @@ def find_attempt(ledger: Ledger, beginning: str) -> Attempt:
     return found[0] if len(found) == 1 else ledger.attempt(beginning)
 
 
-def run_record(work: Store, attempt: Attempt) -> dict[str, Any]:
-    """The run record of an attempt: confidential, it holds private counts.
+def run_record(work: Store, attempt: Reservation) -> dict[str, Any]:
+    """The run record of an attempt; confidential, because it holds private counts.
 
     Raises
     ------
     DataNotFound
-        The folder does not hold it: the run is not finished, or worked elsewhere.
+        The folder does not hold it: the run has not finished, or used another work folder.
     """
     record: dict[str, Any] = json.loads((work / attempt.id).read_bytes(RUN_RECORD))
     return record
 
 
-def write_record(context: Work[Any, Any], attempt: Attempt) -> None:
+def write_record(attempt: Attempt[Any, Any], reserved: Reservation) -> None:
     """Write the operator's run record: confidential, beside the attempt's other files, never in the release."""
     record = {
         "confidential": CONFIDENTIAL,
-        "release": context.spec.name,
-        "dataset": context.spec.dataset,
-        "attempt": attempt.id,
-        "reserved": attempt.created,
-        **context.operator,
+        "release": attempt.spec.name,
+        "dataset": attempt.spec.dataset,
+        "attempt": reserved.id,
+        "reserved": reserved.created,
+        **attempt.operator,
     }
-    context.work.write_bytes(RUN_RECORD, json.dumps(record, indent=2).encode())
+    attempt.work.write_bytes(RUN_RECORD, json.dumps(record, indent=2).encode())

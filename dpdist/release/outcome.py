@@ -15,10 +15,10 @@ from dpdist.storage.store import Store
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A published release, of so many records, or of so many cells of statistics.
+    """A published release of records, or of cells of statistics.
 
-    `guarantees` are those of the manifest. `already` says that an earlier run had published it and this one found
-    nothing to do.
+    `guarantees` are those of the manifest. `already` is true if an earlier run had published the release and this one
+    had nothing to do.
     """
 
     uri: str

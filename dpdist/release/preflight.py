@@ -1,4 +1,4 @@
-"""What is refused before a charge: a plan whose guarantee was not asked for, places that do not go together."""
+"""Checks before a charge: the spec asks for the plan's guarantee, and its paths do not overlap."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dpdist.families.base.family import Plan
 
 LARGEST_EPSILON = 27
-"""Largest epsilon of a release: up to it a draw loses less than `dpdist.privacy.noise.SAMPLER_DELTA`."""
+"""Largest epsilon of a release: up to it the error of a draw is below `dpdist.privacy.noise.SAMPLER_DELTA`."""
 
 
 def refuse(plan: Plan) -> None:
@@ -31,8 +31,8 @@ def refuse(plan: Plan) -> None:
     exact = plan.kind in ("pml", "lid") and math.isinf(plan.epsilon)  # asked for by name; the ledger has the last word
     if plan.epsilon > LARGEST_EPSILON and not exact:
         raise GuaranteeRefused(
-            f"the release would cost epsilon {plan.epsilon:.6g}; above {LARGEST_EPSILON} what the samplers lose is not "
-            "negligible, and a guarantee says nothing: spend less"
+            f"the release would cost epsilon {plan.epsilon:.6g}; above {LARGEST_EPSILON} the error of the samplers is "
+            "not negligible, and a guarantee means nothing: spend less"
         )
     limit = plan.spec.privacy.limit
     if limit is not None and plan.epsilon > limit:
@@ -43,7 +43,7 @@ def refuse(plan: Plan) -> None:
 
 
 def keep_apart(source: TableSource | None, output: Store, work: Store, ledger: Ledger) -> None:
-    """Refuse what is private inside the release, a release inside it, and a table that would grow by either.
+    """Refuse private files inside the output, an output inside the work folder, and a table that covers either.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Publishing: keep the manifest aside, let the ledger decide, and only then make the release visible."""
+"""Publishing: store the manifest in the work folder, let the ledger decide, and only then make the release visible."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Publication:
         OutputExists
             Another release has claimed or filled the output.
         """
-        if self._committing:  # repeated after the storage was away: the ledger may have committed
+        if self._committing:  # repeated after a failure of the storage: the ledger may have committed
             finished = self.committed()
             if finished is not None:
                 return finished
@@ -105,7 +105,7 @@ class Publication:
         require_vacant(self.output)
         self._claim(reserved)
         write_record(attempt, reserved)
-        self._claim(reserved)  # still: two that took over a dead claim at once may both have thought it theirs
+        self._claim(reserved)  # again: two runs that took over a dead claim at once may each have thought it was theirs
         digest = hashlib.sha256(content).hexdigest()
         attempt.before_commit(digest)
         self._committing = True
@@ -141,7 +141,7 @@ class Publication:
         return attempt.work.write_exclusive(MANIFEST, manifest.to_bytes())
 
     def _claim(self, reserved: Reservation) -> None:
-        """Reserve the output; the claim of an attempt that was given up no longer counts."""
+        """Reserve the output; replace the claim of an attempt that was given up."""
         output, mine = self.output, reserved.id.encode()
         claimed = output.write_exclusive(CLAIM, mine)
         if claimed != mine and self._has_ended(claimed.decode(errors="replace")):
@@ -154,7 +154,7 @@ class Publication:
             )
 
     def _has_ended(self, attempt: str) -> bool:
-        """Whether this ledger knows an attempt and will never let it publish."""
+        """Whether this ledger knows the attempt and will never let it publish."""
         with suppress(LedgerError):
             return self.ledger.attempt(attempt).state in ("void", "abandoned")
         return False

@@ -1,12 +1,12 @@
-"""The life of a release: plan, charge, compute, publish, commit. Resumable at every step.
+"""The life of a release: plan, charge, compute, publish, commit. It can be resumed at every step.
 
-Order matters, and this is where it is kept:
+This module keeps the order:
 
-1. What can be refused without a record is refused first: spec, ledger, output, files, cluster.
+1. Whatever can be refused without reading a record is refused first: spec, ledger, output, files, cluster.
 2. The charge is reserved before a record is read, and given back if the table is refused before noise is drawn.
-3. Noise is drawn only after the ledger has written down that it will be.
-4. The manifest is kept aside, the ledger commits this attempt and destroys its key, and only then is the manifest
-   written to the output. A run that dies in between is finished by resuming it.
+3. Noise is drawn only after the ledger has recorded that it will be.
+4. The manifest is stored in the work folder, the ledger commits this attempt and destroys its key, and only then is the
+   manifest written to the output. A run that dies in between is finished by resuming it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from dpdist.spec import ReleaseSpec
 from dpdist.storage.store import Store
 
 log = logging.getLogger("dpdist")
-log.addHandler(logging.NullHandler())  # else Python prints what ends a run early to the terminal
+log.addHandler(logging.NullHandler())  # else Python prints errors to the terminal
 
 KEY_FILE = "key.json"
 
@@ -59,13 +59,13 @@ class Run:
     new_attempt : bool
         Give up an interrupted attempt and charge a new one.
     once : bool
-        As `resume` where there is something to resume or to find published: may be repeated without a thought.
+        Resume if there is an attempt to resume or a published release, else begin: safe to repeat.
     fixed_key : str, optional
         64 hexadecimal digits; for tests only: the manifest then begins with "not private".
     progress : callable
         Called with (stage, finished steps, all steps).
     announce : callable
-        Called with a line for people now and then, such as the address of the dashboard.
+        Called with lines for people, such as the address of the dashboard.
 
     Attributes
     ----------
@@ -108,14 +108,14 @@ class Run:
 
     @property
     def steps(self) -> dict[str, Callable[[], None]]:
-        """The steps of the release by name, in order; none when a resumed release was committed already."""
+        """The steps of the release by name, in order; none if a resumed release is already committed."""
         if self.outcome is not None:
             return {}
         family = {stage.name: partial(self._stage, stage) for stage in family_of(self.spec).stages(self.plan)}
         return {"charge": self._charge, **family, "publish": self._publish}
 
     def _open(self, stack: ExitStack) -> None:
-        """Refuse what can be refused without a charge; open what the steps need."""
+        """Make the checks that need no charge, and open what the steps need."""
         spec = self.spec
         refuse(self.plan)
         self._output = Store(spec.output.path, spec.output.storage.options)
@@ -138,11 +138,11 @@ class Run:
         self._table = open_input(spec)
         self._output.check_writable()
         if self._work.is_local and not Path(self._work.uri).exists():
-            with suppress(OSError):  # the store says what is wrong
+            with suppress(OSError):  # the check below gives the reason
                 Path(self._work.uri).mkdir(mode=0o700)
         self._work.check_writable()
         if not self._resume:
-            self._ledger.rehearse(**self._reservation)  # before a cluster is started for nothing
+            self._ledger.rehearse(**self._reservation)  # a refusal here saves starting a cluster
         self._executor = stack.enter_context(
             open_cluster(
                 mode=executor_mode(spec, self._table),
@@ -151,7 +151,7 @@ class Run:
                 memory_limit=spec.cluster.memory_limit,
                 timeout=spec.cluster.timeout,
                 security=spec.cluster.security,
-                resources=spec.places,
+                resources=spec.worker_resources,
             )
         )
         if self._executor.dashboard:
@@ -167,27 +167,27 @@ class Run:
 
     @property
     def _bound(self) -> str:
-        """What an attempt is bound to besides its input: the spec, and whether its key is one that others know."""
+        """What an attempt is bound to besides its input: the spec, and whether its key is a test key."""
         if self._fixed_key is None:
             return self.spec.fingerprint
         return f"{self.spec.fingerprint} test key {hashlib.sha256(self._fixed_key.encode()).hexdigest()}"
 
     @property
     def _reservation(self) -> dict[str, Any]:
-        """What is asked of the ledger."""
+        """The arguments of the reservation."""
         return {
             "dataset": self.spec.dataset,
             "release": self.spec.name,
             "event": self.plan.event,
             "guarantee": self.plan.kind,
             "new_attempt": self._new_attempt,
-            "attempt": self._identity,  # repeated, it is the same attempt
+            "attempt": self._identity,  # a repeated call reserves the same attempt
             "spec_hash": self._bound,
             "input_fingerprint": self._table.fingerprint,
         }
 
     def _charge(self) -> None:
-        """Reserve the charge, or take up the attempt that was interrupted."""
+        """Reserve the charge, or resume the attempt that was interrupted."""
         spec, ledger = self.spec, self._ledger
         if self._resume:
             attempt = ledger.resume(
@@ -230,7 +230,7 @@ class Run:
         self._ledger.mark_drawing(attempt)
 
     def _stage(self, stage: Stage[Any, Any]) -> None:
-        """A stage of the family; a table that is refused before noise was drawn costs nothing."""
+        """Run a stage of the family; give the charge back if the table is refused before noise was drawn."""
         try:
             self._shared.run(stage)
         except MemoryError:
@@ -240,15 +240,15 @@ class Run:
         except DpdistError as error:
             if isinstance(error, ResourceError):
                 raise
-            with suppress(DpdistError):  # the storage that refused the step may refuse this, too
+            with suppress(DpdistError):  # a storage that refused the step may refuse the record, too
                 if self._ledger.attempt(self._reserved).manifest_sha256 is None:  # else another run has written it
-                    write_record(self._shared, self._reserved)  # how far a bound was missed is the operator's to know
-            with suppress(LedgerError, ResourceError):  # noise was drawn: the charge stays; or the key file is left
+                    write_record(self._shared, self._reserved)  # only the operator may see by how much a check failed
+            with suppress(LedgerError, ResourceError):  # if noise was drawn the charge stays; a key file may be left
                 self._ledger.void(self._reserved)
             raise
 
     def _publish(self) -> None:
-        """Publish; repeated after the storage was away, find what the ledger committed."""
+        """Publish; when repeated after a failure of the storage, find what the ledger committed."""
         self._progress("publishing", 0, 1)
         self.outcome = self._publication.publish(self._shared, self._reserved, fixed_key=self._fixed_key is not None)
         self._progress("publishing", 1, 1)

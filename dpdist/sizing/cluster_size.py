@@ -198,7 +198,7 @@ def size_cluster(plan: Plan, *, costs: Costs = MEASURED) -> Sizing:
     Sizing
     """
     rows = plan.spec.data.minimum_records
-    clients = len(plan.spec.places)  # a client's records are read and held by one worker
+    clients = len(plan.spec.worker_resources)  # a client's records are read and held by one worker
     tried = [_best(plan, costs, workers) for workers in (WORKERS[:1] if clients else WORKERS)]
     predictions = tuple(predicted for _, predicted in tried)
     chosen = 0

@@ -1,7 +1,7 @@
-"""What is the matter when storage fails, and what to do about it.
+"""Errors of storage, translated: what failed, and what to do about it.
 
 The errors of the operating system, of S3 servers and of the S3 libraries become errors of dpdist, each with its own
-advice. The text of the original is dropped: it may hold an address with credentials, or an access key.
+advice. The original text is dropped, because it may contain an address with credentials, or an access key.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ _BY_CODE = {  # error codes of S3 servers, then names of exceptions of botocore
 
 @contextmanager
 def translated(where: str, *, writing: bool) -> Iterator[None]:
-    """Raise what goes wrong inside as an error of dpdist.
+    """Raise errors of storage as errors of dpdist.
 
     Parameters
     ----------
@@ -120,16 +120,16 @@ def translated(where: str, *, writing: bool) -> Iterator[None]:
 
 
 def of_server(error: BaseException) -> tuple[type[DpdistError], str] | None:
-    """What an S3 server says is wrong when something is read, and the advice; None if it says nothing known.
+    """The error type and advice for the error code of an S3 server on reading; None for an unknown code.
 
-    That access is denied or a file is missing is left to the caller, who knows what was read.
+    The caller, who knows what was read, handles denied access and missing files.
     """
     problem = _BY_CODE.get(s3_code(error))
     return None if problem is None or problem is _DENIED else (problem.reading, problem.advice)
 
 
 def resource_error(error: Exception, what: str) -> DpdistError | None:
-    """The error to raise where a storage is away or full, so that the run can be resumed; else None."""
+    """The error to raise where a storage does not answer or is full, so that the run can be resumed; else None."""
     problem = _problem(error, writing=True)
     if problem is None or not issubclass(problem.writing, ResourceError):
         return None

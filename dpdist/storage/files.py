@@ -1,4 +1,4 @@
-"""Opening files through fsspec, and turning what goes wrong there into errors that say what to do."""
+"""Opening files through fsspec, and translating its errors into errors that say what to do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def open_file(
 ) -> IO[bytes]:
     """Open a file for reading in large pieces (remote reads are not cached or read ahead).
 
-    A remote file of known `size` is not asked for it again.
+    For a remote file of known `size`, no request asks for the size again.
     """
     fs, name = filesystem(path, options)
     if size is None or compression is not None or is_local(path):
@@ -109,14 +109,14 @@ def _unavailable(path: str) -> StorageUnavailable:
 
 
 def _passing(error: Exception) -> bool:
-    """Whether a storage does not answer for now, as s3fs and the system say it."""
+    """Whether an error of s3fs or the system says that the storage does not answer for now."""
     return isinstance(error, ConnectionError | TimeoutError) or (isinstance(error, OSError) and error.errno in _BUSY)
 
 
 def unless_damaged(action: Callable[[], T], message: str | Callable[[], str]) -> T:
-    """Return ``action()``; where it fails for what the bytes of a file say, raise without that error's text.
+    """Return ``action()``; if it fails because of the bytes of a file, raise an error with another text.
 
-    The texts of parsers may quote a record, so they are neither shown nor chained.
+    The messages of parsers may quote a record, so they are neither shown nor chained.
 
     Raises
     ------

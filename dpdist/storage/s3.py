@@ -1,8 +1,8 @@
 """Object storage: one S3 file system for a process and its options, and addresses that carry these options.
 
-The table, the release, the work folder and the key file reach S3 through the same client. It costs a tenth of a
-second of CPU to make, is safe to share between threads, and sets what every request must have: time limits,
-retries with growing pauses, no cached listings. `fsspec`'s own cache makes a client for each thread instead.
+The table, the release, the work folder and the key file reach S3 through the same client. Making it takes a tenth of a
+second of CPU. Threads can share it. It sets what every request needs: time limits, retries with growing pauses, no
+cached listings. `fsspec`'s own cache makes a client for each thread instead.
 
 Credentials are found by every process itself, in its environment or by the name of a profile.
 """
@@ -37,7 +37,7 @@ CONFIG: dict[str, Any] = {
 """Configuration of every client; `options` may change single settings by ``config_kwargs``."""
 
 IMPATIENT: dict[str, Any] = {"retries": {"total_max_attempts": 1}, "connect_timeout": 2, "read_timeout": 5}
-"""Settings for what is tried on the way and may be left for later."""
+"""Settings for requests that are optional now and can be made later."""
 
 _SHARED = 8
 _shared: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
@@ -78,7 +78,7 @@ def s3_filesystem(options: Mapping[str, Any] | None = None) -> Any:
 def filesystem(uri: str, options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
     """The file system of a path or URL and the path in it, whatever characters that has; `options` are for remote ones.
 
-    Of an `address`, give the two parts (`split_address`): the name of an object in a table is never read as one.
+    For an `address`, pass its two parts (`split_address`), because the name of an object may contain a ``?``.
     """
     if is_s3(uri):
         fs = s3_filesystem(options)
@@ -133,7 +133,7 @@ def _new(options: Mapping[str, Any]) -> Any:
 
 
 def _socket(patience: float, where: tuple[Any, ...]) -> socket.socket:
-    """A socket that is lost when what it sends is not taken for so long; `read_timeout` is about answers alone."""
+    """A socket that fails when the server accepts no data for so long; `read_timeout` is for answers."""
     made = socket.socket(*where[:3])
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # where the system has it: on Linux
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * patience))

@@ -1,10 +1,10 @@
-"""Where releases and stage results live: a folder, or a prefix of an S3 bucket.
+"""Where releases and stage results are stored: a folder, or a prefix of an S3 bucket.
 
 Every file appears whole or not at all. Locally it is written under a hidden name, flushed to the disk and renamed;
 on S3 it is one PUT. Nothing is ever moved, and no listing decides what is visible: readers start at a name they know.
 
-Retries belong to the S3 libraries: botocore repeats throttled, failed (5xx) and timed-out requests with exponential
-back-off and jitter, s3fs repeats answers that break off. What remains is raised as an error of dpdist (`problems`).
+The S3 libraries retry: botocore repeats throttled, failed (5xx) and timed-out requests with exponential back-off and
+jitter, and s3fs repeats answers that break off. Remaining errors become errors of dpdist (`dpdist.storage.failures`).
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Store:
     ----------
     uri : str or path
         A local path, or ``s3://bucket/prefix``. The folder is made when first written to. Missing folders above it are
-        made for a relative path only: an absolute one may lead to a mount that is not there.
+        made for a relative path only, because an absolute one may lead to a file system that is not mounted.
     storage_options : mapping, optional
         Options of `s3fs.S3FileSystem`, such as ``endpoint_url``. Credentials belong in the environment or in a profile,
-        where every worker finds its own: a store whose options hold credentials refuses to be pickled.
+        where every worker finds its own; a store whose options hold credentials cannot be pickled.
 
     Raises
     ------
@@ -182,11 +182,11 @@ class Store:
     def write_exclusive(self, name: str, data: bytes) -> bytes:
         """Store a file once, and return what is stored: this content or an earlier one.
 
-        Locally the file system decides between writers (a hard link to a finished file): one wins. On S3 an earlier
-        content is looked for, then a conditional PUT is sent. Where a server does not honour it, two writers at the
-        same instant may both write; the later content stays, always a complete one. That is enough for what
-        is stored so: the writers of one attempt store the same bytes, a pure function of key and input, and of two
-        attempts the ledger lets one commit.
+        Locally the file system decides between writers (a hard link to a finished file): one wins. On S3 this looks for
+        an earlier content and then sends a conditional PUT. Where a server ignores the condition, two writers at the
+        same instant may both write; the later content stays, and it is complete. This suffices here: the writers of
+        one attempt store the same bytes, a pure function of key and input, and of two attempts the ledger lets one
+        commit.
 
         Returns
         -------
@@ -219,9 +219,9 @@ class Store:
             self._fs.rm_file(path)
 
     def check_writable(self) -> None:
-        """Write and delete a small hidden file, so that an unwritable place is found before anything is charged.
+        """Write and delete a small hidden file, to find an unwritable place before anything is charged.
 
-        Locally it is an exclusive one, which needs hard links.
+        Locally the file is written exclusively, which needs hard links.
 
         Raises
         ------
@@ -329,7 +329,7 @@ def _secrets(options: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _local_sizes(top: str) -> Iterator[tuple[str, int]]:
-    """Files below a folder; one that another process removes meanwhile is passed over."""
+    """Files below a folder; skips those that another process removes meanwhile."""
 
     def refuse(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError | NotADirectoryError):
@@ -361,7 +361,7 @@ def _write_local(path: str, data: bytes, *, exclusive: bool) -> None:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Make new entries of a folder survive a power failure, where the system can."""
+    """Make new entries of a folder survive a power failure, where the system supports it."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -9,7 +9,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import dask
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpdist.cluster.cluster import Cluster
 from dpdist.data.encode import TableEncoder, check_type
 from dpdist.data.graph import encoded_partitions, locate, located_table, partition_codes, run_pass, table_pass
 from dpdist.data.numbers import _NUMBER, NumberEncoder
@@ -294,18 +294,17 @@ def test_any_layout_gives_the_same_numbers(tmp_path: Path, form: str) -> None:
             for column, wanted in zip(codes, expected, strict=True):
                 np.testing.assert_array_equal(column, wanted)
             check(report, SCHEMA)
-        halves.append(
-            [np.concatenate(c) for c in zip(*dask.compute(*_half(source, partitions, split))[0], strict=True)]
-        )
+        halves.append([np.concatenate(c) for c in zip(*_half(source, partitions, split), strict=True)])
     assert all(np.array_equal(a, b) for other in halves[1:] for a, b in zip(halves[0], other, strict=True))
     assert 150 < len(halves[0][0]) < 320
 
 
 def _half(source: TableSource, partitions: int, split: Split) -> list[Any]:
-    (table,) = dask.compute(locate(open_table(source, SCHEMA, partitions=partitions)))
-    parts = encoded_partitions(table, name="cache", split=split)
-    whole = table_pass(table, gather_operator(), name="pass", split=split, label=1)
-    (codes, _), selected = dask.compute(whole, partition_codes(parts, name="part", label=1))
+    executor = Cluster()  # threads
+    (table,) = executor.compute([locate(executor, open_table(source, SCHEMA, partitions=partitions))])
+    parts = encoded_partitions(executor, table, name="cache", split=split)
+    whole = table_pass(executor, table, gather_operator(), name="pass", split=split, label=1)
+    (codes, _), *selected = executor.compute([whole, *partition_codes(executor, parts, name="part", label=1)])
     for column, pieces in zip(codes, zip(*selected, strict=True), strict=True):
         np.testing.assert_array_equal(column, np.concatenate(pieces))
-    return [selected]
+    return selected

@@ -125,7 +125,7 @@ def test_formats(tmp_path: Path, declared: Any, files: list[str], expected: str)
 def test_formats_that_cannot_be_told(tmp_path: Path) -> None:
     touch(tmp_path, "a.csv", "adult.data", "x/a.csv", "x/b.parquet")
     for path, message in (
-        ("adult.data", r"adult.data does not tell its format: set data\.format"),
+        ("adult.data", r"adult.data does not show its format: set data\.format"),
         ("x", "different formats"),
     ):
         source = TableSource((str(tmp_path / path),))

@@ -554,7 +554,7 @@ def test_the_federated_example_is_a_spec_whose_clients_have_workers() -> None:
     spec = build_spec(tree, base=ROOT / "deploy" / "releases")
     assert isinstance(spec, MixingSpec)
     offered = {name for group in example("federated")["dask"]["groups"] for name in group["resources"]}
-    assert set(spec.places) == offered
+    assert set(spec.worker_resources) == offered
     groups = example("federated")["dask"]["groups"]
     with pytest.raises(RuntimeError, match='resource "client-south" of client south'):
         render(example("federated", {"dask": {"groups": groups[:1]}}))

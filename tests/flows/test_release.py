@@ -94,7 +94,7 @@ def test_nothing_private_is_held(tmp_path: Path, prefect_home: tuple[Path, ...],
 
 
 def test_what_prefect_stores_of_a_failure_has_no_origin() -> None:
-    from flows.release import told
+    from flows.release import without_private_text
 
     def private() -> None:
         try:
@@ -107,7 +107,7 @@ def test_what_prefect_stores_of_a_failure_has_no_origin() -> None:
 
     for work in (private, unforeseen):
         with pytest.raises(errors.DpdistError) as caught:
-            told(work)
+            without_private_text(work)
         assert caught.value.__context__ is None
         assert caught.value.__cause__ is None
         assert "77" not in str(caught.value)
@@ -242,7 +242,7 @@ def test_code_is_named_by_files_of_the_worker_only(tmp_path: Path, monkeypatch: 
         "prediction": {"response": "y", "regression": {"hook": "sklearn.linear_model:Ridge"}},
     }
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(tree))
-    assert read_spec("spec.yaml", {"name": "other"}).hooks == {"sklearn.linear_model:Ridge"}
+    assert read_spec("spec.yaml", {"name": "other"}).plugins == {"sklearn.linear_model:Ridge"}
     for spec, settings in (
         (tree, {}),
         ("spec.yaml", {"prediction.first_stage": "os:abort"}),
@@ -305,7 +305,7 @@ def test_who_starts_a_run_does_not_choose_what_the_worker_has_fixed(
         {"cluster": {"mode": "embedded"}},
         {"cluster.mode.x": 1},
     ):
-        with pytest.raises(errors.SpecError, match=r"is no setting of a run.*DPDIST_LEDGER"):
+        with pytest.raises(errors.SpecError, match=r"cannot be set for a run.*DPDIST_LEDGER"):
             release(inline(spec), settings=settings)
     release(inline(other), settings={"cluster.timeout": 7})  # what the worker has fixed goes before the spec
     assert (states(spec), states(other)) == (["committed"], [])

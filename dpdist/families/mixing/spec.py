@@ -168,18 +168,18 @@ class MixingSpec(ReleaseSpec):
         return self
 
     @property
-    def places(self) -> tuple[str, ...]:
+    def worker_resources(self) -> tuple[str, ...]:
         """The Dask resources of the clients."""
-        return () if self.federated is None else tuple(client.place for client in self.federated.clients)
+        return () if self.federated is None else tuple(client.resource_name for client in self.federated.clients)
 
     def decisive(self) -> dict[str, Any]:
         """What decides the released bytes: of the clients not where they run and where their files are."""
         tree = super().decisive()
         if self.federated is not None:
-            places = {"storage", "resource", "ledger", "work", "identity"}
+            elsewhere = {"storage", "resource", "ledger", "work", "identity"}
             del tree["federated"]["patience"]
             tree["federated"]["clients"] = [
-                client.model_dump(mode="json", exclude=places) for client in self.federated.clients
+                client.model_dump(mode="json", exclude=elsewhere) for client in self.federated.clients
             ]
         return tree
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from dpdist.families.prediction import plugins as hooks
+from dpdist.families.prediction import plugins
 from dpdist.families.prediction.defaults import DISTRIBUTED_ROWS, EXACT_ROWS, FIRST_STAGE_NAMES, GROUP_ROWS, LANDMARKS
 from dpdist.families.prediction.lid.disclosure import largest_alpha
 from dpdist.families.prediction.scales import Scale
@@ -88,7 +88,7 @@ class RegressionSpec(Section):
     landmarks: int = Field(default=LANDMARKS, ge=1, le=20_000, description="Landmarks of the Nystroem estimator.")
     hook: str | None = Field(
         default=None,
-        pattern=hooks.PATTERN,
+        pattern=plugins.PATTERN,
         description="module:function that makes a regression with fit and predict, in place of kernel ridge.",
     )
 
@@ -154,7 +154,7 @@ class PredictionSpec(Section):
 
     @model_validator(mode="after")
     def _known(self) -> PredictionSpec:
-        if self.first_stage not in FIRST_STAGE_NAMES and not re.match(hooks.PATTERN, self.first_stage):
+        if self.first_stage not in FIRST_STAGE_NAMES and not re.match(plugins.PATTERN, self.first_stage):
             raise ValueError(f"first_stage: one of {', '.join(FIRST_STAGE_NAMES)}, or module:function")
         return self
 
@@ -167,7 +167,7 @@ class TwoStageSpec(ReleaseSpec):
     prediction: PredictionSpec
 
     @property
-    def hooks(self) -> frozenset[str]:
+    def plugins(self) -> frozenset[str]:
         """A first stage and a regression of the user's own."""
         named = (self.prediction.first_stage, self.prediction.regression.hook or "")
         return frozenset(name for name in named if ":" in name)

@@ -108,7 +108,7 @@ def test_where_clients_are_is_neither_published_nor_bound(tree: dict[str, Any]) 
         assert client["ledger"] not in public
         assert client["path"] not in public
     assert spec.public()["federated"] == {"clients": 4, "trust": "correlated", "colluding": 0, "at_least": 2}
-    assert spec.places == ("client-a", "client-b", "client-c", "client-d")
+    assert spec.worker_resources == ("client-a", "client-b", "client-c", "client-d")
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import gaussian_kde, norm
 
 from dpdist.errors import CheckFailed, SpecError
-from dpdist.families.prediction import plugins as hooks
+from dpdist.families.prediction import plugins
 from dpdist.families.prediction.blocks import Layout, generator, shuffled, slices
 from dpdist.families.prediction.defaults import FIRST_STAGE_NAMES
 from dpdist.families.prediction.density import (
@@ -289,7 +289,7 @@ def test_kept_columns_stay_and_categories_are_not_mixed() -> None:
         mix(original, original, alpha=1.5)
 
 
-# --- blocks and hooks ---
+# --- blocks and plugins ---
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(1, 30), st.integers(1, 50))
@@ -317,11 +317,11 @@ def test_orders_and_generators_are_keyed() -> None:
 
 
 def test_hooks_are_found_or_refused() -> None:
-    assert hooks.load("math:sqrt", setting="x")(4) == 2
+    assert plugins.load("math:sqrt", setting="x")(4) == 2
     for bad in ("math:nothing", "no.such.module:f", "math:pi"):
         with pytest.raises(SpecError, match=r"prediction\.first_stage"):
-            hooks.load(bad, setting="prediction.first_stage")
+            plugins.load(bad, setting="prediction.first_stage")
     with pytest.raises(SpecError, match="finite rows"):
-        hooks.checked_rows(np.full((2, 2), np.nan), np.zeros((2, 2)), setting="s")
+        plugins.checked_rows(np.full((2, 2), np.nan), np.zeros((2, 2)), setting="s")
     with pytest.raises(SpecError, match="finite rows"):
-        hooks.checked_rows(np.zeros((2, 3)), np.zeros((2, 2)), setting="s")
+        plugins.checked_rows(np.zeros((2, 3)), np.zeros((2, 2)), setting="s")

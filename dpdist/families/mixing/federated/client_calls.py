@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpdist.cluster.worker_groups import Lost, Places
+from dpdist.cluster.worker_groups import Lost, WorkerGroups
 from dpdist.errors import RoundFailed
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.mixing.federated.client import Answer
@@ -40,12 +40,12 @@ class ClientCalls:
     ----------
     attempt : Attempt
         The coordinator's.
-    groups : Places
+    groups : WorkerGroups
         The workers of each client.
     """
 
     attempt: FederatedAttempt
-    groups: Places
+    groups: WorkerGroups
 
     def ask(self, task: Callable[..., Answer], names: Iterable[str], *args: Any) -> dict[str, Answer | Lost]:
         """The answers of some clients."""

@@ -42,7 +42,7 @@ class ClientSpec(Section):
         return (self.path,) if isinstance(self.path, str) else self.path
 
     @property
-    def place(self) -> str:
+    def resource_name(self) -> str:
         """The Dask resource of its workers."""
         return self.resource or f"client-{self.name}"
 
@@ -91,7 +91,7 @@ class FederatedSpec(Section):
     def _consistent(self) -> FederatedSpec:
         if len({client.name for client in self.clients}) < len(self.clients):
             raise ValueError("federated.clients: two clients have the same name")
-        if len({client.place for client in self.clients}) < len(self.clients):
+        if len({client.resource_name for client in self.clients}) < len(self.clients):
             raise ValueError("federated.clients: two clients have the same resource")
         if self.trust == "local" and self.colluding:
             raise ValueError("federated.colluding: a local message is private against all others; leave it out")

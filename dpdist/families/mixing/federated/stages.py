@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpdist.cluster.cluster import Cluster
-from dpdist.cluster.worker_groups import Lost, Places
+from dpdist.cluster.worker_groups import Lost, WorkerGroups
 from dpdist.errors import CheckFailed, ClusterUnreachable, DpdistError, ResourceError, RoundFailed, SpecError
 from dpdist.families.base.family import Stage
 from dpdist.families.base.writing import write_records
@@ -131,8 +131,8 @@ def begin_round(attempt: FederatedAttempt) -> Round:
     spec, plan = attempt.spec, attempt.plan
     if not isinstance(attempt.executor, Cluster):
         raise SpecError("cluster.mode: clients need worker processes of their own; use embedded or address")
-    resources = {one.name: one.place for one in plan.federated.clients}
-    groups = Places(attempt.executor, resources, grace=spec.cluster.timeout, patience=plan.federated.patience)
+    resources = {one.name: one.resource_name for one in plan.federated.clients}
+    groups = WorkerGroups(attempt.executor, resources, grace=spec.cluster.timeout, patience=plan.federated.patience)
     calls, begun = ClientCalls(attempt, groups), attempt.work.exists(BEGUN_FILE)
     try:
         members = attempt.stored(Roster, partial(_roster, calls)).members
@@ -197,7 +197,7 @@ def _roster(calls: ClientCalls) -> Roster:
     return Roster(joined)
 
 
-def _present(groups: Places, wanted: Iterable[str], *, seconds: float) -> tuple[str, ...]:
+def _present(groups: WorkerGroups, wanted: Iterable[str], *, seconds: float) -> tuple[str, ...]:
     """The clients that have a worker, once all do or the time is over."""
     end = time.monotonic() + seconds
     while set(found := groups.present()) != set(wanted) and time.monotonic() < end:
