@@ -457,11 +457,15 @@ def test_a_family_that_breaks_a_property_is_found(
     monkeypatch.setitem(FAMILIES, "tally", broken)
     properties: dict[str, Callable[[], None]] = {
         "plan": lambda: test_a_plan_reads_no_record(TALLY_CASE, tmp_path),
-        "charge": lambda: test_the_charge_is_in_the_ledger_before_noise_is_drawn(TALLY_CASE, tmp_path, monkeypatch),
+        "charge": lambda: test_the_charge_is_in_the_ledger_before_noise_is_drawn(
+            TALLY_CASE, executors, tmp_path, monkeypatch
+        ),
         "bits": lambda: test_chunks_workers_and_resumed_runs_change_no_bit(
             TALLY_CASE, "threads", executors, tmp_path, calm
         ),
-        "refusal": lambda: test_fewer_records_than_declared_are_told_by_noise_alone(TALLY_CASE, tmp_path, caplog),
+        "refusal": lambda: test_fewer_records_than_declared_are_told_by_noise_alone(
+            TALLY_CASE, executors, tmp_path, caplog
+        ),
     }
     with pytest.raises((AssertionError, FileNotFoundError, DataError)):
         properties[seen]()
