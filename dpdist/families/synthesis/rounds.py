@@ -78,8 +78,8 @@ class Learner:
     edges : list of pairs
         Links and measured pairs.
     cells : int
-        Most cells of the model after this round. It grows from round to round, or one early pair could take what all later
-        ones need.
+        Most cells of the model after this round. It grows from round to round: otherwise one early pair could
+        take what all later ones need.
     model : Model or None
         None before the first fit: independent attributes.
     marginals : dict
