@@ -28,16 +28,16 @@ class Executors:
 
     def of(self, mode: str, spec: ReleaseSpec) -> Executor:
         """The executor of a kind, with the workers that the release needs by name."""
-        places = spec.places
-        if (mode, places) not in self._open:
+        resources = spec.worker_resources
+        if (mode, resources) not in self._open:
             with mock.patch.dict(os.environ, DPDIST_TEST_KEYS="1"):  # clients refuse a fixed key without it
-                opened = self._stack.enter_context(open_cluster(mode=mode, **self._options(mode, places)))
-            self._open[mode, places] = opened
-        return self._open[mode, places]
+                opened = self._stack.enter_context(open_cluster(mode=mode, **self._options(mode, resources)))
+            self._open[mode, resources] = opened
+        return self._open[mode, resources]
 
-    def _options(self, mode: str, places: tuple[str, ...]) -> dict[str, Any]:
+    def _options(self, mode: str, resources: tuple[str, ...]) -> dict[str, Any]:
         if mode == "embedded":
-            return {"workers": 2, "resources": places, "timeout": 60}
+            return {"workers": 2, "resources": resources, "timeout": 60}
         if mode != "address":
             return {}
         local = LocalCluster(
@@ -49,10 +49,9 @@ class Executors:
             dashboard_address="127.0.0.1:0",
         )
         self._stack.enter_context(local)
-        for place in places or ("first", "second"):
-            resources = {place: 1} if places else {}
-            options = {**local.new_spec["options"], "resources": resources}
-            local.worker_spec[place] = {**local.new_spec, "options": options}
+        for name in resources or ("first", "second"):
+            options = {**local.new_spec["options"], "resources": {name: 1} if resources else {}}
+            local.worker_spec[name] = {**local.new_spec, "options": options}
         local.scale(len(local.worker_spec))
         return {"address": local.scheduler_address, "workers": len(local.worker_spec), "timeout": 60}
 

@@ -18,7 +18,7 @@ part of the fingerprint of a spec.
   digits. It leaves out the attempt, the day, the versions of packages, the sentences of the guarantees, and the files;
 - both exactly: the bytes of the files, and the whole manifest to the last bit. Every Parquet file holds the version of
   pyarrow, and the last bits of linear algebra depend on the processor. The test compares these digests only where the
-  version and the kernels of the linear algebra are those of the record; `test_the_exact_digests_are_compared_here` says
+  version, the kernels of the linear algebra and the instructions of NumPy are those of the record; `test_the_exact_digests_are_compared_here` says
   whether they are.
 """
 
@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -466,10 +467,12 @@ def _without_sentences(value: Any) -> Any:
 
 
 def here() -> dict[str, Any]:
-    """What the last bits depend on: the version of pyarrow, and the linear algebra of NumPy and SciPy."""
+    """What the last bits depend on: pyarrow, the linear algebra of NumPy and SciPy, the instructions NumPy computes with."""
     libraries = [info for info in threadpool_info() if info["user_api"] == "blas"]
     names = {f"{info['internal_api']} {info['version']} {info.get('architecture')}" for info in libraries}
-    return {"pyarrow": pa.__version__, "blas": sorted(names)}
+    chosen = np.lib.introspect.opt_func_info(func_name="^(exp|log)$", signature="float64")
+    instructions = {kernel["current"] for signatures in chosen.values() for kernel in signatures.values()}
+    return {"pyarrow": pa.__version__, "blas": sorted(names), "numpy": sorted(instructions)}
 
 
 def recorded() -> dict[str, Any]:
