@@ -140,8 +140,8 @@ def test_a_forgery_that_agrees_with_itself_is_whole_and_nothing_more(dpdist: Com
     rewritten(place, consistent(place))
     answer = dpdist("verify", str(place))
     assert answer.code == 0
-    assert f"{place}: integrity only, 2,500 records" in " ".join(answer.out.split())
-    assert "whoever wrote them may have written anything" in " ".join(answer.out.split())
+    assert f"{place}: integrity only, 2,500 records" in answer.words
+    assert "whoever wrote them may have written anything" in answer.words
     refused = dpdist("verify", str(place), "--ledger", ledger_url(made))
     assert refused.code == 6
     assert "another manifest was committed" in refused.err
@@ -157,9 +157,9 @@ def test_values_alone(dpdist: Command, place: Path, made: Path) -> None:
 def test_the_release_itself_agrees_with_the_account(dpdist: Command, made: Path) -> None:
     answer = dpdist("verify", str(made / "release"), "--ledger", ledger_url(made))
     assert answer.code == 0, answer.err
-    assert "release: verified by the account, 2,500 records" in " ".join(answer.out.split())
+    assert "release: verified by the account, 2,500 records" in answer.words
     assert "Account     the release that data set people committed" in answer.out
-    assert "epsilon 1.99928, recomputed from the events in the manifest" in " ".join(answer.out.split())
+    assert "epsilon 1.99928, recomputed from the events in the manifest" in answer.words
     report = dpdist("verify", str(made / "release"), "--ledger", ledger_url(made), "--json").json
     assert (report["epsilon"], report["account"]["dataset"]) == (pytest.approx(2, rel=1e-3), "people")
 
