@@ -70,7 +70,7 @@ def erase(database: Database, attempt: str, *, patient: bool = True) -> None:
 
 
 def sweep(database: Database, dataset: str) -> None:
-    """Erase what key files of ended attempts an interrupted run left, as far as their storage answers."""
+    """Erase key files of ended attempts, as far as their storage answers, and unfinished key-encryption keys."""
 
     def left(connection: sa.Connection) -> list[Row]:
         found = charges_of(
@@ -78,6 +78,9 @@ def sweep(database: Database, dataset: str) -> None:
         )
         return [charge for charge in found if charge["state"] not in tables.OPEN]
 
+    kek = default_kek(database)
+    if kek is not None:
+        keys.sweep_key_encryption_key(kek)
     for charge in database.read(left):
         with suppress(KeyUnavailable, ResourceError):
             erase(database, charge["attempt"], patient=False)

@@ -16,7 +16,6 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -34,6 +33,7 @@ from dpdist.publish.manifest import require_vacant
 from dpdist.publish.signature import load_signing_key
 from dpdist.release.executors import executor_mode
 from dpdist.release.history import write_record
+from dpdist.release.leftovers import sweep_before
 from dpdist.release.outcome import Outcome
 from dpdist.release.preflight import keep_apart, refuse
 from dpdist.release.publication import Publication
@@ -138,10 +138,9 @@ class Run:
         require_vacant(self._output)
         self._table = open_input(spec)
         self._output.check_writable()
-        if self._work.is_local and not Path(self._work.uri).exists():
-            with suppress(OSError):  # the check below gives the reason
-                Path(self._work.uri).mkdir(mode=0o700)
+        self._work.make_private()
         self._work.check_writable()
+        sweep_before(self._ledger, self._output, self._work)
         if not self._resume:
             self._ledger.rehearse(**self._reservation)  # a refusal here saves starting a cluster
         self._executor = stack.enter_context(
@@ -211,8 +210,7 @@ class Run:
         self._executor.attempt = attempt.id
         self._announce(f"attempt    {attempt.id}")
         work = self._work / attempt.id
-        if work.is_local:
-            Path(work.uri).mkdir(mode=0o700, exist_ok=True)
+        work.make_private()
         key = work.address(KEY_FILE)
         self._shared = Attempt(
             spec=spec,
