@@ -38,6 +38,7 @@ class Publication:
     output, work : Store
         The release's folder, and the folder below which attempts store theirs.
     signing_key : Ed25519PrivateKey or None
+        The key that the spec names; None for the identity of the data set.
     bound : str
         What an attempt is bound to besides its input (`dpdist.release.run.Run`).
     """
@@ -115,7 +116,8 @@ class Publication:
 
     def _make_visible(self, content: bytes) -> Manifest:
         sweep_output(self.ledger, self.output)  # what is published holds nothing else
-        published = publish(self.output, Manifest.from_bytes(content), signing_key=self.signing_key)
+        key = self.signing_key or self.ledger.signing_key(self.spec.dataset)
+        published = publish(self.output, Manifest.from_bytes(content), signing_key=key)
         self.output.delete(CLAIM)
         return published
 

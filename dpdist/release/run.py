@@ -120,10 +120,9 @@ class Run:
         refuse(self.plan)
         self._output = Store(spec.output.path, spec.output.storage.options)
         self._work = Store(spec.work, spec.output.storage.options if spec.work.startswith("s3") else None)
-        own_key = load_signing_key(spec.output.signing_key)
+        signing_key = load_signing_key(spec.output.signing_key)
         self._ledger = Ledger.open(spec.ledger, create=False)
         stack.callback(self._ledger.close)
-        signing_key = own_key or self._ledger.signing_key(spec.dataset)
         self._publication = Publication(
             spec, self.plan, self._ledger, self._output, self._work, signing_key, self._bound
         )
@@ -135,6 +134,8 @@ class Run:
                 return
         source = table_source(spec) if spec.data.paths else None
         keep_apart(source, self._output, self._work, self._ledger)
+        if signing_key is None:
+            self._ledger.signing_key(spec.dataset)  # KeyUnavailable if it cannot be opened
         require_vacant(self._output)
         self._table = open_input(spec)
         self._output.check_writable()
