@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
@@ -162,7 +163,12 @@ class Ledger:
             leakage, account = [*leakage, canonical_event(event)], account.charged(None)
         elif event is not None:
             price = self._price(canonical_event(event), terms.portfolio)
-            account = account.charged(charge_of(terms, account, price) or Charged(price.costs))
+            charge = charge_of(terms, account, price)
+            account = (
+                replace(account, alone=None).charged(Charged(price.costs))
+                if charge is None
+                else account.charged(charge)
+            )
         return budget_of(terms, account, leakage)
 
     def verify(self, dataset: str, *, receipts: Iterable[str] = ()) -> Statement:
