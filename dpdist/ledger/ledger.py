@@ -116,13 +116,17 @@ class Ledger:
             A cap is out of range, or a kind is unknown.
         """
         terms = catalogue.terms_of(name, epsilon, delta, guarantees, pml)
+
+        def create(connection: sa.Connection) -> Dataset:
+            created = catalogue.create(connection, terms)
+            if self._anchor is not None:  # before anybody sees the data set
+                self._anchor.write(name, catalogue.head(connection, name))
+            return created
+
         try:
-            created = self.database.write(lambda connection: catalogue.create(connection, terms))
+            return self.database.write(create)
         except IntegrityError:
             raise DatasetExists(f"data set {name!r} is in the ledger already; its caps are final") from None
-        if self._anchor is not None:
-            self._anchor.write(name, self._head(name))
-        return created
 
     def datasets(self) -> tuple[Dataset, ...]:
         """Return all data sets by name."""
@@ -464,15 +468,18 @@ class Ledger:
             self.database.write(lambda connection: work(connection, None))
             return
         mark = self._anchor.read(dataset)
-        self.database.write(lambda connection: work(connection, mark))
-        head = self._head(dataset)
+
+        def write(connection: sa.Connection) -> Mark:
+            work(connection, mark)
+            return catalogue.head(connection, dataset)
+
+        head = self.database.write(write)
         while head != mark:  # again where another process wrote meanwhile: it may have set the anchor first
             self._anchor.advance(dataset, head)
             mark, head = head, self._head(dataset)
 
     def _head(self, dataset: str) -> Mark:
-        row = self.database.read(lambda connection: rows.lock_dataset(connection, dataset, lock=False))
-        return Mark(row["length"], row["head"])
+        return self.database.read(lambda connection: catalogue.head(connection, dataset))
 
 
 def _id(attempt: Attempt | str) -> str:

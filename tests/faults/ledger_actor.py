@@ -27,6 +27,7 @@ import sqlalchemy as sa
 
 from dpdist.errors import BudgetExceeded, DatasetExists, ReleaseConflict
 from dpdist.ledger import Ledger, Price
+from dpdist.ledger.anchor import Anchor
 from dpdist.ledger.database import Database
 from dpdist.ledger.keys import forget_keys, load_noise
 from dpdist.ledger.tables import charge
@@ -34,6 +35,7 @@ from dpdist.privacy.filter import Cost
 from dpdist.privacy.portfolio import Portfolio
 
 URL, FOLDER = sys.argv[1], Path(sys.argv[2])
+ANCHOR = str(FOLDER.with_name(f"anchor-of-{FOLDER.name}")) if URL.startswith("sqlite") else ""
 Report = Callable[..., None]
 
 
@@ -49,7 +51,7 @@ def parent_ledger() -> Ledger:
 
 
 def open_ledger() -> Ledger:
-    return Ledger.open(URL, price=add_up)
+    return Ledger.open(URL, price=add_up, anchor=ANCHOR)
 
 
 def dataset_of(release: str) -> str:
@@ -184,6 +186,8 @@ def check(release: str, said: dict[str, Any], *, finished: bool) -> list[str]:
                 wrong.append("the ledger still holds a key")
         if Path(key_file(release)).exists():
             wrong.append("the key file is left")
+        if ANCHOR and Anchor(ANCHOR).read(dataset_of(release)).head != ledger.show(dataset_of(release)).head:
+            wrong.append("the anchor is behind")
     return wrong
 
 
