@@ -63,7 +63,7 @@ def ledger_show(
         show_json(rows)
         return
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     console = Console()
     for row in rows:
@@ -75,15 +75,16 @@ def ledger_show(
         for line in _filters(row["filters"]):
             console.print(f"  {line}", highlight=False)
         nats = "" if row["pml"] is None else " nats"
-        table = Table("release", "attempt", "state", "epsilon alone", "since")
+        whole = (Column(name, no_wrap=True) for name in ("attempt", "state", "since (UTC)"))
+        table = Table(Column("release", overflow="fold"), "epsilon alone", *whole)
         for charge in row["charges"]:
             alone = charge["epsilon"]
             table.add_row(
                 charge["release"],
+                "not DP" if alone is None else f"{upwards(alone)}{nats if charge['guarantee'] == 'pml' else ''}",
                 charge["attempt"][:8],
                 charge["state"],
-                "not DP" if alone is None else f"{upwards(alone)}{nats if charge['guarantee'] == 'pml' else ''}",
-                moment(charge["created"]),
+                moment(charge["created"]).removesuffix(" UTC"),
             )
         console.print(table)
 

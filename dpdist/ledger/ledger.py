@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 import sqlalchemy as sa
@@ -22,6 +22,8 @@ from dpdist.ledger.database import Database, create_file
 from dpdist.ledger.keys import KeyRef
 from dpdist.ledger.records import Attempt, Budget, Dataset, Rational, Statement, canonical_event, checked_name
 from dpdist.privacy.noise import Noise
+
+T = TypeVar("T")
 
 
 class _Rehearsed(Exception):
@@ -273,7 +275,7 @@ class Ledger:
         filters, price = self._priced(dataset, request)
         wrapped_key = custody.new_wrapped_key(self.database, identity)
 
-        def charge(connection: sa.Connection, mark: Mark | None) -> None:
+        def charge(connection: sa.Connection, mark: Mark | None) -> tuple[Attempt, list[str]]:
             transitions.reserve(
                 connection,
                 request=request,
@@ -286,11 +288,9 @@ class Ledger:
             )
             if rehearse:
                 raise _Rehearsed
+            return rows.read_attempt(connection, identity), custody.left_behind(connection, dataset)
 
-        self._write(charge, dataset)
-        made, ended = self.database.read(
-            lambda connection: (rows.read_attempt(connection, identity), custody.left_behind(connection, dataset))
-        )
+        made, ended = self._write(charge, dataset)
         custody.sweep(self.database, ended)
         return made
 
@@ -349,9 +349,7 @@ class Ledger:
         ReleaseConflict
             The attempt has ended: this run is stale.
         """
-        identity = _id(attempt)
-        self._move(identity, transitions.mark_drawing)
-        return self.attempt(identity)
+        return self._move(_id(attempt), transitions.mark_drawing)
 
     def commit(self, attempt: Attempt | str, *, manifest_sha256: str) -> Attempt:
         """Make this attempt the release: the only one under its name, for ever. Then erase its key.
@@ -370,9 +368,9 @@ class Ledger:
         identity = _id(attempt)
         if not re.fullmatch("[0-9a-f]{64}", manifest_sha256):
             raise LedgerError("manifest_sha256 must be 64 lower-case hexadecimal digits")
-        self._move(identity, partial(transitions.commit, manifest_sha256=manifest_sha256))
+        made = self._move(identity, partial(transitions.commit, manifest_sha256=manifest_sha256))
         self.erase(identity)
-        return self.attempt(identity)
+        return made
 
     def void(self, attempt: Attempt | str) -> Attempt:
         """Give the charge back and erase the key.
@@ -382,10 +380,9 @@ class Ledger:
         LedgerError
             Noise was drawn (or may have been): the charge stays.
         """
-        identity = _id(attempt)
-        self._move(identity, transitions.void)
-        self.erase(identity)
-        return self.attempt(identity)
+        ended = self._move(_id(attempt), transitions.void)
+        self.erase(ended)
+        return ended
 
     def give_up(self, attempt: Attempt | str) -> Attempt:
         """End an open attempt that nobody will resume, and erase its key; idempotent.
@@ -400,10 +397,9 @@ class Ledger:
         KeyUnavailable
             The attempt has ended, but its key file could not be deleted.
         """
-        identity = _id(attempt)
-        self._move(identity, transitions.give_up)
-        self.erase(identity)
-        return self.attempt(identity)
+        ended = self._move(_id(attempt), transitions.give_up)
+        self.erase(ended)
+        return ended
 
     # Keys
 
@@ -458,25 +454,27 @@ class Ledger:
             return row["filters"], None
         return row["filters"], self._price(request["event"], portfolio_of(row))
 
-    def _move(self, attempt: str, transition: Callable[..., None]) -> None:
+    def _move(self, attempt: str, transition: Callable[..., None]) -> Attempt:
         dataset = "" if self._anchor is None else self.attempt(attempt).dataset
-        self._write(lambda connection, mark: transition(connection, attempt, mark=mark), dataset)
 
-    def _write(self, work: Callable[[sa.Connection, Mark | None], None], dataset: str) -> None:
+        def move(connection: sa.Connection, mark: Mark | None) -> Attempt:
+            transition(connection, attempt, mark=mark)
+            return rows.read_attempt(connection, attempt)
+
+        return self._write(move, dataset)
+
+    def _write(self, work: Callable[[sa.Connection, Mark | None], T], dataset: str) -> T:
         """Run a transition; what its anchor has seen must be in the database, and it sees the outcome."""
         if self._anchor is None:
-            self.database.write(lambda connection: work(connection, None))
-            return
+            return self.database.write(lambda connection: work(connection, None))
         mark = self._anchor.read(dataset)
-
-        def write(connection: sa.Connection) -> Mark:
-            work(connection, mark)
-            return catalogue.head(connection, dataset)
-
-        head = self.database.write(write)
+        made, head = self.database.write(
+            lambda connection: (work(connection, mark), catalogue.head(connection, dataset))
+        )
         while head != mark:  # again where another process wrote meanwhile: it may have set the anchor first
             self._anchor.advance(dataset, head)
             mark, head = head, self._head(dataset)
+        return made
 
     def _head(self, dataset: str) -> Mark:
         return self.database.read(lambda connection: catalogue.head(connection, dataset))
