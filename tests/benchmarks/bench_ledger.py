@@ -71,8 +71,9 @@ def history(connection: sa.Connection, charges: int) -> None:
 
 
 def summary(seconds: list[float], busy: list[float]) -> dict[str, float]:
-    """The median and the largest of some times, and the median of this process's share."""
-    return {"median": statistics.median(seconds), "largest": max(seconds), "median_cpu": statistics.median(busy)}
+    """The least, the median and the largest of some times, and the median of what this process computed."""
+    times = {"least": min(seconds), "median": statistics.median(seconds), "largest": max(seconds)}
+    return {**times, "median_cpu": statistics.median(busy)}
 
 
 def reservations(ledger: Ledger, count: int, *, name: str = "new") -> tuple[list[float], list[float]]:
