@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ import typer
 from dpdist.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl, moment
 from dpdist.cli.output import show_json
 from dpdist.errors import LedgerError, SpecError
-from dpdist.formatting import downwards, upwards
+from dpdist.formatting import upwards
 
 if TYPE_CHECKING:
     from dpdist.ledger import Ledger
@@ -111,7 +112,7 @@ def ledger_show(
         show_json(rows)
         return
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     console = Console()
     for row in rows:
@@ -120,19 +121,21 @@ def ledger_show(
             f"delta {upwards(row['delta'])} (add/remove adjacency); allows {', '.join(row['guarantees'])}"
             + (f"; leakage {upwards(row['spent_pml'])} of {row['pml']:g} nats spent" if row["pml"] is not None else "")
         )
-        console.print(f"  left of the filters, of which one must hold after a release: {_left(row['filters'])}")
+        for line in _filters(row["filters"]):
+            console.print(f"  {line}", highlight=False)
         key = row["signing_key"]
         console.print(f"  releases are signed by {key}" if key else f"  releases are not signed: {_no_identity(row)}")
         nats = "" if row["pml"] is None else " nats"
-        table = Table("release", "attempt", "state", "epsilon alone", "since")
+        whole = (Column(name, no_wrap=True) for name in ("attempt", "state", "since (UTC)"))
+        table = Table(Column("release", overflow="fold"), "epsilon alone", *whole)
         for charge in row["charges"]:
             alone = charge["epsilon"]
             table.add_row(
                 charge["release"],
+                "not DP" if alone is None else f"{upwards(alone)}{nats if charge['guarantee'] == 'pml' else ''}",
                 charge["attempt"][:8],
                 charge["state"],
-                "not DP" if alone is None else f"{upwards(alone)}{nats if charge['guarantee'] == 'pml' else ''}",
-                moment(charge["created"]),
+                moment(charge["created"]).removesuffix(" UTC"),
             )
         console.print(table)
 
@@ -145,12 +148,18 @@ def _spent(row: dict[str, Any]) -> str:
     return "more than the cap" if row["spent_epsilon"] is None else upwards(row["spent_epsilon"])
 
 
-def _left(filters: list[dict[str, Any]]) -> str:
-    shares = (
-        "nothing" if not one["holds"] or one["used"] is None else f"{downwards(100 * (1 - one['used']))} %"
-        for one in filters
-    )
-    return ", ".join(f"{one['filter']} {share}" for one, share in zip(filters, shares, strict=True))
+def _filters(filters: list[dict[str, Any]]) -> list[str]:
+    """What is left of each filter, in two lines."""
+    if not any(one["holds"] for one in filters):
+        return ["no filter holds: no further release is admitted"]
+    left = ["none" if not one["holds"] else f"{math.floor(1e4 * (1 - one['used'])) / 100:g} %" for one in filters]
+    names = [one["filter"] for one in filters]
+    widths = [max(8, *map(len, pair)) for pair in zip(names, left, strict=True)]
+    rows = (("filter", names), ("left", left))
+    return [
+        f"{label:<8}" + "  ".join(f"{text:>{width}}" for text, width in zip(texts, widths, strict=True))
+        for label, texts in rows
+    ]
 
 
 @ledger_app.command("anchor")

@@ -73,6 +73,12 @@ def read(connection: sa.Connection, name: str, mark: Mark | None = None) -> tupl
     return row, journal.checked_account(connection, row, mark=mark), leakage_events(connection, row)
 
 
+def head(connection: sa.Connection, name: str) -> Mark:
+    """Return how far the journal of a data set goes."""
+    row = lock_dataset(connection, name, lock=False)
+    return Mark(row["length"], row["head"])
+
+
 def problems_of(connection: sa.Connection, name: str, receipts: Iterable[str]) -> list[str]:
     """Return what in the records of a data set does not agree with its journal."""
     row = lock_dataset(connection, name, lock=False)

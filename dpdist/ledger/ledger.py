@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 import sqlalchemy as sa
@@ -22,6 +23,8 @@ from dpdist.ledger.database import Database, create_file
 from dpdist.ledger.keys import KeyRef
 from dpdist.ledger.records import Attempt, Budget, Dataset, Rational, Statement, canonical_event, checked_name
 from dpdist.privacy.noise import Noise
+
+T = TypeVar("T")
 
 
 class _Rehearsed(Exception):
@@ -119,13 +122,17 @@ class Ledger:
         """
         terms = catalogue.terms_of(name, epsilon, delta, guarantees, pml)
         keys = signing.make_if_protected(self.database)
+
+        def create(connection: sa.Connection) -> Dataset:
+            created = catalogue.create(connection, terms, keys)
+            if self._anchor is not None:  # before anybody sees the data set
+                self._anchor.write(name, catalogue.head(connection, name))
+            return created
+
         try:
-            created = self.database.write(lambda connection: catalogue.create(connection, terms, keys))
+            return self.database.write(create)
         except IntegrityError:
             raise DatasetExists(f"data set {name!r} is in the ledger already; its caps are final") from None
-        if self._anchor is not None:
-            self._anchor.write(name, self._head(name))
-        return created
 
     def datasets(self) -> tuple[Dataset, ...]:
         """Return all data sets by name."""
@@ -166,7 +173,12 @@ class Ledger:
             leakage, account = [*leakage, canonical_event(event)], account.charged(None)
         elif event is not None:
             price = self._price(canonical_event(event), terms.portfolio)
-            account = account.charged(charge_of(terms, account, price) or Charged(price.costs))
+            charge = charge_of(terms, account, price)
+            account = (
+                replace(account, alone=None).charged(Charged(price.costs))
+                if charge is None
+                else account.charged(charge)
+            )
         return budget_of(terms, account, leakage)
 
     def verify(self, dataset: str, *, receipts: Iterable[str] = ()) -> Statement:
@@ -302,7 +314,7 @@ class Ledger:
         filters, price = self._priced(dataset, request)
         wrapped_key = custody.new_wrapped_key(self.database, identity)
 
-        def charge(connection: sa.Connection, mark: Mark | None) -> None:
+        def charge(connection: sa.Connection, mark: Mark | None) -> tuple[Attempt, list[str]]:
             transitions.reserve(
                 connection,
                 request=request,
@@ -315,10 +327,11 @@ class Ledger:
             )
             if rehearse:
                 raise _Rehearsed
+            return rows.read_attempt(connection, identity), custody.left_behind(connection, dataset)
 
-        self._write(charge, dataset)
-        custody.sweep(self.database, dataset)
-        return self.attempt(identity)
+        made, ended = self._write(charge, dataset)
+        custody.sweep(self.database, ended)
+        return made
 
     def rehearse(self, **charge: Any) -> None:
         """Refuse what `reserve` would refuse now, with the same arguments; nothing is written.
@@ -375,9 +388,7 @@ class Ledger:
         ReleaseConflict
             The attempt has ended: this run is stale.
         """
-        identity = _id(attempt)
-        self._move(identity, transitions.mark_drawing)
-        return self.attempt(identity)
+        return self._move(_id(attempt), transitions.mark_drawing)
 
     def commit(self, attempt: Attempt | str, *, manifest_sha256: str) -> Attempt:
         """Make this attempt the release: the only one under its name, for ever. Then erase its key.
@@ -396,9 +407,9 @@ class Ledger:
         identity = _id(attempt)
         if not re.fullmatch("[0-9a-f]{64}", manifest_sha256):
             raise LedgerError("manifest_sha256 must be 64 lower-case hexadecimal digits")
-        self._move(identity, partial(transitions.commit, manifest_sha256=manifest_sha256))
+        made = self._move(identity, partial(transitions.commit, manifest_sha256=manifest_sha256))
         self.erase(identity)
-        return self.attempt(identity)
+        return made
 
     def void(self, attempt: Attempt | str) -> Attempt:
         """Give the charge back and erase the key.
@@ -408,10 +419,9 @@ class Ledger:
         LedgerError
             Noise was drawn (or may have been): the charge stays.
         """
-        identity = _id(attempt)
-        self._move(identity, transitions.void)
-        self.erase(identity)
-        return self.attempt(identity)
+        ended = self._move(_id(attempt), transitions.void)
+        self.erase(ended)
+        return ended
 
     def give_up(self, attempt: Attempt | str) -> Attempt:
         """End an open attempt that nobody will resume, and erase its key; idempotent.
@@ -426,10 +436,9 @@ class Ledger:
         KeyUnavailable
             The attempt has ended, but its key file could not be deleted.
         """
-        identity = _id(attempt)
-        self._move(identity, transitions.give_up)
-        self.erase(identity)
-        return self.attempt(identity)
+        ended = self._move(_id(attempt), transitions.give_up)
+        self.erase(ended)
+        return ended
 
     # Keys
 
@@ -475,7 +484,8 @@ class Ledger:
     def sweep(self) -> None:
         """Erase what interrupted runs left of keys, as far as the storage answers; `reserve` does so as well."""
         for dataset in self.datasets():
-            custody.sweep(self.database, dataset.name)
+            left = partial(custody.left_behind, dataset=dataset.name)
+            custody.sweep(self.database, self.database.read(left))
 
     def ended(self, beginning: str) -> bool:
         """Whether there are attempts whose ids begin so, and all were given up: they will never publish."""
@@ -494,20 +504,30 @@ class Ledger:
             return row["filters"], None
         return row["filters"], self._price(request["event"], portfolio_of(row))
 
-    def _move(self, attempt: str, transition: Callable[..., None]) -> None:
+    def _move(self, attempt: str, transition: Callable[..., None]) -> Attempt:
         dataset = "" if self._anchor is None else self.attempt(attempt).dataset
-        self._write(lambda connection, mark: transition(connection, attempt, mark=mark), dataset)
 
-    def _write(self, work: Callable[[sa.Connection, Mark | None], None], dataset: str) -> None:
+        def move(connection: sa.Connection, mark: Mark | None) -> Attempt:
+            transition(connection, attempt, mark=mark)
+            return rows.read_attempt(connection, attempt)
+
+        return self._write(move, dataset)
+
+    def _write(self, work: Callable[[sa.Connection, Mark | None], T], dataset: str) -> T:
         """Run a transition; what its anchor has seen must be in the database, and it sees the outcome."""
-        mark = None if self._anchor is None else self._anchor.read(dataset)
-        self.database.write(lambda connection: work(connection, mark))
-        if self._anchor is not None:
-            self._anchor.advance(dataset, self._head(dataset))
+        if self._anchor is None:
+            return self.database.write(lambda connection: work(connection, None))
+        mark = self._anchor.read(dataset)
+        made, head = self.database.write(
+            lambda connection: (work(connection, mark), catalogue.head(connection, dataset))
+        )
+        while head != mark:  # again where another process wrote meanwhile: it may have set the anchor first
+            self._anchor.advance(dataset, head)
+            mark, head = head, self._head(dataset)
+        return made
 
     def _head(self, dataset: str) -> Mark:
-        row = self.database.read(lambda connection: rows.lock_dataset(connection, dataset, lock=False))
-        return Mark(row["length"], row["head"])
+        return self.database.read(lambda connection: catalogue.head(connection, dataset))
 
 
 def _id(attempt: Attempt | str) -> str:

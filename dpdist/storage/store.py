@@ -10,11 +10,13 @@ jitter, and s3fs repeats answers that break off. Remaining errors become errors 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import posixpath
 import re
 import stat
 import uuid
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -319,14 +321,17 @@ class Store:
                 _write_local(path, data, exclusive=exclusive)
             return
         mode = "create" if exclusive else "overwrite"
+        # a bucket with object lock takes no content without its digest, and every server knows this one
+        digest = b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+        options = {"chunksize": _SINGLE_PUT, "ContentMD5": digest}
         try:
-            self._fs.pipe_file(path, data, mode=mode, chunksize=_SINGLE_PUT)
+            self._fs.pipe_file(path, data, mode=mode, **options)
         except OSError as error:
             taken = isinstance(error, FileExistsError) or s3_code(error) in _TAKEN
             if not exclusive or not (taken or s3_code(error) in ("NotImplemented", "501")):
                 raise
             if not taken:  # a server without conditional PUT
-                self._fs.pipe_file(path, data, chunksize=_SINGLE_PUT)
+                self._fs.pipe_file(path, data, **options)
 
     def _make_folder(self, folder: Path) -> None:
         if folder.is_dir():
