@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 
 from dpdist.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl, moment
 from dpdist.cli.output import show_json
-from dpdist.errors import SpecError
+from dpdist.errors import LedgerError, SpecError
 from dpdist.formatting import upwards
 
 if TYPE_CHECKING:
@@ -42,10 +43,58 @@ def ledger_create(
     kinds = tuple(allow or ("dp",))
     with _ledger(ledger, create=True) as opened:
         opened.create_dataset(dataset, epsilon=epsilon, delta=delta, guarantees=kinds, pml=pml)
+        signed = _identity_lines(opened, dataset)
     typer.echo(
         f"data set {dataset}: epsilon at most {epsilon}, delta at most {delta}, add/remove adjacency"
         + (f"; pointwise maximal leakage at most {pml} nats" if pml else "")
     )
+    typer.echo("\n".join(signed))
+
+
+@ledger_app.command("identity")
+def ledger_identity(
+    dataset: Annotated[str, typer.Argument(help="Name of the data set.")],
+    new: Annotated[
+        bool, typer.Option("--new", help="Make a new one; releases are signed with it from now on.")
+    ] = False,
+    ledger: LedgerUrl = DEFAULT_LEDGER,
+) -> None:
+    """Print the public key with which the releases of a data set are signed, for its readers to keep."""
+    from dpdist.ledger.signing import public_pem
+
+    with _ledger(ledger) as opened:
+        if new:
+            opened.new_identity(dataset)
+        keys = opened.public_keys(dataset)
+        lines = _identity_lines(opened, dataset) if new else []
+    if not keys:
+        raise LedgerError(f"data set {dataset!r} has no signing identity: {_NO_IDENTITY.format(dataset=dataset)}")
+    for line in lines:
+        typer.echo(line, err=True)
+    typer.echo(public_pem(keys[0]), nl=False)
+
+
+_NO_IDENTITY = "make one with `dpdist ledger identity {dataset} --new`; until then its releases are not signed"
+
+
+def _identity_lines(opened: Ledger, dataset: str) -> list[str]:
+    """What is said of the identity of a data set; beside a SQLite ledger its public key is stored."""
+    from dpdist.ledger.signing import key_fingerprint, public_pem
+
+    keys = opened.public_keys(dataset)
+    if not keys:
+        return [
+            f"not signed: there is no key-encryption key; set DPDIST_KEK, then {_NO_IDENTITY.format(dataset=dataset)}"
+        ]
+    lines = [f"its releases are signed by {key_fingerprint(keys[0])}"]
+    if opened.database.file is not None:
+        path = opened.database.file.with_name(f"{opened.database.file.name}.{quote(dataset, safe=' ')}.pub.pem")
+        try:
+            path.write_text(public_pem(keys[0]))
+        except OSError as error:
+            raise LedgerError(f"the public key cannot be written to {path} ({error.strerror})") from None
+        lines.append(f"public key for readers: {path}")
+    return lines
 
 
 @ledger_app.command("show")
@@ -74,6 +123,8 @@ def ledger_show(
         )
         for line in _filters(row["filters"]):
             console.print(f"  {line}", highlight=False)
+        key = row["signing_key"]
+        console.print(f"  releases are signed by {key}" if key else f"  releases are not signed: {_no_identity(row)}")
         nats = "" if row["pml"] is None else " nats"
         whole = (Column(name, no_wrap=True) for name in ("attempt", "state", "since (UTC)"))
         table = Table(Column("release", overflow="fold"), "epsilon alone", *whole)
@@ -87,6 +138,10 @@ def ledger_show(
                 moment(charge["created"]).removesuffix(" UTC"),
             )
         console.print(table)
+
+
+def _no_identity(row: dict[str, Any]) -> str:
+    return _NO_IDENTITY.format(dataset=row["dataset"])
 
 
 def _spent(row: dict[str, Any]) -> str:

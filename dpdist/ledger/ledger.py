@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 import sqlalchemy as sa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from sqlalchemy.exc import IntegrityError
 
 from dpdist.errors import DatasetExists, LedgerError
-from dpdist.ledger import catalogue, custody, journal, rows, tables, transitions
+from dpdist.ledger import catalogue, custody, journal, rows, signing, tables, transitions
 from dpdist.ledger.account import Account, Charged, portfolio_of
 from dpdist.ledger.anchor import VARIABLE, Anchor, Mark
 from dpdist.ledger.budget import Price, PriceOf, accountant_price, budget_of, charge_of
@@ -97,7 +98,9 @@ class Ledger:
         guarantees: Iterable[str] = ("dp",),
         pml: Rational | None = None,
     ) -> Dataset:
-        """Enter a data set with its caps and policy; both are final.
+        """Enter a data set with its caps and policy, both final, and a signing identity for its releases.
+
+        Without a key-encryption key, which protects the private key, there is no identity (`new_identity`).
 
         Parameters
         ----------
@@ -118,9 +121,10 @@ class Ledger:
             A cap is out of range, or a kind is unknown.
         """
         terms = catalogue.terms_of(name, epsilon, delta, guarantees, pml)
+        keys = signing.make_if_protected(self.database)
 
         def create(connection: sa.Connection) -> Dataset:
-            created = catalogue.create(connection, terms)
+            created = catalogue.create(connection, terms, keys)
             if self._anchor is not None:  # before anybody sees the data set
                 self._anchor.write(name, catalogue.head(connection, name))
             return created
@@ -215,6 +219,41 @@ class Ledger:
         mark = self._head(dataset)
         self._anchor.write(dataset, mark)
         return mark
+
+    # Signing identities
+
+    def new_identity(self, dataset: str) -> Ed25519PublicKey:
+        """Make a key pair with which the releases of a data set are signed from now on; return the public key.
+
+        Raises
+        ------
+        DatasetUnknown
+        KeyUnavailable
+            There is no key-encryption key that could protect the private key.
+        """
+        made = signing.make(self.database)
+        self._write(lambda connection, mark: signing.enter(connection, dataset, made, mark=mark), dataset)
+        return self.public_keys(dataset)[0]
+
+    def public_keys(self, dataset: str) -> tuple[Ed25519PublicKey, ...]:
+        """Return the public keys of a data set, that of the present identity first; none where it has none.
+
+        Raises
+        ------
+        DatasetUnknown
+        """
+        return signing.public_keys(self.database, dataset)
+
+    def signing_key(self, dataset: str) -> Ed25519PrivateKey | None:
+        """Return the private key of the present identity of a data set, None where it has none.
+
+        Raises
+        ------
+        DatasetUnknown
+        KeyUnavailable
+            The key-encryption key is missing or another one.
+        """
+        return signing.signing_key(self.database, dataset)
 
     # Attempts
 
