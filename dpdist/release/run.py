@@ -3,8 +3,9 @@
 This module keeps the order:
 
 1. Whatever can be refused without reading a record is refused first: spec, ledger, output, files, cluster.
-2. The charge is reserved before a record is read, and given back if the table is refused before noise is drawn.
-3. Noise is drawn only after the ledger has recorded that it will be.
+2. The charge is reserved before a record is read. Once one may have been, the charge stays: whether a table is refused
+   is an answer about its records.
+3. Records are read and noise is drawn only after the ledger has recorded that they will be.
 4. The manifest is stored in the work folder, the ledger commits this attempt and destroys its key, and only then is the
    manifest written to the output. A run that dies in between is finished by resuming it.
 """
@@ -22,7 +23,7 @@ from uuid import uuid4
 
 from dpdist.cluster.opening import open_cluster
 from dpdist.data.inputs import open_input, table_source
-from dpdist.errors import DpdistError, LedgerError, OutOfMemory, ReleaseConflict, ResourceError, SpecError
+from dpdist.errors import DataError, DpdistError, LedgerError, OutOfMemory, ReleaseConflict, ResourceError, SpecError
 from dpdist.families.base.attempt import Attempt, Progress, silent
 from dpdist.families.base.family import Stage
 from dpdist.families.registry import family_of, make_plan
@@ -44,6 +45,11 @@ log = logging.getLogger("dpdist")
 log.addHandler(logging.NullHandler())  # else Python prints errors to the terminal
 
 KEY_FILE = "key.json"
+
+CHARGE_STAYS = (
+    "The charge stays spent, because what a table is refused for is an answer about its records. Whoever keeps the table "
+    "can check it without a charge: dpdist contract check"
+)
 
 
 class Run:
@@ -230,7 +236,7 @@ class Run:
         self._ledger.mark_drawing(attempt)
 
     def _stage(self, stage: Stage[Any, Any]) -> None:
-        """Run a stage of the family; give the charge back if the table is refused before noise was drawn."""
+        """Run a stage of the family; give the charge back if it ends before a record was read."""
         try:
             self._shared.run(stage)
         except MemoryError:
@@ -243,8 +249,10 @@ class Run:
             with suppress(DpdistError):  # a storage that refused the step may refuse the record, too
                 if self._ledger.attempt(self._reserved).manifest_sha256 is None:  # else another run has written it
                     write_record(self._shared, self._reserved)  # only the operator may see by how much a check failed
-            with suppress(LedgerError, ResourceError):  # if noise was drawn the charge stays; a key file may be left
+            with suppress(LedgerError, ResourceError):  # if a record was read the charge stays; a key file may be left
                 self._ledger.void(self._reserved)
+            if isinstance(error, DataError) and self.plan.event is not None:
+                raise type(error)(f"{error}\n{CHARGE_STAYS}") from None
             raise
 
     def _publish(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 from dpdist.data.encode import ColumnEncoder, TableEncoder, check_type
 from dpdist.data.integers import parse_integer
 from dpdist.data.report import RowReport, check
-from dpdist.errors import ColumnMismatch, DataError, EmptyTable, OutOfDomain
+from dpdist.errors import ColumnMismatch, DataError, OutOfDomain
 from dpdist.schema.schema import Attribute, Schema
 
 MISSING, BELOW, ABOVE, UNKNOWN, MISTYPED = range(5)
@@ -224,7 +224,6 @@ def test_a_row_is_dropped_once() -> None:
         (integer(), [1, None], OutOfDomain, "column 'n': missing values.*`missing: refuse`"),
         (integer(), [1.0, float("nan")], OutOfDomain, "column 'n': missing values"),
         (values("a"), ["a", "zzz"], OutOfDomain, "column 'v': values outside the declared domain"),
-        (values("a", missing="drop"), [None, None], EmptyTable, "no row is left"),
     ],
 )  # fmt: skip
 def test_what_the_policies_refuse(

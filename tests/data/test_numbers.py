@@ -25,7 +25,7 @@ from dpdist.data.report import check
 from dpdist.data.source import CsvOptions, TableSource
 from dpdist.data.split import Split
 from dpdist.data.table import open_table
-from dpdist.errors import ColumnMismatch, DataError, EmptyTable, OutOfDomain
+from dpdist.errors import ColumnMismatch, DataError, OutOfDomain
 from dpdist.ledger.keys import KeyRef
 from dpdist.schema.schema import Attribute, Category, Count, Edges, Schema
 
@@ -214,7 +214,6 @@ def test_missing_texts_and_empty_fields() -> None:
         (number(), [1, -math.inf], OutOfDomain, "column 'x': values outside the declared domain"),
         (number(), [1, None], OutOfDomain, "column 'x': missing values.*`missing: refuse`"),
         (number(), [1.0, math.nan], OutOfDomain, "column 'x': missing values"),
-        (number(missing="drop"), [math.nan, None], EmptyTable, "no row is left"),
     ],
 )
 def test_what_the_policies_refuse(
