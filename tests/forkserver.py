@@ -61,6 +61,9 @@ class Python(subprocess.Popen[Any]):
         self._child_created = True
         self._close_pipe_fds(*files)
 
+    def __del__(self, *_: Any) -> None:
+        """Nothing is left to wait for: the keeper does. `Popen` would keep the object, whose socket may be closed."""
+
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         self._answers.setblocking(not wait_flags & os.WNOHANG)
         try:

@@ -168,7 +168,7 @@ def _watch(client: Client, futures: list[Any], progress: Progress) -> None:
     async def watch() -> None:
         bar = Forward(futures, scheduler=client.scheduler.address, interval="250ms")
         listening = asyncio.ensure_future(bar.listen())
-        while client.status == "running":
+        while client.status == "running" and not any(future.cancelled() for future in futures):
             if (await asyncio.wait([listening], timeout=0.25))[0]:
                 listening.result()
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import subprocess
@@ -58,3 +59,24 @@ def test_workers_that_do_not_start_in_time() -> None:
     opening = open_cluster(resources=["a"], timeout=0.3)
     with pytest.raises(ClusterUnreachable, match=r"1 workers did not start in 0\.3 s: raise cluster\.timeout"), opening:
         pass
+
+
+@pytest.mark.parametrize("held", [1, 2])
+def test_a_task_holds_the_results_in_its_lists(held: int) -> None:
+    """The scheduler drops a result that nobody holds, and Dask's own lists hold none."""
+    local: dict[str, Any] = {"processes": False, "dashboard_address": None, "host": "127.0.0.1", "protocol": "tcp"}
+    with (
+        LocalCluster(n_workers=1, **local) as cluster,
+        open_cluster(mode="address", address=cluster.scheduler_address, timeout=5) as executor,
+    ):
+        make, use = executor.tasks("make"), executor.tasks("use")
+        kept = executor.persist([make("one", pow, 2, i) for i in range(held)])
+        total = use("sum", _weighted, kept, [1] * held, bias=10)
+        del kept
+        gc.collect()
+        time.sleep(0.3)  # the client tells the scheduler some time later what it has let go
+        assert executor.compute([total], progress=lambda done, all: None) == [2**held - 1 + 10]
+
+
+def _weighted(values: list[int], weights: list[int], *, bias: int) -> int:
+    return sum(value * weight for value, weight in zip(values, weights, strict=True)) + bias

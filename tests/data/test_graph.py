@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reading import readable
 
+from dpdist.cluster.cluster import Cluster
 from dpdist.data.count import PairCounts, pair_counts
 from dpdist.data.graph import (
     encoded_partitions,
@@ -41,6 +42,7 @@ from dpdist.schema.schema import Attribute, Schema
 from dpdist.storage import files as storage
 from tests.data.strategies import Case, cases, contingency
 
+DASK = Cluster()
 KEY = KeyRef.fixed("5a" * 32)
 SPLIT = Split(KEY, ("1/3", "0.5", "1/6"))
 SETTINGS = settings(
@@ -91,16 +93,18 @@ def test_graphs_give_the_bits_of_the_reference(case: Case, label: int, scheduler
     with tempfile.TemporaryDirectory() as folder:
         source = case.write(Path(folder))
         (table,) = dask.compute(
-            locate(open_table(source, case.schema, partitions=case.partitions)), scheduler=scheduler
+            locate(DASK, open_table(source, case.schema, partitions=case.partitions)), scheduler=scheduler
         )
         assert table == located_table(open_table(source, case.schema, partitions=case.partitions))
         expected = [c for file, row, c in case.expected if c is not None and reference_label(file, row) == label]
         operator = together([gather_operator(), pair_counts_operator(case.schema.cardinalities)])
-        parts = encoded_partitions(table, name="cache", split=SPLIT, batch_rows=case.batch_rows)
+        parts = encoded_partitions(DASK, table, name="cache", split=SPLIT, batch_rows=case.batch_rows)
         graphs = [
-            table_pass(table, operator, name="pass", split=SPLIT, label=label, batch_rows=case.batch_rows),
-            reduce_partitions(parts, operator, name="later", label=label, batch_rows=case.batch_rows),
-            reduce_partitions(encoded_partitions(table, name="part", split=SPLIT, label=label), operator, name="later"),
+            table_pass(DASK, table, operator, name="pass", split=SPLIT, label=label, batch_rows=case.batch_rows),
+            reduce_partitions(DASK, parts, operator, name="later", label=label, batch_rows=case.batch_rows),
+            reduce_partitions(
+                DASK, encoded_partitions(DASK, table, name="part", split=SPLIT, label=label), operator, name="later"
+            ),
         ]
         here = run_pass(table, operator, split=SPLIT, label=label)
         for (codes, counts), report in (here, *dask.compute(*graphs, scheduler=scheduler)):
@@ -109,7 +113,7 @@ def test_graphs_give_the_bits_of_the_reference(case: Case, label: int, scheduler
             assert counts.total == len(expected)
             assert (report.rows, report.kept) == (here[1].rows, here[1].kept)
             assert np.array_equal(report.counts, here[1].counts)
-        selected = dask.compute(*partition_codes(parts, name="seeds", label=label), scheduler=scheduler)
+        selected = dask.compute(*partition_codes(DASK, parts, name="seeds", label=label), scheduler=scheduler)
         assert [row for codes in selected for row in as_rows(codes)] == expected
 
 
@@ -140,11 +144,11 @@ def test_building_graphs_reads_and_computes_nothing(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("dpdist.data.passes.load_noise", refuse)
     operator = Operator(name="never", chunk=refuse, combine=refuse, compact=refuse, finish=refuse)
     with dask.config.set(scheduler=refuse):
-        scan = locate(unlocated)
-        graph = table_pass(table, operator, name="pass", split=SPLIT, label=0)
-        parts = encoded_partitions(table, name="cache", split=SPLIT)
-        later = reduce_partitions(parts, operator, name="later", label=1)
-        selected = partition_codes(parts, name="seeds", label=2)
+        scan = locate(DASK, unlocated)
+        graph = table_pass(DASK, table, operator, name="pass", split=SPLIT, label=0)
+        parts = encoded_partitions(DASK, table, name="cache", split=SPLIT)
+        later = reduce_partitions(DASK, parts, operator, name="later", label=1)
+        selected = partition_codes(DASK, parts, name="seeds", label=2)
         assert len(parts) == len(selected) == 16
         with pytest.raises(AssertionError, match="neither read nor compute"):
             graph.compute()
@@ -158,7 +162,7 @@ def test_building_graphs_reads_and_computes_nothing(tmp_path: Path, monkeypatch:
 def test_two_graphs_never_share_a_task(tmp_path: Path) -> None:
     source, schema, _ = small_table(tmp_path)
     table = open_table(source, schema, partitions=3)
-    first, second = (table_pass(table, gather_operator(), name="pass") for _ in range(2))
+    first, second = (table_pass(DASK, table, gather_operator(), name="pass") for _ in range(2))
     assert not set(first.__dask_graph__()) & set(second.__dask_graph__())
 
 
@@ -166,7 +170,7 @@ def test_no_key_enters_a_graph(tmp_path: Path) -> None:
     source, schema, _ = small_table(tmp_path)
     key = KeyRef("attempt-1", str(tmp_path / "key.json"))
     graph = table_pass(
-        open_table(source, schema, partitions=3), gather_operator(), name="pass", split=Split(key, (1,)), label=0
+        DASK, open_table(source, schema, partitions=3), gather_operator(), name="pass", split=Split(key, (1,)), label=0
     )
     content = pickle.dumps(dict(graph.__dask_graph__()))
     assert b"attempt-1" in content
@@ -179,9 +183,9 @@ def test_processes_give_the_same_bits(tmp_path: Path, partitions: int, client: A
     operator = pair_counts_operator(schema.cardinalities)
     table = open_table(source, schema, partitions=partitions)
     assert len(table.partitions) == partitions
-    parts = client.persist(encoded_partitions(table, name="cache", split=SPLIT))
-    graphs = [table_pass(table, operator, name="pass", split=SPLIT, label=1)]
-    graphs.append(reduce_partitions(parts, operator, name="later", label=1))
+    parts = client.persist(encoded_partitions(DASK, table, name="cache", split=SPLIT))
+    graphs = [table_pass(DASK, table, operator, name="pass", split=SPLIT, label=1)]
+    graphs.append(reduce_partitions(DASK, parts, operator, name="later", label=1))
     words = load_noise(KEY).words("split/0", 1000)
     chosen = (words >= int(Fraction(1, 3) * 2**64)) & (words < int(Fraction(5, 6) * 2**64))
     expected = pair_counts([c[chosen] for c in columns], schema.cardinalities)
@@ -197,7 +201,7 @@ def test_tasks_read_object_storage(tmp_path: Path, client: Any, s3: Any, s3_serv
     s3.put(local.paths[0], "census/t/part-1.parquet")
     options = {"endpoint_url": s3_server, "key": "test", "secret": "test"}
     table = open_table(TableSource(("s3://census/t",), storage_options=options), schema, partitions=6)
-    graph = table_pass(table, pair_counts_operator(schema.cardinalities), name="pass")
+    graph = table_pass(DASK, table, pair_counts_operator(schema.cardinalities), name="pass")
     counts, _ = client.compute(graph).result() if scheduler == "processes" else graph.compute(scheduler=scheduler)
     expected, _ = run_pass(open_table(local, schema), pair_counts_operator(schema.cardinalities))
     assert np.array_equal(counts.cells, 2 * expected.cells)
@@ -209,7 +213,7 @@ def test_errors_of_tasks_reach_the_caller(tmp_path: Path, client: Any) -> None:
         attributes=(*schema.attributes[:1], Attribute(name="b", kind="integer", bounds=(0, 9)), schema.attributes[2])
     )
     graph = table_pass(
-        open_table(source, narrow, partitions=3), pair_counts_operator(narrow.cardinalities), name="pass"
+        DASK, open_table(source, narrow, partitions=3), pair_counts_operator(narrow.cardinalities), name="pass"
     )
     _, report = client.compute(graph).result()
     with pytest.raises(OutOfDomain, match="column 'b': values outside the declared domain"):
@@ -231,7 +235,7 @@ def test_an_operator_may_finish_what_it_combined(tmp_path: Path) -> None:
     source, schema, columns = small_table(tmp_path)
     joint = Operator(name="joint", chunk=_joint, combine=np.add, finish=np.sum, fan_in=2)
     table = open_table(source, schema, partitions=7)
-    ((total, _),) = dask.compute(table_pass(table, joint, name="pass"), scheduler="threads")
+    ((total, _),) = dask.compute(table_pass(DASK, table, joint, name="pass"), scheduler="threads")
     assert total == 1000
     assert run_pass(table, joint)[0] == 1000
     whole = Operator(name="joint", chunk=_joint, combine=np.add)
@@ -254,17 +258,17 @@ def test_misuse_is_refused(tmp_path: Path) -> None:
     table = open_table(source, schema, partitions=2)
     operator = gather_operator()
     with pytest.raises(ValueError, match="label"):
-        table_pass(table, operator, name="pass", label=0)
+        table_pass(DASK, table, operator, name="pass", label=0)
     with pytest.raises(ValueError, match="label"):
-        table_pass(table, operator, name="pass", split=SPLIT, label=3)
-    parts = encoded_partitions(table, name="cache")
+        table_pass(DASK, table, operator, name="pass", split=SPLIT, label=3)
+    parts = encoded_partitions(DASK, table, name="cache")
     with pytest.raises(ValueError, match="no labels"):
-        reduce_partitions(parts, operator, name="later", label=0).compute(scheduler="synchronous")
+        reduce_partitions(DASK, parts, operator, name="later", label=0).compute(scheduler="synchronous")
     (tmp_path / "t.csv").write_text("a,b,c\n1,2,0\n")
     csv = open_table(TableSource((str(tmp_path / "t.csv"),)), schema)
     assert csv.rows is None
     with pytest.raises(ValueError, match="located first"):
-        table_pass(csv, operator, name="pass")
+        table_pass(DASK, csv, operator, name="pass")
     with pytest.raises(ValueError, match="located first"):
         run_pass(csv, operator)
 
@@ -273,7 +277,7 @@ def test_nothing_confidential_is_shown(tmp_path: Path) -> None:
     source, schema, _ = small_table(tmp_path, rows=987)
     table = open_table(source, schema, partitions=2)
     counts, report = run_pass(table, pair_counts_operator(schema.cardinalities), split=SPLIT)
-    (part,) = dask.compute(encoded_partitions(table, name="cache", split=SPLIT)[0], scheduler="synchronous")
+    (part,) = dask.compute(encoded_partitions(DASK, table, name="cache", split=SPLIT)[0], scheduler="synchronous")
     for thing in (table, counts, report, part, SPLIT):
         assert "987" not in readable(thing)
         assert "array" not in repr(thing)

@@ -147,7 +147,7 @@ def test_the_graph_gives_the_bits_of_numpy(
     source, schema, codes = census
     plan = CountPlan((Query((0,)), Query((2, 1)), Query((0, 2))), schema.cardinalities)
     table = open_table(source, schema, partitions=partitions)
-    graph = table_pass(table, histogram_operator(plan), name="count", batch_rows=997)
+    graph = table_pass(Cluster(), table, histogram_operator(plan), name="count", batch_rows=997)
     [(tables, report)] = Cluster().compute([graph])
     assert report.kept == 10_000
     for made, expected in zip(tables, histograms(codes, plan), strict=True):
