@@ -13,6 +13,7 @@ import typer
 
 from dpdist.cli.account import account_app
 from dpdist.cli.cluster import cluster_app
+from dpdist.cli.contract import contract_app
 from dpdist.cli.evaluate import evaluate
 from dpdist.cli.ledger import ledger_app
 from dpdist.cli.options import AsJson, Endpoint, PublicKey, Settings, SpecPath, load, storage_options
@@ -38,6 +39,7 @@ app = typer.Typer(
 app.command()(plan)
 app.command()(evaluate)
 app.add_typer(ledger_app, name="ledger")
+app.add_typer(contract_app, name="contract")
 app.add_typer(spec_app, name="spec")
 app.add_typer(account_app, name="account")
 app.add_typer(cluster_app, name="cluster")

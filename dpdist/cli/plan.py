@@ -50,7 +50,7 @@ def plan(
 ) -> None:
     """Say what a release would guarantee, cost and need. Touches no record."""
     from dpdist.families.registry import make_plan
-    from dpdist.ledger.statement import budget_after
+    from dpdist.ledger.statement import budget_after, contract_sentence
 
     options = {"epsilon": epsilon, "pass_rate": pass_rate, "public_table": public_table, "write": write}
     if costs is not None and not cluster:
@@ -67,7 +67,8 @@ def plan(
     elif as_json:
         show_json(made.to_json())
     else:
-        typer.echo(folded(f"{made.explain()}\nBudget      {budget_after(made)}"))
+        ledger = f"Budget      {budget_after(made)}\nContract    {contract_sentence(made)}"
+        typer.echo(folded(f"{made.explain()}\n{ledger}"))
 
 
 def _solution(path: Path, settings: list[str], options: dict[str, Any], *, asked: bool) -> Answer | None:

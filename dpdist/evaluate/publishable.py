@@ -34,6 +34,7 @@ from dpdist.evaluate.page.files import write_private
 from dpdist.evaluate.page.sections import Section, Table
 from dpdist.evaluate.utility.marginals import Marginals, Subset
 from dpdist.ledger import Attempt, Ledger
+from dpdist.ledger.contract import Contract
 from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace
 from dpdist.privacy.guarantee import DifferentialPrivacy
@@ -203,6 +204,8 @@ class Publication:
         elif found is not None:
             self._attempt = self.ledger.resume(dataset=self.dataset, release=self.name, **bound)
         else:
+            text = self.ledger.dataset(self.dataset).contract  # the release, whose schema this is, kept one
+            bound["contract"] = None if text is None else Contract.from_text(text).digest
             self._attempt = self.ledger.reserve(
                 dataset=self.dataset, release=self.name, event=self.plan.event, guarantee="dp", **bound
             )

@@ -13,10 +13,11 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from dpdist.errors import DatasetExists, LedgerError
-from dpdist.ledger import catalogue, custody, journal, rows, tables, transitions
+from dpdist.ledger import amendment, catalogue, custody, journal, rows, tables, transitions
 from dpdist.ledger.account import Account, Charged, portfolio_of
 from dpdist.ledger.anchor import VARIABLE, Anchor, Mark
 from dpdist.ledger.budget import Price, PriceOf, accountant_price, budget_of, charge_of
+from dpdist.ledger.contract import Contract
 from dpdist.ledger.database import Database, create_file
 from dpdist.ledger.keys import KeyRef
 from dpdist.ledger.records import Attempt, Budget, Dataset, Rational, Statement, canonical_event, checked_name
@@ -93,8 +94,9 @@ class Ledger:
         delta: Rational,
         guarantees: Iterable[str] = ("dp",),
         pml: Rational | None = None,
+        contract: str | None = None,
     ) -> Dataset:
-        """Enter a data set with its caps and policy; both are final.
+        """Enter a data set with its caps and policy; only an act of its custodian changes them (`amend`).
 
         Parameters
         ----------
@@ -106,6 +108,8 @@ class Ledger:
         pml : number or text, optional
             The cap of an account of pointwise maximal leakage, in nats. With it, releases with the guarantee ``pml``
             are charged there; without, they are charged their equal differential privacy.
+        contract : str, optional
+            The contract as JSON (`create_from_contract`).
 
         Raises
         ------
@@ -114,7 +118,7 @@ class Ledger:
         LedgerError
             A cap is out of range, or a kind is unknown.
         """
-        terms = catalogue.terms_of(name, epsilon, delta, guarantees, pml)
+        terms = catalogue.terms_of(name, epsilon, delta, guarantees, pml, contract)
         try:
             created = self.database.write(lambda connection: catalogue.create(connection, terms))
         except IntegrityError:
@@ -122,6 +126,64 @@ class Ledger:
         if self._anchor is not None:
             self._anchor.write(name, self._head(name))
         return created
+
+    def create_from_contract(self, name: str, contract: Contract) -> Dataset:
+        """Enter a data set with its contract, which has its caps and policy.
+
+        Raises
+        ------
+        DatasetExists, LedgerError
+            As `create_dataset`.
+        """
+        return self.create_dataset(
+            name,
+            epsilon=contract.epsilon,
+            delta=contract.delta,
+            guarantees=contract.guarantees,
+            pml=contract.pml,
+            contract=contract.text,
+        )
+
+    def amend(self, dataset: str, contract: Contract, *, reason: str) -> Dataset:
+        """Give a data set another contract, with its caps: an act of its custodian, in the journal with its reason.
+
+        Raises
+        ------
+        DatasetUnknown
+        LedgerError, BudgetExceeded
+            See `dpdist.ledger.amendment.amend`.
+        """
+
+        def work(connection: sa.Connection, mark: Mark | None) -> None:
+            amendment.amend(connection, dataset, contract=contract, reason=reason, mark=mark)
+
+        self._write(work, dataset)
+        return self.dataset(dataset)
+
+    def admit_input(self, dataset: str, *, fingerprint: str, contract: str) -> None:
+        """Write down that an input keeps the contract with this digest: an act of the custodian, who checked it.
+
+        Raises
+        ------
+        DatasetUnknown
+        ContractBroken
+            The data set has another contract by now, or none.
+        """
+
+        def work(connection: sa.Connection, mark: Mark | None) -> None:
+            amendment.admit_input(connection, dataset, fingerprint=fingerprint, contract=contract, mark=mark)
+
+        self._write(work, dataset)
+
+    def dataset(self, name: str) -> Dataset:
+        """Return a data set.
+
+        Raises
+        ------
+        DatasetUnknown
+        """
+        row = self.database.read(lambda connection: rows.lock_dataset(connection, name, lock=False))
+        return rows.dataset_record(row)
 
     def datasets(self) -> tuple[Dataset, ...]:
         """Return all data sets by name."""
@@ -218,6 +280,7 @@ class Ledger:
         attempt: str | None = None,
         new_attempt: bool = False,
         rehearse: bool = False,
+        contract: str | None = None,
     ) -> Attempt:
         """Charge a release to a data set before anything is read, and make the attempt's key.
 
@@ -238,6 +301,8 @@ class Ledger:
             abandoned and stays spent.
         rehearse : bool
             See `rehearse`.
+        contract : str, optional
+            Digest of the data set's contract, which the release keeps (`dpdist.ledger.contract.kept_contract`).
 
         Raises
         ------
@@ -246,6 +311,8 @@ class Ledger:
             All charges and this one compose to more than the caps.
         GuaranteeRefused
             The data set's policy does not allow this kind of guarantee.
+        ContractBroken
+            The release was not compared with the data set's contract, or its input is not known to keep it.
         ReleaseConflict
             The release is committed, has an open attempt, or was begun with another spec.
         KeyUnavailable
@@ -273,6 +340,7 @@ class Ledger:
                 wrapped_key=wrapped_key,
                 new_attempt=new_attempt,
                 mark=mark,
+                admits=partial(amendment.refuse_unadmitted, request=request, contract=contract),
             )
             if rehearse:
                 raise _Rehearsed

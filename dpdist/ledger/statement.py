@@ -10,6 +10,7 @@ from dpdist.errors import AccountingError, DpdistError
 from dpdist.formatting import downwards, number_of, upwards
 from dpdist.ledger import Budget, Ledger
 from dpdist.ledger.account import Charged
+from dpdist.ledger.contract import kept_contract
 from dpdist.privacy.events import from_json, takes_size_for_public
 
 if TYPE_CHECKING:
@@ -86,6 +87,24 @@ def budget_after(plan: Plan) -> str:
         return f"{before}; {downwards(after.pml_cap - after.pml_spent)} nats after this release"
     sentence = f"{before}; {downwards(after.epsilon_remaining)} after this release"
     return sentence if plan.event is None else f"{sentence}; {filters_sentence(now, after)}"
+
+
+def contract_sentence(plan: Plan) -> str:
+    """Whether the data set of a release has a contract, and the release keeps it."""
+    spec = plan.spec
+    try:
+        ledger = Ledger.open(spec.ledger, create=False)
+    except DpdistError:
+        return "unknown, as there is no ledger to ask"
+    try:
+        digest = kept_contract(ledger, spec, dataset=spec.dataset, event=plan.event)
+    except DpdistError as error:
+        return str(error)
+    finally:
+        ledger.close()
+    if digest is None:
+        return f"data set {spec.dataset} has no contract: who writes specs may ask its table anything, at a charge"
+    return "kept"
 
 
 def ledger_rows(ledger: Ledger, dataset: str | None = None) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@
   set.
 - ``charge``: one row per attempt. A partial unique index admits one *live* attempt per release name, so at most
   one commit.
+- ``input``: the inputs of a data set that keep its contract, with the journal entry that says so.
 - ``journal``: what happened to the data set, append-only and chained by SHA-256.
 
 The names carry a prefix: the ledger may share a database with other programs. A change here needs a migration in
@@ -16,7 +17,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-REVISION: Final = "0003"
+REVISION: Final = "0004"
 VERSION_TABLE: Final = "dpdist_ledger_version"
 
 RESERVED: Final = "reserved"
@@ -44,6 +45,7 @@ dataset = sa.Table(
     sa.Column("head", sa.String(64), nullable=False),
     sa.Column("pml_cap", sa.Text),
     sa.Column("filters", sa.Text),
+    sa.Column("contract", sa.Text),
 )
 
 _LIVE_SQL = sa.text("state IN ('reserved', 'drawing', 'committed')")
@@ -83,6 +85,15 @@ charge = sa.Table(
     sa.Index("dpdist_charge_dataset", "dataset_id"),
     sa.Index("dpdist_charge_release", "dataset_id", "release"),
     sa.Index("dpdist_charge_key", "dataset_id", sqlite_where=_KEY_SQL, postgresql_where=_KEY_SQL),
+)
+
+admitted_input = sa.Table(
+    "dpdist_input",
+    metadata,
+    sa.Column("dataset_id", sa.Integer, sa.ForeignKey("dpdist_dataset.id"), primary_key=True),
+    sa.Column("fingerprint", sa.String(64), primary_key=True),
+    sa.Column("contract", sa.String(64), primary_key=True),
+    sa.Column("sequence", sa.Integer, nullable=False),
 )
 
 journal = sa.Table(

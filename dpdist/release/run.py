@@ -29,6 +29,7 @@ from dpdist.families.base.family import Stage
 from dpdist.families.registry import family_of, make_plan
 from dpdist.ledger import Attempt as Reservation
 from dpdist.ledger import Ledger
+from dpdist.ledger.contract import kept_contract
 from dpdist.ledger.keys import KeyRef
 from dpdist.ledger.records import canonical_event
 from dpdist.publish.manifest import require_vacant
@@ -47,8 +48,8 @@ log.addHandler(logging.NullHandler())  # else Python prints errors to the termin
 KEY_FILE = "key.json"
 
 CHARGE_STAYS = (
-    "The charge stays spent, because what a table is refused for is an answer about its records. Whoever keeps the table "
-    "can check it without a charge: dpdist contract check"
+    "The charge stays spent, because what a table is refused for is an answer about its records. Whoever keeps the "
+    "table can check it without a charge: dpdist contract check"
 )
 
 
@@ -138,6 +139,7 @@ class Run:
             self.outcome = self._publication.committed()
             if self.outcome is not None:
                 return
+        self._contract = kept_contract(self._ledger, spec, dataset=spec.dataset, event=self.plan.event)
         source = table_source(spec) if spec.data.paths else None
         keep_apart(source, self._output, self._work, self._ledger)
         require_vacant(self._output)
@@ -190,6 +192,7 @@ class Run:
             "attempt": self._identity,  # a repeated call reserves the same attempt
             "spec_hash": self._bound,
             "input_fingerprint": self._table.fingerprint,
+            "contract": self._contract,
         }
 
     def _charge(self) -> None:

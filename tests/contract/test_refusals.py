@@ -14,7 +14,7 @@ from executors import runs_use
 from releases import KEY
 
 from dpdist.cluster.executor import InProcess
-from dpdist.errors import CheckFailed, DpdistError, OutOfDomain, SpecError
+from dpdist.errors import DpdistError, OutOfDomain, SpecError
 from dpdist.families.registry import build_spec, make_plan
 from dpdist.ledger import Ledger
 from dpdist.release.run import run_release
@@ -45,8 +45,8 @@ PEOPLE = [("north", 34, 1), ("south", 61, 2), ("west", 34, 2)]
 def ask(folder: Path, people: list[tuple[str, int, int]], **person: Any) -> tuple[str, list[str]]:
     """A histogram whose policies drop everybody but a described person."""
     folder.mkdir()
-    columns = zip(*people, strict=True)
-    pq.write_table(pa.table(dict(zip(("region", "age", "income"), map(list, columns), strict=True))), folder / "t.parquet")
+    columns = zip(("region", "age", "income"), zip(*people, strict=True), strict=True)
+    pq.write_table(pa.table({name: list(values) for name, values in columns}), folder / "t.parquet")
     attributes = [
         {"name": name, "kind": "categorical", "values": [value], "out_of_domain": "drop"}
         for name, value in person.items()

@@ -43,6 +43,7 @@ from dpdist.families.mixing.federated.identity import key_statement, message_sta
 from dpdist.families.mixing.federated.messages import Message, noisy_steps
 from dpdist.families.mixing.results import Classes, Confirmed
 from dpdist.families.mixing.statistics import SHARD_BYTES, class_sums
+from dpdist.ledger.contract import kept_contract
 from dpdist.storage.store import Store
 
 Parameters = ParamSpec("Parameters")
@@ -123,6 +124,7 @@ def join(session: ClientSession) -> Joined:
             input_fingerprint=fingerprint(source_of(session)),
             event=session.plan.event,
             guarantee=session.plan.kind,
+            contract=kept_contract(ledger, session.spec, dataset=session.client.dataset, event=session.plan.event),
             attempt=session.own_attempt,
             new_attempt=True,  # the coordinator's ledger decides whether there is a new one
         )

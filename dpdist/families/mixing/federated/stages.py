@@ -49,8 +49,8 @@ BEGUN_FILE = "begun"
 
 RESUME = "nothing is published and nothing is drawn again; resume once all clients of the round are back"
 _READING = (
-    "cannot read its table, or may not use it; nothing was drawn, and the charges stay spent: whether a table can be used "
-    "is an answer about its records"
+    "cannot read its table, or may not use it; nothing was drawn, and the charges stay spent: whether a table can be "
+    "used is an answer about its records"
 )
 _DROPPED = f"dropped out during the round: {RESUME}"
 
