@@ -19,7 +19,8 @@ from pydantic import Field, ValidationError, model_validator
 from dpdist.errors import ContractBroken, SpecError
 from dpdist.privacy.events import Event, takes_size_for_public
 from dpdist.schema.part import departures as schema_departures
-from dpdist.schema.schema import Schema, load_yaml, validation_message
+from dpdist.schema.schema import Schema, validation_message
+from dpdist.schema.strict_yaml import load_yaml
 from dpdist.spec import CsvSpec, Exact, ReleaseSpec, Section, StorageSpec
 
 if TYPE_CHECKING:

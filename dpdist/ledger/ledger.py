@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
@@ -224,7 +225,12 @@ class Ledger:
             leakage, account = [*leakage, canonical_event(event)], account.charged(None)
         elif event is not None:
             price = self._price(canonical_event(event), terms.portfolio)
-            account = account.charged(charge_of(terms, account, price) or Charged(price.costs))
+            charge = charge_of(terms, account, price)
+            account = (
+                replace(account, alone=None).charged(Charged(price.costs))
+                if charge is None
+                else account.charged(charge)
+            )
         return budget_of(terms, account, leakage)
 
     def verify(self, dataset: str, *, receipts: Iterable[str] = ()) -> Statement:
@@ -346,8 +352,11 @@ class Ledger:
                 raise _Rehearsed
 
         self._write(charge, dataset)
-        custody.sweep(self.database, dataset)
-        return self.attempt(identity)
+        made, ended = self.database.read(
+            lambda connection: (rows.read_attempt(connection, identity), custody.left_behind(connection, dataset))
+        )
+        custody.sweep(self.database, ended)
+        return made
 
     def rehearse(self, **charge: Any) -> None:
         """Refuse what `reserve` would refuse now, with the same arguments; nothing is written.
@@ -519,10 +528,15 @@ class Ledger:
 
     def _write(self, work: Callable[[sa.Connection, Mark | None], None], dataset: str) -> None:
         """Run a transition; what its anchor has seen must be in the database, and it sees the outcome."""
-        mark = None if self._anchor is None else self._anchor.read(dataset)
+        if self._anchor is None:
+            self.database.write(lambda connection: work(connection, None))
+            return
+        mark = self._anchor.read(dataset)
         self.database.write(lambda connection: work(connection, mark))
-        if self._anchor is not None:
-            self._anchor.advance(dataset, self._head(dataset))
+        head = self._head(dataset)
+        while head != mark:  # again where another process wrote meanwhile: it may have set the anchor first
+            self._anchor.advance(dataset, head)
+            mark, head = head, self._head(dataset)
 
     def _head(self, dataset: str) -> Mark:
         row = self.database.read(lambda connection: rows.lock_dataset(connection, dataset, lock=False))

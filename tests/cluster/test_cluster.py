@@ -39,7 +39,12 @@ def test_embedded_workers_keep_their_memory_and_use_one_thread() -> None:
 
 def test_a_scheduler_that_hangs_counts_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpdist.cluster.opening.SILENCE", 0.6)
-    local: dict[str, Any] = {"processes": False, "dashboard_address": None, "host": "127.0.0.1", "protocol": "tcp"}
+    local: dict[str, Any] = {
+        "processes": False,
+        "dashboard_address": "127.0.0.1:0",
+        "host": "127.0.0.1",
+        "protocol": "tcp",
+    }
     with (
         LocalCluster(n_workers=1, **local) as hanging,
         open_cluster(mode="address", address=hanging.scheduler_address, timeout=5) as cluster,
@@ -64,7 +69,12 @@ def test_workers_that_do_not_start_in_time() -> None:
 @pytest.mark.parametrize("held", [1, 2])
 def test_a_task_holds_the_results_in_its_lists(held: int) -> None:
     """The scheduler drops a result that nobody holds, and Dask's own lists hold none."""
-    local: dict[str, Any] = {"processes": False, "dashboard_address": None, "host": "127.0.0.1", "protocol": "tcp"}
+    local: dict[str, Any] = {
+        "processes": False,
+        "dashboard_address": "127.0.0.1:0",
+        "host": "127.0.0.1",
+        "protocol": "tcp",
+    }
     with (
         LocalCluster(n_workers=1, **local) as cluster,
         open_cluster(mode="address", address=cluster.scheduler_address, timeout=5) as executor,

@@ -175,7 +175,7 @@ def test_a_release_under_a_contract(tmp_path: Path) -> None:
     for _ in range(2):
         ledger.admit_input("people", fingerprint=found.fingerprint, contract=declared.digest)
     run_release(made, fixed_key=KEY)
-    with pytest.raises(ContractBroken, match="job.*out_of_domain"):
+    with pytest.raises(ContractBroken, match=r"job.*out_of_domain"):
         run_release(spec(tmp_path, schema(job={"out_of_domain": "drop"}), name="second"))
     people(tmp_path, 61)
     with pytest.raises(ContractBroken, match="dpdist contract check"):
@@ -255,7 +255,10 @@ def test_what_a_check_finds(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"data\.later"):
         check_input(contract(tmp_path), [str(tmp_path / "people.parquet")])
     later = {"path": "none", "later": [str(tmp_path / "*.parquet")]}
-    assert check_input(contract(tmp_path, data=later, minimum_records=1), [str(tmp_path / "people.parquet")]).problems == ()
+    assert (
+        check_input(contract(tmp_path, data=later, minimum_records=1), [str(tmp_path / "people.parquet")]).problems
+        == ()
+    )
 
 
 def test_commands(dpdist: Command, tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_releases_that_come_with_dpdist(
     place = made.json["uri"]
     checked = dpdist("verify", place)
     assert checked.code == 0, checked.err
-    assert f"verified, {cells:,} cells in 1 part" in checked.words
+    assert f"integrity only, {cells:,} cells in 1 part" in checked.words
     shown = dpdist("ledger", "show", dataset, "--json").json[0]
     assert shown["charges"][0]["state"] == "committed"
     assert shown["spent_epsilon"] > 0.2
