@@ -351,7 +351,10 @@ class Ledger:
             if rehearse:
                 raise _Rehearsed
 
-        self._write(charge, dataset)
+        try:
+            self._write(charge, dataset)
+        except IntegrityError:  # another data set, whose lock this is not, got an attempt of this id meanwhile
+            raise transitions.taken(identity) from None
         made, ended = self.database.read(
             lambda connection: (rows.read_attempt(connection, identity), custody.left_behind(connection, dataset))
         )

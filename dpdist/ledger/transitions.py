@@ -100,8 +100,13 @@ def _is_repeated(connection: sa.Connection, dataset: Row, request: Mapping[str, 
     if charge is None:
         return False
     if charge["dataset_id"] != dataset["id"] or any(charge[name] != value for name, value in request.items()):
-        raise ReleaseConflict(f"attempt {request['attempt']} is reserved with another data set, spec, input or charge")
+        raise taken(request["attempt"])
     return True
+
+
+def taken(attempt: str) -> ReleaseConflict:
+    """The error for an attempt id that something else has."""
+    return ReleaseConflict(f"attempt {attempt} is reserved with another data set, spec, input or charge")
 
 
 def _admitted(

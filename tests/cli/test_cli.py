@@ -239,3 +239,25 @@ def test_an_end_while_a_connection_closes_prints_no_traceback(
     assert caught.value.code == 128 + signal.SIGTERM
     assert capsys.readouterr().err.startswith("dpdist: terminated")
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("command", "charges"),
+    [
+        (("plan", "spec.yaml"), False),
+        (("contract", "check", "people.yaml"), False),
+        (("evaluate", "release"), False),
+        (("evaluate", "release", "--publish", "0.5"), True),
+        (("release", "spec.yaml"), True),
+    ],
+)
+def test_a_command_that_charges_nothing_speaks_of_no_charge(
+    command: tuple[str, ...], charges: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from dpdist.cli import commands
+
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr("sys.argv", ["dpdist", *command])
+    with pytest.raises(SystemExit):
+        commands._terminated(signal.SIGTERM, None)
+    assert ("charged" in capsys.readouterr().err) == charges

@@ -122,8 +122,14 @@ def test_floats() -> None:
 
 
 def test_booleans() -> None:
+    """They are texts and no numbers: true is not category 1."""
     array = pa.array([True, False, None])
-    assert encode(values(0, 1, missing=NONE), array)[0] == [1, 0, 2]
+    for attribute in (values(0, 1), values(1, 2), integer()):
+        for column in (array, array.dictionary_encode()):
+            with pytest.raises(ColumnMismatch, match="has the type bool"):
+                check_type(attribute, column.type)
+            with pytest.raises(ColumnMismatch, match="has the type bool"):
+                ColumnEncoder(attribute).encode(column)
     assert encode(values("yes", "no", aliases={"true": "yes", "false": "no"}, missing=NONE), array)[0] == [0, 1, 2]
     assert encode(values("false", "true", missing=NONE), array)[0] == [1, 0, 2]
 
@@ -268,7 +274,7 @@ def test_types_that_cannot_hold_an_attribute(attribute: Attribute, column: pa.Ar
         ColumnEncoder(attribute).encode(column)
 
 
-@pytest.mark.parametrize("kind", [*TYPES, pa.bool_(), pa.null()], ids=str)
+@pytest.mark.parametrize("kind", [*TYPES, pa.null()], ids=str)
 def test_types_that_can(kind: pa.DataType) -> None:
     check_type(integer(), kind)
     check_type(values(1, 2), kind)

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from commands import Command
 from releases import KEY
 
-from dpdist.errors import BudgetExceeded, ContractBroken, LedgerError, OutOfDomain, SpecError
-from dpdist.families.registry import build_spec, make_plan
+from dpdist.errors import BudgetExceeded, ContractBroken, LedgerError, OutOfDomain, ReleaseConflict, SpecError
+from dpdist.families.registry import build_spec, load_spec, make_plan
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
 from dpdist.release.run import run_release
@@ -205,6 +205,24 @@ def test_who_charges_without_comparing_is_refused(tmp_path: Path) -> None:
         ledger.reserve(**charge, input_fingerprint="0" * 64, contract=declared.digest)
 
 
+def test_an_attempt_id_of_another_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the other one reserved it after this one looked: the locks of two data sets are two."""
+    from uuid import uuid4
+
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    event = make_plan(spec(tmp_path, schema(job={}))).event
+    charge = {"release": "r", "spec_hash": "s", "input_fingerprint": "f" * 64, "event": event, "guarantee": "dp"}
+    for name in ("one", "other"):
+        ledger.create_dataset(name, epsilon=4, delta="1e-6")
+    identity = str(uuid4())
+    ledger.reserve(**charge, dataset="one", attempt=identity)
+    for _ in range(2):
+        with pytest.raises(ReleaseConflict, match="another data set"):
+            ledger.reserve(**charge, dataset="other", attempt=identity)
+        monkeypatch.setattr("dpdist.ledger.transitions._is_repeated", lambda *_: False)
+    assert ledger.show("other").attempts == ()
+
+
 def test_amendments_are_in_the_journal(tmp_path: Path) -> None:
     """A cap is raised with what was taken as it was, and lowered to what is spent; delta stays."""
     ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
@@ -237,6 +255,15 @@ def test_amendments_are_in_the_journal(tmp_path: Path) -> None:
         ledger.verify("people")
     with pytest.raises(LedgerError, match="caps or policy were altered"):
         ledger.reserve(**charge, release="later", contract=declared.digest)
+
+
+@pytest.mark.parametrize("name", ["acs2024", "acs2024-histograms", "acs2024-whole"])
+def test_the_contract_that_comes_with_dpdist(name: str) -> None:
+    deploy = Path(__file__).parents[2] / "deploy"
+    made = load_spec(deploy / "releases" / f"{name}.yaml")
+    declared = Contract.from_yaml(deploy / "contracts" / "acs2024.yaml")
+    assert declared.departures(made, event=make_plan(made).event) == []
+    assert Contract.from_text(declared.text) == declared
 
 
 def test_what_a_check_finds(tmp_path: Path) -> None:
