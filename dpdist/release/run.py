@@ -23,7 +23,16 @@ from uuid import uuid4
 
 from dpdist.cluster.opening import open_cluster
 from dpdist.data.inputs import open_input, table_source
-from dpdist.errors import DataError, DpdistError, LedgerError, OutOfMemory, ReleaseConflict, ResourceError, SpecError
+from dpdist.errors import (
+    DataError,
+    DpdistError,
+    LedgerError,
+    OutOfMemory,
+    OutputExists,
+    ReleaseConflict,
+    ResourceError,
+    SpecError,
+)
 from dpdist.families.base.attempt import Attempt, Progress, silent
 from dpdist.families.base.family import Stage
 from dpdist.families.registry import family_of, make_plan
@@ -213,6 +222,11 @@ class Run:
         else:
             attempt = ledger.reserve(**self._reservation)
         self._reserved = attempt
+        try:
+            self._publication.claim(attempt)
+        except OutputExists:
+            self._give_back()
+            raise
         layout = {"partitions": len(self._table.partitions), "files": len(self._table.files)}
         self._logged |= {"attempt": attempt.id, **layout}
         self._log("attempt resumed" if self._resume else "attempt reserved")
@@ -238,6 +252,11 @@ class Run:
     def _mark_drawing(self, attempt: Reservation) -> None:
         self._ledger.mark_drawing(attempt)
 
+    def _give_back(self) -> None:
+        """Give the charge back, unless a record may have been read; a key file may be left."""
+        with suppress(LedgerError, ResourceError):
+            self._ledger.void(self._reserved)
+
     def _stage(self, stage: Stage[Any, Any]) -> None:
         """Run a stage of the family; give the charge back if it ends before a record was read."""
         try:
@@ -252,8 +271,8 @@ class Run:
             with suppress(DpdistError):  # a storage that refused the step may refuse the record, too
                 if self._ledger.attempt(self._reserved).manifest_sha256 is None:  # else another run has written it
                     write_record(self._shared, self._reserved)  # only the operator may see by how much a check failed
-            with suppress(LedgerError, ResourceError):  # if a record was read the charge stays; a key file may be left
-                self._ledger.void(self._reserved)
+            self._publication.give_free(self._reserved)
+            self._give_back()
             if isinstance(error, DataError) and self.plan.event is not None:
                 raise type(error)(f"{error}\n{CHARGE_STAYS}") from None
             raise
@@ -261,7 +280,13 @@ class Run:
     def _publish(self) -> None:
         """Publish; when repeated after a failure of the storage, find what the ledger committed."""
         self._progress("publishing", 0, 1)
-        self.outcome = self._publication.publish(self._shared, self._reserved, fixed_key=self._fixed_key is not None)
+        try:
+            self.outcome = self._publication.publish(
+                self._shared, self._reserved, fixed_key=self._fixed_key is not None
+            )
+        except ReleaseConflict:
+            self._publication.give_free(self._reserved)
+            raise
         self._progress("publishing", 1, 1)
 
 
