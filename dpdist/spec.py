@@ -132,7 +132,9 @@ class OutputSpec(Section):
         description="Binned integers as an integer drawn uniformly in the bin, or as the bin's text.",
     )
     rows_per_part: int = Field(default=250_000, ge=1_000, le=100_000_000, description="Rows in each Parquet part.")
-    signing_key: str | None = Field(default=None, description="PEM file of an Ed25519 private key.")
+    signing_key: str | None = Field(
+        default=None, description="PEM file of an Ed25519 private key; default: the identity of the data set."
+    )
     storage: StorageSpec = Field(default_factory=StorageSpec)
 
 

@@ -8,7 +8,18 @@ from typing import Any, Final
 
 from dpdist.ledger import tables
 from dpdist.ledger.account import Account, Charged, portfolio_of
-from dpdist.ledger.journal import ADMITTED, AMENDED, CREATED, FILTERS, RESERVATION, Row, digest, terms_digest, terms_of
+from dpdist.ledger.journal import (
+    ADMITTED,
+    AMENDED,
+    CREATED,
+    FILTERS,
+    IDENTITY,
+    RESERVATION,
+    Row,
+    digest,
+    terms_digest,
+    terms_of,
+)
 
 _BEFORE: Final[Mapping[str, tuple[str | None, ...]]] = {
     tables.RESERVED: (None,),
@@ -22,7 +33,9 @@ _BEFORE: Final[Mapping[str, tuple[str | None, ...]]] = {
 _COMPARED: Final = (*RESERVATION, "state", "manifest_sha256", "receipt", "created", "updated")
 
 
-def check_journal(dataset: Row, entries: Sequence[Row], charges: Iterable[Row], receipts: Iterable[str]) -> list[str]:
+def check_journal(
+    dataset: Row, entries: Sequence[Row], charges: Iterable[Row], receipts: Iterable[str], keys: Sequence[str] = ()
+) -> list[str]:
     """Replay a data set's journal against its rows; return what does not agree, empty if all does.
 
     Parameters
@@ -31,6 +44,7 @@ def check_journal(dataset: Row, entries: Sequence[Row], charges: Iterable[Row], 
     entries : rows of ``journal`` by sequence
     charges : rows of ``charge``
     receipts : digests noted elsewhere that must be in the journal
+    keys : public keys of the signing identities, oldest first
     """
     problems, seen = _chain(dataset, entries)
     problems += [f"receipt {receipt[:12]} is not in the journal" for receipt in receipts if receipt not in seen]
@@ -38,6 +52,10 @@ def check_journal(dataset: Row, entries: Sequence[Row], charges: Iterable[Row], 
         return problems
     attempts, account, problems = _replayed(dataset, entries)
     problems += _differences(attempts, charges)
+    records = [json.loads(entry["record"]) for entry in entries]
+    entered = [record["public_key"] for record in records if record["state"] == IDENTITY]
+    if ([records[0][IDENTITY]] if IDENTITY in records[0] else []) + entered != list(keys):
+        problems.append("the signing identities were altered")
     last = json.loads(entries[-1]["record"])
     if last.get("terms") != terms_digest(dataset) or last.get("account") != account.to_json():
         problems.append("the sums of the account were altered")
@@ -72,7 +90,7 @@ def _replayed(dataset: Row, entries: Sequence[Row]) -> tuple[dict[str, dict[str,
     for position, (entry, record) in enumerate(zip(entries[1:], records, strict=True), start=1):
         if record["state"] == FILTERS:
             account = _with_filters(dataset, attempts, record["costs"])
-        elif record["state"] not in (AMENDED, ADMITTED):
+        elif record["state"] not in (ADMITTED, AMENDED, IDENTITY):
             account = _moved(dataset, attempts, account, entry, record, problems, position)
         if "account" in record and record["account"] != account.to_json():
             problems.append(f"the sums in journal entry {position} are not those of the charges before it")
@@ -81,7 +99,7 @@ def _replayed(dataset: Row, entries: Sequence[Row]) -> tuple[dict[str, dict[str,
 
 def _last_terms(created: Mapping[str, Any], records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The terms after the first entry and all that amend them."""
-    terms = {name: value for name, value in created.items() if name not in ("state", "account", "terms")}
+    terms = {name: value for name, value in created.items() if name not in ("state", "account", "terms", IDENTITY)}
     for record in records:
         if record["state"] == FILTERS:
             terms["filters"] = record["filters"]

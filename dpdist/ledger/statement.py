@@ -11,6 +11,7 @@ from dpdist.formatting import downwards, number_of, upwards
 from dpdist.ledger import Budget, Ledger
 from dpdist.ledger.account import Charged
 from dpdist.ledger.contract import kept_contract
+from dpdist.ledger.signing import key_fingerprint
 from dpdist.privacy.events import from_json, takes_size_for_public
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ def ledger_rows(ledger: Ledger, dataset: str | None = None) -> list[dict[str, An
                 "filters": _filter_rows(statement.budget),
                 "guarantees": list(statement.dataset.guarantees),
                 "head": statement.head,
+                "signing_key": next(map(key_fingerprint, ledger.public_keys(name)), None),
                 "charges": [
                     {
                         "release": attempt.release,

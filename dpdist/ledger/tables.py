@@ -5,6 +5,7 @@
 - ``charge``: one row per attempt. A partial unique index admits one *live* attempt per release name, so at most
   one commit.
 - ``input``: the inputs of a data set that keep its contract, with the journal entry that says so.
+- ``identity``: the key pairs with which the releases of a data set are signed, the private ones wrapped.
 - ``journal``: what happened to the data set, append-only and chained by SHA-256.
 
 The names carry a prefix: the ledger may share a database with other programs. A change here needs a migration in
@@ -17,7 +18,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-REVISION: Final = "0004"
+REVISION: Final = "0005"
 VERSION_TABLE: Final = "dpdist_ledger_version"
 
 RESERVED: Final = "reserved"
@@ -94,6 +95,16 @@ admitted_input = sa.Table(
     sa.Column("fingerprint", sa.String(64), primary_key=True),
     sa.Column("contract", sa.String(64), primary_key=True),
     sa.Column("sequence", sa.Integer, nullable=False),
+)
+
+identity = sa.Table(
+    "dpdist_identity",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("dataset_id", sa.Integer, sa.ForeignKey("dpdist_dataset.id"), nullable=False),
+    sa.Column("public_key", sa.String(64), nullable=False),
+    sa.Column("wrapped_key", sa.LargeBinary, nullable=False),
+    sa.Column("created", sa.String(40), nullable=False),
 )
 
 journal = sa.Table(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -13,6 +14,7 @@ from dpdist.errors import LedgerError, VerificationFailed
 from dpdist.formatting import upwards
 from dpdist.ledger import Ledger
 from dpdist.ledger.records import canonical_event
+from dpdist.ledger.signing import key_fingerprint
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import VerifyReport, read_manifest, verify
 
@@ -54,7 +56,13 @@ def verify_with_account(
     """
     report = verify(uri, public_key, storage_options=storage_options)
     manifest = read_manifest(uri, storage_options=storage_options)
-    return report, check_account(ledger, manifest, report.manifest_sha256)
+    account = check_account(ledger, manifest, report.manifest_sha256)
+    for key in ledger.public_keys(account.dataset) if report.signature == "not checked" else ():
+        with suppress(VerificationFailed):  # another of its keys, or one that the spec named
+            read_manifest(uri, key, storage_options=storage_options)
+            report = replace(report, signature="valid", signer=key_fingerprint(key))
+            break
+    return report, account
 
 
 def check_account(ledger: Ledger, manifest: Manifest, sha256: str) -> Account:

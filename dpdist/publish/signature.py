@@ -1,4 +1,6 @@
-"""Optional Ed25519 signature of a manifest, and through it of every part.
+"""Ed25519 signature of a manifest, and through it of every part.
+
+Releases are signed with the identity of their data set in the ledger, or with a key of their own (`signing_key`).
 
 The signature is the 64 bytes of RFC 8032 in a file beside the manifest, so that a reader without dpdist can check it::
 
@@ -9,18 +11,12 @@ The signature is the 64 bytes of RFC 8032 in a file beside the manifest, so that
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_pem_private_key,
-    load_pem_public_key,
-)
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
 from dpdist.errors import SpecError, VerificationFailed
 from dpdist.ledger.keys import is_exposed
@@ -76,17 +72,6 @@ def load_public_key(path: str | Path) -> Ed25519PublicKey:
     if not isinstance(key, Ed25519PublicKey):
         raise SpecError(f"the {where} is not an Ed25519 key: {advice}")
     return key
-
-
-def key_fingerprint(key: Ed25519PublicKey) -> str:
-    """The name of a public key: what ``openssl pkey -pubin -in public.pem -outform DER | sha256sum`` prints."""
-    content = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
-
-
-def public_pem(key: Ed25519PublicKey) -> str:
-    """The public key as PEM text, for readers who pin it."""
-    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
 def sign(manifest: bytes, key: Ed25519PrivateKey) -> bytes:

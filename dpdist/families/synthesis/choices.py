@@ -37,8 +37,8 @@ class Choices:
         Most cells of all cliques.
     iterations : tuple of int
         Of the fit after the tree and after each round; the last number repeats.
-    tree_penalty, penalty : float
-        Part of the expected noise of a pair's table that its score is reduced by.
+    penalty : float
+        Part of the expected error of a pair's table that its score is reduced by.
     pool_parts, pool_rows : int
         Parts of the pool of model records whose weights are raked, and rows of each.
     sweeps : int
@@ -49,20 +49,19 @@ class Choices:
 
     mu: float
     one_way: float = 0.06
-    one_way_again: float = 0.14
-    tree: float = 0.34
-    pairs: float = 0.42
+    one_way_again: float = 0.19
+    tree: float = 0.30
+    pairs: float = 0.41
     picks: float = 0.04
     misfit: float = 0.0
     rake: float = 0.0
     rounds: int = 5
     per_round: int = 5
-    merge_below: float = 2.0
+    merge_below: float = 1.5
     coarse: tuple[tuple[int, int], ...] = ((24, 20),)
     cells: int = 150_000
     iterations: tuple[int, ...] = (60, 80, 100, 150)
-    tree_penalty: float = 0.5
-    penalty: float = 0.7
+    penalty: float = 0.5
     pool_parts: int = 1
     pool_rows: int = 0
     sweeps: int = 8

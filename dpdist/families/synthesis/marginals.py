@@ -46,11 +46,12 @@ def measure_one_way(counts: PairCounts, account: Account, *, first: float, again
     Parameters
     ----------
     first, again : float
-        Shares of the account. The second measurement's weights are the roots of the numbers of rare values, plus a
-        quarter.
+        Shares of the account. The weights are the roots of the numbers of values, in the second measurement of the
+        numbers of rare values, plus a quarter.
     """
     tables = [counts.single(i) for i in range(len(counts.cardinalities))]
-    noisy, sigmas = account.measure("one-way", tables, share=first)
+    weights = [math.sqrt(table.size) for table in tables]
+    noisy, sigmas = account.measure("one-way", tables, share=first, weights=weights)
     if not again:
         return combine([noisy], [sigmas])
     rare = [int(np.count_nonzero(table < SEEN * sigma)) for table, sigma in zip(noisy, sigmas, strict=True)]

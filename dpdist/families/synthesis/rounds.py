@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -130,7 +131,8 @@ class Learner:
         """One round; the number of pairs that it measured.
 
         A pair's score is the L1 distance of its table to the model, less a part of the error that measuring it would
-        leave: the noise of its cells, or what the model expects there if that is less.
+        leave: the noise of its cells, or what the model expects there if that is less. The root of that error is a
+        table's weight in the share: equal noise would favour small tables, weights in proportion large ones.
 
         Parameters
         ----------
@@ -140,11 +142,11 @@ class Learner:
         tree : bool
             Join components instead of adding any pairs.
         """
-        penalty = self.choices.tree_penalty if tree else self.choices.penalty
         sigma = float(self.account.deviations(share, [1.0] * most)[0])
         expected = self.expected()
         error = np.minimum(L1_OF_NOISE * sigma, expected + EMPTY * sigma)
-        noise = np.rint(penalty * np.add.reduceat(error, self.tables.starts)).astype(np.int64)
+        errors = np.add.reduceat(error, self.tables.starts)
+        noise = np.rint(self.choices.penalty * errors).astype(np.int64)
         scores = self.tables.distances(expected) - noise
         scale = self.account.pick_scale(pick_share, most)
         picked = pick_pairs(
@@ -157,7 +159,7 @@ class Learner:
             valid=self._joins if tree else self._fits,
         )
         if picked:
-            self._measure(name, picked, share)
+            self._measure(name, picked, share, errors)
         return len(picked)
 
     def _joins(self, pair: Pair, picked: list[Pair]) -> bool:
@@ -169,9 +171,10 @@ class Learner:
         cliques = cliques_of(self.coding.cardinalities, [*self.edges, *picked, pair])
         return cells_of(cliques, self.coding.cardinalities) <= self.cells
 
-    def _measure(self, name: str, picked: list[Pair], share: float) -> None:
+    def _measure(self, name: str, picked: list[Pair], share: float, errors: Floats) -> None:
         tables = [self.tables.table(self._index[pair]) for pair in picked]
-        noisy, sigmas = self.account.measure(f"{name}/tables", tables, share=share)
+        weights = [math.sqrt(max(errors[self._index[pair]], 1.0)) for pair in picked]
+        noisy, sigmas = self.account.measure(f"{name}/tables", tables, share=share, weights=weights)
         records = self.one_way.records
         for pair, table, sigma in zip(picked, noisy, sigmas.tolist(), strict=True):
             self.measurements.append(Measurement(pair, table / records, (records / sigma) ** 2))

@@ -1,4 +1,4 @@
-"""The contract of a data set, and the inputs that keep it."""
+"""Signing identities of data sets; those that are there have none until `dpdist ledger identity --new` makes one."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column and the table; data sets that are there have no contract."""
-    op.add_column("dpdist_dataset", sa.Column("contract", sa.Text))
+    """Add the table."""
     op.create_table(
-        "dpdist_input",
-        sa.Column("dataset_id", sa.Integer, sa.ForeignKey("dpdist_dataset.id"), primary_key=True),
-        sa.Column("fingerprint", sa.String(64), primary_key=True),
-        sa.Column("contract", sa.String(64), primary_key=True),
-        sa.Column("sequence", sa.Integer, nullable=False),
+        "dpdist_identity",
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("dataset_id", sa.Integer, sa.ForeignKey("dpdist_dataset.id"), nullable=False),
+        sa.Column("public_key", sa.String(64), nullable=False),
+        sa.Column("wrapped_key", sa.LargeBinary, nullable=False),
+        sa.Column("created", sa.String(40), nullable=False),
     )
 
 
 def downgrade() -> None:
-    """Refuse: dropping the contract would open the data set."""
-    raise NotImplementedError("a ledger is never downgraded: it would forget its contracts")
+    """Refuse: a ledger is never downgraded."""
+    raise NotImplementedError("a ledger is never downgraded: it would forget what was spent")
