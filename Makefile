@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/dpdist
 
-.PHONY: help setup tools demo test lint manifests e2e lock bench compare clean
+.PHONY: help setup tools demo check test lint manifests e2e lock bench compare clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -42,11 +42,17 @@ tools: .tools/.ready ## install into .tools what checks the chart and the image
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --target .tools --no-deps --require-hashes -r tests/deploy/tools.lock
 	@touch $@
 
+CHECKED := $(addprefix tests/,test_spec.py test_documents.py contract/test_families.py data privacy publish schema storage)
+
 test e2e: export NO_PROXY := $(NO_PROXY),127.0.0.1,localhost
 test e2e: export no_proxy := $(no_proxy),127.0.0.1,localhost
 
 test: setup tools ## run the test suite
 	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+check: lint ## lint, types and the tests of a minute: nothing that starts a server or a cluster
+	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal --quiet -m "not slow" \
+		-k "not postgresql and not embedded and not address" $(CHECKED)
 
 lint: setup ## formatting, style, types and layers
 	@$(BIN)/ruff format --check .

@@ -14,9 +14,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar
 
-import yaml
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -26,7 +24,11 @@ from pydantic import (
 )
 
 from dpdist.errors import SpecError
-from dpdist.schema.schema import Schema, validation_message
+from dpdist.schema.schema import Schema, StrictModel, validation_message
+from dpdist.schema.strict_yaml import LONGEST_NUMBER, parse_yaml
+
+_VAST = re.compile(r"[eE][-+]?0*[1-9][0-9]{3}")
+"""An exponent of four digits: the exact number would fill the memory."""
 
 
 def _exact(value: object) -> object:
@@ -34,7 +36,10 @@ def _exact(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float | str | Fraction):
         return value
     try:
-        return Fraction(str(value))
+        text = str(value)  # ValueError for thousands of digits
+        if isinstance(value, str) and (len(text) > LONGEST_NUMBER or _VAST.search(text)):
+            raise ValueError
+        return Fraction(text)
     except (ValueError, ZeroDivisionError):
         raise ValueError("expected a number such as 0.25 or a fraction such as 1/3") from None
 
@@ -46,12 +51,14 @@ Exact = Annotated[
 ]
 
 
-class Section(BaseModel):
+MOST_RECORDS = 100_000_000_000
+"""Largest number of records, of the table or of a release."""
+
+
+class Section(StrictModel):
     """Part of a spec: frozen, without unknown settings."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", ignored_types=(cached_property,), validate_by_name=True, validate_by_alias=True
-    )
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
 
 
 class StorageSpec(Section):
@@ -82,7 +89,7 @@ class CsvSpec(Section):
     delimiter: str = Field(default=",", min_length=1, max_length=1, description="Field separator.")
     strip: bool = Field(default=True, description="Whether blanks around fields are removed.")
     comment: str | None = Field(default=None, description="Lines that start with this text are passed over.")
-    skip_rows: int = Field(default=0, ge=0, description="Lines to skip at the top of each file.")
+    skip_rows: int = Field(default=0, ge=0, le=1_000_000_000, description="Lines to skip at the top of each file.")
 
     @model_validator(mode="after")
     def _named(self) -> CsvSpec:
@@ -101,7 +108,9 @@ class DataSpec(Section):
         default="refuse", description="What to do with columns the schema does not name."
     )
     minimum_records: int = Field(
-        ge=1, description="Declared public lower bound on the number of records; checked with a noisy count."
+        ge=1,
+        le=MOST_RECORDS,
+        description="Declared public lower bound on the number of records; checked with a noisy count.",
     )
     storage: StorageSpec = Field(default_factory=StorageSpec)
 
@@ -122,8 +131,10 @@ class OutputSpec(Section):
         default="uniform",
         description="Binned integers as an integer drawn uniformly in the bin, or as the bin's text.",
     )
-    rows_per_part: int = Field(default=250_000, ge=1_000, description="Rows in each Parquet part.")
-    signing_key: str | None = Field(default=None, description="PEM file of an Ed25519 private key.")
+    rows_per_part: int = Field(default=250_000, ge=1_000, le=100_000_000, description="Rows in each Parquet part.")
+    signing_key: str | None = Field(
+        default=None, description="PEM file of an Ed25519 private key; default: the identity of the data set."
+    )
     storage: StorageSpec = Field(default_factory=StorageSpec)
 
 
@@ -162,13 +173,14 @@ class ClusterSpec(Section):
     workers: int | None = Field(
         default=None,
         ge=1,
+        le=10_000,
         description="Embedded workers (default: one per core), or at an address the workers to wait for.",
     )
     memory_limit: str = Field(default="auto", description="Memory limit of an embedded worker, such as 3GiB.")
     partitions: int | None = Field(
-        default=None, ge=1, description="Number of partitions; default: about a million rows each."
+        default=None, ge=1, le=100_000, description="Number of partitions; default: about a million rows each."
     )
-    timeout: float = Field(default=30, gt=0, description="Seconds to wait for the scheduler and a worker.")
+    timeout: float = Field(default=30, gt=0, le=86_400, description="Seconds to wait for the scheduler and a worker.")
 
     @model_validator(mode="after")
     def _addressed(self) -> ClusterSpec:
@@ -295,9 +307,9 @@ def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
             name = "" if "://" in path else f" {path}"  # an address may hold a password
             raise SpecError(f"--set{name}: expected a.b=value")
         try:
-            out[path] = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise SpecError(f"--set {path}: the value is not valid YAML") from None
+            out[path] = parse_yaml(text)
+        except SpecError as error:
+            raise SpecError(f"--set {path}: {error}") from None
         if isinstance(out[path], str):  # YAML 1.1 reads 1e-9 as text
             try:
                 out[path] = float(out[path])

@@ -100,7 +100,8 @@ def lint(values: dict[str, Any]) -> list[str]:
     import helm_python
 
     report = helm_python.lint(CHART, values, strict=True)
-    return [f"{m['path']}: {m['error']}" for m in report["messages"] if m["severity"] > 1] + report["errors"]
+    found: list[str] = [f"{m['path']}: {m['error']}" for m in report["messages"] if m["severity"] > 1]
+    return found + [str(error) for error in report["errors"]]
 
 
 def pod_specs(rendered: Rendered) -> list[tuple[str, Manifest]]:

@@ -21,5 +21,10 @@ class Answer:
         """What it printed, as JSON."""
         return json.loads(self.out)
 
+    @property
+    def words(self) -> str:
+        """What it printed in one line, however wide the terminal is."""
+        return " ".join(self.out.split())
+
 
 Command = Callable[..., Answer]

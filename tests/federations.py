@@ -54,9 +54,9 @@ def identity(folder: Path, key: bytes | None = None) -> str:
         private = Ed25519PrivateKey.from_private_bytes(key) if key else Ed25519PrivateKey.generate()
         pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         file.write_bytes(pem)
-    key = load_signing_key(file)
-    assert key is not None
-    return identity_text(key)
+    made = load_signing_key(file)
+    assert made is not None
+    return identity_text(made)
 
 
 def member(

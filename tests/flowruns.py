@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from clusters import parts
 from outcomes import at_moments
@@ -31,7 +32,6 @@ def at_moments_of_flows(act: Callable[[str], Any]) -> Iterator[None]:
     """As `outcomes.at_moments`, for the runs that flows of this process make."""
     import flows.release
 
-    plain = flows.release.Run
     with at_moments(act) as progress:
 
         def make(spec: Any, **options: Any) -> Run:
@@ -43,11 +43,8 @@ def at_moments_of_flows(act: Callable[[str], Any]) -> Iterator[None]:
 
             return Run(spec, **options, progress=both)
 
-        flows.release.Run = make  # type: ignore[misc, assignment]
-        try:
+        with mock.patch.object(flows.release, "Run", make):
             yield
-        finally:
-            flows.release.Run = plain  # type: ignore[misc]
 
 
 def shown_artifacts() -> dict[str, Any]:

@@ -16,7 +16,9 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -38,6 +40,10 @@ PRELOADED = (
 
 class Python(subprocess.Popen[Any]):
     """A process that runs ``[sys.executable, ...]``, forked from the server."""
+
+    _waitpid_lock: threading.Lock
+    _close_pipe_fds: Callable[..., None]
+    _handle_exitstatus: Callable[[int], None]
 
     def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, *rest: Any) -> None:
         _, pass_fds, cwd, env = rest[:4]
@@ -181,8 +187,8 @@ def _become(request: dict[str, Any], files: list[int]) -> NoReturn:
     os.environ.update(request["env"])
     given = [part for part in request["env"].get("PYTHONPATH", "").split(os.pathsep) if part]
     sys.path[:] = [*given, *(part for part in sys.path if part not in given)]
-    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, mode, closefd=False) for n, mode in enumerate(("r", "w", "w")))
-    sys.stderr.reconfigure(line_buffering=True, errors="backslashreplace")
+    sys.stdin, sys.stdout = os.fdopen(0, "r", closefd=False), os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     code = 1
     try:
         import dask
@@ -219,8 +225,6 @@ def _run(args: list[str]) -> None:
 
 def _finish(code: int) -> NoReturn:
     """End as an interpreter does: threads, exit functions, buffers."""
-    import threading
-
     with suppress(BaseException):
         threading._shutdown()  # type: ignore[attr-defined]
     with suppress(BaseException):

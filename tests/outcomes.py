@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import dpdist.release.run
+import dpdist.release.publication
 from dpdist.errors import DpdistError
 from dpdist.families.base.attempt import Progress
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
@@ -30,7 +30,11 @@ MOMENTS = (
 )
 """When a fault may strike: as the key is shared, as a stage begins, before the ledger commits, before the manifest."""
 
-_CALLS = {"charge": (Ledger, "share_key"), "commit": (Ledger, "commit"), "manifest": (dpdist.release.run, "publish")}
+_CALLS = {
+    "charge": (Ledger, "share_key"),
+    "commit": (Ledger, "commit"),
+    "manifest": (dpdist.release.publication, "publish"),
+}
 
 
 @contextmanager

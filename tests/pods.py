@@ -108,7 +108,7 @@ class Pods:
         }
 
     def _volume(self, volume: Manifest, root: Path) -> Path:
-        folder = root / volume["name"]
+        folder = root / str(volume["name"])
         folder.mkdir(parents=True)
         if "configMap" in volume:
             for name, text in self._objects["ConfigMap", volume["configMap"]["name"]]["data"].items():
@@ -116,7 +116,7 @@ class Pods:
         for source in volume.get("projected", {}).get("sources", []):
             data = self._objects["Secret", source["secret"]["name"]]["data"]
             for item in source["secret"]["items"]:
-                path = folder / item["path"]
+                path = folder / str(item["path"])
                 path.write_bytes(base64.b64decode(data[item["key"]]))
                 path.chmod(0o400)
         return folder

@@ -81,4 +81,6 @@ def project(folder: Path, *, rows: int = 30_000, epsilon: str = "50", **changes:
         for name in parents:
             node = node.setdefault(name, {})
         node[last] = value
-    return build_spec(tree)
+    spec = build_spec(tree)
+    assert isinstance(spec, PlausibleDeniabilitySpec)
+    return spec

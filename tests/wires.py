@@ -63,7 +63,7 @@ class Wire:
                 end.shutdown(socket.SHUT_RDWR)
 
 
-class Ran(SchedulerPlugin):
+class Ran(SchedulerPlugin):  # type: ignore[misc]  # distributed has no types
     """Which worker each task was given to, and which had its result, from the scheduler's transitions."""
 
     name = "ran"

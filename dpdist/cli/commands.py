@@ -22,7 +22,7 @@ from dpdist.cli.progress import bars
 from dpdist.cli.runs import runs_app
 from dpdist.cli.spec import spec_app
 from dpdist.errors import AccountingError, DpdistError
-from dpdist.formatting import number_of
+from dpdist.formatting import number_of, upwards
 
 if TYPE_CHECKING:
     from dpdist.release.outcome import Outcome
@@ -161,23 +161,47 @@ def _summary(outcome: Outcome) -> str:
 def verify(
     release: Annotated[str, typer.Argument(metavar="RELEASE", help="Folder or s3:// prefix of a release.")],
     public_key: PublicKey = None,
+    ledger: Annotated[
+        str | None, typer.Option(help="SQLAlchemy URL of the ledger: also compare the release with the account.")
+    ] = None,
     endpoint_url: Endpoint = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check every file of a release against its manifest, and the signature."""
+    """Check every file of a release against its manifest, the guarantee against its events, and the signature."""
+    from dpdist.ledger import Ledger
+    from dpdist.publish.account import verify_with_account
     from dpdist.publish.signature import load_public_key
     from dpdist.publish.verify import verify as verify_release
 
     key = load_public_key(public_key) if public_key else None
-    report = verify_release(release, key, storage_options=storage_options(endpoint_url))
+    options = storage_options(endpoint_url)
+    account = None
+    if ledger is None:
+        report = verify_release(release, key, storage_options=options)
+    else:
+        opened = Ledger.open(ledger, create=False)
+        report, account = verify_with_account(opened, release, key, storage_options=options)
+        opened.close()
     if as_json:
-        show_json(report.to_json())
+        show_json(report.to_json() | ({} if account is None else {"account": account.to_json()}))
         return
     parts = number_of(report.parts, "part")
-    lines = [f"{release}: verified, {report.counted} in {parts}; signature {report.signature}"]
+    verdict = report.verdict if account is None else "verified by the account"
+    lines = [f"{release}: {verdict}, {report.counted} in {parts}", f"Signature   {report.signed}"]
+    if account is not None:
+        lines.append(f"Account     {account.explain()}")
     if not report.private:
         lines.append("NOT PRIVATE: made with a fixed test key")
-    typer.echo(folded("\n".join([*lines, *guarantee_lines(report.guarantees)])))
+    lines += guarantee_lines(report.guarantees)
+    if report.epsilon is not None:
+        lines.append(f"Events      epsilon {upwards(report.epsilon)}, recomputed from the events in the manifest")
+    if report.unlisted:
+        shown = ", ".join(report.unlisted[:10]) + (", ..." if len(report.unlisted) > 10 else "")
+        lines.append(
+            f"WARNING     {number_of(len(report.unlisted), 'file')} beside it that the manifest does not name and that "
+            f"were not checked: {shown}"
+        )
+    typer.echo(folded("\n".join(lines)))
 
 
 @app.command()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 
 from dpdist.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl, moment
 from dpdist.cli.output import show_json
-from dpdist.errors import SpecError
-from dpdist.formatting import downwards, upwards
+from dpdist.errors import LedgerError, SpecError
+from dpdist.formatting import upwards
 
 if TYPE_CHECKING:
     from dpdist.ledger import Ledger
@@ -41,10 +43,58 @@ def ledger_create(
     kinds = tuple(allow or ("dp",))
     with _ledger(ledger, create=True) as opened:
         opened.create_dataset(dataset, epsilon=epsilon, delta=delta, guarantees=kinds, pml=pml)
+        signed = _identity_lines(opened, dataset)
     typer.echo(
         f"data set {dataset}: epsilon at most {epsilon}, delta at most {delta}, add/remove adjacency"
         + (f"; pointwise maximal leakage at most {pml} nats" if pml else "")
     )
+    typer.echo("\n".join(signed))
+
+
+@ledger_app.command("identity")
+def ledger_identity(
+    dataset: Annotated[str, typer.Argument(help="Name of the data set.")],
+    new: Annotated[
+        bool, typer.Option("--new", help="Make a new one; releases are signed with it from now on.")
+    ] = False,
+    ledger: LedgerUrl = DEFAULT_LEDGER,
+) -> None:
+    """Print the public key with which the releases of a data set are signed, for its readers to keep."""
+    from dpdist.ledger.signing import public_pem
+
+    with _ledger(ledger) as opened:
+        if new:
+            opened.new_identity(dataset)
+        keys = opened.public_keys(dataset)
+        lines = _identity_lines(opened, dataset) if new else []
+    if not keys:
+        raise LedgerError(f"data set {dataset!r} has no signing identity: {_NO_IDENTITY.format(dataset=dataset)}")
+    for line in lines:
+        typer.echo(line, err=True)
+    typer.echo(public_pem(keys[0]), nl=False)
+
+
+_NO_IDENTITY = "make one with `dpdist ledger identity {dataset} --new`; until then its releases are not signed"
+
+
+def _identity_lines(opened: Ledger, dataset: str) -> list[str]:
+    """What is said of the identity of a data set; beside a SQLite ledger its public key is stored."""
+    from dpdist.ledger.signing import key_fingerprint, public_pem
+
+    keys = opened.public_keys(dataset)
+    if not keys:
+        return [
+            f"not signed: there is no key-encryption key; set DPDIST_KEK, then {_NO_IDENTITY.format(dataset=dataset)}"
+        ]
+    lines = [f"its releases are signed by {key_fingerprint(keys[0])}"]
+    if opened.database.file is not None:
+        path = opened.database.file.with_name(f"{opened.database.file.name}.{quote(dataset, safe=' ')}.pub.pem")
+        try:
+            path.write_text(public_pem(keys[0]))
+        except OSError as error:
+            raise LedgerError(f"the public key cannot be written to {path} ({error.strerror})") from None
+        lines.append(f"public key for readers: {path}")
+    return lines
 
 
 @ledger_app.command("show")
@@ -62,7 +112,7 @@ def ledger_show(
         show_json(rows)
         return
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     console = Console()
     for row in rows:
@@ -71,31 +121,45 @@ def ledger_show(
             f"delta {upwards(row['delta'])} (add/remove adjacency); allows {', '.join(row['guarantees'])}"
             + (f"; leakage {upwards(row['spent_pml'])} of {row['pml']:g} nats spent" if row["pml"] is not None else "")
         )
-        console.print(f"  left of the filters, of which one must hold after a release: {_left(row['filters'])}")
+        for line in _filters(row["filters"]):
+            console.print(f"  {line}", highlight=False)
+        key = row["signing_key"]
+        console.print(f"  releases are signed by {key}" if key else f"  releases are not signed: {_no_identity(row)}")
         nats = "" if row["pml"] is None else " nats"
-        table = Table("release", "attempt", "state", "epsilon alone", "since")
+        whole = (Column(name, no_wrap=True) for name in ("attempt", "state", "since (UTC)"))
+        table = Table(Column("release", overflow="fold"), "epsilon alone", *whole)
         for charge in row["charges"]:
             alone = charge["epsilon"]
             table.add_row(
                 charge["release"],
+                "not DP" if alone is None else f"{upwards(alone)}{nats if charge['guarantee'] == 'pml' else ''}",
                 charge["attempt"][:8],
                 charge["state"],
-                "not DP" if alone is None else f"{upwards(alone)}{nats if charge['guarantee'] == 'pml' else ''}",
-                moment(charge["created"]),
+                moment(charge["created"]).removesuffix(" UTC"),
             )
         console.print(table)
+
+
+def _no_identity(row: dict[str, Any]) -> str:
+    return _NO_IDENTITY.format(dataset=row["dataset"])
 
 
 def _spent(row: dict[str, Any]) -> str:
     return "more than the cap" if row["spent_epsilon"] is None else upwards(row["spent_epsilon"])
 
 
-def _left(filters: list[dict[str, Any]]) -> str:
-    shares = (
-        "nothing" if not one["holds"] or one["used"] is None else f"{downwards(100 * (1 - one['used']))} %"
-        for one in filters
-    )
-    return ", ".join(f"{one['filter']} {share}" for one, share in zip(filters, shares, strict=True))
+def _filters(filters: list[dict[str, Any]]) -> list[str]:
+    """What is left of each filter, in two lines."""
+    if not any(one["holds"] for one in filters):
+        return ["no filter holds: no further release is admitted"]
+    left = ["none" if not one["holds"] else f"{math.floor(1e4 * (1 - one['used'])) / 100:g} %" for one in filters]
+    names = [one["filter"] for one in filters]
+    widths = [max(8, *map(len, pair)) for pair in zip(names, left, strict=True)]
+    rows = (("filter", names), ("left", left))
+    return [
+        f"{label:<8}" + "  ".join(f"{text:>{width}}" for text, width in zip(texts, widths, strict=True))
+        for label, texts in rows
+    ]
 
 
 @ledger_app.command("anchor")

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpdist.cli.options import AsJson, Settings, SpecPath, load
-from dpdist.cli.output import Answer, folded, show, show_json
+from dpdist.cli.output import folded, show, show_json
 from dpdist.errors import SpecError
 
 if TYPE_CHECKING:
+    from dpdist.families.base.family import Solution
     from dpdist.spec import ReleaseSpec
 
 Solve = Annotated[
@@ -50,7 +51,7 @@ def plan(
 ) -> None:
     """Say what a release would guarantee, cost and need. Touches no record."""
     from dpdist.families.registry import make_plan
-    from dpdist.ledger.statement import budget_after
+    from dpdist.ledger.statement import budget_lines
 
     options = {"epsilon": epsilon, "pass_rate": pass_rate, "public_table": public_table, "write": write}
     if costs is not None and not cluster:
@@ -58,6 +59,8 @@ def plan(
     found = _solution(spec, settings or [], options, asked=solve)
     if found is not None:
         show(found, as_json=as_json)
+        if found.plan is not None and not as_json:
+            typer.echo(folded("\n".join(budget_lines(found.plan))))
         return
     made = make_plan(load(spec, settings))
     if cluster:
@@ -67,10 +70,10 @@ def plan(
     elif as_json:
         show_json(made.to_json())
     else:
-        typer.echo(folded(f"{made.explain()}\nBudget      {budget_after(made)}"))
+        typer.echo(folded("\n".join([made.explain(), *budget_lines(made)])))
 
 
-def _solution(path: Path, settings: list[str], options: dict[str, Any], *, asked: bool) -> Answer | None:
+def _solution(path: Path, settings: list[str], options: dict[str, Any], *, asked: bool) -> Solution | None:
     """What --solve finds; None where it is not asked for. Its options are refused then."""
     from dpdist.families.base.family import SolveRequest
     from dpdist.families.registry import family_of

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import dask
 from dask.callbacks import Callback
 
-from dpdist.cluster.executor import Progress
+from dpdist.cluster.executor import TaskProgress
 from dpdist.cluster.tasks import DaskTasks, Deferred, Tasks
 from dpdist.errors import ClusterUnreachable, DpdistError, OutOfMemory, ResourceError, SpecError
 
@@ -93,7 +93,7 @@ class Cluster:
         """Delayed tasks named after the stage."""
         return DaskTasks(stage)
 
-    def persist(self, tasks: Sequence[Deferred], *, progress: Progress | None = None) -> list[Deferred]:
+    def persist(self, tasks: Sequence[Deferred], *, progress: TaskProgress | None = None) -> list[Deferred]:
         """Compute tasks and keep their results where they were computed.
 
         Returns
@@ -116,7 +116,7 @@ class Cluster:
                     future.result()
             return held
 
-    def compute(self, tasks: Sequence[Deferred], *, progress: Progress | None = None) -> list[Any]:
+    def compute(self, tasks: Sequence[Deferred], *, progress: TaskProgress | None = None) -> list[Any]:
         """Compute delayed objects together and return their results in order.
 
         Raises
@@ -143,7 +143,7 @@ class Cluster:
 class _ThreadProgress(Callback):  # type: ignore[misc]
     """Counts finished tasks of the threaded scheduler."""
 
-    def __init__(self, progress: Progress | None) -> None:
+    def __init__(self, progress: TaskProgress | None) -> None:
         self._report = progress or (lambda done, total: None)
         self._total = 0
         self._done = 0
@@ -157,7 +157,7 @@ class _ThreadProgress(Callback):  # type: ignore[misc]
         self._report(min(self._done, self._total), self._total)
 
 
-def _watch(client: Client, futures: list[Any], progress: Progress) -> None:
+def _watch(client: Client, futures: list[Any], progress: TaskProgress) -> None:
     """Forward the scheduler's count of finished tasks until the futures are done or the scheduler is lost."""
     from distributed.diagnostics.progressbar import ProgressBar
 
@@ -168,7 +168,7 @@ def _watch(client: Client, futures: list[Any], progress: Progress) -> None:
     async def watch() -> None:
         bar = Forward(futures, scheduler=client.scheduler.address, interval="250ms")
         listening = asyncio.ensure_future(bar.listen())
-        while client.status == "running":
+        while client.status == "running" and not any(future.cancelled() for future in futures):
             if (await asyncio.wait([listening], timeout=0.25))[0]:
                 listening.result()
                 return

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from dpdist.cluster.tasks import Deferred, DirectTasks, Tasks
 
-Progress = Callable[[int, int], None]
+TaskProgress = Callable[[int, int], None]
 """Called with (finished tasks, all tasks) while tasks run."""
 
 
@@ -46,10 +46,10 @@ class Executor(Protocol):
     def tasks(self, stage: str) -> Tasks:
         """Returns the object that makes the tasks of a stage."""
 
-    def persist(self, tasks: Sequence[Deferred], *, progress: Progress | None = None) -> list[Deferred]:
+    def persist(self, tasks: Sequence[Deferred], *, progress: TaskProgress | None = None) -> list[Deferred]:
         """Compute tasks and keep their results where they were computed."""
 
-    def compute(self, tasks: Sequence[Deferred], *, progress: Progress | None = None) -> list[Any]:
+    def compute(self, tasks: Sequence[Deferred], *, progress: TaskProgress | None = None) -> list[Any]:
         """Compute tasks together and return their results in order.
 
         Raises
@@ -94,10 +94,10 @@ class InProcess:
         """Calls that are made at once."""
         return DirectTasks()
 
-    def persist(self, tasks: Sequence[Deferred], *, progress: Progress | None = None) -> list[Deferred]:
+    def persist(self, tasks: Sequence[Deferred], *, progress: TaskProgress | None = None) -> list[Deferred]:
         """The results, which are there already."""
         return list(tasks)
 
-    def compute(self, tasks: Sequence[Deferred], *, progress: Progress | None = None) -> list[Any]:
+    def compute(self, tasks: Sequence[Deferred], *, progress: TaskProgress | None = None) -> list[Any]:
         """The results, which are there already."""
         return list(tasks)

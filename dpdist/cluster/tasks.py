@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from itertools import count
+from functools import partial
+from itertools import count, islice
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -74,7 +75,24 @@ class DaskTasks(Tasks):
         return delayed(value, name=self._name(what), traverse=False)
 
     def __call__(self, what: str, function: Callable[..., Any], *args: Any, **settings: Any) -> Deferred:
-        """A delayed call."""
-        from dask import delayed
+        """A delayed call.
 
-        return delayed(function, pure=False, traverse=False)(*args, dask_key_name=self._name(what), **settings)
+        Lists of tasks are given to Dask one by one: within a list it forgets the futures of tasks that are held by
+        workers, and the scheduler then drops their results before they are used (dask 2026.8, `unpack_collections`).
+        """
+        from dask import delayed, is_dask_collection
+
+        def of_tasks(arg: Any) -> bool:
+            return isinstance(arg, list) and any(is_dask_collection(item) for item in arg)
+
+        lengths = [len(arg) if of_tasks(arg) else None for arg in args]
+        each = [item for arg in args for item in (arg if of_tasks(arg) else [arg])]
+        call = partial(_with_lists, function, lengths, **settings)
+        return delayed(call, pure=False, traverse=False)(*each, dask_key_name=self._name(what))
+
+
+def _with_lists(function: Callable[..., Any], lengths: list[int | None], *each: Any, **settings: Any) -> Any:
+    """Call a function with lists of the given lengths made again from single arguments (None: no list)."""
+    left = iter(each)
+    args = [next(left) if length is None else list(islice(left, length)) for length in lengths]
+    return function(*args, **settings)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from dpdist.cluster.cluster import Cluster, translated
-from dpdist.cluster.executor import Progress
+from dpdist.cluster.executor import TaskProgress
 from dpdist.errors import ClusterUnreachable, SpecError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class WorkerGroups:
         function: Callable[..., Any],
         arguments: Mapping[str, tuple[Any, ...]],
         *,
-        progress: Progress | None = None,
+        progress: TaskProgress | None = None,
     ) -> dict[str, Any]:
         """Call a function on one worker of each of some groups.
 

@@ -78,6 +78,11 @@ def first_record(
             break
     else:
         return (), position
+    return _names(text, path=path, delimiter=delimiter, strip=strip), position
+
+
+def _names(text: bytes, *, path: str, delimiter: str, strip: bool) -> tuple[str, ...]:
+    """The column names of a header line."""
     try:
         names = next(csv.reader([text.decode("utf-8")], delimiter=delimiter))
     except (UnicodeDecodeError, csv.Error):
@@ -90,7 +95,7 @@ def first_record(
             f"{path}: a name appears more than once in the header; if the files have no header, set data.csv.header to "
             "false and list data.csv.columns"
         )
-    return tuple(names), position
+    return tuple(names)
 
 
 def lines_of_range(

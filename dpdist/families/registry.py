@@ -17,7 +17,8 @@ from dpdist.families.histogram.spec import HistogramSpec
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
-from dpdist.schema.schema import Schema, load_yaml
+from dpdist.schema.schema import Schema
+from dpdist.schema.strict_yaml import load_yaml
 from dpdist.spec import ReleaseSpec, override, validated
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def build_spec(tree: Mapping[str, Any], *, base: Path | None = None, source: str
     """
     tree = dict(tree)
     kind = tree.get("kind")
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise SpecError(f"{source}: `kind` is {kind!r}; expected one of {', '.join(FAMILIES)}")
     schema = tree.get("schema")
     if isinstance(schema, str):

@@ -15,6 +15,7 @@ from dpdist.ledger.anchor import Mark
 from dpdist.ledger.records import Dataset, Rational, checked_guarantees, checked_name, rational
 from dpdist.ledger.replay import check_journal
 from dpdist.ledger.rows import Row, charges_of, dataset_record, leakage_events, lock_dataset
+from dpdist.ledger.signing import NewIdentity, identities, store
 from dpdist.ledger.transitions import now
 from dpdist.privacy.portfolio import Portfolio
 
@@ -47,13 +48,16 @@ def terms_of(
     }
 
 
-def create(connection: sa.Connection, terms: Mapping[str, str | None]) -> Dataset:
-    """Enter a data set and the first entry of its journal."""
-    record, head = journal.first_entry(terms, Account.empty(portfolio_of(terms)))
+def create(connection: sa.Connection, terms: Mapping[str, str | None], signing: NewIdentity | None = None) -> Dataset:
+    """Enter a data set, its signing identity and the first entry of its journal."""
+    public = None if signing is None else signing.public
+    record, head = journal.first_entry(terms, Account.empty(portfolio_of(terms)), public_key=public)
     insert = sa.insert(tables.dataset).values(**terms, length=1, head=head).returning(tables.dataset)
     row = connection.execute(insert).mappings().one()
     entry = {"dataset_id": row["id"], "sequence": 0, "record": record, "digest": head}
     connection.execute(sa.insert(tables.journal).values(entry))
+    if signing is not None:
+        store(connection, dict(row), signing, row["created"])
     return dataset_record(dict(row))
 
 
@@ -69,6 +73,12 @@ def read(connection: sa.Connection, name: str, mark: Mark | None = None) -> tupl
     return row, journal.checked_account(connection, row, mark=mark), leakage_events(connection, row)
 
 
+def head(connection: sa.Connection, name: str) -> Mark:
+    """Return how far the journal of a data set goes."""
+    row = lock_dataset(connection, name, lock=False)
+    return Mark(row["length"], row["head"])
+
+
 def problems_of(connection: sa.Connection, name: str, receipts: Iterable[str]) -> list[str]:
     """Return what in the records of a data set does not agree with its journal."""
     row = lock_dataset(connection, name, lock=False)
@@ -76,4 +86,5 @@ def problems_of(connection: sa.Connection, name: str, receipts: Iterable[str]) -
     entries = connection.execute(
         sa.select(tables.journal).where(tables.journal.c.dataset_id == row["id"]).order_by(tables.journal.c.sequence)
     )
-    return check_journal(row, [dict(entry) for entry in entries.mappings()], charges, receipts)
+    listed = [one["public_key"] for one in identities(connection, row)]
+    return check_journal(row, [dict(entry) for entry in entries.mappings()], charges, receipts, listed)

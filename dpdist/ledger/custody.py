@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import sqlalchemy as sa
 from dpdist.errors import KeyUnavailable, LedgerError, ResourceError
 from dpdist.ledger import keys, tables
 from dpdist.ledger.database import Database
-from dpdist.ledger.rows import Row, charge_of, charges_of, lock_charge, lock_dataset, stale
+from dpdist.ledger.rows import charge_of, charges_of, lock_charge, lock_dataset, stale
 from dpdist.privacy.noise import Noise
 
 
@@ -69,18 +70,19 @@ def erase(database: Database, attempt: str, *, patient: bool = True) -> None:
         database.write(lambda connection: _set_uri(connection, attempt, None))
 
 
-def sweep(database: Database, dataset: str) -> None:
-    """Erase what key files of ended attempts an interrupted run left, as far as their storage answers."""
+def left_behind(connection: sa.Connection, dataset: str) -> list[str]:
+    """Attempts that ended with a key file: an interrupted run left it."""
+    charge = tables.charge.c
+    row = lock_dataset(connection, dataset, lock=False)
+    found = charges_of(connection, row, charge.key_uri.is_not(None), charge.state.not_in(tables.OPEN))
+    return [row["attempt"] for row in found]
 
-    def left(connection: sa.Connection) -> list[Row]:
-        found = charges_of(
-            connection, lock_dataset(connection, dataset, lock=False), tables.charge.c.key_uri.is_not(None)
-        )
-        return [charge for charge in found if charge["state"] not in tables.OPEN]
 
-    for charge in database.read(left):
+def sweep(database: Database, attempts: Iterable[str]) -> None:
+    """Erase the key files of ended attempts, as far as their storage answers."""
+    for attempt in attempts:
         with suppress(KeyUnavailable, ResourceError):
-            erase(database, charge["attempt"], patient=False)
+            erase(database, attempt, patient=False)
 
 
 def _wrapped_key(connection: sa.Connection, attempt: str) -> bytes:

@@ -33,6 +33,9 @@ CREATED: Final = "created"
 FILTERS: Final = "filters"
 """The entry of a ledger that had none: filters, and the costs of the charges before."""
 
+IDENTITY: Final = "identity"
+"""The entry of a new signing identity; the first one may stand in entry 0."""
+
 WINDOW: Final = 128
 """Entries of the journal that a reservation checks at two places."""
 
@@ -46,9 +49,10 @@ def digest(previous: str, sequence: int, record: str) -> str:
     return hashlib.sha256(f"{previous}\n{sequence}\n{record}".encode()).hexdigest()
 
 
-def first_entry(values: Mapping[str, Any], account: Account) -> tuple[str, str]:
-    """Return (record, digest) of entry 0 from the data set's row values."""
-    record = canonical({"state": CREATED, **terms_of(values), **_sums(values, account)})
+def first_entry(values: Mapping[str, Any], account: Account, *, public_key: str | None = None) -> tuple[str, str]:
+    """Return (record, digest) of entry 0 from the data set's row values and its signing identity."""
+    signing = {} if public_key is None else {IDENTITY: public_key}
+    record = canonical({"state": CREATED, **terms_of(values), **_sums(values, account), **signing})
     return record, digest("", 0, record)
 
 

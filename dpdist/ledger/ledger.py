@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 import sqlalchemy as sa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from sqlalchemy.exc import IntegrityError
 
 from dpdist.errors import DatasetExists, LedgerError
-from dpdist.ledger import catalogue, custody, journal, rows, tables, transitions
+from dpdist.ledger import catalogue, custody, journal, rows, signing, tables, transitions
 from dpdist.ledger.account import Account, Charged, portfolio_of
 from dpdist.ledger.anchor import VARIABLE, Anchor, Mark
 from dpdist.ledger.budget import Price, PriceOf, accountant_price, budget_of, charge_of
@@ -21,6 +23,8 @@ from dpdist.ledger.database import Database, create_file
 from dpdist.ledger.keys import KeyRef
 from dpdist.ledger.records import Attempt, Budget, Dataset, Rational, Statement, canonical_event, checked_name
 from dpdist.privacy.noise import Noise
+
+T = TypeVar("T")
 
 
 class _Rehearsed(Exception):
@@ -94,7 +98,9 @@ class Ledger:
         guarantees: Iterable[str] = ("dp",),
         pml: Rational | None = None,
     ) -> Dataset:
-        """Enter a data set with its caps and policy; both are final.
+        """Enter a data set with its caps and policy, both final, and a signing identity for its releases.
+
+        Without a key-encryption key, which protects the private key, there is no identity (`new_identity`).
 
         Parameters
         ----------
@@ -115,13 +121,18 @@ class Ledger:
             A cap is out of range, or a kind is unknown.
         """
         terms = catalogue.terms_of(name, epsilon, delta, guarantees, pml)
+        keys = signing.make_if_protected(self.database)
+
+        def create(connection: sa.Connection) -> Dataset:
+            created = catalogue.create(connection, terms, keys)
+            if self._anchor is not None:  # before anybody sees the data set
+                self._anchor.write(name, catalogue.head(connection, name))
+            return created
+
         try:
-            created = self.database.write(lambda connection: catalogue.create(connection, terms))
+            return self.database.write(create)
         except IntegrityError:
             raise DatasetExists(f"data set {name!r} is in the ledger already; its caps are final") from None
-        if self._anchor is not None:
-            self._anchor.write(name, self._head(name))
-        return created
 
     def datasets(self) -> tuple[Dataset, ...]:
         """Return all data sets by name."""
@@ -162,7 +173,12 @@ class Ledger:
             leakage, account = [*leakage, canonical_event(event)], account.charged(None)
         elif event is not None:
             price = self._price(canonical_event(event), terms.portfolio)
-            account = account.charged(charge_of(terms, account, price) or Charged(price.costs))
+            charge = charge_of(terms, account, price)
+            account = (
+                replace(account, alone=None).charged(Charged(price.costs))
+                if charge is None
+                else account.charged(charge)
+            )
         return budget_of(terms, account, leakage)
 
     def verify(self, dataset: str, *, receipts: Iterable[str] = ()) -> Statement:
@@ -203,6 +219,41 @@ class Ledger:
         mark = self._head(dataset)
         self._anchor.write(dataset, mark)
         return mark
+
+    # Signing identities
+
+    def new_identity(self, dataset: str) -> Ed25519PublicKey:
+        """Make a key pair with which the releases of a data set are signed from now on; return the public key.
+
+        Raises
+        ------
+        DatasetUnknown
+        KeyUnavailable
+            There is no key-encryption key that could protect the private key.
+        """
+        made = signing.make(self.database)
+        self._write(lambda connection, mark: signing.enter(connection, dataset, made, mark=mark), dataset)
+        return self.public_keys(dataset)[0]
+
+    def public_keys(self, dataset: str) -> tuple[Ed25519PublicKey, ...]:
+        """Return the public keys of a data set, that of the present identity first; none where it has none.
+
+        Raises
+        ------
+        DatasetUnknown
+        """
+        return signing.public_keys(self.database, dataset)
+
+    def signing_key(self, dataset: str) -> Ed25519PrivateKey | None:
+        """Return the private key of the present identity of a data set, None where it has none.
+
+        Raises
+        ------
+        DatasetUnknown
+        KeyUnavailable
+            The key-encryption key is missing or another one.
+        """
+        return signing.signing_key(self.database, dataset)
 
     # Attempts
 
@@ -263,7 +314,7 @@ class Ledger:
         filters, price = self._priced(dataset, request)
         wrapped_key = custody.new_wrapped_key(self.database, identity)
 
-        def charge(connection: sa.Connection, mark: Mark | None) -> None:
+        def charge(connection: sa.Connection, mark: Mark | None) -> tuple[Attempt, list[str]]:
             transitions.reserve(
                 connection,
                 request=request,
@@ -276,10 +327,11 @@ class Ledger:
             )
             if rehearse:
                 raise _Rehearsed
+            return rows.read_attempt(connection, identity), custody.left_behind(connection, dataset)
 
-        self._write(charge, dataset)
-        custody.sweep(self.database, dataset)
-        return self.attempt(identity)
+        made, ended = self._write(charge, dataset)
+        custody.sweep(self.database, ended)
+        return made
 
     def rehearse(self, **charge: Any) -> None:
         """Refuse what `reserve` would refuse now, with the same arguments; nothing is written.
@@ -336,9 +388,7 @@ class Ledger:
         ReleaseConflict
             The attempt has ended: this run is stale.
         """
-        identity = _id(attempt)
-        self._move(identity, transitions.mark_drawing)
-        return self.attempt(identity)
+        return self._move(_id(attempt), transitions.mark_drawing)
 
     def commit(self, attempt: Attempt | str, *, manifest_sha256: str) -> Attempt:
         """Make this attempt the release: the only one under its name, for ever. Then erase its key.
@@ -357,9 +407,9 @@ class Ledger:
         identity = _id(attempt)
         if not re.fullmatch("[0-9a-f]{64}", manifest_sha256):
             raise LedgerError("manifest_sha256 must be 64 lower-case hexadecimal digits")
-        self._move(identity, partial(transitions.commit, manifest_sha256=manifest_sha256))
+        made = self._move(identity, partial(transitions.commit, manifest_sha256=manifest_sha256))
         self.erase(identity)
-        return self.attempt(identity)
+        return made
 
     def void(self, attempt: Attempt | str) -> Attempt:
         """Give the charge back and erase the key.
@@ -369,10 +419,9 @@ class Ledger:
         LedgerError
             Noise was drawn (or may have been): the charge stays.
         """
-        identity = _id(attempt)
-        self._move(identity, transitions.void)
-        self.erase(identity)
-        return self.attempt(identity)
+        ended = self._move(_id(attempt), transitions.void)
+        self.erase(ended)
+        return ended
 
     def give_up(self, attempt: Attempt | str) -> Attempt:
         """End an open attempt that nobody will resume, and erase its key; idempotent.
@@ -387,10 +436,9 @@ class Ledger:
         KeyUnavailable
             The attempt has ended, but its key file could not be deleted.
         """
-        identity = _id(attempt)
-        self._move(identity, transitions.give_up)
-        self.erase(identity)
-        return self.attempt(identity)
+        ended = self._move(_id(attempt), transitions.give_up)
+        self.erase(ended)
+        return ended
 
     # Keys
 
@@ -445,20 +493,30 @@ class Ledger:
             return row["filters"], None
         return row["filters"], self._price(request["event"], portfolio_of(row))
 
-    def _move(self, attempt: str, transition: Callable[..., None]) -> None:
+    def _move(self, attempt: str, transition: Callable[..., None]) -> Attempt:
         dataset = "" if self._anchor is None else self.attempt(attempt).dataset
-        self._write(lambda connection, mark: transition(connection, attempt, mark=mark), dataset)
 
-    def _write(self, work: Callable[[sa.Connection, Mark | None], None], dataset: str) -> None:
+        def move(connection: sa.Connection, mark: Mark | None) -> Attempt:
+            transition(connection, attempt, mark=mark)
+            return rows.read_attempt(connection, attempt)
+
+        return self._write(move, dataset)
+
+    def _write(self, work: Callable[[sa.Connection, Mark | None], T], dataset: str) -> T:
         """Run a transition; what its anchor has seen must be in the database, and it sees the outcome."""
-        mark = None if self._anchor is None else self._anchor.read(dataset)
-        self.database.write(lambda connection: work(connection, mark))
-        if self._anchor is not None:
-            self._anchor.advance(dataset, self._head(dataset))
+        if self._anchor is None:
+            return self.database.write(lambda connection: work(connection, None))
+        mark = self._anchor.read(dataset)
+        made, head = self.database.write(
+            lambda connection: (work(connection, mark), catalogue.head(connection, dataset))
+        )
+        while head != mark:  # again where another process wrote meanwhile: it may have set the anchor first
+            self._anchor.advance(dataset, head)
+            mark, head = head, self._head(dataset)
+        return made
 
     def _head(self, dataset: str) -> Mark:
-        row = self.database.read(lambda connection: rows.lock_dataset(connection, dataset, lock=False))
-        return Mark(row["length"], row["head"])
+        return self.database.read(lambda connection: catalogue.head(connection, dataset))
 
 
 def _id(attempt: Attempt | str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dpdist.ledger import tables
 from dpdist.ledger.account import Account, Charged, portfolio_of
-from dpdist.ledger.journal import CREATED, FILTERS, RESERVATION, Row, digest, terms_digest, terms_of
+from dpdist.ledger.journal import CREATED, FILTERS, IDENTITY, RESERVATION, Row, digest, terms_digest, terms_of
 
 _BEFORE: Final[Mapping[str, tuple[str | None, ...]]] = {
     tables.RESERVED: (None,),
@@ -22,7 +22,9 @@ _BEFORE: Final[Mapping[str, tuple[str | None, ...]]] = {
 _COMPARED: Final = (*RESERVATION, "state", "manifest_sha256", "receipt", "created", "updated")
 
 
-def check_journal(dataset: Row, entries: Sequence[Row], charges: Iterable[Row], receipts: Iterable[str]) -> list[str]:
+def check_journal(
+    dataset: Row, entries: Sequence[Row], charges: Iterable[Row], receipts: Iterable[str], keys: Sequence[str] = ()
+) -> list[str]:
     """Replay a data set's journal against its rows; return what does not agree, empty if all does.
 
     Parameters
@@ -31,6 +33,7 @@ def check_journal(dataset: Row, entries: Sequence[Row], charges: Iterable[Row], 
     entries : rows of ``journal`` by sequence
     charges : rows of ``charge``
     receipts : digests noted elsewhere that must be in the journal
+    keys : public keys of the signing identities, oldest first
     """
     problems, seen = _chain(dataset, entries)
     problems += [f"receipt {receipt[:12]} is not in the journal" for receipt in receipts if receipt not in seen]
@@ -38,6 +41,10 @@ def check_journal(dataset: Row, entries: Sequence[Row], charges: Iterable[Row], 
         return problems
     attempts, account, problems = _replayed(dataset, entries)
     problems += _differences(attempts, charges)
+    records = [json.loads(entry["record"]) for entry in entries]
+    entered = [record["public_key"] for record in records if record["state"] == IDENTITY]
+    if ([records[0][IDENTITY]] if IDENTITY in records[0] else []) + entered != list(keys):
+        problems.append("the signing identities were altered")
     last = json.loads(entries[-1]["record"])
     if last.get("terms") != terms_digest(dataset) or last.get("account") != account.to_json():
         problems.append("the sums of the account were altered")
@@ -68,7 +75,7 @@ def _replayed(dataset: Row, entries: Sequence[Row]) -> tuple[dict[str, dict[str,
     account, problems = Account.empty(portfolio_of(dataset)), []
     terms = terms_of(dataset)
     before_filters = {name: value for name, value in terms.items() if name != "filters"}
-    stated = {name: value for name, value in created.items() if name not in ("account", "terms")}
+    stated = {name: value for name, value in created.items() if name not in ("account", "terms", IDENTITY)}
     moved = any(record["state"] == FILTERS and record["filters"] == dataset["filters"] for record in records)
     if stated != {"state": CREATED, **(before_filters if moved else terms)}:
         problems.append("the data set's caps or policy were altered")
@@ -76,7 +83,7 @@ def _replayed(dataset: Row, entries: Sequence[Row]) -> tuple[dict[str, dict[str,
     for position, (entry, record) in enumerate(zip(entries[1:], records, strict=True), start=1):
         if record["state"] == FILTERS:
             account = _with_filters(dataset, attempts, record["costs"])
-        else:
+        elif record["state"] != IDENTITY:
             account = _moved(dataset, attempts, account, entry, record, problems, position)
         if "account" in record and record["account"] != account.to_json():
             problems.append(f"the sums in journal entry {position} are not those of the charges before it")

@@ -10,6 +10,7 @@ from dpdist.errors import AccountingError, DpdistError
 from dpdist.formatting import downwards, number_of, upwards
 from dpdist.ledger import Budget, Ledger
 from dpdist.ledger.account import Charged
+from dpdist.ledger.signing import key_fingerprint
 from dpdist.privacy.events import from_json, takes_size_for_public
 
 if TYPE_CHECKING:
@@ -39,53 +40,69 @@ def budget_sentence(ledger: Ledger, dataset: str) -> str:
     return "; ".join(words)
 
 
-def filters_sentence(budget: Budget, after: Budget | None = None) -> str:
-    """What is taken from each filter, in words; with a budget after a release, what that takes and what it leaves."""
-    if budget.account.alone is not None:
-        return "the first release took the whole account"
-    if after is not None and after.account.alone is not None:
-        return "no filter admits it; as the first release it may take the whole account"
-    parts = []
-    for name, share in budget.used.items():
-        used = share if after is None else after.used[name]
-        left = "nothing" if used is None or used >= 1 else f"{_percent(1 - used, ROUND_FLOOR)} %"
-        if after is None:
-            parts.append(f"{name} {left}")
-        else:
-            taken = "all" if used is None or share is None else f"{_percent(used - share, ROUND_CEILING)} %"
-            parts.append(f"{name} {taken}, {left} left")
-    return f"{'left of the filters' if after is None else 'it takes from the filters'}: {'; '.join(parts)}"
-
-
-def _percent(share: Fraction, rounding: str) -> Decimal:
-    return (Decimal(share.numerator) * 100 / Decimal(share.denominator)).quantize(Decimal("0.01"), rounding).normalize()
-
-
-def budget_after(plan: Plan) -> str:
-    """What the budget is before a release and after it, in words."""
+def budget_lines(plan: Plan) -> list[str]:
+    """What the budget is before a release and after it, and what the release takes from each filter."""
     spec = plan.spec
     try:
         ledger = Ledger.open(spec.ledger, create=False)
     except DpdistError as error:
-        return f"unknown; {error}"
+        return [f"Budget      unknown; {error}"]
     try:
         before = budget_sentence(ledger, spec.dataset)
-    except DpdistError as error:
-        ledger.close()
-        return str(error)
-    try:
         now = ledger.remaining(spec.dataset)
-        after = ledger.remaining(spec.dataset, event=plan.event, guarantee=plan.kind)
-    except AccountingError:
-        return f"{before}; too little for this release"
+        after = _after(ledger, plan)
+    except DpdistError as error:
+        return [f"Budget      {error}"]
     finally:
         ledger.close()
+    lines = [f"Budget      {before}; {_outcome(plan, now, after)}"]
+    charged = plan.event is not None and not _is_leakage(plan, now)
+    return lines + filter_lines(now, after) if after is not None and charged else lines
+
+
+def _after(ledger: Ledger, plan: Plan) -> Budget | None:
+    try:
+        return ledger.remaining(plan.spec.dataset, event=plan.event, guarantee=plan.kind)
+    except AccountingError:  # nothing bounds it
+        return None
+
+
+def _is_leakage(plan: Plan, budget: Budget) -> bool:
+    return plan.kind == "pml" and budget.pml_cap is not None
+
+
+def _outcome(plan: Plan, now: Budget, after: Budget | None) -> str:
+    """Whether a release fits, and what that leaves or what cap it needs."""
+    if after is None:
+        return "too little for this release: no epsilon bounds it at that delta, so it needs a larger one"
+    if _is_leakage(plan, after) and after.pml_cap is not None:
+        left = f"{downwards(after.pml_cap - after.pml_spent)} nats after this release"
+        return left if after.is_kept else "too little for this release"
+    together = after.portfolio.epsilon_of(after.account.taken)
+    needed = "no cap admits both" if together is None else f"a cap of about epsilon {upwards(together)} admits"
     if not after.is_kept:
-        return f"{before}; too little for this release"
-    if plan.kind == "pml" and after.pml_cap is not None:
-        return f"{before}; {downwards(after.pml_cap - after.pml_spent)} nats after this release"
-    sentence = f"{before}; {downwards(after.epsilon_remaining)} after this release"
-    return sentence if plan.event is None else f"{sentence}; {filters_sentence(now, after)}"
+        what = "it" if not now.charges else "it with those before"
+        return f"too little for this release: {needed if together is None else f'{needed} {what}'}"
+    if after.account.alone is not None and now.account.alone is None:
+        others = "" if together is None else f" ({needed} it beside others)"
+        return f"as its first and only release this one takes all of it{others}"
+    return f"{downwards(after.epsilon_remaining)} after this release"
+
+
+def filter_lines(now: Budget, after: Budget) -> list[str]:
+    """What a release takes from each filter and what it leaves, as a table."""
+    lines = [f"Filters     {'one of them must hold':<24}{'it takes':>10}  {'then left':>10}"]
+    for name, before in now.used.items():
+        used = after.used[name]
+        taken = None if used is None or before is None else used - before
+        shown = "too much" if taken is None or taken > 1 else f"{_percent(taken, ROUND_CEILING)} %"
+        left = "none" if used is None or used >= 1 else f"{_percent(1 - used, ROUND_FLOOR)} %"
+        lines.append(f"            {name:<24}{shown:>10}  {left:>10}")
+    return lines
+
+
+def _percent(share: Fraction, rounding: str) -> Decimal:
+    return (Decimal(share.numerator) * 100 / Decimal(share.denominator)).quantize(Decimal("0.01"), rounding)
 
 
 def ledger_rows(ledger: Ledger, dataset: str | None = None) -> list[dict[str, Any]]:
@@ -108,6 +125,7 @@ def ledger_rows(ledger: Ledger, dataset: str | None = None) -> list[dict[str, An
                 "filters": _filter_rows(statement.budget),
                 "guarantees": list(statement.dataset.guarantees),
                 "head": statement.head,
+                "signing_key": next(map(key_fingerprint, ledger.public_keys(name)), None),
                 "charges": [
                     {
                         "release": attempt.release,

@@ -4,6 +4,7 @@
   set.
 - ``charge``: one row per attempt. A partial unique index admits one *live* attempt per release name, so at most
   one commit.
+- ``identity``: the key pairs with which the releases of a data set are signed, the private ones wrapped.
 - ``journal``: what happened to the data set, append-only and chained by SHA-256.
 
 The names carry a prefix: the ledger may share a database with other programs. A change here needs a migration in
@@ -16,7 +17,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-REVISION: Final = "0003"
+REVISION: Final = "0004"
 VERSION_TABLE: Final = "dpdist_ledger_version"
 
 RESERVED: Final = "reserved"
@@ -83,6 +84,16 @@ charge = sa.Table(
     sa.Index("dpdist_charge_dataset", "dataset_id"),
     sa.Index("dpdist_charge_release", "dataset_id", "release"),
     sa.Index("dpdist_charge_key", "dataset_id", sqlite_where=_KEY_SQL, postgresql_where=_KEY_SQL),
+)
+
+identity = sa.Table(
+    "dpdist_identity",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("dataset_id", sa.Integer, sa.ForeignKey("dpdist_dataset.id"), nullable=False),
+    sa.Column("public_key", sa.String(64), nullable=False),
+    sa.Column("wrapped_key", sa.LargeBinary, nullable=False),
+    sa.Column("created", sa.String(40), nullable=False),
 )
 
 journal = sa.Table(

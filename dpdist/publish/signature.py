@@ -1,4 +1,6 @@
-"""Optional Ed25519 signature of a manifest, and through it of every part.
+"""Ed25519 signature of a manifest, and through it of every part.
+
+Releases are signed with the identity of their data set in the ledger, or with a key of their own (`signing_key`).
 
 The signature is the 64 bytes of RFC 8032 in a file beside the manifest, so that a reader without dpdist can check it::
 

@@ -2,7 +2,7 @@
 
 Both start at the manifest and open only files that it names, one part in memory at a time. A part is used only
 after its size and SHA-256 were verified. With a public key the signature is required; through the manifest it
-covers every part.
+covers every part. Without one, a release that verifies is whole, and anybody may have made it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ import pyarrow.parquet as pq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from dpdist.errors import DataNotFound, VerificationFailed
+from dpdist.ledger.signing import key_fingerprint
 from dpdist.publish.manifest import MANIFEST, SIGNATURE, Manifest
 from dpdist.publish.parts import PartRecord, arrow_schema, released_columns
 from dpdist.publish.signature import check_signature
+from dpdist.publish.statement import check_statement
 from dpdist.storage.store import Store
 
 BATCH_ROWS = 1 << 16
@@ -37,12 +39,18 @@ class VerifyReport:
     ----------
     signature : {"valid", "not checked", "none"}
         Not checked: there is one, but no public key was given.
+    signer : str or None
+        Fingerprint of the key of a valid signature.
+    epsilon : float or None
+        Of the events in the manifest at its delta, recomputed; None where it states no differential privacy.
+    manifest_sha256 : str
     records : int
         Released records; 0 where statistics are released.
     cells : int or None
         Released statistics; None where records are released.
     unlisted : tuple of str
-        Files beside it that the manifest does not name, such as parts of an interrupted attempt; never read.
+        Files beside it that the manifest does not name, hidden ones too, such as parts of an interrupted attempt;
+        never read.
     """
 
     uri: str
@@ -56,6 +64,9 @@ class VerifyReport:
     parts: int
     bytes: int
     signature: Literal["valid", "not checked", "none"]
+    signer: str | None
+    epsilon: float | None
+    manifest_sha256: str
     unlisted: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -63,6 +74,23 @@ class VerifyReport:
         report = asdict(self)
         del report["guarantees"], report["records" if self.cells is not None else "cells"]
         return report
+
+    @property
+    def verdict(self) -> str:
+        """What a verification without errors amounts to: only a checked signature says who made the release."""
+        return "verified" if self.signature == "valid" else "integrity only"
+
+    @property
+    def signed(self) -> str:
+        """Who signed it, in words."""
+        if self.signature == "valid":
+            return f"by the key {self.signer}"
+        state = (
+            "none"
+            if self.signature == "none"
+            else "not checked (give the public key of its publisher, --public-key, or the ledger, --ledger)"
+        )
+        return f"{state}: the files belong together, but whoever wrote them may have written anything"
 
     @property
     def counted(self) -> str:
@@ -76,7 +104,7 @@ def verify(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> VerifyReport:
-    """Check a release: manifest, signature, and of every part the size, SHA-256, columns, rows and values.
+    """Check a release: manifest, guarantee, signature, and of every part the size, SHA-256, columns, rows and values.
 
     Parameters
     ----------
@@ -96,7 +124,8 @@ def verify(
     """
     store = Store(uri, storage_options)
     manifest, signature = _open(store, public_key)
-    sizes = _check_sizes(store, manifest)
+    epsilon = check_statement(manifest)
+    sizes = _check_sizes(store, manifest, hidden=True)
     released = released_columns(manifest.table, manifest.format)
     expected = arrow_schema(manifest.table, manifest.format)
     for part in manifest.parts:
@@ -119,6 +148,9 @@ def verify(
         parts=len(manifest.parts),
         bytes=sum(part.bytes for part in manifest.parts),
         signature=signature,
+        signer=None if public_key is None else key_fingerprint(public_key),
+        epsilon=epsilon,
+        manifest_sha256=hashlib.sha256(manifest.to_bytes()).hexdigest(),
         unlisted=tuple(name for name in sizes if name not in listed),
     )
 
@@ -222,8 +254,8 @@ def _open(store: Store, key: Ed25519PublicKey | None) -> tuple[Manifest, Literal
     return manifest, "none" if not signed else "not checked" if key is None else "valid"
 
 
-def _check_sizes(store: Store, manifest: Manifest) -> dict[str, int]:
-    sizes = store.sizes()
+def _check_sizes(store: Store, manifest: Manifest, *, hidden: bool = False) -> dict[str, int]:
+    sizes = store.sizes(hidden=hidden)
     for part in manifest.parts:
         if part.name not in sizes:
             raise VerificationFailed(f"{part.name} is missing: {_AGAIN}")

@@ -120,9 +120,10 @@ class Run:
         refuse(self.plan)
         self._output = Store(spec.output.path, spec.output.storage.options)
         self._work = Store(spec.work, spec.output.storage.options if spec.work.startswith("s3") else None)
-        signing_key = load_signing_key(spec.output.signing_key)
+        own_key = load_signing_key(spec.output.signing_key)
         self._ledger = Ledger.open(spec.ledger, create=False)
         stack.callback(self._ledger.close)
+        signing_key = own_key or self._ledger.signing_key(spec.dataset)
         self._publication = Publication(
             spec, self.plan, self._ledger, self._output, self._work, signing_key, self._bound
         )

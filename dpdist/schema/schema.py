@@ -10,12 +10,11 @@ import hashlib
 import json
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 from pydantic import (
     BaseModel,
@@ -29,6 +28,7 @@ from pydantic import (
 )
 
 from dpdist.errors import SpecError
+from dpdist.schema.strict_yaml import load_yaml
 
 Value = Annotated[int | str, Field(union_mode="smart")]
 
@@ -41,9 +41,52 @@ MAX_CARDINALITY = 65_536
 """Largest domain of one attribute, in values."""
 
 
-class _Frozen(BaseModel):
+class StrictModel(BaseModel):
+    """Part of a spec or schema: frozen, without unknown settings, and true is no number."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(cached_property,))
 
+    @model_validator(mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, values: Any) -> Any:
+        for name, field in cls.model_fields.items() if isinstance(values, dict) else ():
+            value = values.get(field.alias or name, values.get(name))
+            kind: Any = field.annotation
+            if not _admits_truth(kind) and _holds_truth(value, inside=not _has_sections(kind)):
+                raise ValueError(
+                    f"{name}: true or false where a number or a text is expected; quote it if it is a text"
+                )
+        return values
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """The types that an annotation is made of."""
+    parts = get_args(annotation)
+    return {annotation}.union(*map(_kinds, parts)) if parts else {annotation}
+
+
+@cache
+def _admits_truth(annotation: Any) -> bool:
+    """Whether a field of this annotation may hold true or false."""
+    return bool(_kinds(annotation) & {bool, True, False, Any})
+
+
+@cache
+def _has_sections(annotation: Any) -> bool:
+    """Whether a field of this annotation may hold a section, which checks its own fields."""
+    return any(isinstance(kind, type) and issubclass(kind, BaseModel) for kind in _kinds(annotation))
+
+
+def _holds_truth(value: object, *, inside: bool) -> bool:
+    """Whether a value is true or false, or a list of such; with `inside` also a mapping to such."""
+    if isinstance(value, dict):
+        return inside and any(_holds_truth(item, inside=True) for item in value.values())
+    if isinstance(value, list | tuple):
+        return any(_holds_truth(item, inside=inside) for item in value)
+    return isinstance(value, bool)
+
+
+class _Frozen(StrictModel):
     def __eq__(self, other: object) -> bool:  # by field: cached arrays have no truth value
         return type(other) is type(self) and all(getattr(self, f) == getattr(other, f) for f in type(self).model_fields)
 
@@ -392,24 +435,6 @@ def _one_type(numbers: tuple[Any, ...], kind: str | None, name: str | None) -> t
     if any(int(number) != number for number in numbers):
         raise ValueError(f"attribute {name!r}: bounds and edges of integers are integers")
     return tuple(map(int, numbers))
-
-
-def load_yaml(path: str | Path) -> Any:
-    """Parse a YAML file with the safe loader.
-
-    Raises
-    ------
-    SpecError
-        The file cannot be read or is not YAML.
-    """
-    try:
-        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SpecError(f"cannot read {path}: {error.strerror or error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        where = getattr(error, "problem_mark", None)
-        line = f" (line {where.line + 1})" if where is not None else ""
-        raise SpecError(f"{path} is not valid YAML{line}") from None
 
 
 def validation_message(error: ValidationError, settings: Collection[str] = ()) -> str:

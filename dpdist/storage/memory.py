@@ -19,7 +19,7 @@ class MemoryStore(Store):
     def __reduce__(self) -> NoReturn:
         raise TypeError("a store in memory belongs to one process and is never pickled")
 
-    def sizes(self) -> dict[str, int]:
+    def sizes(self, *, hidden: bool = False) -> dict[str, int]:
         """Names of all files below the store and their sizes in bytes, sorted by name."""
         top = f"{self._path('')}/"
         return {path.removeprefix(top): len(self._files[path]) for path in sorted(self._files) if path.startswith(top)}

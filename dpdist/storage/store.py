@@ -9,11 +9,13 @@ jitter, and s3fs repeats answers that break off. Remaining errors become errors 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import posixpath
 import re
 import stat
 import uuid
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -121,8 +123,10 @@ class Store:
         with self._reading(name):
             return self._has(path)
 
-    def sizes(self) -> dict[str, int]:
-        """Names of all files below the store and their sizes in bytes, sorted by name; hidden files are left out.
+    def sizes(self, *, hidden: bool = False) -> dict[str, int]:
+        """Names of all files below the store and their sizes in bytes, sorted by name.
+
+        Hidden files are left out, unless `hidden` asks for them and for links to folders.
 
         Raises
         ------
@@ -134,14 +138,14 @@ class Store:
         top = self._path("")
         with self._reading(""):
             if self.is_local:
-                found = dict(_local_sizes(top))
+                found = dict(_local_sizes(top, links=hidden))
             else:
                 try:
                     found = {path: int(info["size"]) for path, info in self._fs.find(top, detail=True).items()}
                 except FileNotFoundError:
                     found = {}
         sizes = {posixpath.relpath(path, top): size for path, size in found.items()}
-        return {name: sizes[name] for name in sorted(sizes) if not any(p[0] == "." for p in name.split("/"))}
+        return {name: sizes[name] for name in sorted(sizes) if hidden or not any(p[0] == "." for p in name.split("/"))}
 
     def names(self) -> tuple[str, ...]:
         """Names of all files below the store, sorted; see `sizes`."""
@@ -273,14 +277,17 @@ class Store:
             _write_local(path, data, exclusive=exclusive)
             return
         mode = "create" if exclusive else "overwrite"
+        # a bucket with object lock takes no content without its digest, and every server knows this one
+        digest = b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+        options = {"chunksize": _SINGLE_PUT, "ContentMD5": digest}
         try:
-            self._fs.pipe_file(path, data, mode=mode, chunksize=_SINGLE_PUT)
+            self._fs.pipe_file(path, data, mode=mode, **options)
         except OSError as error:
             taken = isinstance(error, FileExistsError) or s3_code(error) in _TAKEN
             if not exclusive or not (taken or s3_code(error) in ("NotImplemented", "501")):
                 raise
             if not taken:  # a server without conditional PUT
-                self._fs.pipe_file(path, data, chunksize=_SINGLE_PUT)
+                self._fs.pipe_file(path, data, **options)
 
     def _make_folder(self, folder: Path) -> None:
         if folder.is_dir():
@@ -328,17 +335,18 @@ def _secrets(options: Mapping[str, Any]) -> Iterator[str]:
             yield name
 
 
-def _local_sizes(top: str) -> Iterator[tuple[str, int]]:
-    """Files below a folder; skips those that another process removes meanwhile."""
+def _local_sizes(top: str, *, links: bool) -> Iterator[tuple[str, int]]:
+    """Files below a folder, with `links` also links to folders; skips those that another process removes meanwhile."""
 
     def refuse(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError | NotADirectoryError):
             raise error
 
-    for folder, _, names in os.walk(top, onerror=refuse):
-        for path in (os.path.join(folder, name) for name in names):
+    for folder, folders, names in os.walk(top, onerror=refuse):
+        linked = [name for name in folders if links and os.path.islink(os.path.join(folder, name))]
+        for path in (os.path.join(folder, name) for name in names + linked):
             with suppress(FileNotFoundError):
-                yield path, os.stat(path).st_size
+                yield path, (os.lstat if links else os.stat)(path).st_size
 
 
 def _write_local(path: str, data: bytes, *, exclusive: bool) -> None:

@@ -32,7 +32,7 @@ from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
 from dpdist.evaluate.attacks import Generator, attack_sections
 from dpdist.evaluate.attacks.mechanisms import mechanism_of
-from dpdist.evaluate.attacks.records import Columns, halves, size, take
+from dpdist.evaluate.attacks.records import halves, size, take
 from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.deniability.candidates import Synthesizer, seed_ranks
 from dpdist.families.deniability.estimation import estimate_network
@@ -44,6 +44,7 @@ from dpdist.families.deniability.statistics import count_tables
 from dpdist.families.deniability.structure import Structure
 from dpdist.families.registry import load_spec, stages_of
 from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.privacy.arrays import Codes
 from dpdist.schema.schema import Schema
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +64,7 @@ def spec_of(name: str, rows: int, **settings: Any) -> PlausibleDeniabilitySpec:
     return spec
 
 
-def people(name: str, rows: int | None) -> tuple[Columns, Columns, Schema]:
+def people(name: str, rows: int | None) -> tuple[Codes, Codes, Schema]:
     """Training records and hold-out."""
     spec = spec_of(name, 1000)
     columns, _ = run_pass(located_table(open_table(table_source(spec), spec.table)), gather_operator())
@@ -72,7 +73,7 @@ def people(name: str, rows: int | None) -> tuple[Columns, Columns, Schema]:
     return *halves(columns, rng), spec.table
 
 
-def leaky(spec: PlausibleDeniabilitySpec, training: Columns, key: KeyRef) -> Columns:
+def leaky(spec: PlausibleDeniabilitySpec, training: Codes, key: KeyRef) -> Codes:
     """Copies with one value drawn again, by a network without noise and without a privacy test."""
     structure = rehearse(plan(spec), stages_of(plan(spec)), training, key=key, until=Structure).result(Structure)
     noise = load_noise(key)
@@ -86,9 +87,7 @@ def leaky(spec: PlausibleDeniabilitySpec, training: Columns, key: KeyRef) -> Col
     return synthesizer.propose(noise, prefix, 0, count).codes
 
 
-def releases(
-    name: str, training: Columns, holdout: Columns
-) -> Iterator[tuple[str, Columns, Columns, Generator | None]]:
+def releases(name: str, training: Codes, holdout: Codes) -> Iterator[tuple[str, Codes, Codes, Generator | None]]:
     """Name, released records, hold-out, and the mechanism that the adversary knows."""
     key, rows = KeyRef.fixed(np.random.default_rng(1).bytes(32).hex()), size(training)
     yield "copies", training, holdout, None

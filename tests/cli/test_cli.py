@@ -21,7 +21,7 @@ from reading import readable
 from releases import KEY, project, table
 
 from dpdist.ledger import Ledger
-from dpdist.privacy.events import ApproximateDP
+from dpdist.privacy.events import ApproximateDP, Gaussian
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -239,3 +239,24 @@ def test_an_end_while_a_connection_closes_prints_no_traceback(
     assert caught.value.code == 128 + signal.SIGTERM
     assert capsys.readouterr().err.startswith("dpdist: terminated")
     assert not caplog.records
+
+
+def test_the_account_is_shown_in_80_columns(dpdist: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each filter with what is left; the release of a data set that one release has for itself is told so."""
+    monkeypatch.setenv("COLUMNS", "80")
+    url = f"sqlite:///{tmp_path}/l.db"
+    ledger = Ledger.open(url)
+    request = {"spec_hash": "s", "input_fingerprint": "f", "guarantee": "dp"}
+    for name, delta in (("acs", "1e-8"), ("own", "1e-9")):
+        ledger.create_dataset(name, epsilon=1, delta=delta)
+        for number in range(2 if name == "acs" else 1):
+            event = Gaussian(20.0 if name == "acs" else 5.6)
+            ledger.reserve(dataset=name, release=f"a-release-with-a-long-name-{number}", event=event, **request)
+    ledger.close()
+    shown = dpdist("ledger", "show", "--ledger", url).out
+    assert max(map(len, shown.splitlines())) <= 80
+    names, left = shown.splitlines()[1:3]
+    assert names.split("  ")[0:2] == ["", "filter"]
+    assert len(names) == len(left)
+    assert re.search(r"left +[\d.]+ % +[\d.]+ %", left)
+    assert "no filter holds: no further release is admitted" in shown

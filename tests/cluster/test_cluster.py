@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import subprocess
@@ -38,7 +39,12 @@ def test_embedded_workers_keep_their_memory_and_use_one_thread() -> None:
 
 def test_a_scheduler_that_hangs_counts_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpdist.cluster.opening.SILENCE", 0.6)
-    local: dict[str, Any] = {"processes": False, "dashboard_address": None, "host": "127.0.0.1", "protocol": "tcp"}
+    local: dict[str, Any] = {
+        "processes": False,
+        "dashboard_address": "127.0.0.1:0",
+        "host": "127.0.0.1",
+        "protocol": "tcp",
+    }
     with (
         LocalCluster(n_workers=1, **local) as hanging,
         open_cluster(mode="address", address=hanging.scheduler_address, timeout=5) as cluster,
@@ -58,3 +64,29 @@ def test_workers_that_do_not_start_in_time() -> None:
     opening = open_cluster(resources=["a"], timeout=0.3)
     with pytest.raises(ClusterUnreachable, match=r"1 workers did not start in 0\.3 s: raise cluster\.timeout"), opening:
         pass
+
+
+@pytest.mark.parametrize("held", [1, 2])
+def test_a_task_holds_the_results_in_its_lists(held: int) -> None:
+    """The scheduler drops a result that nobody holds, and Dask's own lists hold none."""
+    local: dict[str, Any] = {
+        "processes": False,
+        "dashboard_address": "127.0.0.1:0",
+        "host": "127.0.0.1",
+        "protocol": "tcp",
+    }
+    with (
+        LocalCluster(n_workers=1, **local) as cluster,
+        open_cluster(mode="address", address=cluster.scheduler_address, timeout=5) as executor,
+    ):
+        make, use = executor.tasks("make"), executor.tasks("use")
+        kept = executor.persist([make("one", pow, 2, i) for i in range(held)])
+        total = use("sum", _weighted, kept, [1] * held, bias=10)
+        del kept
+        gc.collect()
+        time.sleep(0.3)  # the client tells the scheduler some time later what it has let go
+        assert executor.compute([total], progress=lambda done, all: None) == [2**held - 1 + 10]
+
+
+def _weighted(values: list[int], weights: list[int], *, bias: int) -> int:
+    return sum(value * weight for value, weight in zip(values, weights, strict=True)) + bias

@@ -94,6 +94,6 @@ def test_every_peer_has_a_method_and_nothing_of_it_is_a_dependency(run: ModuleTy
     text = (FOLDER / "peer.py").read_text()
     for name in run.PEERS:
         assert f'"{name}": ' in text
-    project = (FOLDER.parent / "pyproject.toml").read_text().lower()
+    project = (FOLDER.parents[2] / "pyproject.toml").read_text().lower()
     for package in ("dpmm", "smartnoise", "datasynthesizer", "mbi="):
         assert package not in project

@@ -442,7 +442,7 @@ def test_a_flow_run_cannot_choose_what_is_read_charged_and_trusted(monkeypatch: 
         "data.storage": {"profile": "other"},
         "synthesis.records": 10**6,
     }.items():
-        with pytest.raises(SpecError, match="no setting of a run"):
+        with pytest.raises(SpecError, match="cannot be set for a run"):
             read_spec("acs2024-whole.yaml", given | {name: value})
     assert read_spec("acs2024-whole.yaml", given | {"cluster.partitions": 7}).cluster.partitions == 7
     whole = yaml.safe_load(values["release"]["spec"]) | {"schema": yaml.safe_load(values["release"]["schema"])}

@@ -111,7 +111,7 @@ def test_the_commands_of_the_heading_release(house: House) -> None:
     commands = [shlex.split(line) for line in re.findall(r"compose run --rm (dpdist .*)", HEADING)]
     assert [command[1] for command in commands] == ["sample", "ledger", "release", "verify"]
     said = [house.run("dpdist", command) for command in commands]
-    assert "verified, 20,000 records" in said[-1]
+    assert "integrity only, 250,000 records" in said[-1]
     store = boto3.client(
         "s3", endpoint_url=house._given["AWS_ENDPOINT_URL"], aws_access_key_id="a", aws_secret_access_key="b"
     )

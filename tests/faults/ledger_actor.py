@@ -2,9 +2,8 @@
 
 ``python ledger_actor.py URL FOLDER`` reads one JSON command a line and answers each with one JSON object.
 A *run* does what a release does with the ledger: find or reserve, mark_drawing, share the key, draw, commit. It
-tells its parent how far it got, and is killed with SIGKILL at its n-th step: before a statement of a
-transaction that writes (that is, after the one before it), before or after its commit, before a file is opened,
-renamed or deleted.
+tells its parent how far it got, and is killed with SIGKILL at its n-th step: before a statement that writes (that is,
+after the one before it), before or after the commit of a transaction, before a file is opened, renamed or deleted.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ import sqlalchemy as sa
 
 from dpdist.errors import BudgetExceeded, DatasetExists, ReleaseConflict
 from dpdist.ledger import Ledger, Price
+from dpdist.ledger.anchor import Anchor
 from dpdist.ledger.database import Database
 from dpdist.ledger.keys import forget_keys, load_noise
 from dpdist.ledger.tables import charge
@@ -34,6 +34,7 @@ from dpdist.privacy.filter import Cost
 from dpdist.privacy.portfolio import Portfolio
 
 URL, FOLDER = sys.argv[1], Path(sys.argv[2])
+ANCHOR = str(FOLDER.with_name(f"anchor-of-{FOLDER.name}")) if URL.startswith("sqlite") else ""
 Report = Callable[..., None]
 
 
@@ -49,7 +50,10 @@ def parent_ledger() -> Ledger:
 
 
 def open_ledger() -> Ledger:
-    return Ledger.open(URL, price=add_up)
+    ledger = Ledger.open(URL, price=add_up, anchor=ANCHOR)
+    if ledger.database.file:  # syncing guards against power loss only, not against kills
+        sa.event.listen(ledger.database.engine, "connect", lambda one, _: one.execute("PRAGMA synchronous=OFF").close())
+    return ledger
 
 
 def dataset_of(release: str) -> str:
@@ -83,9 +87,9 @@ class Killer:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def watch(self) -> None:
-        for name in ("before_cursor_execute", "commit"):
-            sa.event.listen(sa.Engine, name, self.statement)
-        sa.event.listen(sa.pool.Pool, "close", self.statement)  # after the database has committed
+        sa.event.listen(sa.Engine, "before_cursor_execute", self.statement)
+        sa.event.listen(sa.Engine, "commit", self.ending)
+        sa.event.listen(sa.pool.Pool, "close", self.ending)  # after the database has committed
         sys.addaudithook(self.audit)
         write = Database.write
 
@@ -98,7 +102,11 @@ class Killer:
 
         Database.write = watched  # type: ignore[method-assign]
 
-    def statement(self, *ignored: Any) -> None:
+    def statement(self, connection: Any, cursor: Any, statement: str, *ignored: Any) -> None:
+        if self.writing and statement.startswith(("INSERT", "UPDATE", "DELETE")):
+            self.step()
+
+    def ending(self, *ignored: Any) -> None:
         if self.writing:
             self.step()
 
@@ -184,6 +192,8 @@ def check(release: str, said: dict[str, Any], *, finished: bool) -> list[str]:
                 wrong.append("the ledger still holds a key")
         if Path(key_file(release)).exists():
             wrong.append("the key file is left")
+        if ANCHOR and Anchor(ANCHOR).read(dataset_of(release)).head != ledger.show(dataset_of(release)).head:
+            wrong.append("the anchor is behind")
     return wrong
 
 

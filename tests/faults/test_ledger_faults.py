@@ -52,10 +52,10 @@ def actor(ledger_url: str, tmp_path: Path) -> Iterator[Ask]:
         yield ask
 
 
-def test_of_32_processes_at_once_exactly_the_10_that_fit_are_admitted(actor: Ask) -> None:
+def test_of_64_processes_at_once_exactly_the_5_that_fit_are_admitted(actor: Ask) -> None:
     """They also race to make the tables, the key-encryption key and the data set."""
-    answer = actor("race", processes=32, cap=10)
-    assert answer == {"admitted": 10, "refused": 22, "charges": 10, "remaining": "0"}
+    answer = actor("race", processes=64, cap=5)
+    assert answer == {"admitted": 5, "refused": 59, "charges": 5, "remaining": "0"}
 
 
 def test_processes_that_run_one_release_at_once_charge_and_commit_it_once(actor: Ask) -> None:
@@ -74,17 +74,17 @@ def kill_everywhere(ask: Callable[[int], dict[str, Any]]) -> int:
 
 def test_a_kill_at_any_step_neither_loses_nor_repeats_a_charge_or_a_commit(actor: Ask) -> None:
     steps = kill_everywhere(lambda kill_at: actor("run", release=f"r{kill_at}", kills=[kill_at]))
-    assert steps > 30
+    assert steps > 20
 
 
 def test_a_kill_at_any_step_of_a_new_attempt_keeps_what_was_spent(actor: Ask) -> None:
     steps = kill_everywhere(lambda kill_at: actor("replace", release=f"r{kill_at}", kill_at=kill_at))
-    assert steps > 20
+    assert steps > 10
 
 
 def test_kills_upon_kills(actor: Ask) -> None:
     @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(st.lists(st.integers(min_value=1, max_value=40), min_size=2, max_size=4))
+    @given(st.lists(st.integers(min_value=1, max_value=28), min_size=2, max_size=4))
     def killed_often(kills: list[int]) -> None:
         assert actor("run", release=f"often-{next(_numbers)}", kills=kills)["wrong"] == []
 

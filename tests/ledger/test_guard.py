@@ -10,10 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
+from botocore.exceptions import ClientError
 from charges import add_up
 from commands import Command
+from sqlalchemy.engine import make_url
 
 from dpdist.errors import DatasetExists, LedgerError
 from dpdist.ledger import Ledger
@@ -154,16 +157,55 @@ def anchored(tmp_path: Path, uri: str | None = None) -> Iterator[tuple[Ledger, P
     ledger.close()
 
 
-def test_an_old_backup_is_refused(tmp_path: Path) -> None:
-    with anchored(tmp_path) as (ledger, file):
-        reserve(ledger, "first")
-        shutil.copy(file, tmp_path / "backup")
-        attempt = reserve(ledger, "second")
-        ledger.mark_drawing(attempt)
-        shutil.copy(tmp_path / "backup", file)
-        for work in (lambda: reserve(ledger, "third"), lambda: ledger.remaining("acs")):
-            with pytest.raises(LedgerError, match=r"journal has 2 entries, the anchor has seen 4.*newest backup"):
-                work()
+class Backups:
+    """Copies of a ledger's database and puts them back, on SQLite and on PostgreSQL."""
+
+    def __init__(self, url: str) -> None:
+        self.url = make_url(url)
+
+    def take(self) -> None:
+        self._copy(str(self.url.database), f"{self.url.database}_backup")
+
+    def restore(self) -> None:
+        self._copy(f"{self.url.database}_backup", str(self.url.database))
+
+    def _copy(self, old: str, new: str) -> None:
+        if self.url.drivername == "sqlite":
+            shutil.copy(old, new)
+            return
+        server = self.url.set(drivername="postgresql", database="postgres").render_as_string(hide_password=False)
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(f'DROP DATABASE IF EXISTS "{new}"'.encode())
+            connection.execute(f'CREATE DATABASE "{new}" TEMPLATE "{old}"'.encode())
+
+
+def test_an_old_backup_is_refused(tmp_path: Path, ledger_url: str) -> None:
+    backups = Backups(ledger_url)
+    ledger = Ledger.open(ledger_url, price=add_up, anchor=str(tmp_path / "anchor"))
+    ledger.create_dataset("acs", epsilon=1, delta="1e-8")
+    reserve(ledger, "first")
+    backups.take()
+    attempt = reserve(ledger, "second")
+    ledger.mark_drawing(attempt)
+    backups.restore()
+    for work in (lambda: reserve(ledger, "third"), lambda: ledger.remaining("acs")):
+        with pytest.raises(LedgerError, match=r"journal has 2 entries, the anchor has seen 4.*newest backup"):
+            work()
+
+
+def test_an_anchor_is_not_set_back_by_a_slower_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process whose mark comes late, after that of one that charged later, looks again."""
+    with anchored(tmp_path) as (ledger, _):
+        write = Anchor.write
+
+        def late(anchor: Anchor, dataset: str, mark: Mark) -> None:
+            monkeypatch.setattr(Anchor, "write", write)
+            reserve(ledger, "faster")
+            write(anchor, dataset, mark)
+
+        monkeypatch.setattr(Anchor, "write", late)
+        reserve(ledger, "slower")
+        assert Anchor(str(tmp_path / "anchor")).read("acs") == Mark(3, ledger.show("acs").head)
 
 
 def test_a_history_that_was_made_anew_is_refused(tmp_path: Path) -> None:
@@ -226,8 +268,8 @@ def test_the_command_line_sets_an_anchor(dpdist: Command, tmp_path: Path, monkey
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Name of a bucket with versions on an S3 server in this process, whose address the environment holds."""
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A client of an S3 server in this process, whose address the environment holds."""
     import boto3
     from moto.server import ThreadedMotoServer
 
@@ -239,18 +281,46 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-    client = boto3.client("s3", region_name="us-east-1")
-    client.create_bucket(Bucket="anchors")
-    client.put_bucket_versioning(Bucket="anchors", VersioningConfiguration={"Status": "Enabled"})
-    yield "anchors"
+    yield boto3.client("s3", region_name="us-east-1")
     server.stop()
 
 
-def test_an_anchor_on_s3(tmp_path: Path, bucket: str) -> None:
-    with anchored(tmp_path, f"s3://{bucket}/ledger") as (ledger, file):
+def lengths(s3: Any, bucket: str) -> list[int]:
+    """The lengths that the versions of the only anchor in a bucket hold, the newest first."""
+    versions = s3.list_object_versions(Bucket=bucket)["Versions"]
+    bodies = (s3.get_object(Bucket=bucket, Key=one["Key"], VersionId=one["VersionId"])["Body"] for one in versions)
+    return [json.load(body)["length"] for body in bodies]
+
+
+def test_an_anchor_on_s3(tmp_path: Path, s3: Any) -> None:
+    """In a bucket with versions: an old mark that is put in its place is seen among them."""
+    s3.create_bucket(Bucket="anchors")
+    s3.put_bucket_versioning(Bucket="anchors", VersioningConfiguration={"Status": "Enabled"})
+    with anchored(tmp_path, "s3://anchors/ledger") as (ledger, file):
         reserve(ledger, "first")
         shutil.copy(file, tmp_path / "backup")
         reserve(ledger, "second")
         shutil.copy(tmp_path / "backup", file)
         with pytest.raises(LedgerError, match="journal has 2 entries, the anchor has seen 3"):
             reserve(ledger, "third")
+        assert lengths(s3, "anchors") == [3, 2, 1]
+
+
+def test_an_anchor_in_a_locked_bucket(tmp_path: Path, s3: Any) -> None:
+    """Nobody deletes a mark before its time; one that is hidden is named, with what to do."""
+    s3.create_bucket(Bucket="locked", ObjectLockEnabledForBucket=True)
+    retention = {"DefaultRetention": {"Mode": "COMPLIANCE", "Days": 3650}}
+    s3.put_object_lock_configuration(
+        Bucket="locked", ObjectLockConfiguration={"ObjectLockEnabled": "Enabled", "Rule": retention}
+    )
+    with anchored(tmp_path, "s3://locked/ledger") as (ledger, _):
+        reserve(ledger, "first")
+        newest = s3.list_object_versions(Bucket="locked")["Versions"][0]
+        with pytest.raises(ClientError, match="AccessDenied"):
+            s3.delete_object(Bucket="locked", Key=newest["Key"], VersionId=newest["VersionId"])
+        hidden = s3.delete_object(Bucket="locked", Key=newest["Key"])
+        with pytest.raises(LedgerError, match=r"no anchor of data set 'acs' in .*where nobody removed it"):
+            reserve(ledger, "second")
+        s3.delete_object(Bucket="locked", Key=newest["Key"], VersionId=hidden["VersionId"])
+        reserve(ledger, "second")
+        assert lengths(s3, "locked") == [3, 2, 1]

@@ -25,6 +25,7 @@ from moto.server import ThreadedMotoServer
 from werkzeug import Request, Response
 from werkzeug.serving import make_server
 
+from dpdist.privacy.events import ApproximateDP
 from dpdist.privacy.guarantee import DifferentialPrivacy
 from dpdist.privacy.noise import Noise
 from dpdist.publish.manifest import Manifest, build_manifest, publish
@@ -210,7 +211,7 @@ def manifest_fields(schema: Schema, **others: Any) -> dict[str, Any]:
         "kind": "plausible-deniability",
         "name": "one",
         "created": date(2026, 11, 20),
-        "parameters": {"records": ROWS, "noise": {"scale": 2.5}},
+        "parameters": {"records": ROWS, "noise": {"scale": 2.5}, "event": ApproximateDP(1.25, 1e-9).to_json()},
         "spec_sha256": "0" * 64,
         "spec": {"kind": "plausible-deniability", "synthesis": {"records": ROWS}},
         "table": schema,

@@ -13,6 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from dpdist.errors import VerificationFailed
+from dpdist.privacy.events import DiscreteLaplace
 from dpdist.privacy.guarantee import DifferentialPrivacy
 from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, publish
 from dpdist.publish.parts import PartFormat, arrow_schema, part_name, write_part
@@ -39,7 +40,7 @@ def released(place: Path, table: pa.Table, **form: Any) -> Manifest:
         name="one",
         attempt=ATTEMPT,
         created=date(2026, 1, 1),
-        parameters={},
+        parameters={"event": DiscreteLaplace(scale=1.0).to_json()},
         spec_sha256="0" * 64,
         spec={},
         table=SCHEMA,

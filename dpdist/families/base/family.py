@@ -149,6 +149,10 @@ class SolveRequest:
 class Solution(Protocol):
     """What ``dpdist plan --solve`` found."""
 
+    @property
+    def plan(self) -> Plan | None:
+        """The plan of the completed spec; None where none is completed."""
+
     def to_json(self) -> dict[str, Any]:
         """The solution as a JSON object."""
 

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from dpdist.data.count import PairCounts, coarsen
 from dpdist.schema.schema import Schema
 
-Columns: TypeAlias = tuple[tuple[int, bool], ...]
+Axes: TypeAlias = tuple[tuple[int, bool], ...]
 """The columns of a joint distribution: (attribute, whether it is seen through its buckets)."""
 
 
-def entropy_columns(schema: Schema) -> tuple[Columns, ...]:
+def entropy_columns(schema: Schema) -> tuple[Axes, ...]:
     """The distinct entropies that symmetrical uncertainty needs, in a fixed order.
 
     H(x_i), H(b_i), H(x_i, b_j) and H(b_i, b_j), b for buckets; an attribute whose buckets are its values counts
@@ -28,7 +28,7 @@ def entropy_columns(schema: Schema) -> tuple[Columns, ...]:
     """
     m = range(len(schema.attributes))
     coarse = [a.bucket_count < a.cardinality for a in schema.attributes]
-    distinct: set[Columns] = {((i, view),) for i in m for view in {False, coarse[i]}}
+    distinct: set[Axes] = {((i, view),) for i in m for view in {False, coarse[i]}}
     for i, j in combinations(m, 2):
         distinct |= {((i, coarse[i]), (j, coarse[j])), ((i, False), (j, coarse[j])), ((i, coarse[i]), (j, False))}
     return tuple(sorted(distinct, key=lambda columns: (len(columns), columns)))
@@ -55,7 +55,7 @@ def pair_distances(counts: PairCounts, schema: Schema) -> NDArray[np.float64]:
     return np.array(result)
 
 
-def _counts(counts: PairCounts, schema: Schema, columns: Columns) -> NDArray[Any]:
+def _counts(counts: PairCounts, schema: Schema, columns: Axes) -> NDArray[Any]:
     """The counts of an attribute or a pair, seen through buckets where the columns say so."""
     table = np.asarray(counts.single(columns[0][0]) if len(columns) == 1 else counts.pair(*(i for i, _ in columns)))
     for axis, (i, coarse) in enumerate(columns):

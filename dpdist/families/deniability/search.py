@@ -125,7 +125,16 @@ def dependence_parents(
         pairs = np.sqrt(np.maximum(left, 0.0) / np.pi)
         return float(pairs.sum()) + sum(noise(i, chosen) for i, chosen in enumerate(parents))
 
-    current = error()
+    _add_best_edges(parents, error, admissible)
+    return [sorted(chosen) for chosen in parents]
+
+
+def _add_best_edges(parents: Parents, error: Callable[[], float], admissible: Admissible) -> None:
+    """Add the edge that lowers the error most, in place, while there is one.
+
+    Gains hardly ever grow, so an edge whose recomputed gain still leads the stale ones is the best.
+    """
+    m, current = len(parents), error()
 
     def gain(i: int, j: int) -> float:
         parents[i].append(j)
@@ -133,7 +142,6 @@ def dependence_parents(
         parents[i].pop()
         return current - after
 
-    # Gains hardly ever grow, so an edge whose recomputed gain still leads the stale ones is the best.
     queue = [(-gain(i, j), i, j) for i in range(m) for j in range(m) if i != j and admissible(i, [j])]
     heapq.heapify(queue)
     while queue:
@@ -148,7 +156,6 @@ def dependence_parents(
             continue
         parents[i].append(j)
         current -= fresh
-    return [sorted(chosen) for chosen in parents]
 
 
 def _carried(parents: Parents, correlation: AnyFloats) -> AnyFloats:

@@ -12,7 +12,7 @@ import yaml
 from dpdist.errors import SpecError
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.schema.schema import load_yaml
+from dpdist.schema.strict_yaml import load_yaml
 from dpdist.spec import override, parse_overrides
 
 

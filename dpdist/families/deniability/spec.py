@@ -8,13 +8,13 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from dpdist.spec import Exact, PrivacyLimit, ReleaseSpec, Section
+from dpdist.spec import MOST_RECORDS, Exact, PrivacyLimit, ReleaseSpec, Section
 
 
 class Budget(Section):
     """An (epsilon, delta) pair."""
 
-    epsilon: float = Field(gt=0, le=20, allow_inf_nan=False)
+    epsilon: float = Field(ge=1e-6, le=20, allow_inf_nan=False)
     delta: float = Field(ge=1e-10, lt=1, allow_inf_nan=False)
 
 
@@ -129,7 +129,7 @@ class ModelSpec(Section):
 class SynthesisSpec(Section):
     """The records to release."""
 
-    records: int = Field(ge=1, description="Number of released records, R.")
+    records: int = Field(ge=1, le=MOST_RECORDS, description="Number of released records, R.")
     omega: Literal["all"] | int | tuple[int, ...] = Field(
         default="all",
         description="How many attributes are resampled: all, a number, or a list from which each candidate draws.",

@@ -34,7 +34,7 @@ from dpdist.errors import CheckFailed, ColumnMismatch, OutOfDomain, SpecError
 from dpdist.families.histogram.kernels import Basis
 from dpdist.families.histogram.measurement import changed_cells, sampler_delta
 from dpdist.privacy import accountant
-from dpdist.privacy.arrays import Floats
+from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.events import ApproximateDP, Composed, Event, Gaussian
 from dpdist.privacy.grid import grid_below
 from dpdist.privacy.guarantee import Adjacency
@@ -208,23 +208,11 @@ def plan_mean(
         The budget is not valid.
     """
     changed = changed_cells(adjacency)
-    least, most = _EXTREMES
-    if not least <= min(penalty, clip) <= max(penalty, clip) <= most:
-        raise SpecError(
-            f"penalty and clip of curves must be from {least:g} to {most:g}, got {penalty!r} and {clip!r}: "
-            "choose another unit"
-        )
-    if not 1 <= curves <= MAX_CURVES:
-        raise SpecError(f"the public number of curves must be from 1 to {MAX_CURVES:,}, got {curves}")
-    if not 0 < count_share < 1:
-        raise SpecError(f"the share of the count must be between 0 and 1, got {count_share!r}")
+    _check_settings(penalty, clip, curves, count_share)
     terms = basis.eigenvalues.size
     sampler = sampler_delta(terms + 1)
     unit = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=max(delta - sampler, 0.0))
-    factors = np.sqrt(basis.eigenvalues) / (basis.eigenvalues + penalty)
-    dense = factors[:, None] * basis.functions * basis.weights
-    matrix_unit = grid_below(np.abs(dense).max() * 2.0**-_MATRIX_BITS)
-    matrix = np.rint(dense / matrix_unit).astype(np.int64)
+    matrix, matrix_unit = _integer_matrix(basis, penalty)
     norm = np.linalg.norm(matrix * matrix_unit / np.sqrt(basis.weights), 2) * (1 + 1e-9)
     sensitivity = changed * clip * float(norm)
     private = adjacency == "add/remove"
@@ -248,6 +236,27 @@ def plan_mean(
         matrix=matrix,
         matrix_unit=matrix_unit,
     )
+
+
+def _check_settings(penalty: float, clip: float, curves: int, count_share: float) -> None:
+    least, most = _EXTREMES
+    if not least <= min(penalty, clip) <= max(penalty, clip) <= most:
+        raise SpecError(
+            f"penalty and clip of curves must be from {least:g} to {most:g}, got {penalty!r} and {clip!r}: "
+            "choose another unit"
+        )
+    if not 1 <= curves <= MAX_CURVES:
+        raise SpecError(f"the public number of curves must be from 1 to {MAX_CURVES:,}, got {curves}")
+    if not 0 < count_share < 1:
+        raise SpecError(f"the share of the count must be between 0 and 1, got {count_share!r}")
+
+
+def _integer_matrix(basis: Basis, penalty: float) -> tuple[Counts, float]:
+    """The matrix from values to penalised coefficients, as integers and their unit."""
+    factors = np.sqrt(basis.eigenvalues) / (basis.eigenvalues + penalty)
+    dense = factors[:, None] * basis.functions * basis.weights
+    unit = grid_below(np.abs(dense).max() * 2.0**-_MATRIX_BITS)
+    return np.rint(dense / unit).astype(np.int64), unit
 
 
 @dataclass(frozen=True, eq=False)

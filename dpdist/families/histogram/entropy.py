@@ -234,25 +234,11 @@ def plan_entropies(
     rest = delta - sampler if delta else 0.0
     grids = {order: _grid(_charged(known[order], order), reach=count / epsilon) for order in known}
     steps = {order: math.floor(_charged(known[order], order) / grids[order]) + 1 for order in known}
-    times = Counter(orders)
-
-    def laplace(relative: float) -> tuple[Event, ...]:
-        return tuple(
-            DiscreteLaplace(relative * steps[order], sensitivity=steps[order], count=number, label="entropies")
-            for order, number in times.items()
-        )
-
     if mechanism == "gaussian":
         relative = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=rest, count=count)
         events: tuple[Event, ...] = (Gaussian(relative, count=count, label="entropies"),)
     else:
-        relative = accountant.calibrate_discrete_laplace(epsilon=epsilon, delta=0.0, count=count)
-        if rest:
-            calibrated = accountant.calibrate(
-                lambda r: Composed(laplace(r)), epsilon=epsilon, delta=rest, start=relative, tolerance=1e-3
-            )
-            relative = min(relative, calibrated)
-        events = laplace(relative)
+        relative, events = _least_laplace([(steps[order], n) for order, n in Counter(orders).items()], epsilon, rest)
     return EntropyPlan(
         mechanism=mechanism,
         orders=tuple(orders),
@@ -263,6 +249,24 @@ def plan_entropies(
         adjacency=adjacency,
         event=Composed((*events, ApproximateDP(0.0, sampler, label="sampler"))),
     )
+
+
+def _least_laplace(steps: Sequence[tuple[int, int]], epsilon: float, delta: float) -> tuple[float, tuple[Event, ...]]:
+    """Scale in sensitivities, and events, of the least Laplace noise: sensitivities in grid steps, how often each."""
+
+    def events(relative: float) -> tuple[Event, ...]:
+        return tuple(
+            DiscreteLaplace(relative * step, sensitivity=step, count=number, label="entropies")
+            for step, number in steps
+        )
+
+    relative = accountant.calibrate_discrete_laplace(epsilon=epsilon, delta=0.0, count=sum(n for _, n in steps))
+    if delta:
+        calibrated = accountant.calibrate(
+            lambda r: Composed(events(r)), epsilon=epsilon, delta=delta, start=relative, tolerance=1e-3
+        )
+        relative = min(relative, calibrated)
+    return relative, events(relative)
 
 
 def _charged(bounds: Bounds, order: float) -> float:

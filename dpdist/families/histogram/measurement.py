@@ -121,18 +121,7 @@ def plan_measurement(
         The budget is not valid, or smaller than what the sampler costs.
     """
     if mechanism == "auto":
-        made = partial(plan_measurement, cells, epsilon=epsilon, delta=delta, adjacency=adjacency, shares=shares)
-        if delta == 0:
-            return made(mechanism="laplace")
-        gaussian = made(mechanism="gaussian")
-        error = _error(cells, "gaussian", gaussian.scales)
-        weights = [float(share) for share in resolve_shares(shares, cells, mechanism="laplace")]
-        unit = _unit_of_error(cells, weights, error=error)  # Laplace noise that errs as much must fit the budget
-        even = _events("laplace", [unit / weight for weight in weights], changed_cells(adjacency))
-        if accountant.epsilon(Composed(even), delta=delta) > epsilon:
-            return gaussian
-        laplace = made(mechanism="laplace")
-        return laplace if _error(cells, "laplace", laplace.scales) <= error else gaussian
+        return _of_least_error(cells, epsilon=epsilon, delta=delta, adjacency=adjacency, shares=shares)
     if mechanism not in get_args(Mechanism):
         raise SpecError(f"mechanism must be laplace, gaussian or auto, got {mechanism!r}")
     changed = changed_cells(adjacency)
@@ -153,6 +142,24 @@ def plan_measurement(
         )
     event = Composed((*_events(mechanism, scales, changed), ApproximateDP(0.0, sampler, label="sampler")))
     return Measurement(mechanism=mechanism, scales=scales, adjacency=adjacency, shares=exact, event=event)
+
+
+def _of_least_error(
+    cells: Sequence[int], *, epsilon: float, delta: float, adjacency: Adjacency, shares: Shares
+) -> Measurement:
+    """The measurement by the mechanism that errs less."""
+    made = partial(plan_measurement, cells, epsilon=epsilon, delta=delta, adjacency=adjacency, shares=shares)
+    if delta == 0:
+        return made(mechanism="laplace")
+    gaussian = made(mechanism="gaussian")
+    error = _error(cells, "gaussian", gaussian.scales)
+    weights = [float(share) for share in resolve_shares(shares, cells, mechanism="laplace")]
+    unit = _unit_of_error(cells, weights, error=error)  # Laplace noise that errs as much must fit the budget
+    even = _events("laplace", [unit / weight for weight in weights], changed_cells(adjacency))
+    if accountant.epsilon(Composed(even), delta=delta) > epsilon:
+        return gaussian
+    laplace = made(mechanism="laplace")
+    return laplace if _error(cells, "laplace", laplace.scales) <= error else gaussian
 
 
 def _error(cells: Sequence[int], mechanism: Mechanism, scales: Sequence[float]) -> float:

@@ -26,7 +26,7 @@ class HistogramPrivacySpec(PrivacyLimit):
         description="Discrete Laplace or rounded Gaussian noise, whichever errs less (auto), or discrete Laplace noise "
         "calibrated to pointwise maximal leakage (pml: not differential privacy at that epsilon).",
     )
-    epsilon: float = Field(gt=0, le=1e6, allow_inf_nan=False, description="Budget: epsilon, or PML leakage in nats.")
+    epsilon: float = Field(ge=1e-6, le=1e6, allow_inf_nan=False, description="Budget: epsilon, or PML leakage in nats.")
     delta: float = Field(default=0, ge=0, lt=1, allow_inf_nan=False, description="Budget; 0 takes Laplace noise only.")
     alpha: float | None = Field(
         default=None,

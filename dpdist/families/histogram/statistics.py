@@ -19,8 +19,7 @@ from dpdist.errors import OutOfDomain
 from dpdist.families.histogram.counts import CountPlan, block_counts, tables_of_blocks
 from dpdist.families.histogram.curves import CurveSums, sum_curves
 from dpdist.families.histogram.kernels import Basis
-
-Columns = Sequence[NDArray[np.float64]]
+from dpdist.privacy.arrays import Floats
 
 _LARGE = 1 << 21  # cells; larger summaries are added two at a time
 
@@ -77,7 +76,7 @@ class _Rows:
 
     id: float
     places: NDArray[np.intp]
-    values: NDArray[np.float64]
+    values: Floats
 
     def __add__(self, other: _Rows) -> _Rows:
         return _Rows(self.id, np.concatenate([self.places, other.places]), np.concatenate([self.values, other.values]))
@@ -92,7 +91,7 @@ class _Run:
     last: _Rows | None
 
 
-def _wide(codes: Columns, basis: Basis, clip: float, columns: tuple[int, ...]) -> CurveSums:
+def _wide(codes: Sequence[Floats], basis: Basis, clip: float, columns: tuple[int, ...]) -> CurveSums:
     return sum_curves(np.stack([codes[i] for i in columns], axis=1), basis, clip=clip)
 
 
@@ -103,9 +102,7 @@ def _incomplete() -> OutOfDomain:
     )
 
 
-def _whole_curves(
-    places: NDArray[np.intp], values: NDArray[np.float64], basis: Basis, clip: float, curves: int
-) -> CurveSums:
+def _whole_curves(places: NDArray[np.intp], values: Floats, basis: Basis, clip: float, curves: int) -> CurveSums:
     """Sum of so many curves whose records follow each other."""
     size = basis.times.size
     if places.size != curves * size:
@@ -121,7 +118,7 @@ def _whole_curves(
 _Whole = partial[CurveSums]
 
 
-def _long(codes: Columns, columns: tuple[int, int, int], times: NDArray[np.float64], whole: _Whole) -> _Run:
+def _long(codes: Sequence[Floats], columns: tuple[int, int, int], times: Floats, whole: _Whole) -> _Run:
     ids, moments, values = (np.asarray(codes[i], np.float64) for i in columns)
     nothing = whole(np.empty(0, np.intp), np.empty(0), curves=0)
     if not ids.size:

@@ -142,6 +142,8 @@ class Comparison:
     spec: MixingSpec
     choices: tuple[OrderChoice, ...]
 
+    plan = None
+
     @property
     def best(self) -> OrderChoice:
         """The order that leaves most of the rows' spread visible."""

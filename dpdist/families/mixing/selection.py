@@ -5,8 +5,8 @@ discriminant learned from its mixtures is scored by the held-out records that it
 score decides (`OrderSelection`). The mixtures of the chosen order are released as they were tried: nothing is drawn
 again.
 
-A record is either mixed, by every candidate, or held out. Given the coins of all others, the law of the release with it
-is an average of the two cases, so it costs the larger of both: the choice, at half the epsilon, is free.
+A record is either mixed, by every candidate, or held out: the release is a random split of two stages
+(`dpdist.privacy.split`), which costs less than the dearer of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dpdist.families.mixing.order import common_noise
 from dpdist.families.mixing.spec import MOST_CANDIDATES
 from dpdist.privacy import accountant
 from dpdist.privacy.calibrate import least_scale
-from dpdist.privacy.events import ApproximateDP, Composed, Event, Parallel
+from dpdist.privacy.events import ApproximateDP, Composed, Event, Parallel, RandomSplit
 from dpdist.privacy.noise import SAMPLER_DELTA, Noise
 from dpdist.schema.schema import Schema
 
@@ -74,8 +74,7 @@ class SelectionPlan(MixingPlan):
     @cached_property
     def event(self) -> Event:
         """The charge: a record is mixed by every candidate, or held out for the choice."""
-        mixed = _mixed_events(self.candidates)
-        return Parallel((*mixed, self.choice.event), label="mixed, or held out")
+        return _split(self.candidates, self.choice)
 
     @cached_property
     def released(self) -> Schema:
@@ -146,8 +145,10 @@ def plan_selection(drafts: Sequence[MixingPlan], divided: Budget) -> SelectionPl
     def scaled(scale: float) -> tuple[MixingPlan, ...]:
         return tuple(replace(draft, sigma_over_clip=scale * draft.sigma_over_clip) for draft in drafts)
 
+    choice = OrderSelection(epsilon=privacy.epsilon / 2)
+
     def cost(scale: float) -> float:
-        return max(accountant.epsilon(event, delta=privacy.delta) for event in _mixed_events(scaled(scale)))
+        return accountant.epsilon(_split(scaled(scale), choice), delta=privacy.delta)
 
     scale = least_scale(
         cost, epsilon=privacy.epsilon * (1 - MARGIN), delta=privacy.delta, start=1.0, tolerance=3 * TOLERANCE
@@ -161,8 +162,15 @@ def plan_selection(drafts: Sequence[MixingPlan], divided: Budget) -> SelectionPl
         order=largest.order,
         sigma_over_clip=scale * largest.sigma_over_clip,
         candidates=scaled(scale),
-        choice=OrderSelection(epsilon=privacy.epsilon / 2),
+        choice=choice,
     )
+
+
+def _split(candidates: Sequence[MixingPlan], choice: OrderSelection) -> RandomSplit:
+    """What is done to the records that are mixed, and to those that are held out."""
+    events, share = _mixed_events(candidates), float(candidates[0].spec.mixed_share)
+    mixed = events[0] if len(events) == 1 else Parallel(events, label="classes")
+    return RandomSplit(((share, mixed), (1 - share, choice.event)), label="mixed, or held out")
 
 
 def _mixed_events(candidates: Sequence[MixingPlan]) -> tuple[Event, ...]:

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from dpdist.families.mixing.federated.spec import FederatedSpec
 from dpdist.families.mixing.mixture import LARGEST_ORDER
 from dpdist.schema.schema import Attribute, Category, Value
-from dpdist.spec import DataSpec, Exact, PrivacyLimit, ReleaseSpec, Section
+from dpdist.spec import MOST_RECORDS, DataSpec, Exact, PrivacyLimit, ReleaseSpec, Section
 
 MOST_CANDIDATES = 8
 """Orders that are tried on a table, at most."""
@@ -21,7 +21,7 @@ class MixingPrivacySpec(PrivacyLimit):
     """What the release may cost (add/remove adjacency)."""
 
     epsilon: float = Field(
-        gt=0,
+        ge=1e-6,
         le=27,
         allow_inf_nan=False,
         description="Budget of the whole release; beyond 27 a guarantee says nothing.",
@@ -40,10 +40,11 @@ class ClassSpec(Section):
 
     minimum: int = Field(
         ge=1,
+        le=MOST_RECORDS,
         description="Declared public lower bound on its records; checked with a noisy count. A class that fails the "
         "check is left out, and the manifest says so.",
     )
-    records: int = Field(ge=1, description="Mixtures to release.")
+    records: int = Field(ge=1, le=MOST_RECORDS, description="Mixtures to release.")
 
 
 class OrderSearchSpec(Section):
@@ -126,6 +127,7 @@ class MixingDataSpec(DataSpec):
     )
     minimum_records: int = Field(
         ge=1,
+        le=MOST_RECORDS,
         description="Declared public lower bound on the number of records (federated: of each client), by which tasks "
         "are sized. It is not checked: the guarantee rests on the minima of the classes, which are.",
     )

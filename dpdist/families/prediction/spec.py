@@ -15,7 +15,7 @@ from dpdist.families.prediction.defaults import DISTRIBUTED_ROWS, EXACT_ROWS, FI
 from dpdist.families.prediction.lid.disclosure import largest_alpha
 from dpdist.families.prediction.scales import Scale
 from dpdist.schema.schema import Attribute
-from dpdist.spec import Exact, PrivacyLimit, ReleaseSpec, Section
+from dpdist.spec import MOST_RECORDS, Exact, PrivacyLimit, ReleaseSpec, Section
 
 LARGEST_CATEGORY = 256
 """Most values of an attribute without order."""
@@ -45,7 +45,7 @@ class TwoStagePrivacySpec(PrivacyLimit):
     )
     disclosure: DisclosureSpec | None = Field(default=None, description="With guarantee lid.")
     epsilon: float | None = Field(
-        default=None, gt=0, le=20, description="With guarantee dp: budget of the whole release (add/remove)."
+        default=None, ge=1e-6, le=20, description="With guarantee dp: budget of the whole release (add/remove)."
     )
     delta: float | None = Field(default=None, ge=1e-10, lt=1, description="With guarantee dp.")
     marginal_share: Exact = Field(default=Fraction(7, 20), gt=0, lt=1, description="Share of the marginals.")
@@ -146,7 +146,7 @@ class PredictionSpec(Section):
         description="Share of the original row; default: the largest within the disclosure (guarantee lid), or 0 (dp).",
     )
     regression: RegressionSpec = Field(default_factory=RegressionSpec)
-    records: int | None = Field(default=None, ge=1, description="Records to release (guarantee dp).")
+    records: int | None = Field(default=None, ge=1, le=MOST_RECORDS, description="Records to release (guarantee dp).")
     cells: int | None = Field(
         default=None, ge=2, le=4096, description="Cells of a noisy marginal (guarantee dp); default: by the noise."
     )

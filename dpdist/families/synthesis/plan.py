@@ -99,8 +99,16 @@ class SynthesisPlan(EventPlan):
 
 
 def parts_of(records: int, rows_per_part: int) -> list[int]:
-    """Rows of each part; the last may have fewer."""
+    """Rows of each part; the last may have fewer.
+
+    Raises
+    ------
+    SpecError
+        There would be more than a million.
+    """
     whole, rest = divmod(records, rows_per_part)
+    if whole > 1_000_000:
+        raise SpecError(f"output.rows_per_part: {records:,} records would be {whole:,} parts; put more rows in each")
     return [rows_per_part] * whole + [rest] * bool(rest)
 
 

@@ -7,13 +7,13 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from dpdist.spec import PrivacyLimit, ReleaseSpec, Section
+from dpdist.spec import MOST_RECORDS, PrivacyLimit, ReleaseSpec, Section
 
 
 class PrivacySpec(PrivacyLimit):
     """What the whole release may cost."""
 
-    epsilon: float = Field(gt=0, le=20, allow_inf_nan=False, description="Epsilon of the whole release.")
+    epsilon: float = Field(ge=1e-6, le=20, allow_inf_nan=False, description="Epsilon of the whole release.")
     delta: float = Field(ge=1e-15, lt=0.1, allow_inf_nan=False, description="Delta of the whole release.")
 
 
@@ -62,7 +62,7 @@ class SynthesisSpec(Section):
     """The records to release."""
 
     records: int | None = Field(
-        default=None, ge=1, description="Number of released records; default: data.minimum_records."
+        default=None, ge=1, le=MOST_RECORDS, description="Number of released records; default: data.minimum_records."
     )
 
 

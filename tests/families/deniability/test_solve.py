@@ -16,7 +16,7 @@ import yaml
 from commands import Command
 from releases import project, table
 
-from dpdist.errors import CheckFailed, DataNotFound, SpecError
+from dpdist.errors import BudgetExceeded, CheckFailed, DataNotFound, SpecError
 from dpdist.families.deniability.dependence import entropy_columns
 from dpdist.families.deniability.expectations import stage_epsilon
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan
@@ -54,6 +54,16 @@ def spent(spec: PlausibleDeniabilitySpec) -> tuple[float, list[str]]:
         return float(ledger.remaining(spec.dataset).epsilon_spent), states
     finally:
         ledger.close()
+
+
+def taken(spec: PlausibleDeniabilitySpec, made: PlausibleDeniabilityPlan) -> float:
+    """The epsilon at which the filters of the data set admit a release by itself."""
+    ledger = Ledger.open(spec.ledger, create=False)
+    portfolio = ledger.show(spec.dataset).dataset.portfolio
+    ledger.close()
+    epsilon = portfolio.epsilon_of(portfolio.costs(made.event))
+    assert epsilon is not None
+    return float(epsilon)
 
 
 def test_the_solution_spends_the_budget_and_no_more(solved: Solution) -> None:
@@ -164,6 +174,27 @@ def test_the_command_line_writes_a_spec_that_runs(dpdist: Command, tmp_path: Pat
         solve_plan(spec, epsilon=4).write(tmp_path / "no" / "folder.yaml", source=source)
 
 
+def test_what_was_solved_for_a_cap_fits_in_it(dpdist: Command, tmp_path: Path) -> None:
+    """Cap, epsilon and delta are the same: no filter admits it, but a first release may take all of the budget."""
+    spec = small(tmp_path, dataset="own")
+    source, found = tmp_path / "asked.yaml", tmp_path / "found.yaml"
+    source.write_text(yaml.safe_dump(spec.model_dump(mode="json", by_alias=True)))
+    for name, cap in (("own", "4"), ("tight", "3")):
+        made = dpdist("ledger", "create", name, "--epsilon", cap, "--delta", "1e-7", "--ledger", spec.ledger)
+        assert made.code == 0, made.err
+    shown = " ".join(dpdist("plan", str(source), "--solve", "--write", str(found), "--epsilon", "4").out.split())
+    assert "delta 1e-07" in shown
+    assert re.search(r"takes all of it \(a cap of about epsilon 4\.\d+ admits it beside others\)", shown)
+    tight = " ".join(dpdist("plan", str(found), "--set", "dataset=tight").out.split())
+    assert re.search(r"too little for this release: a cap of about epsilon 4\.\d+ admits it", tight)
+    assert dpdist("release", str(found)).code == 0
+    after = " ".join(dpdist("plan", str(found), "--set", "name=second").out.split())
+    assert "too little for this release" in after
+    refused = dpdist("release", str(found), "--set", "name=second", "--set", f"output.path={tmp_path}/second")
+    assert refused.code == BudgetExceeded.exit_code
+    assert "its first release took all of the cap" in refused.err
+
+
 @pytest.mark.parametrize(("name", "limit"), [("acs2024-whole.yaml", 2.0), ("census-100m.yaml", 1.0)])
 def test_shipped_specs_stay_within_their_epsilon(name: str, limit: float) -> None:
     spec = load_spec(RELEASES / name)
@@ -260,7 +291,7 @@ def test_false_declarations_are_refused_at_exactly_their_charge(
     made: PlausibleDeniabilityPlan = plan(spec)
     epsilon, states = spent(spec)
     assert states == ["drawing"]
-    assert epsilon == accountant.epsilon(made.event, delta=1e-5)  # at the delta of the data set: all of it, no more
+    assert epsilon == taken(spec, made) > accountant.epsilon(made.event, delta=1e-5)  # what the filters take, no more
     assert not (tmp_path / "release").exists() or not list((tmp_path / "release").rglob("*.*"))
     with pytest.raises(CheckFailed, match=setting):  # again, with the same noise: the same answer, at no charge
         run_release(spec, resume=True)

@@ -118,7 +118,7 @@ def test_releases_that_come_with_dpdist(
     place = made.json["uri"]
     checked = dpdist("verify", place)
     assert checked.code == 0, checked.err
-    assert f"verified, {cells:,} cells in 1 part\n" in checked.out
+    assert f"integrity only, {cells:,} cells in 1 part" in checked.words
     shown = dpdist("ledger", "show", dataset, "--json").json[0]
     assert shown["charges"][0]["state"] == "committed"
     assert shown["spent_epsilon"] > 0.2
@@ -279,8 +279,8 @@ def test_a_data_set_decides_about_leakage(dpdist: Command, tmp_path: Path) -> No
     assert "the cap of the account is 1 nats" in refused.err
     ledger(dpdist, "with", "--allow", "pml", "--pml", "2")
     planned = dpdist("plan", str(spec), "--set", "dataset=with")
-    assert "exact counts are released, as asked for by name" in planned.out
-    assert "0.390562 nats after this release" in planned.out
+    assert "exact counts are released, as asked for by name" in planned.words
+    assert "0.390562 nats after this release" in planned.words
     made = release(dpdist, spec, "--set", "dataset=with")
     assert made.code == 0, made.err
     assert made.json["guarantee"].startswith("Pointwise maximal leakage of at most 1.60944 nats")
@@ -463,4 +463,4 @@ def test_the_budget_says_who_took_the_number_of_records_for_public(dpdist: Comma
     second = json.loads(release(dpdist, spec).out)
     assert "epsilon 8 of 10" in second["budget"]
     assert f"1 release {said}" in second["budget"]
-    assert f"1 release {said}" in dpdist("plan", str(spec)).out
+    assert f"1 release {said}" in dpdist("plan", str(spec)).words

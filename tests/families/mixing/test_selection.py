@@ -24,7 +24,7 @@ from dpdist.families.mixing.restore import mixture_sums
 from dpdist.families.mixing.scaling import declared_encoding
 from dpdist.families.mixing.selection import SelectionPlan
 from dpdist.privacy import accountant
-from dpdist.privacy.events import Parallel, SubsampledGaussian
+from dpdist.privacy.events import Parallel, RandomSplit, SubsampledGaussian
 from dpdist.privacy.noise import Noise
 from dpdist.schema.schema import Schema
 
@@ -47,11 +47,15 @@ def gaussians(event: Any) -> list[SubsampledGaussian]:
 
 def test_every_candidate_is_charged_and_the_budget_is_filled(made: SelectionPlan) -> None:
     assert 10 * (1 - 6e-3) <= made.epsilon <= 10
-    assert isinstance(made.event, Parallel)
-    *mixed, choice = made.event.events
+    assert isinstance(made.event, RandomSplit)
+    (share, classes), (rest, choice) = made.event.stages
+    assert (share, rest) == (0.8, pytest.approx(0.2))
+    assert isinstance(classes, Parallel)
+    mixed = classes.events
     assert choice == made.choice.event
     assert 0 < choice.delta < 1e-15  # what its samplers lose
-    assert accountant.epsilon(choice, delta=1e-15) == 5  # a record is mixed or held out: the larger cost counts
+    assert accountant.epsilon(choice, delta=1e-15) == 5
+    assert accountant.epsilon(classes, delta=made.delta) > 10.1  # by itself: a record is mixed or held out
     for event, place in zip(mixed, range(2), strict=True):
         charged = gaussians(event)
         expected = [one.classes[place].mixtures.event(one.sigma_over_clip) for one in made.candidates]

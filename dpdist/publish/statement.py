@@ -1,0 +1,104 @@
+"""Whether the guarantees of a manifest follow from the events in it, and its sentences from its numbers.
+
+The events say with which noise the release was made. Whether it was, only its publisher knows: the signature, and the
+ledger, say who states it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from dpdist.errors import AccountingError, VerificationFailed
+from dpdist.formatting import upwards
+from dpdist.privacy import accountant
+from dpdist.privacy.deniability import theorem1
+from dpdist.privacy.events import Event, LaplaceLeakage, SeedRecords, from_json, takes_size_for_public
+from dpdist.privacy.guarantee import PML, DifferentialPrivacy, FederatedPrivacy, Guarantee, PlausibleDeniability
+from dpdist.privacy.guarantee import from_json as guarantee_from_json
+from dpdist.privacy.leakage import composed
+from dpdist.publish.manifest import MANIFEST, Manifest
+
+TOLERANCE: Final = 1e-4
+"""Relative difference between a stated and a recomputed number that versions of SciPy may make."""
+
+_ADVICE = "do not use the release, and ask its publisher for the right one"
+
+
+def check_statement(manifest: Manifest) -> float | None:
+    """Recompute the guarantees of a manifest; return the epsilon of its events, None where they have none.
+
+    Raises
+    ------
+    VerificationFailed
+        A guarantee is better than its events, a sentence says something else than its numbers, or there are no events.
+    """
+    try:
+        guarantees = [_as_stated(item) for item in manifest.guarantees]
+        event = _event(manifest.parameters.get("event"))
+        epsilons = [one for item in guarantees for one in _checked(item, guarantees, event)]
+    except (AccountingError, ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
+        raise VerificationFailed(
+            f"{MANIFEST} states guarantees or events that are none ({type(error).__name__}): {_ADVICE}"
+        ) from None
+    return max(epsilons, default=None)
+
+
+def _as_stated(item: Mapping[str, Any]) -> Guarantee:
+    guarantee = guarantee_from_json(item)
+    if guarantee.sentence() != item.get("sentence"):
+        raise VerificationFailed(
+            f"{MANIFEST}: the sentence of the guarantee does not say what its numbers say, which is: "
+            f"{guarantee.sentence()} {_ADVICE.capitalize()}"
+        )
+    return guarantee
+
+
+def _event(data: Any) -> Event | None:
+    return None if data is None else from_json(data)
+
+
+def _checked(item: Guarantee, guarantees: list[Guarantee], event: Event | None) -> Iterator[float]:
+    """The epsilons that were recomputed for a guarantee."""
+    if isinstance(item, PlausibleDeniability):
+        if item.epsilon is not None and item.delta is not None and item.epsilon0 is not None:
+            found = theorem1(k=item.k, gamma=item.gamma, epsilon0=item.epsilon0, delta=item.delta * (1 + TOLERANCE))
+            _compare("epsilon of one record", item.epsilon, found.epsilon or 0.0)
+        return
+    if not isinstance(item, DifferentialPrivacy | FederatedPrivacy | PML):
+        return
+    if event is None:
+        raise VerificationFailed(f"{MANIFEST} states a guarantee and not the events that it follows from: {_ADVICE}")
+    if isinstance(item, PML):
+        if not isinstance(event, LaplaceLeakage) or event.alpha != item.alpha:
+            raise VerificationFailed(f"{MANIFEST}: the leakage is not that of its events: {_ADVICE}")
+        _compare("leakage", item.epsilon, composed([event]))
+        if event.scale is not None:
+            _compare("epsilon beside the leakage", item.dp_epsilon or 0.0, 2 / event.scale)
+        return
+    adjacency = "replacement" if takes_size_for_public(event) else "add/remove"
+    if item.adjacency != adjacency:
+        raise VerificationFailed(
+            f"{MANIFEST}: the guarantee is stated for {item.adjacency}, its events are of {adjacency}: {_ADVICE}"
+        )
+    seeds = any(isinstance(other, PlausibleDeniability) for other in guarantees)
+    if isinstance(item, DifferentialPrivacy) and seeds and item.covers == "the whole release" and not _has_seeds(event):
+        raise VerificationFailed(f"{MANIFEST}: the guarantee of the whole release leaves out its seeds: {_ADVICE}")
+    found_epsilon = accountant.epsilon(event, delta=item.delta)
+    _compare("epsilon", item.epsilon, found_epsilon, f" at delta {upwards(item.delta)}")
+    yield found_epsilon
+
+
+def _has_seeds(event: Any) -> bool:
+    if isinstance(event, tuple):
+        return any(map(_has_seeds, event))
+    if isinstance(event, Event) and not isinstance(event, SeedRecords):
+        return any(map(_has_seeds, vars(event).values()))
+    return isinstance(event, SeedRecords)
+
+
+def _compare(name: str, stated: float, found: float, where: str = "") -> None:
+    if not found <= stated * (1 + TOLERANCE):
+        raise VerificationFailed(
+            f"{MANIFEST}: its events cost {name} {upwards(found)}{where}, and it states {upwards(stated)}: {_ADVICE}"
+        )

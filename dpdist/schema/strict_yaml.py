@@ -1,0 +1,187 @@
+"""The one YAML reader of specs, schemas and settings: what a reviewer reads is what runs.
+
+YAML 1.1 lets a later key replace an earlier one, reads ``10:00`` as 600, ``010`` as 8 and ``no`` as false, and lets a
+short text stand for a table of billions of values. All of this is refused with the line and the key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from dpdist.errors import SpecError
+
+DEEPEST: Final = 64
+"""Most levels of mappings and lists inside each other."""
+
+LONGEST_NUMBER: Final = 60
+"""Most characters of a number."""
+
+MOST_REPEATED: Final = 100_000
+"""Most values that aliases may add to those that are written out."""
+
+_MERGE = "tag:yaml.org,2002:merge"
+_NUMBER = re.compile(
+    r"[-+]?(0|[1-9][0-9]*|[1-9][0-9]{0,2}(_[0-9]{3})+|(0|[1-9][0-9]*)?\.[0-9]+|(0|[1-9][0-9]*)\.[0-9]*)([eE][-+]?[0-9]+)?"
+)
+_TRUTHS = {"true", "false", "True", "False", "TRUE", "FALSE"}
+
+
+class _Refused(Exception):
+    """What is refused, and its line."""
+
+    def __init__(self, mark: Any, reason: str) -> None:
+        super().__init__(f"line {mark.line + 1}: {reason}")
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:40]}…")
+
+
+def parse_yaml(text: str) -> Any:
+    """The value of a YAML text.
+
+    Raises
+    ------
+    SpecError
+        The text is not YAML, or what it says is not plain; the message has the line and the key.
+    """
+    loader = None
+    try:
+        _check_events(text)
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check_size(node)
+        _check_plain_values(node)
+        _check_keys(node, loader)
+        return loader.construct_document(node)
+    except _Refused as refused:
+        raise SpecError(str(refused)) from None
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        line = "" if where is None else f"line {where.line + 1}: "
+        problem = getattr(error, "problem", None)
+        raise SpecError(f"{line}not valid YAML{f' ({problem})' if problem else ''}") from None
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def load_yaml(path: str | Path) -> Any:
+    """The value of a YAML file.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read, or as `parse_yaml`.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise SpecError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise SpecError(f"{path} is not valid YAML: it is not text in UTF-8") from None
+    try:
+        return parse_yaml(text)
+    except SpecError as error:
+        raise SpecError(f"{path}, {error}") from None
+
+
+def _check_events(text: str) -> None:
+    """Refuse deep nesting, before the composer descends into it, and tags."""
+    depth = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        if isinstance(event, yaml.NodeEvent) and getattr(event, "tag", None) not in (None, "!"):
+            raise _Refused(event.start_mark, "tags such as !!int are not read: write the value without one")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise _Refused(event.start_mark, f"sections or lists are nested more than {DEEPEST} deep")
+
+
+def _children(node: Node) -> list[Node]:
+    if isinstance(node, MappingNode):
+        return [child for pair in node.value for child in pair]
+    return list(node.value) if isinstance(node, SequenceNode) else []
+
+
+def _check_size(root: Node) -> None:
+    """Refuse aliases that repeat too many values, or themselves."""
+    sizes: dict[int, int] = {}
+    written = 0
+
+    def size(node: Node, above: frozenset[int]) -> int:
+        nonlocal written
+        if id(node) in above:
+            raise _Refused(node.start_mark, "an alias stands inside of what it repeats")
+        if id(node) not in sizes:
+            written += 1
+            inside = above | {id(node)} if not isinstance(node, ScalarNode) else above
+            sizes[id(node)] = 1 + sum(size(child, inside) for child in _children(node))
+            if sizes[id(node)] > written + MOST_REPEATED:
+                raise _Refused(node.start_mark, f"aliases repeat more than {MOST_REPEATED:,} values: write them out")
+        return sizes[id(node)]
+
+    size(root, frozenset())
+
+
+def _walk(node: Node, key: str = "", seen: set[int] | None = None) -> Iterator[tuple[Node, str]]:
+    """All nodes once, each with the key that it stands under."""
+    seen = set() if seen is None else seen
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    yield node, key
+    if isinstance(node, MappingNode):
+        for name, value in node.value:
+            yield from _walk(name, key, seen)
+            yield from _walk(value, name.value if isinstance(name, ScalarNode) else key, seen)
+    else:
+        for child in _children(node):
+            yield from _walk(child, key, seen)
+
+
+def _check_keys(root: Node, loader: yaml.SafeLoader) -> None:
+    """Refuse keys that stand twice in a section, whatever their spelling."""
+    for node, _ in _walk(root):
+        keys: set[Any] = set()
+        for name, _ in node.value if isinstance(node, MappingNode) else ():
+            if not isinstance(name, ScalarNode):
+                raise _Refused(name.start_mark, "a key is a name or a number, not a list or a section")
+            key = name.tag if name.tag == _MERGE else loader.construct_object(name)
+            if key in keys:
+                raise _Refused(name.start_mark, f"the key {_short(name.value)} stands here for the second time")
+            keys.add(key)
+
+
+def _check_plain_values(root: Node) -> None:
+    """Refuse plain values that YAML 1.1 and YAML 1.2 read differently, and numbers of absurd length."""
+    for node, key in _walk(root):
+        if isinstance(node, ScalarNode) and node.style is None:
+            _check_plain(node, key)
+
+
+def _check_plain(node: ScalarNode, key: str) -> None:
+    kind = node.tag.rpartition(":")[2]
+    if kind in ("int", "float"):
+        if len(node.value) > LONGEST_NUMBER:
+            _refuse(node, key, f"is a number of {len(node.value):,} characters: expected at most {LONGEST_NUMBER}")
+        special = kind == "float" and node.value.lower().lstrip("+-") in (".inf", ".nan")
+        if not special and not _NUMBER.fullmatch(node.value):
+            value = yaml.safe_load(node.value)
+            _refuse(node, key, f"is read as the number {value}: write that number, or put the text in quotes")
+    elif kind == "bool" and node.value not in _TRUTHS:
+        _refuse(node, key, "is read as true or false by some and as text by others: write true or false, or quote it")
+    elif kind == "timestamp":
+        _refuse(node, key, "is read as a date: put it in quotes")
+
+
+def _refuse(node: ScalarNode, key: str, reason: str) -> NoReturn:
+    where = f"{key[:40]}: " if key else ""
+    raise _Refused(node.start_mark, f"{where}{_short(node.value)} {reason}")

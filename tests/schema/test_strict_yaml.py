@@ -1,0 +1,166 @@
+"""What a reviewer reads is what runs: YAML that two readers take for different things is refused, with line and key."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dpdist.errors import SpecError
+from dpdist.families.registry import build_spec, load_spec
+from dpdist.schema.strict_yaml import load_yaml, parse_yaml
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = sorted((ROOT / "deploy" / "releases").rglob("*.yaml"))
+
+
+def nested(depth: int) -> str:
+    return "".join(f"{' ' * level}a:\n" for level in range(depth))
+
+
+def bomb(line: str) -> str:
+    levels = [f"a{level}: &a{level} {line.format(*[f'*a{level - 1}'] * 9)}" for level in range(1, 12)]
+    return "\n".join(["a0: &a0 {k: 1}", *levels])
+
+
+REFUSED = {
+    "a key twice": ("a: 1\nb: 2\na: 3", r"line 3: the key 'a' stands here for the second time"),
+    "a key twice, inside": ("x:\n  a: 1\n  'a': 3", r"line 3: the key 'a'"),
+    "a key twice, in braces": ("{a: 1, a: 2}", r"line 1: the key 'a'"),
+    "a number as key twice": ("1: 1\n+1: 3", r"line 2: the key '\+1'"),
+    "two merges": ("a: &a {x: 1}\nb:\n  <<: *a\n  <<: *a", r"line 4: the key '<<'"),
+    "sexagesimal": ("a:\n  timeout: 10:00", r"line 2: timeout: '10:00' is read as the number 600"),
+    "sexagesimal float": ("timeout: 1:30.5", r"line 1: timeout: '1:30.5' is read as the number 90.5"),
+    "octal": ("k: 010", r"line 1: k: '010' is read as the number 8"),
+    "binary": ("k: 0b10", r"line 1: k: '0b10' is read as the number 2"),
+    "odd groups": ("k: 1_0", r"line 1: k: '1_0' is read as the number 10"),
+    "yes": ("values: [yes, no]", r"line 1: values: 'yes' is read as true or false by some"),
+    "off": ("strip: off", r"line 1: strip: 'off' is read as true or false by some"),
+    "a date": ("name: 2024-01-01", r"line 1: name: '2024-01-01' is read as a date"),
+    "a tag": ("k: !!int '5'", r"line 1: tags"),
+    "an object": ("k: !!python/object/apply:os.system ['id']", r"line 1: tags"),
+    "a long number": (f"a: 1\nk: {'9' * 5000}", r"line 2: k: '9{40}…' is a number of 5,000 characters"),
+    "a long fraction": (f"k: 0.{'9' * 5000}", r"line 1: k: '0\.9{38}…' is a number of 5,002 characters"),
+    "nested sections": (nested(5_000), r"line 6[0-9]: .* nested more than 64 deep"),
+    "nested lists": ("k: " + "[" * 5_000, r"line 1: .* nested more than 64 deep"),
+    "aliases of aliases": (bomb("[{}, {}, {}, {}, {}, {}, {}, {}, {}]"), r"line 6: aliases repeat more than 100,000"),
+    "merges of merges": (bomb("{{<<: [{}, {}, {}, {}, {}, {}, {}, {}, {}]}}"), r"line 6: aliases repeat more than"),
+    "an alias of itself": ("a: &a [1, *a]", r"line 1: an alias stands inside of what it repeats"),
+    "a list as key": ("? [1, 2]\n: 3", r"line 1: a key is a name or a number"),
+    "two documents": ("a: 1\n---\nb: 2", r"line 2: not valid YAML"),
+    "not closed": ("a: 1\nb: [1", r"line 2: not valid YAML"),
+    "a control character": ("a: \x07", r"not valid YAML"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_is_refused_with_its_line(name: str, tmp_path: Path) -> None:
+    text, message = REFUSED[name]
+    began = time.monotonic()
+    with pytest.raises(SpecError, match=message):
+        parse_yaml(text)
+    file = tmp_path / "spec.yaml"
+    file.write_text(text)
+    with pytest.raises(SpecError, match=rf"spec\.yaml.*({message})"):
+        load_spec(file)
+    assert time.monotonic() - began < 5
+
+
+PLAIN: dict[str, Any] = {
+    "a: 1\nb: {c: [1, -2, 2.5, .5]}": {"a": 1, "b": {"c": [1, -2, 2.5, 0.5]}},
+    "k: 30_000": {"k": 30_000},
+    "k: '10:00'": {"k": "10:00"},
+    "k: [true, False, ~]": {"k": [True, False, None]},
+    "k: ['yes', '010', 2024-01]": {"k": ["yes", "010", "2024-01"]},
+    "k: 1e-9": {"k": "1e-9"},
+    "k: [1.0e-9, .inf]": {"k": [1e-9, float("inf")]},
+    "a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}": {"a": {"x": 1, "y": 2}, "b": {"x": 3, "y": 2}},
+    "z: {q: &b {<<: &a {x: 1}, x: 2}}\nc: {<<: *b}": {"z": {"q": {"x": 2}}, "c": {"x": 2}},
+    "a: {k: 1}\nb: {k: 2}": {"a": {"k": 1}, "b": {"k": 2}},
+    "": None,
+}
+
+
+@pytest.mark.parametrize("text", PLAIN)
+def test_what_is_plain_is_read_as_before(text: str) -> None:
+    assert parse_yaml(text) == yaml.safe_load(text) == PLAIN[text]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_what_is_shipped_is_read_as_before(path: Path) -> None:
+    assert load_yaml(path) == yaml.safe_load(path.read_text())
+
+
+def test_what_programs_write_is_read() -> None:
+    shared = {"values": ["yes", "10:00", "2024-01-01", "010", 5, 1e-9, None, True]}
+    tree = {"a": shared, "b": [shared, shared]}
+    assert parse_yaml(yaml.safe_dump(tree)) == tree
+
+
+def demo(**changes: Any) -> Any:
+    tree = load_yaml(ROOT / "deploy" / "releases" / "demo-seeds.yaml")
+    tree["model"] = {"structure": "independent"}
+    tree["synthesis"]["omega"] = "all"
+    tree["schema"] = {"attributes": [{"name": "age", "kind": "integer", "bounds": [0, 9]}]}
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        node = tree
+        for name in parents:
+            node = node.setdefault(int(name) if name.isdigit() else name, {}) if isinstance(node, dict) else node[0]
+        node[last] = value
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("synthesis__records", True),
+        ("data__minimum_records", True),
+        ("privacy__model__epsilon", True),
+        ("privacy__limit", False),
+        ("cluster__timeout", True),
+        ("cluster__partitions", True),
+        ("split__seeds", True),
+        ("synthesis__omega", [True, 2]),
+        ("name", True),
+        ("schema__attributes__0__bounds", [False, 9]),
+        ("schema__attributes__0__buckets", {"width": True}),
+        ("schema__attributes__0__buckets", [True] * 10),
+        ("schema__attributes__0__values", [True, False]),
+        ("schema__attributes__0__aliases", {"x": True}),
+    ],
+)
+def test_true_is_no_number_and_no_text(path: str, value: Any) -> None:
+    name = path.rpartition("__")[2]
+    with pytest.raises(SpecError, match=rf"({name}|width).*: true or false"):
+        build_spec(demo(**{path: value}))
+
+
+def test_true_stays_a_truth_value() -> None:
+    assert build_spec(demo(data__csv={"header": True, "strip": False})).data.csv.strip is False
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("cluster__partitions", 1_000_000),
+        ("cluster__workers", 1_000_000),
+        ("cluster__timeout", float("inf")),
+        ("data__minimum_records", 10**30),
+        ("data__csv", {"skip_rows": 10**30}),
+        ("output__rows_per_part", 10**12),
+        ("synthesis__records", 10**30),
+        ("split__seeds", "1e999999999"),
+        ("split__seeds", "9" * 5_000),
+        ("kind", ["synthesis"]),
+        ("kind", {"a": 1}),
+    ],
+)
+def test_absurd_settings_are_refused(path: str, value: Any) -> None:
+    began = time.monotonic()
+    with pytest.raises(SpecError, match=path.rpartition("__")[2] if "csv" not in path else "skip_rows"):
+        build_spec(demo(**{path: value}))
+    assert time.monotonic() - began < 1
