@@ -106,6 +106,7 @@ def dataset_record(row: Row) -> Dataset:
         created=row["created"],
         portfolio=portfolio_of(row),
         pml=None if row["pml_cap"] is None else Fraction(row["pml_cap"]),
+        contract=row["contract"],
     )
 
 

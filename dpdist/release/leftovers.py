@@ -22,7 +22,7 @@ from dpdist.storage.store import Store
 log = logging.getLogger("dpdist")
 
 CLAIM = "claim"
-"""File that reserves an output between the ledger's commit and the manifest."""
+"""File that reserves an output from the charge of an attempt to its manifest."""
 
 ERROR_FILE = "dpdist-error-"
 """How the names of files begin that hold the details of an internal error."""

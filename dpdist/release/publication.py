@@ -12,7 +12,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpdist.data.inputs import input_fingerprint
-from dpdist.errors import LedgerError, OutputExists, ReleaseConflict
+from dpdist.errors import DpdistError, LedgerError, OutputExists, ReleaseConflict
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Plan
 from dpdist.ledger import Attempt as Reservation
@@ -102,9 +102,9 @@ class Publication:
                 "and start a new attempt (--new-attempt). The charge stays spent"
             )
         require_vacant(self.output)
-        self._claim(reserved)
+        self.claim(reserved)
         write_record(attempt, reserved)
-        self._claim(reserved)  # again: two runs that took over a dead claim at once may each have thought it was theirs
+        self.claim(reserved)  # again: two runs that took over a dead claim at once may each have thought it was theirs
         digest = hashlib.sha256(content).hexdigest()
         attempt.before_commit(digest)
         self._committing = True
@@ -141,8 +141,22 @@ class Publication:
         )
         return attempt.work.write_exclusive(MANIFEST, manifest.to_bytes())
 
-    def _claim(self, reserved: Reservation) -> None:
-        """Reserve the output; replace the claim of an attempt that was given up."""
+    def give_free(self, reserved: Reservation) -> None:
+        """Let others have the output: this attempt will not fill it, or claims it again when it is resumed."""
+        with suppress(DpdistError):
+            if self.output.exists(CLAIM) and self.output.read_bytes(CLAIM) == reserved.id.encode():
+                self.output.delete(CLAIM)
+
+    def claim(self, reserved: Reservation) -> None:
+        """Reserve the output, before a record is read; replace the claim of an attempt that was given up.
+
+        The ledger cannot tell of the attempts of another one.
+
+        Raises
+        ------
+        OutputExists
+            Another attempt has claimed it.
+        """
         output, mine = self.output, reserved.id.encode()
         claimed = output.write_exclusive(CLAIM, mine)
         if claimed != mine and self._has_ended(claimed.decode(errors="replace")):

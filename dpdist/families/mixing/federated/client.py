@@ -42,6 +42,7 @@ from dpdist.families.mixing.federated.identity import key_statement, message_sta
 from dpdist.families.mixing.federated.messages import Message, noisy_steps
 from dpdist.families.mixing.results import Classes, Confirmed
 from dpdist.families.mixing.statistics import SHARD_BYTES, class_sums
+from dpdist.ledger.contract import kept_contract
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -121,6 +122,7 @@ def join(session: ClientSession) -> Joined:
             input_fingerprint=fingerprint(source_of(session)),
             event=session.plan.event,
             guarantee=session.plan.kind,
+            contract=kept_contract(ledger, session.spec, dataset=session.client.dataset, event=session.plan.event),
             attempt=session.own_attempt,
             new_attempt=True,  # the coordinator's ledger decides whether there is a new one
         )
