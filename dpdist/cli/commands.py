@@ -109,7 +109,7 @@ def _confidential_traceback() -> str:
     import tempfile
     import traceback
 
-    handle, path = tempfile.mkstemp(prefix="dpdist-error-", suffix=".txt")
+    handle, path = tempfile.mkstemp(prefix="dpdist-error-", suffix=".txt")  # `dpdist.release.leftovers` sweeps it
     with os.fdopen(handle, "w") as file:
         file.write(traceback.format_exc())
     return path

@@ -553,6 +553,16 @@ class Ledger:
         """
         custody.erase(self.database, _id(attempt))
 
+    def sweep(self) -> None:
+        """Erase what interrupted runs left of keys, as far as the storage answers; `reserve` does so as well."""
+        for dataset in self.datasets():
+            custody.sweep(self.database, self.database.read(partial(custody.left_behind, dataset=dataset.name)))
+
+    def ended(self, beginning: str) -> bool:
+        """Whether there are attempts whose ids begin so, and all were given up: they will never publish."""
+        states = self.database.read(lambda connection: rows.states_of(connection, beginning))
+        return bool(states) and set(states) <= {tables.VOID, tables.ABANDONED}
+
     def _read(self, dataset: str) -> tuple[rows.Row, Account, list[str]]:
         mark = None if self._anchor is None else self._anchor.read(dataset)
         return self.database.read(lambda connection: catalogue.read(connection, dataset, mark))

@@ -19,14 +19,12 @@ from dpdist.ledger import Attempt as Reservation
 from dpdist.ledger import Ledger
 from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, publish, require_vacant
 from dpdist.release.history import write_record
+from dpdist.release.leftovers import CLAIM, sweep_output
 from dpdist.release.outcome import Outcome, outcome_of
 from dpdist.spec import ReleaseSpec
 from dpdist.storage.store import Store
 
 log = logging.getLogger("dpdist")
-
-CLAIM = "claim"
-"""File that reserves an output from the charge of an attempt to its manifest."""
 
 
 @dataclass
@@ -40,6 +38,7 @@ class Publication:
     output, work : Store
         The release's folder, and the folder below which attempts store theirs.
     signing_key : Ed25519PrivateKey or None
+        The key that the spec names; None for the identity of the data set.
     bound : str
         What an attempt is bound to besides its input (`dpdist.release.run.Run`).
     """
@@ -116,7 +115,9 @@ class Publication:
         return outcome_of(self.ledger, self.spec, self.output, published, attempt.work)
 
     def _make_visible(self, content: bytes) -> Manifest:
-        published = publish(self.output, Manifest.from_bytes(content), signing_key=self.signing_key)
+        sweep_output(self.ledger, self.output)  # what is published holds nothing else
+        key = self.signing_key or self.ledger.signing_key(self.spec.dataset)
+        published = publish(self.output, Manifest.from_bytes(content), signing_key=key)
         self.output.delete(CLAIM)
         return published
 

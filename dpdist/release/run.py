@@ -17,7 +17,6 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -45,6 +44,7 @@ from dpdist.publish.manifest import require_vacant
 from dpdist.publish.signature import load_signing_key
 from dpdist.release.executors import executor_mode
 from dpdist.release.history import write_record
+from dpdist.release.leftovers import sweep_before
 from dpdist.release.outcome import Outcome
 from dpdist.release.preflight import keep_apart, refuse
 from dpdist.release.publication import Publication
@@ -136,10 +136,9 @@ class Run:
         refuse(self.plan)
         self._output = Store(spec.output.path, spec.output.storage.options)
         self._work = Store(spec.work, spec.output.storage.options if spec.work.startswith("s3") else None)
-        own_key = load_signing_key(spec.output.signing_key)
+        signing_key = load_signing_key(spec.output.signing_key)
         self._ledger = Ledger.open(spec.ledger, create=False)
         stack.callback(self._ledger.close)
-        signing_key = own_key or self._ledger.signing_key(spec.dataset)
         self._publication = Publication(
             spec, self.plan, self._ledger, self._output, self._work, signing_key, self._bound
         )
@@ -152,13 +151,14 @@ class Run:
         self._contract = kept_contract(self._ledger, spec, dataset=spec.dataset, event=self.plan.event)
         source = table_source(spec) if spec.data.paths else None
         keep_apart(source, self._output, self._work, self._ledger)
+        if signing_key is None:
+            self._ledger.signing_key(spec.dataset)  # KeyUnavailable if it cannot be opened
         require_vacant(self._output)
         self._table = open_input(spec)
         self._output.check_writable()
-        if self._work.is_local and not Path(self._work.uri).exists():
-            with suppress(OSError):  # the check below gives the reason
-                Path(self._work.uri).mkdir(mode=0o700)
+        self._work.make_private()
         self._work.check_writable()
+        sweep_before(self._ledger, self._output, self._work)
         if not self._resume:
             self._ledger.rehearse(**self._reservation)  # a refusal here saves starting a cluster
         self._executor = stack.enter_context(
@@ -234,8 +234,7 @@ class Run:
         self._executor.attempt = attempt.id
         self._announce(f"attempt    {attempt.id}")
         work = self._work / attempt.id
-        if work.is_local:
-            Path(work.uri).mkdir(mode=0o700, exist_ok=True)
+        work.make_private()
         key = work.address(KEY_FILE)
         self._shared = Attempt(
             spec=spec,

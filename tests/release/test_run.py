@@ -406,7 +406,8 @@ def test_what_is_private_stays_out_of_the_release_through_links_as_well(tmp_path
     )
     apart = project(tmp_path, output__path=str(tmp_path / "a"), ledger=f"sqlite:///{tmp_path}/a/ledger.db")
     (tmp_path / "a").mkdir()
-    shutil.copy(tmp_path / "ledger.db", tmp_path / "a")
+    for name in ("ledger.db", "ledger.db.kek"):
+        shutil.copy(tmp_path / name, tmp_path / "a")
     refused(apart, errors.SpecError, "ledger lies inside")
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from dpdist.families.synthesis.inference import Floats, marginal
 from dpdist.families.synthesis.junction import JunctionTree, Set
+from dpdist.families.synthesis.portable import probability_product
 
 
 class PairMarginals:
@@ -97,7 +98,7 @@ class PairMarginals:
             self._passes[key] = np.divide(joint, given, out=np.zeros_like(joint), where=given > 0)
         axes = [*(1 + separator.index(b) for b in shared), 0, *(1 + separator.index(b) for b in summed)]
         moved = np.transpose(message, axes).reshape(sizes[0], len(message), sizes[1])
-        result = (moved @ self._passes[key]).reshape(
+        result = probability_product(moved, self._passes[key]).reshape(
             [*(cards[b] for b in shared), len(message), *(cards[b] for b in added)]
         )
         order = [*shared, -1, *added]

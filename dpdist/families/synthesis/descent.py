@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dpdist.families.synthesis.inference import Floats, Inference
 from dpdist.families.synthesis.junction import JunctionTree, Set
+from dpdist.families.synthesis.portable import exp, inner
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +83,7 @@ class _Objective:
     def at(self, potentials: Floats) -> tuple[float, Floats, Floats, list[Floats]]:
         """Loss, gradient in the marginals, marginals and beliefs; an infinite loss where nothing is left."""
         tops = np.maximum.reduceat(potentials, self.starts)
-        factors = self.split(np.exp(potentials - np.repeat(tops, self.sizes)))
+        factors = self.split(exp(potentials - np.repeat(tops, self.sizes)))
         beliefs = self.inference.beliefs(factors | self.links)
         if beliefs is None:
             return np.inf, potentials, potentials, []
@@ -90,7 +91,7 @@ class _Objective:
         marginals = np.concatenate([found[s].ravel() for s in self.sets])
         residuals = marginals - self.target
         gradient = self.weight * residuals
-        return float(gradient @ residuals) / 2, gradient, marginals, beliefs
+        return inner(gradient, residuals) / 2, gradient, marginals, beliefs
 
 
 def fit(
@@ -132,7 +133,7 @@ def fit(
             new_loss, new_gradient, new_marginals, new_beliefs = objective.at(there)
             evaluations += 1
             if new_loss < np.inf:
-                promised = float(gradient @ (marginals - new_marginals))
+                promised = inner(gradient, marginals - new_marginals)
                 if (loss - new_loss >= promised / 2 and new_loss <= loss) or step < 1e-6:
                     break
             step /= 2

@@ -180,15 +180,15 @@ def fitted_of(model: Model, coding: Coding, pairs: Mapping[tuple[int, int], Floa
 
 def _expected(pairs: Mapping[tuple[int, int], Floats], coding: Coding) -> NDArray[np.int64]:
     """Shares of all pairs of values: merged values share their code's cells by their weights."""
-    spread = []
+    within = []
     for m in coding.merging:
-        within = np.zeros((len(m.codes), m.cardinality))
-        within[np.arange(len(m.codes)), m.codes] = 1
-        within[m.rare, m.codes[m.rare]] = m.weights / m.weights.sum() if len(m.rare) else 0
-        spread.append(within)
+        share = np.ones(len(m.codes))
+        share[m.rare] = m.weights / m.weights.sum() if len(m.rare) else 1
+        within.append(share)
     pieces = []
     for i, j in combinations(range(len(coding.fine)), 2):
         a, b = coding.fine[i], coding.fine[j]
         table = pairs[a, b] if a < b else pairs[b, a].T
-        pieces.append((spread[i] @ table @ spread[j].T).ravel())
+        spread = table[np.ix_(coding.merging[i].codes, coding.merging[j].codes)]
+        pieces.append((spread * within[i][:, None] * within[j]).ravel())
     return np.rint(np.concatenate(pieces) * UNIT).astype(np.int64) if pieces else np.zeros(0, np.int64)

@@ -31,7 +31,7 @@ def marginal(table: Floats, keep: Sequence[int]) -> Floats:
     first, last = keep[0], keep[-1]
     if last + 1 < len(shape):
         rest = prod(shape[last + 1 :])
-        table = table.reshape(-1, rest) @ np.ones(rest)
+        table = table.reshape(-1, rest).sum(1)
     if first:
         table = table.reshape(prod(shape[:first]), -1).sum(0)
     for i, (a, b) in enumerate(pairwise(keep)):
@@ -140,5 +140,5 @@ class Inference:
                     found[s] = marginal(table, places)
                 if not any(item[0] < level for item in wanted):
                     break
-                table = table @ np.ones(table.shape[-1])
+                table = table.sum(-1)
         return found

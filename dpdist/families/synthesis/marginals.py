@@ -71,8 +71,8 @@ def combine(measurements: Sequence[Sequence[NDArray[np.number]]], sigmas: Sequen
         / total[i]
         for i in attributes
     )
-    weights = np.array([total[i] / means[i].size for i in attributes])
-    records = float(np.array([table.sum() for table in means]) @ weights / weights.sum())
+    weights = [float(total[i]) / means[i].size for i in attributes]
+    records = math.fsum(table.sum() * weight for table, weight in zip(means, weights, strict=True)) / math.fsum(weights)
     return OneWay(means, 1 / np.sqrt(total), max(records, 1.0))
 
 

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from dpdist.data.count import configuration_index, covering_blocks
 from dpdist.families.synthesis.inference import Floats, marginal
+from dpdist.families.synthesis.portable import inner, log2
+from dpdist.families.synthesis.portable import power as to_power
 
 LOG_BITS = 20
 """Logarithms to base 2 are integers in units of 2**-20."""
@@ -43,7 +45,7 @@ def shrink(noisy: Floats, model: Floats, sigma: float) -> Floats:
     for start, end in pairwise(edges):
         cells = order[start:end]
         change = noisy[cells] - model[cells]
-        evidence = max(float(change @ change), 1e-9)
+        evidence = max(inner(change, change), 1e-9)
         estimate[cells] += max(0.0, 1 - max(len(cells) - 2, 1) * sigma**2 / evidence) * change
     return np.maximum(estimate, 0)
 
@@ -145,7 +147,7 @@ def rake(
             change = _block_change(table, block, targets, power).ravel()
             change /= float((table.ravel() * change).sum())
             weights *= change.take(keys[b])
-            logs[b] += np.log2(change)
+            logs[b] += log2(change)
         power = max(0.35, 0.85 * power)
     shares: dict[tuple[int, ...], Floats] = {}
     for key, block, shape in zip(keys, blocks, shapes, strict=True):
@@ -173,7 +175,7 @@ def _block_change(
             continue
         found = marginal(table, place)
         ratio = np.divide(target, found, out=np.ones_like(target), where=found > 0)
-        factor = np.clip(ratio, 0.1, 10) ** power
+        factor = to_power(np.clip(ratio, 0.1, 10), power)
         factor = factor.reshape([size if k in place else 1 for k, size in enumerate(table.shape)])
         table = table * factor
         change *= factor

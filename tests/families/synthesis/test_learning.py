@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +22,7 @@ from dpdist.families.synthesis.draw import draw_part, draw_records, rounded_grou
 from dpdist.families.synthesis.fitted import UNIT, cumulative_of
 from dpdist.families.synthesis.learn import Learned, learn
 from dpdist.families.synthesis.marginals import OneWay, coding_of, combine, merge_rare
+from dpdist.families.synthesis.portable import exp, log2, power, probability_product
 from dpdist.families.synthesis.rake import power_of_two, rake, shrink
 from dpdist.families.synthesis.tables import recode
 from dpdist.privacy.noise import Noise
@@ -274,6 +280,50 @@ def test_balancing_brings_tables_closer_and_keeps_the_size() -> None:
     assert excess(after) < 0.6 * excess(before)
     everything = np.arange(8000)
     np.testing.assert_array_equal(balance(rows, everything, expected, index, KEY, "balance", rounds=3), everything)
+
+
+# --- other processors -------------------------------------------------------------------------------------------------
+
+
+def digests() -> str:
+    """What two learned models are told by."""
+    return " ".join(hashlib.sha256(learned.to_bytes()).hexdigest() for learned in (fitted(), raked()))
+
+
+@pytest.mark.parametrize(
+    ("features", "kernel"), [("X86_V4 AVX512_ICL", "Haswell"), ("X86_V3 X86_V4 AVX512_ICL AVX512_SPR", "Nehalem")]
+)
+def test_the_same_bits_on_other_processors(features: str, kernel: str) -> None:
+    """Models of a process whose NumPy and linear algebra do without some instructions; unknown names are ignored."""
+    changes = {"NPY_DISABLE_CPU_FEATURES": features, "OPENBLAS_CORETYPE": kernel, "PYTHONWARNINGS": "ignore"}
+    environment = os.environ | changes
+    script = "import test_learning; print(test_learning.digests())"
+    command = [sys.executable, "-c", script]
+    found = subprocess.run(
+        command, cwd=Path(__file__).parent, env=environment, capture_output=True, check=True, text=True
+    )
+    assert found.stdout.strip() == digests()
+
+
+# --- elementary functions -------------------------------------------------------------------------------------------
+
+
+def test_elementary_functions_are_those_of_the_library() -> None:
+    x = np.random.default_rng(7).uniform(-600, 600, 20_000)
+    np.testing.assert_allclose(exp(x), np.exp(x), rtol=1e-12)
+    np.testing.assert_allclose(log2(np.exp(x)), x / math.log(2), rtol=1e-13, atol=1e-13)
+    np.testing.assert_allclose(power(np.exp(x / 100), 0.35), np.exp(x * 0.0035), rtol=1e-13)
+    assert exp(np.array([0.0, -800.0])).tolist() == [1, 0]
+    assert log2(np.array([0.5, 1.0, 1024.0])).tolist() == [-1, 0, 10]
+
+
+def test_products_of_probabilities_are_exact_on_their_grid() -> None:
+    rng = np.random.default_rng(8)
+    messages, conditionals = rng.dirichlet(np.ones(700), size=(2, 9)), rng.dirichlet(np.ones(5), size=(2, 700))
+    found = probability_product(messages, conditionals)
+    np.testing.assert_allclose(found, messages @ conditionals, atol=700 * 2.0**-26)
+    turned = probability_product(messages[:, :, ::-1], conditionals[:, ::-1])  # the sum in another order
+    np.testing.assert_array_equal(found, turned)
 
 
 # --- choices ----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ import json
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from dpdist.data.source import fingerprint
@@ -44,7 +43,6 @@ from dpdist.families.mixing.federated.messages import Message, noisy_steps
 from dpdist.families.mixing.results import Classes, Confirmed
 from dpdist.families.mixing.statistics import SHARD_BYTES, class_sums
 from dpdist.ledger.contract import kept_contract
-from dpdist.storage.store import Store
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -108,7 +106,7 @@ def hello(session: ClientSession) -> None:
         ledger.show(session.client.dataset)
     identity_of(session)
     table_of(session)
-    _make_folder(folder_of(session))
+    folder_of(session).make_private()
     folder_of(session).check_writable()
 
 
@@ -216,16 +214,10 @@ def round_id(attempt: str, code: int, block: int) -> str:
     return f"{attempt}/{code}/{block}"
 
 
-def _make_folder(store: Store) -> None:
-    """Make a folder that only its owner may read; what lies above it must be there."""
-    if store.is_local:
-        Path(store.uri).mkdir(mode=0o700, exist_ok=True)
-
-
 def _make_folders(session: ClientSession) -> None:
     """The client's folder and that of the attempt in it, before anything is written there."""
-    _make_folder(folder_of(session))
-    _make_folder(work_of(session))
+    folder_of(session).make_private()
+    work_of(session).make_private()
 
 
 def _pin(session: ClientSession, code: int, members: dict[str, Joined]) -> None:

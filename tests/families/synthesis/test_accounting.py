@@ -1,0 +1,140 @@
+"""Whole tiny releases, enumerated: adaptive rounds on all tables of up to four records never exceed their charge."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations_with_replacement, product
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from scipy.special import ndtr
+
+from dpdist.data.count import pair_counts
+from dpdist.families.synthesis.account import Account
+from dpdist.families.synthesis.marginals import OneWay, coding_of
+from dpdist.families.synthesis.tables import PairTables, recode
+from dpdist.privacy.noise import Noise
+from dpdist.privacy.selection import pick_cost
+
+NORMAL = NormalDist()
+CARDS = (2, 2, 2)
+KINDS = tuple(product(range(2), repeat=3))
+STOP = 3
+COUNTS, CELLS = range(5), range(4)  # released numbers are clipped to these, which is post-processing
+
+
+def tables_of(records: tuple[int, ...]) -> PairTables:
+    """The pair tables of some records, each the number of a kind."""
+    codes = [np.array([KINDS[k][i] for k in records], np.uint8) for i in range(3)]
+    coding = coding_of(OneWay(tuple(np.full(2, 9.0) for _ in CARDS), np.ones(3), 9.0), merge_below=0, coarse=())
+    return recode(pair_counts(codes, CARDS), coding)
+
+
+def clipped(count: int, sigma: float, values: range) -> list[float]:
+    """Probabilities of a count with rounded Gaussian noise, clipped."""
+    edges = [-math.inf, *(v + 0.5 for v in values[:-1]), math.inf]
+    below = [NORMAL.cdf((edge - count) / sigma) if math.isfinite(edge) else float(edge > 0) for edge in edges]
+    return np.diff(below).tolist()
+
+
+class Release:
+    """One-way tables, then two rounds of one pick and its table; the model of a round depends on what was released.
+
+    Outcomes hold two counts of the first attribute, the picks and one cell of the first table. All other cells have
+    plain Gaussian noise and steer nothing.
+    """
+
+    def __init__(self, mu: float, *, one_way: float, picks: float, pairs: float) -> None:
+        account = Account(mu, Noise(bytes(32)))
+        self.mu = mu
+        self.one_way = float(account.deviations(one_way, [1.0] * 3)[0])
+        self.pairs = float(account.deviations(pairs / 2, [1.0])[0])
+        self.scale = account.pick_scale(picks, 2)
+
+    def _pick(self, tables: PairTables, model: int, taken: tuple[int, ...]) -> dict[int, float]:
+        distances = tables.distances(np.full(12, model)).tolist()
+        weights = {k: math.exp((s - 4 * model) / self.scale) for k, s in enumerate(distances) if k not in taken}
+        weights[STOP] = 1.0
+        total = math.fsum(weights.values())
+        return {k: weight / total for k, weight in weights.items()}
+
+    def outcomes(self, records: tuple[int, ...]) -> dict[tuple[int, ...], float]:
+        """Exact probability of each outcome."""
+        tables = tables_of(records)
+        counts = [sum(KINDS[k][0] == value for k in records) for value in range(2)]
+        noisy = [clipped(count, self.one_way, COUNTS) for count in counts]
+        cell = [clipped(int(tables.table(k)[0, 0]), self.pairs, CELLS) for k in range(3)]
+        found: dict[tuple[int, ...], float] = {}
+        picks = {model: self._pick(tables, model, ()) for model in range(3)}
+        again = {(model, k): self._pick(tables, model, (k,)) for model in range(3) for k in range(3)}
+        for x, y in product(COUNTS, repeat=2):
+            start = noisy[0][x] * noisy[1][y]
+            for first, likely in picks[(x + y) // 4].items():
+                if first == STOP:
+                    found[x, y, STOP] = start * likely
+                    continue
+                for z in CELLS:
+                    for second, share in again[(x + z) % 3, first].items():
+                        found[x, y, first, z, second] = start * likely * cell[first][z] * share
+        return found
+
+    def rest(self, outcome: tuple[int, ...], extra: int, tables: PairTables) -> float:
+        """mu^2 of the cells that the outcome leaves out, for a record more."""
+        found = 2 / self.one_way**2
+        if outcome[2] == STOP:
+            return found
+        a, b = tables.pairs[outcome[2]]
+        found += 0 if KINDS[extra][a] == KINDS[extra][b] == 0 else 1 / self.pairs**2
+        return found + (0 if outcome[4] == STOP else 1 / self.pairs**2)
+
+
+def largest_delta(p: np.ndarray, q: np.ndarray, rest: np.ndarray, epsilon: float) -> float:
+    """delta of outcomes (p, q), each with an independent Gaussian statistic beside it, in the worse direction."""
+    root = np.sqrt(rest)
+    worst = 0.0
+    for ours, theirs in ((p, q), (q, p)):
+        left = epsilon - np.log(ours / theirs)
+        tail = ours * ndtr(root / 2 - left / root) - math.exp(epsilon) * theirs * ndtr(-root / 2 - left / root)
+        worst = max(worst, float(tail.sum()))
+    return worst
+
+
+@pytest.mark.parametrize(
+    ("mu", "shares"),
+    [
+        (1.2, {"one_way": 0.3, "picks": 0.3, "pairs": 0.4}),
+        (2.0, {"one_way": 0.1, "picks": 0.6, "pairs": 0.3}),
+    ],
+)
+def test_adaptive_releases_of_all_small_tables_cost_no_more(mu: float, shares: dict[str, float]) -> None:
+    release = Release(mu, **shares)
+    epsilons = [0.0, 1.0]
+    limits = [float(ndtr(mu / 2 - e / mu) - math.exp(e) * ndtr(-mu / 2 - e / mu)) for e in epsilons]
+    everything = [t for size in range(5) for t in combinations_with_replacement(range(8), size)]
+    found = {records: release.outcomes(records) for records in everything}
+    names = list(found[()])
+    vectors = {records: np.array([outcomes[name] for name in names]) for records, outcomes in found.items()}
+    rests = [np.array([release.rest(name, extra, tables_of(())) for name in names]) for extra in range(8)]
+    worst = 0.0
+    for records in everything:
+        np.testing.assert_allclose(vectors[records].sum(), 1)
+        for extra in range(8) if len(records) < 4 else ():
+            more = vectors[tuple(sorted((*records, extra)))]
+            for epsilon, limit in zip(epsilons, limits, strict=True):
+                delta = largest_delta(vectors[records], more, rests[extra], epsilon)
+                assert delta <= limit
+                worst = max(worst, delta / limit)
+    assert worst > 0.7
+
+
+def test_a_pick_on_a_tiny_table_attains_its_charge() -> None:
+    """One record takes one pair's table away from its model and another's towards it."""
+    model = np.zeros(12, np.int64)
+    model[4:8] = [9, 0, 0, 0]  # of the second pair
+    before, after = (tables_of((0,) * records).distances(model).tolist()[:2] for records in (4, 5))
+    assert (before, after) == ([4, 5], [5, 4])
+    for scale in (0.8, 2.0, 30.0):
+        p, q = (1 / (1 + math.exp((s[1] - s[0]) / scale)) for s in (after, before))
+        attained = NORMAL.inv_cdf(p) - NORMAL.inv_cdf(q)  # the least m of two coins
+        assert 0.9 * pick_cost(scale=scale) < attained <= pick_cost(scale=scale)
