@@ -14,7 +14,7 @@ from dpdist.families.synthesis.allpairs import PairMarginals
 from dpdist.families.synthesis.choices import L1_OF_NOISE, Choices
 from dpdist.families.synthesis.descent import Measurement, Model, fit
 from dpdist.families.synthesis.inference import Floats
-from dpdist.families.synthesis.junction import Components, JunctionTree, cells_of, cliques_of
+from dpdist.families.synthesis.junction import Components, Graph, JunctionTree, cliques_of
 from dpdist.families.synthesis.marginals import Coding, OneWay
 from dpdist.families.synthesis.tables import Pair, PairTables
 
@@ -24,8 +24,8 @@ LARGEST_WEIGHT = 1 << 10
 EMPTY = 0.2
 """What a fitted cell of an empty table keeps of the noise, in deviations: the fit allows no negative counts."""
 
-Valid = Callable[[Pair, list[Pair]], bool]
-"""A public rule: whether a pair may follow the pairs picked in this round."""
+Valid = Callable[[list[Pair]], Callable[[Pair], bool]]
+"""A public rule: from the pairs picked in this round, whether a pair may follow."""
 
 
 def pick_pairs(
@@ -52,9 +52,8 @@ def pick_pairs(
     picked: list[Pair] = []
     allowed = np.arange(len(pairs))
     while len(picked) < most:
-        allowed = np.array(
-            [k for k in allowed.tolist() if pairs[k] not in picked and valid(pairs[k], picked)], np.int64
-        )
+        follows = valid(picked)
+        allowed = np.array([k for k in allowed.tolist() if pairs[k] not in picked and follows(pairs[k])], np.int64)
         if not len(allowed):
             break
         choice = account.pick(f"{name}/pick/{len(picked)}", np.append(scores[allowed], 0), scale=scale)
@@ -168,20 +167,19 @@ class Learner:
             self.account,
             scale=scale,
             most=most,
-            valid=self._joins if tree else self._fits,
+            valid=self._joining if tree else self._fitting,
         )
         if picked:
             self._measure(name, picked, share, errors)
         return len(picked)
 
-    def _joins(self, pair: Pair, picked: list[Pair]) -> bool:
-        return not Components(len(self.coding.cardinalities), [*self.edges, *picked]).joined(*pair)
+    def _joining(self, picked: list[Pair]) -> Callable[[Pair], bool]:
+        components = Components(len(self.coding.cardinalities), [*self.edges, *picked])
+        return lambda pair: not components.joined(*pair)
 
-    def _fits(self, pair: Pair, picked: list[Pair]) -> bool:
-        if pair in self.edges:
-            return True
-        cliques = cliques_of(self.coding.cardinalities, [*self.edges, *picked, pair])
-        return cells_of(cliques, self.coding.cardinalities) <= self.cells
+    def _fitting(self, picked: list[Pair]) -> Callable[[Pair], bool]:
+        graph, known = Graph(self.coding.cardinalities, [*self.edges, *picked]), set(self.edges)
+        return lambda pair: pair in known or graph.eliminate(extra=pair, most=self.cells) is not None
 
     def _measure(self, name: str, picked: list[Pair], share: float, errors: Floats) -> None:
         tables = [self.tables.table(self._index[pair]) for pair in picked]
