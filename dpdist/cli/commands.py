@@ -109,9 +109,12 @@ def _confidential_traceback() -> str:
     import tempfile
     import traceback
 
-    handle, path = tempfile.mkstemp(prefix="dpdist-error-", suffix=".txt")  # `dpdist.release.leftovers` sweeps it
-    with os.fdopen(handle, "w") as file:
-        file.write(traceback.format_exc())
+    try:
+        handle, path = tempfile.mkstemp(prefix="dpdist-error-", suffix=".txt")  # `dpdist.release.leftovers` sweeps it
+        with os.fdopen(handle, "w") as file:
+            file.write(traceback.format_exc())
+    except OSError as error:
+        return f"no file, because none could be written ({error.strerror})"
     return path
 
 

@@ -556,7 +556,8 @@ class Ledger:
     def sweep(self) -> None:
         """Erase what interrupted runs left of keys, as far as the storage answers; `reserve` does so as well."""
         for dataset in self.datasets():
-            custody.sweep(self.database, self.database.read(partial(custody.left_behind, dataset=dataset.name)))
+            left = partial(custody.left_behind, dataset=dataset.name)
+            custody.sweep(self.database, self.database.read(left))
 
     def ended(self, beginning: str) -> bool:
         """Whether there are attempts whose ids begin so, and all were given up: they will never publish."""

@@ -39,6 +39,8 @@ class Choices:
         Of the fit after the tree and after each round; the last number repeats.
     penalty : float
         Part of the expected error of a pair's table that its score is reduced by.
+    priorities : tuple of (int, int, float)
+        Pairs of the table's attributes that matter more than others, or less, and their weights; others have 1.
     pool_parts, pool_rows : int
         Parts of the pool of model records whose weights are raked, and rows of each.
     sweeps : int
@@ -62,6 +64,7 @@ class Choices:
     cells: int = 150_000
     iterations: tuple[int, ...] = (60, 80, 100, 150)
     penalty: float = 0.5
+    priorities: tuple[tuple[int, int, float], ...] = ()
     pool_parts: int = 1
     pool_rows: int = 0
     sweeps: int = 8
@@ -122,6 +125,11 @@ def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:
             f"a tree of {d - 1} pairs ({_percent(c.tree)}), then {c.rounds} rounds of up to {c.per_round} pairs "
             f"({_percent(c.pairs)}), picked where the model misses most ({_percent(c.picks)}); so many that a table's "
             f"noise stays below what it can tell. The model has at most {c.cells:,} cells"
+        )
+    if c.priorities:
+        found["Priorities"] = (
+            f"{len(c.priorities)} pairs have a weight of their own, which multiplies what the model misses of them "
+            "when pairs are picked, and their precision when they are measured"
         )
     if c.rake:
         found["Raking"] = (

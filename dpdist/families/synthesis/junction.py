@@ -8,38 +8,85 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from itertools import combinations
 from math import prod
 
 Set = tuple[int, ...]
 
 
+class Graph:
+    """Measured pairs as edges between attributes, for triangulations with an edge more.
+
+    Parameters
+    ----------
+    cardinalities : sequence of int
+    edges : iterable of (int, int)
+    """
+
+    def __init__(self, cardinalities: Sequence[int], edges: Iterable[tuple[int, int]]) -> None:
+        self._cards = tuple(cardinalities)
+        self._near = [0] * len(self._cards)  # bits of the neighbours
+        for a, b in edges:
+            self._near[a] |= 1 << b
+            self._near[b] |= 1 << a
+        self._sizes = [size * prod(self._cards[u] for u in _bits(self._near[v])) for v, size in enumerate(self._cards)]
+
+    def eliminate(self, *, extra: tuple[int, int] | None = None, most: int | None = None) -> list[int] | None:
+        """Maximal cliques of a triangulation, as bits.
+
+        The attribute whose clique is smallest is eliminated first; ties: the one of least degree.
+
+        Parameters
+        ----------
+        extra : (int, int), optional
+            One edge more.
+        most : int, optional
+            None is returned where the cliques have more cells.
+        """
+        cards, near, sizes = self._cards, self._near.copy(), self._sizes.copy()
+        if extra is not None:
+            for a, b in (extra, extra[::-1]):
+                if not near[a] >> b & 1:
+                    near[a] |= 1 << b
+                    sizes[a] *= cards[b]
+        waiting = [(size, near[v].bit_count(), v) for v, size in enumerate(sizes)]
+        heapify(waiting)
+        done, cells = 0, 0
+        found: list[int] = []
+        while waiting:
+            size, degree, v = heappop(waiting)
+            if done >> v & 1 or size != sizes[v] or degree != near[v].bit_count():
+                continue  # changed since
+            done |= 1 << v
+            neighbours = near[v]
+            clique = neighbours | 1 << v
+            if not any(clique & ~other == 0 for other in found):
+                found.append(clique)
+                cells += size
+                if most is not None and cells > most:
+                    return None
+            for u in _bits(neighbours):
+                added = neighbours & ~near[u] & ~(1 << u)
+                near[u] = (near[u] | added) & ~(1 << v)
+                sizes[u] = sizes[u] // cards[v] * prod(cards[w] for w in _bits(added))
+                heappush(waiting, (sizes[u], near[u].bit_count(), u))
+        return found
+
+
+def _bits(mask: int) -> list[int]:
+    """Places of the ones, ascending."""
+    places = []
+    while mask:
+        lowest = mask & -mask
+        places.append(lowest.bit_length() - 1)
+        mask ^= lowest
+    return places
+
+
 def cliques_of(cardinalities: Sequence[int], edges: Iterable[tuple[int, int]]) -> list[Set]:
-    """Maximal cliques of a triangulation: eliminate the attribute whose clique is smallest (ties: least degree)."""
-    d = len(cardinalities)
-    near: list[set[int]] = [set() for _ in range(d)]
-    for a, b in edges:
-        near[a].add(b)
-        near[b].add(a)
-
-    def cost(v: int) -> tuple[int, int, int]:
-        return cardinalities[v] * prod(cardinalities[u] for u in near[v]), len(near[v]), v
-
-    costs = {v: cost(v) for v in range(d)}
-    found: list[set[int]] = []
-    while costs:
-        v = min(costs, key=costs.__getitem__)
-        del costs[v]
-        clique = near[v] | {v}
-        if not any(clique <= other for other in found):
-            found.append(clique)
-        for u in near[v]:
-            near[u] |= near[v]
-            near[u] -= {u, v}
-        for u in near[v]:
-            costs[u] = cost(u)
-        near[v] = set()
-    return [tuple(sorted(clique)) for clique in found]
+    """Maximal cliques of the triangulation of `Graph.eliminate`."""
+    return [tuple(_bits(clique)) for clique in Graph(cardinalities, edges).eliminate() or []]
 
 
 def cells_of(cliques: Iterable[Set], cardinalities: Sequence[int]) -> int:

@@ -22,6 +22,9 @@ from dpdist.publish.parts import PartFormat
 
 PARTITION_ROWS = 1 << 20
 
+TARGET_WEIGHT = 2.0
+"""Weight of the pairs of a target attribute."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SynthesisPlan(EventPlan):
@@ -48,10 +51,7 @@ class SynthesisPlan(EventPlan):
         return {
             **super().public_parameters(),
             "records": self.spec.records,
-            "choices": {
-                name: list(map(list, value)) if name == "coarse" else list(value) if isinstance(value, tuple) else value
-                for name, value in asdict(self.choices).items()
-            },
+            "choices": {name: _listed(value) for name, value in asdict(self.choices).items()},
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -96,6 +96,10 @@ class SynthesisPlan(EventPlan):
             f"{resources['task_bytes'] / 2**20:,.0f} MiB per running task"
         )
         return "\n".join(lines)
+
+
+def _listed(value: Any) -> Any:
+    return [_listed(item) for item in value] if isinstance(value, tuple) else value
 
 
 def parts_of(records: int, rows_per_part: int) -> list[int]:
@@ -168,11 +172,25 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     m = len(spec.table.attributes)
     parts = len(parts_of(spec.records, spec.output.rows_per_part))
     found = choose(spec.table.cardinalities, records=spec.data.minimum_records, mu=mu, parts=parts)
-    own = spec.model.model_dump(exclude_none=True)
+    own = spec.model.model_dump(exclude_none=True, exclude={"target", "priorities"})
     own |= own.pop("shares", {})
+    own["priorities"] = priorities_of(spec)
     if "per_round" in own:
         own["per_round"] = min(own["per_round"], max(m * m, 1))
     return replace(found, **own)
+
+
+def priorities_of(spec: WholeSynthesisSpec) -> tuple[tuple[int, int, float], ...]:
+    """Numbers of the attributes of each pair with a weight of its own, and the weight."""
+    names, target = spec.table.names, spec.model.target
+    found = {}
+    if target is not None:
+        t = names.index(target)
+        found = {(min(i, t), max(i, t)): TARGET_WEIGHT for i in range(len(names)) if i != t}
+    for priority in spec.model.priorities:
+        i, j = sorted(names.index(name) for name in priority.attributes)
+        found[i, j] = priority.weight
+    return tuple((i, j, weight) for (i, j), weight in sorted(found.items()))
 
 
 def draws_at_most(choices: Choices, spec: WholeSynthesisSpec, cells: int) -> int:

@@ -14,15 +14,18 @@ from dpdist.families.synthesis.allpairs import PairMarginals
 from dpdist.families.synthesis.choices import L1_OF_NOISE, Choices
 from dpdist.families.synthesis.descent import Measurement, Model, fit
 from dpdist.families.synthesis.inference import Floats
-from dpdist.families.synthesis.junction import Components, JunctionTree, cells_of, cliques_of
+from dpdist.families.synthesis.junction import Components, Graph, JunctionTree, cliques_of
 from dpdist.families.synthesis.marginals import Coding, OneWay
 from dpdist.families.synthesis.tables import Pair, PairTables
+
+LARGEST_WEIGHT = 1 << 10
+"""The largest weight of a pair: a distance times a weight over this moves by at most 1 with a record, rounded down."""
 
 EMPTY = 0.2
 """What a fitted cell of an empty table keeps of the noise, in deviations: the fit allows no negative counts."""
 
-Valid = Callable[[Pair, list[Pair]], bool]
-"""A public rule: whether a pair may follow the pairs picked in this round."""
+Valid = Callable[[list[Pair]], Callable[[Pair], bool]]
+"""A public rule: from the pairs picked in this round, whether a pair may follow."""
 
 
 def pick_pairs(
@@ -49,9 +52,8 @@ def pick_pairs(
     picked: list[Pair] = []
     allowed = np.arange(len(pairs))
     while len(picked) < most:
-        allowed = np.array(
-            [k for k in allowed.tolist() if pairs[k] not in picked and valid(pairs[k], picked)], np.int64
-        )
+        follows = valid(picked)
+        allowed = np.array([k for k in allowed.tolist() if pairs[k] not in picked and follows(pairs[k])], np.int64)
         if not len(allowed):
             break
         choice = account.pick(f"{name}/pick/{len(picked)}", np.append(scores[allowed], 0), scale=scale)
@@ -101,6 +103,7 @@ class Learner:
         self.cells = self.choices.cells
         self.edges = list(self.coding.links)
         self._index = {pair: k for k, pair in enumerate(self.tables.pairs)}
+        self._weights = self._priorities()
         self.marginals: dict[Pair, Floats] = {}
         self._public: Floats = np.zeros(0)
         for i, k in enumerate(self.coding.fine):
@@ -108,6 +111,13 @@ class Learner:
             counts = np.bincount(merging.codes, weights=self.one_way.counts[i], minlength=merging.cardinality)
             self.measurements.append(Measurement((k,), counts / records, (records / sigma) ** 2))
         self._predict(self._independent())
+
+    def _priorities(self) -> NDArray[np.int64]:
+        """Weights of the pairs in units of 2**-10 of the largest."""
+        source, given = self.coding.source, {(min(a, b), max(a, b)): w for a, b, w in self.choices.priorities}
+        of_pair = [given.get((min(source[a], source[b]), max(source[a], source[b])), 1.0) for a, b in self.tables.pairs]
+        top = max(of_pair, default=1.0)
+        return np.array([max(round(weight / top * LARGEST_WEIGHT), 1) for weight in of_pair], np.int64)
 
     def _independent(self) -> dict[Pair, Floats]:
         """Products of the one-way tables."""
@@ -131,8 +141,9 @@ class Learner:
         """One round; the number of pairs that it measured.
 
         A pair's score is the L1 distance of its table to the model, less a part of the error that measuring it would
-        leave: the noise of its cells, or what the model expects there if that is less. The root of that error is a
-        table's weight in the share: equal noise would favour small tables, weights in proportion large ones.
+        leave (the noise of its cells, or what the model expects there if that is less), times its priority. The root
+        of that error is a table's weight in the share: equal noise would favour small tables, weights in proportion
+        large ones.
 
         Parameters
         ----------
@@ -147,7 +158,7 @@ class Learner:
         error = np.minimum(L1_OF_NOISE * sigma, expected + EMPTY * sigma)
         errors = np.add.reduceat(error, self.tables.starts)
         noise = np.rint(self.choices.penalty * errors).astype(np.int64)
-        scores = self.tables.distances(expected) - noise
+        scores = (self.tables.distances(expected) - noise) * self._weights // LARGEST_WEIGHT
         scale = self.account.pick_scale(pick_share, most)
         picked = pick_pairs(
             name,
@@ -156,24 +167,24 @@ class Learner:
             self.account,
             scale=scale,
             most=most,
-            valid=self._joins if tree else self._fits,
+            valid=self._joining if tree else self._fitting,
         )
         if picked:
             self._measure(name, picked, share, errors)
         return len(picked)
 
-    def _joins(self, pair: Pair, picked: list[Pair]) -> bool:
-        return not Components(len(self.coding.cardinalities), [*self.edges, *picked]).joined(*pair)
+    def _joining(self, picked: list[Pair]) -> Callable[[Pair], bool]:
+        components = Components(len(self.coding.cardinalities), [*self.edges, *picked])
+        return lambda pair: not components.joined(*pair)
 
-    def _fits(self, pair: Pair, picked: list[Pair]) -> bool:
-        if pair in self.edges:
-            return True
-        cliques = cliques_of(self.coding.cardinalities, [*self.edges, *picked, pair])
-        return cells_of(cliques, self.coding.cardinalities) <= self.cells
+    def _fitting(self, picked: list[Pair]) -> Callable[[Pair], bool]:
+        graph, known = Graph(self.coding.cardinalities, [*self.edges, *picked]), set(self.edges)
+        return lambda pair: pair in known or graph.eliminate(extra=pair, most=self.cells) is not None
 
     def _measure(self, name: str, picked: list[Pair], share: float, errors: Floats) -> None:
         tables = [self.tables.table(self._index[pair]) for pair in picked]
-        weights = [math.sqrt(max(errors[self._index[pair]], 1.0)) for pair in picked]
+        numbers = [self._index[pair] for pair in picked]
+        weights = [math.sqrt(max(errors[k], 1.0)) * int(self._weights[k]) for k in numbers]
         noisy, sigmas = self.account.measure(f"{name}/tables", tables, share=share, weights=weights)
         records = self.one_way.records
         for pair, table, sigma in zip(picked, noisy, sigmas.tolist(), strict=True):

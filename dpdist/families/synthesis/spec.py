@@ -40,6 +40,13 @@ class SharesSpec(Section):
         return self
 
 
+class PrioritySpec(Section):
+    """A pair of attributes that matters more than others, or less."""
+
+    attributes: tuple[str, str] = Field(description="Names of the two attributes.")
+    weight: float = Field(gt=0, le=100, allow_inf_nan=False, description="Weight of the pair; others have 1.")
+
+
 class ModelSpec(Section):
     """Choices that the plan makes from public facts where they are not set."""
 
@@ -53,6 +60,12 @@ class ModelSpec(Section):
         default=None, description="(from, groups): attributes with so many codes get a coarse copy of so many groups."
     )
     cells: int | None = Field(default=None, ge=1000, le=10_000_000, description="Most cells of the model.")
+    target: str | None = Field(
+        default=None, description="Attribute that the records are to predict: its pairs have twice the weight."
+    )
+    priorities: tuple[PrioritySpec, ...] = Field(
+        default=(), description="Pairs with weights of their own, for what is picked and how precisely it is measured."
+    )
     balance: int | None = Field(
         default=None, ge=0, le=5000, description="Rounds in which records are exchanged; 0 for none."
     )
@@ -78,6 +91,12 @@ class WholeSynthesisSpec(ReleaseSpec):
     def _consistent(self) -> WholeSynthesisSpec:
         if self.table.continuous:
             raise ValueError(f"attribute {self.table.continuous[0]!r} is continuous: declare `bins` for it")
+        named = {name for priority in self.model.priorities for name in priority.attributes}
+        for name in sorted(named | {self.model.target or self.table.names[0]}):
+            if name not in self.table.names:
+                raise ValueError(f"model: no attribute is called {name!r}; name attributes of the schema")
+        if any(len(set(priority.attributes)) < 2 for priority in self.model.priorities):
+            raise ValueError("model.priorities: name two different attributes")
         if self.model.coarse is not None and any(not 2 <= groups < least for least, groups in self.model.coarse):
             raise ValueError("model.coarse: a copy has at least 2 groups, and fewer than the codes it is for")
         return self

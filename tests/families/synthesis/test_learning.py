@@ -24,6 +24,7 @@ from dpdist.families.synthesis.learn import Learned, learn
 from dpdist.families.synthesis.marginals import OneWay, coding_of, combine, merge_rare
 from dpdist.families.synthesis.portable import exp, log2, power, probability_product
 from dpdist.families.synthesis.rake import power_of_two, rake, shrink
+from dpdist.families.synthesis.rounds import LARGEST_WEIGHT
 from dpdist.families.synthesis.tables import recode
 from dpdist.privacy.noise import Noise
 
@@ -164,6 +165,17 @@ def test_one_record_moves_every_distance_by_one_at_most() -> None:
     for row in range(0, 500, 50):
         without = [np.delete(column, row) for column in codes]
         assert np.abs(whole - recode(pair_counts(without, CARDS), coding).distances(public)).max() == 1
+
+
+def test_priorities_weigh_distances_and_keep_their_sensitivity() -> None:
+    """A record moves a weighted score by 1 at most; a pair of a high weight is picked first."""
+    distances = np.arange(5000)
+    for weight in (1, 3, 700, LARGEST_WEIGHT):
+        assert np.abs(np.diff(distances * weight // LARGEST_WEIGHT)).max() <= 1
+    pair = (0, 3)
+    assert sorted(place for place, _ in fitted().report["pairs"][0]) != list(pair)
+    weighted = fitted(priorities=((*pair, 50.0),), penalty=0.0)
+    assert sorted(place for place, _ in weighted.report["pairs"][0]) == list(pair)
 
 
 # --- drawing ----------------------------------------------------------------------------------------------------------

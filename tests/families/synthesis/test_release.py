@@ -111,9 +111,25 @@ def test_every_choice_can_be_set(tmp_path: Path) -> None:
     assert (choices.coarse, choices.balance) == (((9, 3),), 0)
 
 
+def test_a_target_and_priorities_are_weights_of_pairs(tmp_path: Path) -> None:
+    names = [attribute["name"] for attribute in SCHEMA["attributes"]]
+    priorities = [
+        {"attributes": [names[2], names[0]], "weight": 5},
+        {"attributes": [names[1], names[3]], "weight": 0.5},
+    ]
+    plan = planned(tmp_path, model={"target": names[0], "priorities": priorities})
+    found = {(i, j): weight for i, j, weight in plan.choices.priorities}
+    assert found == {(0, j): 2.0 for j in range(1, len(names))} | {(0, 2): 5.0, (1, 3): 0.5}
+    assert f"{len(found)} pairs have a weight" in " ".join(plan.explain().split())
+    assert plan.public_parameters()["choices"]["priorities"][0] == [0, 1, 2.0]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"model": {"target": "salary"}}, "no attribute is called 'salary'"),
+        ({"model": {"priorities": [{"attributes": ["score", "salary"], "weight": 2}]}}, "'salary'"),
+        ({"model": {"priorities": [{"attributes": ["score", "score"], "weight": 2}]}}, "two different"),
         ({"model": {"shares": {"one_way": 0.5, "tree": 0.6, "picks": 0.1}}}, "sum to 1.2"),
         ({"model": {"shares": {"one_way": 0.5, "rake": 0.5}}}, "go together"),
         ({"model": {"shares": {"one_way": 0.5, "tree": 0.5}}}, "picks"),
