@@ -432,13 +432,12 @@ def test_a_test_key_cannot_become_a_private_release(tmp_path: Path) -> None:
         if name == "synthesising":
             raise Crash
 
-    spec = project(tmp_path)
-    for first, second in ((KEY, None), (None, KEY), (KEY, "ff" * 32)):
+    for number, (first, second) in enumerate(((KEY, None), (None, KEY), (KEY, "ff" * 32))):
+        spec = project(tmp_path, name=f"release-{number}", output__path=str(tmp_path / str(number)))
         with pytest.raises(Crash):
             run_release(spec, fixed_key=first, progress=progress, new_attempt=True)
         with pytest.raises(errors.ReleaseConflict):
             run_release(spec, fixed_key=second, resume=True)
-        spec = spec.model_copy(update={"name": spec.name + "x"})
 
 
 def test_a_rewritten_input_with_its_old_time_is_another_input(tmp_path: Path) -> None:
