@@ -15,6 +15,7 @@ private value or a private count; the operator's confidential run record has tho
     │   └── OutOfDomain           values outside the declared domain under the policy `refuse`
     ├── PrivacyError              the budget, the policy or a check does not allow the release
     │   ├── BudgetExceeded        the data set's budget does not admit the charge
+    │   ├── ContractBroken        the release asks for more than the data set's contract admits
     │   ├── GuaranteeRefused      the data set's policy does not allow this kind of guarantee
     │   ├── AccountingError       no finite or valid guarantee at these parameters
     │   └── CheckFailed           a declared public lower bound was not confirmed; nothing is published
@@ -95,6 +96,10 @@ class BudgetExceeded(PrivacyError):
 
 class GuaranteeRefused(PrivacyError):
     """The data set's policy does not allow this kind of guarantee."""
+
+
+class ContractBroken(PrivacyError):
+    """The release asks for more than the data set's contract admits."""
 
 
 class AccountingError(PrivacyError):

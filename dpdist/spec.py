@@ -239,6 +239,16 @@ class ReleaseSpec(Section):
         """Functions of the user that the release runs, as ``module:function``."""
         return frozenset()
 
+    @property
+    def class_minima(self) -> dict[str, dict[str, int]]:
+        """Declared lower bounds besides `data.minimum_records`, by attribute and value."""
+        return {}
+
+    @property
+    def asks_of_table(self) -> str | None:
+        """What the release asks of a table beyond its schema, so that no contract admits it; None where nothing."""
+        return None
+
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the settings that decide the released bytes (`decisive`)."""

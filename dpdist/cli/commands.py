@@ -13,6 +13,7 @@ import typer
 
 from dpdist.cli.account import account_app
 from dpdist.cli.cluster import cluster_app
+from dpdist.cli.contract import contract_app
 from dpdist.cli.evaluate import evaluate
 from dpdist.cli.ledger import ledger_app
 from dpdist.cli.options import AsJson, Endpoint, PublicKey, Settings, SpecPath, load, storage_options
@@ -38,6 +39,7 @@ app = typer.Typer(
 app.command()(plan)
 app.command()(evaluate)
 app.add_typer(ledger_app, name="ledger")
+app.add_typer(contract_app, name="contract")
 app.add_typer(spec_app, name="spec")
 app.add_typer(account_app, name="account")
 app.add_typer(cluster_app, name="cluster")
@@ -79,8 +81,8 @@ def main() -> None:
         sys.exit(1)
     except Exception as error:  # its text may quote a value: it goes to a file only the operator reads
         typer.echo(
-            f"dpdist: internal error ({type(error).__name__}); what was charged stays charged and the run can be "
-            f"resumed. The details are in {_confidential_traceback()}: they may hold private values",
+            f"dpdist: internal error ({type(error).__name__}){_of_the_charge()}. The details are in "
+            f"{_confidential_traceback()}: they may hold private values",
             err=True,
         )
         sys.exit(70)
@@ -90,8 +92,16 @@ def _terminated(number: int, frame: object) -> None:
     """End with clusters closed and the attempt open; a second interrupt ends at once."""
     signal.signal(number, signal.SIG_DFL if number == signal.SIGINT else signal.SIG_IGN)
     logging.getLogger("sqlalchemy").setLevel(logging.CRITICAL)  # its pool would log this exit with a traceback
-    typer.echo("dpdist: terminated; what was charged stays charged and the run can be resumed", err=True)
+    typer.echo(f"dpdist: terminated{_of_the_charge()}", err=True)
     sys.exit(128 + number)
+
+
+def _of_the_charge() -> str:
+    """What becomes of a charge, where the command makes one."""
+    charges = sys.argv[1:2] == ["release"] or (
+        sys.argv[1:2] == ["evaluate"] and any("--publish" in a for a in sys.argv)
+    )
+    return "; what was charged stays charged and the run can be resumed" if charges else ""
 
 
 def _confidential_traceback() -> str:
@@ -99,9 +109,12 @@ def _confidential_traceback() -> str:
     import tempfile
     import traceback
 
-    handle, path = tempfile.mkstemp(prefix="dpdist-error-", suffix=".txt")
-    with os.fdopen(handle, "w") as file:
-        file.write(traceback.format_exc())
+    try:
+        handle, path = tempfile.mkstemp(prefix="dpdist-error-", suffix=".txt")  # `dpdist.release.leftovers` sweeps it
+        with os.fdopen(handle, "w") as file:
+            file.write(traceback.format_exc())
+    except OSError as error:
+        return f"no file, because none could be written ({error.strerror})"
     return path
 
 

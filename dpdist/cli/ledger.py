@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
@@ -24,8 +25,12 @@ ledger_app = typer.Typer(help="The budget of each data set.", no_args_is_help=Tr
 @ledger_app.command("create")
 def ledger_create(
     dataset: Annotated[str, typer.Argument(help="Name of the data set.")],
-    epsilon: Annotated[str, typer.Option(help="Cap on epsilon over all releases, such as 4 or 1/2.")],
-    delta: Annotated[str, typer.Option(help="Cap on delta over all releases, such as 1e-8.")],
+    epsilon: Annotated[
+        str | None, typer.Option(help="Cap on epsilon over all releases, such as 4 or 1/2 (without --contract).")
+    ] = None,
+    delta: Annotated[
+        str | None, typer.Option(help="Cap on delta over all releases, such as 1e-8 (without --contract).")
+    ] = None,
     allow: Annotated[
         list[str] | None,
         typer.Option(
@@ -37,11 +42,22 @@ def ledger_create(
         str | None,
         typer.Option(help="With --allow pml: cap on pointwise maximal leakage, in nats; charged instead of epsilon."),
     ] = None,
+    contract: Annotated[
+        Path | None,
+        typer.Option(help="Contract file (YAML), which has the caps as well: see `dpdist contract draft`."),
+    ] = None,
     ledger: LedgerUrl = DEFAULT_LEDGER,
 ) -> None:
-    """Enter a data set with its budget."""
+    """Enter a data set with its budget, and its contract if it has one."""
+    if contract is not None:
+        if epsilon or delta or allow or pml:
+            raise SpecError("--contract: the contract says the caps and the guarantees; leave the other options out")
+        _create_from_contract(dataset, contract, ledger)
+        return
+    if epsilon is None or delta is None:
+        raise SpecError("give --epsilon and --delta, or --contract")
     kinds = tuple(allow or ("dp",))
-    with _ledger(ledger, create=True) as opened:
+    with open_ledger(ledger, create=True) as opened:
         opened.create_dataset(dataset, epsilon=epsilon, delta=delta, guarantees=kinds, pml=pml)
         signed = _identity_lines(opened, dataset)
     typer.echo(
@@ -62,7 +78,7 @@ def ledger_identity(
     """Print the public key with which the releases of a data set are signed, for its readers to keep."""
     from dpdist.ledger.signing import public_pem
 
-    with _ledger(ledger) as opened:
+    with open_ledger(ledger) as opened:
         if new:
             opened.new_identity(dataset)
         keys = opened.public_keys(dataset)
@@ -97,6 +113,18 @@ def _identity_lines(opened: Ledger, dataset: str) -> list[str]:
     return lines
 
 
+def _create_from_contract(dataset: str, path: Path, ledger: str) -> None:
+    from dpdist.ledger.contract import Contract
+
+    read = Contract.from_yaml(path)
+    with open_ledger(ledger, create=True) as opened:
+        opened.create_from_contract(dataset, read)
+    typer.echo(
+        f"data set {dataset}: epsilon at most {read.epsilon}, delta at most {read.delta}, add/remove adjacency; its "
+        f"contract admits an input once it is checked: dpdist contract check --dataset {dataset}"
+    )
+
+
 @ledger_app.command("show")
 def ledger_show(
     dataset: Annotated[str | None, typer.Argument(help="Name of a data set; default: all.")] = None,
@@ -106,7 +134,7 @@ def ledger_show(
     """Show data sets, their releases and what is left."""
     from dpdist.ledger.statement import ledger_rows
 
-    with _ledger(ledger) as opened:
+    with open_ledger(ledger) as opened:
         rows = ledger_rows(opened, dataset)
     if as_json:
         show_json(rows)
@@ -171,7 +199,7 @@ def ledger_anchor(
 
     From then on a database that is older than its anchor is refused.
     """
-    with _ledger(ledger) as opened:
+    with open_ledger(ledger) as opened:
         mark = opened.anchor(dataset)
     typer.echo(f"{dataset}: anchored at entry {mark.length - 1}, {mark.head}")
 
@@ -188,7 +216,7 @@ def ledger_verify(
     """Check that no row of the ledger was changed and that no cap is exceeded."""
     if receipt and dataset is None:
         raise SpecError("--receipt: a receipt is of one data set, name it")
-    with _ledger(ledger) as opened:
+    with open_ledger(ledger) as opened:
         names = [dataset] if dataset else [d.name for d in opened.datasets()]
         for name in names:
             opened.verify(name, receipts=receipt or ())
@@ -207,7 +235,7 @@ def ledger_give_up(
     """
     from dpdist.release.history import find_attempt
 
-    with _ledger(ledger) as opened:
+    with open_ledger(ledger) as opened:
         meant = find_attempt(opened, attempt)
         if not yes:
             outcome = "is given back" if meant.state == "reserved" else "stays spent"
@@ -221,7 +249,8 @@ def ledger_give_up(
 
 
 @contextmanager
-def _ledger(url: str, *, create: bool = False) -> Iterator[Ledger]:
+def open_ledger(url: str, *, create: bool = False) -> Iterator[Ledger]:
+    """A ledger, closed at the end."""
     from dpdist.ledger import Ledger
 
     opened = Ledger.open(url, create=create)

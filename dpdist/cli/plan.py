@@ -51,7 +51,7 @@ def plan(
 ) -> None:
     """Say what a release would guarantee, cost and need. Touches no record."""
     from dpdist.families.registry import make_plan
-    from dpdist.ledger.statement import budget_lines
+    from dpdist.ledger.statement import budget_lines, contract_sentence
 
     options = {"epsilon": epsilon, "pass_rate": pass_rate, "public_table": public_table, "write": write}
     if costs is not None and not cluster:
@@ -70,7 +70,8 @@ def plan(
     elif as_json:
         show_json(made.to_json())
     else:
-        typer.echo(folded("\n".join([made.explain(), *budget_lines(made)])))
+        contract = f"Contract    {contract_sentence(made)}"
+        typer.echo(folded("\n".join([made.explain(), *budget_lines(made), contract])))
 
 
 def _solution(path: Path, settings: list[str], options: dict[str, Any], *, asked: bool) -> Solution | None:

@@ -11,6 +11,7 @@ import typer
 
 from dpdist.cli.options import DEFAULT_LEDGER, AsJson, Endpoint, LedgerUrl, moment, storage_options
 from dpdist.cli.output import show_json
+from dpdist.formatting import number_of
 from dpdist.release.history import find_attempt, list_runs, run_record
 
 if TYPE_CHECKING:
@@ -54,6 +55,30 @@ def runs_list(
     for run in runs:
         table.add_row(run.dataset, run.release, run.attempt[:8], run.state, moment(run.created), ", ".join(run.stored))
     Console().print(table)
+
+
+@runs_app.command("clean")
+def runs_clean(
+    ledger: LedgerUrl = DEFAULT_LEDGER,
+    work: Work = ".dpdist",
+    output: Annotated[
+        list[str] | None, typer.Option("--output", help="Folder or s3:// prefix of a release; may be repeated.")
+    ] = None,
+    endpoint_url: Endpoint = None,
+) -> None:
+    """Delete what killed runs left: probes, unfinished files, claims, parts and keys of attempts that were given up."""
+    from dpdist.release.leftovers import sweep_errors, sweep_output, sweep_store
+    from dpdist.storage.store import Store
+
+    with _opened(ledger, work, endpoint_url) as (opened, folder):
+        swept = sweep_store(folder)
+        for place in output or ():
+            swept += sweep_output(opened, Store(place, storage_options(endpoint_url)))
+        opened.sweep()
+    swept += sweep_errors(older=0)
+    for name in swept:
+        typer.echo(name)
+    typer.echo(f"{number_of(len(swept), 'file')} deleted")
 
 
 @runs_app.command("show")

@@ -129,8 +129,8 @@ class ColumnEncoder:
         if pa.types.is_null(kind):
             return np.full(len(array), self._size + MISSING, self._dtype)
         if pa.types.is_boolean(kind):
-            names = ["0", "1"] if self._integers is not None else ["false", "true"]
-            return self._by_table(self._classes_of_texts(names), array.cast(pa.int8()))
+            check_type(self._attribute, kind)
+            return self._by_table(self._classes_of_texts(["false", "true"]), array.cast(pa.int8()))
         if is_text(kind):
             return self._classes(array.cast(pa.large_string()).dictionary_encode())
         if self._integers is not None and pa.types.is_integer(kind):
@@ -190,16 +190,17 @@ def check_type(attribute: Attribute, kind: pa.DataType) -> None:
     Raises
     ------
     ColumnMismatch
-        The type is not among text, integer, boolean and, for attributes of integers or numbers, decimal or float.
+        The type is not among text, integer and, for attributes of integers or numbers, decimal or float, for others
+        boolean: true is no number.
     """
     found = kind
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     numeric = pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    if is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
+    if is_text(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind):
         return
     of_numbers = attribute.kind == "number" or IntegerDomain.of(attribute, np.dtype(np.uint32)) is not None
-    if not (numeric and of_numbers):
+    if not ((numeric and of_numbers) or (pa.types.is_boolean(kind) and not of_numbers)):
         raise wrong_type(attribute, found)
 
 

@@ -26,7 +26,7 @@ from dpdist.data.split import Split
 def locate(executor: Executor, table: Records, *, name: str = "locate") -> Deferred:
     """Graph of a `Table` whose row numbers are known (CSV: a scan of the files; Parquet: the table as it is).
 
-    The task raises `EmptyTable` when there is no record, and `UnreadableFile` where files cannot be cut.
+    The task raises `UnreadableFile` where files cannot be cut.
     """
     task = executor.tasks(name)
     shared = task.constant("plan", table)

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from dpdist.data.source import CsvOptions, TableSource, fingerprint, fingerprint_of
 from dpdist.data.table import Table, open_table
-from dpdist.spec import ReleaseSpec
+from dpdist.spec import CsvSpec, ReleaseSpec
 
 
 def table_source(spec: ReleaseSpec) -> TableSource:
     """The table a spec names."""
     data = spec.data
-    csv = data.csv
     return TableSource(
         paths=data.paths,
         format=data.format,
-        csv=CsvOptions(
-            header=csv.header,
-            columns=csv.columns,
-            delimiter=csv.delimiter,
-            strip=csv.strip,
-            comment=csv.comment,
-            skip_rows=csv.skip_rows,
-        ),
+        csv=csv_options(data.csv),
         extra_columns=data.extra_columns,
         storage_options=data.storage.options,
+    )
+
+
+def csv_options(csv: CsvSpec) -> CsvOptions:
+    """How CSV files are read, from a spec or a contract."""
+    return CsvOptions(
+        header=csv.header,
+        columns=csv.columns,
+        delimiter=csv.delimiter,
+        strip=csv.strip,
+        comment=csv.comment,
+        skip_rows=csv.skip_rows,
     )
 
 

@@ -47,7 +47,7 @@ class NumberEncoder:
         self._missing_numbers = np.array([number for number in numbers if not math.isnan(number)])
 
     def encode(self, array: pa.Array) -> tuple[np.ndarray, NDArray[np.bool_] | None, NDArray[np.int64]]:
-        """Encode an array of texts, numbers or booleans, or a dictionary of them.
+        """Encode an array of texts or numbers, or a dictionary of them.
 
         Returns
         -------
@@ -106,9 +106,7 @@ class NumberEncoder:
             return np.full(len(array), np.nan), None
         if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
             return self._numbers_of_texts(array.cast(pa.large_string()))
-        if pa.types.is_boolean(kind):
-            array = array.cast(pa.int8())
-        elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
             raise wrong_type(self._attribute, kind)
         return _to_numpy(array.cast(pa.float64(), safe=False)), None
 

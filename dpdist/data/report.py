@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.errors import ColumnMismatch, EmptyTable, OutOfDomain
+from dpdist.errors import ColumnMismatch, OutOfDomain
 from dpdist.schema.schema import Schema
 
 MISSING, BELOW, ABOVE, UNKNOWN, MISTYPED = range(5)
@@ -67,14 +67,15 @@ class RowReport:
 def check(report: RowReport, schema: Schema) -> None:
     """Refuse a table whose values the policies do not admit; called once, after a whole pass.
 
+    A table of which the policies leave nothing is one of no records: it is used like any other, because who chooses
+    the policies could ask for a person otherwise.
+
     Raises
     ------
     ColumnMismatch
         An integer column holds something that is no integer, or a number column something that is no number.
     OutOfDomain
         Missing or out-of-domain values where the policy is ``refuse`` (or ``clip`` and the value has no order).
-    EmptyTable
-        No row is left.
     """
     attributes = list(zip(schema.attributes, report.counts, strict=True))
     for kind, article in (("integer", "an"), ("number", "a")):
@@ -107,8 +108,6 @@ def check(report: RowReport, schema: Schema) -> None:
         )
     if problems:
         raise OutOfDomain("\n".join(problems))
-    if not report.kept:
-        raise EmptyTable("no row is left: the table has none, or the policies `drop` removed all of them")
 
 
 def _columns(names: list[str]) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from dpdist.data.files import TableFile, inspect_csv, inspect_parquet, line_bytes
 from dpdist.data.read import BATCH_ROWS, EncodedBatch, count_records, encoded_batches
 from dpdist.data.source import Format, TableSource, find_files, fingerprint_of, format_of
-from dpdist.errors import EmptyTable, SpecError
+from dpdist.errors import SpecError
 from dpdist.schema.schema import Schema
 
 PARTITION_ROWS = 1 << 20
@@ -107,11 +107,6 @@ class Table:
         ----------
         counts : sequence of sequence of int
             For each partition the number of records of each of its slices.
-
-        Raises
-        ------
-        EmptyTable
-            There is no record.
         """
         seen = [0] * len(self.files)
         partitions = []
@@ -121,8 +116,6 @@ class Table:
                 pieces.append(replace(piece, first_row=seen[piece.file], rows=rows))
                 seen[piece.file] += rows
             partitions.append(tuple(pieces))
-        if not sum(seen):
-            raise EmptyTable(f"{_named(self.files)} no rows, only a header")
         return replace(self, partitions=tuple(partitions))
 
 
@@ -151,7 +144,7 @@ def open_table(
     UnreadableFile
         A file is damaged or not of its format.
     EmptyTable
-        There is no row.
+        A Parquet file has no bytes. Files without rows are a table of no records.
     ColumnMismatch
         A column is missing, not in the schema, given twice or of a type that cannot hold the attribute.
     SpecError
@@ -166,7 +159,7 @@ def open_table(
         files = tuple(pool.map(lambda file: inspect(file, source, schema), found))
     total = sum(file.length for file in files)
     if not total:
-        raise EmptyTable(f"{_named(files)} no rows")
+        return Table(source, schema, kind, files, ((),))
     if partitions is None and not any(file.compression for file in files):
         unit = partition_rows
         if kind == "csv":
@@ -209,7 +202,3 @@ def _even_cuts(files: tuple[TableFile, ...], offsets: list[int], partitions: int
     groups = np.unique([offset + row for offset, file in zip(offsets, files, strict=False) for row in file.boundaries])
     nearest = groups[np.searchsorted((groups[1:] + groups[:-1]) / 2, cuts)].tolist()
     return [g if 2 * partitions * abs(g - cut) < total else cut for g, cut in zip(nearest, cuts, strict=True)]
-
-
-def _named(files: tuple[TableFile, ...]) -> str:
-    return f"{files[0].found.path} has" if len(files) == 1 else f"the {len(files)} files of the table have"

@@ -158,6 +158,7 @@ class Inputs:
 
     def _checked(self, name: str, report: RowReport) -> None:
         check(report, self.real_schema)
+        require_records(report)
         self.reports[name] = report
 
 
@@ -213,6 +214,17 @@ def open_inputs(
         seed=seed,
         progress=progress,
     )
+
+
+def require_records(report: RowReport) -> None:
+    """Refuse a table without records.
+
+    Raises
+    ------
+    EmptyTable
+    """
+    if not report.kept:
+        raise EmptyTable("the table or the hold-out has no rows that the policies of the schema keep")
 
 
 def _key(seed: int, purpose: str) -> KeyRef:

@@ -29,11 +29,12 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.errors import DpdistError, LedgerError, ReleaseConflict, ResourceError, SpecError
+from dpdist.errors import LedgerError, ReleaseConflict, SpecError
 from dpdist.evaluate.page.files import write_private
 from dpdist.evaluate.page.sections import Section, Table
 from dpdist.evaluate.utility.marginals import Marginals, Subset
 from dpdist.ledger import Attempt, Ledger
+from dpdist.ledger.contract import Contract
 from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace
 from dpdist.privacy.guarantee import DifferentialPrivacy
@@ -203,15 +204,13 @@ class Publication:
         elif found is not None:
             self._attempt = self.ledger.resume(dataset=self.dataset, release=self.name, **bound)
         else:
+            text = self.ledger.dataset(self.dataset).contract  # the release, whose schema this is, kept one
+            bound["contract"] = None if text is None else Contract.from_text(text).digest
             self._attempt = self.ledger.reserve(
                 dataset=self.dataset, release=self.name, event=self.plan.event, guarantee="dp", **bound
             )
-
-    def failed(self, error: BaseException) -> None:
-        """Give the charge back where the table was refused before noise was drawn."""
-        if self._attempt is not None and isinstance(error, DpdistError) and not isinstance(error, ResourceError):
-            with suppress(LedgerError):  # noise was drawn: the charge stays
-                self.ledger.void(self._attempt)
+        if self._attempt.state != "committed":  # the table is about to be read: from here on the charge stays
+            self._attempt = self.ledger.mark_drawing(self._attempt)
 
     def publish(self, counts: Mapping[str, Marginals]) -> Section:
         """Draw the noise, store the figures, commit, and make them visible.
@@ -235,7 +234,6 @@ class Publication:
                     "--output, or leave --publish out"
                 )
         else:
-            self.ledger.mark_drawing(attempt)
             content = self._content(counts, self.ledger.noise(attempt))
             write_private(kept, content, advice=_ADVICE)
             self.ledger.commit(attempt, manifest_sha256=hashlib.sha256(content).hexdigest())

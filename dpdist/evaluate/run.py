@@ -213,9 +213,6 @@ def charged(request: Request, inputs: Inputs) -> Iterator[Publication | None]:
     try:
         publication.reserve(inputs.real.fingerprint)
         yield publication
-    except Exception as error:
-        publication.failed(error)
-        raise
     finally:
         ledger.close()
 

@@ -24,7 +24,12 @@ LARGEST_CAP: Final = 1_000_000
 
 
 def terms_of(
-    name: str, epsilon: Rational, delta: Rational, guarantees: Iterable[str], pml: Rational | None
+    name: str,
+    epsilon: Rational,
+    delta: Rational,
+    guarantees: Iterable[str],
+    pml: Rational | None,
+    contract: str | None = None,
 ) -> dict[str, str | None]:
     """Return the checked columns of a new data set."""
     kinds = checked_guarantees(guarantees)
@@ -45,6 +50,7 @@ def terms_of(
         "created": now(),
         "pml_cap": None if leakage is None else str(leakage),
         "filters": portfolio_text(Portfolio.standard(epsilon=epsilon_cap, delta=delta_cap)),
+        "contract": contract,
     }
 
 

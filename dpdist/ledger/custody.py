@@ -79,7 +79,10 @@ def left_behind(connection: sa.Connection, dataset: str) -> list[str]:
 
 
 def sweep(database: Database, attempts: Iterable[str]) -> None:
-    """Erase the key files of ended attempts, as far as their storage answers."""
+    """Erase the key files of ended attempts, as far as their storage answers, and unfinished key-encryption keys."""
+    kek = default_kek(database)
+    if kek is not None:
+        keys.sweep_key_encryption_key(kek)
     for attempt in attempts:
         with suppress(KeyUnavailable, ResourceError):
             erase(database, attempt, patient=False)

@@ -39,8 +39,15 @@ IDENTITY: Final = "identity"
 WINDOW: Final = 128
 """Entries of the journal that a reservation checks at two places."""
 
+AMENDED: Final = "amended"
+"""An act of the custodian: other caps or another contract, with a reason."""
+
+ADMITTED: Final = "input"
+"""An act of the custodian: an input keeps the contract."""
+
 RESERVATION: Final = ("attempt", "release", "guarantee", "event", "epsilon", "spec_hash", "input_fingerprint", "costs")
 _RESERVED: Final = f'"state":"{tables.RESERVED}"'
+_OPTIONAL: Final = ("pml_cap", "filters", "contract")
 _TERMS: Final = ("name", "epsilon_cap", "delta_cap", "guarantees", "created")
 
 
@@ -196,9 +203,9 @@ def _older(dataset: Row, how: str) -> LedgerError:
 
 
 def terms_of(dataset: Row) -> dict[str, Any]:
-    """The terms of a data set, which never change."""
+    """The terms of a data set, which its custodian alone may amend."""
     terms = {column: dataset[column] for column in _TERMS}
-    optional = {column: dataset[column] for column in ("pml_cap", "filters") if dataset[column] is not None}
+    optional = {column: dataset[column] for column in _OPTIONAL if dataset.get(column) is not None}
     return {**terms, **optional}
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import fcntl
 import json
 import os
 import stat
@@ -43,6 +44,7 @@ _NONCE_BYTES: Final = 12
 _FORMAT: Final = "dpdist attempt key 1"
 _CACHED_KEYS: Final = 8
 _FIXED: Final = "fixed:"
+_UNFINISHED_KEK: Final = ".kek-"
 
 
 def new_key() -> bytes:
@@ -357,21 +359,38 @@ def _create_secret_file(path: Path) -> None:
     if path.exists():
         return
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".kek-")  # mode 0600
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_UNFINISHED_KEK)  # mode 0600
         try:
             with os.fdopen(handle, "wb") as file:
+                with suppress(OSError):  # a file system without locks
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 file.write(base64.b64encode(os.urandom(KEY_BYTES)) + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
-            with suppress(FileExistsError):
-                os.link(temporary, path)
+                with suppress(FileExistsError, FileNotFoundError):  # made, or made and swept, by another process
+                    os.link(temporary, path)
         finally:
-            os.unlink(temporary)
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
     except OSError as error:
         raise KeyUnavailable(
             f"the key-encryption key cannot be created at {path} ({error.strerror}): make the folder writable, or "
             "set DPDIST_KEK or DPDIST_KEK_FILE"
         ) from None
+
+
+def sweep_key_encryption_key(path: Path) -> tuple[Path, ...]:
+    """Delete what processes that were killed while they made a key-encryption key left beside it; return the paths.
+
+    Such a file may be a second name of the key, which would survive the deletion of the first.
+    """
+    swept = []
+    for left in path.parent.glob(f"{_UNFINISHED_KEK}*"):
+        with suppress(OSError), open(left, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its process still runs
+            left.unlink()
+            swept.append(left)
+    return tuple(swept)
 
 
 def _is_local(fs: Any) -> bool:

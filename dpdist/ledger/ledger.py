@@ -15,10 +15,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from sqlalchemy.exc import IntegrityError
 
 from dpdist.errors import DatasetExists, LedgerError
-from dpdist.ledger import catalogue, custody, journal, rows, signing, tables, transitions
+from dpdist.ledger import amendment, catalogue, custody, journal, rows, signing, tables, transitions
 from dpdist.ledger.account import Account, Charged, portfolio_of
 from dpdist.ledger.anchor import VARIABLE, Anchor, Mark
 from dpdist.ledger.budget import Price, PriceOf, accountant_price, budget_of, charge_of
+from dpdist.ledger.contract import Contract
 from dpdist.ledger.database import Database, create_file
 from dpdist.ledger.keys import KeyRef
 from dpdist.ledger.records import Attempt, Budget, Dataset, Rational, Statement, canonical_event, checked_name
@@ -97,10 +98,12 @@ class Ledger:
         delta: Rational,
         guarantees: Iterable[str] = ("dp",),
         pml: Rational | None = None,
+        contract: str | None = None,
     ) -> Dataset:
-        """Enter a data set with its caps and policy, both final, and a signing identity for its releases.
+        """Enter a data set with its caps and policy, and a signing identity for its releases.
 
-        Without a key-encryption key, which protects the private key, there is no identity (`new_identity`).
+        Only an act of its custodian changes the terms (`amend`). Without a key-encryption key, which protects the
+        private key, there is no identity (`new_identity`).
 
         Parameters
         ----------
@@ -112,6 +115,8 @@ class Ledger:
         pml : number or text, optional
             The cap of an account of pointwise maximal leakage, in nats. With it, releases with the guarantee ``pml``
             are charged there; without, they are charged their equal differential privacy.
+        contract : str, optional
+            The contract as JSON (`create_from_contract`).
 
         Raises
         ------
@@ -120,7 +125,7 @@ class Ledger:
         LedgerError
             A cap is out of range, or a kind is unknown.
         """
-        terms = catalogue.terms_of(name, epsilon, delta, guarantees, pml)
+        terms = catalogue.terms_of(name, epsilon, delta, guarantees, pml, contract)
         keys = signing.make_if_protected(self.database)
 
         def create(connection: sa.Connection) -> Dataset:
@@ -133,6 +138,64 @@ class Ledger:
             return self.database.write(create)
         except IntegrityError:
             raise DatasetExists(f"data set {name!r} is in the ledger already; its caps are final") from None
+
+    def create_from_contract(self, name: str, contract: Contract) -> Dataset:
+        """Enter a data set with its contract, which has its caps and policy.
+
+        Raises
+        ------
+        DatasetExists, LedgerError
+            As `create_dataset`.
+        """
+        return self.create_dataset(
+            name,
+            epsilon=contract.epsilon,
+            delta=contract.delta,
+            guarantees=contract.guarantees,
+            pml=contract.pml,
+            contract=contract.text,
+        )
+
+    def amend(self, dataset: str, contract: Contract, *, reason: str) -> Dataset:
+        """Give a data set another contract, with its caps: an act of its custodian, in the journal with its reason.
+
+        Raises
+        ------
+        DatasetUnknown
+        LedgerError, BudgetExceeded
+            See `dpdist.ledger.amendment.amend`.
+        """
+
+        def work(connection: sa.Connection, mark: Mark | None) -> None:
+            amendment.amend(connection, dataset, contract=contract, reason=reason, mark=mark)
+
+        self._write(work, dataset)
+        return self.dataset(dataset)
+
+    def admit_input(self, dataset: str, *, fingerprint: str, contract: str) -> None:
+        """Write down that an input keeps the contract with this digest: an act of the custodian, who checked it.
+
+        Raises
+        ------
+        DatasetUnknown
+        ContractBroken
+            The data set has another contract by now, or none.
+        """
+
+        def work(connection: sa.Connection, mark: Mark | None) -> None:
+            amendment.admit_input(connection, dataset, fingerprint=fingerprint, contract=contract, mark=mark)
+
+        self._write(work, dataset)
+
+    def dataset(self, name: str) -> Dataset:
+        """Return a data set.
+
+        Raises
+        ------
+        DatasetUnknown
+        """
+        row = self.database.read(lambda connection: rows.lock_dataset(connection, name, lock=False))
+        return rows.dataset_record(row)
 
     def datasets(self) -> tuple[Dataset, ...]:
         """Return all data sets by name."""
@@ -269,6 +332,7 @@ class Ledger:
         attempt: str | None = None,
         new_attempt: bool = False,
         rehearse: bool = False,
+        contract: str | None = None,
     ) -> Attempt:
         """Charge a release to a data set before anything is read, and make the attempt's key.
 
@@ -289,6 +353,8 @@ class Ledger:
             abandoned and stays spent.
         rehearse : bool
             See `rehearse`.
+        contract : str, optional
+            Digest of the data set's contract, which the release keeps (`dpdist.ledger.contract.kept_contract`).
 
         Raises
         ------
@@ -297,6 +363,8 @@ class Ledger:
             All charges and this one compose to more than the caps.
         GuaranteeRefused
             The data set's policy does not allow this kind of guarantee.
+        ContractBroken
+            The release was not compared with the data set's contract, or its input is not known to keep it.
         ReleaseConflict
             The release is committed, has an open attempt, or was begun with another spec.
         KeyUnavailable
@@ -324,12 +392,16 @@ class Ledger:
                 wrapped_key=wrapped_key,
                 new_attempt=new_attempt,
                 mark=mark,
+                admits=partial(amendment.refuse_unadmitted, request=request, contract=contract),
             )
             if rehearse:
                 raise _Rehearsed
             return rows.read_attempt(connection, identity), custody.left_behind(connection, dataset)
 
-        made, ended = self._write(charge, dataset)
+        try:
+            made, ended = self._write(charge, dataset)
+        except IntegrityError:  # another data set, whose lock this is not, got an attempt of this id meanwhile
+            raise transitions.taken(identity) from None
         custody.sweep(self.database, ended)
         return made
 
@@ -480,6 +552,17 @@ class Ledger:
             The key file cannot be deleted.
         """
         custody.erase(self.database, _id(attempt))
+
+    def sweep(self) -> None:
+        """Erase what interrupted runs left of keys, as far as the storage answers; `reserve` does so as well."""
+        for dataset in self.datasets():
+            left = partial(custody.left_behind, dataset=dataset.name)
+            custody.sweep(self.database, self.database.read(left))
+
+    def ended(self, beginning: str) -> bool:
+        """Whether there are attempts whose ids begin so, and all were given up: they will never publish."""
+        states = self.database.read(lambda connection: rows.states_of(connection, beginning))
+        return bool(states) and set(states) <= {tables.VOID, tables.ABANDONED}
 
     def _read(self, dataset: str) -> tuple[rows.Row, Account, list[str]]:
         mark = None if self._anchor is None else self._anchor.read(dataset)

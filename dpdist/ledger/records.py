@@ -40,6 +40,8 @@ class Dataset:
     pml : Fraction or None
         The cap of the account of pointwise maximal leakage, in nats. With such an account, releases with the guarantee
         ``pml`` are charged to it; without, they are charged their equal differential privacy.
+    contract : str or None
+        The contract as JSON (`dpdist.ledger.contract.Contract`); None for a data set without one.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Dataset:
     created: str
     portfolio: Portfolio
     pml: Fraction | None = None
+    contract: str | None = None
 
 
 @dataclass(frozen=True)

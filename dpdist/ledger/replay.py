@@ -8,7 +8,18 @@ from typing import Any, Final
 
 from dpdist.ledger import tables
 from dpdist.ledger.account import Account, Charged, portfolio_of
-from dpdist.ledger.journal import CREATED, FILTERS, IDENTITY, RESERVATION, Row, digest, terms_digest, terms_of
+from dpdist.ledger.journal import (
+    ADMITTED,
+    AMENDED,
+    CREATED,
+    FILTERS,
+    IDENTITY,
+    RESERVATION,
+    Row,
+    digest,
+    terms_digest,
+    terms_of,
+)
 
 _BEFORE: Final[Mapping[str, tuple[str | None, ...]]] = {
     tables.RESERVED: (None,),
@@ -72,22 +83,29 @@ def _chain(dataset: Row, entries: Sequence[Row]) -> tuple[list[str], set[str]]:
 def _replayed(dataset: Row, entries: Sequence[Row]) -> tuple[dict[str, dict[str, Any]], Account, list[str]]:
     """The attempts and the sums that the journal gives, and what is wrong in it."""
     created, *records = [json.loads(entry["record"]) for entry in entries]
-    account, problems = Account.empty(portfolio_of(dataset)), []
-    terms = terms_of(dataset)
-    before_filters = {name: value for name, value in terms.items() if name != "filters"}
-    stated = {name: value for name, value in created.items() if name not in ("account", "terms", IDENTITY)}
-    moved = any(record["state"] == FILTERS and record["filters"] == dataset["filters"] for record in records)
-    if stated != {"state": CREATED, **(before_filters if moved else terms)}:
+    account, problems = Account.empty(portfolio_of(dataset)), list[str]()
+    if created["state"] != CREATED or _last_terms(created, records) != terms_of(dataset):
         problems.append("the data set's caps or policy were altered")
     attempts: dict[str, dict[str, Any]] = {}
     for position, (entry, record) in enumerate(zip(entries[1:], records, strict=True), start=1):
         if record["state"] == FILTERS:
             account = _with_filters(dataset, attempts, record["costs"])
-        elif record["state"] != IDENTITY:
+        elif record["state"] not in (ADMITTED, AMENDED, IDENTITY):
             account = _moved(dataset, attempts, account, entry, record, problems, position)
         if "account" in record and record["account"] != account.to_json():
             problems.append(f"the sums in journal entry {position} are not those of the charges before it")
     return attempts, account, problems
+
+
+def _last_terms(created: Mapping[str, Any], records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The terms after the first entry and all that amend them."""
+    terms = {name: value for name, value in created.items() if name not in ("state", "account", "terms", IDENTITY)}
+    for record in records:
+        if record["state"] == FILTERS:
+            terms["filters"] = record["filters"]
+        elif record["state"] == AMENDED:
+            terms |= record["changes"]
+    return {name: value for name, value in terms.items() if value is not None}
 
 
 def _moved(

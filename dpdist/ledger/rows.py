@@ -89,6 +89,13 @@ def read_attempt(connection: sa.Connection, attempt: str) -> Attempt:
     return attempt_record(charge, connection.execute(name).scalar_one())
 
 
+def states_of(connection: sa.Connection, beginning: str) -> list[str]:
+    """Return the states of the attempts whose ids begin with a text."""
+    attempt = tables.charge.c.attempt
+    found = sa.select(tables.charge.c.state).where(attempt.startswith(beginning, autoescape=True))
+    return list(connection.execute(found).scalars())
+
+
 def dataset_record(row: Row) -> Dataset:
     """Return the public record of a data set's row."""
     return Dataset(
@@ -99,6 +106,7 @@ def dataset_record(row: Row) -> Dataset:
         created=row["created"],
         portfolio=portfolio_of(row),
         pml=None if row["pml_cap"] is None else Fraction(row["pml_cap"]),
+        contract=row["contract"],
     )
 
 

@@ -10,6 +10,7 @@ from dpdist.errors import AccountingError, DpdistError
 from dpdist.formatting import downwards, number_of, upwards
 from dpdist.ledger import Budget, Ledger
 from dpdist.ledger.account import Charged
+from dpdist.ledger.contract import kept_contract
 from dpdist.ledger.signing import key_fingerprint
 from dpdist.privacy.events import from_json, takes_size_for_public
 
@@ -103,6 +104,24 @@ def filter_lines(now: Budget, after: Budget) -> list[str]:
 
 def _percent(share: Fraction, rounding: str) -> Decimal:
     return (Decimal(share.numerator) * 100 / Decimal(share.denominator)).quantize(Decimal("0.01"), rounding)
+
+
+def contract_sentence(plan: Plan) -> str:
+    """Whether the data set of a release has a contract, and the release keeps it."""
+    spec = plan.spec
+    try:
+        ledger = Ledger.open(spec.ledger, create=False)
+    except DpdistError:
+        return "unknown, as there is no ledger to ask"
+    try:
+        digest = kept_contract(ledger, spec, dataset=spec.dataset, event=plan.event)
+    except DpdistError as error:
+        return str(error)
+    finally:
+        ledger.close()
+    if digest is None:
+        return f"data set {spec.dataset} has no contract: who writes specs may ask its table anything, at a charge"
+    return "kept"
 
 
 def ledger_rows(ledger: Ledger, dataset: str | None = None) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@
   set.
 - ``charge``: one row per attempt. A partial unique index admits one *live* attempt per release name, so at most
   one commit.
+- ``input``: the inputs of a data set that keep its contract, with the journal entry that says so.
 - ``identity``: the key pairs with which the releases of a data set are signed, the private ones wrapped.
 - ``journal``: what happened to the data set, append-only and chained by SHA-256.
 
@@ -17,7 +18,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-REVISION: Final = "0004"
+REVISION: Final = "0005"
 VERSION_TABLE: Final = "dpdist_ledger_version"
 
 RESERVED: Final = "reserved"
@@ -45,6 +46,7 @@ dataset = sa.Table(
     sa.Column("head", sa.String(64), nullable=False),
     sa.Column("pml_cap", sa.Text),
     sa.Column("filters", sa.Text),
+    sa.Column("contract", sa.Text),
 )
 
 _LIVE_SQL = sa.text("state IN ('reserved', 'drawing', 'committed')")
@@ -84,6 +86,15 @@ charge = sa.Table(
     sa.Index("dpdist_charge_dataset", "dataset_id"),
     sa.Index("dpdist_charge_release", "dataset_id", "release"),
     sa.Index("dpdist_charge_key", "dataset_id", sqlite_where=_KEY_SQL, postgresql_where=_KEY_SQL),
+)
+
+admitted_input = sa.Table(
+    "dpdist_input",
+    metadata,
+    sa.Column("dataset_id", sa.Integer, sa.ForeignKey("dpdist_dataset.id"), primary_key=True),
+    sa.Column("fingerprint", sa.String(64), primary_key=True),
+    sa.Column("contract", sa.String(64), primary_key=True),
+    sa.Column("sequence", sa.Integer, nullable=False),
 )
 
 identity = sa.Table(

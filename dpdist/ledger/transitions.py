@@ -13,7 +13,7 @@ its work done.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any, Final
@@ -57,11 +57,12 @@ def reserve(
     wrapped_key: bytes,
     new_attempt: bool,
     mark: Mark | None,
+    admits: Callable[[sa.Connection, Row], None],
 ) -> None:
     """Reserve a charge.
 
     `request` holds the attempt, release, guarantee, event, spec hash and input fingerprint; `price` what the event
-    costs under the data set's `filters`.
+    costs under the data set's `filters`; `admits` refuses what the data set's contract does not admit.
     """
     row = lock_dataset(connection, dataset)
     account = journal.checked_account(connection, row, mark=mark)
@@ -69,6 +70,7 @@ def reserve(
     if _is_repeated(connection, row, request):
         return
     refuse_guarantee(row, request)
+    admits(connection, row)
     replaced = _replaceable(release_charges(connection, row, request["release"]), request, new_attempt=new_attempt)
     if replaced is not None:
         row, account = move(connection, row, account, replaced, _ENDS[replaced["state"]])
@@ -98,8 +100,13 @@ def _is_repeated(connection: sa.Connection, dataset: Row, request: Mapping[str, 
     if charge is None:
         return False
     if charge["dataset_id"] != dataset["id"] or any(charge[name] != value for name, value in request.items()):
-        raise ReleaseConflict(f"attempt {request['attempt']} is reserved with another data set, spec, input or charge")
+        raise taken(request["attempt"])
     return True
+
+
+def taken(attempt: str) -> ReleaseConflict:
+    """The error for an attempt id that something else has."""
+    return ReleaseConflict(f"attempt {attempt} is reserved with another data set, spec, input or charge")
 
 
 def _admitted(

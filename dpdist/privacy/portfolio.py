@@ -60,6 +60,11 @@ class Portfolio:
         ]
         return cls(epsilon, delta, tuple(filters))
 
+    def at(self, epsilon: Fraction) -> Portfolio:
+        """The same filters at another epsilon: with their deltas and orders, so that what was taken is the same."""
+        filters = (Filter.at(one.kind, epsilon=epsilon, delta=one.delta, order=one.order) for one in self.filters)
+        return Portfolio(epsilon, self.delta, tuple(filters))
+
     def costs(self, event: Event | DominatingPair) -> tuple[Cost, ...]:
         """What a release takes from each filter."""
         return tuple(one.cost(event) for one in self.filters)

@@ -12,21 +12,19 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpdist.data.inputs import input_fingerprint
-from dpdist.errors import LedgerError, OutputExists, ReleaseConflict
+from dpdist.errors import DpdistError, LedgerError, OutputExists, ReleaseConflict
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Plan
 from dpdist.ledger import Attempt as Reservation
 from dpdist.ledger import Ledger
 from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, publish, require_vacant
 from dpdist.release.history import write_record
+from dpdist.release.leftovers import CLAIM, sweep_output
 from dpdist.release.outcome import Outcome, outcome_of
 from dpdist.spec import ReleaseSpec
 from dpdist.storage.store import Store
 
 log = logging.getLogger("dpdist")
-
-CLAIM = "claim"
-"""File that reserves an output between the ledger's commit and the manifest."""
 
 
 @dataclass
@@ -40,6 +38,7 @@ class Publication:
     output, work : Store
         The release's folder, and the folder below which attempts store theirs.
     signing_key : Ed25519PrivateKey or None
+        The key that the spec names; None for the identity of the data set.
     bound : str
         What an attempt is bound to besides its input (`dpdist.release.run.Run`).
     """
@@ -103,9 +102,9 @@ class Publication:
                 "and start a new attempt (--new-attempt). The charge stays spent"
             )
         require_vacant(self.output)
-        self._claim(reserved)
+        self.claim(reserved)
         write_record(attempt, reserved)
-        self._claim(reserved)  # again: two runs that took over a dead claim at once may each have thought it was theirs
+        self.claim(reserved)  # again: two runs that took over a dead claim at once may each have thought it was theirs
         digest = hashlib.sha256(content).hexdigest()
         attempt.before_commit(digest)
         self._committing = True
@@ -116,7 +115,9 @@ class Publication:
         return outcome_of(self.ledger, self.spec, self.output, published, attempt.work)
 
     def _make_visible(self, content: bytes) -> Manifest:
-        published = publish(self.output, Manifest.from_bytes(content), signing_key=self.signing_key)
+        sweep_output(self.ledger, self.output)  # what is published holds nothing else
+        key = self.signing_key or self.ledger.signing_key(self.spec.dataset)
+        published = publish(self.output, Manifest.from_bytes(content), signing_key=key)
         self.output.delete(CLAIM)
         return published
 
@@ -140,8 +141,22 @@ class Publication:
         )
         return attempt.work.write_exclusive(MANIFEST, manifest.to_bytes())
 
-    def _claim(self, reserved: Reservation) -> None:
-        """Reserve the output; replace the claim of an attempt that was given up."""
+    def give_free(self, reserved: Reservation) -> None:
+        """Let others have the output: this attempt will not fill it, or claims it again when it is resumed."""
+        with suppress(DpdistError):
+            if self.output.exists(CLAIM) and self.output.read_bytes(CLAIM) == reserved.id.encode():
+                self.output.delete(CLAIM)
+
+    def claim(self, reserved: Reservation) -> None:
+        """Reserve the output, before a record is read; replace the claim of an attempt that was given up.
+
+        The ledger cannot tell of the attempts of another one.
+
+        Raises
+        ------
+        OutputExists
+            Another attempt has claimed it.
+        """
         output, mine = self.output, reserved.id.encode()
         claimed = output.write_exclusive(CLAIM, mine)
         if claimed != mine and self._has_ended(claimed.decode(errors="replace")):

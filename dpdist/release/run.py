@@ -3,8 +3,9 @@
 This module keeps the order:
 
 1. Whatever can be refused without reading a record is refused first: spec, ledger, output, files, cluster.
-2. The charge is reserved before a record is read, and given back if the table is refused before noise is drawn.
-3. Noise is drawn only after the ledger has recorded that it will be.
+2. The charge is reserved before a record is read. Once one may have been, the charge stays: whether a table is refused
+   is an answer about its records.
+3. Records are read and noise is drawn only after the ledger has recorded that they will be.
 4. The manifest is stored in the work folder, the ledger commits this attempt and destroys its key, and only then is the
    manifest written to the output. A run that dies in between is finished by resuming it.
 """
@@ -16,24 +17,34 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from dpdist.cluster.opening import open_cluster
 from dpdist.data.inputs import open_input, table_source
-from dpdist.errors import DpdistError, LedgerError, OutOfMemory, ReleaseConflict, ResourceError, SpecError
+from dpdist.errors import (
+    DataError,
+    DpdistError,
+    LedgerError,
+    OutOfMemory,
+    OutputExists,
+    ReleaseConflict,
+    ResourceError,
+    SpecError,
+)
 from dpdist.families.base.attempt import Attempt, Progress, silent
 from dpdist.families.base.family import Stage
 from dpdist.families.registry import family_of, make_plan
 from dpdist.ledger import Attempt as Reservation
 from dpdist.ledger import Ledger
+from dpdist.ledger.contract import kept_contract
 from dpdist.ledger.keys import KeyRef
 from dpdist.ledger.records import canonical_event
 from dpdist.publish.manifest import require_vacant
 from dpdist.publish.signature import load_signing_key
 from dpdist.release.executors import executor_mode
 from dpdist.release.history import write_record
+from dpdist.release.leftovers import sweep_before
 from dpdist.release.outcome import Outcome
 from dpdist.release.preflight import keep_apart, refuse
 from dpdist.release.publication import Publication
@@ -44,6 +55,11 @@ log = logging.getLogger("dpdist")
 log.addHandler(logging.NullHandler())  # else Python prints errors to the terminal
 
 KEY_FILE = "key.json"
+
+CHARGE_STAYS = (
+    "The charge stays spent, because what a table is refused for is an answer about its records. Whoever keeps the "
+    "table can check it without a charge: dpdist contract check"
+)
 
 
 class Run:
@@ -120,10 +136,9 @@ class Run:
         refuse(self.plan)
         self._output = Store(spec.output.path, spec.output.storage.options)
         self._work = Store(spec.work, spec.output.storage.options if spec.work.startswith("s3") else None)
-        own_key = load_signing_key(spec.output.signing_key)
+        signing_key = load_signing_key(spec.output.signing_key)
         self._ledger = Ledger.open(spec.ledger, create=False)
         stack.callback(self._ledger.close)
-        signing_key = own_key or self._ledger.signing_key(spec.dataset)
         self._publication = Publication(
             spec, self.plan, self._ledger, self._output, self._work, signing_key, self._bound
         )
@@ -133,15 +148,17 @@ class Run:
             self.outcome = self._publication.committed()
             if self.outcome is not None:
                 return
+        self._contract = kept_contract(self._ledger, spec, dataset=spec.dataset, event=self.plan.event)
         source = table_source(spec) if spec.data.paths else None
         keep_apart(source, self._output, self._work, self._ledger)
+        if signing_key is None:
+            self._ledger.signing_key(spec.dataset)  # KeyUnavailable if it cannot be opened
         require_vacant(self._output)
         self._table = open_input(spec)
         self._output.check_writable()
-        if self._work.is_local and not Path(self._work.uri).exists():
-            with suppress(OSError):  # the check below gives the reason
-                Path(self._work.uri).mkdir(mode=0o700)
+        self._work.make_private()
         self._work.check_writable()
+        sweep_before(self._ledger, self._output, self._work)
         if not self._resume:
             self._ledger.rehearse(**self._reservation)  # a refusal here saves starting a cluster
         self._executor = stack.enter_context(
@@ -185,6 +202,7 @@ class Run:
             "attempt": self._identity,  # a repeated call reserves the same attempt
             "spec_hash": self._bound,
             "input_fingerprint": self._table.fingerprint,
+            "contract": self._contract,
         }
 
     def _charge(self) -> None:
@@ -205,14 +223,18 @@ class Run:
         else:
             attempt = ledger.reserve(**self._reservation)
         self._reserved = attempt
+        try:
+            self._publication.claim(attempt)
+        except OutputExists:
+            self._give_back()
+            raise
         layout = {"partitions": len(self._table.partitions), "files": len(self._table.files)}
         self._logged |= {"attempt": attempt.id, **layout}
         self._log("attempt resumed" if self._resume else "attempt reserved")
         self._executor.attempt = attempt.id
         self._announce(f"attempt    {attempt.id}")
         work = self._work / attempt.id
-        if work.is_local:
-            Path(work.uri).mkdir(mode=0o700, exist_ok=True)
+        work.make_private()
         key = work.address(KEY_FILE)
         self._shared = Attempt(
             spec=spec,
@@ -230,8 +252,13 @@ class Run:
     def _mark_drawing(self, attempt: Reservation) -> None:
         self._ledger.mark_drawing(attempt)
 
+    def _give_back(self) -> None:
+        """Give the charge back, unless a record may have been read; a key file may be left."""
+        with suppress(LedgerError, ResourceError):
+            self._ledger.void(self._reserved)
+
     def _stage(self, stage: Stage[Any, Any]) -> None:
-        """Run a stage of the family; give the charge back if the table is refused before noise was drawn."""
+        """Run a stage of the family; give the charge back if it ends before a record was read."""
         try:
             self._shared.run(stage)
         except MemoryError:
@@ -244,14 +271,22 @@ class Run:
             with suppress(DpdistError):  # a storage that refused the step may refuse the record, too
                 if self._ledger.attempt(self._reserved).manifest_sha256 is None:  # else another run has written it
                     write_record(self._shared, self._reserved)  # only the operator may see by how much a check failed
-            with suppress(LedgerError, ResourceError):  # if noise was drawn the charge stays; a key file may be left
-                self._ledger.void(self._reserved)
+            self._publication.give_free(self._reserved)
+            self._give_back()
+            if isinstance(error, DataError) and self.plan.event is not None:
+                raise type(error)(f"{error}\n{CHARGE_STAYS}") from None
             raise
 
     def _publish(self) -> None:
         """Publish; when repeated after a failure of the storage, find what the ledger committed."""
         self._progress("publishing", 0, 1)
-        self.outcome = self._publication.publish(self._shared, self._reserved, fixed_key=self._fixed_key is not None)
+        try:
+            self.outcome = self._publication.publish(
+                self._shared, self._reserved, fixed_key=self._fixed_key is not None
+            )
+        except ReleaseConflict:
+            self._publication.give_free(self._reserved)
+            raise
         self._progress("publishing", 1, 1)
 
 

@@ -9,6 +9,7 @@ jitter, and s3fs repeats answers that break off. Remaining errors become errors 
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import posixpath
@@ -32,6 +33,10 @@ _COMPONENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=-]{0,199}")
 _SECRETS = {"key", "secret", "token", "username", "password"} | {
     f"aws_{name}" for name in ("access_key_id", "secret_access_key", "session_token")
 }
+PROBE = ".probe-"
+"""How the names of files begin that only try whether a place can be written."""
+
+_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{32}")
 _TAKEN = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
 
 
@@ -232,10 +237,46 @@ class Store:
         OutputUnwritable, OutOfDisk, StorageUnavailable
             As `write_bytes`.
         """
-        path = f"{self._path('')}/.probe-{uuid.uuid4().hex}"
+        path = f"{self._path('')}/{PROBE}{uuid.uuid4().hex}"
         with self._writing(""):
             self._put(path, b"dpdist", exclusive=self.is_local)
-            self._fs.rm_file(path)
+            with suppress(FileNotFoundError):  # another run has swept it
+                self._fs.rm_file(path)
+
+    def make_private(self) -> None:
+        """Make the folder of a local store, for its owner alone; nothing happens if it is there, or on S3.
+
+        Raises
+        ------
+        OutputUnwritable, OutOfDisk
+            As `write_bytes`.
+        """
+        if self.is_local:
+            with self._writing(""):
+                Path(self._path("")).mkdir(mode=0o700, exist_ok=True)
+
+    def sweep(self) -> tuple[str, ...]:
+        """Delete probes, and unfinished files of processes that no longer run; return their names.
+
+        Raises
+        ------
+        OutputUnwritable
+            One cannot be deleted.
+        DataNotFound, StorageUnavailable
+            As `sizes`.
+        """
+        top = self._path("")
+        if not self.is_local:
+            with self._reading(""):
+                found = [path for path in self._fs.find(top, prefix=PROBE) if posixpath.dirname(path) == top]
+        else:
+            with self._reading(""):
+                found = [path for path, _ in _local_sizes(top, links=True) if _is_left(path)]
+        with self._writing(""):
+            for path in found:
+                with suppress(FileNotFoundError):
+                    self._fs.rm_file(path)
+        return tuple(posixpath.relpath(path, top) for path in found)
 
     def _inside(self, inner: str) -> Store:
         store = object.__new__(type(self))
@@ -274,7 +315,10 @@ class Store:
         """Write a whole file; if `exclusive`, leave one that is there as it is."""
         if self.is_local:
             self._make_folder(Path(path).parent)
-            _write_local(path, data, exclusive=exclusive)
+            try:
+                _write_local(path, data, exclusive=exclusive)
+            except FileNotFoundError:  # another run swept the file before it was locked
+                _write_local(path, data, exclusive=exclusive)
             return
         mode = "create" if exclusive else "overwrite"
         # a bucket with object lock takes no content without its digest, and every server knows this one
@@ -354,18 +398,36 @@ def _write_local(path: str, data: bytes, *, exclusive: bool) -> None:
     temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
     try:
         with open(temporary, "xb") as file:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # for `_is_left`: this process still writes it
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        if exclusive:
-            with suppress(FileExistsError):
-                os.link(temporary, path)
-        else:
-            os.replace(temporary, path)
+            if exclusive:
+                with suppress(FileExistsError):
+                    os.link(temporary, path)
+            else:
+                os.replace(temporary, path)
     finally:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
     _flush_folder(Path(folder))
+
+
+def _is_left(path: str) -> bool:
+    """Whether a file is a probe, or was not finished by a process that has ended.
+
+    The system drops the lock of a process that is killed. A writer whose file is swept before its lock writes it again.
+    """
+    name = os.path.basename(path)
+    if not name.startswith(PROBE) and not _UNFINISHED.fullmatch(name):
+        return False
+    try:
+        with open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _flush_folder(folder: Path) -> None:

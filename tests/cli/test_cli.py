@@ -260,3 +260,25 @@ def test_the_account_is_shown_in_80_columns(dpdist: Command, tmp_path: Path, mon
     assert len(names) == len(left)
     assert re.search(r"left +[\d.]+ % +[\d.]+ %", left)
     assert "no filter holds: no further release is admitted" in shown
+
+
+@pytest.mark.parametrize(
+    ("command", "charges"),
+    [
+        (("plan", "spec.yaml"), False),
+        (("contract", "check", "people.yaml"), False),
+        (("evaluate", "release"), False),
+        (("evaluate", "release", "--publish", "0.5"), True),
+        (("release", "spec.yaml"), True),
+    ],
+)
+def test_a_command_that_charges_nothing_speaks_of_no_charge(
+    command: tuple[str, ...], charges: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from dpdist.cli import commands
+
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr("sys.argv", ["dpdist", *command])
+    with pytest.raises(SystemExit):
+        commands._terminated(signal.SIGTERM, None)
+    assert ("charged" in capsys.readouterr().err) == charges

@@ -128,6 +128,12 @@ def _years(find: Find) -> None:
     runpy.run_path(str(RECIPES / "unrate_years.py"))["main"](str(find("UNRATE.csv")), "data/unrate_years.csv")
 
 
+def _months(find: Find) -> None:
+    """Months of the unemployment rate, by the recipe."""
+    Path("data").mkdir()
+    runpy.run_path(str(RECIPES / "unrate_months.py"))["main"](str(find("UNRATE.csv")), "data/unrate_months.csv")
+
+
 def _digits(find: Find) -> None:
     """The first images of MNIST, by the recipe."""
     recipe, images = runpy.run_path(str(RECIPES / "mnist.py")), 1600
@@ -259,7 +265,7 @@ SHIPPED = {
     ),
     "acs2024-pml": Case(_parquet(ACS, f"data/{ACS}", rows=20_000, every=60), {"data.minimum_records": 18_000}),
     "saleprice": Case(_csv("house_prices_saleprice.csv", "data/house_prices_saleprice.csv", rows=2_000)),
-    "unrate": Case(_csv("UNRATE.csv", "data/UNRATE.csv", rows=1_000)),
+    "unrate": Case(_months),
     "curves": Case(_years, again=3),
     "adult-mixing": Case(
         _csv(ADULT, f"data/{ADULT}", rows=3_000, header=False),

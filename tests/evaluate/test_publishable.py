@@ -215,7 +215,7 @@ def test_a_run_that_dies_between_commit_and_publication_is_finished(own: Made, m
     assert not list((own.folder / "page").glob(f".{FILE}.*"))
 
 
-def test_a_table_that_is_refused_costs_nothing(own: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_is_refused_stays_charged(own: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise errors.OutOfDomain("column 'age'")
 
@@ -223,9 +223,9 @@ def test_a_table_that_is_refused_costs_nothing(own: Made, monkeypatch: pytest.Mo
         patch.setattr(Inputs, "marginals", refuse)
         with pytest.raises(errors.OutOfDomain):
             publish(own)
-    assert charges(own)[-1] == ("first/evaluation", "void", CHARGED[2])
+    assert charges(own)[-1] == ("first/evaluation", "drawing", CHARGED[2])
     publish(own)  # mended: charged once
-    assert [state for release, state, _ in charges(own) if release == "first/evaluation"] == ["void", "committed"]
+    assert [state for release, state, _ in charges(own) if release == "first/evaluation"] == ["committed"]
 
 
 def test_a_table_that_changes_while_it_is_read_costs_nothing(own: Made, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,7 +137,7 @@ def test_a_ledger_of_the_first_version_goes_on(ledger_url: str) -> None:
         connection.execute(sa.insert(tables.journal).values(entry))
 
     database.write(first)
-    with pytest.raises(LedgerError, match="tables of version 0001, this dpdist needs 0004"):
+    with pytest.raises(LedgerError, match=f"tables of version 0001, this dpdist needs {tables.REVISION}"):
         Ledger.open(ledger_url, create=False)
     ledger = Ledger.open(ledger_url)
     assert ledger.verify("acs").dataset.pml is None

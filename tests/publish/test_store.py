@@ -426,3 +426,35 @@ class TestS3Retries:
         store = Store("s3://unruly/x", options)
         app.answers.extend([(404, "NoSuchKey"), (501, "NotImplemented")])
         assert store.write_exclusive("y", b"1") == b"1"
+
+
+class TestSweep:
+    def test_probes_are_swept_and_nothing_else(self, place: str) -> None:
+        store = Store(place)
+        assert store.sweep() == ()
+        store.write_bytes("data/part", b"x")
+        store.write_bytes("probe", b"x")
+        store._fs.pipe_file(f"{store._path('')}/.probe-{'a' * 32}", b"dpdist")
+        assert store.sweep() == (f".probe-{'a' * 32}",)
+        assert list(store.sizes(hidden=True)) == ["data/part", "probe"]
+        assert store.sweep() == ()
+
+    def test_sweeping_disturbs_no_writer(self, tmp_path: Path) -> None:
+        store, ended = Store(tmp_path / "release"), threading.Event()
+
+        def sweep() -> None:
+            while not ended.is_set():
+                store.sweep()
+
+        sweeper = threading.Thread(target=sweep)
+        sweeper.start()
+        try:
+            for number in range(150):
+                store.check_writable()
+                store.write_bytes("one", b"%d" % number)
+                assert store.write_exclusive(f"only/{number}", b"x") == b"x"
+        finally:
+            ended.set()
+            sweeper.join()
+        assert store.read_bytes("one") == b"149"
+        assert not list((tmp_path / "release").rglob(".*"))

@@ -283,7 +283,6 @@ def bad_table(path: Path, kind: str) -> None:
     ("kind", "error", "text"),
     [
         ("empty file", errors.DataError, "table.parquet"),
-        ("no rows", errors.EmptyTable, "no rows"),
         ("unknown column", errors.ColumnMismatch, "extra"),
         ("missing column", errors.ColumnMismatch, "score"),
         ("out of domain", errors.OutOfDomain, "score"),
@@ -293,7 +292,8 @@ def bad_table(path: Path, kind: str) -> None:
         ("damaged inside", errors.UnreadableFile, "table.parquet"),
     ],
 )
-def test_bad_tables_are_refused_and_cost_nothing(tmp_path: Path, kind: str, error: type[Exception], text: str) -> None:
+def test_bad_tables_are_refused(tmp_path: Path, kind: str, error: type[Exception], text: str) -> None:
+    """What the files are shows before a record is read; what the records are costs the charge."""
     spec = project(tmp_path)
     bad_table(tmp_path / "table.parquet", kind)
     with pytest.raises(error, match=text) as caught:
@@ -302,7 +302,9 @@ def test_bad_tables_are_refused_and_cost_nothing(tmp_path: Path, kind: str, erro
     assert "77" not in readable(str(caught.value))
     assert not (tmp_path / "release" / "manifest.json").exists()
     ledger = Ledger.open(spec.ledger, create=False)
-    assert ledger.remaining("people").epsilon_spent == 0
+    read = kind in ("out of domain", "missing value", "text in an integer column", "damaged inside")
+    assert [attempt.state for attempt in ledger.show("people").attempts] == ["drawing"] * read
+    assert ("The charge stays spent" in str(caught.value)) == read
     ledger.verify("people")
     ledger.close()
 
@@ -404,7 +406,8 @@ def test_what_is_private_stays_out_of_the_release_through_links_as_well(tmp_path
     )
     apart = project(tmp_path, output__path=str(tmp_path / "a"), ledger=f"sqlite:///{tmp_path}/a/ledger.db")
     (tmp_path / "a").mkdir()
-    shutil.copy(tmp_path / "ledger.db", tmp_path / "a")
+    for name in ("ledger.db", "ledger.db.kek"):
+        shutil.copy(tmp_path / name, tmp_path / "a")
     refused(apart, errors.SpecError, "ledger lies inside")
 
 
@@ -466,6 +469,40 @@ def test_another_user_of_the_machine_cannot_join_the_embedded_cluster() -> None:
             assert done.returncode != 0
 
 
+def test_two_ledgers_and_one_output(tmp_path: Path) -> None:
+    """The one that comes second reads no record and draws no noise: it finds the claim of the first before."""
+
+    class Ended(Exception):
+        pass
+
+    def end(stage: str, *_: int) -> None:
+        if stage == "learning parameters":
+            raise Ended
+
+    specs = []
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        specs.append(project(tmp_path / name, output__path=str(tmp_path / "release")))
+    one, other = specs
+    with pytest.raises(Ended):
+        run_release(one, progress=end)
+    seen: list[str] = []
+    with pytest.raises(errors.OutputExists, match="claimed"):
+        run_release(other, progress=lambda stage, *_: seen.append(stage))
+    assert (states(other), seen) == (["void"], [])
+    run_release(one, resume=True)
+    assert not (tmp_path / "release" / "claim").exists()
+    with pytest.raises(errors.OutputExists, match="holds a release"):
+        run_release(other)
+    assert (states(one), states(other)) == (["committed"], ["void"])
+
+
+def test_a_release_that_failed_leaves_its_output_to_others(tmp_path: Path) -> None:
+    with pytest.raises(errors.CheckFailed):
+        run_release(project(tmp_path, data__minimum_records=60_000))
+    run_release(project(tmp_path, name="second"))
+
+
 @pytest.mark.parametrize("late", [False, True])
 def test_a_claimed_output_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
     """Late: by a run that took over the same dead claim at the same moment."""
@@ -484,9 +521,9 @@ def test_a_claimed_output_is_left_alone(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(errors.OutputExists, match="claimed"):
         run_release(spec)
     monkeypatch.undo()
-    assert states(spec) == ["drawing"]
+    assert states(spec) == (["drawing"] if late else ["void"])
     claim.unlink()
-    run_release(spec, resume=True)
+    run_release(spec, resume=late)
     assert not claim.exists()
 
 

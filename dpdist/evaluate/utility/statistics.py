@@ -13,6 +13,7 @@ from dpdist.data.report import RowReport, check
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
 from dpdist.errors import SpecError, VerificationFailed
+from dpdist.evaluate.inputs import require_records
 from dpdist.evaluate.page import plots
 from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_apply
 from dpdist.evaluate.utility.marginals import total_variation
@@ -63,6 +64,7 @@ def statistics_sections(
     located = cluster.compute([locate(cluster, table)])[0]
     summary, report = cluster.compute([table_pass(cluster, located, operator, name="true-statistics")])[0]
     check(report, manifest.table)
+    require_records(report)
     progress("counting", 1, 1)
     batches = [batch for i in range(len(manifest.parts)) for batch in part_batches(store, manifest, i)]
     released = pa.Table.from_batches(batches) if batches else pa.table({"statistic": [], "of": [], "cell": []})

@@ -69,6 +69,8 @@ class Attempt(Generic[SpecT, PlanT]):
         Public facts found on the way, such as the outcomes of noisy checks; they end in the manifest's parameters.
     parts : tuple of PartRecord
         The written parts of the release, once they are.
+    before_noise : callable
+        Tells the ledger that records are about to be read or noise to be drawn: the charge stays from then on.
     before_commit : callable
         Called with the manifest's SHA-256 before the ledger commits: where others must agree to it.
     """

@@ -19,6 +19,8 @@ _MEMORY_FOR_CODES = 0.25  # share of the workers' memory that codes may take
 class Passes:
     """Passes over the table of an attempt, or over one part of a random split of it.
 
+    The ledger is told before the first of them. From then on the charge stays, whatever the records are.
+
     Parameters
     ----------
     attempt : Attempt
@@ -29,6 +31,7 @@ class Passes:
     """
 
     def __init__(self, attempt: Attempt[Any, Any], *, split: Split | None = None, repeated: bool = False) -> None:
+        attempt.before_noise()
         self._attempt = attempt
         self._split = split
         self._repeated = repeated

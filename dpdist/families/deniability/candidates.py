@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.errors import EmptyTable, SpecError
+from dpdist.errors import CheckFailed, SpecError
 from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.prefixes import PrefixCode
 from dpdist.privacy.arrays import Codes
@@ -132,9 +132,9 @@ def seed_ranks(noise: Noise, start: int, stop: int, *, seeds: int) -> NDArray[np
 
     Raises
     ------
-    EmptyTable
+    CheckFailed
         There are no seeds.
     """
     if seeds < 1:
-        raise EmptyTable("no record fell to the seeds: raise split.seeds, or use a table with more records")
+        raise CheckFailed("no record fell to the seeds: raise split.seeds, or use a table with more records")
     return noise.integers("candidates/seed", stop - start, high=seeds, start=start)

@@ -301,7 +301,8 @@ def confirm_number(sums: CurveSums, plan: CurvePlan) -> None:
     if plan.count_sigma is None and sums.count != plan.curves:
         raise CheckFailed(
             f"the number of curves is declared as {plan.curves} and public (replacement), and the table has another; "
-            "declare the right one in data.minimum_records, or choose adjacency add/remove"
+            "declare the right one in data.minimum_records, or choose adjacency add/remove, under another release "
+            "name. The charge stays spent"
         )
 
 

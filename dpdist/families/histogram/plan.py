@@ -286,6 +286,7 @@ def plan(spec: HistogramSpec) -> HistogramPlan:
 
 def _plan(spec: HistogramSpec) -> HistogramPlan:
     privacy = spec.privacy
+    _refuse_private_number(spec)
     if spec.curves is not None:
         curves = _plan_curves(spec)
         return HistogramPlan(spec=spec, curves=curves, event=curves.event)
@@ -308,6 +309,22 @@ def _plan(spec: HistogramSpec) -> HistogramPlan:
         )
         return HistogramPlan(spec=spec, counts=counts, leakage=leakage, event=leakage.event)
     return _filled(_plan_counts(spec, counts))
+
+
+def _refuse_private_number(spec: HistogramSpec) -> None:
+    """Refuse policies that drop records where the number of records is taken for public.
+
+    Entropies and curves under replacement compare it exactly with the declared one. A policy that drops records would
+    make it the number of those that a description fits.
+    """
+    dropping = [a.name for a in spec.table.attributes if "drop" in (a.missing, a.out_of_domain)]
+    exact = spec.privacy.adjacency == "replacement" and (spec.entropies is not None or spec.curves is not None)
+    if exact and dropping:
+        raise SpecError(
+            "privacy.adjacency: under replacement the number of records is public, and the policy `drop` of "
+            f"{', '.join(map(repr, dropping))} would make it depend on private values: choose add/remove, or other "
+            "policies, or leave such records out of the table before"
+        )
 
 
 def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:

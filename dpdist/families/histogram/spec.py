@@ -249,6 +249,13 @@ class HistogramSpec(ReleaseSpec):
             )
 
     @property
+    def asks_of_table(self) -> str | None:
+        """Long curves: each declared time of each id once."""
+        if self.curves is None or self.curves.long is None:
+            return None
+        return "curves.long: whether each curve has each declared time is no part of a schema; release wide curves"
+
+    @property
     def queries(self) -> tuple[HistogramQuerySpec, ...]:
         """The histograms, in order."""
         if self.histograms == "each column":

@@ -116,9 +116,9 @@ def _noisy_mean(attempt: HistogramAttempt, summary: Any) -> NoisyStatistics:
 def _noisy_tables(attempt: HistogramAttempt, summary: Any, *, records: int) -> NoisyStatistics:
     spec, plan = attempt.spec, attempt.plan
     if plan.entropies is not None and plan.count is None and records < spec.data.minimum_records:
-        raise CheckFailed(  # under replacement the number of records is public
-            "data.minimum_records is more than the number of records, so nothing is published and nothing is charged: "
-            "declare less"
+        raise CheckFailed(  # under replacement the number of records is public, and no policy drops any
+            "data.minimum_records is more than the number of records, so nothing is published: declare less, under "
+            "another release name. The charge stays spent"
         )
     noise = attempt.noise
     _confirm_records(plan, records, noise=noise)

@@ -203,6 +203,11 @@ class MixingSpec(ReleaseSpec):
         return self.table.attributes[self.table.names.index(self.mixing.label)]
 
     @property
+    def class_minima(self) -> dict[str, dict[str, int]]:
+        """The minima of the classes."""
+        return {self.mixing.label: {str(value): one.minimum for value, one in self.mixing.classes.items()}}
+
+    @property
     def mixed_share(self) -> Fraction:
         """Share of the records that is mixed: all but those on which orders are compared."""
         order = self.mixing.order

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdist.errors import EmptyTable, SpecError
+from dpdist.errors import CheckFailed, SpecError
 from dpdist.families.deniability.candidates import Candidates, Synthesizer, seed_ranks
 from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
@@ -144,5 +144,5 @@ def test_impossible_omegas_are_refused(omegas: tuple[int, ...], random_network: 
 
 
 def test_an_empty_list_of_seeds_is_refused() -> None:
-    with pytest.raises(EmptyTable, match=r"split\.seeds"):
+    with pytest.raises(CheckFailed, match=r"split\.seeds"):
         seed_ranks(NOISE, 0, 10, seeds=0)

@@ -107,6 +107,8 @@ def test_releases_that_come_with_dpdist(
     if name == "curves":
         recipe = load_recipe("unrate_years")
         recipe.main(str(tmp_path / "data" / "UNRATE.csv"), str(tmp_path / "data" / "unrate_years.csv"))
+    if name == "unrate":
+        write_months(tmp_path / "data")
     ledger(dpdist, dataset, "--allow", "dp", "--allow", "pml")
     path = DEPLOY / "releases" / f"{name}.yaml"
     planned = dpdist("plan", str(path))
@@ -138,6 +140,10 @@ def test_releases_that_come_with_dpdist(
         assert np.abs(np.array([row["value"] for row in rows]) - truth).max() < 9
 
 
+def write_months(folder: Path) -> None:
+    load_recipe("unrate_months").main(str(folder / "UNRATE.csv"), str(folder / "unrate_months.csv"))
+
+
 def load_recipe(name: str) -> Any:
     made = importlib.util.spec_from_file_location(name, DEPLOY / "recipes" / f"{name}.py")
     assert made is not None
@@ -163,6 +169,8 @@ def test_table_s3(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / file).symlink_to(shared_data(file))
+    if name == "unrate":
+        write_months(tmp_path / "data")
     spec = load_spec(DEPLOY / "releases" / f"{name}.yaml")
     assert isinstance(spec, HistogramSpec)
     (counts,) = counted(spec)

@@ -16,7 +16,6 @@ import json
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from dpdist.data.source import fingerprint
@@ -43,7 +42,7 @@ from dpdist.families.mixing.federated.identity import key_statement, message_sta
 from dpdist.families.mixing.federated.messages import Message, noisy_steps
 from dpdist.families.mixing.results import Classes, Confirmed
 from dpdist.families.mixing.statistics import SHARD_BYTES, class_sums
-from dpdist.storage.store import Store
+from dpdist.ledger.contract import kept_contract
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -107,7 +106,7 @@ def hello(session: ClientSession) -> None:
         ledger.show(session.client.dataset)
     identity_of(session)
     table_of(session)
-    _make_folder(folder_of(session))
+    folder_of(session).make_private()
     folder_of(session).check_writable()
 
 
@@ -123,6 +122,7 @@ def join(session: ClientSession) -> Joined:
             input_fingerprint=fingerprint(source_of(session)),
             event=session.plan.event,
             guarantee=session.plan.kind,
+            contract=kept_contract(ledger, session.spec, dataset=session.client.dataset, event=session.plan.event),
             attempt=session.own_attempt,
             new_attempt=True,  # the coordinator's ledger decides whether there is a new one
         )
@@ -214,16 +214,10 @@ def round_id(attempt: str, code: int, block: int) -> str:
     return f"{attempt}/{code}/{block}"
 
 
-def _make_folder(store: Store) -> None:
-    """Make a folder that only its owner may read; what lies above it must be there."""
-    if store.is_local:
-        Path(store.uri).mkdir(mode=0o700, exist_ok=True)
-
-
 def _make_folders(session: ClientSession) -> None:
     """The client's folder and that of the attempt in it, before anything is written there."""
-    _make_folder(folder_of(session))
-    _make_folder(work_of(session))
+    folder_of(session).make_private()
+    work_of(session).make_private()
 
 
 def _pin(session: ClientSession, code: int, members: dict[str, Joined]) -> None:

@@ -1,7 +1,7 @@
 """The stages of a federated release, at its coordinator.
 
 1. Clients that are not ready are left out; the others reserve their charges. From then on who takes part is fixed.
-2. All read and check their tables. If one cannot, nothing is drawn and every charge is given back.
+2. All read and check their tables. If one cannot, nothing is drawn, and the charges stay: it is an answer.
 3. Each confirms its classes with noisy counts. A class is mixed by the clients that confirmed it.
 4. Each sends its noisy sums, block by block. A client that does not, or sends what does not fit, fails the round:
    nothing is published, and nothing is drawn again. The attempt can be resumed once all are back.
@@ -45,10 +45,13 @@ from dpdist.families.mixing.spec import MixingSpec
 from dpdist.storage.store import Store
 
 BEGUN_FILE = "begun"
-"""Written before the first noise: from then on no charge is given back."""
+"""Written before the first noise: from then on the round goes on, or is lost."""
 
 RESUME = "nothing is published and nothing is drawn again; resume once all clients of the round are back"
-_READING = "cannot read its table, or may not use it; nothing was drawn, and all charges are given back"
+_READING = (
+    "cannot read its table, or may not use it; nothing was drawn, and the charges stay spent: whether a table can be "
+    "used is an answer about its records"
+)
 _DROPPED = f"dropped out during the round: {RESUME}"
 
 
@@ -137,6 +140,7 @@ def begin_round(attempt: FederatedAttempt) -> Round:
     try:
         members = attempt.stored(Roster, partial(_roster, calls)).members
         if not attempt.work.exists(ConfirmedClients.FILE):
+            attempt.before_noise()
             calls.each("reading", client.read, members, fault=_DROPPED if begun else _READING)
     except DpdistError as error:
         if not begun and not isinstance(error, ResourceError):

@@ -1,0 +1,114 @@
+"""``dpdist contract``: what a data set is and may be asked, declared by its custodian."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+import yaml
+
+from dpdist.cli.ledger import open_ledger
+from dpdist.cli.options import DEFAULT_LEDGER, LedgerUrl
+from dpdist.errors import OutOfDomain, SpecError
+
+if TYPE_CHECKING:
+    from dpdist.ledger.contract import Contract
+
+contract_app = typer.Typer(
+    help="The contract of a data set, declared by its custodian.", no_args_is_help=True, rich_markup_mode=None
+)
+
+ContractPath = Annotated[Path, typer.Argument(metavar="CONTRACT", help="Contract file (YAML).")]
+DatasetName = Annotated[str, typer.Argument(help="Name of the data set.")]
+
+
+@contract_app.command("draft")
+def contract_draft(
+    schema: Annotated[Path, typer.Argument(metavar="SCHEMA", help="Schema file (YAML).")],
+    data: Annotated[list[str], typer.Option(help="Files, folders or globs of the table; may be repeated.")],
+    minimum: Annotated[int, typer.Option(min=1, help="Public lower bound on the number of records.")],
+    epsilon: Annotated[str, typer.Option(help="Cap on epsilon over all releases, such as 4.")],
+    delta: Annotated[str, typer.Option(help="Cap on delta over all releases, such as 1e-8.")],
+) -> None:
+    """Print a contract made from a schema; write it to a file, and read it before you create the data set."""
+    from dpdist.ledger.contract import drafted
+    from dpdist.schema.schema import Schema
+
+    tree = drafted(Schema.from_yaml(schema), path=tuple(data), minimum=minimum, epsilon=epsilon, delta=delta)
+    typer.echo(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=100).rstrip())
+
+
+@contract_app.command("check")
+def contract_check(
+    contract: Annotated[
+        Path | None, typer.Argument(metavar="[CONTRACT]", help="Contract file (YAML): nothing is stored.")
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="A data set of the ledger: its contract; an input that keeps it is admitted.")
+    ] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="Files that data.later admits, instead of the contract's own.")
+    ] = None,
+    ledger: LedgerUrl = DEFAULT_LEDGER,
+) -> None:
+    """Read the table once and find whether it keeps the contract. Costs nothing: for the custodian's eyes only.
+
+    What is printed holds private counts.
+    """
+    from dpdist.data.conformity import check_input
+    from dpdist.ledger.contract import Contract
+
+    if (contract is None) == (dataset is None):
+        raise SpecError("dpdist contract check: give a contract file, or --dataset")
+    if contract is not None:
+        checked = Contract.from_yaml(contract)
+    else:
+        with open_ledger(ledger) as opened:
+            checked = _contract_of(opened.dataset(str(dataset)).contract, str(dataset))
+    found = check_input(checked, data or ())
+    typer.echo(f"confidential: {found.counts['rows_kept']:,} of {found.counts['rows_read']:,} rows are kept")
+    for name, counts in found.counts["columns"].items():
+        typer.echo(f"confidential: {name}: " + ", ".join(f"{counts[k]:,} {k.replace('_', ' ')}" for k in counts))
+    if found.problems:
+        raise OutOfDomain("the table does not keep the contract:\n" + "\n".join(found.problems))
+    if dataset is not None:
+        with open_ledger(ledger) as opened:
+            opened.admit_input(dataset, fingerprint=found.fingerprint, contract=checked.digest)
+    typer.echo("the contract is kept" + (f"; data set {dataset} may be released from this input" if dataset else ""))
+
+
+@contract_app.command("show")
+def contract_show(dataset: DatasetName, ledger: LedgerUrl = DEFAULT_LEDGER) -> None:
+    """Print the contract of a data set."""
+    with open_ledger(ledger) as opened:
+        found = _contract_of(opened.dataset(dataset).contract, dataset)
+    tree = found.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    typer.echo(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=100).rstrip())
+
+
+@contract_app.command("amend")
+def contract_amend(
+    dataset: DatasetName,
+    contract: ContractPath,
+    reason: Annotated[str, typer.Option(help="Why; it stands in the journal of the data set.")],
+    ledger: LedgerUrl = DEFAULT_LEDGER,
+) -> None:
+    """Give a data set another contract, or another cap on epsilon: an act of the custodian, in the journal.
+
+    Inputs are checked again. A higher cap is then the guarantee of everything that was released before, too.
+    """
+    from dpdist.ledger.contract import Contract
+
+    read = Contract.from_yaml(contract)
+    with open_ledger(ledger) as opened:
+        opened.amend(dataset, read, reason=reason)
+    typer.echo(f"data set {dataset}: amended; epsilon at most {read.epsilon}, delta at most {read.delta}")
+
+
+def _contract_of(text: str | None, dataset: str) -> Contract:
+    from dpdist.ledger.contract import Contract
+
+    if text is None:
+        raise SpecError(f"data set {dataset!r} has no contract: give it one with dpdist contract amend")
+    return Contract.from_text(text)

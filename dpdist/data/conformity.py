@@ -1,0 +1,117 @@
+"""Whether an input keeps the contract of a data set: found once, told to its custodian alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.data.graph import located_table, run_pass
+from dpdist.data.inputs import csv_options
+from dpdist.data.operators import Operator
+from dpdist.data.report import RowReport, check
+from dpdist.data.source import TableSource, fingerprint
+from dpdist.data.table import open_table
+from dpdist.errors import DataError, ReleaseConflict, SpecError
+from dpdist.ledger.contract import Contract
+from dpdist.privacy.arrays import Codes
+
+
+@dataclass(frozen=True, repr=False)
+class Conformity:
+    """What a whole pass over an input found. Confidential: it holds private counts.
+
+    Attributes
+    ----------
+    fingerprint : str
+        Of the input.
+    problems : tuple of str
+        Why it does not keep the contract; empty where it does.
+    counts : dict
+        Rows read and kept, and by column the values that policies apply to.
+    """
+
+    fingerprint: str
+    problems: tuple[str, ...]
+    counts: dict[str, Any]
+
+
+def check_input(contract: Contract, paths: Sequence[str] = ()) -> Conformity:
+    """Read an input once and compare it with a contract.
+
+    Parameters
+    ----------
+    contract : Contract
+    paths : sequence of str, optional
+        Files that the contract's `data.later` admits; by default the contract's own.
+
+    Raises
+    ------
+    SpecError
+        The contract does not name such files.
+    DataError
+        The files cannot be read.
+    ReleaseConflict
+        They changed while they were read.
+    """
+    data = contract.data
+    for path in paths:
+        if not any(fnmatchcase(path, pattern) for pattern in data.later):
+            raise SpecError(f"--data {path}: no pattern of the contract's data.later admits it")
+    source = TableSource(
+        paths=tuple(paths) or data.paths,
+        format=data.format,
+        csv=csv_options(data.csv),
+        extra_columns="ignore",
+        storage_options=data.storage.options,
+    )
+    table = located_table(open_table(source, contract.table))
+    names = contract.table.names
+    counted = {names.index(name): contract.table.attributes[names.index(name)].cardinality for name in contract.minima}
+    operator = Operator(name="classes", chunk=partial(_counts, sizes=counted), combine=_added)
+    counts, report = run_pass(table, operator)
+    if fingerprint(source) != table.fingerprint:
+        raise ReleaseConflict("the files changed while they were read: leave them alone, and check them again")
+    problems = [*_of_policies(report, contract), *_of_numbers(report, contract), *_of_classes(counts, contract)]
+    return Conformity(table.fingerprint, tuple(problems), report.confidential(contract.table))
+
+
+def _counts(codes: Codes, sizes: Mapping[int, int]) -> dict[int, NDArray[np.int64]]:
+    return {column: np.bincount(codes[column], minlength=size).astype(np.int64) for column, size in sizes.items()}
+
+
+def _added(a: dict[int, NDArray[np.int64]], b: dict[int, NDArray[np.int64]]) -> dict[int, NDArray[np.int64]]:
+    return {column: a[column] + b[column] for column in a}
+
+
+def _of_policies(report: RowReport, contract: Contract) -> list[str]:
+    try:
+        check(report, contract.table)
+    except DataError as error:
+        return str(error).splitlines()
+    return []
+
+
+def _of_numbers(report: RowReport, contract: Contract) -> list[str]:
+    problems = []
+    if report.kept < contract.minimum_records:
+        problems.append("fewer records are kept than minimum_records declares")
+    if contract.number_of_records not in (None, report.kept):
+        problems.append("number_of_records is not the number of records")
+    return problems
+
+
+def _of_classes(counts: Mapping[int, NDArray[np.int64]], contract: Contract) -> list[str]:
+    problems = []
+    for name, minima in contract.minima.items():
+        place = contract.table.names.index(name)
+        values = list(map(str, contract.table.attributes[place].values or ()))
+        for value, least in minima.items():
+            if counts[place][values.index(value)] < least:
+                problems.append(f"minima.{name}: fewer records have the value {value!r} than declared")
+    return problems

@@ -1,0 +1,117 @@
+"""Acts of the custodian of a data set: other caps or another contract, with a reason, and inputs that keep it.
+
+Each is an entry of the journal. Raising epsilon keeps the filters with their deltas and orders, so that the charges
+before take from them what they took. Delta stays: each filter has its part of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import sqlalchemy as sa
+
+from dpdist.errors import BudgetExceeded, ContractBroken, LedgerError
+from dpdist.ledger import journal, tables
+from dpdist.ledger.account import portfolio_of, portfolio_text
+from dpdist.ledger.anchor import Mark
+from dpdist.ledger.catalogue import terms_of
+from dpdist.ledger.contract import Contract
+from dpdist.ledger.records import checked_name
+from dpdist.ledger.rows import Row, lock_dataset
+from dpdist.ledger.transitions import now
+
+
+def amend(connection: sa.Connection, name: str, *, contract: Contract, reason: str, mark: Mark | None = None) -> None:
+    """Give a data set another contract, with its caps.
+
+    Raises
+    ------
+    LedgerError
+        Delta is another one, an account of leakage would go, or there is no reason.
+    BudgetExceeded
+        More is spent than the new caps admit.
+    """
+    row = lock_dataset(connection, name)
+    account = journal.checked_account(connection, row, mark=mark)
+    journal.check_history(connection, row, account)
+    caps = {"epsilon": str(contract.epsilon), "delta": str(contract.delta)}
+    pml = None if contract.pml is None else str(contract.pml)
+    terms = terms_of(name, caps["epsilon"], caps["delta"], contract.guarantees, pml, contract.text)
+    if terms["delta_cap"] != row["delta_cap"]:
+        raise LedgerError(f"data set {name!r}: delta stays {row['delta_cap']}, each filter has its part of it")
+    if row["pml_cap"] is not None and (pml is None or Fraction(pml) < Fraction(row["pml_cap"])):
+        raise LedgerError(f"data set {name!r}: its account of leakage stays, with a cap of {row['pml_cap']} or more")
+    portfolio = portfolio_of(row).at(contract.epsilon)
+    if not account.is_kept(portfolio):
+        raise BudgetExceeded(f"data set {name!r}: more is spent than the new cap on epsilon admits")
+    new = {**terms, "filters": portfolio_text(portfolio), "created": row["created"]}
+    changes = {column: value for column, value in new.items() if value != row[column]}
+    if not changes:
+        return
+    fields = {"changes": changes, "reason": checked_name(reason, setting="the reason")}
+    connection.execute(sa.update(tables.dataset).where(tables.dataset.c.id == row["id"]).values(changes))
+    journal.append(connection, {**row, **changes}, journal.AMENDED, now(), fields, account=account)
+
+
+def admit_input(
+    connection: sa.Connection, name: str, *, fingerprint: str, contract: str, mark: Mark | None = None
+) -> None:
+    """Write down that an input keeps the contract with this digest; again, it finds its work done.
+
+    Raises
+    ------
+    ContractBroken
+        The data set has another contract by now, or none.
+    """
+    row = lock_dataset(connection, name)
+    account = journal.checked_account(connection, row, mark=mark)
+    if row["contract"] is None or Contract.from_text(row["contract"]).digest != contract:
+        raise ContractBroken(f"data set {name!r} has not the contract that this input was checked against")
+    if _admission(connection, row, fingerprint, contract) is not None:
+        return
+    fields = {"fingerprint": fingerprint, "contract": contract}
+    insert = sa.insert(tables.admitted_input).values(dataset_id=row["id"], sequence=row["length"], **fields)
+    connection.execute(insert)
+    journal.append(connection, row, journal.ADMITTED, now(), fields, account=account)
+
+
+def refuse_unadmitted(connection: sa.Connection, row: Row, request: Mapping[str, str], contract: str | None) -> None:
+    """Refuse a charge that was not compared with the contract of its data set, or whose input was not checked.
+
+    `contract` is the digest of the contract that the release keeps.
+
+    Raises
+    ------
+    ContractBroken
+    """
+    if row["contract"] is None:
+        return
+    name = row["name"]
+    if Contract.from_text(row["contract"]).digest != contract:
+        raise ContractBroken(f"data set {name!r} has a contract that this release was not compared with: run it again")
+    sequence = _admission(connection, row, request["input_fingerprint"], contract)
+    if sequence is None:
+        raise ContractBroken(
+            f"data set {name!r} has a contract, and its custodian has not found that this input keeps it (or its files "
+            f"changed since): dpdist contract check --dataset {name}"
+        )
+    query = sa.select(tables.journal.c.record).where(
+        tables.journal.c.dataset_id == row["id"], tables.journal.c.sequence == sequence
+    )
+    record: dict[str, Any] = json.loads(connection.execute(query).scalar_one())
+    said = {"state": journal.ADMITTED, "fingerprint": request["input_fingerprint"], "contract": contract}
+    if any(record.get(field) != value for field, value in said.items()):
+        raise journal.damaged(name, ["an admitted input is not in the journal"])
+
+
+def _admission(connection: sa.Connection, row: Row, fingerprint: str, contract: str) -> int | None:
+    """The journal entry that admits an input; None where there is none."""
+    columns = tables.admitted_input.c
+    query = sa.select(columns.sequence).where(
+        columns.dataset_id == row["id"], columns.fingerprint == fingerprint, columns.contract == contract
+    )
+    sequence: int | None = connection.execute(query).scalar_one_or_none()
+    return sequence

@@ -1,0 +1,172 @@
+"""The contract of a data set: what may be asked of its table, frozen by its custodian before the first release.
+
+Whether a table keeps a schema is an answer about its records. So the custodian declares the schema with its policies,
+finds out once for each input whether it is kept (`dpdist contract check`), and is the only one who is told. A release
+names a part of the contract: some attributes, coarser values, smaller minima. It cannot ask the table anything else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from dpdist.errors import ContractBroken, SpecError
+from dpdist.privacy.events import Event, takes_size_for_public
+from dpdist.schema.part import departures as schema_departures
+from dpdist.schema.schema import Schema, validation_message
+from dpdist.schema.strict_yaml import load_yaml
+from dpdist.spec import CsvSpec, Exact, ReleaseSpec, Section, StorageSpec
+
+if TYPE_CHECKING:
+    from dpdist.ledger.ledger import Ledger
+
+
+class InputSpec(Section):
+    """The files of a data set and how they are read."""
+
+    path: str | tuple[str, ...] = Field(description="Files, folders or globs; local or s3://.")
+    later: tuple[str, ...] = Field(
+        default=(),
+        description="Patterns such as s3://bucket/????-??-??.parquet: inputs that may be added later.",
+    )
+    format: Literal["parquet", "csv"] | None = Field(default=None, description="Inferred from the name if absent.")
+    csv: CsvSpec = Field(default_factory=CsvSpec)
+    storage: StorageSpec = Field(default_factory=StorageSpec)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths as a tuple."""
+        return (self.path,) if isinstance(self.path, str) else self.path
+
+
+class Contract(Section):
+    """What a data set is, what it may be asked, and what that may cost altogether."""
+
+    table: Schema = Field(alias="schema", description="The schema with its policies, or the path of its file.")
+    data: InputSpec
+    unit: Literal["record"] = Field(default="record", description="Who is protected.")
+    minimum_records: int = Field(ge=1, description="Public lower bound on the number of records that are kept.")
+    number_of_records: int | None = Field(
+        default=None, ge=1, description="The number of records, where it is public; without it none is."
+    )
+    minima: dict[str, dict[str, int]] = Field(
+        default_factory=dict, description="Public lower bounds by attribute and value, for releases by class."
+    )
+    guarantees: tuple[Literal["dp", "pd-per-record", "pml", "lid"], ...] = Field(
+        default=("dp",), min_length=1, description="The kinds of guarantee that a release may have."
+    )
+    epsilon: Exact = Field(gt=0, description="Cap on epsilon over all releases.")
+    delta: Exact = Field(ge=0, lt=1, description="Cap on delta over all releases.")
+    pml: Exact | None = Field(default=None, gt=0, description="Cap on pointwise maximal leakage, in nats.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Contract:
+        values = {a.name: set(map(str, a.values or ())) for a in self.table.attributes}
+        for name, minima in self.minima.items():
+            if not set(minima) <= values.get(name, set()) or any(least < 1 for least in minima.values()):
+                raise ValueError(f"minima.{name}: expected values of an attribute, with lower bounds of at least 1")
+        dropping = [a.name for a in self.table.attributes if "drop" in (a.missing, a.out_of_domain)]
+        if self.number_of_records is not None and dropping:
+            raise ValueError(
+                f"number_of_records: the policy `drop` of {', '.join(map(repr, dropping))} makes the number of kept "
+                "records private: choose other policies, or leave the number out"
+            )
+        if self.number_of_records is not None and self.number_of_records < self.minimum_records:
+            raise ValueError("number_of_records is below minimum_records")
+        return self
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> Contract:
+        """Read a contract file; a schema given by path is read from beside it.
+
+        Raises
+        ------
+        SpecError
+            The file cannot be read or is no contract; the message names each setting.
+        """
+        tree = load_yaml(path)
+        if not isinstance(tree, dict):
+            raise SpecError(f"{path} is no contract: expected a mapping with `schema`, `data`, `epsilon` ...")
+        if isinstance(tree.get("schema"), str):
+            tree["schema"] = Schema.from_yaml(Path(path).parent / tree["schema"])
+        try:
+            return cls.model_validate(tree)
+        except ValidationError as error:
+            raise SpecError(f"{path} is not a valid contract:\n{validation_message(error)}") from None
+
+    @classmethod
+    def from_text(cls, text: str) -> Contract:
+        """The contract that `text` is of."""
+        return cls.model_validate_json(text)
+
+    @cached_property
+    def text(self) -> str:
+        """Canonical JSON: what the ledger keeps."""
+        tree = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        return json.dumps(tree, sort_keys=True, separators=(",", ":"))
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of `text`."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    def departures(self, spec: ReleaseSpec, *, event: Event | None) -> list[str]:
+        """What a release asks for that the contract does not admit; empty where it keeps the contract."""
+        found = schema_departures(spec.table, self.table)
+        if spec.data.csv != self.data.csv or (spec.data.format or self.data.format) != self.data.format:
+            found.append("data.csv and data.format: the files are read in another way")
+        largest = self.number_of_records or self.minimum_records
+        if spec.data.minimum_records > largest:
+            found.append(f"data.minimum_records is above {largest}")
+        for name, minima in spec.class_minima.items():
+            for value, least in minima.items():
+                if least > self.minima.get(name, {}).get(value, 0):
+                    found.append(f"the minimum of {name} {value!r} is above the declared one, or none is declared")
+        if self.number_of_records is None and event is not None and takes_size_for_public(event):
+            found.append("privacy.adjacency: replacement takes the number of records for public, and it is private")
+        if spec.asks_of_table is not None:
+            found.append(spec.asks_of_table)
+        return found
+
+
+def kept_contract(ledger: Ledger, spec: ReleaseSpec, *, dataset: str, event: Event | None) -> str | None:
+    """The digest of the contract of a data set, which a release keeps; None where the data set has none.
+
+    Raises
+    ------
+    ContractBroken
+        The release asks for something else than a part of the contract. Nothing was read.
+    DatasetUnknown
+    """
+    text = ledger.dataset(dataset).contract
+    if text is None:
+        return None
+    contract = Contract.from_text(text)
+    found = contract.departures(spec, event=event)
+    if found:
+        raise ContractBroken(
+            f"the spec is not a part of the contract of data set {dataset!r} (dpdist contract show {dataset}):\n"
+            + "\n".join(found)
+        )
+    return contract.digest
+
+
+def drafted(schema: Schema, *, path: tuple[str, ...], minimum: int, epsilon: str, delta: str) -> dict[str, Any]:
+    """A contract as a mapping for YAML, from a schema and the least that must be said besides."""
+    contract = Contract.model_validate(
+        {
+            "schema": schema,
+            "data": {"path": path if len(path) > 1 else path[0]},
+            "minimum_records": minimum,
+            "epsilon": Fraction(epsilon),
+            "delta": Fraction(delta),
+        }
+    )
+    tree = contract.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return tree | {"epsilon": epsilon, "delta": delta, "guarantees": list(contract.guarantees)}

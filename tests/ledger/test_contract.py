@@ -1,0 +1,317 @@
+"""Contracts of data sets: what is a part of one, and what the ledger admits under one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+from commands import Command
+from releases import KEY
+
+from dpdist.errors import BudgetExceeded, ContractBroken, LedgerError, OutOfDomain, ReleaseConflict, SpecError
+from dpdist.families.registry import build_spec, load_spec, make_plan
+from dpdist.ledger import Ledger
+from dpdist.ledger.contract import Contract
+from dpdist.release.run import run_release
+from dpdist.spec import ReleaseSpec
+
+ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "job": {"kind": "categorical", "values": ["nurse", "cook", "clerk"], "aliases": {"chef": "cook"}},
+    "age": {"kind": "integer", "bounds": [0, 99], "missing": "drop"},
+    "pay": {"kind": "number", "bounds": [0, 10], "bins": {"count": 10}, "out_of_domain": "clip"},
+    "size": {"kind": "number", "bounds": [0, 10]},
+    "rank": {"kind": "ordinal", "values": [1, 2, 3], "missing": {"category": "none"}},
+}
+
+
+def schema(**changes: dict[str, Any]) -> dict[str, Any]:
+    """The schema of the contract, or attributes of it with changes."""
+    chosen = {name: {**ATTRIBUTES[name], **changed} for name, changed in changes.items()} or ATTRIBUTES
+    return {"attributes": [{"name": name, **fields} for name, fields in chosen.items()]}
+
+
+def contract(folder: Path, **changes: Any) -> Contract:
+    tree = {
+        "schema": schema(),
+        "data": {"path": str(folder / "people.parquet")},
+        "minimum_records": 50,
+        "epsilon": 4,
+        "delta": "1e-6",
+    }
+    return Contract.model_validate({**tree, **changes})
+
+
+def spec(folder: Path, table: dict[str, Any], **changes: Any) -> ReleaseSpec:
+    tree = {
+        "kind": "histogram",
+        "name": "first",
+        "dataset": "people",
+        "schema": table,
+        "data": {"path": str(folder / "people.parquet"), "minimum_records": 50, "extra_columns": "ignore"},
+        "output": {"path": str(folder / "out")},
+        "ledger": f"sqlite:///{folder}/ledger.db",
+        "work": str(folder / "work"),
+        "privacy": {"epsilon": 1},
+        "histograms": "each column",
+    }
+    return build_spec({**tree, **changes})
+
+
+def people(folder: Path, rows: int = 60) -> None:
+    jobs = ["nurse", "chef", "cook", "clerk"]
+    table = {
+        "job": [jobs[i % 4] for i in range(rows)],
+        "age": [i % 100 for i in range(rows)],
+        "pay": [float(i % 12) for i in range(rows)],
+        "size": [float(i % 10) for i in range(rows)],
+        "rank": [1 + i % 3 for i in range(rows)],
+    }
+    pq.write_table(pa.table(table), folder / "people.parquet")
+
+
+PARTS: list[dict[str, dict[str, Any]]] = [
+    {"job": {}},
+    {"job": {"values": ["nurse", "other"], "aliases": {"cook": "other", "clerk": "other", "chef": "other"}}},
+    {"job": {"values": ["nurse", "cook"], "aliases": {"clerk": "cook", "chef": "cook"}}},
+    {"job": {"labels": ["a", "b", "c"], "buckets": {"groups": [["nurse"], ["cook", "clerk"]]}}},
+    {"age": {"bins": {"edges": [0, 18, 65]}}},
+    {"age": {}, "pay": {"bins": {"edges": [0, 5]}}},
+    {"size": {"bins": {"count": 7}}},
+    {"rank": {}},
+]
+
+OTHERS: list[tuple[dict[str, dict[str, Any]], str]] = [
+    ({"job": {"out_of_domain": "drop"}}, "out_of_domain"),
+    ({"job": {"missing": "drop"}}, "missing values"),
+    ({"job": {"missing_values": ["nurse"]}}, "missing values"),
+    ({"job": {"values": ["nurse", "cook"]}}, "left out"),
+    ({"job": {"values": ["nurse", "cook", "clerk"], "aliases": {}}}, "left out"),
+    ({"job": {"values": ["nurse", "cook", "clerk"], "aliases": {"chef": "nurse"}}}, "spellings"),
+    ({"job": {"aliases": {"chef": "cook", "king": "cook"}}}, "not declared"),
+    ({"job": {"kind": "ordinal"}}, "kind"),
+    ({"age": {"bounds": [0, 50]}}, "bounds"),
+    ({"age": {"missing": "refuse"}}, "missing values"),
+    ({"age": {"out_of_domain": "clip"}}, "out_of_domain"),
+    ({"pay": {"bins": {"count": 7}}}, "bins"),
+    ({"pay": {"bins": None}}, "bins"),
+    ({"rank": {"missing": {"category": "other"}}}, "missing values"),
+]
+
+
+@pytest.mark.parametrize("part", PARTS, ids=str)
+def test_a_part(part: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    made = spec(tmp_path, schema(**part)) if "size" not in part or part["size"] else None
+    assert made is not None
+    assert contract(tmp_path).departures(made, event=None) == []
+
+
+@pytest.mark.parametrize(("part", "why"), OTHERS, ids=str)
+def test_no_part(part: dict[str, dict[str, Any]], why: str, tmp_path: Path) -> None:
+    histograms = [{"columns": ["age"]}]  # of a continuous column there is none
+    table = schema(**{**part, "age": part.get("age", {})})
+    (found,) = contract(tmp_path).departures(spec(tmp_path, table, histograms=histograms), event=None)
+    assert why in found
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"data": {"path": "x", "minimum_records": 51}}, "minimum_records"),
+        ({"data": {"path": "x", "minimum_records": 5, "csv": {"comment": "a"}}}, "data.csv"),
+        ({"privacy": {"epsilon": 1, "adjacency": "replacement"}}, "adjacency"),
+    ],
+)
+def test_minima_layouts_and_adjacency_are_those_of_the_contract(
+    changes: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    made = spec(tmp_path, schema(job={}), **changes)
+    (found,) = contract(tmp_path).departures(made, event=make_plan(made).event)
+    assert why in found
+
+
+def test_a_public_number_admits_replacement_and_no_policy_that_drops(tmp_path: Path) -> None:
+    made = spec(tmp_path, schema(job={}), privacy={"epsilon": 1, "adjacency": "replacement"})
+    with pytest.raises(ValueError, match="'age'"):
+        contract(tmp_path, number_of_records=60)
+    public = contract(tmp_path, schema=schema(job={}, rank={}), number_of_records=60)
+    assert public.departures(made, event=make_plan(made).event) == []
+
+
+def test_minima_of_classes(tmp_path: Path) -> None:
+    one = contract(tmp_path, minima={"job": {"nurse": 10}})
+    tree = {
+        "kind": "mixing",
+        "schema": schema(job={}, rank={}),
+        "histograms": None,
+        "privacy": {"epsilon": 8, "delta": 1e-5},
+    }
+    for least, kept in ((10, True), (11, False)):
+        classes = {"nurse": {"minimum": least, "records": 5}}
+        settings = {**tree, "mixing": {"class": "job", "classes": classes, "order": 2}}
+        del settings["histograms"]
+        base = spec(tmp_path, schema(job={})).model_dump(mode="json", by_alias=True)
+        shared = {name: base[name] for name in ("name", "dataset", "data", "output", "ledger", "work")}
+        assert (one.departures(build_spec({**shared, **settings}), event=None) == []) == kept
+
+
+def test_a_release_under_a_contract(tmp_path: Path) -> None:
+    """Refused until its custodian has checked the input; then as any other; an input that changed is another one."""
+    people(tmp_path)
+    made = spec(tmp_path, schema(age={"bins": {"edges": [0, 50]}}))
+    ledger = Ledger.open(made.ledger)
+    declared = contract(tmp_path)
+    ledger.create_from_contract("people", declared)
+    with pytest.raises(ContractBroken, match="dpdist contract check"):
+        run_release(made, fixed_key=KEY)
+    from dpdist.data.conformity import check_input
+
+    found = check_input(declared)
+    assert found.problems == ()
+    assert found.counts["rows_kept"] == 60
+    for _ in range(2):
+        ledger.admit_input("people", fingerprint=found.fingerprint, contract=declared.digest)
+    run_release(made, fixed_key=KEY)
+    with pytest.raises(ContractBroken, match=r"job.*out_of_domain"):
+        run_release(spec(tmp_path, schema(job={"out_of_domain": "drop"}), name="second"))
+    people(tmp_path, 61)
+    with pytest.raises(ContractBroken, match="dpdist contract check"):
+        run_release(spec(tmp_path, schema(rank={}), name="third", output={"path": str(tmp_path / "3")}))
+    assert [attempt.release for attempt in ledger.show("people").attempts] == ["first"]
+    ledger.verify("people")
+
+
+def test_who_charges_without_comparing_is_refused(tmp_path: Path) -> None:
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    declared = contract(tmp_path)
+    ledger.create_from_contract("people", declared)
+    ledger.admit_input("people", fingerprint="f" * 64, contract=declared.digest)
+    charge = {
+        "dataset": "people",
+        "release": "r",
+        "spec_hash": "s",
+        "event": make_plan(spec(tmp_path, schema(job={}))).event,
+        "guarantee": "dp",
+    }
+    for digest, found in ((None, "f" * 64), ("0" * 64, "f" * 64), (declared.digest, "0" * 64)):
+        with pytest.raises(ContractBroken):
+            ledger.reserve(**charge, input_fingerprint=found, contract=digest)
+    with ledger.database.engine.begin() as connection:  # an input that no journal entry admits
+        connection.execute(sa.text("UPDATE dpdist_input SET fingerprint = :f"), {"f": "0" * 64})
+    with pytest.raises(LedgerError, match="damaged"):
+        ledger.reserve(**charge, input_fingerprint="0" * 64, contract=declared.digest)
+
+
+def test_an_attempt_id_of_another_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the other one reserved it after this one looked: the locks of two data sets are two."""
+    from uuid import uuid4
+
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    event = make_plan(spec(tmp_path, schema(job={}))).event
+    charge = {"release": "r", "spec_hash": "s", "input_fingerprint": "f" * 64, "event": event, "guarantee": "dp"}
+    for name in ("one", "other"):
+        ledger.create_dataset(name, epsilon=4, delta="1e-6")
+    identity = str(uuid4())
+    ledger.reserve(**charge, dataset="one", attempt=identity)
+    for _ in range(2):
+        with pytest.raises(ReleaseConflict, match="another data set"):
+            ledger.reserve(**charge, dataset="other", attempt=identity)
+        monkeypatch.setattr("dpdist.ledger.transitions._is_repeated", lambda *_: False)
+    assert ledger.show("other").attempts == ()
+
+
+def test_amendments_are_in_the_journal(tmp_path: Path) -> None:
+    """A cap is raised with what was taken as it was, and lowered to what is spent; delta stays."""
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger.create_dataset("people", epsilon=4, delta="1e-6")
+    event = make_plan(spec(tmp_path, schema(job={}), privacy={"epsilon": 3})).event
+    charge = {"dataset": "people", "spec_hash": "s", "input_fingerprint": "f" * 64, "event": event, "guarantee": "dp"}
+    ledger.reserve(**charge, release="before")
+    with pytest.raises(BudgetExceeded):
+        ledger.reserve(**charge, release="after")
+    spent = ledger.show("people").budget.epsilon_spent
+    declared = contract(tmp_path, epsilon=8)
+    with pytest.raises(BudgetExceeded):
+        ledger.amend("people", contract(tmp_path, epsilon=2), reason="lower")
+    with pytest.raises(LedgerError, match="delta stays"):
+        ledger.amend("people", contract(tmp_path, delta="1e-5"), reason="more")
+    with pytest.raises(LedgerError, match="reason"):
+        ledger.amend("people", declared, reason="")
+    for _ in range(2):
+        assert ledger.amend("people", declared, reason="a second wave is paid for").contract == declared.text
+    assert ledger.show("people").budget.epsilon_cap == 8
+    assert ledger.show("people").budget.epsilon_spent == spent
+    ledger.admit_input("people", fingerprint="f" * 64, contract=declared.digest)
+    ledger.reserve(**charge, release="after", contract=declared.digest)
+    ledger.verify("people")
+    with ledger.database.engine.begin() as connection:
+        (records,) = zip(*connection.execute(sa.text("SELECT record FROM dpdist_journal")), strict=True)
+        assert sum("a second wave is paid for" in record for record in records) == 1
+        connection.execute(sa.text("UPDATE dpdist_dataset SET contract = NULL"))
+    with pytest.raises(LedgerError, match="caps or policy were altered"):
+        ledger.verify("people")
+    with pytest.raises(LedgerError, match="caps or policy were altered"):
+        ledger.reserve(**charge, release="later", contract=declared.digest)
+
+
+@pytest.mark.parametrize("name", ["acs2024", "acs2024-histograms", "acs2024-whole"])
+def test_the_contract_that_comes_with_dpdist(name: str) -> None:
+    deploy = Path(__file__).parents[2] / "deploy"
+    made = load_spec(deploy / "releases" / f"{name}.yaml")
+    declared = Contract.from_yaml(deploy / "contracts" / "acs2024.yaml")
+    assert declared.departures(made, event=make_plan(made).event) == []
+    assert Contract.from_text(declared.text) == declared
+
+
+def test_what_a_check_finds(tmp_path: Path) -> None:
+    from dpdist.data.conformity import check_input
+
+    people(tmp_path, 40)
+    few = check_input(contract(tmp_path, minima={"job": {"clerk": 11, "cook": 20}}))
+    assert [problem.split(":")[0] for problem in few.problems] == [
+        "fewer records are kept than minimum_records declares",
+        "minima.job",
+    ]
+    narrow = schema(age={"bounds": [0, 20]}, job={"aliases": {}})
+    both = check_input(contract(tmp_path, schema=narrow, minimum_records=1))
+    assert "'age'" in both.problems[0]
+    assert "'job'" in both.problems[0]
+    with pytest.raises(SpecError, match=r"data\.later"):
+        check_input(contract(tmp_path), [str(tmp_path / "people.parquet")])
+    later = {"path": "none", "later": [str(tmp_path / "*.parquet")]}
+    assert (
+        check_input(contract(tmp_path, data=later, minimum_records=1), [str(tmp_path / "people.parquet")]).problems
+        == ()
+    )
+
+
+def test_commands(dpdist: Command, tmp_path: Path) -> None:
+    """From a schema to a contract, to a data set, to a release."""
+    import yaml
+
+    people(tmp_path)
+    (tmp_path / "schema.yaml").write_text(yaml.safe_dump(schema()))
+    options = ("--data", "people.parquet", "--minimum", "50", "--epsilon", "4", "--delta", "1e-6")
+    drafted = dpdist("contract", "draft", "schema.yaml", *options)
+    assert drafted.code == 0, drafted.err
+    (tmp_path / "people.yaml").write_text(drafted.out)
+    assert "the contract is kept" in dpdist("contract", "check", "people.yaml").out
+    assert dpdist("ledger", "create", "people", "--contract", "people.yaml", "--epsilon", "4").code == 2
+    assert dpdist("ledger", "create", "people", "--contract", "people.yaml").code == 0
+    tree = spec(Path(), schema(job={}), ledger="sqlite:///dpdist-ledger.db").model_dump(mode="json", by_alias=True)
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(tree))
+    assert "Contract    kept" in dpdist("plan", "spec.yaml").out
+    assert dpdist("release", "spec.yaml").code == 4
+    assert "may be released" in dpdist("contract", "check", "--dataset", "people").out
+    released = dpdist("release", "spec.yaml")
+    assert released.code == 0, released.err
+    (tmp_path / "people.yaml").write_text(drafted.out.replace("epsilon: '4'", "epsilon: 5"))
+    assert dpdist("contract", "amend", "people", "people.yaml", "--reason", "a reason").code == 0
+    assert dpdist("contract", "show", "people").out.count("attributes") == 1
+    people(tmp_path, 20)
+    refused = dpdist("contract", "check", "--dataset", "people")
+    assert (refused.code, "fewer records" in refused.err) == (OutOfDomain.exit_code, True)
+    assert dpdist("ledger", "verify", "people").code == 0
