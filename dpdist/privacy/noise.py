@@ -22,6 +22,7 @@ import hashlib
 import hmac
 import itertools
 import operator
+from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
 from typing import NoReturn
@@ -38,6 +39,7 @@ SAMPLER_DELTA = 2.0**-60
 at most ``(1 + exp(epsilon)) * 2**-100`` to delta: below 2**-60 up to epsilon = 27."""
 
 LARGEST_SCALE = 2.0**45
+_LEAST_SUM = 1 << 100  # of a pick's integer weights
 """The largest scale or deviation, in integers or grid steps: statistic plus noise stays exact in float64."""
 
 _CHUNK = 1 << 16  # draws at a time: the words, guesses and values of a chunk stay in the cache
@@ -224,13 +226,24 @@ class Noise:
         steps = self.gaussian_integers(name, count, sigma=_steps("sigma", sigma, grid), start=start)
         return steps.astype(np.float64) * np.float64(grid)
 
-    def pick(self, name: str, scores: NDArray[np.int64], *, scale: float | Fraction, start: int = 0) -> int:
-        """An index by the exponential mechanism, ``P(i) ~ exp(scores[i] / scale)``.
+    def pick(
+        self,
+        name: str,
+        scores: NDArray[np.int64],
+        *,
+        scale: float | Fraction,
+        start: int = 0,
+        allowed: Callable[[int], bool] = lambda index: True,
+    ) -> int:
+        """An index by the exponential mechanism, ``P(i) ~ exp(scores[i] / scale)``, among those that are allowed.
+
+        Candidates are drawn without replacement until one is allowed. The first allowed one of such a sequence has the
+        distribution of the mechanism among the allowed ones alone, so that only a few need to be asked about.
 
         Where one record changes each score by at most 1, the pick is ``2 / scale``-bounded-range; what it costs
         as a Gaussian mechanism is in `dpdist.privacy.selection`. The weights ``floor(2**128 * exp(...))`` are
-        certified, and the pick compares a uniform of 256 bits with their exact sums: it is within
-        ``(number of scores) * 2**-127`` of its distribution in total variation.
+        certified, and the pick compares a uniform of 256 bits with their exact sums: each draw is
+        within ``(number of scores) * 2**-99`` of its distribution in total variation.
 
         Parameters
         ----------
@@ -239,7 +252,9 @@ class Noise:
         scale : float or Fraction
             In units of the scores, above 0, at most `LARGEST_SCALE`. A float is taken as the number it is.
         start : int
-            Number of the pick in the stream `name`.
+            Number of the pick in the stream `name`; candidates that are not allowed take the numbers after it.
+        allowed : callable
+            A public rule. At least one index is allowed.
 
         Returns
         -------
@@ -254,11 +269,22 @@ class Noise:
         if scores.ndim != 1 or not 1 <= scores.size <= 1 << 26 or scores.dtype != np.int64:
             raise ValueError(f"a pick needs from 1 to 2**26 int64 scores, got {scores.dtype}[{scores.size}]")
         address, _, start = _checked(name, 1, start)
-        gaps = [int(scores.max()) - score for score in scores.tolist()]
-        sums = list(itertools.accumulate(_thresholds.exponential_weights(gaps, exact)))
-        words = self._words(address, 4, 4 * start).tolist()
-        uniform = sum(word << 64 * place for place, word in enumerate(words))
-        return bisect.bisect_right(sums, uniform * sums[-1] >> 256)
+        left = dict(enumerate(scores.tolist()))
+        weights: dict[int, int] = {}
+        while left:
+            if sum(weights.values()) < _LEAST_SUM:  # the weights are relative to a candidate that is gone
+                top = max(left.values())
+                found = _thresholds.exponential_weights([top - score for score in left.values()], exact)
+                weights = dict(zip(left, found, strict=True))
+            sums = list(itertools.accumulate(weights.values()))
+            words = self._words(address, 4, 4 * start).tolist()
+            uniform = sum(word << 64 * place for place, word in enumerate(words))
+            index = list(weights)[bisect.bisect_right(sums, uniform * sums[-1] >> 256)]
+            if allowed(index):
+                return index
+            del left[index], weights[index]
+            start += 1
+        raise ValueError("no candidate is allowed")
 
     def _sum_of_digits(self, name: str, count: int, start: int, digits: _thresholds.Digits) -> NDArray[np.int64]:
         address, count, start = _checked(name, count, start)

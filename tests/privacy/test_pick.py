@@ -35,6 +35,21 @@ def test_picks_follow_the_exponential_mechanism(scores: list[int], scale: float)
     assert p_value(found, scores, scale / 1.3) < IMPOSSIBLE
 
 
+def test_picks_among_allowed_ones_follow_the_mechanism_restricted_to_them() -> None:
+    """The best candidates are not allowed, some of them so far above that the weights of the others are drawn anew."""
+    scores, scale = [900, 12, 5, 9, 9, -3], 7.0
+    values = np.array(scores, np.int64)
+    found = np.bincount(
+        [NOISE.pick("allowed", values, scale=scale, start=10 * i, allowed=lambda k: k >= 2) for i in range(RUNS)],
+        minlength=6,
+    )
+    assert not found[:2].any()
+    assert p_value(found[2:], scores[2:], scale) > IMPOSSIBLE
+    assert p_value(found[2:], scores[2:], 1.3 * scale) < IMPOSSIBLE
+    with pytest.raises(ValueError, match="no candidate"):
+        NOISE.pick("none", values, scale=scale, allowed=lambda k: False)
+
+
 def test_weights_are_certified() -> None:
     from mpmath import mp, mpf
 

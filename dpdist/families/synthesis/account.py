@@ -16,7 +16,7 @@ composition of the two gives r.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -127,7 +127,10 @@ class Account:
         """The scale at which so many picks cost this share together."""
         return pick_scale(cost=self.mu * math.sqrt(share / picks) / _UP)
 
-    def pick(self, name: str, scores: Counts, *, scale: float) -> int:
-        """The index that the exponential mechanism picks; one record changes each score by at most 1."""
+    def pick(self, name: str, scores: Counts, *, scale: float, allowed: Callable[[int], bool]) -> int:
+        """The index that the exponential mechanism picks among those that a public rule allows.
+
+        One record changes each score by at most 1.
+        """
         self._spend(name, pick_cost(scale=scale) ** 2, 1)
-        return self.noise.pick(name, scores, scale=scale)
+        return self.noise.pick(name, scores, scale=scale, allowed=allowed)

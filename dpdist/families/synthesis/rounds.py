@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,17 +51,19 @@ def pick_pairs(
         Picks at most.
     """
     picked: list[Pair] = []
-    allowed = np.arange(len(pairs))
     while len(picked) < most:
-        follows = valid(picked)
-        allowed = np.array([k for k in allowed.tolist() if pairs[k] not in picked and follows(pairs[k])], np.int64)
-        if not len(allowed):
+        left = [k for k, pair in enumerate(pairs) if pair not in picked]
+        follows = partial(_follows, [pairs[k] for k in left], valid(picked))
+        choice = account.pick(f"{name}/pick/{len(picked)}", np.append(scores[left], 0), scale=scale, allowed=follows)
+        if choice == len(left):
             break
-        choice = account.pick(f"{name}/pick/{len(picked)}", np.append(scores[allowed], 0), scale=scale)
-        if choice == len(allowed):
-            break
-        picked.append(pairs[int(allowed[choice])])
+        picked.append(pairs[left[choice]])
     return picked
+
+
+def _follows(pairs: list[Pair], rule: Callable[[Pair], bool], index: int) -> bool:
+    """Whether a candidate may be picked; the last one, to stop, always."""
+    return index == len(pairs) or rule(pairs[index])
 
 
 @dataclass
