@@ -30,10 +30,10 @@ demo: setup ## release a made-up census table on an embedded cluster
 	@$(RUN) plan deploy/releases/demo.yaml
 	@echo "==> the release: records drawn from a model"
 	@$(RUN) release deploy/releases/demo.yaml
-	@$(RUN) verify demo/release
+	@$(RUN) verify demo/release --public-key demo/ledger.db.demo.pub.pem
 	@echo "==> another one: records that keep values of true records, through the privacy test"
 	@$(RUN) release deploy/releases/demo-seeds.yaml
-	@$(RUN) verify demo/release-with-seeds
+	@$(RUN) verify demo/release-with-seeds --ledger sqlite:///demo/ledger.db
 
 tools: .tools/.ready ## install into .tools what checks the chart and the image
 

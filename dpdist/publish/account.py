@@ -34,7 +34,9 @@ class Account:
 
     def explain(self) -> str:
         """The account for people."""
-        charged = "nothing composes with it" if self.epsilon is None else f"charged epsilon {upwards(self.epsilon)}"
+        charged = "nothing composes with it"
+        if self.epsilon is not None:
+            charged = f"charged epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)}"
         return f"the release that data set {self.dataset} committed (attempt {self.attempt[:8]}); {charged}"
 
 

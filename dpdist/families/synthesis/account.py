@@ -23,12 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import AccountingError
+from dpdist.privacy.arrays import Counts
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.selection import pick_cost, pick_scale
 
 _UP = 1 + 2.0**-40
-
-Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

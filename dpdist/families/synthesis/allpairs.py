@@ -6,9 +6,10 @@ from math import prod
 
 import numpy as np
 
-from dpdist.families.synthesis.inference import Floats, marginal
+from dpdist.families.synthesis.inference import marginal
 from dpdist.families.synthesis.junction import JunctionTree, Set
 from dpdist.families.synthesis.portable import probability_product
+from dpdist.privacy.arrays import Floats
 
 
 class PairMarginals:

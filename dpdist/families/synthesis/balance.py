@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.privacy.arrays import Counts
 from dpdist.privacy.noise import Noise
 
 CELL_BITS = 10
@@ -25,8 +26,6 @@ LOOKED_AT = 2048
 """Rows of a sample that a round looks at: so many or a sixteenth, at most four times as many."""
 
 PIECE = 1 << 15  # rows at a time
-
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,14 +67,14 @@ class PairIndex:
 
 def balance(
     values: NDArray[np.int32],
-    chosen: Integers,
-    expected: Integers,
+    chosen: Counts,
+    expected: Counts,
     index: PairIndex,
     noise: Noise,
     name: str,
     *,
     rounds: int,
-) -> Integers:
+) -> Counts:
     """Exchange rows of a sample until its pair tables are close to the expected ones.
 
     Minimises ``sum over cells of (count - expected)^2 / (expected + 1)``. In each round some rows in the sample and as

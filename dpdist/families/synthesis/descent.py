@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.families.synthesis.inference import Floats, Inference
+from dpdist.families.synthesis.inference import Inference
 from dpdist.families.synthesis.junction import JunctionTree, Set
 from dpdist.families.synthesis.portable import exp, inner
+from dpdist.privacy.arrays import Floats
 
 
 @dataclass(frozen=True, eq=False)

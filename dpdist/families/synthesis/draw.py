@@ -13,15 +13,14 @@ from numpy.typing import NDArray
 
 from dpdist.families.synthesis.balance import CELL_BITS, PairIndex, balance
 from dpdist.families.synthesis.fitted import UNIT, UNIT_BITS, Cumulative, Fitted
+from dpdist.privacy.arrays import Counts
 from dpdist.privacy.noise import Noise
 
 LARGEST_PART = 1 << 20
 """Most rows of a part: rows times `UNIT` stay below 2**61."""
 
-Integers = NDArray[np.int64]
 
-
-def draw_part(fitted: Fitted, noise: Noise, name: str, rows: int) -> list[Integers]:
+def draw_part(fitted: Fitted, noise: Noise, name: str, rows: int) -> list[Counts]:
     """Rows of one part, as values of the table's attributes.
 
     Parameters
@@ -43,7 +42,7 @@ def draw_part(fitted: Fitted, noise: Noise, name: str, rows: int) -> list[Intege
     """
     if not 1 <= rows <= LARGEST_PART:
         raise ValueError(f"a part has from 1 to {LARGEST_PART} rows, got {rows}")
-    codes: list[Integers] = [np.zeros(0, np.int64)] * len(fitted.cardinalities)
+    codes: list[Counts] = [np.zeros(0, np.int64)] * len(fitted.cardinalities)
     for step in fitted.steps:
         groups = np.zeros(rows, np.int64)
         for parent in step.parents:
@@ -101,7 +100,7 @@ def _sample(fitted: Fitted, noise: Noise, part: int, name: str, rows: int) -> ND
     return np.stack(pool).astype(np.int32)[:, taken]
 
 
-def _systematic(weights: Integers, number: int, word: int) -> Integers:
+def _systematic(weights: Counts, number: int, word: int) -> Counts:
     """Positions of a systematic sample of `number` rows with replacement, by integer weights below 2**41.
 
     Row i is taken as often as multiples of the step fall into its stretch of the cumulative weights; the offset is the
@@ -117,9 +116,9 @@ def _systematic(weights: Integers, number: int, word: int) -> Integers:
     return np.searchsorted(cumulative, steps, side="right")
 
 
-def _lexicographic(columns: list[Integers], cardinalities: tuple[int, ...]) -> Integers:
+def _lexicographic(columns: list[Counts], cardinalities: tuple[int, ...]) -> Counts:
     """Order of the rows by their values, equal rows by position; the columns are packed into few words."""
-    words: list[Integers] = []
+    words: list[Counts] = []
     room = 0
     for column, cardinality in zip(columns, cardinalities, strict=True):
         if room < cardinality:
@@ -132,7 +131,7 @@ def _lexicographic(columns: list[Integers], cardinalities: tuple[int, ...]) -> I
     return np.lexsort(words[::-1])
 
 
-def rounded_groups(groups: Integers, cumulative: Cumulative, noise: Noise, name: str) -> Integers:
+def rounded_groups(groups: Counts, cumulative: Cumulative, noise: Noise, name: str) -> Counts:
     """A value for each row: within each group the counts of the values are rounded systematically.
 
     With r rows in a group and an offset u, uniform on [0, 1), row j of the group in random order gets the value whose
@@ -159,7 +158,7 @@ def rounded_groups(groups: Integers, cumulative: Cumulative, noise: Noise, name:
     return values
 
 
-def _shuffled_groups(groups: Integers, number: int, noise: Noise, name: str) -> tuple[Integers, Integers, Integers]:
+def _shuffled_groups(groups: Counts, number: int, noise: Noise, name: str) -> tuple[Counts, Counts, Counts]:
     """Rows ordered by group, at random within each; the groups that occur, and their sizes.
 
     One sort of distinct 64-bit words: group, random bits, row.

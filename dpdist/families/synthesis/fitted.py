@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.families.synthesis.descent import Model
-from dpdist.families.synthesis.inference import Floats, marginal
+from dpdist.families.synthesis.inference import marginal
 from dpdist.families.synthesis.junction import Set
 from dpdist.families.synthesis.marginals import Coding
 from dpdist.families.synthesis.rake import Adjustment
+from dpdist.privacy.arrays import Floats
 
 UNIT_BITS = 40
 UNIT = 1 << UNIT_BITS

@@ -13,11 +13,9 @@ from itertools import pairwise
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpdist.families.synthesis.junction import JunctionTree, Set
-
-Floats = NDArray[np.float64]
+from dpdist.privacy.arrays import Floats
 
 
 def marginal(table: Floats, keep: Sequence[int]) -> Floats:

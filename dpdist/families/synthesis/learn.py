@@ -17,11 +17,11 @@ from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.choices import Choices
 from dpdist.families.synthesis.draw import draw_part
 from dpdist.families.synthesis.fitted import Fitted, fitted_of
-from dpdist.families.synthesis.inference import Floats
 from dpdist.families.synthesis.marginals import OneWay
 from dpdist.families.synthesis.measure import AllPairs, measure
 from dpdist.families.synthesis.rake import rake, shrink
 from dpdist.families.synthesis.rounds import Learner
+from dpdist.privacy.arrays import Floats
 from dpdist.privacy.noise import Noise
 
 

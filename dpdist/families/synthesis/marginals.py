@@ -12,13 +12,11 @@ from numpy.typing import NDArray
 
 from dpdist.data.count import PairCounts
 from dpdist.families.synthesis.account import Account
+from dpdist.privacy.arrays import Counts, Floats
 
 _NORMAL = NormalDist()
 SEEN = 4.0
 """A value is rare in the first measurement where its noisy count is below so many deviations."""
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,9 +89,9 @@ class Merging:
         Expected counts of the rare values given their noisy counts; positive.
     """
 
-    codes: Integers
+    codes: Counts
     cardinality: int
-    rare: Integers
+    rare: Counts
     weights: Floats
 
 
@@ -137,7 +135,7 @@ class Coding:
     """
 
     source: tuple[int, ...]
-    maps: tuple[Integers, ...]
+    maps: tuple[Counts, ...]
     cardinalities: tuple[int, ...]
     fine: tuple[int, ...]
     links: dict[tuple[int, int], NDArray[np.bool_]]
@@ -159,8 +157,8 @@ def coding_of(one_way: OneWay, *, merge_below: float, coarse: Sequence[tuple[int
         merge_rare(table, sigma, below=merge_below)
         for table, sigma in zip(one_way.counts, one_way.sigmas.tolist(), strict=True)
     )
-    found: list[tuple[int, int, int, Integers]] = []  # cardinality, level, attribute, map
-    groupings: list[tuple[int, int, Integers]] = []  # attribute, level of the copy, group of each code one level up
+    found: list[tuple[int, int, int, Counts]] = []  # cardinality, level, attribute, map
+    groupings: list[tuple[int, int, Counts]] = []  # attribute, level of the copy, group of each code one level up
     for i, m in enumerate(merging):
         codes, cardinality, level = m.codes, m.cardinality, 0
         found.append((cardinality, level, i, codes))
@@ -187,9 +185,9 @@ def coding_of(one_way: OneWay, *, merge_below: float, coarse: Sequence[tuple[int
     )
 
 
-def _equal_mass(counts: Floats, groups: int) -> Integers:
+def _equal_mass(counts: Floats, groups: int) -> Counts:
     """Group number of each code, groups of about equal mass in code order."""
     mass = np.maximum(counts, 0)
     middle = (np.cumsum(mass) - mass / 2) / max(mass.sum(), 1e-300)
-    numbers: Integers = np.unique(np.minimum((middle * groups).astype(np.int64), groups - 1), return_inverse=True)[1]
+    numbers: Counts = np.unique(np.minimum((middle * groups).astype(np.int64), groups - 1), return_inverse=True)[1]
     return numbers

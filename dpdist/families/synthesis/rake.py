@@ -18,17 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.count import configuration_index, covering_blocks
-from dpdist.families.synthesis.inference import Floats, marginal
+from dpdist.families.synthesis.inference import marginal
 from dpdist.families.synthesis.portable import inner, log2
 from dpdist.families.synthesis.portable import power as to_power
+from dpdist.privacy.arrays import Counts, Floats
 
 LOG_BITS = 20
 """Logarithms to base 2 are integers in units of 2**-20."""
 
 INNER = 3
 """Passes over the pairs of a block before its rows are looked up again."""
-
-Integers = NDArray[np.int64]
 
 
 def shrink(noisy: Floats, model: Floats, sigma: float) -> Floats:
@@ -65,7 +64,7 @@ class Adjustment:
     blocks: tuple[tuple[int, ...], ...]
     logs: tuple[NDArray[np.int32], ...]
 
-    def weights(self, columns: Sequence[NDArray[np.integer]], cardinalities: Sequence[int]) -> Integers:
+    def weights(self, columns: Sequence[NDArray[np.integer]], cardinalities: Sequence[int]) -> Counts:
         """Integer weight of each row, at least 0 and at most 2**40; the same on any machine."""
         total = np.zeros(len(columns[0]), np.int64)
         for block, logs in zip(self.blocks, self.logs, strict=True):
@@ -74,7 +73,7 @@ class Adjustment:
         return power_of_two(total)
 
 
-def power_of_two(logs: Integers) -> Integers:
+def power_of_two(logs: Counts) -> Counts:
     """``2**(30 + logs / 2**20)`` in integer arithmetic, with `logs` clipped to [-30, 10].
 
     The fraction's two halves of 10 bits are looked up in tables of exact roots of 2.
@@ -84,12 +83,12 @@ def power_of_two(logs: Integers) -> Integers:
     whole = clipped >> LOG_BITS
     fraction = clipped & ((1 << LOG_BITS) - 1)
     product = high[fraction >> 10] * low[fraction & 1023] >> 30  # 2**30 times a number in [1, 2)
-    powers: Integers = np.where(whole >= 0, product << np.maximum(whole, 0), product >> np.maximum(-whole, 0))
+    powers: Counts = np.where(whole >= 0, product << np.maximum(whole, 0), product >> np.maximum(-whole, 0))
     return powers
 
 
 @lru_cache(maxsize=2)
-def _powers(bits: int) -> Integers:
+def _powers(bits: int) -> Counts:
     """``floor(2**30 * 2**(i / 2**bits))`` for i below 1024."""
     precision = 100
     roots = []  # 2**(1/2), 2**(1/4), ..., as integers in units of 2**-100
@@ -113,7 +112,7 @@ def rake(
     targets: dict[tuple[int, ...], Floats],
     *,
     sweeps: int,
-) -> tuple[Adjustment, Integers]:
+) -> tuple[Adjustment, Counts]:
     """Fit the weights of a pool to targets of one-way and pair tables.
 
     Parameters

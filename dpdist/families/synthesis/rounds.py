@@ -14,10 +14,10 @@ from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.allpairs import PairMarginals
 from dpdist.families.synthesis.choices import L1_OF_NOISE, Choices
 from dpdist.families.synthesis.descent import Measurement, Model, fit
-from dpdist.families.synthesis.inference import Floats
 from dpdist.families.synthesis.junction import Components, Graph, JunctionTree, cliques_of
 from dpdist.families.synthesis.marginals import Coding, OneWay
 from dpdist.families.synthesis.tables import Pair, PairTables
+from dpdist.privacy.arrays import Floats
 
 LARGEST_WEIGHT = 1 << 10
 """The largest weight of a pair: a distance times a weight over this moves by at most 1 with a record, rounded down."""
