@@ -307,7 +307,7 @@ def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
     Raises
     ------
     SpecError
-        A text has no ``=`` or its value is not YAML.
+        A text has no ``=``, its value is not YAML, or a path is given twice.
     """
     out: dict[str, Any] = {}
     for setting in settings:
@@ -320,6 +320,8 @@ def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
         if not sign or not all(path.split(".")):
             name = "" if "://" in path else f" {path}"  # an address may hold a password
             raise SpecError(f"--set{name}: expected a.b=value")
+        if path in out:
+            raise SpecError(f"--set {path}: given twice; keep one")
         try:
             out[path] = parse_yaml(text)
         except SpecError as error:

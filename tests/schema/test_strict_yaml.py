@@ -178,6 +178,17 @@ def test_true_is_no_number_and_no_text(path: str, value: Any) -> None:
         build_spec(demo(**{path: value}))
 
 
+@pytest.mark.parametrize("value", [1, 0, 1.0, "true", "yes"])
+def test_only_true_and_false_are_truth_values(value: Any) -> None:
+    with pytest.raises(SpecError, match=r"data\.csv: strip: expected true or false"):
+        build_spec(demo(data__csv={"strip": value}))
+
+
+def test_one_setting_is_given_once() -> None:
+    with pytest.raises(SpecError, match=r"--set privacy\.epsilon: given twice"):
+        parse_overrides(["privacy.epsilon=1", "name=x", "privacy.epsilon=9"])
+
+
 def test_true_stays_a_truth_value() -> None:
     assert build_spec(demo(data__csv={"header": True, "strip": False})).data.csv.strip is False
 
