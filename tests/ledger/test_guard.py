@@ -94,6 +94,15 @@ def test_a_change_is_refused_at_the_next_reservation(used: Ledger, what: str) ->
     assert states["third"] == "reserved"
 
 
+@pytest.mark.parametrize("what", CHANGES | ROWS)
+def test_a_change_is_told_wherever_the_budget_is(used: Ledger, what: str) -> None:
+    statement, message = (CHANGES | ROWS)[what]
+    run(used, statement)
+    for work in (used.show, used.remaining):
+        with pytest.raises(LedgerError, match=f"({message}).*Restore it from a backup, and charge nothing until then"):
+            work("acs")
+
+
 @pytest.mark.parametrize("ends", ["committed", "drawing", "void"])
 def test_a_charge_whose_state_was_changed_is_not_given_back(ledger: Ledger, ends: str) -> None:
     """The state of an attempt is what the journal says, not what its row says."""
