@@ -88,12 +88,14 @@ def refuse_unadmitted(connection: sa.Connection, row: Row, request: Mapping[str,
     ContractBroken
     """
     if row["contract"] is None:
+        _refuse_input_of_another(connection, row, request["input_fingerprint"])
         return
     name = row["name"]
     if Contract.from_text(row["contract"]).digest != contract:
         raise ContractBroken(f"data set {name!r} has a contract that this release was not compared with: run it again")
     sequence = _admission(connection, row, request["input_fingerprint"], contract)
     if sequence is None:
+        _refuse_input_of_another(connection, row, request["input_fingerprint"])
         raise ContractBroken(
             f"data set {name!r} has a contract, and its custodian has not found that this input keeps it (or its files "
             f"changed since): dpdist contract check --dataset {name}"
@@ -105,6 +107,19 @@ def refuse_unadmitted(connection: sa.Connection, row: Row, request: Mapping[str,
     said = {"state": journal.ADMITTED, "fingerprint": request["input_fingerprint"], "contract": contract}
     if any(record.get(field) != value for field, value in said.items()):
         raise journal.damaged(name, ["an admitted input is not in the journal"])
+
+
+def _refuse_input_of_another(connection: sa.Connection, row: Row, fingerprint: str) -> None:
+    """Refuse an input that the custodian of another data set admitted: its contract and its caps hold for it."""
+    columns = tables.admitted_input.c
+    query = sa.select(tables.dataset.c.name).join(tables.admitted_input, columns.dataset_id == tables.dataset.c.id)
+    query = query.where(columns.fingerprint == fingerprint, columns.dataset_id != row["id"])
+    owner = connection.execute(query.order_by(tables.dataset.c.name).limit(1)).scalar_one_or_none()
+    if owner is not None:
+        raise ContractBroken(
+            f"dataset: the input is that of data set {owner!r}, which has a contract and caps for it, and the spec "
+            f"names {row['name']!r}: write `dataset: {owner}`"
+        )
 
 
 def _admission(connection: sa.Connection, row: Row, fingerprint: str, contract: str) -> int | None:

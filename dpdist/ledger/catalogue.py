@@ -73,10 +73,18 @@ def datasets(connection: sa.Connection) -> tuple[Dataset, ...]:
     return tuple(dataset_record(dict(row)) for row in rows.mappings())
 
 
-def read(connection: sa.Connection, name: str, mark: Mark | None = None) -> tuple[Row, Account, list[str]]:
-    """Return the row of a data set, the sums of its charges, and the events of its account of leakage."""
+def read(
+    connection: sa.Connection, name: str, mark: Mark | None = None, *, history: bool = False
+) -> tuple[Row, Account, list[str]]:
+    """Return the row of a data set, the sums of its charges, and the events of its account of leakage.
+
+    With `history`, the older history is checked as a reservation checks it.
+    """
     row = lock_dataset(connection, name, lock=False)
-    return row, journal.checked_account(connection, row, mark=mark), leakage_events(connection, row)
+    account = journal.checked_account(connection, row, mark=mark)
+    if history:
+        journal.check_history(connection, row, account)
+    return row, account, leakage_events(connection, row)
 
 
 def head(connection: sa.Connection, name: str) -> Mark:

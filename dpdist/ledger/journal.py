@@ -6,6 +6,7 @@ after it and a digest of the terms.
 
 - `checked_account` reads the newest entries only, from the mark of an anchor on, and is part of every transition: a
   changed term, sum or end and a database older than its anchor are found before anything is written.
+- `check_charge` compares a charge with the entries of its attempt: a transition never relies on the row alone.
 - `check_history` looks for missing and altered rows before a charge, in a time that hardly grows with the history.
 - `dpdist.ledger.replay` goes through all of it. Editing, deleting or reordering anything breaks the chain or leaves
   rows that the replay does not give.
@@ -47,6 +48,7 @@ ADMITTED: Final = "input"
 
 RESERVATION: Final = ("attempt", "release", "guarantee", "event", "epsilon", "spec_hash", "input_fingerprint", "costs")
 _RESERVED: Final = f'"state":"{tables.RESERVED}"'
+_AT_ONCE: Final = 4096
 _OPTIONAL: Final = ("pml_cap", "filters", "contract")
 _TERMS: Final = ("name", "epsilon_cap", "delta_cap", "guarantees", "created")
 
@@ -113,19 +115,26 @@ def checked_account(connection: sa.Connection, dataset: Row, *, mark: Mark | Non
 def check_history(connection: sa.Connection, dataset: Row, account: Account) -> None:
     """Check what a reservation can check of the older history in milliseconds.
 
-    That is the number of charges, and of the journal the `WINDOW` newest entries and as many more at a place that the
-    head decides: their chain, and the charges that they reserved. A journal of up to `WINDOW` entries is checked whole.
+    That is the number of charges, of all and of those that are spent, and of the journal the `WINDOW` newest entries
+    and as many more at a place that the head decides: their chain, the charges that they reserved, and the states that
+    they gave. A journal of up to `WINDOW` entries is checked whole.
 
     Raises
     ------
     LedgerError
         A row was deleted, added or altered.
     """
-    charge = tables.charge
-    counted = sa.select(sa.func.count()).select_from(charge).where(charge.c.dataset_id == dataset["id"])
-    found = connection.execute(counted).scalar_one()
+    charge = tables.charge.c
+    leaked = sa.and_(charge.guarantee == "pml", charge.event != "null", sa.literal(dataset["pml_cap"] is not None))
+    kept = sa.case((sa.and_(charge.state != tables.VOID, sa.or_(charge.costs.is_not(None), leaked)), 1), else_=0)
+    counted = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(kept), 0)).where(
+        charge.dataset_id == dataset["id"]
+    )
+    found, spent = connection.execute(counted).one()
     if found != account.rows:
         raise damaged(dataset["name"], [f"{account.rows} charges were reserved, and {found} are there"])
+    if spent != account.charges:
+        raise damaged(dataset["name"], [f"{account.charges} charges are spent by the journal, and {spent} by the rows"])
     newest = max(dataset["length"] - WINDOW, 0)
     older = int(dataset["head"][:12], 16) % max(newest, 1)
     for first, stop in {(newest, dataset["length"]), (older, min(older + WINDOW, newest))}:
@@ -141,17 +150,62 @@ def _window_problem(connection: sa.Connection, dataset: Row, first: int, stop: i
     problem = _chain_problem(entries, base, stop)
     if problem:
         return problem
-    records = [json.loads(entry["record"]) for entry in entries if _RESERVED in entry["record"]]
-    reserved = {record["attempt"]: record for record in records if record["state"] == tables.RESERVED}
-    columns = [tables.charge.c[name] for name in RESERVATION]
-    rows = connection.execute(sa.select(*columns).where(tables.charge.c.attempt.in_(list(reserved)))).mappings()
+    records = [json.loads(entry["record"]) for entry in entries[first - base :]]
+    moves = [record for record in records if record["state"] in tables.STATES]
+    reserved = {record["attempt"]: record for record in moves if record["state"] == tables.RESERVED}
+    states = {record["attempt"]: record["state"] for record in moves}
+    columns = [tables.charge.c[name] for name in (*RESERVATION, "state")]
+    rows = connection.execute(sa.select(*columns).where(tables.charge.c.attempt.in_(list(states)))).mappings()
     found = {row["attempt"]: row for row in rows}
-    for attempt, record in reserved.items():
+    for attempt, state in states.items():
         if attempt not in found:
             return f"the charge of attempt {attempt} was deleted"
+        record = reserved.get(attempt, {})
         if any(found[attempt][name] != record.get(name, found[attempt][name]) for name in RESERVATION):
             return f"the charge of attempt {attempt} was altered"
+        is_last = stop == dataset["length"] or state not in tables.OPEN
+        if is_last and found[attempt]["state"] != state:
+            return f"the charge of attempt {attempt} was altered: state"
     return None
+
+
+def check_charge(connection: sa.Connection, dataset: Row, charge: Row) -> None:
+    """Compare a charge with all that the journal says of its attempt, whose chain is checked from there to the end.
+
+    Raises
+    ------
+    LedgerError
+        The row is not what the journal gives, or the journal was altered.
+    """
+    attempt, journal = charge["attempt"], tables.journal.c
+    named = journal.record.contains(f'"attempt":"{attempt}"', autoescape=True)
+    query = sa.select(journal.sequence).where(journal.dataset_id == dataset["id"], named)
+    query = query.where(journal.record.contains(_RESERVED)).order_by(journal.sequence.desc()).limit(1)
+    start = connection.execute(query).scalar_one_or_none()
+    if start is None:
+        raise damaged(dataset["name"], [f"the charge of attempt {attempt} is not in the journal"])
+    expected: dict[str, Any] = {}
+    for first in range(start, dataset["length"], _AT_ONCE):
+        base, stop = max(first - 1, 0), min(first + _AT_ONCE, dataset["length"])
+        entries = _entries(connection, dataset, base, stop)
+        problem = _chain_problem(entries, base, stop)
+        if problem:
+            raise damaged(dataset["name"], [problem])
+        for entry in entries[first - base :]:
+            if attempt in entry["record"]:
+                expected |= _said_of(attempt, json.loads(entry["record"]))
+    altered = [name for name, value in expected.items() if charge[name] != value]
+    if altered:
+        raise damaged(dataset["name"], [f"the charge of attempt {attempt} was altered: {', '.join(altered)}"])
+
+
+def _said_of(attempt: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    """What an entry says of the columns of a charge."""
+    if record["state"] == FILTERS:
+        return {"costs": record["costs"].get(attempt)}
+    if record.get("attempt") != attempt:
+        return {}
+    return {name: record[name] for name in (*RESERVATION, "state", "manifest_sha256") if name in record}
 
 
 def _entries(connection: sa.Connection, dataset: Row, first: int, stop: int | None = None) -> list[Row]:

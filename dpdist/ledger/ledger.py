@@ -207,8 +207,10 @@ class Ledger:
         Raises
         ------
         DatasetUnknown
+        LedgerError
+            The ledger is damaged.
         """
-        row, account, leakage = self._read(dataset)
+        row, account, leakage = self._read(dataset, history=True)
         terms = rows.dataset_record(row)
         charges = self.database.read(lambda connection: rows.charges_of(connection, row))
         attempts = tuple(rows.attempt_record(charge, dataset) for charge in charges)
@@ -227,10 +229,12 @@ class Ledger:
         Raises
         ------
         DatasetUnknown
+        LedgerError
+            The ledger is damaged.
         AccountingError
             No epsilon bounds the event at the data set's delta cap, or the charges compose to no finite leakage.
         """
-        row, account, leakage = self._read(dataset)
+        row, account, leakage = self._read(dataset, history=True)
         terms = rows.dataset_record(row)
         if event is not None and rows.is_leakage(row, guarantee):
             leakage, account = [*leakage, canonical_event(event)], account.charged(None)
@@ -564,9 +568,9 @@ class Ledger:
         states = self.database.read(lambda connection: rows.states_of(connection, beginning))
         return bool(states) and set(states) <= {tables.VOID, tables.ABANDONED}
 
-    def _read(self, dataset: str) -> tuple[rows.Row, Account, list[str]]:
+    def _read(self, dataset: str, *, history: bool = False) -> tuple[rows.Row, Account, list[str]]:
         mark = None if self._anchor is None else self._anchor.read(dataset)
-        return self.database.read(lambda connection: catalogue.read(connection, dataset, mark))
+        return self.database.read(lambda connection: catalogue.read(connection, dataset, mark, history=history))
 
     def _priced(self, dataset: str, request: Mapping[str, str]) -> tuple[str, Price | None]:
         """The filters of a data set, and what a charge costs under them; before anything is locked."""

@@ -71,7 +71,10 @@ def reserve(
         return
     refuse_guarantee(row, request)
     admits(connection, row)
-    replaced = _replaceable(release_charges(connection, row, request["release"]), request, new_attempt=new_attempt)
+    mine = release_charges(connection, row, request["release"])
+    for charge in mine:
+        journal.check_charge(connection, row, charge)
+    replaced = _replaceable(mine, request, new_attempt=new_attempt)
     if replaced is not None:
         row, account = move(connection, row, account, replaced, _ENDS[replaced["state"]])
     if row["filters"] != filters:
@@ -145,9 +148,11 @@ def move(
 
 
 def _locked(connection: sa.Connection, attempt: str, mark: Mark | None) -> tuple[Row, Row, Account]:
-    """The data set of an attempt, locked and checked, its charge, and its account."""
+    """The data set of an attempt, locked, its charge and its account, all checked with the journal."""
     dataset, charge = lock_charge(connection, attempt)
-    return dataset, charge, journal.checked_account(connection, dataset, mark=mark)
+    account = journal.checked_account(connection, dataset, mark=mark)
+    journal.check_charge(connection, dataset, charge)
+    return dataset, charge, account
 
 
 def mark_drawing(connection: sa.Connection, attempt: str, *, mark: Mark | None = None) -> None:

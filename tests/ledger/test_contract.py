@@ -250,6 +250,26 @@ def test_who_charges_without_comparing_is_refused(tmp_path: Path) -> None:
         ledger.reserve(**charge, input_fingerprint="0" * 64, contract=declared.digest)
 
 
+@pytest.mark.parametrize("has_contract", [False, True])
+def test_an_input_is_charged_to_the_data_set_that_admitted_it(has_contract: bool, tmp_path: Path) -> None:
+    """Naming another data set for the same files goes around neither the contract nor the caps."""
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    declared = contract(tmp_path, guarantees=["dp", "lid"])
+    ledger.create_from_contract("people", declared)
+    ledger.admit_input("people", fingerprint="f" * 64, contract=declared.digest)
+    if has_contract:
+        ledger.create_from_contract("other", declared)
+    else:
+        ledger.create_dataset("other", epsilon=4, delta="1e-6", guarantees=("dp", "lid"))
+    charge = {"dataset": "other", "release": "r", "spec_hash": "s", "event": None, "guarantee": "lid"}
+    given = declared.digest if has_contract else None
+    with pytest.raises(ContractBroken, match=r"dataset: the input is that of data set 'people'.*`dataset: people`"):
+        ledger.reserve(**charge, input_fingerprint="f" * 64, contract=given)
+    if has_contract:  # an act of the custodian
+        ledger.admit_input("other", fingerprint="f" * 64, contract=declared.digest)
+    ledger.reserve(**charge, input_fingerprint=("f" if has_contract else "0") * 64, contract=given)
+
+
 def test_an_attempt_id_of_another_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the other one reserved it after this one looked: the locks of two data sets are two."""
     from uuid import uuid4

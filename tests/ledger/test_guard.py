@@ -52,6 +52,14 @@ ROWS = {
     "a swapped charge": (sa.update(charge).where(charge.c.release == "first").values(attempt="x"), "was deleted"),
     "a smaller charge": (sa.update(charge).where(charge.c.release == "first").values(event='"0"'), "was altered"),
     "a cheaper charge": (sa.update(charge).where(charge.c.release == "first").values(costs="{}"), "was altered"),
+    "a charge given back": (
+        sa.update(charge).where(charge.c.release == "first").values(state="void"),
+        "2 charges are spent by",
+    ),
+    "a charge set back": (
+        sa.update(charge).where(charge.c.release == "first").values(state="abandoned"),
+        "altered: st",
+    ),
     "an edited entry": (sa.update(journal).where(journal.c.sequence == 1).values(record="{}"), "entry 1 was altered"),
     "a deleted entry": (sa.delete(journal).where(journal.c.sequence == 2), "entries of the journal are missing"),
 }
@@ -84,6 +92,60 @@ def test_a_change_is_refused_at_the_next_reservation(used: Ledger, what: str) ->
     states = {row.release: row.state for row in rows(used)}
     assert "next" not in states
     assert states["third"] == "reserved"
+
+
+@pytest.mark.parametrize("what", CHANGES | ROWS)
+def test_a_change_is_told_wherever_the_budget_is(used: Ledger, what: str) -> None:
+    statement, message = (CHANGES | ROWS)[what]
+    run(used, statement)
+    for work in (used.show, used.remaining):
+        with pytest.raises(LedgerError, match=f"({message}).*Restore it from a backup, and charge nothing until then"):
+            work("acs")
+
+
+@pytest.mark.parametrize("ends", ["committed", "drawing", "void"])
+def test_a_charge_whose_state_was_changed_is_not_given_back(ledger: Ledger, ends: str) -> None:
+    """The state of an attempt is what the journal says, not what its row says."""
+    attempt = reserve(ledger, "first")
+    if ends == "void":
+        ledger.void(attempt)
+    else:
+        ledger.mark_drawing(attempt)
+    if ends == "committed":
+        ledger.commit(attempt, manifest_sha256="a" * 64)
+    run(ledger, sa.update(charge).values(state="reserved"))
+    message = f"the charge of attempt {attempt} was altered: state. Restore it|charges are spent by the journal"
+    again = {"new_attempt": True}
+    for work in (ledger.give_up, ledger.void, ledger.mark_drawing, lambda _: reserve(ledger, "first", **again)):
+        with pytest.raises(LedgerError, match=message):
+            work(attempt)
+    with ledger.database.engine.begin() as connection:
+        entries = connection.execute(sa.select(sa.func.count()).select_from(journal)).scalar_one()
+    assert entries == {"committed": 4, "drawing": 3, "void": 3}[ends]
+
+
+def test_no_more_is_given_back_than_was_charged(ledger: Ledger) -> None:
+    attempt = reserve(ledger, "first")
+    dear = ledger.attempt(attempt).charged
+    assert dear is not None
+    run(ledger, sa.update(charge).values(costs=dear.to_text().replace("1/10", "1/2")))
+    with pytest.raises(LedgerError, match=f"the charge of attempt {attempt} was altered: costs"):
+        ledger.void(attempt)
+
+
+def test_a_charge_is_compared_with_a_journal_that_was_edited(ledger: Ledger) -> None:
+    """Neither an edited entry of the attempt nor one that is gone lets its charge be given back."""
+    attempt = reserve(ledger, "first")
+    ledger.mark_drawing(attempt)
+    for number in range(3):
+        reserve(ledger, f"r{number}", event='"1/1000"')
+    run(ledger, sa.update(charge).values(state="reserved"))
+    run(ledger, sa.update(journal).where(journal.c.sequence == 2).values(record='{"state":"input"}'))
+    with pytest.raises(LedgerError, match="journal entry 2 was altered"):
+        ledger.give_up(attempt)
+    run(ledger, sa.update(journal).where(journal.c.sequence == 1).values(record='{"state":"input"}'))
+    with pytest.raises(LedgerError, match=f"the charge of attempt {attempt} is not in the journal"):
+        ledger.give_up(attempt)
 
 
 def test_a_long_history_is_checked_at_its_end_and_somewhere_else(
