@@ -25,7 +25,7 @@ from pydantic import (
 
 from dpdist.errors import SpecError
 from dpdist.schema.schema import Schema, StrictModel, validation_message
-from dpdist.schema.strict_yaml import LONGEST_NUMBER, parse_yaml
+from dpdist.schema.strict_yaml import LONGEST_NUMBER, check_characters, parse_yaml
 
 _VAST = re.compile(r"[eE][-+]?0*[1-9][0-9]{3}")
 """An exponent of four digits: the exact number would fill the memory."""
@@ -307,15 +307,21 @@ def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
     Raises
     ------
     SpecError
-        A text has no ``=`` or its value is not YAML.
+        A text has no ``=``, its value is not YAML, or a path is given twice.
     """
     out: dict[str, Any] = {}
     for setting in settings:
+        try:
+            check_characters(setting)
+        except SpecError as error:
+            raise SpecError(f"--set: {error}") from None
         sign = re.search(r"(?<![<>])=", setting)  # not that of a name such as <=50K
         path, text = (setting[: sign.start()], setting[sign.end() :]) if sign else (setting, "")
         if not sign or not all(path.split(".")):
             name = "" if "://" in path else f" {path}"  # an address may hold a password
             raise SpecError(f"--set{name}: expected a.b=value")
+        if path in out:
+            raise SpecError(f"--set {path}: given twice; keep one")
         try:
             out[path] = parse_yaml(text)
         except SpecError as error:

@@ -233,7 +233,7 @@ def ledger_give_up(
 ) -> None:
     """End an open attempt that nobody will resume; its key is destroyed.
 
-    Its charge is given back if no noise was drawn, and stays spent otherwise.
+    Its charge is given back if no record was read, and stays spent otherwise.
     """
     from dpdist.release.history import find_attempt
 

@@ -49,7 +49,7 @@ def plan(
     cluster: ForCluster = False,
     costs: CostsPath = None,
 ) -> None:
-    """Say what a release would guarantee, cost and need. Touches no record."""
+    """Say what a release would guarantee, cost and need. Reads no record of its table."""
     from dpdist.families.registry import make_plan
     from dpdist.ledger.statement import budget_lines, contract_sentence
 

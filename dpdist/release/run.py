@@ -21,9 +21,11 @@ from typing import Any
 from uuid import uuid4
 
 from dpdist.cluster.opening import open_cluster
-from dpdist.data.inputs import open_input, table_source
+from dpdist.data.inputs import input_fingerprint, open_input, table_source
+from dpdist.data.table import Table
 from dpdist.errors import (
     DataError,
+    DataNotFound,
     DpdistError,
     LedgerError,
     OutOfMemory,
@@ -154,13 +156,14 @@ class Run:
         if signing_key is None:
             self._ledger.signing_key(spec.dataset)  # KeyUnavailable if it cannot be opened
         require_vacant(self._output)
-        self._table = open_input(spec)
+        self._fingerprint = input_fingerprint(spec)
+        if not self._resume:
+            self._ledger.rehearse(**self._reservation)  # a refusal here says nothing of the table's content
+        self._table = self._opened_table()
         self._output.check_writable()
         self._work.make_private()
         self._work.check_writable()
         sweep_before(self._ledger, self._output, self._work)
-        if not self._resume:
-            self._ledger.rehearse(**self._reservation)  # a refusal here saves starting a cluster
         self._executor = stack.enter_context(
             open_cluster(
                 mode=executor_mode(spec, self._table),
@@ -174,6 +177,23 @@ class Run:
         )
         if self._executor.dashboard:
             self._announce(f"dashboard  {self._executor.dashboard}")
+
+    def _opened_table(self) -> Table:
+        """The table.
+
+        Where the spec says which line of a CSV file is looked at, a refusal has read a record, and is charged. The
+        first line of a file, taken for the header, and the columns of a Parquet file are public.
+        """
+        csv = self.spec.data.csv
+        try:
+            return open_input(self.spec)
+        except DataError as error:
+            first_line = csv.header and not csv.skip_rows and csv.comment is None
+            if first_line or isinstance(error, DataNotFound) or self._contract is not None or self.plan.event is None:
+                raise
+            if not self._resume:
+                self._ledger.mark_drawing(self._ledger.reserve(**self._reservation))
+            raise type(error)(f"{error}\n{CHARGE_STAYS}") from None
 
     def _log(self, message: str, level: int = logging.INFO, **fields: str) -> None:
         """A line of the structured log."""
@@ -201,7 +221,7 @@ class Run:
             "new_attempt": self._new_attempt,
             "attempt": self._identity,  # a repeated call reserves the same attempt
             "spec_hash": self._bound,
-            "input_fingerprint": self._table.fingerprint,
+            "input_fingerprint": self._fingerprint,
             "contract": self._contract,
         }
 
@@ -213,7 +233,7 @@ class Run:
                 dataset=spec.dataset,
                 release=spec.name,
                 spec_hash=self._bound,
-                input_fingerprint=self._table.fingerprint,
+                input_fingerprint=self._fingerprint,
             )
             if canonical_event(attempt.event) != canonical_event(self.plan.event):
                 raise ReleaseConflict(

@@ -5,9 +5,13 @@ A table that the policies of the whole schema admit is then admitted by those of
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from dpdist.schema.schema import Attribute, Category, Schema
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,400}(?:\.0*)?", re.ASCII)
 
 
 def departures(part: Schema, whole: Schema) -> list[str]:
@@ -50,24 +54,54 @@ def _is_coarser(part: Attribute, whole: Attribute) -> bool:
 def _departure_of_values(part: Attribute, whole: Attribute) -> str | None:
     if isinstance((part.values or ("",))[0], int) != isinstance((whole.values or ("",))[0], int):
         return "its values are integers in one and texts in the other"
-    to_part, to_whole = _texts(part), _texts(whole)
-    lost = [text for text in to_whole if text not in to_part]
-    if lost:
-        return "values are left out (merge them into others by `aliases`)"
-    if any(to_part[text] != to_part[value] for text, value in to_whole.items()):
-        return "other spellings of one value become different values"
-    new = set(to_part) - set(to_whole)
-    if new - set(map(str, part.values or ())):
-        return "`aliases` name values that are not declared"
-    if new and whole.out_of_domain != "refuse":  # a value of that name is outside the domain, and has a policy
-        return "merged values get the name of one of them where `out_of_domain` is not refuse"
+    names = set(map(str, part.values or ()))
+    integers = set(filter(_is_integer, map(str, whole.values or ())))
+    if integers - names and all(map(_is_integer, names)):  # in columns of integers, aliases are not looked up
+        return "integers are merged into integers: a column of integers has no `aliases` (merge texts into other names)"
+    for folded in (False, True):
+        if why := _departure_of_spellings(part, whole, folded=folded):
+            return why
     expected = whole.out_of_domain
-    if isinstance(expected, Category) and expected.category in to_part:
-        expected = Category(category=to_part[expected.category])
+    meanings = _meanings(part, folded=False)
+    if isinstance(expected, Category) and expected.category in meanings:
+        expected = Category(category=meanings[expected.category] or expected.category)
     return None if part.out_of_domain == expected else "its policy `out_of_domain` is another one"
 
 
-def _texts(attribute: Attribute) -> dict[str, str]:
-    """The value of each text that has one."""
-    aliases = {alias: str(value) for alias, value in attribute.aliases.items()}
-    return aliases | {str(value): str(value) for value in attribute.values or ()}
+def _departure_of_spellings(part: Attribute, whole: Attribute, *, folded: bool) -> str | None:
+    """Why texts mean something else than before, where spellings are told apart or (`folded`) not."""
+    to_part, to_whole = _meanings(part, folded=folded), _meanings(whole, folded=folded)
+    if any(text not in to_part for text in to_whole):
+        return "values are left out (merge them into others by `aliases`)"
+    for text, value in to_whole.items():
+        if to_part[text] != (None if value is None else to_part[_fold(value) if folded else value]):
+            return "other spellings of one value, or texts that mean missing, become different values"
+    names = set(map(str, part.values or ()))
+    added = names - set(_meanings(whole, folded=False))
+    if folded:
+        twice = any(_fold(name) in to_whole for name in added)
+        return "a new value is a text that is known already, but for blanks or zeros" if twice else None
+    if set(to_part) - set(to_whole) - names:
+        return "`aliases` name values that are not declared"
+    if added and whole.out_of_domain != "refuse":  # a value of that name is outside the domain, and has a policy
+        return "merged values get the name of one of them where `out_of_domain` is not refuse"
+    return None
+
+
+def _meanings(attribute: Attribute, *, folded: bool) -> dict[str, str | None]:
+    """The value of each text that has one, None where it is missing: values over aliases over missing texts."""
+    found: dict[str, str | None] = dict.fromkeys(("", *attribute.missing_values))
+    found |= {alias: str(value) for alias, value in attribute.aliases.items()}
+    found |= {str(value): str(value) for value in attribute.values or ()}
+    return {_fold(text): value for text, value in found.items()} if folded else found
+
+
+def _is_integer(text: str) -> bool:
+    """Whether a value is one of a column of integers, too."""
+    return bool(_INTEGER.fullmatch(text)) and _fold(text) == text
+
+
+def _fold(text: str) -> str:
+    """A text as encoders may read it: without blanks around it, and an integer in its shortest form."""
+    text = text.strip()
+    return str(int(text.partition(".")[0])) if _INTEGER.fullmatch(text) else text

@@ -42,7 +42,7 @@ MAX_CARDINALITY = 65_536
 
 
 class StrictModel(BaseModel):
-    """Part of a spec or schema: frozen, without unknown settings, and true is no number."""
+    """Part of a spec or schema: frozen, without unknown settings; true is no number, and no number is true."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(cached_property,))
 
@@ -52,6 +52,8 @@ class StrictModel(BaseModel):
         for name, field in cls.model_fields.items() if isinstance(values, dict) else ():
             value = values.get(field.alias or name, values.get(name))
             kind: Any = field.annotation
+            if kind is bool and isinstance(value, int | float | str) and not isinstance(value, bool):
+                raise ValueError(f"{name}: expected true or false")
             if not _admits_truth(kind) and _holds_truth(value, inside=not _has_sections(kind)):
                 raise ValueError(
                     f"{name}: true or false where a number or a text is expected; quote it if it is a text"
@@ -437,6 +439,15 @@ def _one_type(numbers: tuple[Any, ...], kind: str | None, name: str | None) -> t
     return tuple(map(int, numbers))
 
 
+_EXPECTED = {
+    "tuple_type": "expected a list",
+    "dict_type": "expected a section",
+    "model_type": "expected a section",
+    "too_short": "expected at least {min_length} item(s)",
+}
+"""What is said in place of the message of pydantic, by its type of error."""
+
+
 def validation_message(error: ValidationError, settings: Collection[str] = ()) -> str:
     """The problems of a pydantic error as one readable text, a line each.
 
@@ -447,12 +458,22 @@ def validation_message(error: ValidationError, settings: Collection[str] = ()) -
         Names of settings there are, one of which a misspelt one may mean.
     """
     lines = []
-    for item in error.errors(include_url=False, include_input=False):
-        where = ".".join(str(part) for part in item["loc"])
+    items = error.errors(include_url=False, include_input=False)
+    for item in items:
+        loc = item["loc"]
+        if item["type"] == "too_short" and any(
+            other["loc"] != loc and other["loc"][: len(loc)] == loc for other in items
+        ):
+            continue  # pydantic counts only the items that are valid
         message = item["msg"].removeprefix("Value error, ")
+        if item["type"] in _EXPECTED:
+            message = _EXPECTED[item["type"]].format(**item.get("ctx", {}))
+        if loc[-1:] in (("int",), ("str",)) and item["type"] in ("int_type", "string_type"):  # a member of `Value`
+            loc, message = loc[:-1], "expected a text or an integer"
+        where = ".".join(map(str, loc))
         if item["type"] == "extra_forbidden":
             near = get_close_matches(str(item["loc"][-1]), settings, n=1, cutoff=0.75)
             meant = f"; did you mean {near[0]!r}?" if near and near[0] != item["loc"][-1] else ""
             message = f"there is no such setting here{meant}"
         lines.append(f"{where}: {message}" if where else message)
-    return "\n".join(lines)
+    return "\n".join(dict.fromkeys(lines))

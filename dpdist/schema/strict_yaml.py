@@ -1,12 +1,14 @@
 """The one YAML reader of specs, schemas and settings: what a reviewer reads is what runs.
 
 YAML 1.1 lets a later key replace an earlier one, reads ``10:00`` as 600, ``010`` as 8 and ``no`` as false, and lets a
-short text stand for a table of billions of values. All of this is refused with the line and the key.
+short text stand for a table of billions of values. All of this is refused with the line and the key, as are
+characters that an editor does not show, or shows elsewhere: some of them end a line for YAML only.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -24,6 +26,12 @@ LONGEST_NUMBER: Final = 60
 
 MOST_REPEATED: Final = 100_000
 """Most values that aliases may add to those that are written out."""
+
+_NOT_ASCII = re.compile(r"\r(?!\n)|[^\t\r\n -~]")
+"""Characters that may be hidden: all but printable ASCII, the tab, and line feeds with or without a carriage return."""
+
+_HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""Unicode categories of controls, of marks of direction or of no width, of surrogates, and of other ends of lines."""
 
 _MERGE = "tag:yaml.org,2002:merge"
 _NUMBER = re.compile(
@@ -43,6 +51,24 @@ def _short(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:40]}…")
 
 
+def check_characters(text: str) -> None:
+    """Refuse characters that an editor does not show, or shows in another place.
+
+    Raises
+    ------
+    SpecError
+        There is one; the message has its line and its code point.
+    """
+    for match in _NOT_ASCII.finditer(text):
+        if unicodedata.category(match[0]) in _HIDDEN:
+            line, code = text.count("\n", 0, match.start()) + 1, ord(match[0])
+            name = unicodedata.name(match[0], "")
+            raise SpecError(
+                f"line {line}: the character U+{code:04X}{f' ({name})' if name else ''} is not shown by every editor: "
+                f'leave it out, or write it in double quotes as "\\U{code:08X}"'
+            )
+
+
 def parse_yaml(text: str) -> Any:
     """The value of a YAML text.
 
@@ -51,6 +77,7 @@ def parse_yaml(text: str) -> Any:
     SpecError
         The text is not YAML, or what it says is not plain; the message has the line and the key.
     """
+    check_characters(text)
     loader = None
     try:
         _check_events(text)
@@ -83,7 +110,7 @@ def load_yaml(path: str | Path) -> Any:
         The file cannot be read, or as `parse_yaml`.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_bytes().decode("utf-8-sig")  # as it is: `read_text` would change the ends of lines
     except OSError as error:
         raise SpecError(f"cannot read {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:

@@ -74,6 +74,43 @@ def test_policies_that_leave_nobody_do_not_tell(tmp_path: Path) -> None:
     assert there == gone == other == ("published", ["committed"])
 
 
+def look(folder: Path, lines: list[str], *, epsilon: str, **csv: Any) -> tuple[str, list[str]]:
+    """A histogram of a CSV file, of which the spec says where its first line is."""
+    folder.mkdir()
+    (folder / "t.csv").write_text("\n".join(["sex,age", *lines]) + "\n")
+    tree: dict[str, Any] = {
+        "kind": "histogram",
+        "name": "question",
+        "dataset": "people",
+        "schema": {"attributes": [{"name": "m", "kind": "integer", "bounds": [0, 120], "out_of_domain": "clip"}]},
+        "data": {"path": str(folder / "t.csv"), "minimum_records": 1, "extra_columns": "ignore", "csv": csv},
+        "output": {"path": str(folder / "out")},
+        "ledger": f"sqlite:///{folder}/ledger.db",
+        "work": str(folder / "work"),
+        "privacy": {"epsilon": epsilon},
+        "histograms": "each column",
+    }
+    return status(build_spec(tree), epsilon="1")
+
+
+@pytest.mark.parametrize(
+    "csv",
+    [
+        {"skip_rows": 2},
+        {"comment": "f"},
+        {"header": False, "columns": ["m", "n"], "skip_rows": 3},
+        {"header": False, "columns": ["m", "n"]},
+    ],
+)
+def test_no_line_of_a_file_is_looked_at_without_a_charge(tmp_path: Path, csv: dict[str, Any]) -> None:
+    there, gone = ["f,30", "m,31", "f,32"], ["f,30", "f,32"]
+    asked = {name: look(tmp_path / name, lines, epsilon="20", **csv) for name, lines in (("a", there), ("b", gone))}
+    assert asked["a"] == asked["b"] == ("BudgetExceeded", [])  # a charge that is refused anyway buys nothing
+    for name, lines in (("c", there), ("d", gone), ("e", ["f,30,1", *gone])):
+        ended, charges = look(tmp_path / name, lines, epsilon="0.5", **csv)
+        assert charges == (["committed"] if ended == "published" else ["drawing"]), ended
+
+
 def missing(case: Case, rows: int) -> pa.Table:
     """A table without a record that the policy `missing: drop` keeps."""
     table = case.table(rows)

@@ -104,11 +104,15 @@ def faults(house: House) -> None:
 
 
 def refuse(house: House) -> None:
-    """A table with a value out of its domain: a clear error without the value, and no charge."""
+    """A table with a value out of its domain: a clear error without the value, and one charge, which stays."""
     state = house.finish(house.begin("refused", **{"data.path": f"{BUCKET}/bad", "data.extra_columns": "refuse"}))
     expect(state.is_failed(), f"the flow run is {state.type}")
     expect("domain" in (state.message or ""), f"unclear: {state.message}")
-    expect(set(house.attempts()["refused"]) == {"void"}, "nothing was charged")
+    expect(house.attempts()["refused"] == ["drawing"], "it was charged once")
+    charges = json.loads(house.processes.run("ledger", "show", "--json"))[0]["charges"]
+    attempt = next(charge["attempt"] for charge in charges if charge["release"] == "refused")
+    house.processes.run("ledger", "give-up", attempt, "--yes")
+    expect(house.attempts()["refused"] == ["abandoned"], "given up, it stays charged and loses its key")
 
 
 def search(house: House) -> dict[str, list[str]]:
@@ -135,7 +139,7 @@ def search(house: House) -> dict[str, list[str]]:
     expect(all(text in logs for text in (b'"attempt reserved"', b'"task finished"')), "flows and workers write logs")
     expect("running.yaml" in places and b"read-encode" in places["running.yaml"], "the state of the cluster is whole")
     keys = [path for path in found if path.endswith("key.json")]
-    expect(not keys, f"keys are erased at commit: {keys}")
+    expect(not keys, f"keys are erased when an attempt ends: {keys}")
     return {name: leaks for name, text in house.private.items() if (leaks := where(text, places))}
 
 

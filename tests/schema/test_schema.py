@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dpdist.errors import SpecError
-from dpdist.schema.schema import MAX_CARDINALITY, Attribute, Category, Count, Edges, Groups, Schema, Width
+from dpdist.schema.schema import (
+    MAX_CARDINALITY,
+    Attribute,
+    Category,
+    Count,
+    Edges,
+    Groups,
+    Schema,
+    Width,
+    validation_message,
+)
 
 NONE = {"category": "none"}
 RELEASES = Path(__file__).parents[2] / "deploy" / "releases"
@@ -178,3 +188,19 @@ def test_equality_is_by_field_also_when_arrays_are_cached() -> None:
     assert a == b
     assert hash(a) == hash(b)
     assert a != Schema(attributes=(Attribute(name="x", kind="integer", bounds=(0, 1)),))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        (5, "attributes: expected a list"),
+        ([], "attributes: expected at least 1 item(s)"),
+        (["x"], "attributes.0: expected a section"),
+        ([{"name": "a", "kind": "ordinal", "values": [None]}], "attributes.0.values.0: expected a text or an integer"),
+        ([{"name": "a", "kind": "ordinal"}], "attributes.0: attribute 'a': a ordinal attribute takes `values` only"),
+    ],
+)
+def test_one_line_says_what_is_wrong(attributes: object, message: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Schema.model_validate({"attributes": attributes})
+    assert validation_message(refused.value) == message

@@ -11,7 +11,10 @@ import yaml
 
 from dpdist.errors import SpecError
 from dpdist.families.registry import build_spec, load_spec
+from dpdist.ledger.contract import Contract
+from dpdist.schema.schema import Schema
 from dpdist.schema.strict_yaml import load_yaml, parse_yaml
+from dpdist.spec import parse_overrides
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "deploy" / "releases").rglob("*.yaml"))
@@ -52,7 +55,24 @@ REFUSED = {
     "a list as key": ("? [1, 2]\n: 3", r"line 1: a key is a name or a number"),
     "two documents": ("a: 1\n---\nb: 2", r"line 2: not valid YAML"),
     "not closed": ("a: 1\nb: [1", r"line 2: not valid YAML"),
-    "a control character": ("a: \x07", r"not valid YAML"),
+    "a control character": ("a: \x07", r"line 1: the character U\+0007 "),
+    "a line separator": (
+        "a: 1 # harmless\u2028privacy: {epsilon: 9}",
+        r"line 1: the character U\+2028 \(LINE SEPARATOR\)",
+    ),
+    "a paragraph separator": ("a: 1\nb: 2 # x\u2029c: 3", r"line 2: the character U\+2029"),
+    "a next line": ("a: 1\r\nb: 2 # x\x85c: 3", r"line 2: the character U\+0085"),
+    "a lone carriage return": ("a: 1\nb: 2 # x\rc: 3", r"line 2: the character U\+000D"),
+    "a carriage return at the end": ("a: 1\r", r"line 1: the character U\+000D"),
+    "a C1 control": ("a: 'x\x9b'", r"line 1: the character U\+009B"),
+    "text from right to left": ("a: 'x\u202e'", r"line 1: the character U\+202E"),
+    "an isolate": ("# \u2066\na: 1", r"line 1: the character U\+2066"),
+    "a mark of direction": ("a: x\u200f", r"line 1: the character U\+200F"),
+    "a zero width space": ("k\u200b: 1", r"line 1: the character U\+200B \(ZERO WIDTH SPACE\)"),
+    "a soft hyphen": ("k: a\xadb", r"line 1: the character U\+00AD"),
+    "a byte order mark inside": ("k: 1\nl: a\ufeffb", r"line 2: the character U\+FEFF"),
+    "an escape sequence in a comment": ("k: 1 # \x1b[8m", r"line 1: the character U\+001B"),
+    "delete": ("k: a\x7f", r"line 1: the character U\+007F"),
 }
 
 
@@ -87,6 +107,25 @@ PLAIN: dict[str, Any] = {
 @pytest.mark.parametrize("text", PLAIN)
 def test_what_is_plain_is_read_as_before(text: str) -> None:
     assert parse_yaml(text) == yaml.safe_load(text) == PLAIN[text]
+
+
+def test_lines_of_other_systems_and_letters_of_other_scripts_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_bytes('\ufeffa: |\r\n  é\r\n  漢字\tx\r\nb: "\\u2028"\r\n'.encode())
+    assert load_yaml(path) == {"a": "é\n漢字\tx\n", "b": "\u2028"}
+
+
+def test_what_is_hidden_is_refused_wherever_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "schema.yaml"
+    path.write_text("attributes: # \u2028  - {name: a, kind: integer, bounds: [0, 9]}")
+    for read in (Schema.from_yaml, Contract.from_yaml, load_spec):
+        with pytest.raises(SpecError, match=r"schema\.yaml, line 1: the character U\+2028"):
+            read(path)
+    for setting in ("a.b=1 # \u2028c: 2", "a.b\u200b=1", "a\r.b=1"):
+        with pytest.raises(SpecError, match=r"--set.*the character U\+") as refused:
+            parse_overrides([setting])
+        assert str(refused.value).isascii()
+        assert str(refused.value).isprintable()
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
@@ -137,6 +176,17 @@ def test_true_is_no_number_and_no_text(path: str, value: Any) -> None:
     name = path.rpartition("__")[2]
     with pytest.raises(SpecError, match=rf"({name}|width).*: true or false"):
         build_spec(demo(**{path: value}))
+
+
+@pytest.mark.parametrize("value", [1, 0, 1.0, "true", "yes"])
+def test_only_true_and_false_are_truth_values(value: Any) -> None:
+    with pytest.raises(SpecError, match=r"data\.csv: strip: expected true or false"):
+        build_spec(demo(data__csv={"strip": value}))
+
+
+def test_one_setting_is_given_once() -> None:
+    with pytest.raises(SpecError, match=r"--set privacy\.epsilon: given twice"):
+        parse_overrides(["privacy.epsilon=1", "name=x", "privacy.epsilon=9"])
 
 
 def test_true_stays_a_truth_value() -> None:

@@ -28,8 +28,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
+from dpdist.data.inputs import table_source
+from dpdist.data.source import would_find
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.family import SolveRequest
 from dpdist.families.deniability.expectations import Expectations, SeedsChoice, Shares, stage_epsilon
@@ -43,6 +46,7 @@ from dpdist.privacy.checks import count_check, expected_lower_bound, pass_check
 from dpdist.privacy.deniability import certain_mass
 from dpdist.privacy.events import Composed, Event, Gaussian, SeedRecords
 from dpdist.spec import change
+from dpdist.storage.s3 import is_s3
 
 _SEED_SHARES = (Fraction(1, 5), Fraction(3, 10), Fraction(2, 5), Fraction(1, 2), Fraction(3, 5))
 _STRUCTURE_SHARES = (Fraction(1, 20), Fraction(1, 10), Fraction(1, 5), Fraction(3, 10))
@@ -95,12 +99,31 @@ def solve_plan(
 
 
 def solve(spec: PlausibleDeniabilitySpec, request: SolveRequest) -> Solution:
-    """What ``dpdist plan --solve`` finds, written to a file if that is asked for; errors as for `solve_plan`."""
+    """What ``dpdist plan --solve`` finds, written to a file if that is asked for.
+
+    Raises
+    ------
+    SpecError
+        As `solve_plan`, or the public table is the one that the spec names.
+    DataError
+        The public table cannot be read, or does not follow the schema.
+    """
+    if request.public_table and _is_of(spec, request.public_table):
+        raise SpecError(
+            f"--public-table: {request.public_table} is the table that data.path names, which only a charged release "
+            "may read: give a public one, such as last year's"
+        )
     public = Reference.table(request.public_table, spec.table) if request.public_table else None
     solution = solve_plan(spec, epsilon=request.epsilon, pass_rate=request.pass_rate, reference=public)
     if request.write:
         solution.write(request.write, source=request.source, settings=request.settings)
     return solution
+
+
+def _is_of(spec: PlausibleDeniabilitySpec, path: Path) -> bool:
+    """Whether a file is one of the table's, by its address."""
+    own = [Path(given).resolve() for given in spec.data.paths if not is_s3(given)]
+    return path.resolve() in own or would_find(table_source(spec), str(path))
 
 
 class _Solver:

@@ -17,12 +17,13 @@ from commands import Command
 from releases import project, table
 
 from dpdist.errors import BudgetExceeded, CheckFailed, DataNotFound, SpecError
+from dpdist.families.base.family import SolveRequest
 from dpdist.families.deniability.dependence import entropy_columns
 from dpdist.families.deniability.expectations import stage_epsilon
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan
 from dpdist.families.deniability.reference import Reference
 from dpdist.families.deniability.solution import Solution
-from dpdist.families.deniability.solve import solve_plan
+from dpdist.families.deniability.solve import solve, solve_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.structure import StructureStatistics, learn_structure
 from dpdist.families.registry import load_spec, make_plan
@@ -138,6 +139,16 @@ def test_a_public_table_lets_more_be_kept(tmp_path: Path) -> None:
     assert "privacy.checked_candidates" in most.settings  # more than every table has, so it is checked
     assert "last-year" in made.reference
     assert most.minimum_pass_rate < 0.9 * most.expected_pass_rate
+
+
+def test_the_table_itself_is_no_public_table(tmp_path: Path) -> None:
+    spec = small(tmp_path)
+    (own,) = spec.data.paths
+    (tmp_path / "link.parquet").symlink_to(own)
+    for path in (Path(own), tmp_path / "link.parquet"):
+        request = SolveRequest(epsilon=4, public_table=path, source=tmp_path / "spec.yaml")
+        with pytest.raises(SpecError, match=r"--public-table: .* is the table that data\.path names"):
+            solve(spec, request)
 
 
 def test_a_lowest_pass_rate_is_kept(tmp_path: Path) -> None:

@@ -242,12 +242,12 @@ def test_refused_before_anything_is_read(
         ([1.5, float("nan")], {}, "column 'x': missing values, and the policy is `missing: refuse`"),
         ([1.5, float("inf")], {}, "column 'x': values outside the declared domain"),
         ([1.5, 10.5], {}, "column 'x': values outside the declared domain"),
-        ([True, None], {}, "column 'x': missing values"),
+        ([True, None], {}, "column 'x' has the type bool, which cannot hold a number attribute"),
         ([b"1", b"2"], {}, "column 'x' has the type binary, which cannot hold a number attribute"),
         ([1.5, None], {"schema": attributes(missing="drop", out_of_domain="drop")}, ""),
-        ([float("nan")] * 2, {"schema": attributes(missing="drop")}, "no row is left"),
+        ([float("nan")] * 2, {"schema": attributes(missing="drop")}, ""),
         ([1.5], {}, ""),
-        ([], {}, "no row"),
+        ([], {}, ""),
     ],
 )
 def test_odd_tables(dpdist: Command, tmp_path: Path, column: list[Any], changes: dict[str, Any], message: str) -> None:
@@ -263,7 +263,7 @@ def test_odd_tables(dpdist: Command, tmp_path: Path, column: list[Any], changes:
     states = [charge["state"] for charge in dpdist("ledger", "show", "d", "--json").json[0]["charges"]]
     if message:
         assert (made.code, message in made.err) == (3, True), made.err
-        assert states in ([], ["void"])
+        assert states == ([] if "has the type" in message else ["drawing"])  # what values decide stays charged
         assert not list((tmp_path / "out").glob("manifest*"))
     else:
         assert made.code == 0, made.err
@@ -355,7 +355,7 @@ def test_long_curves_cross_partitions(dpdist: Command, tmp_path: Path) -> None:
     assert [row["cell"] for row in rows] == ["0.0", "0.25", "0.5", "1.0"]
 
 
-def test_curves_that_are_not_whole_or_not_as_many_cost_nothing(dpdist: Command, tmp_path: Path) -> None:
+def test_curves_that_are_not_whole_or_not_as_many_stay_charged(dpdist: Command, tmp_path: Path) -> None:
     ledger(dpdist)
     spec = long_project(tmp_path)
     refused = release(dpdist, spec, "--set", "data.minimum_records=199")
@@ -369,7 +369,7 @@ def test_curves_that_are_not_whole_or_not_as_many_cost_nothing(dpdist: Command, 
     refused = release(dpdist, spec, "--set", "name=two")
     assert (refused.code, "does not have each declared time exactly once" in refused.err) == (3, True), refused.err
     shown = dpdist("ledger", "show", "d", "--json").json[0]
-    assert [charge["state"] for charge in shown["charges"]] == ["void", "void"]
+    assert [charge["state"] for charge in shown["charges"]] == ["drawing", "drawing"]
 
 
 # --- what an attacker may look at -------------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ class TestPlan:
     ("changes", "message"),
     [
         ({"privacy": {"epsilon": 1, "adjacency": "swap"}}, "add/remove"),
-        ({"privacy": {"epsilon": 0}}, "greater than 0"),
+        ({"privacy": {"epsilon": 0}}, "greater than or equal to 0.000001"),
         ({"privacy": {"epsilon": 1, "mechanism": "gaussian"}}, "delta above 0"),
         ({"privacy": {"epsilon": 1, "alpha": 0.1}}, "goes with `mechanism: pml`"),
         ({"privacy": {"epsilon": 1, "mechanism": "pml", "alpha": 0.1}}, "adjacency: replacement"),
