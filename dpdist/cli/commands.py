@@ -200,6 +200,8 @@ def verify(
         return
     parts = number_of(report.parts, "part")
     verdict = report.verdict if account is None else "verified by the account"
+    if report.signature == "foreign":
+        verdict += ", but signed by a key that is not the data set's"
     lines = [f"{release}: {verdict}, {report.counted} in {parts}", f"Signature   {report.signed}"]
     if account is not None:
         lines.append(f"Account     {account.explain()}")

@@ -119,10 +119,12 @@ def _create_from_contract(dataset: str, path: Path, ledger: str) -> None:
     read = Contract.from_yaml(path)
     with open_ledger(ledger, create=True) as opened:
         opened.create_from_contract(dataset, read)
+        signed = _identity_lines(opened, dataset)
     typer.echo(
         f"data set {dataset}: epsilon at most {read.epsilon}, delta at most {read.delta}, add/remove adjacency; its "
         f"contract admits an input once it is checked: dpdist contract check --dataset {dataset}"
     )
+    typer.echo("\n".join(signed))
 
 
 @ledger_app.command("show")

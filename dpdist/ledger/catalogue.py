@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 import sqlalchemy as sa
 
@@ -12,15 +11,20 @@ from dpdist.errors import LedgerError
 from dpdist.ledger import journal, tables
 from dpdist.ledger.account import Account, portfolio_of, portfolio_text
 from dpdist.ledger.anchor import Mark
-from dpdist.ledger.records import Dataset, Rational, checked_guarantees, checked_name, rational
+from dpdist.ledger.records import (
+    LARGEST_CAP,
+    LEAST_CAP,
+    Dataset,
+    Rational,
+    checked_guarantees,
+    checked_name,
+    rational,
+)
 from dpdist.ledger.replay import check_journal
 from dpdist.ledger.rows import Row, charges_of, dataset_record, leakage_events, lock_dataset
 from dpdist.ledger.signing import NewIdentity, identities, store
 from dpdist.ledger.transitions import now
 from dpdist.privacy.portfolio import Portfolio
-
-LARGEST_CAP: Final = 1_000_000
-"""Largest epsilon, or nats, of a data set: far above any meaning; what exceeds it is a slip, and caps are final."""
 
 
 def terms_of(
@@ -34,14 +38,14 @@ def terms_of(
     """Return the checked columns of a new data set."""
     kinds = checked_guarantees(guarantees)
     leakage = None if pml is None else rational(pml, setting="pml")
-    if leakage is not None and (not 0 < leakage <= LARGEST_CAP or "pml" not in kinds):
+    if leakage is not None and (not LEAST_CAP <= leakage <= LARGEST_CAP or "pml" not in kinds):
         raise LedgerError(
-            f"an account of leakage has a cap above 0 and of at most {LARGEST_CAP:,} nats, and its data set allows the "
+            f"pml: an account of leakage has a cap of 1e-6 to {LARGEST_CAP:,} nats, and its data set allows the "
             "guarantee pml"
         )
     epsilon_cap, delta_cap = rational(epsilon, setting="epsilon"), rational(delta, setting="delta")
-    if not 0 < epsilon_cap <= LARGEST_CAP or not 0 <= delta_cap < 1:
-        raise LedgerError(f"a data set's caps must satisfy 0 < epsilon <= {LARGEST_CAP:,} and 0 <= delta < 1")
+    if not LEAST_CAP <= epsilon_cap <= LARGEST_CAP or not 0 <= delta_cap < 1:
+        raise LedgerError(f"a data set's caps must satisfy 1e-6 <= epsilon <= {LARGEST_CAP:,} and 0 <= delta < 1")
     return {
         "name": checked_name(name, setting="the data set's name"),
         "epsilon_cap": str(epsilon_cap),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from dpdist.errors import ContractBroken, SpecError
+from dpdist.ledger.records import LARGEST_CAP, LEAST_CAP
 from dpdist.privacy.events import Event, takes_size_for_public
 from dpdist.schema.part import departures as schema_departures
 from dpdist.schema.schema import Schema, validation_message
@@ -61,9 +61,11 @@ class Contract(Section):
     guarantees: tuple[Literal["dp", "pd-per-record", "pml", "lid"], ...] = Field(
         default=("dp",), min_length=1, description="The kinds of guarantee that a release may have."
     )
-    epsilon: Exact = Field(gt=0, description="Cap on epsilon over all releases.")
+    epsilon: Exact = Field(ge=LEAST_CAP, le=LARGEST_CAP, description="Cap on epsilon over all releases.")
     delta: Exact = Field(ge=0, lt=1, description="Cap on delta over all releases.")
-    pml: Exact | None = Field(default=None, gt=0, description="Cap on pointwise maximal leakage, in nats.")
+    pml: Exact | None = Field(
+        default=None, ge=LEAST_CAP, le=LARGEST_CAP, description="Cap on pointwise maximal leakage, in nats."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Contract:
@@ -159,14 +161,17 @@ def kept_contract(ledger: Ledger, spec: ReleaseSpec, *, dataset: str, event: Eve
 
 def drafted(schema: Schema, *, path: tuple[str, ...], minimum: int, epsilon: str, delta: str) -> dict[str, Any]:
     """A contract as a mapping for YAML, from a schema and the least that must be said besides."""
-    contract = Contract.model_validate(
-        {
-            "schema": schema,
-            "data": {"path": path if len(path) > 1 else path[0]},
-            "minimum_records": minimum,
-            "epsilon": Fraction(epsilon),
-            "delta": Fraction(delta),
-        }
-    )
+    try:
+        contract = Contract.model_validate(
+            {
+                "schema": schema,
+                "data": {"path": path if len(path) > 1 else path[0]},
+                "minimum_records": minimum,
+                "epsilon": epsilon,
+                "delta": delta,
+            }
+        )
+    except ValidationError as error:
+        raise SpecError(f"no contract can be made of this:\n{validation_message(error)}") from None
     tree = contract.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return tree | {"epsilon": epsilon, "delta": delta, "guarantees": list(contract.guarantees)}

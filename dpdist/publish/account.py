@@ -59,12 +59,13 @@ def verify_with_account(
     report = verify(uri, public_key, storage_options=storage_options)
     manifest = read_manifest(uri, storage_options=storage_options)
     account = check_account(ledger, manifest, report.manifest_sha256)
-    for key in ledger.public_keys(account.dataset) if report.signature == "not checked" else ():
+    if report.signature != "not checked":
+        return report, account
+    for key in ledger.public_keys(account.dataset):
         with suppress(VerificationFailed):  # another of its keys, or one that the spec named
             read_manifest(uri, key, storage_options=storage_options)
-            report = replace(report, signature="valid", signer=key_fingerprint(key))
-            break
-    return report, account
+            return replace(report, signature="valid", signer=key_fingerprint(key)), account
+    return replace(report, signature="foreign"), account
 
 
 def check_account(ledger: Ledger, manifest: Manifest, sha256: str) -> Account:

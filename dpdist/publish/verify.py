@@ -37,8 +37,8 @@ class VerifyReport:
 
     Attributes
     ----------
-    signature : {"valid", "not checked", "none"}
-        Not checked: there is one, but no public key was given.
+    signature : {"valid", "not checked", "foreign", "none"}
+        Not checked: there is one, but no public key was given. Foreign: the ledger has no key that made it.
     signer : str or None
         Fingerprint of the key of a valid signature.
     epsilon : float or None
@@ -63,7 +63,7 @@ class VerifyReport:
     cells: int | None
     parts: int
     bytes: int
-    signature: Literal["valid", "not checked", "none"]
+    signature: Literal["valid", "not checked", "foreign", "none"]
     signer: str | None
     epsilon: float | None
     manifest_sha256: str
@@ -85,6 +85,11 @@ class VerifyReport:
         """Who signed it, in words."""
         if self.signature == "valid":
             return f"by the key {self.signer}"
+        if self.signature == "foreign":
+            return (
+                "by a key that is not the data set's: none that the ledger knows made manifest.sig. If the spec named "
+                "a key of its own (output.signing_key), check it with --public-key; else do not trust the signature"
+            )
         state = (
             "none"
             if self.signature == "none"

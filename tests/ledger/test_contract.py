@@ -353,6 +353,25 @@ def test_what_a_check_finds(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("cap", ["1e-400", "1e-320", "1e-7", "1e7", "1e400"])
+def test_caps_out_of_range_are_refused_by_name(dpdist: Command, tmp_path: Path, cap: str) -> None:
+    import yaml
+
+    people(tmp_path)
+    tree = contract(tmp_path).model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    (tmp_path / "people.yaml").write_text(yaml.safe_dump({**tree, "epsilon": cap}))
+    (tmp_path / "schema.yaml").write_text(yaml.safe_dump(schema()))
+    options = ("--data", "people.parquet", "--minimum", "50", "--epsilon", cap, "--delta", "1e-6")
+    for command in (
+        ("ledger", "create", "e", "--epsilon", cap, "--delta", "1e-6"),
+        ("ledger", "create", "e", "--contract", "people.yaml"),
+        ("contract", "check", "people.yaml"),
+        ("contract", "draft", "schema.yaml", *options),
+    ):
+        refused = dpdist(*command)
+        assert (refused.code in (2, 5), "epsilon" in refused.err) == (True, True), (command, refused.code, refused.err)
+
+
 def test_commands(dpdist: Command, tmp_path: Path) -> None:
     """From a schema to a contract, to a data set, to a release."""
     import yaml
@@ -365,7 +384,9 @@ def test_commands(dpdist: Command, tmp_path: Path) -> None:
     (tmp_path / "people.yaml").write_text(drafted.out)
     assert "the contract is kept" in dpdist("contract", "check", "people.yaml").out
     assert dpdist("ledger", "create", "people", "--contract", "people.yaml", "--epsilon", "4").code == 2
-    assert dpdist("ledger", "create", "people", "--contract", "people.yaml").code == 0
+    created = dpdist("ledger", "create", "people", "--contract", "people.yaml")
+    assert (created.code, "its releases are signed by sha256:" in created.words) == (0, True)
+    assert "PUBLIC KEY" in next(tmp_path.rglob("*.people.pub.pem")).read_text()
     tree = spec(Path(), schema(job={}), ledger="sqlite:///dpdist-ledger.db").model_dump(mode="json", by_alias=True)
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(tree))
     assert "Contract    kept" in dpdist("plan", "spec.yaml").out

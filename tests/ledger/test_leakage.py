@@ -94,7 +94,7 @@ def test_a_charge_says_what_it_leaks(with_account: Ledger) -> None:
         reserve(with_account, DiscreteLaplace(4.0))
     strict = {"epsilon": 1, "delta": 0, "guarantees": ("dp",)}
     for pml, kinds in ((0, ("pml",)), (-1, ("pml",)), (1, ("dp",))):
-        with pytest.raises(LedgerError, match="cap above 0 and of at most 1,000,000 nats, and its data set allows"):
+        with pytest.raises(LedgerError, match="cap of 1e-6 to 1,000,000 nats, and its data set allows"):
             with_account.create_dataset("other", **{**strict, "guarantees": kinds}, pml=pml)
     with pytest.raises(LedgerError, match="pml must be a number"):
         with_account.create_dataset("other", **{**strict, "guarantees": ("pml",)}, pml=math.inf)

@@ -307,12 +307,12 @@ def test_budgets_are_per_data_set(ledger: Ledger) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"epsilon": 0}, "0 < epsilon"),
-        ({"epsilon": -1}, "0 < epsilon"),
+        ({"epsilon": 0}, "1e-6 <= epsilon"),
+        ({"epsilon": -1}, "1e-6 <= epsilon"),
         ({"epsilon": "1e7"}, "epsilon <= 1,000,000"),
         ({"epsilon": "1e999999999"}, "epsilon must be a number"),
         ({"delta": "1e-999999999"}, "delta must be a number"),
-        ({"guarantees": ("pml",), "pml": "1e7"}, "at most 1,000,000 nats"),
+        ({"guarantees": ("pml",), "pml": "1e7"}, "1e-6 to 1,000,000 nats"),
         ({"delta": 1}, "delta < 1"),
         ({"delta": -0.1}, "0 <= delta"),
         ({"epsilon": float("nan")}, "epsilon must be a number"),

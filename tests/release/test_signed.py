@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from commands import Command
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from releases import KEY, project
 
 from dpdist.errors import KeyUnavailable, LedgerError, VerificationFailed
@@ -85,6 +86,17 @@ def test_create_stores_the_public_key_beside_the_ledger(dpdist: Command, tmp_pat
     assert f"its releases are signed by {key_fingerprint(public)}" in created.words
     assert (tmp_path / "l.db.acs.pub.pem").read_text() == public_pem(public)
     assert dpdist("ledger", "verify", "--ledger", url).code == 0
+
+
+def test_a_signature_by_a_foreign_key_is_told(dpdist: Command, copied: Path) -> None:
+    """The release is the one that was committed; who signed it, the ledger does not know."""
+    content = (copied / "release" / MANIFEST).read_bytes()
+    (copied / "release" / SIGNATURE).write_bytes(Ed25519PrivateKey.generate().sign(content))
+    options = ("verify", str(copied / "release"), "--ledger", f"sqlite:///{copied}/ledger.db")
+    words = dpdist(*options).words
+    assert ": verified by the account, but signed by a key that is not the data set's," in words
+    assert "Signature by a key that is not the data set's" in words
+    assert dpdist(*options, "--json").json["signature"] == "foreign"
 
 
 def ledger_keys(url: str, name: str) -> tuple[object, ...]:
