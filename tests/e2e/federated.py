@@ -125,7 +125,8 @@ def release(folder: Path, processes: Users, spec: dict[str, Any], *, isolated: b
     spec["cluster"] = {"mode": "address", "address": processes.address, "timeout": 120, "security": security}
     home = folder / "coordinator"
     home.mkdir()
-    shutil.move(folder / "federation/ledger.db", home / "ledger.db")
+    for name in ("ledger.db", "ledger.db.kek"):  # the key opens the signing identity of the data set
+        shutil.move(folder / "federation" / name, home / name)
     spec |= {"ledger": f"sqlite:///{home}/ledger.db", "work": str(home / "work")}
     spec["output"]["path"] = str(home / "release")
     build_spec(spec)
