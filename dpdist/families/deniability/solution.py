@@ -62,12 +62,15 @@ class Solution:
         `picked` among them; the first is the baseline without seeds.
     reference : str
         What the expectations rest on.
+    comparison : str
+        What stages on all records, or on splits, are expected to give instead; empty where nobody asked.
     """
 
     plan: PlausibleDeniabilityPlan
     picked: Alternative
     alternatives: tuple[Alternative, ...]
     reference: str
+    comparison: str = ""
 
     @property
     def spec(self) -> PlausibleDeniabilitySpec:
@@ -91,6 +94,7 @@ class Solution:
         return {
             "reference": self.reference,
             "reason": self.reason,
+            "comparison": self.comparison,
             "picked": self.picked.to_json(),
             "alternatives": [one.to_json() for one in self.alternatives],
             "settings": dict(self.picked.settings),
@@ -133,4 +137,4 @@ class Solution:
                 else f"{mark} {'none':>6}  {'-':>5}  {'-':>8}  {one.epsilon:>7.4g}  {'-':>19}  {'-':>8}"
                 f"  {one.expected_error:>13.4f}"
             )
-        return "\n".join([*lines, "", self.reason, "", self.plan.explain()])
+        return "\n".join([*lines, "", f"{self.reason} {self.comparison}".rstrip(), "", self.plan.explain()])
