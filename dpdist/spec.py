@@ -312,7 +312,7 @@ def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
     Raises
     ------
     SpecError
-        A text has no ``=``, its value is not YAML, or a path is given twice.
+        A text has no ``=``, its value is not YAML, or a path is given twice or stands inside of another one.
     """
     out: dict[str, Any] = {}
     for setting in settings:
@@ -327,6 +327,11 @@ def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
             raise SpecError(f"--set{name}: expected a.b=value")
         if path in out:
             raise SpecError(f"--set {path}: given twice; keep one")
+        for other in out:
+            if f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}."):
+                raise SpecError(
+                    f"--set {path}: a part of the other, or the whole of it, is set by --set {other}: keep one"
+                )
         try:
             out[path] = parse_yaml(text)
         except SpecError as error:

@@ -54,10 +54,8 @@ def _is_coarser(part: Attribute, whole: Attribute) -> bool:
 def _departure_of_values(part: Attribute, whole: Attribute) -> str | None:
     if isinstance((part.values or ("",))[0], int) != isinstance((whole.values or ("",))[0], int):
         return "its values are integers in one and texts in the other"
-    names = set(map(str, part.values or ()))
-    integers = set(filter(_is_integer, map(str, whole.values or ())))
-    if integers - names and all(map(_is_integer, names)):  # in columns of integers, aliases are not looked up
-        return "integers are merged into integers: a column of integers has no `aliases` (merge texts into other names)"
+    if _only_integers(part) and not _only_integers(whole):  # such a column may not be one of booleans
+        return "its values are all integers, and those of the contract are not: merge them into another name"
     for folded in (False, True):
         if why := _departure_of_spellings(part, whole, folded=folded):
             return why
@@ -96,9 +94,8 @@ def _meanings(attribute: Attribute, *, folded: bool) -> dict[str, str | None]:
     return {_fold(text): value for text, value in found.items()} if folded else found
 
 
-def _is_integer(text: str) -> bool:
-    """Whether a value is one of a column of integers, too."""
-    return bool(_INTEGER.fullmatch(text)) and _fold(text) == text
+def _only_integers(attribute: Attribute) -> bool:
+    return all(_INTEGER.fullmatch(text) and _fold(text) == text for text in map(str, attribute.values or ()))
 
 
 def _fold(text: str) -> str:
