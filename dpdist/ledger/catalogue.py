@@ -71,10 +71,9 @@ def create(connection: sa.Connection, terms: Mapping[str, str | None], signing: 
     return dataset_record(dict(row))
 
 
-def datasets(connection: sa.Connection) -> tuple[Dataset, ...]:
-    """Return all data sets by name."""
-    rows = connection.execute(sa.select(tables.dataset).order_by(tables.dataset.c.name))
-    return tuple(dataset_record(dict(row)) for row in rows.mappings())
+def datasets(connection: sa.Connection) -> tuple[str, ...]:
+    """Return the names of all data sets, in order."""
+    return tuple(connection.execute(sa.select(tables.dataset.c.name).order_by(tables.dataset.c.name)).scalars())
 
 
 def read(

@@ -197,8 +197,8 @@ class Ledger:
         row = self.database.read(lambda connection: rows.lock_dataset(connection, name, lock=False))
         return rows.dataset_record(row)
 
-    def datasets(self) -> tuple[Dataset, ...]:
-        """Return all data sets by name."""
+    def datasets(self) -> tuple[str, ...]:
+        """Return the names of all data sets, in order."""
         return self.database.read(catalogue.datasets)
 
     def show(self, dataset: str) -> Statement:
@@ -560,7 +560,7 @@ class Ledger:
     def sweep(self) -> None:
         """Erase what interrupted runs left of keys, as far as the storage answers; `reserve` does so as well."""
         for dataset in self.datasets():
-            left = partial(custody.left_behind, dataset=dataset.name)
+            left = partial(custody.left_behind, dataset=dataset)
             custody.sweep(self.database, self.database.read(left))
 
     def ended(self, beginning: str) -> bool:
