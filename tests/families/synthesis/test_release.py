@@ -254,7 +254,7 @@ def test_the_audit_rejects_too_little_noise(step: str, tmp_path: Path, monkeypat
     spend = accounts.Account._spend
     monkeypatch.setattr(accounts.Account, "deviations", lambda self, *given: deviations(self, *given) / 3)
     monkeypatch.setattr(accounts.Account, "_spend", lambda self, name, spent, draws: spend(self, name, 0.0, draws))
-    assert audit(claim(tmp_path, step, epsilon=1), runs=300, key=bytes(32)).rejected
+    assert audit(claim(tmp_path, step, epsilon=1), runs=500, key=bytes(32)).rejected
 
 
 def test_rehearsals_release_as_many_records(tmp_path: Path) -> None:
