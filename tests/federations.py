@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from distributed import Client, Security
 
+from dpdist.families.base.registry import build_spec
 from dpdist.families.mixing.federated.identity import identity_text
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.families.registry import build_spec
 from dpdist.ledger import Ledger
 from dpdist.publish.signature import load_signing_key
 

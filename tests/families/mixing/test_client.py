@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from federations import NAMES, federation, states, table
 
+from dpdist.families.base.registry import make_plan
 from dpdist.families.mixing.federated import client, client_session
 from dpdist.families.mixing.federated.client import Joined
 from dpdist.families.mixing.federated.client_calls import session_of
@@ -23,7 +24,6 @@ from dpdist.families.mixing.federated.messages import Message, average, check_me
 from dpdist.families.mixing.mixture import clip_rows
 from dpdist.families.mixing.plan import planned
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.families.registry import make_plan
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.noise import Noise
 
