@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dpdist.families.registry import FAMILIES
+from dpdist.families.base.registry import FAMILIES
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]

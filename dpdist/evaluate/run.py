@@ -27,7 +27,7 @@ from dpdist.evaluate.page.sections import Section
 from dpdist.evaluate.released import ReleasedTable
 from dpdist.families.base.attempt import Progress, silent
 from dpdist.families.base.family import AsReleased
-from dpdist.families.registry import FAMILIES
+from dpdist.families.base.registry import FAMILIES
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import open_release
 from dpdist.storage.store import Store
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     from dpdist.evaluate.publishable import Publication
-    from dpdist.spec import ReleaseSpec
+    from dpdist.schema.spec import ReleaseSpec
 
 LARGE = 256 << 20
 """Bytes of files from which on worker processes read them, unless a cluster is named."""

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from dpdist.errors import AccountingError, VerificationFailed
-from dpdist.formatting import upwards
 from dpdist.privacy import accountant
 from dpdist.privacy.deniability import theorem1
 from dpdist.privacy.events import Event, LaplaceLeakage, SeedRecords, from_json, takes_size_for_public
+from dpdist.privacy.formatting import upwards
 from dpdist.privacy.guarantee import PML, DifferentialPrivacy, FederatedPrivacy, Guarantee, PlausibleDeniability
 from dpdist.privacy.guarantee import from_json as guarantee_from_json
 from dpdist.privacy.leakage import composed

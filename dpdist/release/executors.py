@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpdist.data.table import Table
-from dpdist.spec import ReleaseSpec
+from dpdist.schema.spec import ReleaseSpec
 
 IN_PROCESS_CELLS = 1 << 22
 """Values up to which plain NumPy reads and counts a table faster than a scheduler starts."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from dpdist.data.source import TableSource, beginnings, would_find
 from dpdist.errors import GuaranteeRefused, SpecError
-from dpdist.formatting import upwards
 from dpdist.ledger import Ledger
+from dpdist.privacy.formatting import upwards
 from dpdist.release.history import RUN_RECORD
 from dpdist.storage.store import Store
 

@@ -21,7 +21,7 @@ from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, publish,
 from dpdist.release.history import write_record
 from dpdist.release.leftovers import CLAIM, sweep_output
 from dpdist.release.outcome import Outcome, outcome_of
-from dpdist.spec import ReleaseSpec
+from dpdist.schema.spec import ReleaseSpec
 from dpdist.storage.store import Store
 
 log = logging.getLogger("dpdist")

@@ -16,9 +16,9 @@ from typing import Any
 
 from dpdist.errors import SpecError
 from dpdist.families.base.family import Plan
+from dpdist.families.base.registry import family_of
 from dpdist.families.base.workload import GIB, Layout, Unit, Work, one_pass
-from dpdist.families.registry import family_of
-from dpdist.formatting import number_of
+from dpdist.privacy.formatting import number_of
 from dpdist.sizing.simulation import Costs, Load, Prediction, simulate
 
 MEASURED = Costs(

@@ -1,7 +1,7 @@
 """What every family of releases is: a spec, a plan, stages that share an attempt, and claims that an audit attacks.
 
-A family is one `Family` record in `dpdist.families.registry.FAMILIES`. Sizing, command line, evaluation and audit ask
-the record and the plan; they never ask for a type.
+A family is one `Family` record in `dpdist.families.base.registry.FAMILIES`. Sizing, command line, evaluation and audit
+ask the record and the plan; they never ask for a type.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dpdist.privacy.events import Event
 from dpdist.privacy.guarantee import Guarantee
 from dpdist.privacy.testing import Canaries, Claim
 from dpdist.schema.schema import Schema
-from dpdist.spec import ReleaseSpec
+from dpdist.schema.spec import ReleaseSpec
 
 if TYPE_CHECKING:
     from dpdist.data.operators import Operator
@@ -178,8 +178,8 @@ class Family(Generic[SpecT, PlanT]):
     ----------
     kind : str
         The `kind` of its specs.
-    spec : type
-        Class of its specs.
+    spec : type or str
+        Class of its specs, or its path ``module:class`` where it is imported when it is first needed.
     plan : callable
         Spec to plan. Reads no record.
     stages : callable
@@ -207,7 +207,7 @@ class Family(Generic[SpecT, PlanT]):
     """
 
     kind: str
-    spec: type[SpecT]
+    spec: type[SpecT] | str
     plan: Callable[[SpecT], PlanT]
     stages: Callable[[PlanT], Sequence[Stage[SpecT, PlanT]]]
     claims: Callable[[PlanT], tuple[Claim, ...]] = no_claims
@@ -217,6 +217,12 @@ class Family(Generic[SpecT, PlanT]):
     truth: Callable[[PlanT], tuple[Operator, Callable[[Any], list[Truth]]]] | None = None
     as_released: Callable[[Manifest, SpecT | None], AsReleased | None] | None = None
     shadow: Callable[[PlanT, int, float], PlanT] | None = None
+
+    @property
+    def spec_class(self) -> type[SpecT]:
+        """Class of its specs."""
+        found: type[SpecT] = pkgutil.resolve_name(self.spec) if isinstance(self.spec, str) else self.spec
+        return found
 
 
 def imported(path: str) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ from dpdist.families.deniability.search import NOISE_SHARE
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.splits import plan_model
 from dpdist.privacy.arrays import Floats
-from dpdist.spec import change
+from dpdist.schema.spec import change
 
 Shares: TypeAlias = tuple[Fraction, Fraction, Fraction]
 """Of the records, for structure, parameters and seeds."""

@@ -12,8 +12,8 @@ import yaml
 from dpdist.errors import SpecError
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.schema.spec import override, parse_overrides
 from dpdist.schema.strict_yaml import load_yaml
-from dpdist.spec import override, parse_overrides
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,14 +18,14 @@ from dpdist.families.histogram.kernels import Kernel, eigenbasis
 from dpdist.families.histogram.leakage import LeakagePlan, plan_leakage
 from dpdist.families.histogram.measurement import Measurement, Mechanism, deviation, plan_measurement
 from dpdist.families.histogram.spec import HistogramSpec
-from dpdist.formatting import number_of, upwards
 from dpdist.privacy import accountant
 from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.events import ApproximateDP, Composed, Event, LaplaceLeakage, Replacement
+from dpdist.privacy.formatting import number_of, upwards
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, explained
 from dpdist.publish.parts import PartFormat
 from dpdist.schema.schema import Schema
-from dpdist.spec import parse_bytes
+from dpdist.schema.spec import parse_bytes
 
 _STEPS = 9  # of the search for what composition leaves over
 _VALUE_BYTES = 40  # of a value while it is read and encoded

@@ -18,9 +18,9 @@ from dpdist.families.mixing.output import vector_reach, vector_schema
 from dpdist.families.mixing.scaling import Encoding
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.families.mixing.statistics import SHARD_BYTES
-from dpdist.formatting import number_of, upwards
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Event, Parallel
+from dpdist.privacy.formatting import number_of, upwards
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, explained
 from dpdist.publish.parts import PartFormat
 from dpdist.schema.schema import Schema

@@ -15,7 +15,7 @@ from dpdist.families.prediction.defaults import DISTRIBUTED_ROWS, EXACT_ROWS, FI
 from dpdist.families.prediction.lid.disclosure import largest_alpha
 from dpdist.families.prediction.scales import Scale
 from dpdist.schema.schema import Attribute
-from dpdist.spec import MOST_RECORDS, Exact, PrivacyLimit, ReleaseSpec, Section
+from dpdist.schema.spec import MOST_RECORDS, Exact, PrivacyLimit, ReleaseSpec, Section
 
 LARGEST_CATEGORY = 256
 """Most values of an attribute without order."""

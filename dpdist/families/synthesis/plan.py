@@ -13,9 +13,9 @@ from dpdist.families.base.event_plan import EventPlan
 from dpdist.families.synthesis.choices import Choices, choose, reasons
 from dpdist.families.synthesis.draw import LARGEST_PART
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
-from dpdist.formatting import number_of, upwards
 from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, Gaussian
+from dpdist.privacy.formatting import number_of, upwards
 from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.publish.parts import PartFormat
 

@@ -16,8 +16,8 @@ from releases import SCHEMA, table
 
 from dpdist.cluster.cluster import Cluster
 from dpdist.errors import SpecError
+from dpdist.families.base.registry import build_spec, make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
-from dpdist.families.registry import build_spec, make_plan, stages_of
 from dpdist.families.synthesis import account as accounts
 from dpdist.families.synthesis.claims import claims
 from dpdist.families.synthesis.learn import Learned
@@ -28,7 +28,7 @@ from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim, audit
 from dpdist.publish.verify import read_release
 from dpdist.release.run import run_release
-from dpdist.spec import ReleaseSpec
+from dpdist.schema.spec import ReleaseSpec
 
 ROWS = 12_000
 

@@ -11,8 +11,8 @@ from dpdist.families.prediction.private.features import CHUNK_ROWS
 from dpdist.families.prediction.private.mechanisms import PrivateColumn, private_column
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.two_stage import TwoStagePlan
-from dpdist.formatting import upwards
 from dpdist.privacy.events import Composed
+from dpdist.privacy.formatting import upwards
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
 
 
