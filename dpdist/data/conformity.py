@@ -24,21 +24,11 @@ from dpdist.privacy.arrays import Codes
 
 @dataclass(frozen=True, repr=False)
 class Conformity:
-    """What a whole pass over an input found. Confidential: it holds private counts.
+    """What a whole pass over an input found. Confidential: it holds private counts."""
 
-    Attributes
-    ----------
-    fingerprint : str
-        Of the input.
-    problems : tuple of str
-        Why it does not keep the contract; empty where it does.
-    counts : dict
-        Rows read and kept, and by column the values that policies apply to.
-    """
-
-    fingerprint: str
-    problems: tuple[str, ...]
-    counts: dict[str, Any]
+    fingerprint: str  # of the input
+    problems: tuple[str, ...]  # why it does not keep the contract; empty where it does
+    counts: dict[str, Any]  # rows read and kept, and by column the values that policies apply to
 
 
 def check_input(contract: Contract, paths: Sequence[str] = ()) -> Conformity:

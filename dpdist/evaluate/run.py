@@ -99,19 +99,11 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """An evaluation that was written.
+    """An evaluation that was written."""
 
-    Attributes
-    ----------
-    page, figures : str
-        The HTML page and the JSON file; confidential.
-    verdicts : tuple of mapping
-        Name, state and verdict of each section; confidential.
-    """
-
-    page: str
+    page: str  # page, figures: the HTML page and the JSON file; confidential
     figures: str
-    verdicts: tuple[dict[str, str], ...]
+    verdicts: tuple[dict[str, str], ...]  # name, state and verdict of each section; confidential
 
     def to_json(self) -> dict[str, Any]:
         """What was written as a JSON object."""

@@ -79,26 +79,13 @@ BEYOND: Final = Cost(None, Fraction(0))
 
 @dataclass(frozen=True)
 class Filter:
-    """One filter of a portfolio.
-
-    Attributes
-    ----------
-    kind : {"basic", "gaussian", "renyi"}
-    delta : Fraction
-        The delta at which it is valid.
-    failure : Fraction
-        The part of `delta` for the failures of the releases.
-    limit : Fraction
-        Of the amounts.
-    order : Fraction or None
-        Of a Renyi filter, above 1.
-    """
+    """One filter of a portfolio."""
 
     kind: Kind
-    delta: Fraction
-    failure: Fraction
-    limit: Fraction
-    order: Fraction | None = None
+    delta: Fraction  # the delta at which it is valid
+    failure: Fraction  # the part of `delta` for the failures of the releases
+    limit: Fraction  # of the amounts
+    order: Fraction | None = None  # of a Renyi filter, above 1
 
     @classmethod
     def at(cls, kind: Kind, *, epsilon: Fraction, delta: Fraction, order: Fraction | None = None) -> Filter:

@@ -24,12 +24,8 @@ FAMILIES: dict[str, Family[Any, Any]] = {}
 
 
 def register(family: Family[Any, Any]) -> None:
-    """Make a family known: its specs can then be planned, released, sized, evaluated and audited.
-
-    Raises
-    ------
-    ValueError
-        Its kind is taken.
+    """Make a family known: its specs can then be planned, released, sized, evaluated and audited. Raises ValueError:
+    its kind is taken.
     """
     if FAMILIES.setdefault(family.kind, family) is not family:
         raise ValueError(f"there is a family of kind {family.kind!r} already")

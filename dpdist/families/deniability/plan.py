@@ -38,22 +38,12 @@ _LARGEST_FACTOR = 8.0
 
 @dataclass(frozen=True, kw_only=True)
 class PlausibleDeniabilityPlan:
-    """Everything a plausible-deniability release will do and cost, before it reads a record.
-
-    Attributes
-    ----------
-    spec : PlausibleDeniabilitySpec
-    model : ModelPlan
-    seeds : SeedPlan or None
-        None when every attribute is resampled.
-    event : Event
-        The charge of the release.
-    """
+    """Everything a plausible-deniability release will do and cost, before it reads a record."""
 
     spec: PlausibleDeniabilitySpec
     model: ModelPlan
-    seeds: SeedPlan | None
-    event: Event
+    seeds: SeedPlan | None  # None when every attribute is resampled
+    event: Event  # the charge of the release
 
     @property
     def kind(self) -> str:

@@ -50,17 +50,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client answers: a value, or the type of an error.
-
-    Attributes
-    ----------
-    value : object
-    error : str
-        Name of the type, and what it means in general; empty if there was no error.
-    """
+    """What a client answers: a value, or the type of an error."""
 
     value: Any = None
-    error: str = ""
+    error: str = ""  # name of the type, and what it means in general; empty if there was no error
 
 
 def answering(
