@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import unsynced
 from commands import Answer, Command
 from executors import Executors
 from hypothesis import settings
@@ -25,6 +26,7 @@ from dpdist.ledger import keys
 
 settings.register_profile("dpdist", derandomize=True, deadline=None, database=None)  # the same examples everywhere
 settings.load_profile("dpdist")
+unsynced.apply()
 
 DATA = Path(os.environ.get("DPDIST_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 
@@ -65,6 +67,14 @@ def _own_keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     keys.forget_keys()
     yield
     keys.forget_keys()
+
+
+@pytest.fixture
+def synced() -> Iterator[None]:
+    """Files and SQLite databases are synced as ever."""
+    unsynced.undo()
+    yield
+    unsynced.apply()
 
 
 @pytest.fixture
