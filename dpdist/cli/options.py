@@ -47,7 +47,7 @@ def moment(text: str) -> str:
 
 def load(path: Path, settings: list[str] | None) -> ReleaseSpec:
     """The spec of a command line: the file, its overrides, and the ledger of the environment."""
-    from dpdist.families.registry import load_spec
+    from dpdist.families.base.registry import load_spec
     from dpdist.schema.spec import parse_overrides
 
     overrides = parse_overrides(settings or [])

@@ -110,37 +110,18 @@ AsReleased: TypeAlias = tuple[Schema, Callable[[Codes], Codes]]
 
 @dataclass(frozen=True, kw_only=True)
 class SolveRequest:
-    """What ``dpdist plan --solve`` is asked for; None where an option is not given.
+    """What ``dpdist plan --solve`` is asked for; None where an option is not given."""
 
-    Attributes
-    ----------
-    epsilon : float or None
-        Of the whole release.
-    pass_rate : float or None
-        Lowest expected pass rate that is acceptable.
-    public_table : Path or None
-        A public table of the same schema.
-    write : Path or None
-        Where to write the completed spec: the file `source` with the overrides `settings` and what was found.
-    source : Path
-    settings : sequence of str
-    """
-
-    epsilon: float | None = None
-    pass_rate: float | None = None
-    public_table: Path | None = None
+    epsilon: float | None = None  # of the whole release
+    pass_rate: float | None = None  # lowest expected pass rate that is acceptable
+    public_table: Path | None = None  # a public table of the same schema
+    # where to write the completed spec: the file `source` with the overrides `settings` and what was found
     write: Path | None = None
     source: Path
     settings: Sequence[str] = ()
 
     def refuse(self, *options: str, go_with: str) -> None:
-        """Refuse options that would be passed over.
-
-        Raises
-        ------
-        SpecError
-            One of them is given.
-        """
+        """Refuse options that would be passed over. Raises SpecError: one of them is given."""
         given = [f"--{option.replace('_', '-')}" for option in options if getattr(self, option) is not None]
         if given:
             raise SpecError(f"{', '.join(given)}: only with {go_with}")
@@ -209,13 +190,7 @@ class Family(Generic[SpecT, PlanT]):
 
 
 def imported(path: str) -> Callable[..., Any]:
-    """A function that is imported when it is first called.
-
-    Parameters
-    ----------
-    path : str
-        ``module:function``.
-    """
+    """A function, given as ``module:function``, that is imported when it is first called."""
 
     def call(*arguments: Any) -> Any:
         return pkgutil.resolve_name(path)(*arguments)
