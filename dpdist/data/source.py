@@ -55,28 +55,17 @@ class CsvOptions:
 
 @dataclass(frozen=True)
 class TableSource:
-    """The files of a table.
+    """The files of a table."""
 
-    Parameters
-    ----------
-    paths : tuple of str
-        Files, folders (searched at every depth) or globs; local, ``s3://`` or any fsspec protocol. Files found twice,
-        by symbolic links as well, count once; in folders and globs, names that start with ``_`` or ``.`` are ignored,
-        and links to folders are not followed.
-    format : {"parquet", "csv"}, optional
-        Inferred from the names of the files if absent. CSV files may be compressed (inferred from the suffix).
-    csv : CsvOptions
-        How CSV files are laid out.
-    extra_columns : {"refuse", "ignore"}
-        What to do with columns that the schema does not name.
-    storage_options : mapping
-        Keyword arguments of the fsspec file system of remote paths (endpoint, profile); hidden in ``repr``.
-    """
-
+    # files, folders (searched at every depth) or globs; local, ``s3://`` or any fsspec protocol. Files found twice, by
+    # symbolic links as well, count once; in folders and globs, names that start with ``_`` or ``.`` are ignored, and
+    # links to folders are not followed
     paths: tuple[str, ...]
+    # inferred from the names of the files if absent. CSV files may be compressed (inferred from the suffix)
     format: Format | None = None
-    csv: CsvOptions = field(default_factory=CsvOptions)
-    extra_columns: Literal["refuse", "ignore"] = "refuse"
+    csv: CsvOptions = field(default_factory=CsvOptions)  # how CSV files are laid out
+    extra_columns: Literal["refuse", "ignore"] = "refuse"  # what to do with columns that the schema does not name
+    # keyword arguments of the fsspec file system of remote paths (endpoint, profile); hidden in ``repr``
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:

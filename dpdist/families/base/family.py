@@ -86,18 +86,11 @@ PlanT = TypeVar("PlanT", bound=Plan)
 
 @dataclass(frozen=True)
 class Stage(Generic[SpecT, PlanT]):
-    """A step of a release that can be repeated: it finds what it stored, and noise is a function of the key.
+    """A step of a release that can be repeated: it finds what it stored, and noise is a function of the key."""
 
-    Parameters
-    ----------
-    name : str
-        For people: progress, logs, tasks of a flow.
-    run : callable
-        Takes the attempt and returns the stage's result, a frozen object that later stages ask for by its type
-        (`Attempt.result`); None where nothing follows.
-    """
-
-    name: str
+    name: str  # for people: progress, logs, tasks of a flow
+    # takes the attempt and returns the stage's result, a frozen object that later stages ask for by its type
+    # (`Attempt.result`); None where nothing follows
     run: Callable[[Attempt[SpecT, PlanT]], object]
 
 
