@@ -32,22 +32,9 @@ class Conformity:
 
 
 def check_input(contract: Contract, paths: Sequence[str] = ()) -> Conformity:
-    """Read an input once and compare it with a contract.
-
-    Parameters
-    ----------
-    contract : Contract
-    paths : sequence of str, optional
-        Files that the contract's `data.later` admits; by default the contract's own.
-
-    Raises
-    ------
-    SpecError
-        The contract does not name such files.
-    DataError
-        The files cannot be read.
-    ReleaseConflict
-        They changed while they were read.
+    """Read an input once and compare it with a contract; `paths` are files that its `data.later` admits, by default its
+    own. Raises SpecError: the contract does not name such files; DataError: they cannot be read; ReleaseConflict: they
+    changed while they were read.
     """
     data = contract.data
     if data.clients:

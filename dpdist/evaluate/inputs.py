@@ -145,24 +145,10 @@ def open_inputs(
 ) -> Inputs:
     """Open what an evaluation of released records looks at; reads the manifest, file metadata and, of CSV, the lines.
 
-    Parameters
-    ----------
-    released, executor, seed, progress
-        As in `Inputs`.
-    against, holdout : TableSource, TableSource or None
-    real : (Schema, callable), optional
-        The schema of the real table and what turns its codes into codes of the release's, where they differ.
-    training : TableSource, optional
-        All that the release was made from, if it is known: no file of the hold-out may be among it.
-
-    Raises
-    ------
-    DataError
-        The table or the hold-out cannot be read by the release's schema; see `dpdist.data.table.open_table`.
-    SpecError
-        The hold-out is the table itself.
-    EmptyTable
-        The release holds no record.
+    `real` is the schema of the real table and what turns its codes into codes of the release's, where they differ;
+    `training` all that the release was made from, if it is known: no file of the hold-out may be among it. Raises
+    DataError: the table or the hold-out cannot be read by the release's schema (`dpdist.data.table.open_table`);
+    SpecError: the hold-out is the table itself; EmptyTable: the release holds no record.
     """
     if not released.rows:
         raise EmptyTable("the release holds no record: there is nothing to evaluate")

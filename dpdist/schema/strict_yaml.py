@@ -94,13 +94,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def load_yaml(path: str | Path) -> Any:
-    """The value of a YAML file.
-
-    Raises
-    ------
-    SpecError
-        The file cannot be read, or as `parse_yaml`.
-    """
+    """The value of a YAML file. Raises SpecError: the file cannot be read, or as `parse_yaml`."""
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")  # as it is: `read_text` would change the ends of lines
     except OSError as error:

@@ -86,18 +86,11 @@ PlanT = TypeVar("PlanT", bound=Plan)
 
 @dataclass(frozen=True)
 class Stage(Generic[SpecT, PlanT]):
-    """A step of a release that can be repeated: it finds what it stored, and noise is a function of the key.
+    """A step of a release that can be repeated: it finds what it stored, and noise is a function of the key."""
 
-    Parameters
-    ----------
-    name : str
-        For people: progress, logs, tasks of a flow.
-    run : callable
-        Takes the attempt and returns the stage's result, a frozen object that later stages ask for by its type
-        (`Attempt.result`); None where nothing follows.
-    """
-
-    name: str
+    name: str  # for people: progress, logs, tasks of a flow
+    # takes the attempt and returns the stage's result, a frozen object that later stages ask for by its type
+    # (`Attempt.result`); None where nothing follows
     run: Callable[[Attempt[SpecT, PlanT]], object]
 
 
@@ -110,37 +103,18 @@ AsReleased: TypeAlias = tuple[Schema, Callable[[Codes], Codes]]
 
 @dataclass(frozen=True, kw_only=True)
 class SolveRequest:
-    """What ``dpdist plan --solve`` is asked for; None where an option is not given.
+    """What ``dpdist plan --solve`` is asked for; None where an option is not given."""
 
-    Attributes
-    ----------
-    epsilon : float or None
-        Of the whole release.
-    pass_rate : float or None
-        Lowest expected pass rate that is acceptable.
-    public_table : Path or None
-        A public table of the same schema.
-    write : Path or None
-        Where to write the completed spec: the file `source` with the overrides `settings` and what was found.
-    source : Path
-    settings : sequence of str
-    """
-
-    epsilon: float | None = None
-    pass_rate: float | None = None
-    public_table: Path | None = None
+    epsilon: float | None = None  # of the whole release
+    pass_rate: float | None = None  # lowest expected pass rate that is acceptable
+    public_table: Path | None = None  # a public table of the same schema
+    # where to write the completed spec: the file `source` with the overrides `settings` and what was found
     write: Path | None = None
     source: Path
     settings: Sequence[str] = ()
 
     def refuse(self, *options: str, go_with: str) -> None:
-        """Refuse options that would be passed over.
-
-        Raises
-        ------
-        SpecError
-            One of them is given.
-        """
+        """Refuse options that would be passed over. Raises SpecError: one of them is given."""
         given = [f"--{option.replace('_', '-')}" for option in options if getattr(self, option) is not None]
         if given:
             raise SpecError(f"{', '.join(given)}: only with {go_with}")
@@ -209,13 +183,7 @@ class Family(Generic[SpecT, PlanT]):
 
 
 def imported(path: str) -> Callable[..., Any]:
-    """A function that is imported when it is first called.
-
-    Parameters
-    ----------
-    path : str
-        ``module:function``.
-    """
+    """A function, given as ``module:function``, that is imported when it is first called."""
 
     def call(*arguments: Any) -> Any:
         return pkgutil.resolve_name(path)(*arguments)

@@ -78,20 +78,8 @@ class ParameterPlan:
 
 
 def parameter_plan(schema: Schema, *, epsilon: float, delta: float) -> ParameterPlan:
-    """Plan the noise on the count tables.
-
-    Laplace or Gaussian, whichever deviates less at equal shares.
-
-    Parameters
-    ----------
-    schema : Schema
-    epsilon, delta : float
-        Budget of the stage (add/remove).
-
-    Raises
-    ------
-    AccountingError
-        The budget is not valid.
+    """Plan the noise on the count tables within the budget of the stage (add/remove): Laplace or Gaussian, whichever
+    deviates less at equal shares. Raises AccountingError: the budget is not valid.
     """
     m = len(schema.attributes)
     scale = calibrate_discrete_laplace(epsilon=epsilon, delta=0.0, count=m)
@@ -153,16 +141,8 @@ class NoisyTables:
 
 
 def measure_tables(counts: Counts, structure: Structure, *, plan: ParameterPlan, noise: Noise) -> NoisyTables:
-    """Add discrete noise to every cell, empty cells included.
-
-    Parameters
-    ----------
-    counts : ndarray of int64, shape (sum of cells,)
-        Of P, as `count_tables` gives them.
-    structure : Structure
-    plan : ParameterPlan
-    noise : Noise
-        Streams ``parameters/table/<attribute index>``.
+    """Add discrete noise to every cell of the counts of P (`count_tables`), empty cells included; streams
+    ``parameters/table/<attribute index>``.
     """
     scales = plan.scales(structure.cells)
     tables = []

@@ -247,14 +247,8 @@ class PlausibleDeniabilityPlan:
 
 
 def plan(spec: PlausibleDeniabilitySpec) -> PlausibleDeniabilityPlan:
-    """Plan a plausible-deniability release.
-
-    Raises
-    ------
-    SpecError
-        Settings contradict each other.
-    AccountingError
-        No valid guarantee, or too few declared records for the checks.
+    """Plan a plausible-deniability release. Raises SpecError: settings contradict each other; AccountingError: no valid
+    guarantee, or too few declared records for the checks.
     """
     if spec.model.structure == "learned":
         pair_cells(spec.table.cardinalities)  # refuses domains whose pairs do not fit a worker

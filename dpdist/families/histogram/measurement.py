@@ -81,27 +81,13 @@ def plan_measurement(
     adjacency: Adjacency,
     shares: Shares = "equal",
 ) -> Measurement:
-    """The least noise for tables of so many cells, within (epsilon, delta).
+    """The least noise for tables of so many cells each, within (epsilon, delta) for all together.
 
-    Parameters
-    ----------
-    cells : sequence of int
-        Number of cells of each table.
-    mechanism : {"laplace", "gaussian", "auto"}
-        ``auto`` takes the one with the smaller total expected squared error over all cells.
-    epsilon, delta : float
-        Budget of all tables together. At ``delta = 0`` noise is Laplace, and the release has the delta of the sampler
-        only (`sampler_delta`).
-    adjacency : {"add/remove", "replacement"}
-    shares : "equal", "optimal" or sequence of Fraction
-        ``optimal`` minimises the total expected squared error; fractions are one per table and sum to one.
-
-    Raises
-    ------
-    SpecError
-        Unknown mechanism or adjacency, or shares that do not fit.
-    AccountingError
-        The budget is not valid, or smaller than what the sampler costs.
+    The mechanism ``auto`` is the one with the smaller total expected squared error over all cells. At ``delta = 0``
+    noise is Laplace, and the release has the delta of the sampler only (`sampler_delta`). Shares that are ``optimal``
+    minimise the total expected squared error; fractions are one per table and sum to one. Raises SpecError: unknown
+    mechanism or adjacency, or shares that do not fit; AccountingError: the budget is not valid, or smaller than what
+    the sampler costs.
     """
     if mechanism == "auto":
         return _of_least_error(cells, epsilon=epsilon, delta=delta, adjacency=adjacency, shares=shares)
@@ -223,21 +209,8 @@ def resolve_shares(shares: Shares, cells: Sequence[int], *, mechanism: Mechanism
 
 
 def add_noise(table: Counts, *, mechanism: Mechanism, scale: float, noise: Noise, name: str) -> Counts:
-    """The table with noise in every cell, empty ones included.
-
-    Parameters
-    ----------
-    table : ndarray of int64, any shape
-    mechanism, scale :
-        As in `Measurement`.
-    noise : Noise
-    name : str
-        Name of the stream; cell i in C order takes draw i.
-
-    Returns
-    -------
-    ndarray of int64, the shape of `table`
-        May be negative.
+    """The table with noise in every cell, empty ones included: int64 of the same shape, may be negative. `mechanism`
+    and `scale` are as in `Measurement`; cell i in C order takes draw i of the stream `name`.
     """
     if mechanism == "gaussian":
         draws = noise.gaussian_integers(name, table.size, sigma=scale)

@@ -245,16 +245,9 @@ class HistogramPlan:
 
 
 def plan(spec: HistogramSpec) -> HistogramPlan:
-    """Plan a histogram release.
-
-    Raises
-    ------
-    SpecError
-        The settings contradict each other, or there are too many cells.
-    AccountingError
-        No valid guarantee at these parameters.
-    GuaranteeRefused
-        Leakage so large that no noise is needed, and that was not asked for by name.
+    """Plan a histogram release. Raises SpecError: the settings contradict each other, or there are too many cells;
+    AccountingError: no valid guarantee at these parameters; GuaranteeRefused: leakage so large that no noise is needed,
+    and that was not asked for by name.
     """
     made = _plan(spec)
     if spec.privacy.adjacency == "replacement" and made.leakage is None:

@@ -72,19 +72,9 @@ class ClassMixtures:
         return accountant.epsilon(self.event(sigma_over_clip), delta=delta)
 
     def sigma_over_clip(self, *, epsilon: float, delta: float, tolerance: float = 1e-4) -> float:
-        """Least noise, in units of the clipping norm, that keeps the class within (epsilon, delta).
-
-        Parameters
-        ----------
-        epsilon, delta : float
-            Budget of the class.
-        tolerance : float
-            Relative, on epsilon; the returned noise is always within the budget.
-
-        Raises
-        ------
-        AccountingError
-            The budget is not valid, or no noise meets it.
+        """Least noise, in units of the clipping norm, that keeps the class within (epsilon, delta); never beyond it,
+        and within `tolerance` of epsilon, relatively. Raises AccountingError: the budget is not valid, or no noise
+        meets it.
         """
         return _calibrated(self, epsilon, delta, tolerance)
 

@@ -89,12 +89,8 @@ def _check(spec: MixingSpec, value: str, minimum: int) -> CountCheck:
 def class_events(
     classes: Sequence[ClassPlan], moments: MomentPlan | None, width: int, sigma_over_clip: float, noises: int = 1
 ) -> tuple[Event, ...]:
-    """What is done to the records of each class; classes that cost the same are there once.
-
-    Parameters
-    ----------
-    noises : int
-        Draws of noise that hide each coordinate: one, or those of all clients.
+    """What is done to the records of each class; classes that cost the same are there once. `noises` counts the draws
+    of noise that hide each coordinate: one, or those of all clients.
     """
     table = () if moments is None else (moments.event,)
     events = []

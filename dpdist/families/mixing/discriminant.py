@@ -42,19 +42,11 @@ class Discriminant:
 
 
 def discriminant(sums: Mapping[int, MixtureSums], *, order: int, sigma: float) -> Discriminant:
-    """The discriminant of classes whose rows have one covariance (Fisher 1936), from their mixtures.
+    """The discriminant of classes whose rows have one covariance (Fisher 1936), from their mixtures, by the place of
+    the class.
 
     Mixtures of l rows have the covariance ``C / l + sigma^2 I``, C that of the rows. Classes are weighted by their
     mixtures, whose numbers are public.
-
-    Parameters
-    ----------
-    sums : mapping of int to MixtureSums
-        By the place of the class.
-    order : int
-        l.
-    sigma : float
-        Deviation of the noise in each coordinate of a mixture.
     """
     count = sum(one.count for one in sums.values())
     means = np.stack([one.total / one.count for one in sums.values()], axis=1)

@@ -16,14 +16,8 @@ from dpdist.families.mixing.spec import MixingSpec, OrderSearchSpec
 
 
 def plan(spec: MixingSpec) -> MixingPlan:
-    """Plan a mixing release.
-
-    Raises
-    ------
-    SpecError
-        A class cannot fill a mixture, or the settings contradict each other.
-    AccountingError
-        No valid guarantee, or too few declared records for the checks.
+    """Plan a mixing release. Raises SpecError: a class cannot fill a mixture, or the settings contradict each other;
+    AccountingError: no valid guarantee, or too few declared records for the checks.
     """
     mixing, divided = spec.mixing, divide_budget(spec)
     width, epsilon, delta = divided.encoding.width, divided.epsilon, divided.delta

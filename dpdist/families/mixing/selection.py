@@ -108,19 +108,8 @@ def parameters_of(plan: MixingPlan) -> dict[str, Any]:
 
 
 def plan_selection(drafts: Sequence[MixingPlan], divided: Budget) -> SelectionPlan:
-    """Plan a release that tries orders.
-
-    Parameters
-    ----------
-    drafts : sequence of MixingPlan
-        One of each order, with any noise.
-    divided : Budget
-        What the mixtures of all candidates may cost together.
-
-    Raises
-    ------
-    AccountingError
-        No noise meets the budget.
+    """Plan a release that tries orders: one draft of each, with any noise; the mixtures of all candidates cost the
+    budget together. Raises AccountingError: no noise meets the budget.
     """
     spec = drafts[0].spec
     count, privacy = len(drafts), spec.privacy

@@ -107,26 +107,8 @@ def fitted(
     *,
     rows: int,
 ) -> Deferred:
-    """Task of the kernel ridge regression of the responses on the features.
-
-    Parameters
-    ----------
-    executor : Executor
-    blocks : sequence of Deferred of Block
-    regression : RegressionSpec
-        Without a hook.
-    features : Features
-    tuning : Tuning
-    sample : Sample
-        Of at least as many records as landmarks, or of all.
-    key : KeyRef
-        For the groups.
-    rows : int
-        Records of all blocks.
-
-    Returns
-    -------
-    Deferred of KernelRidge
+    """Task of the `KernelRidge` of the responses on the features, without a hook. `sample` has at least as many records
+    as landmarks, or all; the key is for the groups; `rows` are the records of all blocks.
     """
     task = executor.tasks("regression")
     seen = task.constant("features", features)

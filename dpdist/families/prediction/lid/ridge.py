@@ -103,26 +103,11 @@ def tune(
     penalties: Sequence[float] = PENALTIES,
     folds: int = _FOLDS,
 ) -> Tuning:
-    """Width and penalty by cross-validation; row i is in fold ``i % folds``.
+    """Width and penalty by cross-validation; row i is in fold ``i % folds``, so the order of the rows must say nothing.
 
     One eigendecomposition serves all penalties and folds of a width. Responses are centred at the mean of the sample.
-
-    Parameters
-    ----------
-    inputs : float64[n, p]
-        In an order that says nothing.
-    responses : float64[n]
-    kernel : str
-        Of `dpdist.families.prediction.kernels.PROFILES`.
-    width : float, optional
-        Taken as it is; by default one of `WIDTHS`.
-    penalties : sequence of float
-    folds : int
-
-    Raises
-    ------
-    ValueError
-        There are fewer rows than folds.
+    The kernel is one of `dpdist.families.prediction.kernels.PROFILES`; a width is taken as it is, by default one of
+    `WIDTHS`. Raises ValueError: there are fewer rows than folds.
     """
     n, dimension = inputs.shape
     if n < folds:

@@ -41,23 +41,10 @@ def charge(
     product_share: float,
     draws: int,
 ) -> Charge:
-    """Divide a budget.
+    """Divide the budget of a whole release of so many `inputs`, the response left out.
 
-    Parameters
-    ----------
-    inputs : int
-        Number of inputs, without the response.
-    epsilon, delta : float
-        Of the whole release.
-    marginal_share, correlation_share, product_share : float
-        0 where a statistic is not measured; the cross products get the rest.
-    draws : int
-        Noise drawn, at most.
-
-    Raises
-    ------
-    AccountingError
-        The budget is not valid, or too small for what the samplers lose.
+    A share is 0 where a statistic is not measured; the cross products get the rest. `draws` is the noise drawn, at
+    most. Raises AccountingError: the budget is not valid, or too small for what the samplers lose.
     """
     correlation_share = correlation_share if inputs > 1 else 0.0
     rest = 1 - marginal_share - correlation_share - product_share
