@@ -136,9 +136,10 @@ class PairMarginals:
         both = tuple(sorted((*shared, *summed, *added)))
         table = self._marginal(j, both)
         sizes = [prod(self._cards[b] for b in part) for part in (shared, summed, added)]
-        joint = np.transpose(table, [both.index(b) for b in (*shared, *summed, *added)]).reshape(sizes)
+        joint: Floats = np.transpose(table, [both.index(b) for b in (*shared, *summed, *added)]).reshape(sizes)
         given = joint.sum(2, keepdims=True)
-        return np.divide(joint, given, out=np.zeros_like(joint), where=given > 0)
+        conditional: Floats = np.divide(joint, given, out=np.zeros_like(joint), where=given > 0)
+        return conditional
 
     def _carry(self, j: int, separator: Set, to: Set, message: Floats) -> Floats:
         """P(rows, to) from P(rows, separator), through clique j, which makes `to` independent of the rows given it.
