@@ -14,7 +14,7 @@ import typer
 from dpdist.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl, moment
 from dpdist.cli.output import show_json
 from dpdist.errors import DatasetUnknown, LedgerError, LedgerUnavailable, SpecError
-from dpdist.formatting import upwards
+from dpdist.privacy.formatting import upwards
 
 if TYPE_CHECKING:
     from dpdist.ledger import Ledger

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpdist.data.source import CsvOptions, TableSource, fingerprint, fingerprint_of
 from dpdist.data.table import Table, open_table
-from dpdist.spec import CsvSpec, ReleaseSpec
+from dpdist.schema.spec import CsvSpec, ReleaseSpec
 
 
 def table_source(spec: ReleaseSpec, *, checked: bool = False) -> TableSource:

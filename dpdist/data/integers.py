@@ -23,23 +23,10 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,400}(?:\.0*)?", re.ASCII)
 class IntegerDomain:
     """The integers an attribute admits, and the class of any integer: its code, or ``size + defect``.
 
-    Parameters
-    ----------
-    starts : ndarray of int64, ascending
-        Lower edges of the intervals, or the values and the aliases of values if `exact`.
-    codes : ndarray of int
-        Code of each.
-    ends : (int, int)
-        Smallest and largest integer of the domain: what is beyond them is below or above it.
-    missing : list of int
-        Integers that mean missing; where `exact`, no value and no alias.
-    size : int
-        Number of codes of the attribute.
-
-    Attributes
-    ----------
-    is_declared : bool
-        Whether all values are integers; else some aliases are.
+    `starts`, ascending int64, are the lower edges of the intervals, or the values and the aliases of values if `exact`;
+    `codes` the code of each; `ends` the smallest and the largest integer of the domain; `missing` the integers that mean
+    missing (where `exact`, no value and no alias); `size` the number of codes. `is_declared` says whether all values are
+    integers; else some aliases are.
     """
 
     def __init__(

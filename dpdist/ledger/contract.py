@@ -20,8 +20,8 @@ from dpdist.ledger.records import LARGEST_CAP, LEAST_CAP
 from dpdist.privacy.events import Event, takes_size_for_public
 from dpdist.schema.part import departures as schema_departures
 from dpdist.schema.schema import Schema, validation_message
+from dpdist.schema.spec import CsvSpec, Exact, ReleaseSpec, Section, StorageSpec
 from dpdist.schema.strict_yaml import load_yaml
-from dpdist.spec import CsvSpec, Exact, ReleaseSpec, Section, StorageSpec
 
 if TYPE_CHECKING:
     from dpdist.ledger.ledger import Ledger

@@ -9,12 +9,12 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from dpdist.errors import AccountingError, DpdistError, LedgerError, LedgerUnavailable
-from dpdist.formatting import downwards, number_of, upwards
 from dpdist.ledger import Attempt, Budget, Ledger
 from dpdist.ledger.account import Charged
 from dpdist.ledger.contract import kept_contract
 from dpdist.ledger.signing import key_fingerprint
 from dpdist.privacy.events import from_json, takes_size_for_public
+from dpdist.privacy.formatting import downwards, number_of, upwards
 
 if TYPE_CHECKING:
     from dpdist.families.base.family import Plan

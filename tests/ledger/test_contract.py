@@ -25,13 +25,13 @@ from dpdist.errors import (
     ReleaseConflict,
     SpecError,
 )
-from dpdist.families.registry import build_spec, load_spec, make_plan
+from dpdist.families.base.registry import build_spec, load_spec, make_plan
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
 from dpdist.release.run import run_release
 from dpdist.schema.part import departures
 from dpdist.schema.schema import Attribute, Schema
-from dpdist.spec import ReleaseSpec
+from dpdist.schema.spec import ReleaseSpec
 
 ATTRIBUTES: dict[str, dict[str, Any]] = {
     "job": {"kind": "categorical", "values": ["nurse", "cook", "clerk"], "aliases": {"chef": "cook"}},

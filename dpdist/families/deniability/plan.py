@@ -25,14 +25,14 @@ from dpdist.families.deniability.splits import (
     plan_model,
     plan_seeds,
 )
-from dpdist.formatting import number_of, upwards
 from dpdist.privacy import accountant
 from dpdist.privacy.deniability import theorem1
 from dpdist.privacy.events import Event
+from dpdist.privacy.formatting import number_of, upwards
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, PlausibleDeniability, explained
 from dpdist.publish.parts import PartFormat
 from dpdist.schema.schema import Schema
-from dpdist.spec import change
+from dpdist.schema.spec import change
 
 PARTITION_ROWS = 1 << 20
 SMALLEST_BATCH = 1 << 12
@@ -47,22 +47,12 @@ _SMALLEST_FACTOR, _LARGEST_FACTOR = 1e-3, 8.0
 
 @dataclass(frozen=True, kw_only=True)
 class PlausibleDeniabilityPlan:
-    """Everything a plausible-deniability release will do and cost, before it reads a record.
-
-    Attributes
-    ----------
-    spec : PlausibleDeniabilitySpec
-    model : ModelPlan
-    seeds : SeedPlan or None
-        None when every attribute is resampled.
-    event : Event
-        The charge of the release.
-    """
+    """Everything a plausible-deniability release will do and cost, before it reads a record."""
 
     spec: PlausibleDeniabilitySpec
     model: ModelPlan
-    seeds: SeedPlan | None
-    event: Event
+    seeds: SeedPlan | None  # None when every attribute is resampled
+    event: Event  # the charge of the release
 
     @property
     def kind(self) -> str:
@@ -257,14 +247,8 @@ class PlausibleDeniabilityPlan:
 
 
 def plan(spec: PlausibleDeniabilitySpec) -> PlausibleDeniabilityPlan:
-    """Plan a plausible-deniability release.
-
-    Raises
-    ------
-    SpecError
-        Settings contradict each other.
-    AccountingError
-        No valid guarantee, or too few declared records for the checks.
+    """Plan a plausible-deniability release. Raises SpecError: settings contradict each other; AccountingError: no valid
+    guarantee, or too few declared records for the checks.
     """
     if spec.model.structure == "learned":
         pair_cells(spec.table.cardinalities)  # refuses domains whose pairs do not fit a worker

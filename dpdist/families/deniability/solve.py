@@ -45,7 +45,7 @@ from dpdist.privacy import accountant
 from dpdist.privacy.checks import count_check, expected_lower_bound, pass_check
 from dpdist.privacy.deniability import certain_mass
 from dpdist.privacy.events import Event, Gaussian, SeedRecords
-from dpdist.spec import change
+from dpdist.schema.spec import change
 from dpdist.storage.s3 import is_s3
 
 _SEED_SHARES = (Fraction(1, 5), Fraction(3, 10), Fraction(2, 5), Fraction(1, 2), Fraction(3, 5))
@@ -72,22 +72,10 @@ def solve_plan(
 ) -> Solution:
     """Find the parameters of a release whose guarantee covers all of its records.
 
-    Parameters
-    ----------
-    spec : PlausibleDeniabilitySpec
-        Its records, minimum of records, delta, schema and model are kept; shares, budgets, test, omega, order and
-        declared pass rate are replaced.
-    epsilon : float, optional
-        Of the whole release; default: ``privacy.limit``.
-    pass_rate : float, optional
-        Lowest expected pass rate that is acceptable.
-    reference : Reference, optional
-        Public expectations; default: Zipf.
-
-    Raises
-    ------
-    SpecError
-        No epsilon is given, or nothing reaches it.
+    The spec's records, minimum of records, delta, schema and model are kept; shares, budgets, test, omega, order and
+    declared pass rate are replaced. `epsilon` is that of the whole release (default: ``privacy.limit``), `pass_rate`
+    the lowest expected one that is acceptable, `reference` public expectations (default: Zipf). Raises SpecError: no
+    epsilon is given, or nothing reaches it.
     """
     target = epsilon if epsilon is not None else spec.privacy.limit
     if target is None or not 0 < target <= 100:
@@ -99,14 +87,8 @@ def solve_plan(
 
 
 def solve(spec: PlausibleDeniabilitySpec, request: SolveRequest) -> Solution:
-    """What ``dpdist plan --solve`` finds, written to a file if that is asked for.
-
-    Raises
-    ------
-    SpecError
-        As `solve_plan`, or the public table is the one that the spec names.
-    DataError
-        The public table cannot be read, or does not follow the schema.
+    """What ``dpdist plan --solve`` finds, written to a file if that is asked for. Raises SpecError: as `solve_plan`, or
+    the public table is the one that the spec names; DataError: it cannot be read, or does not follow the schema.
     """
     if request.public_table and _is_of(spec, request.public_table):
         raise SpecError(

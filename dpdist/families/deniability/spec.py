@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from dpdist.spec import MOST_RECORDS, Exact, PrivacyLimit, ReleaseSpec, Section
+from dpdist.schema.spec import MOST_RECORDS, Exact, PrivacyLimit, ReleaseSpec, Section
 
 
 class Budget(Section):

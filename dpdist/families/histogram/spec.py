@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from dpdist.spec import Exact, PrivacyLimit, ReleaseSpec, Section
+from dpdist.schema.spec import Exact, PrivacyLimit, ReleaseSpec, Section
 
 MAX_SYNTHETIC = 1_000_000_000
 """Most synthetic records: each takes a draw."""

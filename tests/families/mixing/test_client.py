@@ -16,6 +16,7 @@ import pytest
 from federations import NAMES, contract_of_client, federation, states, table
 
 from dpdist.errors import ColumnMismatch
+from dpdist.families.base.registry import make_plan
 from dpdist.families.mixing.federated import client, client_session
 from dpdist.families.mixing.federated.client import Joined
 from dpdist.families.mixing.federated.client_calls import session_of
@@ -25,7 +26,6 @@ from dpdist.families.mixing.federated.messages import Message, average, check_me
 from dpdist.families.mixing.mixture import clip_rows
 from dpdist.families.mixing.plan import planned
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.families.registry import make_plan
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.noise import Noise
 
