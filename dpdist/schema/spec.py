@@ -250,6 +250,11 @@ class ReleaseSpec(Section):
         return {}
 
     @property
+    def least_probabilities(self) -> dict[tuple[str, ...], float]:
+        """What the release assumes of whoever reads it: by columns, the least probability of each of their cells."""
+        return {}
+
+    @property
     def asks_of_table(self) -> str | None:
         """What the release asks of a table beyond its schema, so that no contract admits it; None where nothing."""
         return None

@@ -6,7 +6,7 @@ import pytest
 
 from dpdist.errors import SpecError
 from dpdist.schema.strict_yaml import parse_yaml
-from dpdist.spec import Exact, Section, parse_overrides
+from dpdist.schema.spec import Exact, Section, parse_overrides
 
 
 class _Budget(Section):
