@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdist.families.base.family import Plan
+from dpdist.families.base.registry import build_spec, make_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.families.registry import build_spec, make_plan
 from dpdist.ledger import Ledger
 from dpdist.spec import override
 
