@@ -31,11 +31,7 @@ def federated(
     new_attempt: bool = False,
 ) -> str:
     """Run a federated release, or continue the one that was interrupted; parameters as of `flows.release.release`.
-
-    Returns
-    -------
-    str
-        Address of the release.
+    Returns str: address of the release.
     """
 
     @storage_of_block()

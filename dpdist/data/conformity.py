@@ -24,40 +24,17 @@ from dpdist.privacy.arrays import Codes
 
 @dataclass(frozen=True, repr=False)
 class Conformity:
-    """What a whole pass over an input found. Confidential: it holds private counts.
+    """What a whole pass over an input found. Confidential: it holds private counts."""
 
-    Attributes
-    ----------
-    fingerprint : str
-        Of the input.
-    problems : tuple of str
-        Why it does not keep the contract; empty where it does.
-    counts : dict
-        Rows read and kept, and by column the values that policies apply to.
-    """
-
-    fingerprint: str
-    problems: tuple[str, ...]
-    counts: dict[str, Any]
+    fingerprint: str  # of the input
+    problems: tuple[str, ...]  # why it does not keep the contract; empty where it does
+    counts: dict[str, Any]  # rows read and kept, and by column the values that policies apply to
 
 
 def check_input(contract: Contract, paths: Sequence[str] = ()) -> Conformity:
-    """Read an input once and compare it with a contract.
-
-    Parameters
-    ----------
-    contract : Contract
-    paths : sequence of str, optional
-        Files that the contract's `data.later` admits; by default the contract's own.
-
-    Raises
-    ------
-    SpecError
-        The contract does not name such files.
-    DataError
-        The files cannot be read.
-    ReleaseConflict
-        They changed while they were read.
+    """Read an input once and compare it with a contract; `paths` are files that its `data.later` admits, by default its
+    own. Raises SpecError: the contract does not name such files; DataError: they cannot be read; ReleaseConflict: they
+    changed while they were read.
     """
     data = contract.data
     if data.clients:

@@ -111,12 +111,8 @@ def epsilon(event: Event, *, delta: float) -> float:
 
 
 def delta(event: Event, *, epsilon: float) -> float:
-    """Least delta at which the event is (epsilon, delta)-DP (add/remove), rounded upwards.
-
-    Raises
-    ------
-    AccountingError
-        epsilon is negative or not finite.
+    """Least delta at which the event is (epsilon, delta)-DP (add/remove), rounded upwards. Raises AccountingError:
+    epsilon is negative or not finite.
     """
     if not 0 <= epsilon < math.inf:
         raise AccountingError(f"epsilon must be finite and not negative, got {epsilon!r}")
@@ -259,23 +255,12 @@ def calibrate_discrete_laplace(*, epsilon: float, delta: float, sensitivity: int
 
 @dataclass(frozen=True)
 class NoiseChoice:
-    """The noise that `choose_noise` picked.
-
-    Attributes
-    ----------
-    kind : {"laplace", "gaussian"}
-    scale : float
-        Laplace scale or Gaussian standard deviation, in the unit of the statistic.
-    standard_deviation : float
-        Of the noise on each statistic, in the same unit.
-    event : Event
-        What to charge.
-    """
+    """The noise that `choose_noise` picked."""
 
     kind: Literal["laplace", "gaussian"]
-    scale: float
-    standard_deviation: float
-    event: Event
+    scale: float  # Laplace scale or Gaussian standard deviation, in the unit of the statistic
+    standard_deviation: float  # of the noise on each statistic, in the same unit
+    event: Event  # what to charge
 
 
 def choose_noise(

@@ -45,18 +45,10 @@ _FAILURES: Final = 2.0 ** -np.arange(0.0, 60.0, 0.5)  # shares of a filter's fai
 
 @dataclass(frozen=True)
 class Cost:
-    """What one release, or several, take from a filter.
+    """What one release, or several, take from a filter."""
 
-    Attributes
-    ----------
-    amount : Fraction or None
-        The sum of the filter's kind, rounded upwards; None where no amount bounds it.
-    failure : Fraction
-        The sum of the probabilities outside that amount.
-    """
-
-    amount: Fraction | None
-    failure: Fraction
+    amount: Fraction | None  # the sum of the filter's kind, rounded upwards; None where no amount bounds it
+    failure: Fraction  # the sum of the probabilities outside that amount
 
     def to_json(self) -> list[str | None]:
         """The two sums as text."""
@@ -79,26 +71,13 @@ BEYOND: Final = Cost(None, Fraction(0))
 
 @dataclass(frozen=True)
 class Filter:
-    """One filter of a portfolio.
-
-    Attributes
-    ----------
-    kind : {"basic", "gaussian", "renyi"}
-    delta : Fraction
-        The delta at which it is valid.
-    failure : Fraction
-        The part of `delta` for the failures of the releases.
-    limit : Fraction
-        Of the amounts.
-    order : Fraction or None
-        Of a Renyi filter, above 1.
-    """
+    """One filter of a portfolio."""
 
     kind: Kind
-    delta: Fraction
-    failure: Fraction
-    limit: Fraction
-    order: Fraction | None = None
+    delta: Fraction  # the delta at which it is valid
+    failure: Fraction  # the part of `delta` for the failures of the releases
+    limit: Fraction  # of the amounts
+    order: Fraction | None = None  # of a Renyi filter, above 1
 
     @classmethod
     def at(cls, kind: Kind, *, epsilon: Fraction, delta: Fraction, order: Fraction | None = None) -> Filter:

@@ -26,12 +26,9 @@ _ADVICE = "do not use the release, and ask its publisher for the right one"
 
 
 def check_statement(manifest: Manifest) -> float | None:
-    """Recompute the guarantees of a manifest; return the epsilon of its events, None where they have none.
-
-    Raises
-    ------
-    VerificationFailed
-        A guarantee is better than its events, a sentence says something else than its numbers, or there are no events.
+    """Recompute the guarantees of a manifest; return the epsilon of its events, None where they have none. Raises
+    VerificationFailed: a guarantee is better than its events, a sentence says something else than its numbers, or there
+    are no events.
     """
     try:
         guarantees = [_as_stated(item) for item in manifest.guarantees]

@@ -19,9 +19,7 @@ def executor_mode(spec: ReleaseSpec, table: Table) -> str:
 
     The size comes from the files' metadata. It decides where the work is done, never what is released.
 
-    Returns
-    -------
-    {"in-process", "threads", "embedded", "address"}
+    Returns {"in-process", "threads", "embedded", "address"}.
     """
     if spec.cluster.mode != "auto":
         return spec.cluster.mode

@@ -96,12 +96,8 @@ def regression_section(trial: Trial, view: View, target: int, *, progress: Progr
 
 
 def parse_demand(text: str, view: View) -> tuple[int, int, int | None]:
-    """The places of quantity, price and brand in ``QUANTITY:PRICE[:BRAND]``.
-
-    Raises
-    ------
-    SpecError
-        It is not of that form, or quantity or price is no continuous number of the schema.
+    """The places of quantity, price and brand in ``QUANTITY:PRICE[:BRAND]``. Raises SpecError: it is not of that form,
+    or quantity or price is no continuous number of the schema.
     """
     parts = text.split(":")
     if len(parts) not in (2, 3) or not set(parts) <= set(view.names) or len(set(parts)) != len(parts):

@@ -31,28 +31,8 @@ _SHOWN = 15
 def statistics_sections(
     store: Store, manifest: Manifest, against: TableSource, cluster: Executor, *, progress: Progress
 ) -> tuple[list[Section], RowReport]:
-    """Compare released statistics with those of the real table.
-
-    Parameters
-    ----------
-    store, manifest : Store, Manifest
-        A release whose layout is statistics.
-    against : TableSource
-    cluster : Cluster
-    progress : callable
-
-    Returns
-    -------
-    sections : list of Section
-    report : RowReport
-        Of the real table.
-
-    Raises
-    ------
-    DataError
-        The table cannot be read by the release's schema.
-    VerificationFailed
-        The parts are not what the manifest says.
+    """Compare released statistics with those of the real table; also the report of that table. Raises DataError: it
+    cannot be read by the release's schema; VerificationFailed: the parts are not what the manifest says.
     """
     spec = respecified(manifest)
     truth = family_of(spec).truth

@@ -24,22 +24,12 @@ class EventPlan:
     """The plan of a release that reads its table in passes and is charged one event (add/remove).
 
     A family begins with it and overrides what it says in more detail.
-
-    Parameters
-    ----------
-    spec : ReleaseSpec
-    event : Event
-        The charge.
-    delta : float
-        Delta at which the guarantee is stated.
-    form : PartFormat
-        How the parts of the release are written.
     """
 
     spec: ReleaseSpec
-    event: Event
-    delta: float = 0.0
-    form: PartFormat = field(default_factory=PartFormat)
+    event: Event  # the charge
+    delta: float = 0.0  # at which the guarantee is stated
+    form: PartFormat = field(default_factory=PartFormat)  # how the parts of the release are written
 
     @property
     def kind(self) -> str:

@@ -34,33 +34,17 @@ _NUMBER_BYTES = 64  # of a continuous number
 
 @dataclass(frozen=True, kw_only=True)
 class HistogramPlan:
-    """Everything a histogram release will do and cost, before it reads a record.
-
-    Attributes
-    ----------
-    spec : HistogramSpec
-    counts : CountPlan or None
-        What one pass counts; None for curves.
-    measurement : Measurement or None
-        Noise of the histograms, unless it is calibrated to leakage.
-    leakage : LeakagePlan or None
-        Noise of the one histogram whose leakage is bounded.
-    entropies : EntropyPlan or None
-    count : CountCheck or None
-        The check of ``data.minimum_records`` that entropies need (add/remove; under replacement the number is public).
-    curves : CurvePlan or None
-    event : Event
-        The charge.
-    """
+    """Everything a histogram release will do and cost, before it reads a record."""
 
     spec: HistogramSpec
-    counts: CountPlan | None = None
-    measurement: Measurement | None = None
-    leakage: LeakagePlan | None = None
+    counts: CountPlan | None = None  # what one pass counts; None for curves
+    measurement: Measurement | None = None  # noise of the histograms, unless it is calibrated to leakage
+    leakage: LeakagePlan | None = None  # noise of the one histogram whose leakage is bounded
     entropies: EntropyPlan | None = None
+    # the check of ``data.minimum_records`` that entropies need (add/remove; under replacement the number is public)
     count: CountCheck | None = None
     curves: CurvePlan | None = None
-    event: Event
+    event: Event  # the charge
 
     @property
     def kind(self) -> str:
@@ -261,16 +245,9 @@ class HistogramPlan:
 
 
 def plan(spec: HistogramSpec) -> HistogramPlan:
-    """Plan a histogram release.
-
-    Raises
-    ------
-    SpecError
-        The settings contradict each other, or there are too many cells.
-    AccountingError
-        No valid guarantee at these parameters.
-    GuaranteeRefused
-        Leakage so large that no noise is needed, and that was not asked for by name.
+    """Plan a histogram release. Raises SpecError: the settings contradict each other, or there are too many cells;
+    AccountingError: no valid guarantee at these parameters; GuaranteeRefused: leakage so large that no noise is needed,
+    and that was not asked for by name.
     """
     made = _plan(spec)
     if spec.privacy.adjacency == "replacement" and made.leakage is None:

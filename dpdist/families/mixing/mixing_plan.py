@@ -28,27 +28,14 @@ from dpdist.schema.schema import Schema
 
 @dataclass(frozen=True, kw_only=True)
 class MixingPlan:
-    """Everything a mixing release will do and cost, before it reads a record.
-
-    Attributes
-    ----------
-    spec : MixingSpec
-    encoding : Encoding
-        By the declared domains.
-    moments : MomentPlan or None
-        Noise of the means and deviations; None where scaling is by bounds.
-    classes : tuple of ClassPlan
-    order : int
-    sigma_over_clip : float
-        Noise in each coordinate of every mixture, in units of the clipping norm.
-    """
+    """Everything a mixing release will do and cost, before it reads a record."""
 
     spec: MixingSpec
-    encoding: Encoding
-    moments: MomentPlan | None
+    encoding: Encoding  # by the declared domains
+    moments: MomentPlan | None  # noise of the means and deviations; None where scaling is by bounds
     classes: tuple[ClassPlan, ...]
     order: int
-    sigma_over_clip: float
+    sigma_over_clip: float  # noise in each coordinate of every mixture, in units of the clipping norm
 
     kind = "dp"
 

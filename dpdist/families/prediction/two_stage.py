@@ -19,12 +19,7 @@ from dpdist.schema.schema import Schema
 
 @dataclass(frozen=True, kw_only=True)
 class TwoStagePlan(ABC):
-    """Everything a two-stage release will do, before it reads a record.
-
-    Attributes
-    ----------
-    spec : TwoStageSpec
-    """
+    """Everything a two-stage release will do, before it reads a record."""
 
     spec: TwoStageSpec
 

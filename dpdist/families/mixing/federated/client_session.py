@@ -47,30 +47,16 @@ ClientAttempt = Attempt[MixingSpec, FederatedPlan]
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSession:
-    """What the coordinator sends with every call of a client; nothing in it is secret.
-
-    Attributes
-    ----------
-    spec : MixingSpec
-    name : str
-        Of the client.
-    order, sigma_over_clip : int, float
-        Of the plan; the client derives the charge from them, and all noise from the charge.
-    attempt : str
-        The coordinator's attempt, which names the round.
-    under_contract : bool
-        Whether the coordinator's data set has a contract; then that of the client must have one, too.
-    test_key : str
-        64 hexadecimal digits of a fixed key of this client, for tests only; else empty.
-    """
+    """What the coordinator sends with every call of a client; nothing in it is secret."""
 
     spec: MixingSpec
-    name: str
+    name: str  # of the client
+    # order, sigma_over_clip: of the plan; the client derives the charge from them, and all noise from the charge
     order: int
     sigma_over_clip: float
-    attempt: str
-    under_contract: bool = False
-    test_key: str = ""
+    attempt: str  # the coordinator's attempt, which names the round
+    under_contract: bool = False  # whether the coordinator's data set has one; then that of the client must, too
+    test_key: str = ""  # 64 hexadecimal digits of a fixed key of this client, for tests only; else empty
 
     @property
     def client(self) -> ClientSpec:
@@ -121,11 +107,8 @@ def ledger_of(session: ClientSession) -> Ledger:
 
 
 def charged(session: ClientSession, ledger: Ledger, *states: str) -> Charge:
-    """The client's attempt, if it is in one of these states and charged for what the session says.
-
-    Raises
-    ------
-    ReleaseConflict
+    """The client's attempt, if it is in one of these states and charged for what the session says. Raises
+    ReleaseConflict.
     """
     attempt = ledger.attempt(session.own_attempt)
     require_state(attempt, *states)
@@ -141,11 +124,8 @@ def require_state(attempt: Charge, *states: str) -> None:
 
 
 def refuse_shared(session: ClientSession, ledger: Ledger) -> None:
-    """Refuse a data set that another client of the round, or the coordinator, charges in the same ledger.
-
-    Raises
-    ------
-    SpecError
+    """Refuse a data set that another client of the round, or the coordinator, charges in the same ledger. Raises
+    SpecError.
     """
     found = ledger.find(session.client.dataset, session.spec.name)
     clients = session.spec.federated.clients if session.spec.federated is not None else ()
@@ -241,13 +221,8 @@ _keys: dict[ClientSession, KeyRef] = {}
 
 def attempt_of(session: ClientSession) -> ClientAttempt:
     """The client's own attempt, with its `Classes`: read once; refused if the files are not those that were charged.
-
-    Raises
-    ------
-    ReleaseConflict
-        The round is over for this client, or the input changed.
-    DataError
-        The table breaks its declared policies.
+    Raises ReleaseConflict: the round is over for this client, or the input changed; DataError: the table breaks its
+    declared policies.
     """
     with _lock:
         if session in _held:
