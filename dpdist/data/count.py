@@ -92,14 +92,7 @@ def pair_counts(codes: Codes, cardinalities: Sequence[int]) -> PairCounts:
 
 def block_counts(codes: Codes, cardinalities: tuple[int, ...]) -> Counts:
     """Count the joint tables of the covering blocks, one after another in one int64 vector."""
-    blocks = covering_blocks(cardinalities)
-    tables = [np.zeros(prod(cardinalities[i] for i in block), np.int64) for block in blocks]
-    rows = len(codes[0])
-    for start in range(0, rows, CHUNK_ROWS):
-        chunk = [column[start : start + CHUNK_ROWS] for column in codes]
-        for block, table in zip(blocks, tables, strict=True):
-            np.add.at(table, _pack(chunk, block, cardinalities), 1)
-    return np.concatenate(tables)
+    return table_counts(codes, cardinalities, covering_blocks(cardinalities))
 
 
 def counts_of_blocks(blocks: Counts, cardinalities: tuple[int, ...]) -> PairCounts:
@@ -121,6 +114,16 @@ def counts_of_blocks(blocks: Counts, cardinalities: tuple[int, ...]) -> PairCoun
                     begin, end = layout[key]
                     cells[begin:end] = table.sum(axis=others).ravel()
     return PairCounts(cardinalities, cells)
+
+
+def table_counts(codes: Codes, cardinalities: tuple[int, ...], sets: Sequence[tuple[int, ...]]) -> Counts:
+    """Count the joint tables of some sets of attributes, one after another in one int64 vector, each in C order."""
+    tables = [np.zeros(prod(cardinalities[i] for i in which), np.int64) for which in sets]
+    for start in range(0, len(codes[0]), CHUNK_ROWS):
+        chunk = [column[start : start + CHUNK_ROWS] for column in codes]
+        for which, table in zip(sets, tables, strict=True):
+            np.add.at(table, _pack(chunk, which, cardinalities), 1)
+    return np.concatenate([np.zeros(0, np.int64), *tables])
 
 
 @lru_cache(maxsize=64)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.data.count import MAX_PAIR_CELLS, block_counts, counts_of_blocks, pair_cells
+from dpdist.data.count import MAX_PAIR_CELLS, block_counts, counts_of_blocks, pair_cells, table_counts
 from dpdist.privacy.arrays import Codes
 
 
@@ -47,6 +47,15 @@ def pair_counts_operator(cardinalities: Sequence[int]) -> Operator:
         combine=_add,
         compact=partial(counts_of_blocks, cardinalities=cardinalities),
         fan_in=8 if pair_cells(cardinalities) <= MAX_PAIR_CELLS // 16 else 2,
+    )
+
+
+def table_counts_operator(cardinalities: Sequence[int], sets: Sequence[tuple[int, ...]]) -> Operator:
+    """The joint tables of some sets of attributes, one after another."""
+    return Operator(
+        name="tables",
+        chunk=partial(table_counts, cardinalities=tuple(cardinalities), sets=tuple(sets)),
+        combine=_add,
     )
 
 
