@@ -1,7 +1,7 @@
 """A release as a Prefect flow: one task per step, a plain Dask client inside, nothing private in Prefect.
 
 - Parameters hold a spec by path or inline, never a key or a credential. Each process finds those in its environment, or
-  in the block that the environment names (`flows.storage`).
+  in the block that the environment names (`flows.server`).
 - Prefect stores and caches no result (`NO_CACHE`, ``persist_result=False``). The ledger protects the budget: a retry, a
   run after a crash and a second click all continue the open attempt, at no charge.
 - Prefect sees the messages of `dpdist.errors`. Of any other exception it sees only the type and place, since the text
@@ -29,13 +29,12 @@ from prefect.exceptions import ObjectAlreadyExists
 
 from dpdist.cluster.logs import configure
 from dpdist.errors import DpdistError, ResourceError, SpecError, StorageUnavailable
-from dpdist.families.registry import build_spec, load_spec
+from dpdist.families.base.registry import build_spec, load_spec
 from dpdist.ledger import Ledger
 from dpdist.release.outcome import Outcome
 from dpdist.release.run import Run
-from dpdist.spec import ReleaseSpec, override
-from flows.reporting import StepProgress, artifact_key, show_outcome, show_plan
-from flows.storage import storage_of_block
+from dpdist.schema.spec import ReleaseSpec, override
+from flows.server import StepProgress, artifact_key, show_outcome, show_plan, storage_of_block
 
 DELAYS = (20, 60)
 """Seconds to wait before a run that lost its cluster, its ledger or its storage is continued."""
@@ -188,13 +187,8 @@ def live_attempt(spec: ReleaseSpec) -> str | None:
 
 
 def read_spec(spec: str | Mapping[str, Any], settings: Mapping[str, Any]) -> ReleaseSpec:
-    """The spec of a run.
-
-    Raises
-    ------
-    SpecError
-        It is not valid, its path leaves the folder of specs, the worker pins one of the settings (`pinned`), or a
-        parameter holds a password or names code to run.
+    """The spec of a run. Raises SpecError: it is not valid, its path leaves the folder of specs, the worker pins one of
+    the settings (`pinned`), or a parameter holds a password or names code to run.
     """
     settings, fixed = dict(settings), pinned()
     for given in (settings, {} if isinstance(spec, str) else spec):
@@ -221,12 +215,8 @@ def read_spec(spec: str | Mapping[str, Any], settings: Mapping[str, Any]) -> Rel
 
 
 def inside(path: str, variable: str, refusal: str) -> Path:
-    """A path in the folder that an environment variable of the worker names; default: the working directory.
-
-    Raises
-    ------
-    SpecError
-        It leaves the folder.
+    """A path in the folder that an environment variable of the worker names; default: the working directory. Raises
+    SpecError: it leaves the folder.
     """
     folder = Path(os.environ.get(variable, ".")).resolve()
     whole = (folder / path).resolve()
@@ -236,14 +226,10 @@ def inside(path: str, variable: str, refusal: str) -> Path:
 
 
 def pinned() -> dict[str, Any]:
-    """Settings of this worker, which override those of every spec and run.
+    """Settings of this worker, which override those of every spec and run. Raises SpecError: the variable holds no JSON
+    object.
 
     Whoever starts a run cannot choose what it is charged to, which cluster it trusts or where the work folder is.
-
-    Raises
-    ------
-    SpecError
-        The variable does not hold a JSON object.
     """
     try:
         fixed = json.loads(os.environ.get(PINNED) or "{}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from dpdist.spec import ReleaseSpec
+    from dpdist.schema.spec import ReleaseSpec
 
 DEFAULT_LEDGER = "sqlite:///dpdist-ledger.db"
 
@@ -47,8 +47,8 @@ def moment(text: str) -> str:
 
 def load(path: Path, settings: list[str] | None) -> ReleaseSpec:
     """The spec of a command line: the file, its overrides, and the ledger of the environment."""
-    from dpdist.families.registry import load_spec
-    from dpdist.spec import parse_overrides
+    from dpdist.families.base.registry import load_spec
+    from dpdist.schema.spec import parse_overrides
 
     overrides = parse_overrides(settings or [])
     if "ledger" not in overrides and os.environ.get("DPDIST_LEDGER"):

@@ -31,12 +31,8 @@ CHUNK_ROWS = 1 << 16
 
 
 def pair_cells(cardinalities: Sequence[int]) -> int:
-    """Number of cells of all single and all pairwise tables over the attributes.
-
-    Raises
-    ------
-    SpecError
-        The tables would not fit in a worker's memory (more than `MAX_PAIR_CELLS` cells).
+    """Number of cells of all single and all pairwise tables over the attributes. Raises SpecError: the tables would not
+    fit in a worker's memory (more than `MAX_PAIR_CELLS` cells).
     """
     total = sum(cardinalities)
     cells = total + (total * total - sum(c * c for c in cardinalities)) // 2
@@ -52,21 +48,13 @@ def pair_cells(cardinalities: Sequence[int]) -> int:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PairCounts:
-    """All single and pairwise counts of a set of records.
-
-    Parameters
-    ----------
-    cardinalities : tuple of int
-        Number of codes of each attribute.
-    cells : ndarray of int64, shape (pair_cells(cardinalities),)
-        The single tables in order, then the tables of the pairs (0, 1), (0, 2), ..., (1, 2), ... in C order.
-
-    Notes
-    -----
-    The counts are confidential; ``repr`` hides them. ``a + b`` is the counts of the disjoint union.
+    """All single and pairwise counts of a set of records; confidential, so ``repr`` hides them. ``a + b`` is the counts
+    of the disjoint union.
     """
 
-    cardinalities: tuple[int, ...]
+    cardinalities: tuple[int, ...]  # number of codes of each attribute
+    # int64[pair_cells(cardinalities)]: the single tables in order, then the tables of the pairs (0, 1), (0, 2), ...,
+    # (1, 2), ... in C order
     cells: Counts
 
     def __repr__(self) -> str:
@@ -96,19 +84,8 @@ class PairCounts:
 
 
 def pair_counts(codes: Codes, cardinalities: Sequence[int]) -> PairCounts:
-    """Count all single values and all pairs of values.
-
-    Parameters
-    ----------
-    codes : list of ndarray of unsigned int, shape (rows,)
-        One array per attribute; each code is below the attribute's cardinality.
-    cardinalities : sequence of int
-        Number of codes of each attribute.
-
-    Raises
-    ------
-    SpecError
-        Too many cells; see `pair_cells`.
+    """Count all single values and all pairs of values; each code is below its attribute's cardinality. Raises
+    SpecError: too many cells; see `pair_cells`.
     """
     return counts_of_blocks(block_counts(codes, tuple(cardinalities)), tuple(cardinalities))
 

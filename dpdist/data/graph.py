@@ -110,19 +110,8 @@ def encoded_partitions(
     label: int | None = None,
     batch_rows: int = BATCH_ROWS,
 ) -> list[Deferred]:
-    """Graphs of the encoded records of each partition, to be persisted in worker memory.
-
-    Parameters
-    ----------
-    executor : Executor
-    table, name, split, batch_rows
-        As for `table_pass`.
-    label : int, optional
-        Keep only this part of the split; None keeps all records, with their labels.
-
-    Returns
-    -------
-    list of Deferred of EncodedPartition
+    """Graphs of the `EncodedPartition` of each partition, to be persisted in worker memory; parameters as for
+    `table_pass`. Without a `label` all records are kept, with their labels.
     """
     _check(table, split, label)
     task = executor.tasks(name)

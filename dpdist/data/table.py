@@ -28,22 +28,14 @@ _INSPECTIONS_AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Slice:
-    """A stretch of one file.
+    """A stretch of one file."""
 
-    Parameters
-    ----------
-    file : int
-        Number of the file.
-    start, stop : int
-        Rows (Parquet) or bytes (CSV, owning the lines that start in it). A compressed CSV file is never cut: `start`
-        is its first record's offset once decompressed, and reading goes on to its end.
-    first_row, rows : int or None
-        Number of the first record in the file and of records; None for CSV until `Table.located`.
-    """
-
-    file: int
+    file: int  # number of the file
+    # start, stop: rows (Parquet) or bytes (CSV, owning the lines that start in it). A compressed CSV file is never cut:
+    # `start` is its first record's offset once decompressed, and reading goes on to its end
     start: int
     stop: int
+    # first_row, rows: number of the first record in the file and of records; None for CSV until `Table.located`
     first_row: int | None = field(default=None, repr=False)
     rows: int | None = field(default=None, repr=False)
 
@@ -53,23 +45,13 @@ Partition = tuple[Slice, ...]
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """A table that tasks can read by partition.
-
-    Parameters
-    ----------
-    source : TableSource
-    schema : Schema
-    format : {"parquet", "csv"}
-    files : tuple of TableFile
-        In the order of their paths; the position is the file's number in a record's address.
-    partitions : tuple of tuple of Slice
-        In the order of the rows; ``repr`` hides them, since the number of records is private.
-    """
+    """A table that tasks can read by partition."""
 
     source: TableSource
     schema: Schema
     format: Format
-    files: tuple[TableFile, ...]
+    files: tuple[TableFile, ...]  # in the order of their paths; the position is the file's number in a record's address
+    # in the order of the rows; ``repr`` hides them, since the number of records is private
     partitions: tuple[Partition, ...]
 
     def __repr__(self) -> str:
@@ -101,13 +83,7 @@ class Table:
         return count_records(self, partition)
 
     def located(self, counts: Sequence[Sequence[int]]) -> Table:
-        """The table with row numbers.
-
-        Parameters
-        ----------
-        counts : sequence of sequence of int
-            For each partition the number of records of each of its slices.
-        """
+        """The table with row numbers, from the number of records of each slice of each partition."""
         seen = [0] * len(self.files)
         partitions = []
         for partition, numbers in zip(self.partitions, counts, strict=True):

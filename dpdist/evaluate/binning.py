@@ -30,29 +30,14 @@ NUMBER_BINS = 20
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """One attribute as it is looked at.
-
-    Attributes
-    ----------
-    name : str
-    labels : tuple of str
-        What each code stands for.
-    ordered : bool
-        Whether neighbouring codes are near each other.
-    missing : int or None
-        The code of missing values.
-    runs : ndarray of unsigned int, or None
-        For each code of the schema the code here; None where they are the same.
-    edges : ndarray of float64, or None
-        Inner edges of the bins of a number.
-    """
+    """One attribute as it is looked at."""
 
     name: str
-    labels: tuple[str, ...]
-    ordered: bool
-    missing: int | None = None
-    runs: NDArray[Any] | None = None
-    edges: NDArray[np.float64] | None = None
+    labels: tuple[str, ...]  # what each code stands for
+    ordered: bool  # whether neighbouring codes are near each other
+    missing: int | None = None  # the code of missing values
+    runs: NDArray[Any] | None = None  # for each code of the schema the code here; None where they are the same
+    edges: NDArray[np.float64] | None = None  # inner edges of the bins of a number
 
     @property
     def size(self) -> int:
@@ -101,14 +86,8 @@ def through(look: Look, operator: Operator) -> Operator:
 
 
 def view_of(schema: Schema, *, largest: int = LARGEST) -> View:
-    """How the attributes of a schema are looked at.
-
-    Parameters
-    ----------
-    schema : Schema
-    largest : int
-        Domains of more codes are cut into runs; a half as long, and so on, while the pairwise tables of all attributes
-        would be too large to count (hundreds of attributes).
+    """How the attributes of a schema are looked at. Domains of more than `LARGEST` codes are cut into runs; of half as
+    many, and so on, while the pairwise tables of all attributes would be too large to count (hundreds of attributes).
     """
     while True:
         view = View(tuple(_axis(attribute, largest) for attribute in schema.attributes))

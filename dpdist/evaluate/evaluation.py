@@ -44,41 +44,19 @@ _PART_ROWS = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What an evaluation is asked for.
+    """What an evaluation is asked for."""
 
-    Attributes
-    ----------
-    target : str or None
-        Attribute that models predict; default: the last with two values.
-    train, test : int
-        Records that models are trained on and tested on, at most.
-    seed : int
-        Of every sample and model.
-    attacks : bool
-        Whether to run the attacks.
-    epsilon : float or None
-        Of the DP-ERM baselines; default: the release's own.
-    demand : str or None
-        ``QUANTITY:PRICE[:BRAND]``: also compare elasticities of demand.
-    """
-
-    target: str | None = None
-    train: int = 30_000
+    target: str | None = None  # attribute that models predict; default: the last with two values
+    train: int = 30_000  # train, test: records that models are trained on and tested on, at most
     test: int = 15_000
-    seed: int = 0
-    attacks: bool = True
-    epsilon: float | None = None
-    demand: str | None = None
+    seed: int = 0  # of every sample and model
+    attacks: bool = True  # whether to run the attacks
+    epsilon: float | None = None  # of the DP-ERM baselines; default: the release's own
+    demand: str | None = None  # ``QUANTITY:PRICE[:BRAND]``: also compare elasticities of demand
 
 
 def require_packages() -> None:
-    """Refuse to begin without the optional packages.
-
-    Raises
-    ------
-    SpecError
-        One is missing.
-    """
+    """Refuse to begin without the optional packages. Raises SpecError: one is missing."""
     missing = [name for module, name in _NEEDED.items() if find_spec(module) is None]
     if missing:
         raise SpecError(f"an evaluation needs {', '.join(missing)}: pip install 'dpdist[evaluate]'")
@@ -231,14 +209,8 @@ def to_json(about: About, sections: Sequence[Section], manifest: Manifest) -> di
 
 
 def check_output(folder: Path, release: Store) -> None:
-    """Refuse a folder inside a release, or one that holds it.
-
-    Raises
-    ------
-    SpecError
-        It is in the release, or another release's folder.
-    OutputUnwritable
-        It could not be written in the end.
+    """Refuse a folder inside a release, or one that holds it. Raises SpecError: it is in the release, or another
+    release's folder; OutputUnwritable: it could not be written in the end.
     """
     place = folder.resolve()
     inside = [place, *place.parents]
@@ -260,12 +232,8 @@ def check_output(folder: Path, release: Store) -> None:
 
 
 def write(folder: Path, about: About, sections: Sequence[Section], manifest: Manifest) -> tuple[Path, Path]:
-    """Write the page and the figures, for the owner alone; an earlier evaluation there is replaced.
-
-    Raises
-    ------
-    OutputUnwritable
-        The folder cannot be written.
+    """Write the page and the figures, for the owner alone; an earlier evaluation there is replaced. Raises
+    OutputUnwritable: the folder cannot be written.
     """
     content = {
         folder / PAGE: render(about, sections),

@@ -38,35 +38,17 @@ SAMPLE_BYTES = 64 << 20
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Inputs:
-    """A release and the tables it is compared with; confidential.
-
-    Attributes
-    ----------
-    released : ReleasedTable
-    real : Table
-        Located.
-    holdout : Table or None
-        Located.
-    real_schema : Schema
-        Of the real records.
-    look : callable
-        From codes of real records to codes of the schema of the release.
-    executor : Executor
-    seed : int
-        Of every sample and of every model.
-    progress : callable
-    reports : dict of str to RowReport
-        What the policies met in ``real`` and ``holdout``, once they are read.
-    """
+    """A release and the tables it is compared with; confidential."""
 
     released: ReleasedTable
-    real: Table
-    holdout: Table | None
-    real_schema: Schema
-    look: Look
+    real: Table  # located
+    holdout: Table | None  # located
+    real_schema: Schema  # of the real records
+    look: Look  # from codes of real records to codes of the schema of the release
     executor: Executor
-    seed: int
+    seed: int  # of every sample and of every model
     progress: Progress
+    # what the policies met in ``real`` and ``holdout``, once they are read
     reports: dict[str, RowReport] = field(default_factory=dict)
 
     @property
@@ -85,17 +67,9 @@ class Inputs:
         return view_of(self.schema)
 
     def marginals(self, triples: tuple[Subset, ...] | None = None) -> dict[str, Marginals]:
-        """Counts of the released records, of the real ones, and of the two halves of these by a fair coin.
-
-        Returns
-        -------
-        dict of str to Marginals
-            ``released``, ``real``, ``first half``, ``second half``.
-
-        Raises
-        ------
-        DataError
-            The table does not fit its schema, or its files changed meanwhile.
+        """Counts of the released records, of the real ones, and of the two halves of these by a fair coin. Returns dict
+        of str to Marginals: ``released``, ``real``, ``first half``, ``second half``. Raises DataError: the table does
+        not fit its schema, or its files changed meanwhile.
         """
         sizes = self.view.sizes
         chosen = chosen_triples(sizes, seed=self.seed) if triples is None else triples
@@ -122,12 +96,8 @@ class Inputs:
         return min(LARGEST_SAMPLE, SAMPLE_BYTES // row)
 
     def samples(self) -> dict[str, Codes]:
-        """Random samples of the records, or all of them, as codes of the schema in the order of the rows.
-
-        Returns
-        -------
-        dict of str to Codes
-            ``released``, ``real`` and, with a hold-out, ``holdout``.
+        """Random samples of the records, or all of them, as codes of the schema in the order of the rows. Returns dict
+        of str to Codes: ``released``, ``real`` and, with a hold-out, ``holdout``.
         """
         tables: dict[str, Records] = {"released": self.released, "real": self.real}
         if self.holdout is not None:
@@ -175,24 +145,10 @@ def open_inputs(
 ) -> Inputs:
     """Open what an evaluation of released records looks at; reads the manifest, file metadata and, of CSV, the lines.
 
-    Parameters
-    ----------
-    released, executor, seed, progress
-        As in `Inputs`.
-    against, holdout : TableSource, TableSource or None
-    real : (Schema, callable), optional
-        The schema of the real table and what turns its codes into codes of the release's, where they differ.
-    training : TableSource, optional
-        All that the release was made from, if it is known: no file of the hold-out may be among it.
-
-    Raises
-    ------
-    DataError
-        The table or the hold-out cannot be read by the release's schema; see `dpdist.data.table.open_table`.
-    SpecError
-        The hold-out is the table itself.
-    EmptyTable
-        The release holds no record.
+    `real` is the schema of the real table and what turns its codes into codes of the release's, where they differ;
+    `training` all that the release was made from, if it is known: no file of the hold-out may be among it. Raises
+    DataError: the table or the hold-out cannot be read by the release's schema (`dpdist.data.table.open_table`);
+    SpecError: the hold-out is the table itself; EmptyTable: the release holds no record.
     """
     if not released.rows:
         raise EmptyTable("the release holds no record: there is nothing to evaluate")
@@ -217,12 +173,7 @@ def open_inputs(
 
 
 def require_records(report: RowReport) -> None:
-    """Refuse a table without records.
-
-    Raises
-    ------
-    EmptyTable
-    """
+    """Refuse a table without records. Raises EmptyTable."""
     if not report.kept:
         raise EmptyTable("the table or the hold-out has no rows that the policies of the schema keep")
 

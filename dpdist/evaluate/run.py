@@ -27,7 +27,7 @@ from dpdist.evaluate.page.sections import Section
 from dpdist.evaluate.released import ReleasedTable
 from dpdist.families.base.attempt import Progress, silent
 from dpdist.families.base.family import AsReleased
-from dpdist.families.registry import FAMILIES
+from dpdist.families.base.registry import FAMILIES
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import open_release
 from dpdist.storage.store import Store
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     from dpdist.evaluate.publishable import Publication
-    from dpdist.spec import ReleaseSpec
+    from dpdist.schema.spec import ReleaseSpec
 
 LARGE = 256 << 20
 """Bytes of files from which on worker processes read them, unless a cluster is named."""
@@ -44,44 +44,21 @@ LARGE = 256 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to evaluate, and against what.
+    """What to evaluate, and against what."""
 
-    Attributes
-    ----------
-    release : str
-        Folder or ``s3://`` prefix.
-    against : tuple of str
-        Files, folders or globs of the real table; empty for those of the spec.
-    holdout : tuple of str
-        The same of a hold-out; empty for none.
-    spec : ReleaseSpec or None
-        Says how the real table is read (CSV, storage); its schema where the release holds statistics.
-    output : Path or None
-        Folder of the page; default: ``evaluation-<release>``.
-    options : Options
-    cluster : str
-        ``auto``, ``threads``, ``embedded`` or the address of a scheduler.
-    public_key : Ed25519PublicKey or None
-        The release's signature is then required.
-    storage_options : mapping
-        Of object storage, unless the spec says.
-    publish : float or None
-        Epsilon of figures that may be published (`dpdist.evaluate.publishable`).
-    ledger : str
-        SQLAlchemy URL of the ledger they are charged to.
-    """
-
-    release: str
-    against: tuple[str, ...] = ()
-    holdout: tuple[str, ...] = ()
+    release: str  # folder or ``s3://`` prefix
+    against: tuple[str, ...] = ()  # files, folders or globs of the real table; empty for those of the spec
+    holdout: tuple[str, ...] = ()  # the same of a hold-out; empty for none
+    # says how the real table is read (CSV, storage); its schema where the release holds statistics
     spec: ReleaseSpec | None = None
-    output: Path | None = None
+    output: Path | None = None  # folder of the page; default: ``evaluation-<release>``
     options: Options = field(default_factory=Options)
-    cluster: str = "auto"
-    public_key: Ed25519PublicKey | None = None
+    cluster: str = "auto"  # ``auto``, ``threads``, ``embedded`` or the address of a scheduler
+    public_key: Ed25519PublicKey | None = None  # the release's signature is then required
+    # of object storage, unless the spec says
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    publish: float | None = None
-    ledger: str = ""
+    publish: float | None = None  # epsilon of figures that may be published (`dpdist.evaluate.publishable`)
+    ledger: str = ""  # SQLAlchemy URL of the ledger they are charged to
 
     def source(self, paths: tuple[str, ...]) -> TableSource:
         """How to read a real table at some paths."""
@@ -99,19 +76,11 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """An evaluation that was written.
+    """An evaluation that was written."""
 
-    Attributes
-    ----------
-    page, figures : str
-        The HTML page and the JSON file; confidential.
-    verdicts : tuple of mapping
-        Name, state and verdict of each section; confidential.
-    """
-
-    page: str
+    page: str  # page, figures: the HTML page and the JSON file; confidential
     figures: str
-    verdicts: tuple[dict[str, str], ...]
+    verdicts: tuple[dict[str, str], ...]  # name, state and verdict of each section; confidential
 
     def to_json(self) -> dict[str, Any]:
         """What was written as a JSON object."""

@@ -105,12 +105,8 @@ def scale_for(*, epsilon: float, alpha: float) -> float:
 
 
 def check_alpha(alpha: float, *, bins: int) -> None:
-    """Check that so many bins can all have probability alpha.
-
-    Raises
-    ------
-    AccountingError
-        ``alpha > 1 / bins``, or alpha is not in (0, 1].
+    """Check that so many bins can all have probability alpha. Raises AccountingError: ``alpha > 1 / bins``, or alpha is
+    not in (0, 1].
     """
     _check_alpha(alpha)
     if bins < 1 or alpha * bins > 1 + 2.0**-50:  # a decimal 1/k such as 0.1 is not above it
@@ -145,7 +141,7 @@ def composed(events: Sequence[LaplaceLeakage]) -> float:
     --------
     >>> one = LaplaceLeakage(scale=4.0, alpha=0.05)
     >>> round(composed([one]), 4), round(composed([one, one]), 4)
-    (0.4681, 0.9372)
+    (0.4681, 0.9371)
     """
     if len(events) < 2:
         return sum(

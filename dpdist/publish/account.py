@@ -11,10 +11,10 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from dpdist.errors import LedgerError, VerificationFailed
-from dpdist.formatting import upwards
 from dpdist.ledger import Ledger
 from dpdist.ledger.records import canonical_event
 from dpdist.ledger.signing import key_fingerprint
+from dpdist.privacy.formatting import upwards
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import VerifyReport, read_manifest, verify
 
@@ -47,14 +47,8 @@ def verify_with_account(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[VerifyReport, Account]:
-    """Verify a release and compare it with the account of its data set.
-
-    Raises
-    ------
-    VerificationFailed, DataNotFound, StorageUnavailable
-        As `verify` and `check_account`.
-    LedgerError
-        As `check_account`.
+    """Verify a release and compare it with the account of its data set. Raises VerificationFailed, DataNotFound,
+    StorageUnavailable: as `verify` and `check_account`; LedgerError: as `check_account`.
     """
     report = verify(uri, public_key, storage_options=storage_options)
     manifest = read_manifest(uri, storage_options=storage_options)

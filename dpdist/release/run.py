@@ -36,7 +36,7 @@ from dpdist.errors import (
 )
 from dpdist.families.base.attempt import Attempt, Progress, silent
 from dpdist.families.base.family import Stage
-from dpdist.families.registry import family_of, make_plan
+from dpdist.families.base.registry import family_of, make_plan
 from dpdist.ledger import Attempt as Reservation
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import kept_contract
@@ -50,7 +50,7 @@ from dpdist.release.leftovers import sweep_before
 from dpdist.release.outcome import Outcome
 from dpdist.release.preflight import keep_apart, refuse
 from dpdist.release.publication import Publication
-from dpdist.spec import ReleaseSpec
+from dpdist.schema.spec import ReleaseSpec
 from dpdist.storage.store import Store
 
 log = logging.getLogger("dpdist")
@@ -186,7 +186,7 @@ class Run:
         """
         csv = self.spec.data.csv
         try:
-            return open_input(self.spec)
+            return open_input(self.spec, checked=self._contract is not None)
         except DataError as error:
             first_line = csv.header and not csv.skip_rows and csv.comment is None
             if first_line or isinstance(error, DataNotFound) or self._contract is not None or self.plan.event is None:
@@ -267,6 +267,7 @@ class Run:
             output=self._output,
             progress=self._progress,
             before_noise=partial(self._mark_drawing, attempt),
+            contract=self._contract,
         )
 
     def _mark_drawing(self, attempt: Reservation) -> None:
@@ -320,17 +321,9 @@ def run_release(
     progress: Progress = silent,
     announce: Callable[[str], None] = lambda text: None,
 ) -> Outcome:
-    """Run a release from its spec to its manifest; parameters as for `Run`.
-
-    Returns
-    -------
-    Outcome
-
-    Raises
-    ------
-    DpdistError
-        See `dpdist.errors`; nothing is published, the ledger is consistent, and unless the message says otherwise
-        the attempt can be resumed.
+    """Run a release from its spec to its manifest; parameters as for `Run`. Returns Outcome. Raises DpdistError: see
+    `dpdist.errors`; nothing is published, the ledger is consistent, and unless the message says otherwise the attempt
+    can be resumed.
     """
     options: dict[str, Any] = {"resume": resume, "new_attempt": new_attempt, "once": once, "fixed_key": fixed_key}
     with Run(spec, **options, progress=progress, announce=announce) as run:

@@ -25,40 +25,17 @@ STAGES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A run that was timed.
-
-    Attributes
-    ----------
-    layout : Layout
-    cores : int
-        That the workers shared.
-    seconds : float
-        Of the whole run.
-    stages : mapping of str to float
-        Seconds of each stage, from the run record.
-    """
+    """A run that was timed."""
 
     layout: Layout
-    cores: int
-    seconds: float
-    stages: Mapping[str, float]
+    cores: int  # that the workers shared
+    seconds: float  # of the whole run
+    stages: Mapping[str, float]  # seconds of each stage, from the run record
 
 
 def calibrate(plan: Plan, runs: Sequence[Measured], *, stage: float, task: float, byte: float) -> Costs:
-    """The costs that explain timed runs, at least two with different numbers of workers.
-
-    Parameters
-    ----------
-    plan : Plan
-        Of what was run.
-    runs : sequence of Measured
-    stage, task, byte : float
-        Measured by themselves (see `Costs`).
-
-    Raises
-    ------
-    ValueError
-        All runs had as many workers.
+    """The costs that explain timed runs of a plan, at least two with different numbers of workers. `stage`, `task` and
+    `byte` are measured by themselves (see `Costs`). Raises ValueError: all runs had as many workers.
     """
     numbers = [run.layout.workers for run in runs]
     if len(set(numbers)) < 2:

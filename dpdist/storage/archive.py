@@ -19,15 +19,8 @@ _HEADER = "header"
 
 
 def packed(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], *, compressed: bool = False) -> bytes:
-    """The archive: equal contents give equal bytes.
-
-    Parameters
-    ----------
-    header : mapping
-        What JSON can hold; its ``format`` names what is stored, and the version of it.
-    arrays : mapping of str to ndarray
-        Under any names but ``header``.
-    compressed : bool
+    """The archive: equal contents give equal bytes. The header is what JSON can hold; its ``format`` names what is
+    stored, and the version of it. Arrays have any names but ``header``.
     """
     buffer = io.BytesIO()
     save = np.savez_compressed if compressed else np.savez
@@ -38,22 +31,10 @@ def packed(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], *, com
 def unpacked(
     content: bytes, build: Callable[[dict[str, Any], Mapping[str, NDArray[Any]]], T], *, format: str, what: str
 ) -> T:
-    """Read what `packed` wrote.
+    """Read what `packed` wrote, and `build` the result from header and arrays.
 
-    Parameters
-    ----------
-    content : bytes
-    build : callable
-        Header and arrays to the result. Where it raises KeyError, TypeError or ValueError, the archive is damaged.
-    format : str
-        The format that is expected.
-    what : str
-        What is stored, for the message.
-
-    Raises
-    ------
-    UnreadableFile
-        The bytes are damaged or of another format.
+    Where that raises KeyError, TypeError or ValueError, the archive is damaged. `what` is stored, for the message.
+    Raises UnreadableFile: the bytes are damaged or of another format.
     """
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:

@@ -18,7 +18,7 @@ import stat
 import uuid
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -115,14 +115,8 @@ class Store:
         return _restore, (root, self._options, self._parents, self._inner)
 
     def exists(self, name: str) -> bool:
-        """Whether a file of this name is stored.
-
-        Raises
-        ------
-        DataNotFound
-            There is no access to it.
-        StorageUnavailable
-            The storage does not answer.
+        """Whether a file of this name is stored. Raises DataNotFound: there is no access to it; StorageUnavailable: the
+        storage does not answer.
         """
         path = self._path(name)
         with self._reading(name):
@@ -131,14 +125,7 @@ class Store:
     def sizes(self, *, hidden: bool = False) -> dict[str, int]:
         """Names of all files below the store and their sizes in bytes, sorted by name.
 
-        Hidden files are left out, unless `hidden` asks for them and for links to folders.
-
-        Raises
-        ------
-        DataNotFound
-            There is no access to it.
-        StorageUnavailable
-            The storage does not answer.
+        Hidden files are left out, unless `hidden` asks for them and for links to folders. Raises as `exists`.
         """
         top = self._path("")
         with self._reading(""):
@@ -157,14 +144,8 @@ class Store:
         return tuple(self.sizes())
 
     def read_bytes(self, name: str) -> bytes:
-        """The content of a file, by one GET.
-
-        Raises
-        ------
-        DataNotFound
-            There is no such file, or no access to it.
-        StorageUnavailable
-            The storage does not answer.
+        """The content of a file, by one GET. Raises DataNotFound: there is no such file, or no access to it;
+        StorageUnavailable: the storage does not answer.
         """
         path = self._path(name)
         whole = {} if self.is_local else {"max_concurrency": 1}
@@ -174,38 +155,21 @@ class Store:
 
     def write_bytes(self, name: str, data: bytes) -> None:
         """Write a file, or replace it, in one step: by rename once the bytes are on the disk, or by a single PUT.
-
-        Raises
-        ------
-        OutputUnwritable
-            The place does not exist or cannot be written.
-        OutOfDisk
-            No space is left.
-        StorageUnavailable
-            The storage does not answer; the file may or may not have been written.
+        Raises OutputUnwritable: the place does not exist or cannot be written; OutOfDisk; StorageUnavailable: the
+        storage does not answer, and the file may or may not have been written.
         """
         path = self._path(name)
         with self._writing(name):
             self._put(path, data, exclusive=False)
 
     def write_exclusive(self, name: str, data: bytes) -> bytes:
-        """Store a file once, and return what is stored: this content or an earlier one.
+        """Store a file once, and return what a reader finds: this content or an earlier one.
 
         Locally the file system decides between writers (a hard link to a finished file): one wins. On S3 this looks for
         an earlier content and then sends a conditional PUT. Where a server ignores the condition, two writers at the
-        same instant may both write; the later content stays, and it is complete. This suffices here: the writers of
-        one attempt store the same bytes, a pure function of key and input, and of two attempts the ledger lets one
-        commit.
-
-        Returns
-        -------
-        bytes
-            What a reader finds.
-
-        Raises
-        ------
-        OutputUnwritable, OutOfDisk, StorageUnavailable
-            As `write_bytes`.
+        same instant may both write; the later content stays, and it is complete. This suffices here: the writers of one
+        attempt store the same bytes, a pure function of key and input, and of two attempts the ledger lets one commit.
+        Raises as `write_bytes`.
         """
         path = self._path(name)
         with self._writing(name):
@@ -214,14 +178,8 @@ class Store:
         return self.read_bytes(name)
 
     def delete(self, name: str) -> None:
-        """Delete a file; nothing happens if there is none.
-
-        Raises
-        ------
-        OutputUnwritable
-            It cannot be deleted.
-        StorageUnavailable
-            The storage does not answer.
+        """Delete a file; nothing happens if there is none. Raises OutputUnwritable: it cannot be deleted;
+        StorageUnavailable: the storage does not answer.
         """
         path = self._path(name)
         with self._writing(name), suppress(FileNotFoundError, NotADirectoryError):
@@ -230,12 +188,7 @@ class Store:
     def check_writable(self) -> None:
         """Write and delete a small hidden file, to find an unwritable place before anything is charged.
 
-        Locally the file is written exclusively, which needs hard links.
-
-        Raises
-        ------
-        OutputUnwritable, OutOfDisk, StorageUnavailable
-            As `write_bytes`.
+        Locally the file is written exclusively, which needs hard links. Raises as `write_bytes`.
         """
         path = f"{self._path('')}/{PROBE}{uuid.uuid4().hex}"
         with self._writing(""):
@@ -244,38 +197,30 @@ class Store:
                 self._fs.rm_file(path)
 
     def make_private(self) -> None:
-        """Make the folder of a local store, for its owner alone; nothing happens if it is there, or on S3.
-
-        Raises
-        ------
-        OutputUnwritable, OutOfDisk
-            As `write_bytes`.
+        """Make the folder of a local store, for its owner alone; nothing happens if it is there, or on S3. Raises
+        OutputUnwritable or OutOfDisk as `write_bytes`.
         """
         if self.is_local:
             with self._writing(""):
                 Path(self._path("")).mkdir(mode=0o700, exist_ok=True)
 
     def sweep(self) -> tuple[str, ...]:
-        """Delete probes, and unfinished files of processes that no longer run; return their names.
-
-        Raises
-        ------
-        OutputUnwritable
-            One cannot be deleted.
-        DataNotFound, StorageUnavailable
-            As `sizes`.
+        """Delete probes, and unfinished files of processes that no longer run; return their names. Raises
+        OutputUnwritable: one cannot be deleted; else as `exists`.
         """
         top = self._path("")
         if not self.is_local:
             with self._reading(""):
                 found = [path for path in self._fs.find(top, prefix=PROBE) if posixpath.dirname(path) == top]
+            with self._writing(""):
+                for path in found:
+                    with suppress(FileNotFoundError):
+                        self._fs.rm_file(path)
         else:
             with self._reading(""):
-                found = [path for path, _ in _local_sizes(top, links=True) if _is_left(path)]
-        with self._writing(""):
-            for path in found:
-                with suppress(FileNotFoundError):
-                    self._fs.rm_file(path)
+                files = [path for path, _ in _local_sizes(top, links=True)]
+            with self._writing(""):
+                found = [path for path in files if _sweep_local(path)]
         return tuple(posixpath.relpath(path, top) for path in found)
 
     def _inside(self, inner: str) -> Store:
@@ -315,10 +260,8 @@ class Store:
         """Write a whole file; if `exclusive`, leave one that is there as it is."""
         if self.is_local:
             self._make_folder(Path(path).parent)
-            try:
-                _write_local(path, data, exclusive=exclusive)
-            except FileNotFoundError:  # another run swept the file before it was locked
-                _write_local(path, data, exclusive=exclusive)
+            while not _write_local(path, data, exclusive=exclusive):
+                pass  # another run swept the file before it was locked
             return
         mode = "create" if exclusive else "overwrite"
         # a bucket with object lock takes no content without its digest, and every server knows this one
@@ -393,13 +336,16 @@ def _local_sizes(top: str, *, links: bool) -> Iterator[tuple[str, int]]:
                 yield path, (os.lstat if links else os.stat)(path).st_size
 
 
-def _write_local(path: str, data: bytes, *, exclusive: bool) -> None:
+def _write_local(path: str, data: bytes, *, exclusive: bool) -> bool:
+    """Write a whole file; False if it was swept before this process locked it."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
     try:
         with open(temporary, "xb") as file:
             with suppress(OSError):  # a file system without locks
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # for `_is_left`: this process still writes it
+                fcntl.flock(file, fcntl.LOCK_EX)  # for `_sweep_local`: this process still writes it
+            if not os.path.exists(temporary):
+                return False
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -412,21 +358,25 @@ def _write_local(path: str, data: bytes, *, exclusive: bool) -> None:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
     _flush_folder(Path(folder))
+    return True
 
 
-def _is_left(path: str) -> bool:
-    """Whether a file is a probe, or was not finished by a process that has ended.
+def _sweep_local(path: str) -> bool:
+    """Delete a probe, or a file that was not finished by a process that has ended; whether it was one.
 
-    The system drops the lock of a process that is killed. A writer whose file is swept before its lock writes it again.
+    The system drops the lock of a process that is killed. The file is deleted under the lock: a writer that gets it
+    afterwards sees that its file is gone.
     """
     name = os.path.basename(path)
     if not name.startswith(PROBE) and not _UNFINISHED.fullmatch(name):
         return False
-    try:
-        with open(path, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
+    with ExitStack() as stack:
+        try:
+            fcntl.flock(stack.enter_context(open(path, "rb")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        with suppress(FileNotFoundError):
+            os.unlink(path)
     return True
 
 

@@ -19,6 +19,7 @@ from scipy.stats import binom
 
 from dpdist.data.inputs import table_source
 from dpdist.data.table import open_table
+from dpdist.families.base.registry import build_spec, stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.deniability import deniability, estimation
 from dpdist.families.deniability import plan as planning
@@ -38,7 +39,6 @@ from dpdist.families.deniability.deniability import Passed, PrivacyTest
 from dpdist.families.deniability.parameters import ParameterPlan, parameter_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.structure import Score, independent_structure, structure_plan
-from dpdist.families.registry import build_spec, stages_of
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy import accountant
 from dpdist.privacy import testing as auditor
@@ -331,12 +331,12 @@ def test_a_stage_that_is_not_charged_is_rejected(monkeypatch: pytest.MonkeyPatch
     assert not found.rejected
     assert found.lower_bound > 0.25 * found.epsilon
 
-    split = planning.random_split
+    split = planning.combined
 
     def without_parameters(spec: PlausibleDeniabilitySpec, first: Any, second: Any, third: Any) -> Any:
         return split(spec, first, second if third is None else None, third)
 
-    monkeypatch.setattr(planning, "random_split", without_parameters)
+    monkeypatch.setattr(planning, "combined", without_parameters)
     uncharged = planning.plan(spec)
     assert uncharged.model == plan.model  # the same noise, so the same releases
     assert found.lower_bound > accountant.epsilon(uncharged.event, delta=plan.delta)

@@ -52,27 +52,14 @@ _TIE = 2.0**-20  # below differences of distances that matter
 
 @dataclass(frozen=True)
 class Attack:
-    """What one attack found.
-
-    Attributes
-    ----------
-    name : str
-    members, others : int
-        Targets.
-    area : Interval
-        Under the ROC curve; 0.5 is guessing.
-    point : OperatingPoint
-        Members found while 0.1 % of the non-members are accused.
-    curve : (ndarray, ndarray)
-        The ROC curve.
-    """
+    """What one attack found."""
 
     name: str
-    members: int
+    members: int  # members, others: targets
     others: int
-    area: Interval
-    point: OperatingPoint
-    curve: tuple[Floats, Floats]
+    area: Interval  # under the ROC curve; 0.5 is guessing
+    point: OperatingPoint  # members found while 0.1 % of the non-members are accused
+    curve: tuple[Floats, Floats]  # the ROC curve
 
 
 def judged(name: str, scores: Floats, members: int, *, confidence: float) -> Attack:
@@ -102,13 +89,8 @@ def density_ratio(released: Profile, reference: Profile) -> Floats:
 
 
 def section(tables: Tables, *, mechanism: Generator | None = None) -> Section:
-    """All attacks with their curves.
-
-    Parameters
-    ----------
-    tables : Tables
-    mechanism : callable, optional
-        The release as the adversary may run it on shadow tables; a stand-in copies records in part.
+    """All attacks with their curves. The adversary may run `mechanism` on shadow tables; without it a stand-in copies
+    records in part.
     """
     sizes, released, holdout = tables.sizes, tables.released, tables.holdout
     if holdout is None or min(size(released), size(tables.training), size(holdout) // 2) < sizes.least:

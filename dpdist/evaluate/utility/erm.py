@@ -33,21 +33,12 @@ HUBER = 0.5
 
 @dataclass(frozen=True)
 class Loss:
-    """A convex loss of the margin ``y f.x`` with ``|slope| <= 1``.
-
-    Attributes
-    ----------
-    name : str
-    value, slope : callable
-        Of the margins, float64[records].
-    curvature : float
-        Largest second derivative, the constant c of [1].
-    """
+    """A convex loss of the margin ``y f.x`` with ``|slope| <= 1``."""
 
     name: str
-    value: Callable[[Floats], Floats]
+    value: Callable[[Floats], Floats]  # value, slope: of the margins, float64[records]
     slope: Callable[[Floats], Floats]
-    curvature: float
+    curvature: float  # largest second derivative, the constant c of [1]
 
 
 def _huber(z: Floats) -> Floats:
@@ -85,17 +76,8 @@ def unit_rows(matrix: Any) -> Any:
 def minimise(
     loss: Loss, x: Any, y: Floats, *, penalty: float, tilt: Floats | None = None, start: Floats | None = None
 ) -> Floats:
-    """The minimiser of ``mean loss(y f.x) + penalty/2 |f|^2 + tilt.f``, float64[d].
-
-    Parameters
-    ----------
-    loss : Loss
-    x : array (records, d)
-    y : float64[records]
-        -1 or 1.
-    penalty : float
-    tilt, start : float64[d], optional
-        A slope added to the objective, and where the search begins.
+    """The minimiser of ``mean loss(y f.x) + penalty/2 |f|^2 + tilt.f``, float64[d], searched from `start`; x has shape
+    (records, d), y is -1 or 1, float64[records].
     """
     from scipy.optimize import minimize
 

@@ -43,28 +43,16 @@ _LISTED = 10_000  # distances of one order, at most, that go into the figures
 
 @dataclass(frozen=True, eq=False)
 class Distances:
-    """How far the k-way marginals are apart.
+    """How far the k-way marginals are apart."""
 
-    Attributes
-    ----------
-    subsets : list of tuple of int
-        The attributes of each marginal.
-    found, halves : float64[marginals]
-        Released against real records, and one half of the real ones against the other.
-    independent : float64[marginals] or None
-        Real marginals against the products of their one-way marginals; None for k = 1.
-    score : float
-        NIST's k-marginal score.
-    parts : float64[shares]
-        Scores of random parts of the real table, of the shares `SUBSAMPLES`.
-    """
-
-    subsets: list[Subset]
+    subsets: list[Subset]  # the attributes of each marginal
+    # found, halves: float64[marginals]: released against real records, and one half of the real ones against the other
     found: Floats
     halves: Floats
+    # float64[marginals] or None: real marginals against the products of their one-way marginals; None for k = 1
     independent: Floats | None
-    score: float
-    parts: Floats
+    score: float  # NIST's k-marginal score
+    parts: Floats  # float64[shares]: scores of random parts of the real table, of the shares `SUBSAMPLES`
 
     @classmethod
     def of(cls, counts: Mapping[str, Marginals], k: int, *, seed: int) -> Distances:
@@ -99,15 +87,8 @@ class Distances:
 
 
 def marginal_section(counts: Mapping[str, Marginals], view: View, *, seed: int) -> Section:
-    """Distances of the one-, two- and some three-way marginals, and NIST's score.
-
-    Parameters
-    ----------
-    counts : mapping
-        ``released``, ``real``, ``first half`` and ``second half`` (`Inputs.marginals`).
-    view : View
-    seed : int
-        Of the sample of three-way marginals and of the random parts.
+    """Distances of the one-, two- and some three-way marginals, and NIST's score, from the counts of
+    `Inputs.marginals`. The seed is that of the sample of three-way marginals and of the random parts.
     """
     real = counts["real"]
     of = {k: Distances.of(counts, k, seed=seed) for k in (1, 2, 3) if real.subsets(k)}

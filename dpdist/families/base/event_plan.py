@@ -8,13 +8,13 @@ from functools import cached_property
 from typing import Any
 
 from dpdist.data.read import BATCH_ROWS
-from dpdist.formatting import number_of, upwards
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Event
+from dpdist.privacy.formatting import number_of, upwards
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
 from dpdist.publish.parts import PartFormat
 from dpdist.schema.schema import Schema
-from dpdist.spec import ReleaseSpec
+from dpdist.schema.spec import ReleaseSpec
 
 _VALUE_BYTES = 64  # of a value while it is read and encoded
 
@@ -24,22 +24,12 @@ class EventPlan:
     """The plan of a release that reads its table in passes and is charged one event (add/remove).
 
     A family begins with it and overrides what it says in more detail.
-
-    Parameters
-    ----------
-    spec : ReleaseSpec
-    event : Event
-        The charge.
-    delta : float
-        Delta at which the guarantee is stated.
-    form : PartFormat
-        How the parts of the release are written.
     """
 
     spec: ReleaseSpec
-    event: Event
-    delta: float = 0.0
-    form: PartFormat = field(default_factory=PartFormat)
+    event: Event  # the charge
+    delta: float = 0.0  # at which the guarantee is stated
+    form: PartFormat = field(default_factory=PartFormat)  # how the parts of the release are written
 
     @property
     def kind(self) -> str:

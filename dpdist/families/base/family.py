@@ -1,7 +1,7 @@
 """What every family of releases is: a spec, a plan, stages that share an attempt, and claims that an audit attacks.
 
-A family is one `Family` record in `dpdist.families.registry.FAMILIES`. Sizing, command line, evaluation and audit ask
-the record and the plan; they never ask for a type.
+A family is one `Family` record in `dpdist.families.base.registry.FAMILIES`. Sizing, command line, evaluation and audit
+ask the record and the plan; they never ask for a type.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dpdist.privacy.events import Event
 from dpdist.privacy.guarantee import Guarantee
 from dpdist.privacy.testing import Canaries, Claim
 from dpdist.schema.schema import Schema
-from dpdist.spec import ReleaseSpec
+from dpdist.schema.spec import ReleaseSpec
 
 if TYPE_CHECKING:
     from dpdist.data.operators import Operator
@@ -86,18 +86,11 @@ PlanT = TypeVar("PlanT", bound=Plan)
 
 @dataclass(frozen=True)
 class Stage(Generic[SpecT, PlanT]):
-    """A step of a release that can be repeated: it finds what it stored, and noise is a function of the key.
+    """A step of a release that can be repeated: it finds what it stored, and noise is a function of the key."""
 
-    Parameters
-    ----------
-    name : str
-        For people: progress, logs, tasks of a flow.
-    run : callable
-        Takes the attempt and returns the stage's result, a frozen object that later stages ask for by its type
-        (`Attempt.result`); None where nothing follows.
-    """
-
-    name: str
+    name: str  # for people: progress, logs, tasks of a flow
+    # takes the attempt and returns the stage's result, a frozen object that later stages ask for by its type
+    # (`Attempt.result`); None where nothing follows
     run: Callable[[Attempt[SpecT, PlanT]], object]
 
 
@@ -110,37 +103,18 @@ AsReleased: TypeAlias = tuple[Schema, Callable[[Codes], Codes]]
 
 @dataclass(frozen=True, kw_only=True)
 class SolveRequest:
-    """What ``dpdist plan --solve`` is asked for; None where an option is not given.
+    """What ``dpdist plan --solve`` is asked for; None where an option is not given."""
 
-    Attributes
-    ----------
-    epsilon : float or None
-        Of the whole release.
-    pass_rate : float or None
-        Lowest expected pass rate that is acceptable.
-    public_table : Path or None
-        A public table of the same schema.
-    write : Path or None
-        Where to write the completed spec: the file `source` with the overrides `settings` and what was found.
-    source : Path
-    settings : sequence of str
-    """
-
-    epsilon: float | None = None
-    pass_rate: float | None = None
-    public_table: Path | None = None
+    epsilon: float | None = None  # of the whole release
+    pass_rate: float | None = None  # lowest expected pass rate that is acceptable
+    public_table: Path | None = None  # a public table of the same schema
+    # where to write the completed spec: the file `source` with the overrides `settings` and what was found
     write: Path | None = None
     source: Path
     settings: Sequence[str] = ()
 
     def refuse(self, *options: str, go_with: str) -> None:
-        """Refuse options that would be passed over.
-
-        Raises
-        ------
-        SpecError
-            One of them is given.
-        """
+        """Refuse options that would be passed over. Raises SpecError: one of them is given."""
         given = [f"--{option.replace('_', '-')}" for option in options if getattr(self, option) is not None]
         if given:
             raise SpecError(f"{', '.join(given)}: only with {go_with}")
@@ -172,61 +146,44 @@ def no_canaries(plan: Any) -> tuple[Canaries, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Family(Generic[SpecT, PlanT]):
-    """A family of releases.
+    """A family of releases."""
 
-    Parameters
-    ----------
-    kind : str
-        The `kind` of its specs.
-    spec : type
-        Class of its specs.
-    plan : callable
-        Spec to plan. Reads no record.
-    stages : callable
-        Plan to the stages of a release, in order. The last one leaves `Attempt.parts`.
-    claims : callable
-        Plan to the stated guarantees that an audit attacks, each with the stages or functions that a release runs.
-    canaries : callable
-        Plan to the mechanisms that can be audited in one run.
-    workload : callable, optional
-        Plan and `dpdist.families.base.workload.Layout` to the work of all stages, for sizing. Without it one pass over
-        the table is sized.
-    solve : callable, optional
-        Spec and `SolveRequest` to what ``dpdist plan --solve`` shows. Without it nothing is solved.
-    truth : callable, optional
-        For families that release statistics: plan to the operator that computes them on a table, and what turns its
-        summary into their true values (`Truth`), in the order of the release. An evaluation compares the two.
-    as_released : callable, optional
-        Manifest and spec (None if it is not known) to the schema by which real records are read, and what turns their
-        codes into columns like the released ones; None where the release holds records like those of the table. An
-        evaluation then trains models on them and compares nothing else.
-    shadow : callable, optional
-        Plan, records of a smaller table and their ratio to those of the whole one, to the plan of a release of the
-        smaller table with the same noise. With it, an adversary who knows the mechanism can run the release on tables
-        of its own (`dpdist.evaluate.attacks.shadow`).
-    """
-
-    kind: str
-    spec: type[SpecT]
-    plan: Callable[[SpecT], PlanT]
+    kind: str  # the `kind` of its specs
+    # class of its specs, or its path ``module:class`` where it is imported when it is first needed
+    spec: type[SpecT] | str
+    plan: Callable[[SpecT], PlanT]  # spec to plan. Reads no record
+    # plan to the stages of a release, in order. The last one leaves `Attempt.parts`
     stages: Callable[[PlanT], Sequence[Stage[SpecT, PlanT]]]
+    # plan to the stated guarantees that an audit attacks, each with the stages or functions that a release runs
     claims: Callable[[PlanT], tuple[Claim, ...]] = no_claims
+    # plan to the mechanisms that can be audited in one run
     canaries: Callable[[PlanT], tuple[Canaries, ...]] = no_canaries
+    # plan and `dpdist.families.base.workload.Layout` to the work of all stages, for sizing. Without it one pass over
+    # the table is sized
     workload: Callable[[PlanT, Layout], Sequence[Work]] | None = None
+    # spec and `SolveRequest` to what ``dpdist plan --solve`` shows. Without it nothing is solved
     solve: Callable[[SpecT, SolveRequest], Solution] | None = None
+    # for families that release statistics: plan to the operator that computes them on a table, and what turns its
+    # summary into their true values (`Truth`), in the order of the release. An evaluation compares the two
     truth: Callable[[PlanT], tuple[Operator, Callable[[Any], list[Truth]]]] | None = None
+    # manifest and spec (None if it is not known) to the schema by which real records are read, and what turns their
+    # codes into columns like the released ones; None where the release holds records like those of the table. An
+    # evaluation then trains models on them and compares nothing else
     as_released: Callable[[Manifest, SpecT | None], AsReleased | None] | None = None
+    # plan, records of a smaller table and their ratio to those of the whole one, to the plan of a release of the
+    # smaller table with the same noise. With it, an adversary who knows the mechanism can run the release on tables of
+    # its own (`dpdist.evaluate.attacks.shadow`)
     shadow: Callable[[PlanT, int, float], PlanT] | None = None
+
+    @property
+    def spec_class(self) -> type[SpecT]:
+        """Class of its specs."""
+        found: type[SpecT] = pkgutil.resolve_name(self.spec) if isinstance(self.spec, str) else self.spec
+        return found
 
 
 def imported(path: str) -> Callable[..., Any]:
-    """A function that is imported when it is first called.
-
-    Parameters
-    ----------
-    path : str
-        ``module:function``.
-    """
+    """A function, given as ``module:function``, that is imported when it is first called."""
 
     def call(*arguments: Any) -> Any:
         return pkgutil.resolve_name(path)(*arguments)

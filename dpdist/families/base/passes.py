@@ -70,12 +70,8 @@ class Passes:
             )
 
     def run(self, operator: Operator, *, stage: str, label: int | None = None) -> Any:
-        """The operator's summary of the table, or of one part of the split.
-
-        Raises
-        ------
-        DataError
-            The table breaks its declared policies (the first pass tells).
+        """The operator's summary of the table, or of one part of the split. Raises DataError: the table breaks its
+        declared policies (the first pass tells).
         """
         graph = self._graph(operator, label, name=stage)
         with self._attempt.stage(stage) as progress:

@@ -47,16 +47,10 @@ STRUCTURE, PARAMETERS, SEEDS = range(3)
 
 @dataclass(frozen=True, eq=False)
 class IndexedSeeds:
-    """What candidates are made from.
-
-    Attributes
-    ----------
-    synthesizer : Synthesizer
-    indexes : sequence of Deferred of SeedIndex
-        One index of all seeds, or those of their ranges in order; none when every attribute is resampled.
-    """
+    """What candidates are made from."""
 
     synthesizer: Synthesizer
+    # one index of all seeds, or those of their ranges in order; none when every attribute is resampled
     indexes: Sequence[Deferred]
 
 
@@ -72,14 +66,8 @@ def stages(plan: PlausibleDeniabilityPlan) -> Sequence[Stage[PlausibleDeniabilit
 
 
 def learn_parents(attempt: DeniabilityAttempt) -> Structure:
-    """Parents and order, from noisy statistics of all pairs of attributes in T.
-
-    Raises
-    ------
-    DataError
-        The table breaks its declared policies.
-    CheckFailed
-        Too few records for the declared minimum.
+    """Parents and order, from noisy statistics of all pairs of attributes in T. Raises DataError: the table breaks its
+    declared policies; CheckFailed: too few records for the declared minimum.
     """
     spec, plan = attempt.spec, attempt.plan.model
     check, structure = plan.check, plan.structure
@@ -88,14 +76,14 @@ def learn_parents(attempt: DeniabilityAttempt) -> Structure:
 
     def measure() -> StructureStatistics:
         operator = pair_counts_operator(spec.table.cardinalities)
-        counts = _passes(attempt).run(operator, label=STRUCTURE, stage="counting")
+        counts = _passes(attempt).run(operator, label=_label(spec, STRUCTURE), stage="counting")
         _confirm(attempt, check, counts.total, name="structure", setting="data.minimum_records")
         return measure_structure(counts, spec.table, plan=structure, noise=attempt.noise)
 
     return learn_structure(
         attempt.stored(StructureStatistics, measure),
         spec.table,
-        records=spec.data.minimum_records * float(spec.split.parameters),
+        records=spec.data.minimum_records * float(spec.split.shares.parameters),
         table_noise=plan.parameters.standard_deviation,
         max_parent_configurations=spec.model.max_parent_configurations,
         order=spec.model.order,
@@ -103,18 +91,14 @@ def learn_parents(attempt: DeniabilityAttempt) -> Structure:
 
 
 def learn_parameters(attempt: DeniabilityAttempt) -> Network:
-    """The network: noisy count tables of P, and the conditional distributions they support.
-
-    Raises
-    ------
-    DataError
-        The table breaks its declared policies.
+    """The network: noisy count tables of P, and the conditional distributions they support. Raises DataError: the table
+    breaks its declared policies.
     """
     spec, plan, structure = attempt.spec, attempt.plan.model.parameters, attempt.result(Structure)
 
     def measure() -> NoisyTables:
         counts = _passes(attempt).run(
-            tables_operator(structure, spec.table), label=PARAMETERS, stage="learning parameters"
+            tables_operator(structure, spec.table), label=_label(spec, PARAMETERS), stage="learning parameters"
         )
         return measure_tables(counts, structure, plan=plan, noise=attempt.noise)
 
@@ -130,24 +114,20 @@ def learn_parameters(attempt: DeniabilityAttempt) -> Network:
 
 
 def index_seeds(attempt: DeniabilityAttempt) -> IndexedSeeds:
-    """Indexes of the seeds, held by the workers; their number is confirmed first.
-
-    Raises
-    ------
-    CheckFailed
-        Too few seeds for the declared minimum.
+    """Indexes of the seeds, held by the workers; their number is confirmed first. Raises CheckFailed: too few seeds for
+    the declared minimum.
     """
     spec, plan, executor = attempt.spec, attempt.plan.seeds, attempt.executor
     synthesizer = Synthesizer(attempt.result(Network), spec.omegas)
     if plan is None:
         return IndexedSeeds(synthesizer, [])
     passes, code = _passes(attempt), synthesizer.prefix_code
-    rows = math.ceil((passes.table.rows or 0) * float(spec.split.seeds))
+    rows = math.ceil((passes.table.rows or 0) * float(spec.split.shares.seeds))
     shards = shard_count(code, records=rows, memory=int(MEMORY_FOR_SEEDS * executor.worker_memory))
     if shards == 1:
-        indexes = [passes.held(seed_operator(code), label=SEEDS, stage="indexing seeds")]
+        indexes = [passes.held(seed_operator(code), label=_label(spec, SEEDS), stage="indexing seeds")]
     else:
-        codes = passes.codes(label=SEEDS)
+        codes = passes.codes(label=_label(spec, SEEDS))
         with attempt.stage("indexing seeds") as progress:
             indexes = executor.persist(sharded_seeds(executor, codes, code, shards=shards), progress=progress)
     seeds = sum(executor.compute(seed_sizes(executor, indexes)))
@@ -158,12 +138,8 @@ def index_seeds(attempt: DeniabilityAttempt) -> IndexedSeeds:
 
 
 def synthesise(attempt: DeniabilityAttempt) -> ReleasedRecords:
-    """The first R candidates that pass, in parts of a fixed number of rows.
-
-    Raises
-    ------
-    CheckFailed
-        Too few candidates pass, or fewer than declared.
+    """The first R candidates that pass, in parts of a fixed number of rows. Raises CheckFailed: too few candidates
+    pass, or fewer than declared.
     """
     spec, plan, executor, seeds = attempt.spec, attempt.plan, attempt.executor, attempt.result(IndexedSeeds)
     records, size = spec.synthesis.records, plan.batch_size(executor.slots)
@@ -196,7 +172,13 @@ def synthesise(attempt: DeniabilityAttempt) -> ReleasedRecords:
 
 
 def _passes(attempt: DeniabilityAttempt) -> Passes:
-    return Passes.shared(attempt, split=Split(attempt.key, attempt.spec.split.shares))
+    split = attempt.spec.split
+    return Passes.shared(attempt, split=Split(attempt.key, split.shares) if split.records == "disjoint" else None)
+
+
+def _label(spec: PlausibleDeniabilitySpec, label: int) -> int | None:
+    """The part of the table that a stage passes over; None for all of it."""
+    return label if spec.split.records == "disjoint" else None
 
 
 def _confirm(

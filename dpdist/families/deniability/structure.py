@@ -67,38 +67,18 @@ _FORMAT = "dpdist.structure/1"
 
 @dataclass(frozen=True, kw_only=True)
 class StructurePlan:
-    """The noisy statistics of structure learning, fixed before a record is read.
-
-    Attributes
-    ----------
-    score : {"cfs", "mutual-information", "total-variation"}
-    minimum_records : int
-        Checked public lower bound of the number of records in T.
-    statistics : int
-        K, how many.
-    sensitivity : float
-        Most that one record changes each (bits for entropies), rounded upwards; exact for entropies.
-    published_sensitivity : float
-        The bound in the literature: PD equation 9, or Zhang et al. 2017 for total variation.
-    noise : {"laplace", "gaussian"}
-    scale, standard_deviation : float
-        Of the noise, in the unit of the statistic.
-    grid : float
-        Statistics and noise are multiples of it.
-    event : Event
-        The charge.
-    """
+    """The noisy statistics of structure learning, fixed before a record is read."""
 
     score: Score
-    minimum_records: int
-    statistics: int
-    sensitivity: float
-    published_sensitivity: float
+    minimum_records: int  # checked public lower bound of the number of records in T
+    statistics: int  # K, how many
+    sensitivity: float  # most that one record changes each (bits for entropies), rounded upwards; exact for entropies
+    published_sensitivity: float  # the bound in the literature: PD equation 9, or Zhang et al. 2017 for total variation
     noise: Literal["laplace", "gaussian"]
-    scale: float
+    scale: float  # scale, standard_deviation: of the noise, in the unit of the statistic
     standard_deviation: float
-    grid: float
-    event: Event
+    grid: float  # statistics and noise are multiples of it
+    event: Event  # the charge
 
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON object of public parameters."""
@@ -117,23 +97,10 @@ class StructurePlan:
 def structure_plan(
     schema: Schema, *, minimum_records: int, epsilon: float, delta: float, score: Score = "cfs"
 ) -> StructurePlan:
-    """Plan the noisy statistics of structure learning.
+    """Plan the noisy statistics of structure learning within the budget of the stage (add/remove).
 
-    Parameters
-    ----------
-    schema : Schema
-    minimum_records : int
-        Public lower bound of the number of records in T; check it with a noisy count before use.
-    epsilon, delta : float
-        Budget of the stage (add/remove).
-    score : {"cfs", "mutual-information", "total-variation"}
-
-    Raises
-    ------
-    SpecError
-        The schema has one attribute.
-    AccountingError
-        The budget or the number of records is not valid.
+    `minimum_records` is a public lower bound of the number of records in T; check it with a noisy count before use.
+    Raises SpecError: the schema has one attribute; AccountingError: the budget or the number of records is not valid.
     """
     if len(schema.attributes) < 2:
         raise SpecError("model.structure: one attribute has no structure to learn; set it to `independent`")
@@ -163,19 +130,12 @@ def structure_plan(
 
 @dataclass(frozen=True, kw_only=True)
 class StructureStatistics:
-    """The released noisy statistics: safe to store and to read back.
-
-    Attributes
-    ----------
-    score : str
-        As in the plan.
-    values : tuple of float
-        Entropies in bits in the order of `entropy_columns`, or distances in the order of the pairs.
-    """
+    """The released noisy statistics: safe to store and to read back."""
 
     FILE: ClassVar[str] = "structure-statistics.json"
 
-    score: Score
+    score: Score  # as in the plan
+    # entropies in bits in the order of `entropy_columns`, or distances in the order of the pairs
     values: tuple[float, ...]
 
     def to_bytes(self) -> bytes:
@@ -184,13 +144,7 @@ class StructureStatistics:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
-        """Read what `to_bytes` wrote.
-
-        Raises
-        ------
-        UnreadableFile
-            The bytes are damaged or of another format.
-        """
+        """Read what `to_bytes` wrote. Raises UnreadableFile: the bytes are damaged or of another format."""
         try:
             body = json.loads(content)
             if body["format"] != _FORMAT or body["type"] != cls.__name__:
@@ -201,16 +155,8 @@ class StructureStatistics:
 
 
 def measure_structure(counts: PairCounts, schema: Schema, *, plan: StructurePlan, noise: Noise) -> StructureStatistics:
-    """The noisy statistics of T. The number of records must have passed its check.
-
-    Parameters
-    ----------
-    counts : PairCounts
-        All single and pairwise counts of T.
-    schema : Schema
-    plan : StructurePlan
-    noise : Noise
-        Streams ``structure/entropies`` and ``structure/total-variation``.
+    """The noisy statistics of T, from all its single and pairwise counts. The number of records must have passed its
+    check. Streams ``structure/entropies`` and ``structure/total-variation``.
     """
     if plan.score == "total-variation":
         name, exact = "structure/total-variation", pair_distances(counts, schema)
@@ -226,22 +172,12 @@ def measure_structure(counts: PairCounts, schema: Schema, *, plan: StructurePlan
 
 @dataclass(frozen=True, kw_only=True)
 class Structure:
-    """The parents of every attribute and the order of the attributes.
+    """The parents of every attribute and the order of the attributes."""
 
-    Attributes
-    ----------
-    cardinalities, bucket_counts : tuple of int
-        Values and buckets of each attribute.
-    parents : tuple of tuple of int
-        Parents of each attribute, ascending.
-    order : tuple of int
-        Sigma: every attribute after its parents.
-    """
-
-    cardinalities: tuple[int, ...]
+    cardinalities: tuple[int, ...]  # cardinalities, bucket_counts: values and buckets of each attribute
     bucket_counts: tuple[int, ...]
-    parents: tuple[tuple[int, ...], ...]
-    order: tuple[int, ...]
+    parents: tuple[tuple[int, ...], ...]  # parents of each attribute, ascending
+    order: tuple[int, ...]  # sigma: every attribute after its parents
 
     def __post_init__(self) -> None:
         check_order(self.parents, self.order)
@@ -273,20 +209,12 @@ def learn_structure(
 ) -> Structure:
     """Choose parents and order from the noisy statistics; costs no privacy.
 
-    Parameters
-    ----------
-    statistics : StructureStatistics
-    schema : Schema
-    records : float
-        About how many records the count tables will hold; public or released, never the true number.
-    table_noise : float
-        Standard deviation of the noise in a cell of the count tables.
-    max_parent_configurations : int, optional
-        Largest number of joint parent configurations. By default ``cfs`` keeps the average cell above
-        `RECORDS_PER_CELL` standard deviations of noise, and the other scores weigh the noise themselves.
-    order : {"learned", "small-first"} or tuple of str
-        Where the parents leave a choice: schema order, or small domains first. Or the names of all attributes, in the
-        order to keep: an attribute's parents are chosen among those before it.
+    `records` is about how many records the count tables will hold: public or released, never the true number.
+    `table_noise` is the deviation of the noise in one of their cells. `max_parent_configurations` limits the joint
+    configurations: by default ``cfs`` keeps the average cell above `RECORDS_PER_CELL` standard deviations of noise, and
+    the other scores weigh the noise themselves. `order` says where the parents leave a choice (schema order, or small
+    domains first), or names all attributes in the order to keep: an attribute's parents are chosen among those before
+    it.
     """
     sizes, buckets = schema.cardinalities, schema.bucket_counts
     places = _places(schema, order)

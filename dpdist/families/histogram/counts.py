@@ -27,23 +27,13 @@ _WORD = 8  # bytes of a count
 
 @dataclass(frozen=True)
 class Query:
-    """One histogram: the joint counts of one or several attributes.
-
-    Parameters
-    ----------
-    attributes : tuple of int
-        Different attributes, by their place in the schema; the axes of the table in this order.
-    coarse : bool
-        Count the attributes' buckets instead of their codes.
-
-    Raises
-    ------
-    SpecError
-        No attribute, a negative one, or one named twice.
+    """One histogram: the joint counts of one or several attributes. Raises SpecError: no attribute, a negative one, or
+    one named twice.
     """
 
+    # different attributes, by their place in the schema; the axes of the table in this order
     attributes: tuple[int, ...]
-    coarse: bool = False
+    coarse: bool = False  # count the attributes' buckets instead of their codes
 
     def __post_init__(self) -> None:
         if not self.attributes or len(set(self.attributes)) != len(self.attributes) or min(self.attributes) < 0:
@@ -52,29 +42,15 @@ class Query:
 
 @dataclass(frozen=True)
 class CountPlan:
-    """What a pass over the table counts.
-
-    Parameters
-    ----------
-    queries : tuple of Query
-        At least one.
-    cardinalities : tuple of int
-        Number of codes of each attribute.
-    bucket_maps : tuple of tuple of int
-        Bucket of each code of each attribute; may be empty if no query is coarse.
-    names : tuple of str
-        Names of the attributes, for messages.
-
-    Raises
-    ------
-    SpecError
-        A query names an attribute that is not there, or the counts have more than `MAX_CELLS` cells.
+    """What a pass over the table counts. Raises SpecError: a query names an attribute that is not there, or the counts
+    have more than `MAX_CELLS` cells.
     """
 
-    queries: tuple[Query, ...]
-    cardinalities: tuple[int, ...]
+    queries: tuple[Query, ...]  # at least one
+    cardinalities: tuple[int, ...]  # number of codes of each attribute
+    # bucket of each code of each attribute; may be empty if no query is coarse
     bucket_maps: tuple[tuple[int, ...], ...] = ()
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # names of the attributes, for messages
 
     def __post_init__(self) -> None:
         if not self.queries:
@@ -137,18 +113,8 @@ class CountPlan:
 
 
 def block_counts(codes: Codes, plan: CountPlan) -> Counts:
-    """Count the blocks of a plan over some rows.
-
-    Parameters
-    ----------
-    codes : list of ndarray of unsigned int, shape (rows,)
-        One array per attribute of the schema; each code is below the attribute's cardinality.
-    plan : CountPlan
-
-    Returns
-    -------
-    ndarray of int64, shape (plan.cells,)
-        The tables of the blocks one after another. Those of disjoint sets of rows add up.
+    """Count the blocks of a plan over some rows: int64[plan.cells], the tables of the blocks one after another. Those
+    of disjoint sets of rows add up. Each code is below its attribute's cardinality.
     """
     blocks, sizes = plan.blocks, plan.cardinalities
     total = np.zeros(plan.cells, np.int64)
@@ -164,18 +130,7 @@ def block_counts(codes: Codes, plan: CountPlan) -> Counts:
 
 
 def tables_of_blocks(blocks: Counts, plan: CountPlan) -> list[Counts]:
-    """The table of each query, as marginals of the blocks (a linear map).
-
-    Parameters
-    ----------
-    blocks : ndarray of int64, shape (plan.cells,)
-        What `block_counts` gave, summed over all rows.
-
-    Returns
-    -------
-    list of ndarray of int64
-        Shape ``plan.shape(query)`` for each query.
-    """
+    """The table of each query, int64 of shape ``plan.shape(query)``: marginals of the summed blocks (a linear map)."""
     parts: dict[tuple[int, ...], Counts] = {}
     stop = 0
     for block in plan.blocks:
@@ -209,12 +164,8 @@ def histograms(codes: Codes, plan: CountPlan) -> list[Counts]:
 
 
 def parent_cells(plan: CountPlan, fine: int, coarse: int) -> NDArray[np.intp]:
-    """For each cell of one query's table, the cell of another's that it adds to.
-
-    Raises
-    ------
-    SpecError
-        The second is no sum of cells of the first.
+    """For each cell of one query's table, the cell of another's that it adds to. Raises SpecError: the second is no sum
+    of cells of the first.
     """
     child, parent = plan.queries[fine], plan.queries[coarse]
     if not set(parent.attributes) <= set(child.attributes) or (child.coarse and not parent.coarse):

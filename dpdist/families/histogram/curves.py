@@ -53,18 +53,10 @@ _INSIDE = 1 - 2.0**-40  # clipping leaves room for the rounding of the norm
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CurveSums:
-    """Sum of clipped curves; confidential, so ``repr`` hides it. ``a + b`` is that of the union.
+    """Sum of clipped curves; confidential, so ``repr`` hides it. ``a + b`` is that of the union."""
 
-    Parameters
-    ----------
-    count : int
-        Number of curves.
-    totals : ndarray of int64, shape (times,)
-        In units of `value_unit`.
-    """
-
-    count: int
-    totals: NDArray[np.int64]
+    count: int  # number of curves
+    totals: NDArray[np.int64]  # ndarray of int64, shape (times,): in units of `value_unit`
 
     def __repr__(self) -> str:
         return "CurveSums(<sums hidden>)"
@@ -79,22 +71,10 @@ def value_unit(basis: Basis, *, clip: float) -> float:
 
 
 def sum_curves(curves: ArrayLike, basis: Basis, *, clip: float) -> CurveSums:
-    """Clip curves in the L2 norm and sum them.
+    """Clip curves (one per row, at the times of the basis) in the L2 norm and sum them.
 
-    Parameters
-    ----------
-    curves : array_like of numbers, shape (curves, times)
-        One curve per row, at the times of the basis.
-    basis : Basis
-    clip : float
-        tau: curves of a larger norm ``sqrt(sum_t weight_t x_t^2)`` are scaled down to it.
-
-    Raises
-    ------
-    ColumnMismatch
-        The curves are not numbers, or not at the times of the basis.
-    OutOfDomain
-        A value is not finite.
+    Curves of a larger norm ``sqrt(sum_t weight_t x_t^2)`` than `clip`, tau, are scaled down to it. Raises
+    ColumnMismatch: the curves are not numbers, or not at the times of the basis; OutOfDomain: a value is not finite.
     """
     table = np.asarray(curves)
     if table.dtype.kind not in "iuf":
@@ -119,38 +99,20 @@ def sum_curves(curves: ArrayLike, basis: Basis, *, clip: float) -> CurveSums:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CurvePlan:
-    """Noise on a function-valued mean.
-
-    Attributes
-    ----------
-    basis : Basis
-    penalty, clip : float
-        rho and tau.
-    adjacency : {"add/remove", "replacement"}
-    curves : int
-        Public number of curves (replacement), or a public lower bound of it (add/remove).
-    sensitivity : float
-        Most that one curve moves the sum of the coefficients, in L2; `mean_sensitivity` is that of the mean.
-    grid : float
-        Grid of the sum and of its noise.
-    sigma : float
-        Deviation of the noise on each coefficient of the sum.
-    count_sigma : float or None
-        Deviation of the noise on the number of curves (add/remove), or None where it is public (replacement).
-    event : Event
-        What it costs, the sampler's delta included.
-    """
+    """Noise on a function-valued mean."""
 
     basis: Basis
-    penalty: float
+    penalty: float  # penalty, clip: rho and tau
     clip: float
     adjacency: Adjacency
-    curves: int
+    curves: int  # public number of curves (replacement), or a public lower bound of it (add/remove)
+    # most that one curve moves the sum of the coefficients, in L2; `mean_sensitivity` is that of the mean
     sensitivity: float
-    grid: float
-    sigma: float
+    grid: float  # grid of the sum and of its noise
+    sigma: float  # deviation of the noise on each coefficient of the sum
+    # deviation of the noise on the number of curves (add/remove), or None where it is public (replacement)
     count_sigma: float | None
-    event: Event
+    event: Event  # what it costs, the sampler's delta included
     matrix: NDArray[np.int64] = field(repr=False)
     matrix_unit: float = field(repr=False)
 
@@ -184,28 +146,10 @@ def plan_mean(
 ) -> CurvePlan:
     """The least Gaussian noise for the mean of curves, by the analytic calibration.
 
-    Parameters
-    ----------
-    basis : Basis
-    penalty : float
-        rho, above 0: a larger one smooths more and needs less noise.
-    clip : float
-        tau, above 0, in the unit of the curves.
-    curves : int
-        Public: the number of curves (replacement), or a lower bound of it (add/remove).
-    epsilon, delta : float
-        Budget; delta above 0.
-    adjacency : {"add/remove", "replacement"}
-        Of curves.
-    count_share : float
-        Share of the budget (of ``1 / sigma^2``) for the number of curves, under add/remove.
-
-    Raises
-    ------
-    SpecError
-        Unknown adjacency, or a penalty, clip or share out of range.
-    AccountingError
-        The budget is not valid.
+    `penalty`, rho, is above 0: a larger one smooths more and needs less noise. `clip`, tau, is in the unit of the
+    curves. `curves` is public: their number (replacement), or a lower bound of it (add/remove). Under add/remove
+    `count_share` of the budget (of ``1 / sigma^2``) goes to the number of curves. Raises SpecError: unknown adjacency,
+    or a penalty, clip or share out of range; AccountingError: the budget is not valid (delta above 0).
     """
     changed = changed_cells(adjacency)
     _check_settings(penalty, clip, curves, count_share)
@@ -261,22 +205,12 @@ def _integer_matrix(basis: Basis, penalty: float) -> tuple[Counts, float]:
 
 @dataclass(frozen=True, eq=False)
 class CurveMean:
-    """A released mean.
+    """A released mean."""
 
-    Attributes
-    ----------
-    times : ndarray of float64, shape (times,)
-    values : ndarray of float64, shape (times,)
-    coefficients : ndarray of float64, shape (terms,)
-        In the orthonormal basis of the kernel's space.
-    curves : int
-        The number of curves it was divided by: public (replacement) or noisy (add/remove).
-    """
-
-    times: Floats
-    values: Floats
-    coefficients: Floats
-    curves: int
+    times: Floats  # ndarray of float64, shape (times,)
+    values: Floats  # ndarray of float64, shape (times,)
+    coefficients: Floats  # ndarray of float64, shape (terms,): in the orthonormal basis of the kernel's space
+    curves: int  # the number of curves it was divided by: public (replacement) or noisy (add/remove)
 
 
 def coefficient_steps(sums: CurveSums, plan: CurvePlan) -> list[int]:
@@ -287,14 +221,8 @@ def coefficient_steps(sums: CurveSums, plan: CurvePlan) -> list[int]:
 
 
 def confirm_number(sums: CurveSums, plan: CurvePlan) -> None:
-    """Compare a public number of curves with the table's; no noise is needed for that.
-
-    Raises
-    ------
-    CheckFailed
-        The public number of curves is not that of the table (replacement).
-    OutOfDomain
-        There are more curves than `MAX_CURVES`.
+    """Compare a public number of curves with the table's; no noise is needed for that. Raises CheckFailed: the public
+    number of curves is not that of the table (replacement); OutOfDomain: there are more curves than `MAX_CURVES`.
     """
     if sums.count > MAX_CURVES:
         raise OutOfDomain(f"more than {MAX_CURVES:,} curves; release them in groups")
@@ -307,21 +235,8 @@ def confirm_number(sums: CurveSums, plan: CurvePlan) -> None:
 
 
 def release_mean(sums: CurveSums, plan: CurvePlan, *, noise: Noise, name: str) -> CurveMean:
-    """Noise the sum of the curves, and divide by their number, public or noisy.
-
-    Parameters
-    ----------
-    sums : CurveSums
-        Of all curves, with the basis and clip of the plan.
-    plan : CurvePlan
-    noise : Noise
-    name : str
-        Name of the streams ``name/coefficients`` and ``name/count``.
-
-    Raises
-    ------
-    CheckFailed, OutOfDomain
-        As `confirm_number`.
+    """Noise the sum of all curves, and divide by their number, public or noisy; streams ``name/coefficients`` and
+    ``name/count``. Raises CheckFailed or OutOfDomain as `confirm_number`.
     """
     confirm_number(sums, plan)
     curves = plan.curves

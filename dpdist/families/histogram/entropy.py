@@ -31,34 +31,14 @@ _EVALUATION = 2.0**-40  # bits: more than the rounding of two evaluations of an 
 
 
 def shannon(counts: ArrayLike) -> float:
-    """Shannon entropy of a histogram, in bits.
-
-    Parameters
-    ----------
-    counts : array_like of non-negative numbers, any shape
-
-    Raises
-    ------
-    SpecError
-        A count is negative or not finite, or all are zero.
-    """
+    """Shannon entropy of a histogram, in bits. Raises SpecError: a count is negative or not finite, or all are zero."""
     shares = _shares(counts)
     return float(-np.sum(shares * np.log2(shares)))
 
 
 def renyi(counts: ArrayLike, *, order: float) -> float:
-    """Renyi entropy ``log2(sum p^a) / (1 - a)`` of a histogram, in bits.
-
-    Parameters
-    ----------
-    counts : array_like of non-negative numbers, any shape
-    order : float
-        a, above 0; 1 is the Shannon entropy.
-
-    Raises
-    ------
-    SpecError
-        As in `shannon`, or the order is not positive and finite.
+    """Renyi entropy ``log2(sum p^a) / (1 - a)`` of a histogram, in bits; an `order` a of 1 is the Shannon entropy.
+    Raises SpecError: as in `shannon`, or the order is not positive and finite.
     """
     if not 0 < order < math.inf:
         raise SpecError(f"the order of a Renyi entropy is finite and above 0, got {order!r}")
@@ -80,39 +60,18 @@ def _shares(counts: ArrayLike) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """How much one record moves an entropy of at least so many records, in bits.
+    """How much one record moves an entropy of at least so many records, in bits."""
 
-    Attributes
-    ----------
-    sensitivity : float
-        Exact, rounded upwards; what the noise is scaled with.
-    published_bound : float
-        Of the papers: about twice the exact value for order 1, and false for any other.
-    """
-
-    sensitivity: float
-    published_bound: float
+    sensitivity: float  # exact, rounded upwards; what the noise is scaled with
+    published_bound: float  # of the papers: about twice the exact value for order 1, and false for any other
 
 
 def bounds(*, records: int, order: float, adjacency: Adjacency) -> Bounds:
     """Exact sensitivity and published bound of the entropy of the given order (1: Shannon).
 
-    Parameters
-    ----------
-    records : int
-        Lower bound of the number of records of the larger of two neighbouring tables.
-    order : float
-    adjacency : {"add/remove", "replacement"}
+    `records` is a lower bound of those of the larger of two neighbouring tables. Raises SpecError: unknown adjacency;
+    AccountingError: the number of records or the order is out of range.
 
-    Raises
-    ------
-    SpecError
-        Unknown adjacency.
-    AccountingError
-        The number of records or the order is out of range.
-
-    Examples
-    --------
     >>> both = bounds(records=10_000, order=2, adjacency="replacement")
     >>> round(both.sensitivity, 4), round(both.published_bound, 5)
     (0.0144, 0.00058)
@@ -140,32 +99,17 @@ def account(*, records: int, order: float, adjacency: Adjacency) -> dict[str, An
 
 @dataclass(frozen=True, kw_only=True)
 class EntropyPlan:
-    """Noise on several entropies of the same records.
-
-    Attributes
-    ----------
-    mechanism : {"laplace", "gaussian"}
-    orders : tuple of float
-        Order of each entropy; 1 is Shannon's.
-    bounds : tuple of Bounds
-        Of each entropy.
-    grids, scales : tuple of float
-        Of each entropy, in bits: the grid of the noise, and its Laplace scale or Gaussian deviation.
-    records : int
-        The public lower bound of the number of records, which the run must check.
-    adjacency : {"add/remove", "replacement"}
-    event : Composed
-        What it costs, the sampler's delta included.
-    """
+    """Noise on several entropies of the same records."""
 
     mechanism: Mechanism
-    orders: tuple[float, ...]
-    bounds: tuple[Bounds, ...]
+    orders: tuple[float, ...]  # order of each entropy; 1 is Shannon's
+    bounds: tuple[Bounds, ...]  # of each entropy
+    # grids, scales: of each entropy, in bits: the grid of the noise, and its Laplace scale or Gaussian deviation
     grids: tuple[float, ...]
     scales: tuple[float, ...]
-    records: int
+    records: int  # the public lower bound of the number of records, which the run must check
     adjacency: Adjacency
-    event: Composed
+    event: Composed  # what it costs, the sampler's delta included
 
     @property
     def deviations(self) -> tuple[float, ...]:
@@ -194,26 +138,10 @@ def plan_entropies(
     adjacency: Adjacency,
     mechanism: Mechanism | Literal["auto"] = "auto",
 ) -> EntropyPlan:
-    """The least noise for entropies of the given orders, each with the same share of the budget.
+    """The least noise for entropies of the given orders, each with the same share of the budget of all together.
 
-    Parameters
-    ----------
-    orders : sequence of float
-        One per entropy.
-    records : int
-        Public lower bound of the number of records.
-    epsilon, delta : float
-        Budget of all entropies together.
-    adjacency : {"add/remove", "replacement"}
-    mechanism : {"laplace", "gaussian", "auto"}
-        ``auto`` takes whichever deviates less.
-
-    Raises
-    ------
-    SpecError
-        No entropy, unknown mechanism or adjacency.
-    AccountingError
-        An order, the number of records or the budget is out of range.
+    `records` is a public lower bound. The mechanism ``auto`` is whichever deviates less. Raises SpecError: no entropy,
+    unknown mechanism or adjacency; AccountingError: an order, the number of records or the budget is out of range.
     """
     if not orders:
         raise SpecError("name at least one entropy")
@@ -281,21 +209,10 @@ def _grid(charged: float, *, reach: float) -> float:
 def release_entropies(
     tables: Sequence[NDArray[np.int64]], plan: EntropyPlan, *, noise: Noise, name: str
 ) -> NDArray[np.float64]:
-    """Noisy entropies of the tables, in bits.
+    """Noisy entropies of tables of true counts, in bits, float64[entropies]; entropy i takes draw 0 of the stream
+    ``name/i``.
 
-    Parameters
-    ----------
-    tables : sequence of ndarray of int64
-        True counts, one table per entropy of the plan.
-    plan : EntropyPlan
-    noise : Noise
-    name : str
-        Name of the streams: entropy i takes draw 0 of ``name/i``.
-
-    Returns
-    -------
-    ndarray of float64, shape (entropies,)
-        On the grid of the noise; not clipped to [0, log2(cells)], which the reader may do for free.
+    They are on the grid of the noise, and not clipped to [0, log2(cells)], which the reader may do for free.
     """
     released = np.empty(len(plan.orders))
     for i, (table, order) in enumerate(zip(tables, plan.orders, strict=True)):

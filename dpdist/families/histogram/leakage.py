@@ -13,43 +13,20 @@ from dpdist.privacy.leakage import check_alpha, noiseless_leakage, scale_for
 
 @dataclass(frozen=True, kw_only=True)
 class LeakagePlan:
-    """Noise of one histogram under a bound on its leakage.
+    """Noise of one histogram under a bound on its leakage."""
 
-    Attributes
-    ----------
-    scale : float or None
-        Scale of the discrete Laplace noise; None where exact counts were asked for by name.
-    guarantee : PML
-        With alpha, and the equal parameter of differential privacy ``2/b`` (replacement).
-    event : LaplaceLeakage
-        What to charge: to a PML account its leakage, else its differential privacy, which exact counts do not have.
-    """
-
-    scale: float | None
-    guarantee: PML
+    scale: float | None  # scale of the discrete Laplace noise; None where exact counts were asked for by name
+    guarantee: PML  # with alpha, and the equal parameter of differential privacy ``2/b`` (replacement)
+    # what to charge: to a PML account its leakage, else its differential privacy, which exact counts do not have
     event: LaplaceLeakage
 
 
 def plan_leakage(*, epsilon: float, alpha: float, bins: int, accept_no_noise: bool = False) -> LeakagePlan:
-    """The least noise for one histogram of so many bins.
+    """The least noise for one histogram of so many bins, for a leakage of `epsilon` nats.
 
-    Parameters
-    ----------
-    epsilon : float
-        Leakage, in nats.
-    alpha : float
-        Assumed least probability of every bin, for every record; never estimated from the data.
-    bins : int
-        Number of bins (cells) of the histogram.
-    accept_no_noise : bool
-        Release exact counts where ``epsilon >= ln(1/alpha)``.
-
-    Raises
-    ------
-    AccountingError
-        A parameter is out of range, or ``alpha * bins > 1``.
-    GuaranteeRefused
-        No noise is needed, and that was not asked for.
+    `alpha` is the assumed least probability of every bin, for every record; never estimated from the data.
+    `accept_no_noise` releases exact counts where ``epsilon >= ln(1/alpha)``. Raises AccountingError: a parameter is out
+    of range, or ``alpha * bins > 1``; GuaranteeRefused: no noise is needed, and that was not asked for.
     """
     check_alpha(alpha, bins=bins)
     if accept_no_noise and noiseless_leakage(alpha) <= epsilon < math.inf:

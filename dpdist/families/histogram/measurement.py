@@ -35,12 +35,8 @@ _SHARE_UNIT = 1 << 20  # optimal shares are multiples of 2^-20
 
 
 def changed_cells(adjacency: Adjacency) -> int:
-    """Cells of one table that a record changes, each by one: 1 (add/remove) or 2 (replacement).
-
-    Raises
-    ------
-    SpecError
-        The adjacency is unknown.
+    """Cells of one table that a record changes, each by one: 1 (add/remove) or 2 (replacement). Raises SpecError: the
+    adjacency is unknown.
     """
     if adjacency not in get_args(Adjacency):
         raise SpecError(f"adjacency must be one of {', '.join(get_args(Adjacency))}, got {adjacency!r}")
@@ -49,27 +45,14 @@ def changed_cells(adjacency: Adjacency) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Noise on the tables of a release.
+    """Noise on the tables of a release."""
 
-    Attributes
-    ----------
-    mechanism : {"laplace", "gaussian"}
-        Discrete Laplace, or rounded Gaussian.
-    scales : tuple of float
-        For each table the scale of the Laplace noise, or the deviation of the Gaussian noise before rounding.
-    adjacency : {"add/remove", "replacement"}
-        What `event` is about.
-    shares : tuple of Fraction
-        Share of each table in the budget; exact, they sum to one.
-    event : Composed
-        What it costs; its last part is the sampler's delta.
-    """
-
-    mechanism: Mechanism
+    mechanism: Mechanism  # discrete Laplace, or rounded Gaussian
+    # for each table the scale of the Laplace noise, or the deviation of the Gaussian noise before rounding
     scales: tuple[float, ...]
-    adjacency: Adjacency
-    shares: tuple[Fraction, ...]
-    event: Composed
+    adjacency: Adjacency  # what `event` is about
+    shares: tuple[Fraction, ...]  # share of each table in the budget; exact, they sum to one
+    event: Composed  # what it costs; its last part is the sampler's delta
 
     @property
     def deviations(self) -> tuple[float, ...]:
@@ -99,27 +82,13 @@ def plan_measurement(
     adjacency: Adjacency,
     shares: Shares = "equal",
 ) -> Measurement:
-    """The least noise for tables of so many cells, within (epsilon, delta).
+    """The least noise for tables of so many cells each, within (epsilon, delta) for all together.
 
-    Parameters
-    ----------
-    cells : sequence of int
-        Number of cells of each table.
-    mechanism : {"laplace", "gaussian", "auto"}
-        ``auto`` takes the one with the smaller total expected squared error over all cells.
-    epsilon, delta : float
-        Budget of all tables together. At ``delta = 0`` noise is Laplace, and the release has the delta of the sampler
-        only (`sampler_delta`).
-    adjacency : {"add/remove", "replacement"}
-    shares : "equal", "optimal" or sequence of Fraction
-        ``optimal`` minimises the total expected squared error; fractions are one per table and sum to one.
-
-    Raises
-    ------
-    SpecError
-        Unknown mechanism or adjacency, or shares that do not fit.
-    AccountingError
-        The budget is not valid, or smaller than what the sampler costs.
+    The mechanism ``auto`` is the one with the smaller total expected squared error over all cells. At ``delta = 0``
+    noise is Laplace, and the release has the delta of the sampler only (`sampler_delta`). Shares that are ``optimal``
+    minimise the total expected squared error; fractions are one per table and sum to one. Raises SpecError: unknown
+    mechanism or adjacency, or shares that do not fit; AccountingError: the budget is not valid, or smaller than what
+    the sampler costs.
     """
     if mechanism == "auto":
         return _of_least_error(cells, epsilon=epsilon, delta=delta, adjacency=adjacency, shares=shares)
@@ -219,11 +188,8 @@ def resolve_shares(shares: Shares, cells: Sequence[int], *, mechanism: Mechanism
     of epsilon_i, hence shares as the cube root of the cells; for Gaussian noise ``sum cells sigma_i^2`` at a given sum
     of ``1 / sigma_i^2``, hence as the square root.
 
-    Raises
-    ------
-    SpecError
-        No table, a number of shares that is not the number of tables, a share that is not positive, or a sum that is
-        not one.
+    Raises SpecError: no table, a number of shares that is not the number of tables, a share that is not positive, or a
+    sum that is not one.
     """
     if not cells or min(cells) < 1:
         raise SpecError("a histogram release needs at least one histogram, of at least one cell")
@@ -244,21 +210,8 @@ def resolve_shares(shares: Shares, cells: Sequence[int], *, mechanism: Mechanism
 
 
 def add_noise(table: Counts, *, mechanism: Mechanism, scale: float, noise: Noise, name: str) -> Counts:
-    """The table with noise in every cell, empty ones included.
-
-    Parameters
-    ----------
-    table : ndarray of int64, any shape
-    mechanism, scale :
-        As in `Measurement`.
-    noise : Noise
-    name : str
-        Name of the stream; cell i in C order takes draw i.
-
-    Returns
-    -------
-    ndarray of int64, the shape of `table`
-        May be negative.
+    """The table with noise in every cell, empty ones included: int64 of the same shape, may be negative. `mechanism`
+    and `scale` are as in `Measurement`; cell i in C order takes draw i of the stream `name`.
     """
     if mechanism == "gaussian":
         draws = noise.gaussian_integers(name, table.size, sigma=scale)

@@ -34,22 +34,8 @@ Names = Literal["values", "labels", "codes"]
 def fit(
     noisy: Sequence[Counts], settings: CountsSpec, plan: CountPlan, *, variances: Sequence[float], noise: Noise
 ) -> list[NDArray[Any]]:
-    """Post-process the noisy tables of a release as its spec says.
-
-    Parameters
-    ----------
-    noisy : sequence of ndarray of int64
-    settings : CountsSpec
-    plan : CountPlan
-    variances : sequence of float
-        Variance of the noise in one cell of each table.
-    noise : Noise
-        For synthetic records.
-
-    Returns
-    -------
-    list of ndarray
-        int64 if non-negative or synthetic, else float64.
+    """Post-process the noisy tables of a release as its spec says: int64 if non-negative or synthetic, else float64.
+    `variances` are those of the noise in one cell of each table; the noise draws synthetic records.
     """
     tables: list[NDArray[Any]] = [table.astype(np.float64) for table in noisy]
     spreads = [max(variance, 1e-12) for variance in variances]
@@ -102,22 +88,12 @@ def _below(table: NDArray[Any], totals: NDArray[np.int64], link: NDArray[np.intp
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Statistics:
-    """Statistics of one kind about the same columns: a number of rows of the release.
+    """Statistics of one kind about the same columns: a number of rows of the release."""
 
-    Attributes
-    ----------
-    statistic, of : str
-        What they are, and of which columns.
-    axes : tuple of tuple of str
-        Labels along each axis; the cells are their combinations in C order.
-    noisy, value : ndarray of float64, shape (cells,)
-        As drawn, and fitted to it.
-    """
-
-    statistic: str
+    statistic: str  # statistic, of: what they are, and of which columns
     of: str
-    axes: tuple[tuple[str, ...], ...]
-    noisy: NDArray[np.float64]
+    axes: tuple[tuple[str, ...], ...]  # labels along each axis; the cells are their combinations in C order
+    noisy: NDArray[np.float64]  # noisy, value: ndarray of float64, shape (cells,): as drawn, and fitted to it
     value: NDArray[np.float64]
 
     def table(self, start: int, stop: int) -> pa.Table:

@@ -34,27 +34,15 @@ from dpdist.privacy.events import SubsampledGaussian
 
 @dataclass(frozen=True, kw_only=True)
 class ClassMixtures:
-    """The mixtures of one class, as the accountant sees them.
-
-    Attributes
-    ----------
-    minimum : int
-        Public lower bound of the number of rows of the class (of the larger of two neighbouring tables), confirmed with
-        noise.
-    order : int
-        Rows in a mixture, l.
-    records : int
-        Mixtures of the class, T_k.
-
-    Raises
-    ------
-    AccountingError
-        A number is below 1, or the order exceeds the minimum.
+    """The mixtures of one class, as the accountant sees them. Raises AccountingError: a number is below 1, or the order
+    exceeds the minimum.
     """
 
+    # public lower bound of the number of rows of the class (of the larger of two neighbouring tables), confirmed with
+    # noise
     minimum: int
-    order: int
-    records: int
+    order: int  # rows in a mixture, l
+    records: int  # mixtures of the class, T_k
 
     def __post_init__(self) -> None:
         if min(self.minimum, self.order, self.records) < 1:
@@ -84,19 +72,9 @@ class ClassMixtures:
         return accountant.epsilon(self.event(sigma_over_clip), delta=delta)
 
     def sigma_over_clip(self, *, epsilon: float, delta: float, tolerance: float = 1e-4) -> float:
-        """Least noise, in units of the clipping norm, that keeps the class within (epsilon, delta).
-
-        Parameters
-        ----------
-        epsilon, delta : float
-            Budget of the class.
-        tolerance : float
-            Relative, on epsilon; the returned noise is always within the budget.
-
-        Raises
-        ------
-        AccountingError
-            The budget is not valid, or no noise meets it.
+        """Least noise, in units of the clipping norm, that keeps the class within (epsilon, delta); never beyond it,
+        and within `tolerance` of epsilon, relatively. Raises AccountingError: the budget is not valid, or no noise
+        meets it.
         """
         return _calibrated(self, epsilon, delta, tolerance)
 

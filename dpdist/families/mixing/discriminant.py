@@ -24,20 +24,12 @@ _SCORED = 1 << 16  # rows scored at a time
 
 @dataclass(frozen=True, eq=False)
 class Discriminant:
-    """Linear scores of classes; a row belongs to the class with the largest.
+    """Linear scores of classes; a row belongs to the class with the largest."""
 
-    Attributes
-    ----------
-    places : tuple of int
-        Of the classes.
-    weights : float64[d, classes]
-        Rounded to a grid, so that their products with rows on a grid are exact in any order.
-    offsets : float64[classes]
-    """
-
-    places: tuple[int, ...]
+    places: tuple[int, ...]  # of the classes
+    # float64[d, classes]: rounded to a grid, so that their products with rows on a grid are exact in any order
     weights: Floats
-    offsets: Floats
+    offsets: Floats  # float64[classes]
 
     def __post_init__(self) -> None:
         largest = max(float(np.abs(self.weights).max()), 2.0**-800)
@@ -50,19 +42,11 @@ class Discriminant:
 
 
 def discriminant(sums: Mapping[int, MixtureSums], *, order: int, sigma: float) -> Discriminant:
-    """The discriminant of classes whose rows have one covariance (Fisher 1936), from their mixtures.
+    """The discriminant of classes whose rows have one covariance (Fisher 1936), from their mixtures, by the place of
+    the class.
 
     Mixtures of l rows have the covariance ``C / l + sigma^2 I``, C that of the rows. Classes are weighted by their
     mixtures, whose numbers are public.
-
-    Parameters
-    ----------
-    sums : mapping of int to MixtureSums
-        By the place of the class.
-    order : int
-        l.
-    sigma : float
-        Deviation of the noise in each coordinate of a mixture.
     """
     count = sum(one.count for one in sums.values())
     means = np.stack([one.total / one.count for one in sums.values()], axis=1)

@@ -41,25 +41,10 @@ def row_grid(clip: float) -> float:
 
 
 def clip_rows(rows: ArrayLike, *, clip: float) -> Rows:
-    """Rows clipped to an L2 norm and rounded to the grid; their norm is at most `clip`, exactly.
+    """Rows clipped to an L2 norm and rounded to the grid, float32[n, d]: multiples of ``row_grid(clip)``; their norm is
+    at most `clip`, exactly.
 
-    A row is only scaled if its rounded values exceed the norm.
-
-    Parameters
-    ----------
-    rows : array_like of float, shape (n, d)
-    clip : float
-        Largest norm, c.
-
-    Returns
-    -------
-    float32[n, d]
-        Multiples of ``row_grid(clip)``.
-
-    Raises
-    ------
-    DataError
-        A value is not finite.
+    A row is only scaled if its rounded values exceed the norm. Raises DataError: a value is not finite.
     """
     values = np.asarray(rows)
     clipped = np.empty(values.shape, np.float32)
@@ -91,18 +76,7 @@ def _squares(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def sum_rows(rows: Rows, indices: Indices) -> Rows:
-    """Sum of the rows of each mixture, exact.
-
-    Parameters
-    ----------
-    rows : float32[n, d]
-        From `clip_rows`.
-    indices : int64[t, l]
-
-    Returns
-    -------
-    float32[t, d]
-    """
+    """Sum of the rows (float32[n, d], from `clip_rows`) of each mixture (int64[t, l]), exact: float32[t, d]."""
     count, order = indices.shape
     width = rows.shape[1]
     sums = np.empty((count, width), np.float32)
@@ -118,14 +92,8 @@ def sum_rows(rows: Rows, indices: Indices) -> Rows:
 
 
 def sum_rows_of_shard(rows: Rows, indices: Indices, *, first: int) -> Rows:
-    """Sum of those rows of each mixture that lie in one shard of the class; the shards' sums add up exactly.
-
-    Parameters
-    ----------
-    rows : float32[n, d]
-        Rows `first` to ``first + n - 1`` of the class.
-    indices : int64[t, l]
-        Rows of the class.
+    """Sum of those rows of each mixture that lie in one shard of the class, `first` to ``first + n - 1``; the shards'
+    sums add up exactly. `indices`, int64[t, l], are rows of the class.
     """
     from scipy.sparse import csr_array
 
@@ -138,29 +106,12 @@ def sum_rows_of_shard(rows: Rows, indices: Indices, *, first: int) -> Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Mixer:
-    """How the mixtures of one class are made.
+    """How the mixtures of one class are made. Raises SpecError: a number is out of range."""
 
-    Attributes
-    ----------
-    order : int
-        Rows in a mixture, l.
-    clip : float
-        Largest norm of a row, c.
-    sigma : float
-        Deviation of the noise in each coordinate of a mixture, before rounding.
-    name : str
-        Address of the class's noise, such as ``"mixing/3"``.
-
-    Raises
-    ------
-    SpecError
-        A number is out of range.
-    """
-
-    order: int
-    clip: float
-    sigma: float
-    name: str
+    order: int  # rows in a mixture, l
+    clip: float  # largest norm of a row, c
+    sigma: float  # deviation of the noise in each coordinate of a mixture, before rounding
+    name: str  # address of the class's noise, such as ``"mixing/3"``
 
     def __post_init__(self) -> None:
         if not 1 <= self.order <= LARGEST_ORDER:
@@ -178,23 +129,12 @@ class Mixer:
         return sample_rows(noise, f"{self.name}/rows", start, stop, size=size, order=self.order)
 
     def sums(self, noise: Noise, rows: Rows, start: int, stop: int, *, first: int = 0, size: int | None = None) -> Rows:
-        """Sums of the rows of mixtures `start` to `stop` - 1, as far as they lie in one shard of the class; exact.
+        """Sums of the rows of mixtures `start` to `stop` - 1, as far as they lie in one shard of the class; exact,
+        float32[t, d].
 
-        Parameters
-        ----------
-        rows : float32[n, d]
-            Rows `first` to ``first + n - 1`` of the class, from `clip_rows` with the same norm.
-        size : int, optional
-            Rows of the class, confidential; default: the shard is all of it.
-
-        Returns
-        -------
-        float32[stop - start, d]
-
-        Raises
-        ------
-        DataError
-            The class has fewer rows than a mixture.
+        The shard holds rows `first` to ``first + n - 1`` of the class, from `clip_rows` with the same norm; `size` is
+        the number of rows of the class, confidential (default: the shard is all of it). Raises DataError: the class has
+        fewer rows than a mixture.
         """
         size = len(rows) if size is None else size
         sums = np.empty((stop - start, rows.shape[1]), np.float32)
@@ -214,16 +154,8 @@ class Mixer:
         return drawn.reshape(sums.shape)
 
     def finish(self, noise: Noise, sums: Rows, start: int) -> Rows:
-        """Mixtures from their sums: noise is added, then the mean is taken.
-
-        Parameters
-        ----------
-        sums : float32[t, d]
-            Sums of mixtures `start` to ``start + t - 1``, over all shards.
-
-        Returns
-        -------
-        float32[t, d]
+        """Mixtures from `start` on, float32[t, d], from their sums over all shards: noise is added, then the mean is
+        taken.
         """
         mixtures = np.empty_like(sums)
         for a, b in self.blocks(0, len(sums), width=sums.shape[1]):
@@ -231,21 +163,8 @@ class Mixer:
         return mixtures
 
     def mixtures(self, noise: Noise, rows: Rows, start: int, stop: int) -> Rows:
-        """Mixtures `start` to `stop` - 1 of a class.
-
-        Parameters
-        ----------
-        rows : float32[n, d]
-            All rows of the class, from `clip_rows` with the same norm.
-
-        Returns
-        -------
-        float32[stop - start, d]
-
-        Raises
-        ------
-        DataError
-            The class has fewer rows than a mixture.
+        """Mixtures `start` to `stop` - 1 of a class, float32[t, d], from all its rows (`clip_rows` with the same norm).
+        Raises DataError: the class has fewer rows than a mixture.
         """
         return self.finish(noise, self.sums(noise, rows, start, stop), start)
 

@@ -30,19 +30,13 @@ _SUMMED = 1 << 20  # continuous numbers summed at a time
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Noisy moments of the coordinates of a declared encoding: drawn once, stored, read back.
-
-    Attributes
-    ----------
-    mean, variance : float64[d]
-    deviation : float64[d]
-        What standardised coordinates are divided by: 1 but for the values of ordered attributes.
-    """
+    """Noisy moments of the coordinates of a declared encoding: drawn once, stored, read back."""
 
     FILE: ClassVar[str] = "moments.npz"
 
-    mean: Floats
+    mean: Floats  # mean, variance: float64[d]
     variance: Floats
+    # float64[d]: what standardised coordinates are divided by: 1 but for the values of ordered attributes
     deviation: Floats
 
     def norm(self, *, divide: bool) -> float:
@@ -78,15 +72,9 @@ class MomentPlan:
 
     A record adds one vector ``(1, x, x**2)`` to these sums, rounded to `MOMENT_GRID` value by value; `sensitivity` is
     the largest norm of such a vector (add/remove). The sums are exact.
-
-    Attributes
-    ----------
-    sigma : float
-        Deviation of the noise on each sum, before rounding.
-    sensitivity : float
     """
 
-    sigma: float
+    sigma: float  # deviation of the noise on each sum, before rounding
     sensitivity: float
 
     @property
@@ -96,17 +84,8 @@ class MomentPlan:
 
 
 def moment_plan(encoding: Encoding, *, epsilon: float, delta: float) -> MomentPlan:
-    """The noise of the moments within a budget.
-
-    Parameters
-    ----------
-    encoding : Encoding
-        The declared one.
-
-    Raises
-    ------
-    AccountingError
-        The budget is not valid.
+    """The noise of the moments of the declared encoding within a budget. Raises AccountingError: the budget is not
+    valid.
     """
     largest = 1 + sum(float((table**2).sum(axis=1).max()) for table in _moment_tables(encoding))
     sensitivity = math.sqrt(largest) * (1 + 2.0**-40)
@@ -115,21 +94,11 @@ def moment_plan(encoding: Encoding, *, epsilon: float, delta: float) -> MomentPl
 
 
 def moment_sums(encoding: Encoding, place: int, column: NDArray[Any]) -> NDArray[np.int64]:
-    """Sums over records of the coordinates of one attribute and, if it is ordered, of the squares of its values.
+    """Sums over records of the coordinates of the attribute at `place` and, if it is ordered, of the squares of its
+    values.
 
-    Parameters
-    ----------
-    encoding : Encoding
-        The declared one.
-    place : int
-        Which of its attributes.
-    column : ndarray, shape (n,)
-        Codes, or continuous numbers.
-
-    Returns
-    -------
-    int64[coordinates (+ 1)]
-        In steps of `MOMENT_GRID`, to which every value is rounded; exact.
+    `column` holds n codes, or continuous numbers. Returns int64[coordinates (+ 1)] in steps of `MOMENT_GRID`, to which
+    every value is rounded; exact.
     """
     attribute, table = encoding.attributes[place], encoding.tables[place]
     if attribute.is_continuous:
@@ -152,20 +121,10 @@ def noisy_moments(
     minimum: int,
     name: str = "mixing/moments",
 ) -> Moments:
-    """Means and deviations of the table, with noise.
+    """Means and deviations of the table, with noise at the address `name`.
 
-    Parameters
-    ----------
-    encoding : Encoding
-        The declared one.
-    records : int
-        Their number; confidential.
-    sums : sequence of int64
-        Of each attribute, the class left out, from `moment_sums`; confidential.
-    minimum : int
-        Public lower bound of the number of records; the noisy number is raised to it.
-    name : str
-        Address of the noise.
+    `records`, their number, and `sums` of each attribute but the class (`moment_sums`) are confidential; `minimum` is a
+    public lower bound to which the noisy number is raised.
     """
     exact = np.append(float(records), np.concatenate(sums) * MOMENT_GRID)
     noisy = exact + noise.grid_gaussian(name, len(exact), sigma=plan.sigma, grid=MOMENT_GRID)

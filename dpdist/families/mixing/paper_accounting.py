@@ -20,17 +20,8 @@ from dpdist.privacy.calibrate import least_scale
 def published_epsilon(
     *, table_size: int, order: int, table_records: int, sigma_over_clip: float, delta: float
 ) -> float:
-    """DP-CDA's own formula (Theorem 1): **not a bound** for its Algorithm 1, and for comparison only.
-
-    Parameters
-    ----------
-    table_size : int
-        Records of the whole table, N.
-    order : int
-        l.
-    table_records : int
-        Mixtures of all classes, T.
-    sigma_over_clip, delta : float
+    """DP-CDA's own formula (Theorem 1) with N = `table_size`, l = `order`, T = `table_records`: **not a bound** for its
+    Algorithm 1, and for comparison only.
     """
     from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
     from dp_accounting.rdp import RdpAccountant

@@ -16,14 +16,8 @@ from dpdist.families.mixing.spec import MixingSpec, OrderSearchSpec
 
 
 def plan(spec: MixingSpec) -> MixingPlan:
-    """Plan a mixing release.
-
-    Raises
-    ------
-    SpecError
-        A class cannot fill a mixture, or the settings contradict each other.
-    AccountingError
-        No valid guarantee, or too few declared records for the checks.
+    """Plan a mixing release. Raises SpecError: a class cannot fill a mixture, or the settings contradict each other;
+    AccountingError: no valid guarantee, or too few declared records for the checks.
     """
     mixing, divided = spec.mixing, divide_budget(spec)
     width, epsilon, delta = divided.encoding.width, divided.epsilon, divided.delta
@@ -53,12 +47,8 @@ def plan(spec: MixingSpec) -> MixingPlan:
 
 
 def planned(spec: MixingSpec, *, order: int, sigma_over_clip: float) -> MixingPlan:
-    """The plan of a mixing release whose order and noise are chosen: without any search.
-
-    Raises
-    ------
-    SpecError, AccountingError
-        As `plan`.
+    """The plan of a mixing release whose order and noise are chosen: without any search. Raises SpecError,
+    AccountingError: as `plan`.
     """
     divided = divide_budget(spec)
     # One record fewer than confirmed must still fill a mixture, or the class's presence alone would tell.

@@ -17,28 +17,11 @@ Indices = NDArray[np.int64]
 
 
 def sample_rows(noise: Noise, name: str, start: int, stop: int, *, size: int, order: int) -> Indices:
-    """The rows of mixtures `start` to `stop` - 1: uniform sets of `order` of `size` rows.
+    """The rows of mixtures `start` to `stop` - 1, int64[stop - start, order]: uniform sets of `order` of `size` rows,
+    ascending and distinct within each mixture; streams at the address `name`.
 
-    Parameters
-    ----------
-    noise : Noise
-    name : str
-        Address of the streams.
-    size : int
-        Rows of the class, N; confidential.
-    order : int
-        Rows in a mixture, l, at most N.
-
-    Returns
-    -------
-    int64[stop - start, order]
-        Ascending and distinct within each mixture. Total variation from uniform: below
-        ``order * size * 2**-128`` a mixture.
-
-    Raises
-    ------
-    DataError
-        The class has fewer rows than a mixture.
+    `size`, the rows of the class, is confidential. Total variation from uniform: below ``order * size * 2**-128`` a
+    mixture. Raises DataError: the class has fewer rows than a mixture.
     """
     if not 1 <= order <= size:
         raise DataError("a class has fewer records than a mixture takes; lower the order or leave the class out")

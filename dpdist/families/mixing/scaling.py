@@ -30,17 +30,11 @@ from dpdist.schema.schema import Attribute, Schema
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """How records become vectors.
+    """How records become vectors."""
 
-    Attributes
-    ----------
-    attributes : tuple of Attribute
-        All but the class.
-    tables : tuple of float64[cardinality, coordinates]
-        The coordinates of each code of each attribute, or of the two bounds of a continuous number.
-    """
-
-    attributes: tuple[Attribute, ...]
+    attributes: tuple[Attribute, ...]  # all but the class
+    # tuple of float64[cardinality, coordinates]: the coordinates of each code of each attribute, or of the two bounds
+    # of a continuous number
     tables: tuple[Floats, ...]
 
     @property
@@ -66,16 +60,8 @@ class Encoding:
         return math.sqrt(sum(float((table**2).sum(axis=1).max()) for table in self.tables)) * (1 + 2.0**-20)
 
     def encode(self, codes: Codes) -> NDArray[np.float32]:
-        """Vectors of records.
-
-        Parameters
-        ----------
-        codes : Codes
-            One array of n codes (or continuous numbers) per attribute, the class left out.
-
-        Returns
-        -------
-        float32[n, d]
+        """Vectors of n records, float32[n, d], from codes (or continuous numbers) of each attribute, the class left
+        out.
         """
         rows = np.empty((len(codes[0]), self.width), np.float32)
         at = 0
@@ -88,16 +74,8 @@ class Encoding:
         return rows
 
     def decode(self, vectors: NDArray[np.floating]) -> Codes:
-        """The records whose vectors are nearest, attribute by attribute; the first code where several are.
-
-        Parameters
-        ----------
-        vectors : float[n, d]
-
-        Returns
-        -------
-        Codes
-            One array of n codes per attribute, the class left out.
+        """The records whose vectors (float[n, d]) are nearest, attribute by attribute, the class left out; the first
+        code where several are.
         """
         codes: Codes = []
         at = 0
@@ -113,12 +91,8 @@ class Encoding:
 
 
 def declared_encoding(schema: Schema, *, class_attribute: str) -> Encoding:
-    """The encoding by the declared domains; it reads no record.
-
-    Raises
-    ------
-    SpecError
-        The class is not an attribute, or the only one.
+    """The encoding by the declared domains; it reads no record. Raises SpecError: the class is not an attribute, or the
+    only one.
     """
     if class_attribute not in schema.names:
         raise SpecError(f"mixing.class: {class_attribute!r} is not an attribute of the schema")

@@ -43,14 +43,8 @@ def stages(plan: MixingPlan) -> Sequence[Stage[MixingSpec, Any]]:
 
 
 def confirm_classes(attempt: MixingAttempt) -> ScaledClasses:
-    """Gather the records by class, confirm the declared minima with noisy counts, and draw the moments.
-
-    Raises
-    ------
-    DataError
-        The table breaks its declared policies.
-    CheckFailed
-        No class was confirmed.
+    """Gather the records by class, confirm the declared minima with noisy counts, and draw the moments. Raises
+    DataError: the table breaks its declared policies; CheckFailed: no class was confirmed.
     """
     plan = attempt.plan
     classes = gather(attempt)
@@ -142,13 +136,8 @@ def _sums(attempt: MixingAttempt, classes: Sequence[MixedClass], encoding: Encod
 def sums_of_mixtures(task: Tasks, blocks: Sequence[Deferred], *, block: int, piece: int) -> Deferred:
     """Task that finds the `MixtureSums` of one class, in an order that does not depend on the blocks.
 
-    Parameters
-    ----------
-    blocks : sequence of Deferred of float32[t, d]
-    block : int
-        Mixtures in each of them but the last, a multiple of `piece`.
-    piece : int
-        Mixtures summed at a time: see `dpdist.families.mixing.blocks.piece_of`.
+    Every block but the last, float32[t, d], has `block` mixtures, a multiple of `piece`, the mixtures summed at a time
+    (`dpdist.families.mixing.blocks.piece_of`).
     """
     sums = [task("sums", piece_sums, rows, number * block // piece, piece) for number, rows in enumerate(blocks)]
     return task("total", total_sums, task.tree("add", join_sums, sums))

@@ -16,12 +16,8 @@ from dpdist.publish.manifest import Manifest
 
 
 def as_released(manifest: Manifest, spec: MixingSpec | None) -> AsReleased | None:
-    """How real records become vectors like the released ones; None where the release holds records.
-
-    Raises
-    ------
-    SpecError
-        The spec is not given, is not that of the release, or scales by moments that are not public.
+    """How real records become vectors like the released ones; None where the release holds records. Raises SpecError:
+    the spec is not given, is not that of the release, or scales by moments that are not public.
     """
     settings = manifest.spec.get("mixing")
     if not isinstance(settings, dict) or settings.get("release") != "vectors":

@@ -56,16 +56,8 @@ MASK_RATIO = 64.0
 
 
 def leakage(*, sensitivity: float, sigma: float, mask_sigma: float, honest: int) -> float:
-    """mu of the Gaussian mechanism that the honest clients' messages are, together (see the module).
-
-    Parameters
-    ----------
-    sensitivity : float
-        Most that one record moves a mixture, Delta.
-    sigma, mask_sigma : float
-        sigma_g and sigma_p, in the same unit.
-    honest : int
-        H.
+    """mu of the Gaussian mechanism that the messages of H `honest` clients are, together (see the module), for Delta,
+    sigma_g and sigma_p in the same unit.
     """
     share = 1 / honest
     return sensitivity * math.sqrt(share / sigma**2 + (1 - share) / (honest * mask_sigma**2 + sigma**2))
@@ -73,24 +65,12 @@ def leakage(*, sensitivity: float, sigma: float, mask_sigma: float, honest: int)
 
 @dataclass(frozen=True, kw_only=True)
 class CorrelatedNoise:
-    """Noise of each client whose messages together leak like messages with independent noise.
+    """Noise of each client whose messages together leak like messages with independent noise."""
 
-    Attributes
-    ----------
-    sigma : float
-        Deviation of a client's own noise, sigma_g.
-    mask_sigma : float
-        Deviation of the masks of each pair of clients, sigma_p; 0 in the local model.
-    clients : int
-        Clients in the round, S.
-    honest : int
-        Clients that keep their secrets, at least, H.
-    """
-
-    sigma: float
-    mask_sigma: float
-    clients: int
-    honest: int
+    sigma: float  # deviation of a client's own noise, sigma_g
+    mask_sigma: float  # deviation of the masks of each pair of clients, sigma_p; 0 in the local model
+    clients: int  # clients in the round, S
+    honest: int  # clients that keep their secrets, at least, H
 
     @property
     def average(self) -> float:
@@ -106,23 +86,11 @@ def local_noise(sigma: float, *, clients: int) -> CorrelatedNoise:
 def correlated_noise(
     sigma: float, *, clients: int, colluding: int = 0, mask_ratio: float = MASK_RATIO
 ) -> CorrelatedNoise:
-    """The noise with the guarantee of independent noise of deviation `sigma`.
+    """The noise with the guarantee of independent noise of deviation `sigma`, tau, which a message alone would need.
 
-    Parameters
-    ----------
-    sigma : float
-        tau, the noise that a message alone would need.
-    clients : int
-        Clients that take part in the round, S.
-    colluding : int
-        How many of them may share all they know with the coordinator; a client trusts only the others.
-    mask_ratio : float
-        ``sigma_p / tau``.
-
-    Raises
-    ------
-    AccountingError
-        There is no honest client, or a number is out of range.
+    Of the `clients` of the round, S, some `colluding` ones may share all they know with the coordinator; a client
+    trusts only the others. `mask_ratio` is ``sigma_p / tau``. Raises AccountingError: there is no honest client, or a
+    number is out of range.
     """
     honest = clients - colluding
     if clients < 1 or colluding < 0 or honest < 1 or not sigma > 0 or not mask_ratio > 0:
@@ -150,36 +118,16 @@ def public_key(private: bytes) -> bytes:
 
 @dataclass(frozen=True, eq=False)
 class Masks:
-    """The masks of one client towards its peers: they cancel in the sum over all clients.
+    """The masks of one client towards its peers: they cancel in the sum over all clients."""
 
-    Parameters
-    ----------
-    signs : tuple of int
-        +1 or -1 towards each peer.
-    noises : tuple of Noise
-        The stream that a pair shares.
-    """
-
-    signs: tuple[int, ...] = ()
-    noises: tuple[Noise, ...] = field(default=(), repr=False)
+    signs: tuple[int, ...] = ()  # +1 or -1 towards each peer
+    noises: tuple[Noise, ...] = field(default=(), repr=False)  # the stream that a pair shares
 
     @classmethod
     def agree(cls, private: bytes, peers: Iterable[bytes], *, context: str) -> Masks:
-        """Agree with every peer on a stream.
-
-        Parameters
-        ----------
-        private : bytes
-            The client's private key.
-        peers : iterable of bytes
-            The other clients' public keys, as pinned by this client.
-        context : str
-            Public id of the attempt and its round: another one gives other masks.
-
-        Raises
-        ------
-        RoundFailed
-            A public key is not valid, is the client's own or is given twice.
+        """Agree with every peer on a stream, by the client's private key and its peers' public keys as it pinned them.
+        `context` is the public id of the attempt and its round: another one gives other masks. Raises RoundFailed: a
+        public key is not valid, is the client's own or is given twice.
         """
         key, own, peers = X25519PrivateKey.from_private_bytes(private), public_key(private), list(peers)
         if own in peers or len(set(peers)) < len(peers):

@@ -30,20 +30,12 @@ from dpdist.privacy.arrays import Counts, Floats
 
 @dataclass(frozen=True, eq=False)
 class InputDistribution:
-    """The distribution of the inputs as stage 1 sees it.
-
-    Attributes
-    ----------
-    marginals : tuple of Marginal
-        Of all inputs.
-    correlation : float64[d, d]
-        Of the normal scores of the inputs that are synthesised.
-    """
+    """The distribution of the inputs as stage 1 sees it."""
 
     FILE: ClassVar[str] = "target.npz"
 
-    marginals: tuple[Marginal, ...]
-    correlation: Floats
+    marginals: tuple[Marginal, ...]  # of all inputs
+    correlation: Floats  # float64[d, d]: of the normal scores of the inputs that are synthesised
 
     def target(self, method: Method) -> Target:
         """What synthetic rows reproduce."""
@@ -122,20 +114,10 @@ def synthetic_rows(method: Method, inputs: InputDistribution, key: KeyRef, block
 
 
 def near_counts(method: Method, block: Block, synthetic: Floats) -> Counts:
-    """How many released rows of a block would be near their originals, for each of the method's alphas.
+    """How many released rows of a block would be near their originals, int64[alphas] for each of the method's alphas.
 
-    Near is within eta in some of the columns that are looked at.
-
-    Parameters
-    ----------
-    method : Method
-    block : Block
-    synthetic : float64[n, synthesised inputs]
-        Matched: synthetic row i is mixed with record i.
-
-    Returns
-    -------
-    int64[alphas]
+    Near is within eta in some of the columns that are looked at. `synthetic`, float64[n, synthesised inputs], is
+    matched: row i is mixed with record i.
     """
     watched, columns = list(method.watched), list(method.disclosure.columns)
     mine, theirs, scales = block[0][:, columns], synthetic[:, watched], [method.scales[i] for i in columns]
@@ -152,19 +134,12 @@ def near_counts(method: Method, block: Block, synthetic: Floats) -> Counts:
 
 @dataclass(frozen=True)
 class Disclosed:
-    """The measured disclosure, and the share of the original row that follows from it.
-
-    Attributes
-    ----------
-    alpha : float
-    near : int or None
-        Rows near their originals; confidential. None where no column is looked at.
-    """
+    """The measured disclosure, and the share of the original row that follows from it."""
 
     FILE: ClassVar[str] = "alpha.json"
 
     alpha: float
-    near: int | None
+    near: int | None  # rows near their originals; confidential. None where no column is looked at
 
     def to_bytes(self) -> bytes:
         """Both as JSON."""
@@ -177,19 +152,8 @@ class Disclosed:
 
 
 def disclosed(method: Method, counts: Counts, rows: int) -> Disclosed:
-    """The share of the original row in the release: the one given, or the largest within the disclosure.
-
-    Parameters
-    ----------
-    method : Method
-    counts : int64[alphas]
-        Rows that would be near their originals, for each of the method's alphas.
-    rows : int
-
-    Raises
-    ------
-    CheckFailed
-        The disclosure would exceed the declared bound.
+    """The share of the original row in the release: the one given, or the largest within the disclosure. `counts` are
+    those of `near_counts`, over all `rows`. Raises CheckFailed: the disclosure would exceed the declared bound.
     """
     lid, most = method.disclosure.lid, method.most_alpha if method.alpha is None else method.alpha
     if not method.watched:

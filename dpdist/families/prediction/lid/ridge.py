@@ -43,23 +43,14 @@ _LEAST_PENALTY = 1e-10  # a record: below it rounding decides
 
 @dataclass(frozen=True, eq=False)
 class KernelRidge:
-    """A fitted regression: the mean of one or several kernel expansions.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    offset : float
-        Added to the expansions.
-    centres : tuple of float64[m, p]
-    weights : tuple of float64[m]
-    """
+    """A fitted regression: the mean of one or several kernel expansions."""
 
     FILE: ClassVar[str] = "model.npz"
 
     kernel: Kernel
-    offset: float
-    centres: tuple[Floats, ...]
-    weights: tuple[Floats, ...]
+    offset: float  # added to the expansions
+    centres: tuple[Floats, ...]  # tuple of float64[m, p]
+    weights: tuple[Floats, ...]  # tuple of float64[m]
 
     def predict(self, inputs: Floats) -> Floats:
         """Predictions for rows of inputs, float64[n, p]."""
@@ -83,21 +74,13 @@ class KernelRidge:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """What cross-validation chose.
-
-    Attributes
-    ----------
-    kernel : Kernel
-    penalty : float
-        mu.
-    error : float or None
-        Mean squared error in cross-validation, in the unit of the responses; None where nothing was tried.
-    """
+    """What cross-validation chose."""
 
     FILE: ClassVar[str] = "tuning.json"
 
     kernel: Kernel
-    penalty: float
+    penalty: float  # mu
+    # mean squared error in cross-validation, in the unit of the responses; None where nothing was tried
     error: float | None = None
 
     def to_bytes(self) -> bytes:
@@ -120,26 +103,11 @@ def tune(
     penalties: Sequence[float] = PENALTIES,
     folds: int = _FOLDS,
 ) -> Tuning:
-    """Width and penalty by cross-validation; row i is in fold ``i % folds``.
+    """Width and penalty by cross-validation; row i is in fold ``i % folds``, so the order of the rows must say nothing.
 
     One eigendecomposition serves all penalties and folds of a width. Responses are centred at the mean of the sample.
-
-    Parameters
-    ----------
-    inputs : float64[n, p]
-        In an order that says nothing.
-    responses : float64[n]
-    kernel : str
-        Of `dpdist.families.prediction.kernels.PROFILES`.
-    width : float, optional
-        Taken as it is; by default one of `WIDTHS`.
-    penalties : sequence of float
-    folds : int
-
-    Raises
-    ------
-    ValueError
-        There are fewer rows than folds.
+    The kernel is one of `dpdist.families.prediction.kernels.PROFILES`; a width is taken as it is, by default one of
+    `WIDTHS`. Raises ValueError: there are fewer rows than folds.
     """
     n, dimension = inputs.shape
     if n < folds:
@@ -199,12 +167,8 @@ def fit_group(inputs: Floats, responses: Floats, *, rows: int, kernel: Kernel, p
 
 
 def average(parts: Sequence[KernelRidge]) -> KernelRidge:
-    """The estimator whose predictions are the mean of those of the parts.
-
-    Raises
-    ------
-    ValueError
-        There is none, or their kernels differ.
+    """The estimator whose predictions are the mean of those of the parts. Raises ValueError: there is none, or their
+    kernels differ.
     """
     if not parts or any(part.kernel != parts[0].kernel for part in parts):
         raise ValueError("estimators of one kernel are averaged, at least one")

@@ -21,28 +21,15 @@ from dpdist.privacy.noise import SAMPLER_DELTA
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """Noise of each statistic.
+    """Noise of each statistic."""
 
-    Attributes
-    ----------
-    marginal : float
-        Deviation of the noise on each cell of each histogram.
-    correlation : float
-        Deviation of the noise on each product of ranks, in units of 1; 0 for a single input.
-    product : float
-        Deviation of the noise on the products of the features on the diagonal, ``sqrt(2)`` times that off it; 0 where
-        they are not measured.
-    cross : float
-        Deviation of the noise on each cross product.
-    event : Composed
-        What is charged, the samplers' losses included.
-    """
-
-    marginal: float
-    correlation: float
+    marginal: float  # deviation of the noise on each cell of each histogram
+    correlation: float  # deviation of the noise on each product of ranks, in units of 1; 0 for a single input
+    # deviation of the noise on the products of the features on the diagonal, ``sqrt(2)`` times that off it; 0 where
+    # they are not measured
     product: float
-    cross: float
-    event: Composed
+    cross: float  # deviation of the noise on each cross product
+    event: Composed  # what is charged, the samplers' losses included
 
 
 def charge(
@@ -55,23 +42,10 @@ def charge(
     product_share: float,
     draws: int,
 ) -> Charge:
-    """Divide a budget.
+    """Divide the budget of a whole release of so many `inputs`, the response left out.
 
-    Parameters
-    ----------
-    inputs : int
-        Number of inputs, without the response.
-    epsilon, delta : float
-        Of the whole release.
-    marginal_share, correlation_share, product_share : float
-        0 where a statistic is not measured; the cross products get the rest.
-    draws : int
-        Noise drawn, at most.
-
-    Raises
-    ------
-    AccountingError
-        The budget is not valid, or too small for what the samplers lose.
+    A share is 0 where a statistic is not measured; the cross products get the rest. `draws` is the noise drawn, at
+    most. Raises AccountingError: the budget is not valid, or too small for what the samplers lose.
     """
     correlation_share = correlation_share if inputs > 1 else 0.0
     rest = 1 - marginal_share - correlation_share - product_share

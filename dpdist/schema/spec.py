@@ -235,6 +235,11 @@ class ReleaseSpec(Section):
         return ()
 
     @property
+    def clients(self) -> dict[str, str | None]:
+        """The clients that hold the records, with their public keys; none where the release reads files."""
+        return {}
+
+    @property
     def plugins(self) -> frozenset[str]:
         """Functions of the user that the release runs, as ``module:function``."""
         return frozenset()
@@ -289,12 +294,8 @@ def _key(node: Mapping[Any, Any], name: str) -> Any:
 
 
 def override(tree: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The mapping itself, with values set by dotted path.
-
-    Raises
-    ------
-    SpecError
-        A path leads through something that is not a section.
+    """The mapping itself, with values set by dotted path. Raises SpecError: a path leads through something that is not
+    a section.
     """
     for path, value in settings.items():
         _set(tree, path, value)
@@ -302,12 +303,8 @@ def override(tree: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any
 
 
 def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
-    """Turn ``a.b=c`` texts into a mapping from dotted path to value (parsed as YAML).
-
-    Raises
-    ------
-    SpecError
-        A text has no ``=``, its value is not YAML, or a path is given twice.
+    """Turn ``a.b=c`` texts into a mapping from dotted path to value (parsed as YAML). Raises SpecError: a text has no
+    ``=``, its value is not YAML, or a path is given twice.
     """
     out: dict[str, Any] = {}
     for setting in settings:
@@ -335,13 +332,7 @@ def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
 
 
 def change(spec: AnySpec, settings: Mapping[str, Any]) -> AnySpec:
-    """A spec with changed values at some dotted paths.
-
-    Raises
-    ------
-    SpecError
-        The changed spec is not valid.
-    """
+    """A spec with changed values at some dotted paths. Raises SpecError: the changed spec is not valid."""
     return validated(type(spec), override(spec.model_dump(mode="json", by_alias=True), settings))
 
 
@@ -353,12 +344,8 @@ def _settings(kind: type[ReleaseSpec]) -> list[str]:
 
 
 def validated(kind: type[AnySpec], tree: Mapping[str, Any], source: str = "the spec") -> AnySpec:
-    """A spec of the given class from a mapping.
-
-    Raises
-    ------
-    SpecError
-        The mapping is not valid; the message names each setting.
+    """A spec of the given class from a mapping. Raises SpecError: the mapping is not valid; the message names each
+    setting.
     """
     try:
         return kind.model_validate(tree)
