@@ -23,10 +23,10 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,400}(?:\.0*)?", re.ASCII)
 class IntegerDomain:
     """The integers an attribute admits, and the class of any integer: its code, or ``size + defect``.
 
-    `starts`, ascending int64, are the lower edges of the intervals, or the values and the aliases of values if `exact`;
-    `codes` the code of each; `ends` the smallest and the largest integer of the domain; `missing` the integers that mean
-    missing (where `exact`, no value and no alias); `size` the number of codes. `is_declared` says whether all values are
-    integers; else some aliases are.
+    `starts`, ascending int64, are the lower edges of the intervals, or the values and their aliases if `exact`; `codes`
+    the code of each; `ends` the smallest and the largest integer of the domain; `missing` the integers that mean
+    missing (where `exact`, no value and no alias); `size` the number of codes. `is_declared` says whether all values
+    are integers; else some aliases are.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class IntegerDomain:
         return cls(
             starts,
             np.array([known[number] for number in starts.tolist()]).astype(dtype),
-            (min(whole), max(whole)) if len(whole) == len(values) else (-LIMIT - 1, LIMIT + 1),
+            (min(known), max(known)) if len(whole) == len(values) else (-LIMIT - 1, LIMIT + 1),
             exact=True,
             missing=[number for number in missing if number not in known],
             size=attribute.cardinality,

@@ -56,6 +56,10 @@ def _departure_of_values(part: Attribute, whole: Attribute) -> str | None:
         return "its values are integers in one and texts in the other"
     if _only_integers(part) and not _only_integers(whole):  # such a column may not be one of booleans
         return "its values are all integers, and those of the contract are not: merge them into another name"
+    if whole.out_of_domain == "clip" and _only_integers(whole) and not _only_integers(part):
+        return (
+            "its values are not all integers, and integers outside of the domain are clipped: merge them into integers"
+        )
     for folded in (False, True):
         if why := _departure_of_spellings(part, whole, folded=folded):
             return why

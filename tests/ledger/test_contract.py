@@ -15,7 +15,7 @@ from commands import Command
 from releases import KEY
 
 from dpdist.data.encode import ColumnEncoder
-from dpdist.data.report import MISSING
+from dpdist.data.report import ABOVE, BELOW, MISSING
 from dpdist.errors import (
     BudgetExceeded,
     ColumnMismatch,
@@ -184,6 +184,8 @@ WHOLES = [
     {**RANK, "aliases": {"7": 3, "two": 2}},
     {**RANK, "out_of_domain": "drop", "missing_values": ["2", "9"]},
     {**RANK, "out_of_domain": "clip"},
+    {**RANK, "out_of_domain": "clip", "aliases": {"7": 1}},
+    {**SEX, "kind": "ordinal", "values": ["1", "2", "3"], "out_of_domain": "clip", "aliases": {}},
     {**SEX, "values": ["1", "2"], "aliases": {"true": "1"}, "missing_values": ["9.0", "?"]},
     {**SEX, "values": ["1", "cook"], "aliases": {"nurse": "cook"}, "out_of_domain": "drop"},
     {**SEX, "values": ["nurse", "cook"], "aliases": {"1": "cook", "2": "cook", "true": "nurse"}},
@@ -213,8 +215,14 @@ def test_a_part_reads_of_every_column_what_the_contract_reads(strip: bool) -> No
         except ColumnMismatch:
             return None
         names = list(map(str, attribute.values or ()))
-        met = [(counts[MISSING] > 0, counts.sum() > 0, dropped is not None) for _, dropped, counts in cells]
-        return [found if any(found) else names[codes[0]] for found, (codes, _, _) in zip(met, cells, strict=True)]
+        clipped = tree.get("out_of_domain") == "clip"
+
+        def cell(codes: Any, dropped: Any, counts: Any) -> Any:
+            found = (bool(counts[MISSING]), counts.sum() > 0, dropped is not None)
+            kept = not any(found) or (clipped and counts[BELOW] + counts[ABOVE] > 0)
+            return names[codes[0]] if kept else found
+
+        return [cell(*one) for one in cells]
 
     def each(array: pa.Array) -> list[pa.Array]:
         return [array.slice(i, 1) for i in range(len(array))]
