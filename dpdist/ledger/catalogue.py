@@ -104,4 +104,7 @@ def problems_of(connection: sa.Connection, name: str, receipts: Iterable[str]) -
         sa.select(tables.journal).where(tables.journal.c.dataset_id == row["id"]).order_by(tables.journal.c.sequence)
     )
     listed = [one["public_key"] for one in identities(connection, row)]
-    return check_journal(row, [dict(entry) for entry in entries.mappings()], charges, receipts, listed)
+    try:
+        return check_journal(row, [dict(entry) for entry in entries.mappings()], charges, receipts, listed)
+    except (ArithmeticError, KeyError, TypeError, ValueError):
+        return ["what is in a row, or in an entry of the journal, cannot be read"]
