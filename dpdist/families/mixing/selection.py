@@ -83,18 +83,14 @@ class SelectionPlan(MixingPlan):
             "choice_epsilon": self.choice.epsilon,
         }
 
-    def explain(self) -> str:
-        """The plan for people."""
-        text = super().explain()
-        lines = [line for line in text.splitlines() if not line.startswith("Mixtures ")]
+    def details(self) -> list[str]:
+        """Those of any order, and the candidates."""
         tried = ", ".join(f"{one.order} (noise {one.sigma_over_clip:.4g})" for one in self.candidates)
-        place = next(i for i, line in enumerate(lines) if line.startswith("Resources "))
-        lines.insert(
-            place,
+        return [
+            *(line for line in super().details() if not line.startswith("Mixtures ")),
             f"Orders      {tried}, in {self.encoding.width} coordinates; noise in units of the clipping norm. The best "
             f"on {float(1 - self.spec.mixed_share):.0%} of the records, by noisy scores, is released",
-        )
-        return "\n".join(lines)
+        ]
 
 
 def parameters_of(plan: MixingPlan) -> dict[str, Any]:
