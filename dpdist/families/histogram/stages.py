@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,6 +14,7 @@ from dpdist.errors import CheckFailed
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Stage
 from dpdist.families.base.passes import Passes
+from dpdist.families.base.stored import Stored
 from dpdist.families.histogram.curves import CurveMean, confirm_number, release_mean
 from dpdist.families.histogram.entropy import release_entropies
 from dpdist.families.histogram.measurement import add_noise
@@ -37,24 +37,12 @@ HistogramAttempt = Attempt[HistogramSpec, HistogramPlan]
 
 
 @dataclass(frozen=True, eq=False)
-class NoisyStatistics:
+class NoisyStatistics(Stored):
     """The noisy statistics of an attempt: drawn once, stored, read back."""
 
     FILE: ClassVar[str] = "statistics.npz"
 
     arrays: dict[str, NDArray[Any]]  # ``table_0`` ... and ``entropies``, or ``values``, ``coefficients`` and ``curves``
-
-    def to_bytes(self) -> bytes:
-        """The arrays as an uncompressed NumPy archive."""
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **self.arrays)
-        return buffer.getvalue()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> NoisyStatistics:
-        """The statistics from an archive."""
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            return cls(dict(file))
 
 
 def stages(plan: HistogramPlan) -> Sequence[Stage[HistogramSpec, HistogramPlan]]:

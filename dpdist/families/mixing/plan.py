@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dpdist.errors import SpecError
-from dpdist.families.mixing.accounting import ClassMixtures
 from dpdist.families.mixing.budget import TOLERANCE, ClassPlan, divide_budget, filled_noise, sampler_loss
 from dpdist.families.mixing.federated.plan import FederatedPlan
 from dpdist.families.mixing.mixing_plan import MixingPlan
@@ -13,6 +12,7 @@ from dpdist.families.mixing.order import best_order, common_noise
 from dpdist.families.mixing.restore import LARGEST_WIDTH
 from dpdist.families.mixing.selection import plan_selection
 from dpdist.families.mixing.spec import MixingSpec, OrderSearchSpec
+from dpdist.privacy.mixtures import ClassMixtures
 
 
 def plan(spec: MixingSpec) -> MixingPlan:
