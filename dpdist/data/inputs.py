@@ -7,14 +7,17 @@ from dpdist.data.table import Table, open_table
 from dpdist.schema.spec import CsvSpec, ReleaseSpec
 
 
-def table_source(spec: ReleaseSpec) -> TableSource:
-    """The table a spec names."""
+def table_source(spec: ReleaseSpec, *, checked: bool = False) -> TableSource:
+    """The table a spec names; of one that was `checked` against a contract, columns outside the schema are passed over.
+
+    Which columns a table may have besides those of its contract is then said in the contract, not in the spec.
+    """
     data = spec.data
     return TableSource(
         paths=data.paths,
         format=data.format,
         csv=csv_options(data.csv),
-        extra_columns=data.extra_columns,
+        extra_columns="ignore" if checked else data.extra_columns,
         storage_options=data.storage.options,
     )
 
@@ -31,10 +34,10 @@ def csv_options(csv: CsvSpec) -> CsvOptions:
     )
 
 
-def open_input(spec: ReleaseSpec) -> Table:
+def open_input(spec: ReleaseSpec, *, checked: bool = False) -> Table:
     """The table of a release; where clients hold the records, a table without files."""
     if spec.data.paths:
-        return open_table(table_source(spec), spec.table, partitions=spec.cluster.partitions)
+        return open_table(table_source(spec, checked=checked), spec.table, partitions=spec.cluster.partitions)
     return Table(TableSource(("held by clients",)), spec.table, "parquet", (), ())
 
 

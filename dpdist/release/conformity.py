@@ -37,6 +37,8 @@ def check_input(contract: Contract, paths: Sequence[str] = ()) -> Conformity:
     changed while they were read.
     """
     data = contract.data
+    if data.clients:
+        raise SpecError("data.clients: each client checks its own table, with the contract of its own data set")
     for path in paths:
         if not any(fnmatchcase(path, pattern) for pattern in data.later):
             raise SpecError(f"--data {path}: no pattern of the contract's data.later admits it")
@@ -44,7 +46,7 @@ def check_input(contract: Contract, paths: Sequence[str] = ()) -> Conformity:
         paths=tuple(paths) or data.paths,
         format=data.format,
         csv=csv_options(data.csv),
-        extra_columns="ignore",
+        extra_columns=data.extra_columns,
         storage_options=data.storage.options,
     )
     table = located_table(open_table(source, contract.table))

@@ -186,7 +186,7 @@ class Run:
         """
         csv = self.spec.data.csv
         try:
-            return open_input(self.spec)
+            return open_input(self.spec, checked=self._contract is not None)
         except DataError as error:
             first_line = csv.header and not csv.skip_rows and csv.comment is None
             if first_line or isinstance(error, DataNotFound) or self._contract is not None or self.plan.event is None:
@@ -267,6 +267,7 @@ class Run:
             output=self._output,
             progress=self._progress,
             before_noise=partial(self._mark_drawing, attempt),
+            contract=self._contract,
         )
 
     def _mark_drawing(self, attempt: Reservation) -> None:

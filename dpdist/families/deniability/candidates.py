@@ -105,5 +105,5 @@ def seed_ranks(noise: Noise, start: int, stop: int, *, seeds: int) -> NDArray[np
     CheckFailed: there are no seeds.
     """
     if seeds < 1:
-        raise CheckFailed("no record fell to the seeds: raise split.seeds, or use a table with more records")
+        raise CheckFailed("there is no seed: raise split.seeds, or use a table with more records")
     return noise.integers("candidates/seed", stop - start, high=seeds, start=start)

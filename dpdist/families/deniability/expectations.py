@@ -10,25 +10,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from dpdist.families.deniability.reference import Combinations, Reference
 from dpdist.families.deniability.search import NOISE_SHARE
-from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.families.deniability.spec import PlausibleDeniabilitySpec, Shares
 from dpdist.families.deniability.splits import plan_model
 from dpdist.privacy.arrays import Floats
 from dpdist.schema.spec import change
 
-Shares: TypeAlias = tuple[Fraction, Fraction, Fraction]
-"""Of the records, for structure, parameters and seeds."""
-
 
 def stage_epsilon(shares: Shares, epsilon: float) -> float:
-    """What each stage may cost on its own split for the whole to cost epsilon, about.
+    """What each stage may cost on its records for the whole to cost epsilon, about.
 
-    For shares q the whole costs epsilon where a stage costs about ``min(epsilon / sqrt(sum q^2), ln(1 + (e^epsilon -
+    For shares q, which are 1 where each stage uses all records,
+    the whole costs epsilon where a stage costs about ``min(epsilon / sqrt(sum q^2), ln(1 + (e^epsilon -
     1)/max q))``.
     """
     square = math.sqrt(math.fsum(float(q) ** 2 for q in shares))
@@ -85,7 +83,7 @@ class Expectations:
         cell = model.parameters.standard_deviation * self.target
         if model.structure is None:
             return cell, 0.0
-        records = self.spec.data.minimum_records * float(self.spec.split.structure)
+        records = self.spec.data.minimum_records * float(self.spec.split.shares.structure)
         return cell, model.structure.standard_deviation * self.target * records
 
     def error(self, seeds: SeedsChoice | None, shares: Shares, stage: float | None) -> float:

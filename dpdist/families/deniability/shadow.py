@@ -41,7 +41,7 @@ def _shadow_model(model: ModelPlan, spec: PlausibleDeniabilitySpec) -> ModelPlan
     if model.check is None or model.structure is None:
         return replace(model, spec=spec)
     spent = spec.privacy.check_share
-    least = max(2, int(spec.data.minimum_records * spec.split.structure))
+    least = max(2, int(spec.data.minimum_records * spec.split.shares.structure))
     structure = structure_plan(
         spec.table,
         minimum_records=least,

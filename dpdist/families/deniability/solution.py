@@ -44,6 +44,7 @@ class Solution:
     picked: Alternative
     alternatives: tuple[Alternative, ...]  # `picked` among them; the first is the baseline without seeds
     reference: str  # what the expectations rest on
+    comparison: str = ""  # what stages on all records, or on splits, are expected to give; empty where nobody asked
 
     @property
     def spec(self) -> PlausibleDeniabilitySpec:
@@ -67,6 +68,7 @@ class Solution:
         return {
             "reference": self.reference,
             "reason": self.reason,
+            "comparison": self.comparison,
             "picked": self.picked.to_json(),
             "alternatives": [one.to_json() for one in self.alternatives],
             "settings": dict(self.picked.settings),
@@ -105,4 +107,4 @@ class Solution:
                 else f"{mark} {'none':>6}  {'-':>5}  {'-':>8}  {one.epsilon:>7.4g}  {'-':>19}  {'-':>8}"
                 f"  {one.expected_error:>13.4f}"
             )
-        return "\n".join([*lines, "", self.reason, "", self.plan.explain()])
+        return "\n".join([*lines, "", f"{self.reason} {self.comparison}".rstrip(), "", self.plan.explain()])

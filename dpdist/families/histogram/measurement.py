@@ -24,8 +24,9 @@ from dpdist.families.histogram.postprocess import largest_remainder
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Counts
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event, Gaussian
+from dpdist.privacy.grid import LARGEST_SCALE
 from dpdist.privacy.guarantee import Adjacency
-from dpdist.privacy.noise import LARGEST_SCALE, SAMPLER_DELTA, Noise
+from dpdist.privacy.noise import SAMPLER_DELTA, Noise
 
 Mechanism = Literal["laplace", "gaussian"]
 Shares = Literal["equal", "optimal"] | Sequence[Fraction]

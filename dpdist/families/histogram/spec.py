@@ -253,7 +253,10 @@ class HistogramSpec(ReleaseSpec):
         """Long curves: each declared time of each id once."""
         if self.curves is None or self.curves.long is None:
             return None
-        return "curves.long: whether each curve has each declared time is no part of a schema; release wide curves"
+        return (
+            "curves.long: that each curve has each declared time is no part of a schema; write one row for each curve "
+            "and name its columns (curves.columns)"
+        )
 
     @property
     def queries(self) -> tuple[HistogramQuerySpec, ...]:

@@ -174,6 +174,11 @@ class MixingSpec(ReleaseSpec):
         """The Dask resources of the clients."""
         return () if self.federated is None else tuple(client.resource_name for client in self.federated.clients)
 
+    @property
+    def clients(self) -> dict[str, str | None]:
+        """The clients of a federated release, with their public keys."""
+        return {} if self.federated is None else {client.name: client.public_key for client in self.federated.clients}
+
     def decisive(self) -> dict[str, Any]:
         """What decides the released bytes: of the clients not where they run and where their files are."""
         tree = super().decisive()

@@ -28,6 +28,7 @@ def session_of(attempt: FederatedAttempt, name: str) -> ClientSession:
         order=plan.order,
         sigma_over_clip=plan.sigma_over_clip,
         attempt=attempt.id,
+        under_contract=attempt.contract is not None,
         test_key=hashlib.sha256(f"{key.uri} {name}".encode()).hexdigest() if key.is_fixed else "",
     )
 

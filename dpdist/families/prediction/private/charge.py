@@ -15,7 +15,8 @@ from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, RANK_STE
 from dpdist.privacy import accountant
 from dpdist.privacy.calibrate import least_scale
 from dpdist.privacy.events import ApproximateDP, Composed, Gaussian
-from dpdist.privacy.noise import LARGEST_SCALE, SAMPLER_DELTA
+from dpdist.privacy.grid import LARGEST_SCALE
+from dpdist.privacy.noise import SAMPLER_DELTA
 
 
 @dataclass(frozen=True, kw_only=True)
