@@ -16,8 +16,14 @@ from dpdist.families.histogram.counts import CountPlan, Query, parent_cells
 from dpdist.families.histogram.curves import CurvePlan, plan_mean
 from dpdist.families.histogram.entropy import EntropyPlan, plan_entropies
 from dpdist.families.histogram.kernels import Kernel, eigenbasis
-from dpdist.families.histogram.leakage import LeakagePlan, plan_leakage
-from dpdist.families.histogram.measurement import Measurement, Mechanism, deviation, plan_measurement
+from dpdist.families.histogram.measurement import (
+    LeakagePlan,
+    Measurement,
+    Mechanism,
+    deviation,
+    plan_leakage,
+    plan_measurement,
+)
 from dpdist.families.histogram.spec import HistogramSpec
 from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.events import ApproximateDP, Composed, Event, LaplaceLeakage, Replacement

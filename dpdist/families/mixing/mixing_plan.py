@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Any
 
 from dpdist.families.base.family import Plan, mebibytes
-from dpdist.families.mixing.blocks import BLOCK_BYTES
 from dpdist.families.mixing.budget import ClassPlan, class_events
+from dpdist.families.mixing.mixture import BLOCK_BYTES
 from dpdist.families.mixing.moments import MomentPlan
 from dpdist.families.mixing.output import vector_reach, vector_schema
 from dpdist.families.mixing.scaling import Encoding

@@ -8,11 +8,10 @@ from functools import cached_property
 from typing import Any
 
 from dpdist.families.prediction.blocks import BLOCK_ROWS
-from dpdist.families.prediction.defaults import DISTRIBUTED_ROWS, EXACT_ROWS
 from dpdist.families.prediction.lid.hybrid import BLOCK_ROWS as NEIGHBOURS
 from dpdist.families.prediction.lid.hybrid import MATCHED_ROWS
 from dpdist.families.prediction.lid.method import Disclosure, Method
-from dpdist.families.prediction.spec import TwoStageSpec
+from dpdist.families.prediction.spec import DISTRIBUTED_ROWS, EXACT_ROWS, TwoStageSpec
 from dpdist.families.prediction.two_stage import TwoStagePlan
 from dpdist.privacy.guarantee import LID, Guarantee
 
