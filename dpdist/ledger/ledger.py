@@ -78,14 +78,12 @@ class Ledger(Custodian):
     ) -> Attempt:
         """Charge a release to a data set before anything is read, and make the attempt's key.
 
-        The attempt is bound to `spec_hash` and `input_fingerprint`: a resume on anything else is refused. `event` is the
-        charge, None only for the kind of guarantee that nothing composes (``lid``). `attempt` is a random UUID, made here
-        by default; the same call again with the same id gives the same attempt. With `new_attempt` an open attempt of
-        the release becomes void if it drew no noise, else abandoned and spent. `contract` is the digest of the data
-        set's contract, which the release keeps (`dpdist.ledger.contract.kept_contract`).
+        The attempt is bound to `spec_hash` and `input_fingerprint`: a resume on anything else is refused. `event` is
+        None only for the kind of guarantee that nothing composes (``lid``). `attempt` is a random UUID, made here by
+        default; the same call with it gives the same attempt. With `new_attempt` an open attempt of the release becomes
+        void if it drew no noise, else abandoned. `contract` is the digest of the contract that it keeps (`kept_contract`).
 
-        Raises DatasetUnknown; BudgetExceeded: all charges and this one compose to more than the caps;
-        GuaranteeRefused: the policy does not allow this kind; ContractBroken: the release was not compared with the
+        Raises DatasetUnknown, BudgetExceeded, GuaranteeRefused; ContractBroken: the release was not compared with the
         contract, or its input is not known to keep it; ReleaseConflict: the release is committed, has an open attempt,
         or was begun with another spec; KeyUnavailable: there is no key-encryption key.
         """
