@@ -81,7 +81,7 @@ class Ledger(Custodian):
         The attempt is bound to `spec_hash` and `input_fingerprint`: a resume on anything else is refused. `event` is
         None only for the kind of guarantee that nothing composes (``lid``). `attempt` is a random UUID, made here by
         default; the same call with it gives the same attempt. With `new_attempt` an open attempt of the release becomes
-        void if it drew no noise, else abandoned. `contract` is the digest of the contract that it keeps (`kept_contract`).
+        void if it drew no noise, else abandoned. `contract` is the digest of the contract that it keeps.
 
         Raises DatasetUnknown, BudgetExceeded, GuaranteeRefused; ContractBroken: the release was not compared with the
         contract, or its input is not known to keep it; ReleaseConflict: the release is committed, has an open attempt,
