@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dpdist.errors import SpecError
-from dpdist.schema.strict_yaml import parse_yaml
 from dpdist.schema.spec import Exact, Section, parse_overrides
+from dpdist.schema.strict_yaml import parse_yaml
 
 
 class _Budget(Section):
@@ -31,6 +31,6 @@ def test_letters_without_a_shape_are_refused(hidden: str) -> None:
 def test_escapes_that_are_no_text_are_refused_before_anything_is_charged(escape: str) -> None:
     with pytest.raises(SpecError, match=r"line 2: an escape stands for U\+"):
         parse_yaml(f'a: 1\nvalues: ["a", "{escape}"]')
-    with pytest.raises(SpecError, match="--set data.path: line 1: an escape"):
+    with pytest.raises(SpecError, match=r"--set data\.path: line 1: an escape"):
         parse_overrides([f'data.path="a{escape}"'])
     assert parse_yaml('"\\U0001F600"') == "\U0001f600"
