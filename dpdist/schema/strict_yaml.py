@@ -37,6 +37,9 @@ lines."""
 _BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]")
 """Characters of other categories that have no shape of their own: fillers, joiners, selectors of variants."""
 
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+"""What escapes may stand for and no file holds: NUL, and halves of characters."""
+
 _KEY = re.compile(r"[ -]*([A-Za-z0-9_.-]{1,40}):")
 _MERGE = "tag:yaml.org,2002:merge"
 _NUMBER = re.compile(
@@ -184,8 +187,10 @@ def _check_scalars(root: Node) -> None:
     for node, key in _walk(root):
         if isinstance(node, ScalarNode) and node.style is None:
             _check_plain(node, key)
-        elif isinstance(node, ScalarNode) and any("\ud800" <= character <= "\udfff" for character in node.value):
-            raise _Refused(node.start_mark, "an escape such as \\uD800 is half of a character: write all of it")
+        elif isinstance(node, ScalarNode) and (match := _NO_TEXT.search(node.value)):
+            raise _Refused(
+                node.start_mark, f"an escape stands for U+{ord(match[0]):04X}, which is no text: leave it out"
+            )
 
 
 def _check_plain(node: ScalarNode, key: str) -> None:
