@@ -23,7 +23,7 @@ def test_digits_of_other_scripts_are_no_number(digits: str) -> None:
 
 @pytest.mark.parametrize("hidden", ["\u3164", "\u2800", "\u034f", "\ufe0f", "\uffa0", "\U000e0100"])
 def test_letters_without_a_shape_are_refused(hidden: str) -> None:
-    with pytest.raises(SpecError, match=r"line 2: the character U\+"):
+    with pytest.raises(SpecError, match=r"line 2, b: the character U\+"):
         parse_yaml(f"a: 1\nb: text{hidden}")
 
 
