@@ -91,28 +91,18 @@ def pair_counts(codes: Codes, cardinalities: Sequence[int]) -> PairCounts:
     SpecError: too many cells; see `pair_cells`.
     """
     sizes = tuple(cardinalities)
-    tables = (_block_table(codes, block, sizes) for block in covering_blocks(sizes))
+    tables = (table_counts(codes, sizes, (block,)) for block in covering_blocks(sizes))
     return _marginals(tables, sizes)
 
 
 def block_counts(codes: Codes, cardinalities: tuple[int, ...]) -> Counts:
     """Count the joint tables of the covering blocks, one after another in one int64 vector."""
-    return np.concatenate([_block_table(codes, block, cardinalities) for block in covering_blocks(cardinalities)])
+    return table_counts(codes, cardinalities, covering_blocks(cardinalities))
 
 
 def block_cells(cardinalities: tuple[int, ...]) -> int:
     """Number of cells of the tables of all covering blocks."""
     return sum(prod(cardinalities[i] for i in block) for block in covering_blocks(cardinalities))
-
-
-def _block_table(codes: Codes, block: tuple[int, ...], cardinalities: tuple[int, ...]) -> Counts:
-    """The joint table of a block, flat."""
-    table = np.zeros(prod(cardinalities[i] for i in block), np.int64)
-    columns, sizes = [codes[i] for i in block], [cardinalities[i] for i in block]
-    for start in range(0, len(columns[0]), CHUNK_ROWS):
-        chunk = [column[start : start + CHUNK_ROWS] for column in columns]
-        np.add.at(table, configuration_index(chunk, sizes), 1)
-    return table
 
 
 def counts_of_blocks(blocks: Counts, cardinalities: tuple[int, ...]) -> PairCounts:
@@ -137,6 +127,16 @@ def _marginals(tables: Iterable[Counts], cardinalities: tuple[int, ...]) -> Pair
                     begin, end = layout[key]
                     cells[begin:end] = table.sum(axis=others).ravel()
     return PairCounts(cardinalities, cells)
+
+
+def table_counts(codes: Codes, cardinalities: tuple[int, ...], sets: Sequence[tuple[int, ...]]) -> Counts:
+    """Count the joint tables of some sets of attributes, one after another in one int64 vector, each in C order."""
+    tables = [np.zeros(prod(cardinalities[i] for i in which), np.int64) for which in sets]
+    for start in range(0, len(codes[0]), CHUNK_ROWS):
+        chunk = [column[start : start + CHUNK_ROWS] for column in codes]
+        for which, table in zip(sets, tables, strict=True):
+            np.add.at(table, _pack(chunk, which, cardinalities), 1)
+    return np.concatenate([np.zeros(0, np.int64), *tables])
 
 
 @lru_cache(maxsize=64)

@@ -17,6 +17,7 @@ from dpdist.data.count import (
     counts_of_blocks,
     pair_cells,
     pair_counts,
+    table_counts,
 )
 from dpdist.privacy.arrays import Codes
 
@@ -59,6 +60,15 @@ def pair_counts_operator(cardinalities: Sequence[int]) -> Operator:
         combine=_add,
         compact=partial(counts_of_blocks, cardinalities=cardinalities),
         fan_in=fan_in,
+    )
+
+
+def table_counts_operator(cardinalities: Sequence[int], sets: Sequence[tuple[int, ...]]) -> Operator:
+    """The joint tables of some sets of attributes, one after another."""
+    return Operator(
+        name="tables",
+        chunk=partial(table_counts, cardinalities=tuple(cardinalities), sets=tuple(sets)),
+        combine=_add,
     )
 
 
