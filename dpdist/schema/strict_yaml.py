@@ -177,7 +177,7 @@ def _check_keys(root: Node, loader: yaml.SafeLoader) -> None:
 
 
 def _check_scalars(root: Node) -> None:
-    """Refuse plain values that YAML 1.1 and YAML 1.2 read differently, absurdly long numbers, and halves of characters."""
+    """Refuse plain values that YAML 1.1 and YAML 1.2 read differently, long numbers, and halves of characters."""
     for node, key in _walk(root):
         if isinstance(node, ScalarNode) and node.style is None:
             _check_plain(node, key)

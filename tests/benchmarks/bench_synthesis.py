@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.data.graph import located_table, run_pass
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
+from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.registry import build_spec, load_spec, make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis.accuracy import expected_of

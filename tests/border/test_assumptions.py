@@ -1,4 +1,4 @@
-"""What a release may assume of its readers is the custodian's choice: with another alpha a bound on leakage is empty."""
+"""What a release may assume of its readers is the custodian's choice: with another alpha a bound on leakage is none."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dpdist.errors import SpecError
-from dpdist.schema.strict_yaml import parse_yaml
 from dpdist.schema.spec import Exact, Section, parse_overrides
+from dpdist.schema.strict_yaml import parse_yaml
 
 
 class _Budget(Section):
@@ -28,6 +28,6 @@ def test_letters_without_a_shape_are_refused(hidden: str) -> None:
 
 
 def test_half_a_character_is_refused_before_anything_is_charged() -> None:
-    with pytest.raises(SpecError, match="line 2: .* half of a character"):
+    with pytest.raises(SpecError, match=r"line 2: .* half of a character"):
         parse_yaml('a: 1\nvalues: ["a", "\\ud800"]')
     assert parse_yaml('"\\U0001F600"') == "\U0001f600"

@@ -221,7 +221,7 @@ def test_a_release_under_a_contract(tmp_path: Path) -> None:
     ledger.create_from_contract("people", declared)
     with pytest.raises(ContractBroken, match="dpdist contract check"):
         run_release(made, fixed_key=KEY)
-    from dpdist.data.conformity import check_input
+    from dpdist.release.conformity import check_input
 
     found = check_input(declared)
     assert found.problems == ()
@@ -341,7 +341,7 @@ def test_the_contract_that_comes_with_dpdist(name: str) -> None:
 
 
 def test_what_a_check_finds(tmp_path: Path) -> None:
-    from dpdist.data.conformity import check_input
+    from dpdist.release.conformity import check_input
 
     people(tmp_path, 40)
     few = check_input(contract(tmp_path, minima={"job": {"clerk": 11, "cook": 20}}))

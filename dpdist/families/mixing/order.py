@@ -13,9 +13,9 @@ from typing import Any
 
 from dpdist.errors import AccountingError
 from dpdist.families.base.family import SolveRequest
-from dpdist.families.mixing.accounting import ClassMixtures
 from dpdist.families.mixing.budget import TOLERANCE, divide_budget
 from dpdist.families.mixing.spec import MixingSpec
+from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.schema.spec import change
 
 ORDERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
