@@ -255,6 +255,11 @@ class ReleaseSpec(Section):
         return {}
 
     @property
+    def public_tables(self) -> tuple[str, ...]:
+        """Paths of public tables that the release reads besides its own."""
+        return ()
+
+    @property
     def asks_of_table(self) -> str | None:
         """What the release asks of a table beyond its schema, so that no contract admits it; None where nothing."""
         return None

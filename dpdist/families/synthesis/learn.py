@@ -67,6 +67,7 @@ def learn(
     *,
     choices: Choices,
     noise: Noise,
+    prior: PairCounts | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Learned:
     """Measure, pick, fit and, on large tables, rake.
@@ -77,6 +78,8 @@ def learn(
         Exact counts of all records. Confidential.
     choices : Choices
     noise : Noise
+    prior : PairCounts, optional
+        Of a public table, from which the model starts.
     progress : callable
         Called with (done, total) after each round.
 
@@ -86,7 +89,7 @@ def learn(
         The steps would cost more than the account has.
     """
     account = Account(choices.mu, noise)
-    measured = measure(counts, choices=choices, account=account, progress=progress)
+    measured = measure(counts, choices=choices, account=account, prior=prior, progress=progress)
     learner = measured.learner
     model = learner.model or learner.refit(1)
     fitted = fitted_of(model, learner.coding, learner.marginals if choices.balance else None)
