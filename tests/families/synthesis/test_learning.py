@@ -240,9 +240,8 @@ def test_records_are_like_the_table() -> None:
 def test_raked_records_are_like_the_table() -> None:
     truth, learned = records(200_000), raked()
     assert learned.fitted.adjustment is not None
-    drawn = [
-        np.concatenate(x) for x in zip(*(draw_records(learned.fitted, DRAWING, p, 20_000, rounds=0) for p in (0, 1)))
-    ]  # noqa: B905
+    parts = [draw_records(learned.fitted, DRAWING, p, 20_000, rounds=0) for p in (0, 1)]
+    drawn = [np.concatenate(x) for x in zip(*parts, strict=True)]
     assert distance(drawn, truth) < 0.02
 
 
