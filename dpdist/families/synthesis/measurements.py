@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import combinations
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.marginals import Coding
-from dpdist.privacy.arrays import Counts
+from dpdist.privacy.arrays import Counts, Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,19 +97,38 @@ class Measurements:
             raise ValueError("the tables have other cells than their shapes say")
         return cls(tuple(tables), tuple(data["source"]), tuple(np.array(codes, np.int64) for codes in data["maps"]))
 
-    def of_attributes(self, attributes: tuple[int, ...]) -> Iterator[tuple[Counts, float, tuple[Counts, ...]]]:
-        """Noisy tables over just these attributes of the table, in this order of axes, with their deviations.
+    def combined(self, attributes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[Floats, Floats] | None:
+        """The precision-weighted mean of all noisy counts of the cells of some attributes, and its deviation, flat.
 
-        With each come the model's codes of each attribute's values (the values themselves where it is not coded).
+        The deviation is infinite where a cell was only measured together with others. None where no table is over just
+        these attributes.
+
+        Parameters
+        ----------
+        attributes : tuple of int
+            Of the table, ascending.
+        shape : tuple of int
+            Number of their values.
         """
+        weights, sums = np.zeros(shape), np.zeros(shape)
         for table in self.tables:
             sources = tuple(self.source[a] for a in table.attributes) if table.coded else table.attributes
             if not sources or tuple(sorted(sources)) != attributes:
                 continue
             places = [sources.index(a) for a in attributes]
             counts = table.counts.reshape(table.shape).transpose(places)
-            maps = tuple(self.maps[table.attributes[k]] if table.coded else np.arange(table.shape[k]) for k in places)
-            yield counts, table.deviation, maps
+            maps = [
+                self.maps[table.attributes[k]] if table.coded else np.arange(size)
+                for k, size in zip(places, shape, strict=True)
+            ]
+            alone = [np.bincount(codes)[codes] == 1 for codes in maps]
+            weight = np.where(reduce(np.logical_and.outer, alone), table.deviation**-2, 0.0)
+            weights += weight
+            sums += weight * counts[np.ix_(*maps)]
+        if not weights.any():
+            return None
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.nan_to_num(sums / weights).ravel(), (1 / np.sqrt(weights)).ravel()
 
 
 def measurements_of(account: Account, coding: Coding, coded: Sequence[tuple[int, ...]]) -> Measurements:

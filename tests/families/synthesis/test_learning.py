@@ -382,7 +382,10 @@ def test_what_is_measured_does_not_depend_on_the_drawing_key() -> None:
         math.fsum(1 / t.deviation**2 for t in one.tables if t.step == "all pairs"), choices.rake * 9, rel_tol=1e-6
     )
     assert tables["one-way"].shape == (2,)
-    (counts, sigma, maps), *_ = one.of_attributes((0, 1))
-    assert counts.shape == (2, 3)
-    assert sigma > 0
-    assert [codes.tolist() for codes in maps] == [[0, 1], [0, 1, 2]]
+    found = one.combined((0, 1), (2, 3))
+    assert found is not None
+    noisy, sigma = found
+    truth = pair_counts(codes, cards).pair(0, 1).ravel()
+    assert (np.abs(noisy - truth) < 5 * sigma).all()
+    assert (sigma <= tables["all pairs"].deviation).all()
+    assert one.combined((0, 1, 2), cards) is None
