@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpdist.data.count import MAX_PAIR_CELLS, block_counts, counts_of_blocks, pair_cells
-from dpdist.privacy.arrays import Codes
+
+if TYPE_CHECKING:
+    from dpdist.privacy.arrays import Codes
 
 
 @dataclass(frozen=True)
