@@ -41,6 +41,7 @@ LONG = ("contract", "deploy", "statistical", "families", "evaluate")
 """Folders with the longest files: they come next, so that at the end no process waits for another."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of a file in one process, with what they share, under ``--dist loadgroup``."""
     places = {item: item.path.relative_to(TESTS) for item in items}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from dpdist.families.base.family import Plan
 from dpdist.families.base.registry import build_spec, make_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.ledger import Ledger
+from dpdist.schema.spec import override
 
 SCHEMA: dict[str, Any] = {
     "attributes": [
@@ -61,6 +63,11 @@ def project(folder: Path, *, rows: int = 30_000, epsilon: str = "50", **changes:
     return _spec(folder, changes)
 
 
+def dotted(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by dotted path, from names with ``__`` for the dots."""
+    return {path.replace("__", "."): value for path, value in changes.items()}
+
+
 def plan() -> Plan:
     """The plan of such a release: made once in a process, it makes those that follow faster."""
     return make_plan(_spec(Path("nowhere"), {}))
@@ -85,12 +92,6 @@ def _spec(folder: Path, changes: dict[str, Any]) -> PlausibleDeniabilitySpec:
         "split": {"structure": 0.3, "parameters": 0.4, "seeds": 0.3},
         "synthesis": {"records": 2_500, "omega": [3, 4, 5], "minimum_pass_rate": 0.1},
     }
-    for path, value in changes.items():
-        *parents, last = path.split("__")
-        node = tree
-        for name in parents:
-            node = node.setdefault(name, {})
-        node[last] = value
-    spec = build_spec(tree)
+    spec = build_spec(override(tree, dotted(changes)))
     assert isinstance(spec, PlausibleDeniabilitySpec)
     return spec

@@ -22,14 +22,6 @@ from dpdist.publish.verify import verify
 from dpdist.release.run import run_release
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a ledger and a release that was made with it."""
-    folder = tmp_path_factory.mktemp("signed")
-    run_release(project(folder), fixed_key=KEY)
-    return folder
-
-
 @pytest.fixture
 def copied(made: Path, tmp_path: Path) -> Path:
     """A copy of the folder, whose ledger may be changed."""

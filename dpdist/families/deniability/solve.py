@@ -88,6 +88,7 @@ def solve(spec: PlausibleDeniabilitySpec, request: SolveRequest) -> Solution:
     """What ``dpdist plan --solve`` finds, written to a file if that is asked for. Raises SpecError: as `solve_plan`, or
     the public table is the one that the spec names; DataError: it cannot be read, or does not follow the schema.
     """
+    request.refuse("accuracy", go_with="kind: synthesis")
     if request.public_table and is_input(table_source(spec), request.public_table):
         raise SpecError(
             f"--public-table: {request.public_table} is the table that data.path names, which only a charged release "
