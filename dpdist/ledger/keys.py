@@ -69,6 +69,19 @@ class KeyRef:
         """Whether this is a fixed test key: its release is not private."""
         return self.uri.startswith(_FIXED)
 
+    @property
+    def public_hex(self) -> str:
+        """The digits of a fixed key: for keys that are public by design.
+
+        Raises
+        ------
+        KeyUnavailable
+            It is the key of an attempt.
+        """
+        if not self.is_fixed:
+            raise KeyUnavailable("the key of an attempt is secret: it has no public digits")
+        return self.uri.removeprefix(_FIXED)
+
     def __repr__(self) -> str:
         uri = _FIXED + "<hidden>" if self.is_fixed else _shown(self.uri)
         return f"KeyRef(attempt={self.attempt!r}, uri={uri!r})"
