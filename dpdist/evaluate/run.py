@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.opening import open_cluster
+from dpdist.data.released import ReleasedTable
 from dpdist.data.source import CsvOptions, TableSource, find_files
 from dpdist.errors import SpecError
 from dpdist.evaluate.evaluation import (
@@ -24,7 +25,6 @@ from dpdist.evaluate.evaluation import (
 from dpdist.evaluate.inputs import Inputs, open_inputs
 from dpdist.evaluate.page.page import WORDS, About
 from dpdist.evaluate.page.sections import Section
-from dpdist.evaluate.released import ReleasedTable
 from dpdist.families.base.attempt import Progress, silent
 from dpdist.families.base.family import AsReleased
 from dpdist.families.base.registry import FAMILIES

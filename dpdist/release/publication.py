@@ -118,6 +118,7 @@ class Publication:
             table=self.plan.released,
             form=self.plan.form,
             parts=attempt.parts,
+            files=attempt.files,
             fixed_key=fixed_key,
         )
         return attempt.work.write_exclusive(MANIFEST, manifest.to_bytes())
