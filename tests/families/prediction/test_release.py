@@ -21,6 +21,7 @@ from dpdist.errors import CheckFailed, GuaranteeRefused, OutOfDomain, SpecError
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.registry import build_spec, json_schema
 from dpdist.families.prediction.blocks import joined
+from dpdist.families.prediction.lid.inputs import Disclosed
 from dpdist.families.prediction.lid.method import Disclosure
 from dpdist.families.prediction.lid.plan import LidPlan
 from dpdist.families.prediction.lid.stages import SyntheticInputs, TableBlocks
@@ -215,7 +216,7 @@ def test_a_resumed_run_uses_what_is_stored(table: Path, tmp_path: Path) -> None:
     again.output = Store(str(tmp_path / "again"))
     assert released(again).equals(whole)
     stored = Path(first.work.uri) / "alpha.json"
-    stored.write_text(json.dumps({"alpha": 0.0, "near": 0}))
+    stored.write_bytes(Disclosed(alpha=0.0, near=0).to_bytes())
     third = attempt(table, tmp_path)
     third.output = Store(str(tmp_path / "third"))
     assert not released(third).equals(whole)
