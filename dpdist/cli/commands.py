@@ -19,7 +19,7 @@ from dpdist.cli.evaluate import evaluate
 from dpdist.cli.inference import draw, infer, tabulate
 from dpdist.cli.ledger import ledger_app
 from dpdist.cli.options import AsJson, Endpoint, PublicKey, Settings, SpecPath, load, storage_options
-from dpdist.cli.output import bars, folded, guarantee_lines, show_json
+from dpdist.cli.output import bars, error_text, folded, guarantee_lines, show_json
 from dpdist.cli.plan import plan
 from dpdist.cli.runs import runs_app
 from dpdist.cli.spec import spec_app
@@ -82,7 +82,7 @@ def main() -> None:
             signal.signal(signal.SIGINT, _terminated)
         app(standalone_mode=True)
     except DpdistError as error:
-        typer.echo(f"dpdist: {error}", err=True)
+        typer.echo(error_text(f"dpdist: {error}"), err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(1)

@@ -42,7 +42,7 @@ def list_runs(ledger: Ledger, work: Store) -> list[RunSummary]:
     return sorted(
         (
             RunSummary(
-                dataset=dataset.name,
+                dataset=dataset,
                 release=attempt.release,
                 attempt=attempt.id,
                 state=attempt.state,
@@ -50,7 +50,7 @@ def list_runs(ledger: Ledger, work: Store) -> list[RunSummary]:
                 stored=tuple(stored.get(attempt.id, ())),
             )
             for dataset in ledger.datasets()
-            for attempt in ledger.show(dataset.name).attempts
+            for attempt in ledger.show(dataset).attempts
         ),
         key=lambda run: run.created,
     )
@@ -68,7 +68,7 @@ def find_attempt(ledger: Ledger, beginning: str) -> Reservation:
     found = [
         attempt
         for dataset in ledger.datasets()
-        for attempt in ledger.show(dataset.name).attempts
+        for attempt in ledger.show(dataset).attempts
         if attempt.id.startswith(beginning)
     ]
     return found[0] if len(found) == 1 else ledger.attempt(beginning)

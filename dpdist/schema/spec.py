@@ -255,6 +255,11 @@ class ReleaseSpec(Section):
         return {}
 
     @property
+    def public_tables(self) -> tuple[str, ...]:
+        """Paths of public tables that the release reads besides its own."""
+        return ()
+
+    @property
     def asks_of_table(self) -> str | None:
         """What the release asks of a table beyond its schema, so that no contract admits it; None where nothing."""
         return None
@@ -309,7 +314,8 @@ def override(tree: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any
 
 def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
     """Turn ``a.b=c`` texts into a mapping from dotted path to value (parsed as YAML). Raises SpecError: a text has no
-    ``=``, its value is not YAML, or a path is given twice.
+    ``=``, its value is not YAML, or a path is given twice or stands inside
+    of another one.
     """
     out: dict[str, Any] = {}
     for setting in settings:
@@ -324,6 +330,11 @@ def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
             raise SpecError(f"--set{name}: expected a.b=value")
         if path in out:
             raise SpecError(f"--set {path}: given twice; keep one")
+        for other in out:
+            if f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}."):
+                raise SpecError(
+                    f"--set {path}: a part of the other, or the whole of it, is set by --set {other}: keep one"
+                )
         try:
             out[path] = parse_yaml(text)
         except SpecError as error:

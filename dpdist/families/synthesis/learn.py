@@ -77,6 +77,7 @@ def learn(
     *,
     choices: Choices,
     noise: Noise,
+    prior: PairCounts | None = None,
     drawing: Noise,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Learned:
@@ -88,6 +89,8 @@ def learn(
         Exact counts of all records. Confidential.
     choices : Choices
     noise : Noise
+    prior : PairCounts, optional
+        Of a public table, from which the model starts.
         Of the measurements: secret.
     drawing : Noise
         Of the records: public, and independent of `noise`.
@@ -100,7 +103,7 @@ def learn(
         The steps would cost more than the account has.
     """
     account = Account(choices.mu, noise)
-    measured = measure(counts, choices=choices, account=account, progress=progress)
+    measured = measure(counts, choices=choices, account=account, prior=prior, progress=progress)
     learner = measured.learner
     model = learner.model or learner.refit(1)
     fitted = fitted_of(model, learner.coding, learner.marginals if choices.balance else None)

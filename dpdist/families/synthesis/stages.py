@@ -16,6 +16,7 @@ from dpdist.families.synthesis.fitted import Fitted
 from dpdist.families.synthesis.learn import Learned, learn
 from dpdist.families.synthesis.model_files import model_files
 from dpdist.families.synthesis.plan import SynthesisPlan
+from dpdist.families.synthesis.prior import read_prior
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
@@ -42,12 +43,14 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
     """
 
     def make() -> Learned:
+        prior = read_prior(attempt.spec)  # before the ledger is told that the table is read
         if attempt.plan.accuracy_mu:
             counts = count_tables(attempt).pairs
         else:
             counts = Passes(attempt).run(pair_counts_operator(attempt.spec.table.cardinalities), stage="counting")
         noise = attempt.noise
         with attempt.stage("fitting") as progress:
+            return learn(counts, choices=attempt.plan.choices, noise=noise, prior=prior, progress=progress)
             drawing = load_noise(attempt.drawing_key)
             return learn(counts, choices=attempt.plan.choices, noise=noise, drawing=drawing, progress=progress)
 
