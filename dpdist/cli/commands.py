@@ -55,9 +55,9 @@ app.add_typer(runs_app, name="runs")
 
 def _version(asked: bool) -> None:
     if asked:
-        from dpdist import __version__
+        from importlib.metadata import version
 
-        typer.echo(f"dpdist {__version__}")
+        typer.echo(f"dpdist {version('dpdist')}")
         raise typer.Exit
 
 
@@ -202,8 +202,8 @@ def verify(
 ) -> None:
     """Check every file of a release against its manifest, the guarantee against its events, and the signature."""
     from dpdist.ledger import Ledger
+    from dpdist.ledger.signature import load_public_key
     from dpdist.publish.account import verify_with_account
-    from dpdist.publish.signature import load_public_key
     from dpdist.publish.verify import verify as verify_release
 
     key = load_public_key(public_key) if public_key else None

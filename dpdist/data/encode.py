@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +19,10 @@ from numpy.typing import NDArray
 from dpdist.data.integers import LIMIT, IntegerDomain, parse_integer
 from dpdist.data.numbers import NumberEncoder, wrong_type
 from dpdist.data.report import ABOVE, BELOW, DEFECTS, MISSING, MISTYPED, OUTSIDE, UNKNOWN, RowReport
-from dpdist.privacy.arrays import Codes
 from dpdist.schema.schema import Attribute, Category, Schema
+
+if TYPE_CHECKING:
+    from dpdist.privacy.arrays import Codes
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -23,10 +23,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from dpdist.errors import OutputExists, OutputUnwritable, VerificationFailed
+from dpdist.ledger.signature import sign
 from dpdist.privacy.guarantee import Guarantee
 from dpdist.publish.extra import FileRecord
 from dpdist.publish.parts import PartFormat, PartRecord
-from dpdist.publish.signature import sign
 from dpdist.schema.schema import Schema, validation_message
 from dpdist.storage.store import Store
 

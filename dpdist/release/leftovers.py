@@ -11,8 +11,10 @@ import os
 import re
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from dpdist.errors import LedgerError
 from dpdist.ledger import Ledger
@@ -56,6 +58,11 @@ def sweep_output(ledger: Ledger, output: Store) -> list[str]:
             with suppress(OSError):  # it holds files
                 folder.rmdir()
     return swept
+
+
+def sweep_address(ledger: Ledger, address: str, storage_options: Mapping[str, Any]) -> list[str]:
+    """Sweep the output at an address."""
+    return sweep_output(ledger, Store(address, storage_options))
 
 
 def _is_void(ledger: Ledger, output: Store) -> bool:

@@ -27,6 +27,8 @@ from dpdist.errors import SpecError
 from dpdist.schema.schema import Schema, StrictModel, validation_message
 from dpdist.schema.strict_yaml import LONGEST_NUMBER, check_characters, parse_yaml
 
+DEFAULT_LEDGER = "sqlite:///dpdist-ledger.db"
+
 _VAST = re.compile(r"[eE][-+]?0*[1-9][0-9]{3}")
 """An exponent of four digits: the exact number would fill the memory."""
 
@@ -221,7 +223,7 @@ class ReleaseSpec(Section):
     data: DataSpec
     table: Schema = Field(alias="schema", description="The schema, or the path of its file (from the spec).")
     output: OutputSpec
-    ledger: str = Field(default="sqlite:///dpdist-ledger.db", repr=False, description="SQLAlchemy URL of the ledger.")
+    ledger: str = Field(default=DEFAULT_LEDGER, repr=False, description="SQLAlchemy URL of the ledger.")
     work: str = Field(
         default=".dpdist",
         description="Confidential folder for what a running attempt stores; local or s3://.",

@@ -77,8 +77,8 @@ def learn(
     *,
     choices: Choices,
     noise: Noise,
-    prior: PairCounts | None = None,
     drawing: Noise,
+    prior: PairCounts | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Learned:
     """Measure, pick, fit and, on large tables, rake.
@@ -89,11 +89,11 @@ def learn(
         Exact counts of all records. Confidential.
     choices : Choices
     noise : Noise
-    prior : PairCounts, optional
-        Of a public table, from which the model starts.
         Of the measurements: secret.
     drawing : Noise
         Of the records: public, and independent of `noise`.
+    prior : PairCounts, optional
+        Of a public table, from which the model starts.
     progress : callable
         Called with (done, total) after each round.
 

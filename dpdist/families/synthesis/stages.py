@@ -50,9 +50,10 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
             counts = Passes(attempt).run(pair_counts_operator(attempt.spec.table.cardinalities), stage="counting")
         noise = attempt.noise
         with attempt.stage("fitting") as progress:
-            return learn(counts, choices=attempt.plan.choices, noise=noise, prior=prior, progress=progress)
             drawing = load_noise(attempt.drawing_key)
-            return learn(counts, choices=attempt.plan.choices, noise=noise, drawing=drawing, progress=progress)
+            return learn(
+                counts, choices=attempt.plan.choices, noise=noise, drawing=drawing, prior=prior, progress=progress
+            )
 
     learned = attempt.stored(Learned, make)
     names, of_all = attempt.spec.table.names, 1 - attempt.spec.privacy.accuracy_share
