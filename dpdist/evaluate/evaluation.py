@@ -188,10 +188,18 @@ def about_release(store: Store, manifest: Manifest, reports: Mapping[str, Any], 
         name=manifest.name,
         facts=tuple(facts),
         guarantees=tuple(str(item["sentence"]) for item in manifest.guarantees),
+        accuracy=_accuracy(manifest),
         not_private=manifest.not_private,
         footer=f"Release {manifest.name} at {store.uri}, made with dpdist {manifest.packages.get('dpdist', '')}. "
         "The same figures are in evaluation.json.",
     )
+
+
+def _accuracy(manifest: Manifest) -> str | None:
+    """The sentence of the manifest about the measured accuracy."""
+    found = manifest.parameters.get("accuracy")
+    sentence = found.get("sentence") if isinstance(found, dict) else None
+    return sentence if isinstance(sentence, str) and sentence else None
 
 
 def to_json(about: About, sections: Sequence[Section], manifest: Manifest) -> dict[str, Any]:
@@ -203,6 +211,7 @@ def to_json(about: About, sections: Sequence[Section], manifest: Manifest) -> di
         "attempt": manifest.attempt,
         **({"not_private": about.not_private} if about.not_private else {}),
         "guarantees": list(about.guarantees),
+        **({"accuracy": about.accuracy} if about.accuracy else {}),
         "facts": dict(about.facts),
         "sections": {section.name: section.to_json() for section in sections},
     }
