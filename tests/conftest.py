@@ -27,6 +27,8 @@ import unsynced
 from commands import Answer, Command
 from executors import Executors
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from dpdist.ledger import keys
 
@@ -41,14 +43,23 @@ LONG = ("contract", "deploy", "statistical", "families", "evaluate")
 """Folders with the longest files: they come next, so that at the end no process waits for another."""
 
 
-@pytest.hookimpl(tryfirst=True)
+class ByPlace(LoadFileScheduling):
+    """The tests of a file, or of a folder of `TOGETHER`, run in one process, with what they share."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        place = Path(nodeid.split("::", 1)[0])
+        return next((folder for folder in TOGETHER if folder in place.parts), str(place))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByPlace | None:
+    """How ``--dist loadfile`` divides the tests."""
+    return ByPlace(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file in one process, with what they share, under ``--dist loadgroup``."""
-    places = {item: item.path.relative_to(TESTS) for item in items}
-    for item, place in places.items():
-        item.add_marker(pytest.mark.xdist_group(place.parts[0] if place.parts[0] in TOGETHER else str(place)))
+    """Begin with what takes longest."""
     order = {name: number for number, name in enumerate((*TOGETHER, *LONG))}
-    items.sort(key=lambda item: order.get(places[item].parts[0], len(order)))
+    items.sort(key=lambda item: order.get(item.path.relative_to(TESTS).parts[0], len(order)))
 
 
 DATA = Path(os.environ.get("DPDIST_DATA", TESTS.resolve().parents[1] / "shared" / "data"))

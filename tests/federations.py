@@ -24,7 +24,7 @@ from dpdist.families.mixing.spec import MixingSpec
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
 from dpdist.publish.signature import load_signing_key
-from dpdist.spec import override
+from dpdist.schema.spec import override
 
 SCHEMA: dict[str, Any] = {
     "attributes": [
