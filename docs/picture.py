@@ -15,8 +15,7 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
 from dpdist.cli import sample_table as sample
-from dpdist.cli.output import folded, guarantee_lines
-from dpdist.cli.progress import stage_bars
+from dpdist.cli.output import folded, guarantee_lines, stage_bars
 from dpdist.families.base.registry import load_spec
 from dpdist.ledger import Ledger
 from dpdist.release.run import run_release

@@ -17,13 +17,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from distributed import Client, Security
 from releases import dotted
 
-from dpdist.data.conformity import check_input
 from dpdist.families.base.registry import build_spec
 from dpdist.families.mixing.federated.identity import identity_text
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
 from dpdist.publish.signature import load_signing_key
+from dpdist.release.conformity import check_input
 from dpdist.schema.spec import override
 
 SCHEMA: dict[str, Any] = {

@@ -17,9 +17,8 @@ from dpdist.cli.contract import contract_app
 from dpdist.cli.evaluate import evaluate
 from dpdist.cli.ledger import ledger_app
 from dpdist.cli.options import AsJson, Endpoint, PublicKey, Settings, SpecPath, load, storage_options
-from dpdist.cli.output import folded, guarantee_lines, show_json
+from dpdist.cli.output import bars, folded, guarantee_lines, show_json
 from dpdist.cli.plan import plan
-from dpdist.cli.progress import bars
 from dpdist.cli.runs import runs_app
 from dpdist.cli.spec import spec_app
 from dpdist.errors import AccountingError, DpdistError

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from dpdist.cli.options import DEFAULT_LEDGER, AsJson, Endpoint, LedgerUrl, PublicKey, Settings, load, storage_options
-from dpdist.cli.output import show
-from dpdist.cli.progress import bars
+from dpdist.cli.output import bars, show
 
 Against = Annotated[
     list[str] | None,

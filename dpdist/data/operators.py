@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.data.count import MAX_PAIR_CELLS, block_counts, counts_of_blocks, pair_cells
+from dpdist.data.count import (
+    MAX_PAIR_CELLS,
+    WIDE_CELLS,
+    block_cells,
+    block_counts,
+    counts_of_blocks,
+    pair_cells,
+    pair_counts,
+    table_counts,
+)
 from dpdist.privacy.arrays import Codes
 
 
@@ -41,12 +50,25 @@ def pair_counts_operator(cardinalities: Sequence[int]) -> Operator:
     `dpdist.data.count.pair_cells`.
     """
     cardinalities = tuple(cardinalities)
+    fan_in = 8 if pair_cells(cardinalities) <= MAX_PAIR_CELLS // 16 else 2
+    if block_cells(cardinalities) > WIDE_CELLS:
+        chunk = partial(pair_counts, cardinalities=cardinalities)
+        return Operator(name="pairs", chunk=chunk, combine=_add, fan_in=fan_in)
     return Operator(
         name="pairs",
         chunk=partial(block_counts, cardinalities=cardinalities),
         combine=_add,
         compact=partial(counts_of_blocks, cardinalities=cardinalities),
-        fan_in=8 if pair_cells(cardinalities) <= MAX_PAIR_CELLS // 16 else 2,
+        fan_in=fan_in,
+    )
+
+
+def table_counts_operator(cardinalities: Sequence[int], sets: Sequence[tuple[int, ...]]) -> Operator:
+    """The joint tables of some sets of attributes, one after another."""
+    return Operator(
+        name="tables",
+        chunk=partial(table_counts, cardinalities=tuple(cardinalities), sets=tuple(sets)),
+        combine=_add,
     )
 
 

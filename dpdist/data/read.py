@@ -49,7 +49,7 @@ def encoded_batches(table: Table, partition: int, *, batch_rows: int = BATCH_ROW
     opened, or has lines that are no records; DataNotFound: a file is gone or access is denied.
     """
     if not table.is_located:
-        raise ValueError("the rows of a CSV table are located first: see dpdist.data.graph.locate")
+        raise ValueError("the rows of a CSV table are located first: see dpdist.families.base.graph.locate")
     is_csv = table.format == "csv"
     encoder = TableEncoder(table.schema, strip=is_csv and table.source.csv.strip, empty_is_missing=is_csv)
     read = _csv_batches if is_csv else _parquet_batches

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from glob import has_magic
 from itertools import takewhile
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from fsspec.implementations.local import LocalFileSystem
@@ -129,6 +129,12 @@ def beginnings(source: TableSource) -> tuple[str, ...]:
             fs, root = filesystem(path, source.storage_options)
             found.append(_full_path(fs, str(_fixed(root))))
     return tuple(found)
+
+
+def is_input(source: TableSource, file: Path) -> bool:
+    """Whether a local file is one of the table's, by its address."""
+    own = [Path(path).resolve() for path in source.paths if not is_s3(path)]
+    return file.resolve() in own or would_find(source, str(file))
 
 
 def would_find(source: TableSource, file: str) -> bool:

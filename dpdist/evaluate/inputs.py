@@ -12,7 +12,6 @@ from typing import Any
 
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
-from dpdist.data.graph import locate, table_pass
 from dpdist.data.operators import gather_operator, pair_counts_operator, together
 from dpdist.data.records import Records
 from dpdist.data.report import RowReport, check
@@ -24,6 +23,7 @@ from dpdist.evaluate.binning import Look, View, through, view_of
 from dpdist.evaluate.released import ReleasedTable
 from dpdist.evaluate.utility.marginals import Marginals, Subset, chosen_triples, marginals_of, triples_operator
 from dpdist.families.base.attempt import Progress
+from dpdist.families.base.graph import locate, table_pass
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Codes
 from dpdist.publish.manifest import Manifest

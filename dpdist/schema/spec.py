@@ -37,7 +37,7 @@ def _exact(value: object) -> object:
         return value
     try:
         text = str(value)  # ValueError for thousands of digits
-        if isinstance(value, str) and (len(text) > LONGEST_NUMBER or _VAST.search(text)):
+        if isinstance(value, str) and (not text.isascii() or len(text) > LONGEST_NUMBER or _VAST.search(text)):
             raise ValueError
         return Fraction(text)
     except (ValueError, ZeroDivisionError):
@@ -250,6 +250,11 @@ class ReleaseSpec(Section):
         return {}
 
     @property
+    def least_probabilities(self) -> dict[tuple[str, ...], float]:
+        """What the release assumes of whoever reads it: by columns, the least probability of each of their cells."""
+        return {}
+
+    @property
     def asks_of_table(self) -> str | None:
         """What the release asks of a table beyond its schema, so that no contract admits it; None where nothing."""
         return None
@@ -323,7 +328,7 @@ def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
             out[path] = parse_yaml(text)
         except SpecError as error:
             raise SpecError(f"--set {path}: {error}") from None
-        if isinstance(out[path], str):  # YAML 1.1 reads 1e-9 as text
+        if isinstance(out[path], str) and out[path].isascii():  # YAML 1.1 reads 1e-9 as text
             try:
                 out[path] = float(out[path])
             except ValueError:

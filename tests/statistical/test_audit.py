@@ -365,8 +365,8 @@ def test_the_audited_release_is_the_published_one(tmp_path: Path) -> None:
 
 
 def encoded(whole: Any) -> list[np.ndarray]:
-    from dpdist.data.graph import run_pass
     from dpdist.data.operators import gather_operator
+    from dpdist.families.base.graph import run_pass
 
     codes: list[np.ndarray] = run_pass(whole, gather_operator())[0]
     assert len(codes[0]) == table(30_000).num_rows

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 
 from dpdist.cluster.executor import Executor
-from dpdist.data.graph import locate, table_pass
 from dpdist.data.report import RowReport, check
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
@@ -19,6 +18,7 @@ from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_
 from dpdist.evaluate.utility.marginals import total_variation
 from dpdist.families.base.attempt import Progress
 from dpdist.families.base.family import Truth
+from dpdist.families.base.graph import locate, table_pass
 from dpdist.families.base.registry import family_of, make_plan, respecified
 from dpdist.privacy.arrays import Floats
 from dpdist.publish.manifest import Manifest

@@ -46,9 +46,9 @@ _shipped(
     solve="solve:solve",
     shadow="shadow:shadow",
 )
-_shipped("synthesis", "synthesis", "WholeSynthesisSpec", workload="workload:workload")
-_shipped("mixing", "mixing", "MixingSpec", solve="order:solve", as_released="vectors:as_released")
-_shipped("histogram", "histogram", "HistogramSpec", canaries="claims:canaries", truth="truth:truth")
+_shipped("synthesis", "synthesis", "WholeSynthesisSpec", workload="workload:workload", solve="accuracy:solve")
+_shipped("mixing", "mixing", "MixingSpec", solve="order:solve", as_released="plan:as_released")
+_shipped("histogram", "histogram", "HistogramSpec", canaries="claims:canaries", truth="stages:truth")
 _shipped("two-stage", "prediction", "TwoStageSpec")
 
 

@@ -7,20 +7,19 @@ one used everywhere: in the draws, in the privacy test and in the accounting.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import prod
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.families.base.stored import Stored
 from dpdist.families.deniability.thresholds import draw
-from dpdist.storage.archive import packed, unpacked
 
-_FORMAT = "dpdist.network/1"
 _LOG_UNIT = 64 * np.log(2.0)
 
 
@@ -30,7 +29,7 @@ def strides(counts: Sequence[int]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class Network(Stored):
     """A Bayesian network over coded attributes (PD section 3.2, eq. 4-6).
 
     Raises ValueError where the parts do not form a network: wrong lengths, shapes or dtypes, a cycle, an order that is
@@ -125,38 +124,6 @@ class Network:
             log[width[:, -1] == 0, -1] = 0.0  # 2^64 wrapped to zero: the last value is certain
             result.append(log)
         return tuple(result)
-
-    def to_bytes(self) -> bytes:
-        """The network as an npz file with a JSON header; equal networks give equal bytes."""
-        header = {
-            "format": _FORMAT,
-            "cardinalities": self.cardinalities,
-            "bucket_counts": self.bucket_counts,
-            "parents": self.parents,
-            "order": self.order,
-        }
-        arrays: dict[str, NDArray[Any]] = {}
-        for i in range(len(self)):
-            arrays[f"buckets_{i}"] = self.bucket_maps[i]
-            arrays[f"thresholds_{i}"] = self.thresholds[i]
-        return packed(header, arrays)
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Self:
-        """Read what `to_bytes` wrote. Raises UnreadableFile: the bytes are damaged or of another format."""
-        return unpacked(content, cls._of, format=_FORMAT, what="parts of the network")
-
-    @classmethod
-    def _of(cls, header: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        attributes = range(len(header["cardinalities"]))
-        return cls(
-            cardinalities=tuple(header["cardinalities"]),
-            bucket_maps=tuple(arrays[f"buckets_{i}"] for i in attributes),
-            bucket_counts=tuple(header["bucket_counts"]),
-            parents=tuple(map(tuple, header["parents"])),
-            order=tuple(header["order"]),
-            thresholds=tuple(arrays[f"thresholds_{i}"] for i in attributes),
-        )
 
 
 def check_order(parents: Sequence[Sequence[int]], order: Sequence[int]) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from dpdist.data.count import pair_cells
 from dpdist.errors import AccountingError, SpecError
+from dpdist.families.base.family import Plan, mebibytes
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.splits import (
     LARGEST_BATCH,
@@ -28,13 +29,9 @@ from dpdist.families.deniability.splits import (
 from dpdist.privacy import accountant
 from dpdist.privacy.deniability import theorem1
 from dpdist.privacy.events import Event
-from dpdist.privacy.formatting import number_of, upwards
-from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, PlausibleDeniability, explained
-from dpdist.publish.parts import PartFormat
-from dpdist.schema.schema import Schema
+from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, PlausibleDeniability
 from dpdist.schema.spec import change
 
-PARTITION_ROWS = 1 << 20
 SMALLEST_BATCH = 1 << 12
 """Candidates in a batch, at least."""
 
@@ -46,29 +43,24 @@ _SMALLEST_FACTOR, _LARGEST_FACTOR = 1e-3, 8.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlausibleDeniabilityPlan:
+class PlausibleDeniabilityPlan(Plan):
     """Everything a plausible-deniability release will do and cost, before it reads a record."""
 
     spec: PlausibleDeniabilitySpec
     model: ModelPlan
     seeds: SeedPlan | None  # None when every attribute is resampled
-    event: Event  # the charge of the release
+    event: Event = field()  # the charge of the release
 
     @property
     def kind(self) -> str:
         """Kind of guarantee, as the ledger's policies name it."""
         return "pd-per-record" if self.seeds is not None and not self.seeds.whole_release else "dp"
 
-    @property
+    @cached_property
     def delta(self) -> float:
         """Delta at which the guarantee is stated."""
         privacy = self.spec.privacy
         return privacy.release_delta if self.kind == "dp" else privacy.model.delta
-
-    @cached_property
-    def epsilon(self) -> float:
-        """Epsilon of the charge at `delta`: of the whole release, or of the model in a per-record release."""
-        return accountant.epsilon(self.event, delta=self.delta)
 
     @property
     def candidates_at_least(self) -> int:
@@ -90,10 +82,7 @@ class PlausibleDeniabilityPlan:
     def guarantees(self) -> tuple[Guarantee, ...]:
         """What the release promises, the first thing first."""
         if self.kind == "dp":
-            whole = DifferentialPrivacy(
-                epsilon=self.epsilon, delta=self.delta, adjacency="add/remove", covers="the whole release"
-            )
-            return (whole, self._deniability) if self.seeds is not None else (whole,)
+            return (*super().guarantees, self._deniability) if self.seeds is not None else super().guarantees
         model = DifferentialPrivacy(epsilon=self.epsilon, delta=self.delta, adjacency="add/remove", covers="the model")
         return (self._deniability, model)
 
@@ -108,26 +97,11 @@ class PlausibleDeniabilityPlan:
         )
 
     @property
-    def released(self) -> Schema:
-        """The attributes of the released records: those of the table."""
-        return self.spec.table
-
-    @property
-    def form(self) -> PartFormat:
-        """How the records are written."""
-        return PartFormat(values=self.spec.output.values, bins=self.spec.output.bins)
-
-    @property
     def _deniability(self) -> PlausibleDeniability:
         test = self.spec.privacy.deniability
         if test.test == "deterministic":
             return PlausibleDeniability(k=test.k, gamma=test.gamma)
         return theorem1(k=test.k, gamma=test.gamma, epsilon0=test.epsilon0, delta=self.spec.privacy.release_delta)
-
-    @property
-    def sentence(self) -> str:
-        """The guarantee in words."""
-        return self.guarantees[0].sentence()
 
     def public_parameters(self) -> dict[str, Any]:
         """The public parameters, for the manifest."""
@@ -152,25 +126,10 @@ class PlausibleDeniabilityPlan:
         out["event"] = self.event.to_json()
         return out
 
-    def to_json(self) -> dict[str, Any]:
-        """The plan as a JSON object."""
-        return {
-            "name": self.spec.name,
-            "kind": self.spec.kind,
-            "guarantees": [guarantee.to_json() for guarantee in self.guarantees],
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "covers": "the whole release" if self.kind == "dp" else "the model; the seeds are covered per record",
-            "parameters": self.public_parameters(),
-            "resources": self.resources(),
-            "spec_sha256": self.spec.fingerprint,
-        }
-
     def resources(self) -> dict[str, Any]:
         """Memory and tasks, from public sizes only."""
         spec = self.spec
-        rows = spec.data.minimum_records
-        partitions = spec.cluster.partitions or max(1, round(rows / PARTITION_ROWS))
+        rows, partitions = spec.data.minimum_records, self.partitions
         row_bytes = sum(attribute.dtype.itemsize for attribute in spec.table.attributes) + 1
         cells = self.model.parameters.cells_at_most
         batches = math.ceil(self.candidates_at_most / LARGEST_BATCH)
@@ -182,21 +141,20 @@ class PlausibleDeniabilityPlan:
             "tasks_about": 3 * partitions + batches + math.ceil(spec.synthesis.records / spec.output.rows_per_part),
         }
 
-    def explain(self) -> str:
-        """The plan for people."""
-        spec, resources = self.spec, self.resources()
-        lines = [f"Release {spec.name} ({spec.kind}) of data set {spec.dataset}", ""]
-        lines += explained(self.guarantees)
-        lines += [
-            "",
-            f"Charge      epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} (add/remove adjacency)",
-        ]
+    @property
+    def covers(self) -> str:
+        """What epsilon and delta are about."""
+        return "the whole release" if self.kind == "dp" else "the model; the seeds are covered per record"
+
+    def details(self) -> list[str]:
+        """Splits, structure, parameters, seeds and checks."""
+        spec = self.spec
         shares = spec.split.shares._asdict().items()
-        lines.append(
+        lines = [
             "Records     all of them in every stage"
             if spec.split.records == "all"
             else "Splits      " + ", ".join(f"{name} {float(share):.3g}" for name, share in shares)
-        )
+        ]
         if self.model.structure is not None:
             lines.append(f"Structure   {self.model.structure.explain()}")
         lines.append(f"Parameters  {self.model.parameters.explain()}")
@@ -222,12 +180,12 @@ class PlausibleDeniabilityPlan:
         lines.append(f"Comparison  {self._comparison}")
         if spec.synthesis.max_plausible or spec.synthesis.max_check_plausible:
             lines.append("Note        max_plausible and max_check_plausible have no effect: all seeds are counted")
-        lines.append(
-            f"Resources   about {number_of(resources['partitions'], 'partition')}, {resources['tasks_about']} tasks; "
-            f"{resources['encoded_bytes'] / 2**20:,.0f} MiB of codes in the workers' memory, or read again if they do "
-            f"not fit; {resources['task_bytes'] / 2**20:,.0f} MiB per running task"
-        )
-        return "\n".join(lines)
+        return lines
+
+    def held(self, needs: dict[str, Any]) -> str:
+        """The codes."""
+        codes = mebibytes(needs["encoded_bytes"])
+        return f"{codes} of codes in the workers' memory, or read again if they do not fit; "
 
     @property
     def _comparison(self) -> str:

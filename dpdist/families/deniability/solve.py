@@ -28,11 +28,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
-from pathlib import Path
 from typing import Any
 
 from dpdist.data.inputs import table_source
-from dpdist.data.source import would_find
+from dpdist.data.source import is_input
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.family import SolveRequest
 from dpdist.families.deniability.expectations import Expectations, SeedsChoice, stage_epsilon
@@ -46,7 +45,6 @@ from dpdist.privacy.checks import count_check, expected_lower_bound, pass_check
 from dpdist.privacy.deniability import certain_mass
 from dpdist.privacy.events import Event, Gaussian, SeedRecords
 from dpdist.schema.spec import change
-from dpdist.storage.s3 import is_s3
 
 _SEED_SHARES = (Fraction(1, 5), Fraction(3, 10), Fraction(2, 5), Fraction(1, 2), Fraction(3, 5))
 _STRUCTURE_SHARES = (Fraction(1, 20), Fraction(1, 10), Fraction(1, 5), Fraction(3, 10))
@@ -90,7 +88,8 @@ def solve(spec: PlausibleDeniabilitySpec, request: SolveRequest) -> Solution:
     """What ``dpdist plan --solve`` finds, written to a file if that is asked for. Raises SpecError: as `solve_plan`, or
     the public table is the one that the spec names; DataError: it cannot be read, or does not follow the schema.
     """
-    if request.public_table and _is_of(spec, request.public_table):
+    request.refuse("accuracy", go_with="kind: synthesis")
+    if request.public_table and is_input(table_source(spec), request.public_table):
         raise SpecError(
             f"--public-table: {request.public_table} is the table that data.path names, which only a charged release "
             "may read: give a public one, such as last year's"
@@ -107,12 +106,6 @@ def solve(spec: PlausibleDeniabilitySpec, request: SolveRequest) -> Solution:
     if request.write:
         solution.write(request.write, source=request.source, settings=request.settings)
     return solution
-
-
-def _is_of(spec: PlausibleDeniabilitySpec, path: Path) -> bool:
-    """Whether a file is one of the table's, by its address."""
-    own = [Path(given).resolve() for given in spec.data.paths if not is_s3(given)]
-    return path.resolve() in own or would_find(table_source(spec), str(path))
 
 
 class _Solver:

@@ -15,17 +15,17 @@ post-processing. Three scores:
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
 from dpdist.data.count import PairCounts
-from dpdist.errors import SpecError, UnreadableFile
+from dpdist.errors import SpecError
+from dpdist.families.base.stored import Stored
 from dpdist.families.deniability.dependence import (
     entropies,
     entropy_columns,
@@ -61,8 +61,6 @@ _FLOAT_ERROR = 2.0**-40
 
 _FINEST_GRID = 2.0**-46
 """Entropies below 64 bits are less than 2^52 steps."""
-
-_FORMAT = "dpdist.structure/1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +127,7 @@ def structure_plan(
 
 
 @dataclass(frozen=True, kw_only=True)
-class StructureStatistics:
+class StructureStatistics(Stored):
     """The released noisy statistics: safe to store and to read back."""
 
     FILE: ClassVar[str] = "structure-statistics.json"
@@ -137,21 +135,6 @@ class StructureStatistics:
     score: Score  # as in the plan
     # entropies in bits in the order of `entropy_columns`, or distances in the order of the pairs
     values: tuple[float, ...]
-
-    def to_bytes(self) -> bytes:
-        """The statistics as JSON, bit for bit."""
-        return json.dumps({"format": _FORMAT, "type": type(self).__name__, **asdict(self)}).encode()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Self:
-        """Read what `to_bytes` wrote. Raises UnreadableFile: the bytes are damaged or of another format."""
-        try:
-            body = json.loads(content)
-            if body["format"] != _FORMAT or body["type"] != cls.__name__:
-                raise ValueError("another format")
-            return cls(score=body["score"], values=tuple(body["values"]))
-        except (ValueError, KeyError, TypeError):
-            raise UnreadableFile("stored statistics are damaged or of another version; learn them again") from None
 
 
 def measure_structure(counts: PairCounts, schema: Schema, *, plan: StructurePlan, noise: Noise) -> StructureStatistics:

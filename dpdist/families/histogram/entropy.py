@@ -11,19 +11,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.histogram.measurement import Mechanism, sampler_delta
-from dpdist.privacy import accountant, sensitivity
+from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event, Gaussian
 from dpdist.privacy.grid import grid_below, round_to_grid
 from dpdist.privacy.guarantee import Adjacency
 from dpdist.privacy.noise import Noise
+from dpdist.privacy.sensitivity import Bounds, bounds
 
 _GRID = 2.0**-30  # of the sensitivity
 _REACH = 2.0**-40  # of the scale of the noise, which has at most 2^45 steps
@@ -56,45 +57,6 @@ def _shares(counts: ArrayLike) -> NDArray[np.float64]:
     table = table[table > 0]
     result: NDArray[np.float64] = table / table.sum()
     return result
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bounds:
-    """How much one record moves an entropy of at least so many records, in bits."""
-
-    sensitivity: float  # exact, rounded upwards; what the noise is scaled with
-    published_bound: float  # of the papers: about twice the exact value for order 1, and false for any other
-
-
-def bounds(*, records: int, order: float, adjacency: Adjacency) -> Bounds:
-    """Exact sensitivity and published bound of the entropy of the given order (1: Shannon).
-
-    `records` is a lower bound of those of the larger of two neighbouring tables. Raises SpecError: unknown adjacency;
-    AccountingError: the number of records or the order is out of range.
-
-    >>> both = bounds(records=10_000, order=2, adjacency="replacement")
-    >>> round(both.sensitivity, 4), round(both.published_bound, 5)
-    (0.0144, 0.00058)
-    """
-    if adjacency not in get_args(Adjacency):
-        raise SpecError(f"adjacency must be one of {', '.join(get_args(Adjacency))}, got {adjacency!r}")
-    published = (
-        sensitivity.shannon_published(records) if order == 1 else sensitivity.renyi_published(records, order=order)
-    )
-    exact = sensitivity.renyi_from(records, order=order, adjacency=adjacency)
-    return Bounds(sensitivity=exact, published_bound=published)
-
-
-def account(*, records: int, order: float, adjacency: Adjacency) -> dict[str, Any]:
-    """The bounds as a JSON object, and whether the published one holds."""
-    both = bounds(records=records, order=order, adjacency=adjacency)
-    return {
-        "records": records,
-        "order": order,
-        "adjacency": adjacency,
-        **asdict(both),
-        "published_bound_holds": both.published_bound >= both.sensitivity,
-    }
 
 
 @dataclass(frozen=True, kw_only=True)

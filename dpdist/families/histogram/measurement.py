@@ -23,9 +23,10 @@ from dpdist.errors import AccountingError, SpecError
 from dpdist.families.histogram.postprocess import largest_remainder
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Counts
-from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event, Gaussian
+from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event, Gaussian, LaplaceLeakage
 from dpdist.privacy.grid import LARGEST_SCALE
-from dpdist.privacy.guarantee import Adjacency
+from dpdist.privacy.guarantee import PML, Adjacency
+from dpdist.privacy.leakage import check_alpha, noiseless_leakage, scale_for
 from dpdist.privacy.noise import SAMPLER_DELTA, Noise
 
 Mechanism = Literal["laplace", "gaussian"]
@@ -218,3 +219,33 @@ def add_noise(table: Counts, *, mechanism: Mechanism, scale: float, noise: Noise
     else:
         draws = noise.discrete_laplace(name, table.size, scale=scale)
     return np.asarray(table + draws.reshape(table.shape))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeakagePlan:
+    """Noise of one histogram under a bound on its leakage."""
+
+    scale: float | None  # scale of the discrete Laplace noise; None where exact counts were asked for by name
+    guarantee: PML  # with alpha, and the equal parameter of differential privacy ``2/b`` (replacement)
+    # what to charge: to a PML account its leakage, else its differential privacy, which exact counts do not have
+    event: LaplaceLeakage
+
+
+def plan_leakage(*, epsilon: float, alpha: float, bins: int, accept_no_noise: bool = False) -> LeakagePlan:
+    """The least noise for one histogram of so many bins, for a leakage of `epsilon` nats.
+
+    `alpha` is the assumed least probability of every bin, for every record; never estimated from the data.
+    `accept_no_noise` releases exact counts where ``epsilon >= ln(1/alpha)``. Raises AccountingError: a parameter is out
+    of range, or ``alpha * bins > 1``; GuaranteeRefused: no noise is needed, and that was not asked for.
+    """
+    check_alpha(alpha, bins=bins)
+    if accept_no_noise and noiseless_leakage(alpha) <= epsilon < math.inf:
+        exact = LaplaceLeakage(None, alpha, label="histogram")
+        return LeakagePlan(scale=None, guarantee=PML(epsilon=noiseless_leakage(alpha), alpha=alpha), event=exact)
+    scale = scale_for(epsilon=epsilon, alpha=alpha)
+    delta = sampler_delta(bins)
+    return LeakagePlan(
+        scale=scale,
+        guarantee=PML(epsilon=epsilon, alpha=alpha, dp_epsilon=2 / scale, delta=delta),
+        event=LaplaceLeakage(scale, alpha, failure=delta, label="histogram"),
+    )

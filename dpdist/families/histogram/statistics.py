@@ -1,7 +1,7 @@
 """Operators of one pass over a table: counts of histograms, and sums of curves, wide or long.
 
-They plug into `dpdist.data.graph.table_pass`. Their summaries are exact and associative, so any partitioning gives the
-same bits.
+They plug into `dpdist.families.base.graph.table_pass`. Their summaries are exact and associative, so any partitioning
+gives the same bits.
 """
 
 from __future__ import annotations

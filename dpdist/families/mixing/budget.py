@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dpdist.errors import AccountingError, SpecError
-from dpdist.families.mixing.accounting import ClassMixtures
 from dpdist.families.mixing.moments import MomentPlan, moment_plan
 from dpdist.families.mixing.scaling import Encoding, declared_encoding
 from dpdist.families.mixing.spec import MixingSpec
@@ -14,6 +13,7 @@ from dpdist.privacy import accountant
 from dpdist.privacy.calibrate import least_scale
 from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.events import ApproximateDP, Composed, Event
+from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.noise import SAMPLER_DELTA
 
 TOLERANCE = 1e-3

@@ -19,7 +19,6 @@ from scipy.special import expit
 
 from dpdist.errors import SpecError
 from dpdist.families.base.rehearsal import key_from, rehearse
-from dpdist.families.mixing.accounting import ClassMixtures
 from dpdist.families.mixing.budget import ClassPlan
 from dpdist.families.mixing.classes import confirmed_classes
 from dpdist.families.mixing.mixing_plan import MixingPlan
@@ -33,6 +32,7 @@ from dpdist.families.mixing.stages import stages
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.checks import CountCheck
+from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.families.base.stored import Stored
 from dpdist.families.mixing.scaling import Encoding
 from dpdist.privacy.accountant import calibrate_gaussian
 from dpdist.privacy.arrays import Floats
@@ -29,7 +29,7 @@ _SUMMED = 1 << 20  # continuous numbers summed at a time
 
 
 @dataclass(frozen=True, eq=False)
-class Moments:
+class Moments(Stored):
     """Noisy moments of the coordinates of a declared encoding: drawn once, stored, read back."""
 
     FILE: ClassVar[str] = "moments.npz"
@@ -52,18 +52,6 @@ class Moments:
             tables.append((table - self.mean[place]) / (self.deviation[place] if divide else 1.0))
             at = place.stop
         return replace(encoding, tables=tuple(tables))
-
-    def to_bytes(self) -> bytes:
-        """The moments as a NumPy archive."""
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **vars(self))
-        return buffer.getvalue()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Moments:
-        """The moments from an archive."""
-        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-            return cls(**dict(stored))
 
 
 @dataclass(frozen=True, kw_only=True)

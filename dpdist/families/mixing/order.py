@@ -13,9 +13,9 @@ from typing import Any
 
 from dpdist.errors import AccountingError
 from dpdist.families.base.family import SolveRequest
-from dpdist.families.mixing.accounting import ClassMixtures
 from dpdist.families.mixing.budget import TOLERANCE, divide_budget
 from dpdist.families.mixing.spec import MixingSpec
+from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.schema.spec import change
 
 ORDERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -183,5 +183,5 @@ def solve(spec: MixingSpec, request: SolveRequest) -> Comparison:
     mixing.
     """
     other = "plausible deniability; of a mixing spec set mixing.order, or auto"
-    request.refuse("pass_rate", "public_table", "write", go_with=other)
+    request.refuse("accuracy", "pass_rate", "public_table", "write", go_with=other)
     return compare(spec, epsilon=request.epsilon)

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from dpdist.errors import SpecError
-from dpdist.families.mixing.blocks import piece_of
-from dpdist.families.mixing.mixture import Rows
+from dpdist.families.mixing.mixture import Rows, piece_of
 from dpdist.families.mixing.moments import LEAST_DEVIATION
 from dpdist.families.mixing.restore import Restoration
 from dpdist.families.mixing.scaling import Encoding

@@ -16,13 +16,12 @@ from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
 from dpdist.errors import SpecError
 from dpdist.families.prediction.blocks import Block, Layout, joined
-from dpdist.families.prediction.defaults import TUNING_ROWS
 from dpdist.families.prediction.kernels import Kernel
 from dpdist.families.prediction.lid import ridge
 from dpdist.families.prediction.lid.ridge import KernelRidge, NystroemSums, Tuning
 from dpdist.families.prediction.plugins import load
 from dpdist.families.prediction.scales import Scale
-from dpdist.families.prediction.spec import RegressionSpec
+from dpdist.families.prediction.spec import TUNING_ROWS, RegressionSpec
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Floats
 

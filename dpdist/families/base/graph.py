@@ -17,10 +17,18 @@ from functools import partial
 from dpdist.cluster.executor import Executor, InProcess
 from dpdist.cluster.tasks import Deferred, Tasks
 from dpdist.data.operators import Operator
-from dpdist.data.passes import Result, combine, encode_partition, finish, pass_encoded, pass_partition, select_label
 from dpdist.data.read import BATCH_ROWS
 from dpdist.data.records import Records
 from dpdist.data.split import Split
+from dpdist.families.base.partitions import (
+    Result,
+    combine,
+    encode_partition,
+    finish,
+    pass_encoded,
+    pass_partition,
+    select_label,
+)
 
 
 def locate(executor: Executor, table: Records, *, name: str = "locate") -> Deferred:

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.graph import located_table, run_pass
 from dpdist.data.inputs import csv_options
 from dpdist.data.operators import Operator
 from dpdist.data.report import RowReport, check
 from dpdist.data.source import TableSource, fingerprint
 from dpdist.data.table import open_table
 from dpdist.errors import DataError, ReleaseConflict, SpecError
+from dpdist.families.base.graph import located_table, run_pass
 from dpdist.ledger.contract import Contract
 from dpdist.privacy.arrays import Codes
 
