@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -27,7 +28,6 @@ import unsynced
 from commands import Answer, Command
 from executors import Executors
 from hypothesis import settings
-from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from dpdist.ledger import keys
@@ -43,17 +43,18 @@ LONG = ("contract", "deploy", "statistical", "families", "evaluate")
 """Folders with the longest files: they come next, so that at the end no process waits for another."""
 
 
-class ByPlace(LoadFileScheduling):
-    """The tests of a file, or of a folder of `TOGETHER`, run in one process, with what they share."""
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let ``--dist loadfile`` give the tests of a file, or of a folder of `TOGETHER`, to one process."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    scheduler = LoadFileScheduling(config, log)
+    scheduler._split_scope = _place
+    return scheduler
 
-    def _split_scope(self, nodeid: str) -> str:
-        place = Path(nodeid.split("::", 1)[0])
-        return next((folder for folder in TOGETHER if folder in place.parts), str(place))
 
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByPlace | None:
-    """How ``--dist loadfile`` divides the tests."""
-    return ByPlace(config, log) if config.getoption("dist") == "loadfile" else None
+def _place(nodeid: str) -> str:
+    file = nodeid.split("::", 1)[0]
+    return next((folder for folder in TOGETHER if folder in Path(file).parts), file)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -81,9 +82,9 @@ def shared_data() -> Callable[[str], Path]:
     return path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def executors() -> Iterator[Executors]:
-    """One executor of each kind for all tests."""
+    """One executor of each kind for the tests of a file; idle clusters take time from the tests after it."""
     opened = Executors()
     yield opened
     opened.close()
