@@ -108,7 +108,7 @@ pairs = pytest.mark.parametrize(
 it runs, and an executor brings the error of any task home by the same lines (`dpdist.cluster.opening.translated`)."""
 
 
-LEFT_OUT = ("attempt", "created", "parts", "spec_sha256")
+LEFT_OUT = ("attempt", "created", "parts", "files", "spec_sha256")
 """Fields of a manifest that say when and from where, and the names of parts, which hold the attempt."""
 
 
