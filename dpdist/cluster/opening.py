@@ -119,7 +119,7 @@ def _embedded(*, workers: int | None, memory_limit: str, timeout: float, resourc
 
     settings = {
         "distributed.worker.daemon": False,
-        "distributed.comm.timeouts.connect": f"{timeout}s",
+        "distributed.comm.timeouts.connect": f"{max(timeout, 10):g}s",  # to the scheduler, in this process
         "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
     }
     with (
