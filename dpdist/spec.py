@@ -169,6 +169,9 @@ class ClusterSpec(Section):
         ),
     )
     address: str | None = Field(default=None, description="Scheduler address, such as tls://scheduler:8786.")
+    scheduler_file: str | None = Field(
+        default=None, description="File that a Dask scheduler wrote (`--scheduler-file`), instead of `address`."
+    )
     security: SecuritySpec | None = Field(default=None, description="Certificates, for an address tls://…")
     workers: int | None = Field(
         default=None,
@@ -184,8 +187,10 @@ class ClusterSpec(Section):
 
     @model_validator(mode="after")
     def _addressed(self) -> ClusterSpec:
-        if (self.mode == "address") != (self.address is not None):
-            raise ValueError("`address` goes with `mode: address`, and only with it")
+        if (self.mode == "address") != (self.address is not None or self.scheduler_file is not None):
+            raise ValueError("`address` (or `scheduler_file`) goes with `mode: address`, and only with it")
+        if self.address is not None and self.scheduler_file is not None:
+            raise ValueError("`address` or `scheduler_file`: give one of them")
         if self.mode == "auto" and (self.workers is not None or self.memory_limit != "auto"):
             object.__setattr__(self, "mode", "embedded")  # settings of worker processes ask for them
         if self.address is not None and not re.fullmatch(r"(tcp|tls|ucx|ws|wss)://[^\s/]+:\d+/?", self.address):
@@ -197,7 +202,7 @@ class ClusterSpec(Section):
                 raise ValueError("`memory_limit` is auto or a size such as 3GiB") from None
             if not enough:
                 raise ValueError("`memory_limit` is too small for a worker: give it 256MiB or more")
-        if self.security is not None and not (self.address or "").startswith("tls://"):
+        if self.security is not None and not (self.scheduler_file or (self.address or "").startswith("tls://")):
             raise ValueError("`security` goes with an address that begins with tls://")
         return self
 

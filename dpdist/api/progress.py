@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-
-import typer
 
 
 def stage_bars(console: Any) -> Any:
@@ -25,17 +24,17 @@ def stage_bars(console: Any) -> Any:
 
 @contextmanager
 def bars() -> Iterator[Any]:
-    """One progress bar per stage on a terminal; one plain line per finished stage elsewhere."""
+    """One progress bar per stage on a terminal or in a notebook; one plain line per finished stage elsewhere."""
     from rich.console import Console
 
     console = Console(stderr=True)
-    if not console.is_terminal:
+    if not (console.is_terminal or console.is_jupyter):
         finished: set[str] = set()
 
         def plain(stage: str, done: int, total: int) -> None:
             if total and done >= total and stage not in finished:
                 finished.add(stage)
-                typer.echo(f"{stage}: done", err=True)
+                print(f"{stage}: done", file=sys.stderr)
 
         yield plain
         return

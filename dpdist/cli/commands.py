@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpdist.api.progress import bars
 from dpdist.cli.account import account_app
 from dpdist.cli.cluster import cluster_app
 from dpdist.cli.contract import contract_app
@@ -19,7 +20,6 @@ from dpdist.cli.ledger import ledger_app
 from dpdist.cli.options import AsJson, Endpoint, PublicKey, Settings, SpecPath, load, storage_options
 from dpdist.cli.output import folded, guarantee_lines, show_json
 from dpdist.cli.plan import plan
-from dpdist.cli.progress import bars
 from dpdist.cli.runs import runs_app
 from dpdist.cli.spec import spec_app
 from dpdist.errors import AccountingError, DpdistError

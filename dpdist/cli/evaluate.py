@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from dpdist.api.progress import bars
 from dpdist.cli.options import DEFAULT_LEDGER, AsJson, Endpoint, LedgerUrl, PublicKey, Settings, load, storage_options
 from dpdist.cli.output import show
-from dpdist.cli.progress import bars
 
 Against = Annotated[
     list[str] | None,

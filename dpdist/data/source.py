@@ -26,6 +26,9 @@ from dpdist.storage.s3 import filesystem, is_s3
 
 Format = Literal["parquet", "csv"]
 
+ExtraColumns = Literal["refuse", "ignore"]
+"""What to do with columns that the schema does not name."""
+
 _SUFFIXES: Mapping[str, Format] = {".parquet": "parquet", ".parq": "parquet", ".pq": "parquet", ".csv": "csv"}
 
 
@@ -97,7 +100,7 @@ class TableSource:
     paths: tuple[str, ...]
     format: Format | None = None
     csv: CsvOptions = field(default_factory=CsvOptions)
-    extra_columns: Literal["refuse", "ignore"] = "refuse"
+    extra_columns: ExtraColumns = "refuse"
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:

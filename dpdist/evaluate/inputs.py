@@ -12,13 +12,13 @@ from typing import Any
 
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
-from dpdist.data.graph import locate, table_pass
+from dpdist.data.graph import located_on, table_pass
+from dpdist.data.inputs import Input
 from dpdist.data.operators import gather_operator, pair_counts_operator, together
 from dpdist.data.records import Records
 from dpdist.data.report import RowReport, check
-from dpdist.data.source import TableSource, find_files, fingerprint
+from dpdist.data.source import find_files
 from dpdist.data.split import Split
-from dpdist.data.table import Table, open_table
 from dpdist.errors import DataError, EmptyTable, SpecError
 from dpdist.evaluate.binning import Look, View, through, view_of
 from dpdist.evaluate.released import ReleasedTable
@@ -43,9 +43,9 @@ class Inputs:
     Attributes
     ----------
     released : ReleasedTable
-    real : Table
-        Located.
-    holdout : Table or None
+    against : Input
+        Where the real records are.
+    real, holdout : Records, Records or None
         Located.
     real_schema : Schema
         Of the real records.
@@ -60,8 +60,9 @@ class Inputs:
     """
 
     released: ReleasedTable
-    real: Table
-    holdout: Table | None
+    against: Input
+    real: Records
+    holdout: Records | None
     real_schema: Schema
     look: Look
     executor: Executor
@@ -110,7 +111,7 @@ class Inputs:
         ]
         (released, _), (first, report), (second, _) = self._compute("counting marginals", graphs)
         self._checked("real", report)
-        if fingerprint(self.real.source) != self.real.fingerprint:
+        if self.against.fingerprint != self.real.fingerprint:
             raise DataError("the real table changed while it was read: leave its files alone and run it again")
         of = [marginals_of(pairs, cells, chosen) for pairs, cells in (released, first, second)]
         return {"released": of[0], "real": of[1] + of[2], "first half": of[1], "second half": of[2]}
@@ -165,13 +166,13 @@ class Inputs:
 def open_inputs(
     released: ReleasedTable,
     *,
-    against: TableSource,
-    holdout: TableSource | None,
+    against: Input,
+    holdout: Input | None,
     executor: Executor,
     seed: int,
     progress: Progress,
     real: tuple[Schema, Look] | None = None,
-    training: TableSource | None = None,
+    training: Input | None = None,
 ) -> Inputs:
     """Open what an evaluation of released records looks at; reads the manifest, file metadata and, of CSV, the lines.
 
@@ -179,10 +180,10 @@ def open_inputs(
     ----------
     released, executor, seed, progress
         As in `Inputs`.
-    against, holdout : TableSource, TableSource or None
+    against, holdout : Input, Input or None
     real : (Schema, callable), optional
         The schema of the real table and what turns its codes into codes of the release's, where they differ.
-    training : TableSource, optional
+    training : Input, optional
         All that the release was made from, if it is known: no file of the hold-out may be among it.
 
     Raises
@@ -197,15 +198,16 @@ def open_inputs(
     if not released.rows:
         raise EmptyTable("the release holds no record: there is nothing to evaluate")
     schema, look = real or (released.schema, released.decoder.merged)
-    tables = [open_table(against, schema)]
+    tables = [against.open(schema).on(executor)]
     if holdout is not None:
-        tables.append(open_table(holdout, schema))
-        _keep_apart(tables[1], {file.found.path for file in tables[0].files}, training)
+        tables.append(holdout.open(schema).on(executor))
+        _keep_apart(holdout, against, training)
     progress("finding rows", 0, 1)
-    located = executor.compute([locate(executor, table) for table in tables])
+    located = located_on(executor, tables)
     progress("finding rows", 1, 1)
     return Inputs(
         released=released,
+        against=against,
         real=located[0],
         holdout=located[1] if holdout is not None else None,
         real_schema=schema,
@@ -232,16 +234,18 @@ def _key(seed: int, purpose: str) -> KeyRef:
     return KeyRef.fixed(hashlib.sha256(f"evaluation/{seed}/{purpose}".encode()).hexdigest())
 
 
-def _keep_apart(holdout: Table, against: set[str], training: TableSource | None) -> None:
-    """Refuse a hold-out that shares a file with the table, or with what the release was made from."""
-    known = set(against)
-    if training is not None:
-        with suppress(DataError):  # the files of the spec may be elsewhere by now
-            known |= {file.path for file in find_files(training)}
-    for file in holdout.files:
-        if file.found.path in known:
-            where = "--against as well" if file.found.path in against else "the table that --spec names"
-            raise SpecError(
-                f"--holdout: {file.found.path} is in {where}; a hold-out holds records that the release was not made "
-                "from"
-            )
+def _keep_apart(holdout: Input, against: Input, training: Input | None) -> None:
+    """Refuse a hold-out that is the table, or shares a file with it or with what the release was made from."""
+    if holdout is against or (holdout.source is None and holdout.fingerprint == against.fingerprint):
+        raise SpecError("the hold-out is the table itself; a hold-out holds records that the release was not made from")
+    own, known = _paths(against), set()
+    with suppress(DataError):  # the files of the spec may be elsewhere by now
+        known = _paths(training)
+    for path in sorted(_paths(holdout) & (own | known)):
+        where = "--against as well" if path in own else "the table that --spec names"
+        raise SpecError(f"--holdout: {path} is in {where}; a hold-out holds records that the release was not made from")
+
+
+def _paths(table: Input | None) -> set[str]:
+    """The files of a table."""
+    return set() if table is None or table.source is None else {file.path for file in find_files(table.source)}

@@ -8,10 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from dpdist.cluster.executor import Executor
-from dpdist.data.graph import locate, table_pass
+from dpdist.data.graph import located_on, table_pass
+from dpdist.data.inputs import Input
 from dpdist.data.report import RowReport, check
-from dpdist.data.source import TableSource
-from dpdist.data.table import open_table
 from dpdist.errors import SpecError, VerificationFailed
 from dpdist.evaluate.inputs import require_records
 from dpdist.evaluate.page import plots
@@ -29,7 +28,7 @@ _SHOWN = 15
 
 
 def statistics_sections(
-    store: Store, manifest: Manifest, against: TableSource, cluster: Executor, *, progress: Progress
+    store: Store, manifest: Manifest, against: Input, cluster: Executor, *, progress: Progress
 ) -> tuple[list[Section], RowReport]:
     """Compare released statistics with those of the real table.
 
@@ -37,7 +36,7 @@ def statistics_sections(
     ----------
     store, manifest : Store, Manifest
         A release whose layout is statistics.
-    against : TableSource
+    against : Input
     cluster : Cluster
     progress : callable
 
@@ -59,9 +58,9 @@ def statistics_sections(
     if truth is None:
         raise SpecError(f"a release of kind {spec.kind!r} with statistics cannot be evaluated: update dpdist")
     operator, truths = truth(make_plan(spec))
-    table = open_table(against, manifest.table)
+    table = against.open(manifest.table).on(cluster)
     progress("counting", 0, 1)
-    located = cluster.compute([locate(cluster, table)])[0]
+    located = located_on(cluster, [table])[0]
     summary, report = cluster.compute([table_pass(cluster, located, operator, name="true-statistics")])[0]
     check(report, manifest.table)
     require_records(report)

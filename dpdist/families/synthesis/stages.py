@@ -53,25 +53,45 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
 
 
 @dataclass(frozen=True, eq=False)
-class _Source:
-    """What parts are drawn from."""
+class Source:
+    """What parts are drawn from.
+
+    Attributes
+    ----------
+    fitted : Fitted
+    key : KeyRef
+    rounds : int
+        Of balancing.
+    schema : Schema
+    """
 
     fitted: Fitted
     key: KeyRef
     rounds: int
     schema: Schema
 
+    @classmethod
+    def of(cls, learned: Learned, plan: SynthesisPlan, key: KeyRef) -> Source:
+        """What a learned model gives, with a key of the attempt or, once the model is released, any other."""
+        fitted = learned.fitted
+        rounds = 0 if fitted.adjustment is not None else plan.choices.balance
+        return cls(fitted, key, rounds, plan.spec.table)
+
+    def part(self, number: int, rows: int) -> Codes:
+        """The records of a part."""
+        columns = draw_records(self.fitted, load_noise(self.key), number, rows, rounds=self.rounds)
+        return [
+            column.astype(attribute.dtype) for column, attribute in zip(columns, self.schema.attributes, strict=True)
+        ]
+
 
 def draw(attempt: SynthesisAttempt) -> ReleasedRecords:
     """The records of each part, each a function of the model, the key and its number."""
     attempt.before_noise()
-    fitted = attempt.result(Learned).fitted
-    rounds = 0 if fitted.adjustment is not None else attempt.plan.choices.balance
     task = attempt.executor.tasks("records")
-    source = task.constant("model", _Source(fitted, attempt.key, rounds, attempt.spec.table))
+    source = task.constant("model", Source.of(attempt.result(Learned), attempt.plan, attempt.key))
     return ReleasedRecords([task("part", _part, source, part, rows) for part, rows in enumerate(attempt.plan.parts)])
 
 
-def _part(source: _Source, part: int, rows: int) -> Codes:
-    columns = draw_records(source.fitted, load_noise(source.key), part, rows, rounds=source.rounds)
-    return [column.astype(attribute.dtype) for column, attribute in zip(columns, source.schema.attributes, strict=True)]
+def _part(source: Source, part: int, rows: int) -> Codes:
+    return source.part(part, rows)
