@@ -17,7 +17,7 @@ from rich.console import Console
 from dpdist.api.progress import stage_bars
 from dpdist.cli import sample_table as sample
 from dpdist.cli.output import folded, guarantee_lines
-from dpdist.families.registry import load_spec
+from dpdist.families.base.registry import load_spec
 from dpdist.ledger import Ledger
 from dpdist.release.run import run_release
 

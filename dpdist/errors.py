@@ -15,7 +15,7 @@ private value or a private count; the operator's confidential run record has tho
     │   └── OutOfDomain           values outside the declared domain under the policy `refuse`
     ├── PrivacyError              the budget, the policy or a check does not allow the release
     │   ├── BudgetExceeded        the data set's budget does not admit the charge
-    │   ├── ContractBroken        the release asks for more than the data set's contract admits
+    │   ├── ContractBroken        the contract does not admit the release, or its input
     │   ├── GuaranteeRefused      the data set's policy does not allow this kind of guarantee
     │   ├── AccountingError       no finite or valid guarantee at these parameters
     │   └── CheckFailed           a declared public lower bound was not confirmed; nothing is published
@@ -99,7 +99,7 @@ class GuaranteeRefused(PrivacyError):
 
 
 class ContractBroken(PrivacyError):
-    """The release asks for more than the data set's contract admits."""
+    """The contract of the data set does not admit the release, or its input."""
 
 
 class AccountingError(PrivacyError):

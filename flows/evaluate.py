@@ -15,8 +15,7 @@ from prefect.artifacts import create_markdown_artifact
 
 from dpdist.cli.options import DEFAULT_LEDGER
 from flows.release import as_task, inside, pinned, read_spec, without_private_text
-from flows.reporting import StepProgress, artifact_key
-from flows.storage import storage_of_block
+from flows.server import StepProgress, artifact_key, storage_of_block
 
 PAGES = "DPDIST_PAGES"
 """Environment variable of a worker: the folder for pages; default: the working directory."""

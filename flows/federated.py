@@ -16,8 +16,7 @@ from dpdist.families.mixing.federated.spec import FederatedSpec
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.publish.verify import read_manifest
 from flows.release import one_at_a_time, read_spec, run_with_retries, without_private_text
-from flows.reporting import artifact_key
-from flows.storage import storage_of_block
+from flows.server import artifact_key, storage_of_block
 
 
 @flow(
@@ -32,11 +31,7 @@ def federated(
     new_attempt: bool = False,
 ) -> str:
     """Run a federated release, or continue the one that was interrupted; parameters as of `flows.release.release`.
-
-    Returns
-    -------
-    str
-        Address of the release.
+    Returns str: address of the release.
     """
 
     @storage_of_block()

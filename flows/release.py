@@ -1,7 +1,7 @@
 """A release as a Prefect flow: one task per step, a plain Dask client inside, nothing private in Prefect.
 
 - Parameters hold a spec by path or inline, never a key or a credential. Each process finds those in its environment, or
-  in the block that the environment names (`flows.storage`).
+  in the block that the environment names (`flows.server`).
 - Prefect stores and caches no result (`NO_CACHE`, ``persist_result=False``). The ledger protects the budget: a retry, a
   run after a crash and a second click all continue the open attempt, at no charge.
 - Prefect sees the messages of `dpdist.errors`. Of any other exception it sees only the type and place, since the text
@@ -29,13 +29,12 @@ from prefect.exceptions import ObjectAlreadyExists
 
 from dpdist.cluster.logs import configure
 from dpdist.errors import DpdistError, ResourceError, SpecError, StorageUnavailable
-from dpdist.families.registry import build_spec, load_spec
+from dpdist.families.base.registry import build_spec, load_spec
 from dpdist.ledger import Ledger
 from dpdist.release.outcome import Outcome
 from dpdist.release.run import Run
-from dpdist.spec import ReleaseSpec, override
-from flows.reporting import StepProgress, artifact_key, show_outcome, show_plan
-from flows.storage import storage_of_block
+from dpdist.schema.spec import ReleaseSpec, override
+from flows.server import StepProgress, artifact_key, show_outcome, show_plan, storage_of_block
 
 DELAYS = (20, 60)
 """Seconds to wait before a run that lost its cluster, its ledger or its storage is continued."""

@@ -11,9 +11,9 @@ from dpdist.data.inputs import table_source
 from dpdist.data.records import Records
 from dpdist.data.table import open_table
 from dpdist.families.base.attempt import Attempt, silent
-from dpdist.families.registry import family_of, make_plan
+from dpdist.families.base.registry import family_of, make_plan
 from dpdist.ledger.keys import KeyRef
-from dpdist.spec import ReleaseSpec
+from dpdist.schema.spec import ReleaseSpec
 from dpdist.storage.store import Store
 
 KEY = "00112233445566778899aabbccddeeff" * 2

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import releases
 
-from dpdist.families.registry import build_spec
+from dpdist.families.base.registry import build_spec
 from dpdist.ledger import Ledger
-from dpdist.spec import ReleaseSpec, override
+from dpdist.schema.spec import ReleaseSpec, override
 
 MODES = ("in-process", "threads", "embedded", "address")
 """Executors, by the names that specs give them (`cluster.mode`)."""

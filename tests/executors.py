@@ -16,7 +16,7 @@ from distributed import LocalCluster
 from dpdist.cluster.executor import Executor, InProcess
 from dpdist.cluster.opening import open_cluster
 from dpdist.cluster.tasks import Deferred, DirectTasks, Tasks
-from dpdist.spec import ReleaseSpec
+from dpdist.schema.spec import ReleaseSpec
 
 
 class Executors:

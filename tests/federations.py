@@ -16,10 +16,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from distributed import Client, Security
 
+from dpdist.data.conformity import check_input
+from dpdist.families.base.registry import build_spec
 from dpdist.families.mixing.federated.identity import identity_text
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.families.registry import build_spec
 from dpdist.ledger import Ledger
+from dpdist.ledger.contract import Contract
 from dpdist.publish.signature import load_signing_key
 
 SCHEMA: dict[str, Any] = {
@@ -84,6 +86,23 @@ def create_ledger(folder: Path, dataset: str) -> None:
     ledger = Ledger.open(f"sqlite:///{folder}/ledger.db")
     ledger.create_dataset(dataset, epsilon=50, delta="1e-5")
     ledger.close()
+
+
+def contract_of_client(spec: MixingSpec, name: str, *, check: bool = True, **changes: Any) -> Contract:
+    """Give the data set of a client a contract of which the spec is a part, and admit its files."""
+    assert spec.federated is not None
+    (client,) = (one for one in spec.federated.clients if one.name == name)
+    tree: dict[str, Any] = {"schema": SCHEMA, "data": {"path": client.path}, "minimum_records": 2_000}
+    tree |= {"minima": {"class": {"low": 1_200, "high": 800}}, "epsilon": 50, "delta": "1e-5", **changes}
+    contract = Contract.model_validate(tree)
+    ledger = Ledger.open(client.ledger or "")
+    ledger.amend(client.dataset, contract, reason="its custodian declares what may be asked")
+    if check:
+        found = check_input(contract)
+        assert found.problems == ()
+        ledger.admit_input(client.dataset, fingerprint=found.fingerprint, contract=contract.digest)
+    ledger.close()
+    return contract
 
 
 def federation(folder: Path, names: Iterable[str] = NAMES, **changes: Any) -> MixingSpec:

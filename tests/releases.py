@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dpdist.families.base.registry import build_spec
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.families.registry import build_spec
 from dpdist.ledger import Ledger
 
 SCHEMA: dict[str, Any] = {

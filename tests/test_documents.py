@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dpdist.families.registry import FAMILIES
+from dpdist.families.base.registry import FAMILIES
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -27,6 +29,17 @@ def test_the_family_of_the_worked_example_runs(tmp_path: Path, monkeypatch: pyte
         FAMILIES.pop("tally", None)
     assert names["outcome"].guarantee.startswith("(0.5, 0)-differential privacy")
     assert 850 < names["table"].num_rows < 1_150  # 1,000 records and the noise of three counts
+
+
+EXAMPLES = [path for path in sorted((ROOT / "dpdist").rglob("*.py")) if "\n    >>> " in path.read_text()]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_examples_of_docstrings_run(path: Path) -> None:
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    found = doctest.testmod(importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert found.attempted
+    assert not found.failed
 
 
 @documents

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dpdist.evaluate.run import Evaluated
     from dpdist.publish.verify import VerifyReport
     from dpdist.release.run import Run
-    from dpdist.spec import ReleaseSpec
+    from dpdist.schema.spec import ReleaseSpec
 
 AnyLedger = Ledger | str | None
 
@@ -65,7 +65,7 @@ def plan(
         There is no valid guarantee, or none that the spec asks for.
     """
     from dpdist.data.files import check_columns
-    from dpdist.families.registry import make_plan
+    from dpdist.families.base.registry import make_plan
 
     loaded = _loaded(spec, data, ledger, settings)
     names = column_names(data) if data is not None and paths_of(data) is None else None

@@ -129,7 +129,7 @@ class Ledger:
             executor = Cluster() if is_partitioned(data) else None
             given = None
             if data is not None and paths is None:
-                given = as_input(data, executor=executor, extra_columns="ignore")
+                given = as_input(data, executor=executor, extra_columns=contract.data.extra_columns)
             found = check_input(contract, paths or (), given=given, executor=executor)
             if found.problems:
                 raise OutOfDomain("the table does not keep the contract:\n" + "\n".join(found.problems))

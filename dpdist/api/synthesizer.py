@@ -19,7 +19,7 @@ from dpdist.api.ledger import Ledger, url_of
 from dpdist.api.released import Release
 from dpdist.errors import SpecError
 from dpdist.schema.schema import Schema
-from dpdist.spec import override
+from dpdist.schema.spec import override
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -23,7 +23,7 @@ from dpdist.cli.plan import plan
 from dpdist.cli.runs import runs_app
 from dpdist.cli.spec import spec_app
 from dpdist.errors import AccountingError, DpdistError
-from dpdist.formatting import number_of, upwards
+from dpdist.privacy.formatting import number_of, upwards
 
 if TYPE_CHECKING:
     from dpdist.release.outcome import Outcome
@@ -245,7 +245,7 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Attack the mechanisms of a spec on made-up tables: stated epsilon against a measured lower bound."""
-    from dpdist.families.registry import family_of, make_plan
+    from dpdist.families.base.registry import family_of, make_plan
     from dpdist.privacy.testing import audit as attack
     from dpdist.privacy.testing import audit_in_one_run, table_of
 

@@ -14,7 +14,7 @@ import typer
 from dpdist.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl, moment
 from dpdist.cli.output import show_json
 from dpdist.errors import LedgerError, SpecError
-from dpdist.formatting import upwards
+from dpdist.privacy.formatting import upwards
 
 if TYPE_CHECKING:
     from dpdist.ledger import Ledger
@@ -146,8 +146,9 @@ def ledger_show(
 
     console = Console()
     for row in rows:
+        uncovered = "".join(f"{text}; " for text in row["uncovered"])
         console.print(
-            f"[bold]{row['dataset']}[/bold]  epsilon {_spent(row)} of {row['epsilon']:g} spent at "
+            f"[bold]{row['dataset']}[/bold]  {uncovered}epsilon {_spent(row)} of {row['epsilon']:g} spent at "
             f"delta {upwards(row['delta'])} (add/remove adjacency); allows {', '.join(row['guarantees'])}"
             + (f"; leakage {upwards(row['spent_pml'])} of {row['pml']:g} nats spent" if row["pml"] is not None else "")
         )

@@ -13,7 +13,7 @@ from dpdist.errors import SpecError
 
 if TYPE_CHECKING:
     from dpdist.families.base.family import Solution
-    from dpdist.spec import ReleaseSpec
+    from dpdist.schema.spec import ReleaseSpec
 
 Solve = Annotated[
     bool,
@@ -50,7 +50,7 @@ def plan(
     costs: CostsPath = None,
 ) -> None:
     """Say what a release would guarantee, cost and need. Reads no record of its table."""
-    from dpdist.families.registry import make_plan
+    from dpdist.families.base.registry import make_plan
     from dpdist.ledger.statement import budget_lines, contract_sentence
 
     options = {"epsilon": epsilon, "pass_rate": pass_rate, "public_table": public_table, "write": write}
@@ -77,7 +77,7 @@ def plan(
 def _solution(path: Path, settings: list[str], options: dict[str, Any], *, asked: bool) -> Solution | None:
     """What --solve finds; None where it is not asked for. Its options are refused then."""
     from dpdist.families.base.family import SolveRequest
-    from dpdist.families.registry import family_of
+    from dpdist.families.base.registry import family_of
 
     request = SolveRequest(source=path, settings=settings, **options)
     if not asked:

@@ -11,7 +11,7 @@ import typer
 
 from dpdist.cli.options import DEFAULT_LEDGER, AsJson, Endpoint, LedgerUrl, moment, storage_options
 from dpdist.cli.output import show_json
-from dpdist.formatting import number_of
+from dpdist.privacy.formatting import number_of
 from dpdist.release.history import find_attempt, list_runs, run_record
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ spec_app = typer.Typer(help="Specs: their JSON schema.", no_args_is_help=True, r
 @spec_app.command("schema")
 def spec_schema() -> None:
     """Print the JSON schema of a spec file."""
-    from dpdist.families.registry import json_schema
+    from dpdist.families.base.registry import json_schema
 
     show_json(json_schema())
 

@@ -167,9 +167,10 @@ class TableInMemory:
         """SHA-256 of the names of the columns and of their values in order; chunks and encodings do not matter."""
         return digest_of(self.table)
 
-    def open(self, schema: Schema, *, partitions: int | None = None) -> ArrowRecords:
+    def open(self, schema: Schema, *, partitions: int | None = None, checked: bool = False) -> ArrowRecords:
         """The records, cut into partitions of about the same size."""
-        check_arrow(self.what, self.table.schema, schema, extra=self.extra_columns)
+        extra = "ignore" if checked else self.extra_columns
+        check_arrow(self.what, self.table.schema, schema, extra=extra)
         rows = self.table.num_rows
         if partitions is not None and partitions < 1:
             raise SpecError("cluster.partitions must be 1 or more")
@@ -213,13 +214,13 @@ class PartitionedTable:
         """SHA-256 of the digests of the partitions, in order."""
         return hashlib.sha256(" ".join(digest for digest, _, _ in self._found).encode()).hexdigest()
 
-    def open(self, schema: Schema, *, partitions: int | None = None) -> HeldRecords:
+    def open(self, schema: Schema, *, partitions: int | None = None, checked: bool = False) -> HeldRecords:
         """The records, in the partitions that they have."""
         if partitions is not None:
             raise SpecError(f"cluster.partitions: {self.what} has its own partitions; leave the setting out")
         found = self._found
         for _, _, types in found:
-            check_arrow(self.what, types, schema, extra=self.extra_columns)
+            check_arrow(self.what, types, schema, extra="ignore" if checked else self.extra_columns)
         if not found:
             raise EmptyTable(f"{self.what} has no partitions")
         firsts = [0, *accumulate(rows for _, rows, _ in found)]

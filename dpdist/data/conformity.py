@@ -24,21 +24,11 @@ from dpdist.privacy.arrays import Codes
 
 @dataclass(frozen=True, repr=False)
 class Conformity:
-    """What a whole pass over an input found. Confidential: it holds private counts.
+    """What a whole pass over an input found. Confidential: it holds private counts."""
 
-    Attributes
-    ----------
-    fingerprint : str
-        Of the input.
-    problems : tuple of str
-        Why it does not keep the contract; empty where it does.
-    counts : dict
-        Rows read and kept, and by column the values that policies apply to.
-    """
-
-    fingerprint: str
-    problems: tuple[str, ...]
-    counts: dict[str, Any]
+    fingerprint: str  # of the input
+    problems: tuple[str, ...]  # why it does not keep the contract; empty where it does
+    counts: dict[str, Any]  # rows read and kept, and by column the values that policies apply to
 
 
 def check_input(
@@ -66,6 +56,8 @@ def check_input(
         They changed while they were read.
     """
     data = contract.data
+    if data.clients:
+        raise SpecError("data.clients: each client checks its own table, with the contract of its own data set")
     for path in paths:
         if not any(fnmatchcase(path, pattern) for pattern in data.later):
             raise SpecError(f"--data {path}: no pattern of the contract's data.later admits it")
@@ -73,7 +65,7 @@ def check_input(
         paths=tuple(paths) or data.paths,
         format=data.format,
         csv=csv_options(data.csv),
-        extra_columns="ignore",
+        extra_columns=data.extra_columns,
         storage_options=data.storage.options,
     )
     source, executor = given or Files(files), executor or InProcess()

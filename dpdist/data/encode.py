@@ -24,22 +24,13 @@ from dpdist.schema.schema import Attribute, Category, Schema
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EncodedRows:
-    """Codes of a run of rows.
+    """Codes of a run of rows."""
 
-    Parameters
-    ----------
-    codes : list of ndarray of unsigned int, shape (rows,)
-        Codes in schema order; 0 where a row is refused or not kept. Of a continuous attribute the values, float64;
-        the lower bound where a row is refused or not kept.
-    keep : ndarray of bool, shape (rows,), or None
-        Rows to keep; None for all.
-    report : RowReport
-        What the policies met.
-    """
-
+    # list of ndarray of unsigned int, shape (rows,): codes in schema order; 0 where a row is refused or not kept. Of a
+    # continuous attribute the values, float64; the lower bound where a row is refused or not kept
     codes: Codes
-    keep: NDArray[np.bool_] | None
-    report: RowReport
+    keep: NDArray[np.bool_] | None  # ndarray of bool, shape (rows,), or None: rows to keep; None for all
+    report: RowReport  # what the policies met
 
 
 class TableEncoder:
@@ -62,12 +53,8 @@ class TableEncoder:
         ]
 
     def encode(self, batch: pa.RecordBatch) -> EncodedRows:
-        """Encode a batch that has (at least) the schema's columns, by name.
-
-        Raises
-        ------
-        ColumnMismatch
-            A column's type cannot hold the attribute.
+        """Encode a batch that has (at least) the schema's columns, by name. Raises ColumnMismatch: a column's type
+        cannot hold the attribute.
         """
         codes: Codes = []
         keep: NDArray[np.bool_] | None = None
@@ -96,20 +83,9 @@ class ColumnEncoder:
         self._policy, self._drops = _policy_tables(attribute, self._integers)
 
     def encode(self, array: pa.Array) -> tuple[np.ndarray, NDArray[np.bool_] | None, NDArray[np.int64]]:
-        """Encode an array.
-
-        Returns
-        -------
-        codes : ndarray of unsigned int, shape (rows,), dtype of the attribute
-        dropped : ndarray of bool, shape (rows,), or None
-            Rows that a policy drops.
-        counts : ndarray of int64, shape (5,)
-            A row of `RowReport.counts`.
-
-        Raises
-        ------
-        ColumnMismatch
-            The array's type cannot hold the attribute.
+        """Encode an array. Returns codes : ndarray of unsigned int, shape (rows,), dtype of the attribute; dropped :
+        ndarray of bool, shape (rows,), or None: rows that a policy drops; counts : ndarray of int64, shape (5,): a row
+        of `RowReport.counts`. Raises ColumnMismatch: the array's type cannot hold the attribute.
         """
         classes = self._classes(array)
         counts = np.zeros(DEFECTS, np.int64)
@@ -185,13 +161,8 @@ class ColumnEncoder:
 
 
 def check_type(attribute: Attribute, kind: pa.DataType) -> None:
-    """Refuse an Arrow type that cannot hold an attribute.
-
-    Raises
-    ------
-    ColumnMismatch
-        The type is not among text, integer and, for attributes of integers or numbers, decimal or float, for others
-        boolean: true is no number.
+    """Refuse an Arrow type that cannot hold an attribute. Raises ColumnMismatch: the type is not among text, integer
+    and, for attributes of integers or numbers, decimal or float, for others boolean: true is no number.
     """
     found = kind
     if pa.types.is_dictionary(kind):

@@ -21,31 +21,16 @@ _HEAD_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class TableFile:
-    """A file of a table.
+    """A file of a table."""
 
-    Parameters
-    ----------
-    found : FoundFile
-        Path, size and stamp.
-    columns : tuple of str
-        Column names in the order of the file.
-    boundaries : tuple of int
-        Parquet: first row of each row group, then the number of rows. CSV: first byte of the records and end of
-        the file (compressed: start of the records plus the compressed size, a measure of its length only).
-    compression : str or None
-        Compression of a CSV file, which then cannot be cut.
-    texts : tuple of str
-        Parquet: columns of texts, read as dictionaries.
-    group_bytes : int
-        Parquet: compressed size of the largest row group.
-    """
-
-    found: FoundFile
-    columns: tuple[str, ...]
+    found: FoundFile  # path, size and stamp
+    columns: tuple[str, ...]  # column names in the order of the file
+    # Parquet: first row of each row group, then the number of rows. CSV: first byte of the records and end of the file
+    # (compressed: start of the records plus the compressed size, a measure of its length only)
     boundaries: tuple[int, ...] = field(repr=False)
-    compression: str | None = None
-    texts: tuple[str, ...] = ()
-    group_bytes: int = 0
+    compression: str | None = None  # compression of a CSV file, which then cannot be cut
+    texts: tuple[str, ...] = ()  # Parquet: columns of texts, read as dictionaries
+    group_bytes: int = 0  # Parquet: compressed size of the largest row group
 
     @property
     def length(self) -> int:
@@ -69,13 +54,7 @@ def inspect_parquet(found: FoundFile, source: TableSource, schema: Schema) -> Ta
 
 
 def open_parquet(found: FoundFile, source: TableSource, **options: object) -> pq.ParquetFile:
-    """Open a Parquet file, reading its footer.
-
-    Raises
-    ------
-    UnreadableFile
-        The file is truncated, damaged or not Parquet.
-    """
+    """Open a Parquet file, reading its footer. Raises UnreadableFile: the file is truncated, damaged or not Parquet."""
     file = found.path if is_local(found.path) else open_file(found.path, source.storage_options, size=found.size)
 
     def message() -> str:

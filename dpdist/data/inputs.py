@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dpdist.cluster.executor import Executor
@@ -10,7 +10,7 @@ from dpdist.data.records import Records
 from dpdist.data.source import CsvOptions, TableSource, fingerprint, fingerprint_of
 from dpdist.data.table import Table, open_table
 from dpdist.schema.schema import Schema
-from dpdist.spec import CsvSpec, ReleaseSpec
+from dpdist.schema.spec import CsvSpec, ReleaseSpec
 
 
 class Opened(Records, Protocol):
@@ -35,8 +35,11 @@ class Input(Protocol):
     def fingerprint(self) -> str:
         """The identity of the input as it is now, to which attempts are bound."""
 
-    def open(self, schema: Schema, *, partitions: int | None = None) -> Opened:
+    def open(self, schema: Schema, *, partitions: int | None = None, checked: bool = False) -> Opened:
         """The records, read by a schema.
+
+        Of an input that was `checked` against a contract, columns outside the schema are passed over: which columns a
+        table may have besides is then said in the contract, not in the spec.
 
         Raises
         ------
@@ -56,9 +59,10 @@ class Files:
         """See `dpdist.data.source.fingerprint`."""
         return fingerprint(self.source)
 
-    def open(self, schema: Schema, *, partitions: int | None = None) -> Table:
+    def open(self, schema: Schema, *, partitions: int | None = None, checked: bool = False) -> Table:
         """See `dpdist.data.table.open_table`."""
-        return open_table(self.source, schema, partitions=partitions)
+        source = replace(self.source, extra_columns="ignore") if checked else self.source
+        return open_table(source, schema, partitions=partitions)
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ class HeldByClients:
         """That of no files."""
         return fingerprint_of(())
 
-    def open(self, schema: Schema, *, partitions: int | None = None) -> Table:
+    def open(self, schema: Schema, *, partitions: int | None = None, checked: bool = False) -> Table:
         """A table without files."""
         return Table(TableSource(("held by clients",)), schema, "parquet", (), ())
 
@@ -82,14 +86,14 @@ def input_of(spec: ReleaseSpec) -> Input:
     return Files(table_source(spec)) if spec.data.paths else HeldByClients()
 
 
-def table_source(spec: ReleaseSpec) -> TableSource:
-    """The table a spec names."""
+def table_source(spec: ReleaseSpec, *, checked: bool = False) -> TableSource:
+    """The table a spec names; of one that was `checked` against a contract as `Input.open` says."""
     data = spec.data
     return TableSource(
         paths=data.paths,
         format=data.format,
         csv=csv_options(data.csv),
-        extra_columns=data.extra_columns,
+        extra_columns="ignore" if checked else data.extra_columns,
         storage_options=data.storage.options,
     )
 

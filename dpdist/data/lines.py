@@ -153,12 +153,8 @@ def lines_of_range(
 
 
 def records_of_lines(lines: bytes, *, comment: str | None, path: str) -> bytes:
-    """Remove blank and comment lines, and refuse what cannot be cut at line feeds.
-
-    Raises
-    ------
-    UnreadableFile
-        A quoted field spans lines (or a quote is not closed), or line breaks are not LF or CR LF.
+    """Remove blank and comment lines, and refuse what cannot be cut at line feeds. Raises UnreadableFile: a quoted
+    field spans lines (or a quote is not closed), or line breaks are not LF or CR LF.
     """
     mark = comment.encode() if comment else None
     special = lines.startswith(b"\n") or b"\n\n" in lines

@@ -47,22 +47,11 @@ class NumberEncoder:
         self._missing_numbers = np.array([number for number in numbers if not math.isnan(number)])
 
     def encode(self, array: pa.Array) -> tuple[np.ndarray, NDArray[np.bool_] | None, NDArray[np.int64]]:
-        """Encode an array of texts or numbers, or a dictionary of them.
-
-        Returns
-        -------
-        codes : ndarray, shape (rows,), dtype of the attribute
-            Codes of the bins; without bins the values, float64. The first of the domain (the lower bound) where a
-            row is refused or dropped.
-        dropped : ndarray of bool, shape (rows,), or None
-            Rows that a policy drops.
-        counts : ndarray of int64, shape (5,)
-            A row of `RowReport.counts`.
-
-        Raises
-        ------
-        ColumnMismatch
-            The array's type holds no numbers.
+        """Encode an array of texts or numbers, or a dictionary of them. Returns codes : ndarray, shape (rows,), dtype
+        of the attribute: codes of the bins; without bins the values, float64. The first of the domain (the lower bound)
+        where a row is refused or dropped; dropped : ndarray of bool, shape (rows,), or None: rows that a policy drops;
+        counts : ndarray of int64, shape (5,): a row of `RowReport.counts`. Raises ColumnMismatch: the array's type
+        holds no numbers.
         """
         values, mistyped = self._numbers(array)
         counts = np.zeros(DEFECTS, np.int64)

@@ -23,20 +23,13 @@ Result = tuple[Any, RowReport]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EncodedPartition:
-    """The encoded records of a partition, in the order of the rows; rows that a policy drops are gone.
+    """The encoded records of a partition, in the order of the rows; rows that a policy drops are gone."""
 
-    Parameters
-    ----------
-    codes : list of ndarray of unsigned int, shape (rows,)
-    labels : ndarray of uint8, shape (rows,), or None
-        Label of each record; None without a split, or when only one label was kept.
-    report : RowReport
-        What the policies met in the partition, all labels together.
-    """
-
-    codes: Codes
+    codes: Codes  # list of ndarray of unsigned int, shape (rows,)
+    # ndarray of uint8, shape (rows,), or None: label of each record; None without a split, or when only one label was
+    # kept
     labels: NDArray[np.uint8] | None
-    report: RowReport
+    report: RowReport  # what the policies met in the partition, all labels together
 
     def __sizeof__(self) -> int:
         return sum(column.nbytes for column in self.codes) + (0 if self.labels is None else self.labels.nbytes)

@@ -196,12 +196,8 @@ def would_find(source: TableSource, file: str) -> bool:
 
 
 def format_of(source: TableSource, files: tuple[FoundFile, ...]) -> Format:
-    """The declared format, or the one all the files' names agree on.
-
-    Raises
-    ------
-    SpecError
-        The names do not show the format, or disagree.
+    """The declared format, or the one all the files' names agree on. Raises SpecError: the names do not show the
+    format, or disagree.
     """
     if source.format is not None:
         return source.format

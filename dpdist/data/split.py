@@ -49,12 +49,8 @@ class Split:
 
 
 def exact_shares(shares: Sequence[Fraction | int | str]) -> tuple[Fraction, ...]:
-    """Check the shares of a split.
-
-    Raises
-    ------
-    SpecError
-        A share is a float (0.1 is not one tenth) or outside [0, 1], or they do not sum to one.
+    """Check the shares of a split. Raises SpecError: a share is a float (0.1 is not one tenth) or outside [0, 1], or
+    they do not sum to one.
     """
     try:
         if any(isinstance(share, float) for share in shares):

@@ -30,22 +30,14 @@ _BYTES_PER_VALUE = 4  # of a CSV file, about
 
 @dataclass(frozen=True)
 class Slice:
-    """A stretch of one file.
+    """A stretch of one file."""
 
-    Parameters
-    ----------
-    file : int
-        Number of the file.
-    start, stop : int
-        Rows (Parquet) or bytes (CSV, owning the lines that start in it). A compressed CSV file is never cut: `start`
-        is its first record's offset once decompressed, and reading goes on to its end.
-    first_row, rows : int or None
-        Number of the first record in the file and of records; None for CSV until `Table.located`.
-    """
-
-    file: int
+    file: int  # number of the file
+    # start, stop: rows (Parquet) or bytes (CSV, owning the lines that start in it). A compressed CSV file is never cut:
+    # `start` is its first record's offset once decompressed, and reading goes on to its end
     start: int
     stop: int
+    # first_row, rows: number of the first record in the file and of records; None for CSV until `Table.located`
     first_row: int | None = field(default=None, repr=False)
     rows: int | None = field(default=None, repr=False)
 

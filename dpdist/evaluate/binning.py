@@ -30,29 +30,14 @@ NUMBER_BINS = 20
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """One attribute as it is looked at.
-
-    Attributes
-    ----------
-    name : str
-    labels : tuple of str
-        What each code stands for.
-    ordered : bool
-        Whether neighbouring codes are near each other.
-    missing : int or None
-        The code of missing values.
-    runs : ndarray of unsigned int, or None
-        For each code of the schema the code here; None where they are the same.
-    edges : ndarray of float64, or None
-        Inner edges of the bins of a number.
-    """
+    """One attribute as it is looked at."""
 
     name: str
-    labels: tuple[str, ...]
-    ordered: bool
-    missing: int | None = None
-    runs: NDArray[Any] | None = None
-    edges: NDArray[np.float64] | None = None
+    labels: tuple[str, ...]  # what each code stands for
+    ordered: bool  # whether neighbouring codes are near each other
+    missing: int | None = None  # the code of missing values
+    runs: NDArray[Any] | None = None  # for each code of the schema the code here; None where they are the same
+    edges: NDArray[np.float64] | None = None  # inner edges of the bins of a number
 
     @property
     def size(self) -> int:

@@ -72,13 +72,7 @@ class Options:
 
 
 def require_packages() -> None:
-    """Refuse to begin without the optional packages.
-
-    Raises
-    ------
-    SpecError
-        One is missing.
-    """
+    """Refuse to begin without the optional packages. Raises SpecError: one is missing."""
     missing = [name for module, name in _NEEDED.items() if find_spec(module) is None]
     if missing:
         raise SpecError(f"an evaluation needs {', '.join(missing)}: pip install 'dpdist[evaluate]'")
@@ -231,14 +225,8 @@ def to_json(about: About, sections: Sequence[Section], manifest: Manifest) -> di
 
 
 def check_output(folder: Path, release: Store) -> None:
-    """Refuse a folder inside a release, or one that holds it.
-
-    Raises
-    ------
-    SpecError
-        It is in the release, or another release's folder.
-    OutputUnwritable
-        It could not be written in the end.
+    """Refuse a folder inside a release, or one that holds it. Raises SpecError: it is in the release, or another
+    release's folder; OutputUnwritable: it could not be written in the end.
     """
     place = folder.resolve()
     inside = [place, *place.parents]
@@ -260,12 +248,8 @@ def check_output(folder: Path, release: Store) -> None:
 
 
 def write(folder: Path, about: About, sections: Sequence[Section], manifest: Manifest) -> tuple[Path, Path]:
-    """Write the page and the figures, for the owner alone; an earlier evaluation there is replaced.
-
-    Raises
-    ------
-    OutputUnwritable
-        The folder cannot be written.
+    """Write the page and the figures, for the owner alone; an earlier evaluation there is replaced. Raises
+    OutputUnwritable: the folder cannot be written.
     """
     content = {
         folder / PAGE: render(about, sections),

@@ -38,36 +38,18 @@ SAMPLE_BYTES = 64 << 20
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Inputs:
-    """A release and the tables it is compared with; confidential.
-
-    Attributes
-    ----------
-    released : ReleasedTable
-    against : Input
-        Where the real records are.
-    real, holdout : Records, Records or None
-        Located.
-    real_schema : Schema
-        Of the real records.
-    look : callable
-        From codes of real records to codes of the schema of the release.
-    executor : Executor
-    seed : int
-        Of every sample and of every model.
-    progress : callable
-    reports : dict of str to RowReport
-        What the policies met in ``real`` and ``holdout``, once they are read.
-    """
+    """A release and the tables it is compared with; confidential."""
 
     released: ReleasedTable
-    against: Input
-    real: Records
-    holdout: Records | None
-    real_schema: Schema
-    look: Look
+    against: Input  # where the real records are
+    real: Records  # located
+    holdout: Records | None  # located
+    real_schema: Schema  # of the real records
+    look: Look  # from codes of real records to codes of the schema of the release
     executor: Executor
-    seed: int
+    seed: int  # of every sample and of every model
     progress: Progress
+    # what the policies met in ``real`` and ``holdout``, once they are read
     reports: dict[str, RowReport] = field(default_factory=dict)
 
     @property
@@ -86,17 +68,9 @@ class Inputs:
         return view_of(self.schema)
 
     def marginals(self, triples: tuple[Subset, ...] | None = None) -> dict[str, Marginals]:
-        """Counts of the released records, of the real ones, and of the two halves of these by a fair coin.
-
-        Returns
-        -------
-        dict of str to Marginals
-            ``released``, ``real``, ``first half``, ``second half``.
-
-        Raises
-        ------
-        DataError
-            The table does not fit its schema, or its files changed meanwhile.
+        """Counts of the released records, of the real ones, and of the two halves of these by a fair coin. Returns dict
+        of str to Marginals: ``released``, ``real``, ``first half``, ``second half``. Raises DataError: the table does
+        not fit its schema, or its files changed meanwhile.
         """
         sizes = self.view.sizes
         chosen = chosen_triples(sizes, seed=self.seed) if triples is None else triples
@@ -123,12 +97,8 @@ class Inputs:
         return min(LARGEST_SAMPLE, SAMPLE_BYTES // row)
 
     def samples(self) -> dict[str, Codes]:
-        """Random samples of the records, or all of them, as codes of the schema in the order of the rows.
-
-        Returns
-        -------
-        dict of str to Codes
-            ``released``, ``real`` and, with a hold-out, ``holdout``.
+        """Random samples of the records, or all of them, as codes of the schema in the order of the rows. Returns dict
+        of str to Codes: ``released``, ``real`` and, with a hold-out, ``holdout``.
         """
         tables: dict[str, Records] = {"released": self.released, "real": self.real}
         if self.holdout is not None:
@@ -219,12 +189,7 @@ def open_inputs(
 
 
 def require_records(report: RowReport) -> None:
-    """Refuse a table without records.
-
-    Raises
-    ------
-    EmptyTable
-    """
+    """Refuse a table without records. Raises EmptyTable."""
     if not report.kept:
         raise EmptyTable("the table or the hold-out has no rows that the policies of the schema keep")
 

@@ -55,15 +55,9 @@ _ADVICE = "make room there and run it again; it costs nothing more"
 
 @dataclass(frozen=True)
 class FiguresPlan:
-    """Noise on the publishable figures.
+    """Noise on the publishable figures."""
 
-    Attributes
-    ----------
-    epsilon : float
-        Of all figures together, add/remove adjacency.
-    """
-
-    epsilon: float
+    epsilon: float  # of all figures together, add/remove adjacency
 
     def __post_init__(self) -> None:
         if not 0 < self.epsilon <= LARGEST_EPSILON:
@@ -122,12 +116,8 @@ def _twice(released: Marginals, real: Marginals, which: Subset, n: int, size: in
 
 
 def measure(released: Marginals, real: Marginals, plan: FiguresPlan, noise: Noise) -> dict[str, Any]:
-    """Draw the noise and make the figures.
-
-    Returns
-    -------
-    dict
-        Noisy scores (0 to 1000) with a 95 % half-width each, and the noisy number of records.
+    """Draw the noise and make the figures. Returns dict: noisy scores (0 to 1000) with a 95 % half-width each, and the
+    noisy number of records.
     """
     sums, number = plan.scales
     drawn = noise.discrete_laplace("evaluation/distances", len(_ORDERS), scale=sums)
@@ -171,15 +161,9 @@ class Publication:
         )
 
     def reserve(self, input_fingerprint: str) -> None:
-        """Charge the figures, or take up the run that was interrupted.
-
-        Raises
-        ------
-        ReleaseConflict
-            The table is not the one that the release was made from, or figures of this release were published already
-            with other settings.
-        BudgetExceeded, GuaranteeRefused, DatasetUnknown
-            The ledger does not admit the charge.
+        """Charge the figures, or take up the run that was interrupted. Raises ReleaseConflict: the table is not the one
+        that the release was made from, or figures of this release were published already with other settings;
+        BudgetExceeded, GuaranteeRefused, DatasetUnknown: the ledger does not admit the charge.
         """
         release = self.ledger.find(self.dataset, self.manifest.name)
         if release is None or release.state != "committed" or release.id != self.manifest.attempt:
@@ -213,14 +197,8 @@ class Publication:
             self._attempt = self.ledger.mark_drawing(self._attempt)
 
     def publish(self, counts: Mapping[str, Marginals]) -> Section:
-        """Draw the noise, store the figures, commit, and make them visible.
-
-        Raises
-        ------
-        ReleaseConflict
-            The figures were published from another folder.
-        OutputUnwritable
-            The folder cannot be written.
+        """Draw the noise, store the figures, commit, and make them visible. Raises ReleaseConflict: the figures were
+        published from another folder; OutputUnwritable: the folder cannot be written.
         """
         attempt = self._attempt
         if attempt is None:

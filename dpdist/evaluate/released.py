@@ -47,13 +47,7 @@ class Decoder:
         return codes if self.first is None else self.first[codes].astype(codes.dtype)
 
     def codes(self, values: pa.Array) -> np.ndarray:
-        """Codes of released values.
-
-        Raises
-        ------
-        VerificationFailed
-            A value is not of the declared domain.
-        """
+        """Codes of released values. Raises VerificationFailed: a value is not of the declared domain."""
         column, dtype = self.column, self.attribute.dtype
         if pa.types.is_floating(values.type):
             if self.attribute.is_continuous:
@@ -129,13 +123,7 @@ class ReleaseDecoder:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ReleasedTable:
-    """The records of a release as a pass reads them (`dpdist.data.records.Records`); a partition is a part.
-
-    Parameters
-    ----------
-    store : Store
-    manifest : Manifest
-    """
+    """The records of a release as a pass reads them (`dpdist.data.records.Records`); a partition is a part."""
 
     store: Store
     manifest: Manifest
@@ -171,12 +159,8 @@ class ReleasedTable:
         return ReleaseDecoder.of(self.schema, self.manifest.format)
 
     def batches(self, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
-        """The records of a part, `batch_rows` at a time. A worker holds the bytes of one part besides.
-
-        Raises
-        ------
-        VerificationFailed
-            The part is not what the manifest says.
+        """The records of a part, `batch_rows` at a time. A worker holds the bytes of one part besides. Raises
+        VerificationFailed: the part is not what the manifest says.
         """
         start, none = 0, RowReport.empty(self.schema).counts
         for batch in part_batches(self.store, self.manifest, partition, batch_rows=batch_rows):

@@ -28,7 +28,7 @@ from dpdist.evaluate.page.sections import Section
 from dpdist.evaluate.released import ReleasedTable
 from dpdist.families.base.attempt import Progress, silent
 from dpdist.families.base.family import AsReleased
-from dpdist.families.registry import FAMILIES
+from dpdist.families.base.registry import FAMILIES
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import open_release
 from dpdist.storage.store import Store
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     from dpdist.evaluate.publishable import Publication
-    from dpdist.spec import ReleaseSpec
+    from dpdist.schema.spec import ReleaseSpec
 
 LARGE = 256 << 20
 """Bytes of files from which on worker processes read them, unless a cluster is named."""
@@ -99,19 +99,11 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """An evaluation that was written.
+    """An evaluation that was written."""
 
-    Attributes
-    ----------
-    page, figures : str
-        The HTML page and the JSON file; confidential.
-    verdicts : tuple of mapping
-        Name, state and verdict of each section; confidential.
-    """
-
-    page: str
+    page: str  # page, figures: the HTML page and the JSON file; confidential
     figures: str
-    verdicts: tuple[dict[str, str], ...]
+    verdicts: tuple[dict[str, str], ...]  # name, state and verdict of each section; confidential
 
     def to_json(self) -> dict[str, Any]:
         """What was written as a JSON object."""

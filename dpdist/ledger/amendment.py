@@ -91,8 +91,11 @@ def refuse_unadmitted(connection: sa.Connection, row: Row, request: Mapping[str,
         _refuse_input_of_another(connection, row, request["input_fingerprint"])
         return
     name = row["name"]
-    if Contract.from_text(row["contract"]).digest != contract:
+    declared = Contract.from_text(row["contract"])
+    if declared.digest != contract:
         raise ContractBroken(f"data set {name!r} has a contract that this release was not compared with: run it again")
+    if declared.data.clients:  # each client's own ledger admits its files
+        return
     sequence = _admission(connection, row, request["input_fingerprint"], contract)
     if sequence is None:
         _refuse_input_of_another(connection, row, request["input_fingerprint"])

@@ -9,10 +9,10 @@ from fractions import Fraction
 from functools import lru_cache
 
 from dpdist.errors import AccountingError, BudgetExceeded
-from dpdist.formatting import downwards, number_of, upwards
 from dpdist.ledger.account import Account, Charged
 from dpdist.ledger.records import Budget, Dataset
 from dpdist.privacy.filter import Cost
+from dpdist.privacy.formatting import downwards, number_of, upwards
 from dpdist.privacy.portfolio import Portfolio
 
 

@@ -20,24 +20,40 @@ from dpdist.ledger.records import LARGEST_CAP, LEAST_CAP
 from dpdist.privacy.events import Event, takes_size_for_public
 from dpdist.schema.part import departures as schema_departures
 from dpdist.schema.schema import Schema, validation_message
+from dpdist.schema.spec import CsvSpec, Exact, ReleaseSpec, Section, StorageSpec
 from dpdist.schema.strict_yaml import load_yaml
-from dpdist.spec import CsvSpec, Exact, ReleaseSpec, Section, StorageSpec
 
 if TYPE_CHECKING:
     from dpdist.ledger.ledger import Ledger
 
 
 class InputSpec(Section):
-    """The files of a data set and how they are read."""
+    """The files of a data set and how they are read, or the clients of federated releases that hold them."""
 
-    path: str | tuple[str, ...] = Field(description="Files, folders or globs; local or s3://.")
+    path: str | tuple[str, ...] = Field(default=(), description="Files, folders or globs; local or s3://.")
+    clients: dict[str, str] = Field(
+        default_factory=dict,
+        description="Instead of files: the clients of federated releases by name, with their public keys. Each has a "
+        "contract of its own for its data set.",
+    )
     later: tuple[str, ...] = Field(
         default=(),
         description="Patterns such as s3://bucket/????-??-??.parquet: inputs that may be added later.",
     )
     format: Literal["parquet", "csv"] | None = Field(default=None, description="Inferred from the name if absent.")
     csv: CsvSpec = Field(default_factory=CsvSpec)
+    extra_columns: Literal["refuse", "ignore"] = Field(
+        default="refuse", description="What to do with columns that the schema does not name."
+    )
     storage: StorageSpec = Field(default_factory=StorageSpec)
+
+    @model_validator(mode="after")
+    def _held(self) -> InputSpec:
+        if bool(self.paths) == bool(self.clients):
+            raise ValueError("data: the files (`path`), or the clients that hold them (`clients`)")
+        if self.clients and self.later:
+            raise ValueError("data.later: later inputs of a client are in its own contract")
+        return self
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -123,6 +139,11 @@ class Contract(Section):
         found = schema_departures(spec.table, self.table)
         if spec.data.csv != self.data.csv or (spec.data.format or self.data.format) != self.data.format:
             found.append("data.csv and data.format: the files are read in another way")
+        if self.data.clients and not spec.clients:
+            found.append("federated: the contract is one of federated releases, whose clients hold the records")
+        unknown = sorted(name for name, key in spec.clients.items() if self.data.clients.get(name) != key)
+        if unknown:
+            found.append(f"federated.clients: the contract has no {', '.join(map(repr, unknown))} with that public_key")
         largest = self.number_of_records or self.minimum_records
         if spec.data.minimum_records > largest:
             found.append(f"data.minimum_records is above {largest}")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from dpdist.errors import AccountingError, DpdistError
-from dpdist.formatting import downwards, number_of, upwards
-from dpdist.ledger import Budget, Ledger
+from dpdist.ledger import Attempt, Budget, Ledger
 from dpdist.ledger.account import Charged
 from dpdist.ledger.contract import kept_contract
 from dpdist.ledger.signing import key_fingerprint
 from dpdist.privacy.events import from_json, takes_size_for_public
+from dpdist.privacy.formatting import downwards, number_of, upwards
 
 if TYPE_CHECKING:
     from dpdist.families.base.family import Plan
@@ -23,12 +25,7 @@ def budget_sentence(ledger: Ledger, dataset: str) -> str:
     statement = ledger.show(dataset)
     budget = statement.budget
     live = [attempt for attempt in statement.attempts if attempt.state != "void"]
-    uncovered = []
-    if per_record := sum(a.guarantee == "pd-per-record" for a in live):
-        uncovered.append(f"the seeds of {number_of(per_record, 'per-record release')}")
-    if not_dp := sum(a.guarantee == "lid" for a in live):
-        uncovered.append(f"{number_of(not_dp, 'release')} without differential privacy")
-    words = [f"no budget covers {' and '.join(uncovered)}"] if uncovered else []
+    words = uncovered(live)
     words.append(
         f"epsilon {downwards(budget.epsilon_remaining)} of {downwards(budget.epsilon_cap)} left for data set {dataset} "
         f"at delta {upwards(budget.delta_cap)} (add/remove adjacency)"
@@ -39,6 +36,14 @@ def budget_sentence(ledger: Ledger, dataset: str) -> str:
     if public := sum(a.event is not None and takes_size_for_public(from_json(a.event)) for a in live):
         words.append(f"{number_of(public, 'release')} under replacement took the number of records for public")
     return "; ".join(words)
+
+
+def uncovered(live: Iterable[Attempt]) -> list[str]:
+    """What no budget covers of the attempts that are not void, in words; empty where there is nothing."""
+    kinds = Counter(attempt.guarantee for attempt in live)
+    found = [f"the seeds of {number_of(kinds['pd-per-record'], 'per-record release')}"] * bool(kinds["pd-per-record"])
+    found += [f"{number_of(kinds['lid'], 'release')} without differential privacy"] * bool(kinds["lid"])
+    return [f"no budget covers {' and '.join(found)}"] if found else []
 
 
 def budget_lines(plan: Plan) -> list[str]:
@@ -134,6 +139,7 @@ def ledger_rows(ledger: Ledger, dataset: str | None = None) -> list[dict[str, An
         rows.append(
             {
                 "dataset": name,
+                "uncovered": uncovered(a for a in statement.attempts if a.state != "void"),
                 "epsilon": float(statement.budget.epsilon_cap),
                 "delta": float(statement.budget.delta_cap),
                 "adjacency": "add/remove",

@@ -59,18 +59,14 @@ _arithmetic = threading.Lock()  # Arb's working precision is one setting for the
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Table:
-    """A symmetric distribution on the integers, as thresholds on a 128-bit uniform word.
+    """A symmetric distribution on the integers, as thresholds on a 128-bit uniform word."""
 
-    Attributes
-    ----------
-    high, low : uint64[2 * bound]
-        The thresholds ``high * 2**64 + low`` of the values ``-bound, ..., bound - 1``, ascending.
-    guide : int16[2**bits]
-        The value for every word with these leading bits, ``_UNDECIDED`` if a threshold starts with them too.
-    """
-
+    # high, low: uint64[2 * bound]: the thresholds ``high * 2**64 + low`` of the values ``-bound, ..., bound - 1``,
+    # ascending
     high: NDArray[np.uint64]
     low: NDArray[np.uint64]
+    # int16[2**bits]: the value for every word with these leading bits, ``_UNDECIDED`` if a threshold starts with them
+    # too
     guide: NDArray[np.int16]
 
     @classmethod

@@ -13,20 +13,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpdist.errors import AccountingError
+from dpdist.privacy import gdp
 from dpdist.privacy.calibrate import least_scale, require_budget
 from dpdist.privacy.deniability import composed_published, theorem1
 from dpdist.privacy.events import DiscreteLaplace, Event, Gaussian, SeedRecords
-from dpdist.privacy.pieces import composition, extreme
+from dpdist.privacy.pieces import composition, extreme, gaussian_parts, require_protection
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 _ROUNDING = Context(prec=7, rounding=ROUND_CEILING)
+_ROUNDING_DOWN = Context(prec=7, rounding=ROUND_FLOOR)
 
 
 def round_up(value: float) -> float:
@@ -57,6 +60,16 @@ def _epsilons(event: Event, delta: float) -> tuple[float, float]:
     return max(one for one, _ in both), max(other for _, other in both)
 
 
+@lru_cache(maxsize=4096)
+def _gaussian_only(event: Event) -> tuple[Fraction, Fraction]:
+    """Precision and failure of a composition of Gaussian mechanisms, whose account has a closed form; else (0, 0)."""
+    precision, failed, rest = gaussian_parts(event)
+    if rest or not precision:
+        return Fraction(0), Fraction(0)
+    require_protection(1 / math.sqrt(precision))
+    return precision, failed
+
+
 def epsilon(event: Event, *, delta: float) -> float:
     """Least epsilon at which the event is (epsilon, delta)-DP (add/remove), rounded upwards.
 
@@ -75,14 +88,20 @@ def epsilon(event: Event, *, delta: float) -> float:
     --------
     >>> from dpdist.privacy.events import Gaussian
     >>> epsilon(Gaussian(noise_multiplier=2.0), delta=1e-9)
-    2.909737
+    2.909733
     """
     if not 0 <= delta < 1:
         raise AccountingError(f"delta must be in [0, 1), got {delta!r}")
-    largest, failure = extreme(event)
-    value = largest if failure <= delta else math.inf
-    if delta > 0:
-        value = min(value, *_epsilons(event, float(delta)))
+    precision, failed = _gaussian_only(event)
+    if precision:
+        value = (
+            gdp.least_epsilon(mu_squared=precision, delta=rest) if (rest := Fraction(delta) - failed) > 0 else math.inf
+        )
+    else:
+        largest, failure = extreme(event)
+        value = largest if failure <= delta else math.inf
+        if delta > 0:
+            value = min(value, *_epsilons(event, float(delta)))
     if math.isinf(value):
         raise AccountingError(
             f"no finite epsilon at delta = {delta:g}: the mechanism fails with a larger probability; raise delta or, "
@@ -92,15 +111,15 @@ def epsilon(event: Event, *, delta: float) -> float:
 
 
 def delta(event: Event, *, epsilon: float) -> float:
-    """Least delta at which the event is (epsilon, delta)-DP (add/remove), rounded upwards.
-
-    Raises
-    ------
-    AccountingError
-        epsilon is negative or not finite.
+    """Least delta at which the event is (epsilon, delta)-DP (add/remove), rounded upwards. Raises AccountingError:
+    epsilon is negative or not finite.
     """
     if not 0 <= epsilon < math.inf:
         raise AccountingError(f"epsilon must be finite and not negative, got {epsilon!r}")
+    precision, failed = _gaussian_only(event)
+    if precision:
+        found = gdp.delta_at(mu_squared=precision, epsilon=Fraction(epsilon))
+        return min(round_up(found + float(failed)), 1.0)
     whole = composition(event)
     if whole is None:
         return 0.0
@@ -201,21 +220,21 @@ def _at(event: Event, delta: float) -> float:
 
 
 def calibrate_gaussian(*, sensitivity: float, epsilon: float, delta: float, count: int = 1) -> float:
-    """Standard deviation of the Gaussian mechanism, analytically (Balle and Wang 2018, Algorithm 1), rounded upwards.
+    """Least standard deviation of the Gaussian mechanism (Balle and Wang 2018, Theorem 8), rounded upwards.
+
+    What it costs by `epsilon`, which is rounded upwards to seven digits, is within the budget.
 
     Parameters
     ----------
     sensitivity : float
         L2 sensitivity of one of ``count`` composed statistics.
     """
-    from dp_accounting import get_sigma_gaussian
-
     require_budget(epsilon=epsilon, delta=delta)
     if delta == 0:
         raise AccountingError("Gaussian noise needs delta > 0; use Laplace noise at delta = 0")
-    multiplier = float(get_sigma_gaussian(epsilon, delta)) * (1 + 1e-6)
-    while _at(Gaussian(multiplier), delta) > epsilon:  # the accountant's own rounding
-        multiplier *= 1 + 1e-5
+    below = Fraction(_ROUNDING_DOWN.create_decimal(Decimal(epsilon))) * (1 - Fraction(1, 10**10))
+    mu_squared = gdp.largest_mu_squared(epsilon=below, delta=Fraction(delta))
+    multiplier = (1 + 2.0**-40) / math.sqrt(mu_squared)
     return multiplier * sensitivity * math.sqrt(count) * (1 + 1e-12)
 
 
@@ -236,23 +255,12 @@ def calibrate_discrete_laplace(*, epsilon: float, delta: float, sensitivity: int
 
 @dataclass(frozen=True)
 class NoiseChoice:
-    """The noise that `choose_noise` picked.
-
-    Attributes
-    ----------
-    kind : {"laplace", "gaussian"}
-    scale : float
-        Laplace scale or Gaussian standard deviation, in the unit of the statistic.
-    standard_deviation : float
-        Of the noise on each statistic, in the same unit.
-    event : Event
-        What to charge.
-    """
+    """The noise that `choose_noise` picked."""
 
     kind: Literal["laplace", "gaussian"]
-    scale: float
-    standard_deviation: float
-    event: Event
+    scale: float  # Laplace scale or Gaussian standard deviation, in the unit of the statistic
+    standard_deviation: float  # of the noise on each statistic, in the same unit
+    event: Event  # what to charge
 
 
 def choose_noise(

@@ -39,27 +39,13 @@ _SMALLEST, _LARGEST = 2**12, 2**18  # losses on the lattice, about
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A pair composed with itself.
+    """A pair composed with itself."""
 
-    Attributes
-    ----------
-    build : callable
-        The pair, for a lattice interval.
-    count : int
-        How many times.
-    variance : float
-        Of one loss, about; sets the lattice.
-    reach : float
-        Largest loss worth a place on the lattice.
-    exact : bool
-        Whether the pair does not depend on the interval.
-    """
-
-    build: Callable[[float], DominatingPair]
-    count: int
-    variance: float
-    reach: float
-    exact: bool = True
+    build: Callable[[float], DominatingPair]  # the pair, for a lattice interval
+    count: int  # how many times
+    variance: float  # of one loss, about; sets the lattice
+    reach: float  # largest loss worth a place on the lattice
+    exact: bool = True  # whether the pair does not depend on the interval
 
     @classmethod
     def of(cls, pair: DominatingPair, count: int = 1) -> Piece:

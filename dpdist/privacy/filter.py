@@ -33,10 +33,10 @@ from dpdist.errors import AccountingError
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.composition import Composition
-from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event, Gaussian
+from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event
 from dpdist.privacy.gdp import largest_mu_squared, least_epsilon, least_mu, rounded_down, rounded_up
 from dpdist.privacy.pair import DominatingPair
-from dpdist.privacy.pieces import dominating_pair, extreme, flat, piece_of
+from dpdist.privacy.pieces import dominating_pair, extreme, flat, gaussian_parts, piece_of
 
 Kind = Literal["basic", "gaussian", "renyi"]
 
@@ -79,26 +79,13 @@ BEYOND: Final = Cost(None, Fraction(0))
 
 @dataclass(frozen=True)
 class Filter:
-    """One filter of a portfolio.
-
-    Attributes
-    ----------
-    kind : {"basic", "gaussian", "renyi"}
-    delta : Fraction
-        The delta at which it is valid.
-    failure : Fraction
-        The part of `delta` for the failures of the releases.
-    limit : Fraction
-        Of the amounts.
-    order : Fraction or None
-        Of a Renyi filter, above 1.
-    """
+    """One filter of a portfolio."""
 
     kind: Kind
-    delta: Fraction
-    failure: Fraction
-    limit: Fraction
-    order: Fraction | None = None
+    delta: Fraction  # the delta at which it is valid
+    failure: Fraction  # the part of `delta` for the failures of the releases
+    limit: Fraction  # of the amounts
+    order: Fraction | None = None  # of a Renyi filter, above 1
 
     @classmethod
     def at(cls, kind: Kind, *, epsilon: Fraction, delta: Fraction, order: Fraction | None = None) -> Filter:
@@ -165,6 +152,9 @@ class Filter:
         stated = exact_sum(event)
         if isinstance(event, ApproximateDP) and stated is not None:
             return stated
+        precision, failed, rest = gaussian_parts(event)
+        if precision and not rest:
+            return self._basic_of_gaussian(precision, failed)
         loss, failure = extreme(event)
         amounts, failures = _profile(dominating_pair(event))
         best = self._best(np.append(amounts, loss), np.append(failures, failure))
@@ -174,12 +164,31 @@ class Filter:
                 best = min(best, sharp, key=self._preference)
         return best if stated is None else min(stated, best, key=self._preference)
 
+    def _basic_of_gaussian(self, precision: Fraction, failed: Fraction) -> Cost:
+        """Of Gaussian mechanisms that fail besides: where the shares of both limits are equal, by bisection."""
+        most = max(self.failure, 2 * failed)
+        if not most:
+            return BEYOND
+
+        def at(share: float) -> Cost:
+            failure = rounded_up(failed + (most - failed) * Fraction(share))
+            epsilon = least_epsilon(mu_squared=precision, delta=failure - failed)
+            return Cost(rounded_up(epsilon), failure) if math.isfinite(epsilon) else Cost(None, failure)
+
+        low, high = 2.0**-60, 1.0
+        for _ in range(24):
+            middle = math.sqrt(low * high)
+            cost = at(middle)
+            dear = cost.amount is None or cost.amount * most > self.limit * cost.failure
+            low, high = (middle, high) if dear else (low, middle)
+        return at(high)
+
     def _gaussian(self, event: Event | DominatingPair) -> Cost:
         failures = float(self.failure) * _FAILURES
         if isinstance(event, DominatingPair):
             tried = np.append(failures, max(event.upper_infinite, event.lower_infinite))
             return self._best(least_mu(event, tried) ** 2, tried)
-        precision, failure, rest = _parts(event)
+        precision, failure, rest = gaussian_parts(event)
         certain = Cost(rounded_up(precision), failure)
         if not rest:
             return certain
@@ -193,7 +202,7 @@ class Filter:
             moment = max(float(event.log_moment([1 + t], reverse=reverse)[0]) for reverse in (False, True))
             infinite = max(event.upper_infinite, event.lower_infinite)
             return _upwards(moment / t, infinite)
-        precision, failure, rest = _parts(event)
+        precision, failure, rest = gaussian_parts(event)
         total = Cost(rounded_up(precision * Fraction(1 + t) / 2), failure)
         for part in rest:
             piece = piece_of(part)
@@ -251,20 +260,6 @@ def _upwards(amount: float, failure: float) -> Cost:
 def _float_below(value: Fraction) -> float:
     nearest = float(value)
     return nearest if Fraction(nearest) <= value else math.nextafter(nearest, 0.0)
-
-
-def _parts(event: Event) -> tuple[Fraction, Fraction, tuple[Event, ...]]:
-    """Of a composition: the Gaussians as their precision, what only fails as its probability, and all else."""
-    precision, failure, rest = Fraction(0), Fraction(0), []
-    for part in flat([event]):
-        match part:
-            case Gaussian():
-                precision += part.count / Fraction(part.noise_multiplier) ** 2
-            case ApproximateDP(epsilon=0.0):
-                failure += Fraction(repr(part.delta))
-            case _:
-                rest.append(part)
-    return precision, failure, tuple(rest)
 
 
 def exact_sum(event: Event) -> Cost | None:

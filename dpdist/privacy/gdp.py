@@ -137,6 +137,22 @@ def least_epsilon(*, mu_squared: Fraction, delta: Fraction) -> float:
     return high
 
 
+def delta_at(*, mu_squared: Fraction, epsilon: Fraction) -> float:
+    """The least delta at which mu-GDP implies (epsilon, delta)-DP, rounded upwards.
+
+    Parameters
+    ----------
+    mu_squared : Fraction
+    epsilon : Fraction
+        Not negative.
+    """
+    from flint import ctx
+
+    mu = math.sqrt(mu_squared) * (1 + 2.0**-50)
+    with _arithmetic, ctx.workprec(2048):
+        return math.nextafter(float(_profile(Fraction(mu), epsilon).upper()), 1.0)
+
+
 def _within(mu: float, epsilon: Fraction, delta: Fraction) -> bool:
     """Whether delta_mu(epsilon) is certainly at most delta."""
     from flint import ctx

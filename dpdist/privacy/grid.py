@@ -32,13 +32,7 @@ def grid_below(step: float) -> float:
 
 
 def power_of_two(grid: float) -> float:
-    """Return `grid` as a float.
-
-    Raises
-    ------
-    ValueError
-        `grid` is not a power of two from 2**-900 to 2**900.
-    """
+    """Return `grid` as a float. Raises ValueError: `grid` is not a power of two from 2**-900 to 2**900."""
     if not (2.0**-900 <= grid <= 2.0**900 and grid_below(grid) == grid):
         raise ValueError(
             f"grid must be a power of two from 2**-900 to 2**900, got {grid}; "

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 from dpdist.errors import AccountingError
-from dpdist.formatting import upwards
+from dpdist.privacy.formatting import upwards
 
 Adjacency = Literal["add/remove", "replacement"]
 Covers = Literal["the whole release", "one released record", "the model", "the published figures"]

@@ -145,7 +145,7 @@ def composed(events: Sequence[LaplaceLeakage]) -> float:
     --------
     >>> one = LaplaceLeakage(scale=4.0, alpha=0.05)
     >>> round(composed([one]), 4), round(composed([one, one]), 4)
-    (0.4681, 0.9372)
+    (0.4681, 0.9371)
     """
     if len(events) < 2:
         return sum(

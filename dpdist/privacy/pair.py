@@ -32,26 +32,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DominatingPair:
-    """The law of ``ln dA/dB`` under A and under B.
+    """The law of ``ln dA/dB`` under A and under B."""
 
-    Attributes
-    ----------
-    losses : float64[n]
-        Finite values of ``ln dA/dB``, ascending.
-    upper, lower : float64[n]
-        Mass of A and of B at each loss; ``upper = lower * exp(losses)``. Both are kept: each is accurate where the
-        other cancels.
-    upper_infinite : float
-        Mass of A where B has none.
-    lower_infinite : float
-        Mass of B where A has none.
-    """
-
-    losses: Floats
+    losses: Floats  # float64[n]: finite values of ``ln dA/dB``, ascending
+    # upper, lower: float64[n]: mass of A and of B at each loss; ``upper = lower * exp(losses)``. Both are kept: each is
+    # accurate where the other cancels
     upper: Floats
     lower: Floats
-    upper_infinite: float = 0.0
-    lower_infinite: float = 0.0
+    upper_infinite: float = 0.0  # mass of A where B has none
+    lower_infinite: float = 0.0  # mass of B where A has none
 
     @property
     def variance(self) -> float:

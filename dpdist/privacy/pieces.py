@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
@@ -42,6 +43,20 @@ def flat(events: Iterable[Event]) -> Iterator[Event]:
                 stack.append(event.equal)
             case _:
                 yield event
+
+
+def gaussian_parts(event: Event) -> tuple[Fraction, Fraction, tuple[Event, ...]]:
+    """Of a composition: the Gaussians as their precision, what only fails as its probability, and all else."""
+    precision, failure, rest = Fraction(0), Fraction(0), []
+    for part in flat([event]):
+        match part:
+            case Gaussian():
+                precision += part.count / Fraction(part.noise_multiplier) ** 2
+            case ApproximateDP(epsilon=0.0):
+                failure += Fraction(repr(part.delta))
+            case _:
+                rest.append(part)
+    return precision, failure, tuple(rest)
 
 
 def pieces(events: Iterable[Event]) -> list[Piece]:
@@ -171,13 +186,18 @@ def _approximate(epsilon: float, delta: float) -> DominatingPair:
     )
 
 
-@lru_cache(maxsize=128)
-def _gaussian(multiplier: float, rate: float = 1.0, count: int = 1) -> Piece:
-    """The Gaussian mechanism on a Poisson sample; `dp_accounting` puts it on the lattice."""
+def require_protection(multiplier: float) -> None:
+    """Refuse a Gaussian mechanism whose noise is less than a hundredth of the sensitivity."""
     if multiplier < 0.01:
         raise AccountingError(
             f"a Gaussian mechanism with noise multiplier {multiplier:g} protects nothing: use at least 0.01"
         )
+
+
+@lru_cache(maxsize=128)
+def _gaussian(multiplier: float, rate: float = 1.0, count: int = 1) -> Piece:
+    """The Gaussian mechanism on a Poisson sample; `dp_accounting` puts it on the lattice."""
+    require_protection(multiplier)
     mu = 1 / multiplier
     variance = min(mu**2 + mu**4 / 4, rate**2 * math.expm1(min(mu**2, 700.0)) + 1e-24)
     full = mu**2 / 2 + 10 * mu

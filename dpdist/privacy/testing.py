@@ -89,29 +89,16 @@ class Canaries:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What an audit found.
-
-    Attributes
-    ----------
-    name : str
-    epsilon, delta : float
-        What is stated.
-    lower_bound : float
-        No mechanism with a smaller epsilon at this delta looks like this, except with probability 1 - `confidence`.
-    confidence : float
-    runs : int
-        Releases that were made.
-    evidence : str
-        What told the tables apart.
-    """
+    """What an audit found."""
 
     name: str
-    epsilon: float
+    epsilon: float  # epsilon, delta: what is stated
     delta: float
+    # no mechanism with a smaller epsilon at this delta looks like this, except with probability 1 - `confidence`
     lower_bound: float
     confidence: float
-    runs: int
-    evidence: str
+    runs: int  # releases that were made
+    evidence: str  # what told the tables apart
 
     @property
     def rejected(self) -> bool:

@@ -11,10 +11,10 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from dpdist.errors import LedgerError, VerificationFailed
-from dpdist.formatting import upwards
 from dpdist.ledger import Ledger
 from dpdist.ledger.records import canonical_event
 from dpdist.ledger.signing import key_fingerprint
+from dpdist.privacy.formatting import upwards
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import VerifyReport, read_manifest, verify
 

@@ -278,13 +278,7 @@ def publish(store: Store, manifest: Manifest, *, signing_key: Ed25519PrivateKey 
 
 
 def canonical_json(value: Any) -> bytes:
-    """JSON with sorted names and no spaces, for fingerprints.
-
-    Raises
-    ------
-    ValueError
-        A number is not finite.
-    """
+    """JSON with sorted names and no spaces, for fingerprints. Raises ValueError: a number is not finite."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 

@@ -80,12 +80,8 @@ def sign(manifest: bytes, key: Ed25519PrivateKey) -> bytes:
 
 
 def check_signature(manifest: bytes, signature: bytes, key: Ed25519PublicKey) -> None:
-    """Check the signature of a manifest.
-
-    Raises
-    ------
-    VerificationFailed
-        The manifest was changed, or was signed with another key.
+    """Check the signature of a manifest. Raises VerificationFailed: the manifest was changed, or was signed with
+    another key.
     """
     try:
         key.verify(signature, manifest)

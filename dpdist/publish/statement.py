@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from dpdist.errors import AccountingError, VerificationFailed
-from dpdist.formatting import upwards
 from dpdist.privacy import accountant
 from dpdist.privacy.deniability import theorem1
 from dpdist.privacy.events import Event, LaplaceLeakage, SeedRecords, from_json, takes_size_for_public
+from dpdist.privacy.formatting import upwards
 from dpdist.privacy.guarantee import PML, DifferentialPrivacy, FederatedPrivacy, Guarantee, PlausibleDeniability
 from dpdist.privacy.guarantee import from_json as guarantee_from_json
 from dpdist.privacy.leakage import composed
@@ -26,12 +26,9 @@ _ADVICE = "do not use the release, and ask its publisher for the right one"
 
 
 def check_statement(manifest: Manifest) -> float | None:
-    """Recompute the guarantees of a manifest; return the epsilon of its events, None where they have none.
-
-    Raises
-    ------
-    VerificationFailed
-        A guarantee is better than its events, a sentence says something else than its numbers, or there are no events.
+    """Recompute the guarantees of a manifest; return the epsilon of its events, None where they have none. Raises
+    VerificationFailed: a guarantee is better than its events, a sentence says something else than its numbers, or there
+    are no events.
     """
     try:
         guarantees = [_as_stated(item) for item in manifest.guarantees]

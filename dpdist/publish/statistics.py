@@ -25,18 +25,10 @@ drawn, which carries the guarantee. ``value``: fitted to it (non-negative, consi
 
 @dataclass(frozen=True, eq=False)
 class StatisticColumn:
-    """A column of a table of statistics.
+    """A column of a table of statistics."""
 
-    Attributes
-    ----------
-    field : pyarrow.Field
-        Name and type.
-    non_negative : bool
-        Whether the release promises that no number is negative.
-    """
-
-    field: pa.Field
-    non_negative: bool = False
+    field: pa.Field  # name and type
+    non_negative: bool = False  # whether the release promises that no number is negative
 
     def admits(self, values: pa.Array | pa.ChunkedArray) -> bool:
         """Whether the values are of the type, present, finite and, where promised, not negative."""

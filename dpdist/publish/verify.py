@@ -33,25 +33,7 @@ _AGAIN = "copy the release again from its publisher"
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyReport:
-    """What was verified.
-
-    Attributes
-    ----------
-    signature : {"valid", "not checked", "foreign", "none"}
-        Not checked: there is one, but no public key was given. Foreign: the ledger has no key that made it.
-    signer : str or None
-        Fingerprint of the key of a valid signature.
-    epsilon : float or None
-        Of the events in the manifest at its delta, recomputed; None where it states no differential privacy.
-    manifest_sha256 : str
-    records : int
-        Released records; 0 where statistics are released.
-    cells : int or None
-        Released statistics; None where records are released.
-    unlisted : tuple of str
-        Files beside it that the manifest does not name, hidden ones too, such as parts of an interrupted attempt;
-        never read.
-    """
+    """What was verified."""
 
     uri: str
     kind: str
@@ -59,14 +41,18 @@ class VerifyReport:
     private: bool
     guarantee: str
     guarantees: tuple[dict[str, Any], ...]
-    records: int
-    cells: int | None
+    records: int  # released records; 0 where statistics are released
+    cells: int | None  # released statistics; None where records are released
     parts: int
     bytes: int
+    # not checked: there is one, but no public key was given. Foreign: the ledger has no key that made it
     signature: Literal["valid", "not checked", "foreign", "none"]
-    signer: str | None
+    signer: str | None  # fingerprint of the key of a valid signature
+    # of the events in the manifest at its delta, recomputed; None where it states no differential privacy
     epsilon: float | None
     manifest_sha256: str
+    # files beside it that the manifest does not name, hidden ones too, such as parts of an interrupted attempt; never
+    # read
     unlisted: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:

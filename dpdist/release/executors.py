@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpdist.data.inputs import Opened
-from dpdist.spec import ReleaseSpec
+from dpdist.schema.spec import ReleaseSpec
 
 IN_PROCESS_CELLS = 1 << 22
 """Values up to which plain NumPy reads and counts a table faster than a scheduler starts."""
@@ -17,9 +17,7 @@ def executor_mode(spec: ReleaseSpec, table: Opened) -> str:
 
     The size decides where the work is done, never what is released.
 
-    Returns
-    -------
-    {"in-process", "threads", "embedded", "address"}
+    Returns {"in-process", "threads", "embedded", "address"}.
     """
     if spec.cluster.mode != "auto":
         return spec.cluster.mode

@@ -21,22 +21,14 @@ CONFIDENTIAL = "confidential: for the operator of this release only; it holds pr
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """One attempt at a release.
+    """One attempt at a release."""
 
-    Attributes
-    ----------
-    dataset, release, attempt, state, created : str
-        From the ledger.
-    stored : tuple of str
-        The stage results in the work folder: where a resume would begin.
-    """
-
-    dataset: str
+    dataset: str  # dataset, release, attempt, state, created: from the ledger
     release: str
     attempt: str
     state: str
     created: str
-    stored: tuple[str, ...]
+    stored: tuple[str, ...]  # the stage results in the work folder: where a resume would begin
 
 
 def list_runs(ledger: Ledger, work: Store) -> list[RunSummary]:

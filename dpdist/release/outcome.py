@@ -9,7 +9,7 @@ from dpdist.ledger import Ledger
 from dpdist.ledger.statement import budget_sentence
 from dpdist.publish.manifest import Manifest
 from dpdist.release.history import RUN_RECORD
-from dpdist.spec import ReleaseSpec
+from dpdist.schema.spec import ReleaseSpec
 from dpdist.storage.store import Store
 
 

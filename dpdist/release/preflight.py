@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from dpdist.data.source import TableSource, beginnings, would_find
 from dpdist.errors import GuaranteeRefused, SpecError
-from dpdist.formatting import upwards
 from dpdist.ledger import Ledger
+from dpdist.privacy.formatting import upwards
 from dpdist.release.history import RUN_RECORD
 from dpdist.storage.store import Store
 
@@ -20,12 +20,7 @@ LARGEST_EPSILON = 27
 
 
 def refuse(plan: Plan) -> None:
-    """Refuse a plan whose guarantee the spec did not ask for.
-
-    Raises
-    ------
-    GuaranteeRefused
-    """
+    """Refuse a plan whose guarantee the spec did not ask for. Raises GuaranteeRefused."""
     if plan.refusal is not None:
         raise GuaranteeRefused(plan.refusal)
     exact = plan.kind in ("pml", "lid") and math.isinf(plan.epsilon)  # asked for by name; the ledger has the last word
@@ -43,11 +38,8 @@ def refuse(plan: Plan) -> None:
 
 
 def keep_apart(source: TableSource | None, output: Store, work: Store, ledger: Ledger) -> None:
-    """Refuse private files inside the output, an output inside the work folder, and a table that covers either.
-
-    Raises
-    ------
-    SpecError
+    """Refuse private files inside the output, an output inside the work folder, and a table that covers either. Raises
+    SpecError.
     """
     if output.contains(work.uri) or work.contains(output.uri):
         raise SpecError(

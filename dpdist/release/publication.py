@@ -21,7 +21,7 @@ from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, name_in,
 from dpdist.release.history import write_record
 from dpdist.release.leftovers import CLAIM, sweep_output
 from dpdist.release.outcome import Outcome, outcome_of
-from dpdist.spec import ReleaseSpec
+from dpdist.schema.spec import ReleaseSpec
 from dpdist.storage.store import Store
 
 log = logging.getLogger("dpdist")
@@ -29,39 +29,22 @@ log = logging.getLogger("dpdist")
 
 @dataclass
 class Publication:
-    """How the release of one run becomes visible.
-
-    Parameters
-    ----------
-    spec, plan : ReleaseSpec, Plan
-    ledger : Ledger
-    output, work : Store
-        The release's folder, and the folder below which attempts store theirs.
-    signing_key : Ed25519PrivateKey or None
-        The key that the spec names; None for the identity of the data set.
-    bound : str
-        What an attempt is bound to besides its input (`dpdist.release.run.Run`).
-    input : Input
-        What the release reads.
-    """
+    """How the release of one run becomes visible."""
 
     spec: ReleaseSpec
     plan: Plan
     ledger: Ledger
-    output: Store
+    output: Store  # output, work: the release's folder, and the folder below which attempts store theirs
     work: Store
-    signing_key: Ed25519PrivateKey | None
-    bound: str
-    input: Input
+    signing_key: Ed25519PrivateKey | None  # the key that the spec names; None for the identity of the data set
+    bound: str  # what an attempt is bound to besides its input (`dpdist.release.run.Run`)
+    input: Input  # what the release reads
     _committing: bool = False
 
     def committed(self) -> Outcome | None:
-        """Finish a run that died between the ledger's commit and the manifest; None when there is no such run.
-
-        Raises
-        ------
-        ReleaseConflict
-            The name is committed with another spec, or the manifest is not where this spec would have put it.
+        """Finish a run that died between the ledger's commit and the manifest; None when there is no such run. Raises
+        ReleaseConflict: the name is committed with another spec, or the manifest is not where this spec would have put
+        it.
         """
         spec, ledger, output = self.spec, self.ledger, self.output
         reserved = ledger.find(spec.dataset, spec.name)
@@ -86,14 +69,8 @@ class Publication:
         )
 
     def publish(self, attempt: Attempt[Any, Any], reserved: Reservation, *, fixed_key: bool) -> Outcome:
-        """Commit an attempt whose parts are written, and publish its manifest.
-
-        Raises
-        ------
-        ReleaseConflict
-            The input changed while it was read.
-        OutputExists
-            Another release has claimed or filled the output.
+        """Commit an attempt whose parts are written, and publish its manifest. Raises ReleaseConflict: the input
+        changed while it was read; OutputExists: another release has claimed or filled the output.
         """
         if self._committing:  # repeated after a failure of the storage: the ledger may have committed
             finished = self.committed()
@@ -157,10 +134,7 @@ class Publication:
 
         The ledger cannot tell of the attempts of another one.
 
-        Raises
-        ------
-        OutputExists
-            Another attempt has claimed it.
+        Raises OutputExists: another attempt has claimed it.
         """
         output, mine = self.output, reserved.id.encode()
         claimed = output.write_exclusive(CLAIM, mine)

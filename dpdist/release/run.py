@@ -37,7 +37,7 @@ from dpdist.errors import (
 )
 from dpdist.families.base.attempt import Attempt, Progress, silent
 from dpdist.families.base.family import Stage
-from dpdist.families.registry import family_of, make_plan
+from dpdist.families.base.registry import family_of, make_plan
 from dpdist.ledger import Attempt as Reservation
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import kept_contract
@@ -51,7 +51,7 @@ from dpdist.release.leftovers import sweep_before
 from dpdist.release.outcome import Outcome
 from dpdist.release.preflight import keep_apart, refuse
 from dpdist.release.publication import Publication
-from dpdist.spec import ReleaseSpec
+from dpdist.schema.spec import ReleaseSpec
 from dpdist.storage.store import Store
 
 log = logging.getLogger("dpdist")
@@ -200,7 +200,9 @@ class Run:
         """
         csv = self.spec.data.csv
         try:
-            return self._input.open(self.spec.table, partitions=self.spec.cluster.partitions)
+            return self._input.open(
+                self.spec.table, partitions=self.spec.cluster.partitions, checked=self._contract is not None
+            )
         except DataError as error:
             first_line = csv.header and not csv.skip_rows and csv.comment is None
             if first_line or isinstance(error, DataNotFound) or self._contract is not None or self.plan.event is None:
@@ -281,6 +283,7 @@ class Run:
             output=self._output,
             progress=self._progress,
             before_noise=partial(self._mark_drawing, attempt),
+            contract=self._contract,
         )
 
     def _mark_drawing(self, attempt: Reservation) -> None:

@@ -425,13 +425,7 @@ class Schema(_Frozen):
 
 
 def _one_type(numbers: tuple[Any, ...], kind: str | None, name: str | None) -> tuple[Any, ...]:
-    """Floats for a number, else integers.
-
-    Raises
-    ------
-    ValueError
-        One is not an integer.
-    """
+    """Floats for a number, else integers. Raises ValueError: one is not an integer."""
     if kind == "number":
         return tuple(map(float, numbers))
     if any(int(number) != number for number in numbers):

@@ -52,12 +52,8 @@ def _short(text: str) -> str:
 
 
 def check_characters(text: str) -> None:
-    """Refuse characters that an editor does not show, or shows in another place.
-
-    Raises
-    ------
-    SpecError
-        There is one; the message has its line and its code point.
+    """Refuse characters that an editor does not show, or shows in another place. Raises SpecError: there is one; the
+    message has its line and its code point.
     """
     for match in _NOT_ASCII.finditer(text):
         if unicodedata.category(match[0]) in _HIDDEN:
@@ -70,12 +66,8 @@ def check_characters(text: str) -> None:
 
 
 def parse_yaml(text: str) -> Any:
-    """The value of a YAML text.
-
-    Raises
-    ------
-    SpecError
-        The text is not YAML, or what it says is not plain; the message has the line and the key.
+    """The value of a YAML text. Raises SpecError: the text is not YAML, or what it says is not plain; the message has
+    the line and the key.
     """
     check_characters(text)
     loader = None

@@ -25,23 +25,12 @@ STAGES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A run that was timed.
-
-    Attributes
-    ----------
-    layout : Layout
-    cores : int
-        That the workers shared.
-    seconds : float
-        Of the whole run.
-    stages : mapping of str to float
-        Seconds of each stage, from the run record.
-    """
+    """A run that was timed."""
 
     layout: Layout
-    cores: int
-    seconds: float
-    stages: Mapping[str, float]
+    cores: int  # that the workers shared
+    seconds: float  # of the whole run
+    stages: Mapping[str, float]  # seconds of each stage, from the run record
 
 
 def calibrate(plan: Plan, runs: Sequence[Measured], *, stage: float, task: float, byte: float) -> Costs:

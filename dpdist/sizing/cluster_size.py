@@ -16,9 +16,9 @@ from typing import Any
 
 from dpdist.errors import SpecError
 from dpdist.families.base.family import Plan
+from dpdist.families.base.registry import family_of
 from dpdist.families.base.workload import GIB, Layout, Unit, Work, one_pass
-from dpdist.families.registry import family_of
-from dpdist.formatting import number_of
+from dpdist.privacy.formatting import number_of
 from dpdist.sizing.simulation import Costs, Load, Prediction, simulate
 
 MEASURED = Costs(
@@ -59,35 +59,17 @@ _PARTITION_ROWS = (1 << 18, 1 << 19, 1 << 20, 1 << 21, 1 << 22)
 
 @dataclass(frozen=True, kw_only=True)
 class Sizing:
-    """What is proposed, and what other sizes would take.
+    """What is proposed, and what other sizes would take."""
 
-    Attributes
-    ----------
-    rows : int
-        Declared records.
-    proposed : Layout
-    layouts : tuple of Layout
-        The best of each number of workers.
-    predictions : tuple of Prediction
-        Of these.
-    whole : bool
-        Whether all stages are predicted, or one pass over the table only.
-    needed : float
-        GiB that a proposed worker must have; more than `Layout.memory` where no size that is tried suffices.
-    driver : int
-        GiB of the process that drives the release.
-    clients : int
-        Of a federated release, each with a cluster's worker of its own that holds its records; 0 for others.
-    """
-
-    rows: int
+    rows: int  # declared records
     proposed: Layout
-    layouts: tuple[Layout, ...]
-    predictions: tuple[Prediction, ...]
-    whole: bool
+    layouts: tuple[Layout, ...]  # the best of each number of workers
+    predictions: tuple[Prediction, ...]  # of these
+    whole: bool  # whether all stages are predicted, or one pass over the table only
+    # giB that a proposed worker must have; more than `Layout.memory` where no size that is tried suffices
     needed: float
-    driver: int
-    clients: int
+    driver: int  # giB of the process that drives the release
+    clients: int  # of a federated release, each with a cluster's worker of its own that holds its records; 0 for others
 
     @property
     def fits(self) -> bool:

@@ -24,46 +24,20 @@ LIMITS = ("workers", "scheduler", "sums", "driver", "start")
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Measured costs, in seconds on one core; `tests/benchmarks/bench_sizing.py` measures them.
+    """Measured costs, in seconds on one core; `tests/benchmarks/bench_sizing.py` measures them."""
 
-    Attributes
-    ----------
-    start, worker : float
-        Of a run: process, plan, ledger, charge; and of each worker process it starts.
-    stage : float
-        Of a stage, however small: graph, client, progress.
-    task : float
-        Of a task, in the scheduler and the client.
-    byte : float
-        Of a byte that goes from one worker to another, and of adding it.
-    read : float
-        Of reading, checking, encoding and splitting a value.
-    pair : float
-        Of counting a record in one pair of attributes.
-    table : float
-        Of counting a record in the table of one attribute.
-    cell : float
-        Of a cell of these tables, in the driver: noise and estimation.
-    key : float
-        Of the key of a seed: made and sorted.
-    candidate : float
-        Of a value of a candidate: made and tested.
-    write : float
-        Of a value of a released record.
-    """
-
-    start: float
+    start: float  # start, worker: of a run: process, plan, ledger, charge; and of each worker process it starts
     worker: float
-    stage: float
-    task: float
-    byte: float
-    read: float
-    pair: float
-    table: float
-    cell: float
-    key: float
-    candidate: float
-    write: float
+    stage: float  # of a stage, however small: graph, client, progress
+    task: float  # of a task, in the scheduler and the client
+    byte: float  # of a byte that goes from one worker to another, and of adding it
+    read: float  # of reading, checking, encoding and splitting a value
+    pair: float  # of counting a record in one pair of attributes
+    table: float  # of counting a record in the table of one attribute
+    cell: float  # of a cell of these tables, in the driver: noise and estimation
+    key: float  # of the key of a seed: made and sorted
+    candidate: float  # of a value of a candidate: made and tested
+    write: float  # of a value of a released record
 
     @classmethod
     def from_json(cls, tree: dict[str, Any]) -> Costs:
@@ -82,51 +56,25 @@ class Costs:
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """A stage: equal tasks, a tree over their summaries if there are any, and work of the driver.
-
-    Attributes
-    ----------
-    name : str
-    tasks : int
-    seconds : float
-        Of each task, on one core.
-    summary : int
-        Bytes of a task's summary; 0 for no tree.
-    fan_in : int
-        Summaries that are added at a time.
-    driver : float
-        Seconds in the driver, after the tasks.
-    spread : int
-        Bytes that every worker must have before it begins, passed on from worker to worker.
-    """
+    """A stage: equal tasks, a tree over their summaries if there are any, and work of the driver."""
 
     name: str
     tasks: int
-    seconds: float
-    summary: int = 0
-    fan_in: int = 8
-    driver: float = 0.0
-    spread: int = 0
+    seconds: float  # of each task, on one core
+    summary: int = 0  # bytes of a task's summary; 0 for no tree
+    fan_in: int = 8  # summaries that are added at a time
+    driver: float = 0.0  # seconds in the driver, after the tasks
+    spread: int = 0  # bytes that every worker must have before it begins, passed on from worker to worker
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What a run takes.
-
-    Attributes
-    ----------
-    workers : int
-    seconds : float
-    stages : dict of str to float
-        Seconds of each stage.
-    limit : str
-        What would have to be quicker, of `LIMITS`.
-    """
+    """What a run takes."""
 
     workers: int
     seconds: float
-    stages: dict[str, float]
-    limit: str
+    stages: dict[str, float]  # seconds of each stage
+    limit: str  # what would have to be quicker, of `LIMITS`
 
 
 def simulate(loads: Sequence[Load], costs: Costs, *, workers: int, cores: int | None = None) -> Prediction:

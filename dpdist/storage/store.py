@@ -18,7 +18,7 @@ import stat
 import uuid
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -269,13 +269,15 @@ class Store:
         if not self.is_local:
             with self._reading(""):
                 found = [path for path in self._fs.find(top, prefix=PROBE) if posixpath.dirname(path) == top]
+            with self._writing(""):
+                for path in found:
+                    with suppress(FileNotFoundError):
+                        self._fs.rm_file(path)
         else:
             with self._reading(""):
-                found = [path for path, _ in _local_sizes(top, links=True) if _is_left(path)]
-        with self._writing(""):
-            for path in found:
-                with suppress(FileNotFoundError):
-                    self._fs.rm_file(path)
+                files = [path for path, _ in _local_sizes(top, links=True)]
+            with self._writing(""):
+                found = [path for path in files if _sweep_local(path)]
         return tuple(posixpath.relpath(path, top) for path in found)
 
     def _inside(self, inner: str) -> Store:
@@ -315,10 +317,8 @@ class Store:
         """Write a whole file; if `exclusive`, leave one that is there as it is."""
         if self.is_local:
             self._make_folder(Path(path).parent)
-            try:
-                _write_local(path, data, exclusive=exclusive)
-            except FileNotFoundError:  # another run swept the file before it was locked
-                _write_local(path, data, exclusive=exclusive)
+            while not _write_local(path, data, exclusive=exclusive):
+                pass  # another run swept the file before it was locked
             return
         mode = "create" if exclusive else "overwrite"
         # a bucket with object lock takes no content without its digest, and every server knows this one
@@ -393,13 +393,16 @@ def _local_sizes(top: str, *, links: bool) -> Iterator[tuple[str, int]]:
                 yield path, (os.lstat if links else os.stat)(path).st_size
 
 
-def _write_local(path: str, data: bytes, *, exclusive: bool) -> None:
+def _write_local(path: str, data: bytes, *, exclusive: bool) -> bool:
+    """Write a whole file; False if it was swept before this process locked it."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
     try:
         with open(temporary, "xb") as file:
             with suppress(OSError):  # a file system without locks
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # for `_is_left`: this process still writes it
+                fcntl.flock(file, fcntl.LOCK_EX)  # for `_sweep_local`: this process still writes it
+            if not os.path.exists(temporary):
+                return False
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -412,21 +415,25 @@ def _write_local(path: str, data: bytes, *, exclusive: bool) -> None:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
     _flush_folder(Path(folder))
+    return True
 
 
-def _is_left(path: str) -> bool:
-    """Whether a file is a probe, or was not finished by a process that has ended.
+def _sweep_local(path: str) -> bool:
+    """Delete a probe, or a file that was not finished by a process that has ended; whether it was one.
 
-    The system drops the lock of a process that is killed. A writer whose file is swept before its lock writes it again.
+    The system drops the lock of a process that is killed. The file is deleted under the lock: a writer that gets it
+    afterwards sees that its file is gone.
     """
     name = os.path.basename(path)
     if not name.startswith(PROBE) and not _UNFINISHED.fullmatch(name):
         return False
-    try:
-        with open(path, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
+    with ExitStack() as stack:
+        try:
+            fcntl.flock(stack.enter_context(open(path, "rb")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        with suppress(FileNotFoundError):
+            os.unlink(path)
     return True
 
 

@@ -33,6 +33,7 @@ from dpdist.data.table import open_table
 from dpdist.evaluate.attacks import Generator, attack_sections
 from dpdist.evaluate.attacks.mechanisms import mechanism_of
 from dpdist.evaluate.attacks.records import halves, size, take
+from dpdist.families.base.registry import load_spec, stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.deniability.candidates import Synthesizer, seed_ranks
 from dpdist.families.deniability.estimation import estimate_network
@@ -42,7 +43,6 @@ from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.statistics import count_tables
 from dpdist.families.deniability.structure import Structure
-from dpdist.families.registry import load_spec, stages_of
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
 from dpdist.schema.schema import Schema

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from dpdist.families.base.registry import build_spec, make_plan
 from dpdist.families.deniability.candidates import Synthesizer
 from dpdist.families.deniability.claims import (
     alike,
@@ -37,7 +38,6 @@ from dpdist.families.histogram.claims import claims as histogram_claims
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.mixing.accounting import ClassMixtures
 from dpdist.families.mixing.claims import mixtures_claim
-from dpdist.families.registry import build_spec, make_plan
 from dpdist.privacy.testing import Canaries, Claim, Finding, audit, audit_in_one_run, table_of
 from dpdist.schema.schema import Schema
 

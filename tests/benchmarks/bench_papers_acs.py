@@ -38,6 +38,7 @@ from dpdist.evaluate.attacks.intervals import proportion
 from dpdist.evaluate.binning import view_of
 from dpdist.evaluate.utility import erm
 from dpdist.evaluate.utility.models import CLASSIFIERS, Encoder, Fitted, fit, labels_of
+from dpdist.families.base.registry import load_spec, stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.deniability.candidates import Synthesizer, seed_ranks
 from dpdist.families.deniability.deniability import plausible_seeds
@@ -45,7 +46,6 @@ from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.plan import plan
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.families.registry import load_spec, stages_of
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.deniability import pass_probability

@@ -27,6 +27,7 @@ from dpdist.data.graph import located_table, run_pass
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
+from dpdist.families.base.registry import load_spec
 from dpdist.families.deniability.dependence import entropies, pair_distances
 from dpdist.families.deniability.estimation import estimate_network
 from dpdist.families.deniability.network import Network
@@ -40,7 +41,6 @@ from dpdist.families.deniability.structure import (
     learn_structure,
     measure_structure,
 )
-from dpdist.families.registry import load_spec
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 

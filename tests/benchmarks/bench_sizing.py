@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from dpdist.cluster.opening import WORKER_ENVIRONMENT, open_cluster
+from dpdist.families.base.registry import load_spec, make_plan
 from dpdist.families.base.workload import Layout
-from dpdist.families.registry import load_spec, make_plan
 from dpdist.sizing.calibration import STAGES, Measured, calibrate
 from dpdist.sizing.cluster_size import predict, size_cluster
 

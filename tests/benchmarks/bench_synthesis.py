@@ -27,11 +27,11 @@ from dpdist.data.graph import located_table, run_pass
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
+from dpdist.families.base.registry import build_spec, load_spec, make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
-from dpdist.families.registry import build_spec, load_spec, make_plan, stages_of
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
-from dpdist.spec import ReleaseSpec
+from dpdist.schema.spec import ReleaseSpec
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))

@@ -14,12 +14,12 @@ from prediction_models import FILES, Rows, Synthesis, errors, key
 from prediction_simulated import g, inputs, simulated
 from prediction_tables import Task
 
+from dpdist.families.base.registry import build_spec, stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.lid.plan import plan_lid
 from dpdist.families.prediction.lid.regression import Features
 from dpdist.families.prediction.plan import plan
-from dpdist.families.registry import build_spec, stages_of
 from dpdist.ledger import Ledger
 from dpdist.ledger.keys import KeyRef
 from dpdist.release.run import run_release

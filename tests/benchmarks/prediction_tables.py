@@ -15,13 +15,13 @@ from dpdist.data.graph import located_table, run_pass
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
+from dpdist.evaluate.utility.metrics import delta_mse
+from dpdist.families.base.registry import load_spec
 from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.lid.plan import plan_lid
 from dpdist.families.prediction.lid.regression import Features
 from dpdist.families.prediction.lid.stages import SyntheticInputs
-from dpdist.families.prediction.metrics import delta_mse
 from dpdist.families.prediction.spec import TwoStageSpec
-from dpdist.families.registry import load_spec
 from dpdist.privacy.arrays import Floats
 
 

@@ -24,14 +24,14 @@ from dpdist.data.records import RecordsInMemory
 from dpdist.data.report import check
 from dpdist.errors import AccountingError, CheckFailed, DpdistError, GuaranteeRefused, SpecError
 from dpdist.families.base.attempt import silent
+from dpdist.families.base.registry import build_spec, make_plan, stages_of
 from dpdist.families.base.rehearsal import Rehearsal
-from dpdist.families.registry import build_spec, make_plan, stages_of
 from dpdist.ledger.contract import Contract
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.noise import Noise
 from dpdist.schema.part import departures
 from dpdist.schema.schema import Schema
-from dpdist.spec import ReleaseSpec
+from dpdist.schema.spec import ReleaseSpec
 from dpdist.storage.memory import MemoryStore
 
 JOB: dict[str, Any] = {"name": "job", "kind": "categorical", "values": ["nurse", "cook", "clerk"]}

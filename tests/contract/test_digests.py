@@ -51,7 +51,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from distributed import LocalCluster
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from dpdist.families.registry import load_spec  # these three are all that is used of dpdist
+from dpdist.families.base.registry import load_spec  # these three are all that is used of dpdist
 from dpdist.ledger import Ledger
 from dpdist.release.run import run_release
 

@@ -32,17 +32,18 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.event_plan import EventPlan
 from dpdist.families.base.family import Family, Stage
 from dpdist.families.base.passes import Passes
+from dpdist.families.base.registry import FAMILIES, json_schema, make_plan, register
 from dpdist.families.base.writing import ReleasedRecords, write_records
-from dpdist.families.registry import FAMILIES, json_schema, make_plan, register
 from dpdist.ledger import Attempt as Reservation
 from dpdist.ledger import Ledger
 from dpdist.ledger.keys import load_noise
 from dpdist.ledger.records import canonical_event
 from dpdist.privacy.events import DiscreteLaplace
 from dpdist.privacy.noise import Noise
+from dpdist.publish import manifest
 from dpdist.publish.verify import read_manifest, verify
 from dpdist.release.run import Run, run_release
-from dpdist.spec import PrivacyLimit, ReleaseSpec
+from dpdist.schema.spec import PrivacyLimit, ReleaseSpec
 
 # --- a family of ten lines --------------------------------------------------------------------------------------------
 
@@ -173,7 +174,7 @@ def test_a_plan_reads_no_record(case: Case, tmp_path: Path) -> None:
 @families
 def test_a_spec_says_all_that_its_schema_admits(case: Case, tmp_path: Path) -> None:
     spec = case.spec(tmp_path)
-    assert type(spec) is FAMILIES[spec.kind].spec
+    assert type(spec) is FAMILIES[spec.kind].spec_class
     Draft202012Validator(json_schema()).validate(spec.model_dump(mode="json", by_alias=True))
 
 

@@ -15,10 +15,10 @@ from releases import KEY
 
 from dpdist.cluster.executor import InProcess
 from dpdist.errors import DpdistError, OutOfDomain, SpecError
-from dpdist.families.registry import build_spec, make_plan
+from dpdist.families.base.registry import build_spec, make_plan
 from dpdist.ledger import Ledger
 from dpdist.release.run import run_release
-from dpdist.spec import ReleaseSpec, override
+from dpdist.schema.spec import ReleaseSpec, override
 
 PRIVATE_CASES = [case for case in CASES if "in-process" in case.modes and case is not LID]
 families = pytest.mark.parametrize("case", PRIVATE_CASES, ids=lambda case: case.name)

@@ -343,7 +343,7 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 def test_settings_reach_the_command_line_as_they_are() -> None:
-    from dpdist.spec import parse_overrides
+    from dpdist.schema.spec import parse_overrides
 
     given_settings = {
         "privacy": {"model": {"epsilon": 0.5, "delta": 1e-9}},

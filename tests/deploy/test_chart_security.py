@@ -547,8 +547,8 @@ def test_groups_of_clients() -> None:
 
 
 def test_the_federated_example_is_a_spec_whose_clients_have_workers() -> None:
+    from dpdist.families.base.registry import build_spec
     from dpdist.families.mixing.spec import MixingSpec
-    from dpdist.families.registry import build_spec
 
     tree = yaml.safe_load(example("federated")["release"]["spec"])
     spec = build_spec(tree, base=ROOT / "deploy" / "releases")

@@ -165,7 +165,7 @@ def test_every_secret_of_the_compose_file_must_be_given() -> None:
 
 
 def test_the_spec_of_the_compose_file_is_where_its_services_are() -> None:
-    from dpdist.families.registry import load_spec
+    from dpdist.families.base.registry import load_spec
 
     spec = load_spec(DEPLOY / "releases" / "compose.yaml")
     services = compose()["services"]

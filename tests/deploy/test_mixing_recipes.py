@@ -14,9 +14,9 @@ import pytest
 import yaml
 from federations import SCHEMA, table
 
+from dpdist.families.base.registry import load_spec
 from dpdist.families.mixing.scaling import declared_encoding
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.families.registry import load_spec
 from dpdist.schema.schema import Schema
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,8 @@ from charts import ROOT, example, merge, need_tools, pod_specs, render
 from typer.testing import CliRunner
 
 from dpdist.cli.commands import app
-from dpdist.families.registry import load_spec
-from dpdist.spec import parse_overrides
+from dpdist.families.base.registry import load_spec
+from dpdist.schema.spec import parse_overrides
 
 
 @pytest.fixture(scope="module")

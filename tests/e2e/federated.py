@@ -29,7 +29,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from wires import Ran, WiredClients  # noqa: E402
 
 from dpdist.cluster.certificates import write_certificates  # noqa: E402
-from dpdist.families.registry import build_spec  # noqa: E402
+from dpdist.families.base.registry import build_spec  # noqa: E402
 from dpdist.ledger import Ledger  # noqa: E402
 
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data")) / "adult.data"

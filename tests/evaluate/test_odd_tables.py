@@ -19,7 +19,7 @@ from dpdist.data.count import MAX_PAIR_CELLS, pair_cells
 from dpdist.evaluate.binning import view_of
 from dpdist.evaluate.evaluation import Options
 from dpdist.evaluate.run import Evaluated, Request, run_evaluation
-from dpdist.families.registry import build_spec
+from dpdist.families.base.registry import build_spec
 from dpdist.ledger import Ledger
 from dpdist.release.run import run_release
 from dpdist.schema.schema import Schema

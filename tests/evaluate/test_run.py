@@ -31,7 +31,7 @@ from dpdist.evaluate.inputs import Inputs, open_inputs
 from dpdist.evaluate.released import ReleasedTable
 from dpdist.evaluate.run import Request, run_evaluation
 from dpdist.evaluate.utility.marginals import chosen_triples, distances
-from dpdist.families.registry import build_spec
+from dpdist.families.base.registry import build_spec
 from dpdist.publish.verify import open_release, read_release
 from dpdist.release.run import run_release
 from tests.evaluate.conftest import Made

@@ -18,7 +18,7 @@ from releases import project
 
 from dpdist import errors
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.registry import load_spec, make_plan
+from dpdist.families.base.registry import load_spec, make_plan
 from dpdist.ledger import Ledger
 from dpdist.publish.verify import verify
 
@@ -364,7 +364,7 @@ def test_two_first_runs_that_make_the_limit_at_once(prefect_home: tuple[Path, ..
 @pytest.mark.parametrize("name", ["acs2024", "acs2024-pml", "curves", "unrate", "california", "california-private"])
 def test_the_plan_says_what_is_charged_in_the_words_of_the_plan(name: str) -> None:
     """Above all the adjacency: what is published under replacement is not charged under add/remove."""
-    from flows.reporting import plan_rows
+    from flows.server import plan_rows
 
     root = Path(__file__).resolve().parents[2]
     plan = make_plan(load_spec(root / "deploy" / "releases" / f"{name}.yaml"))

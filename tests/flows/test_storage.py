@@ -35,7 +35,7 @@ def test_a_run_has_the_storage_of_the_block_and_nothing_stays(
 ) -> None:
     from prefect_aws import AwsCredentials, MinIOCredentials
 
-    from flows.storage import storage_of_block
+    from flows.server import storage_of_block
 
     more = {"region_name": "eu-central-1", "aws_client_parameters": {"endpoint_url": endpoint}}
     if kind == "aws-credentials":
@@ -59,7 +59,7 @@ def test_a_run_has_the_storage_of_the_block_and_nothing_stays(
 
 
 def test_without_a_block_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flows.storage import storage_of_block
+    from flows.server import storage_of_block
 
     monkeypatch.delenv("DPDIST_STORAGE_BLOCK", raising=False)
     before = dict(os.environ)

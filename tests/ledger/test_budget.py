@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdist.errors import AccountingError, BudgetExceeded, LedgerError
-from dpdist.formatting import downwards, upwards
 from dpdist.ledger import Attempt, Ledger, Price, PriceOf, accountant_price
 from dpdist.ledger.budget import float_below
 from dpdist.ledger.records import canonical_event, rational
 from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Gaussian
 from dpdist.privacy.filter import Cost
+from dpdist.privacy.formatting import downwards, upwards
 from dpdist.privacy.guarantee import DifferentialPrivacy
 from dpdist.privacy.portfolio import Portfolio
 

@@ -12,14 +12,22 @@ import sqlalchemy as sa
 from commands import Command
 from releases import KEY
 
-from dpdist.errors import BudgetExceeded, ContractBroken, LedgerError, OutOfDomain, ReleaseConflict, SpecError
-from dpdist.families.registry import build_spec, load_spec, make_plan
+from dpdist.errors import (
+    BudgetExceeded,
+    ColumnMismatch,
+    ContractBroken,
+    LedgerError,
+    OutOfDomain,
+    ReleaseConflict,
+    SpecError,
+)
+from dpdist.families.base.registry import build_spec, load_spec, make_plan
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
 from dpdist.release.run import run_release
 from dpdist.schema.part import departures
 from dpdist.schema.schema import Schema
-from dpdist.spec import ReleaseSpec
+from dpdist.schema.spec import ReleaseSpec
 
 ATTRIBUTES: dict[str, dict[str, Any]] = {
     "job": {"kind": "categorical", "values": ["nurse", "cook", "clerk"], "aliases": {"chef": "cook"}},
@@ -206,7 +214,8 @@ def test_minima_of_classes(tmp_path: Path) -> None:
 def test_a_release_under_a_contract(tmp_path: Path) -> None:
     """Refused until its custodian has checked the input; then as any other; an input that changed is another one."""
     people(tmp_path)
-    made = spec(tmp_path, schema(age={"bins": {"edges": [0, 50]}}))
+    data = {"path": str(tmp_path / "people.parquet"), "minimum_records": 50}  # nothing of the columns left out
+    made = spec(tmp_path, schema(age={"bins": {"edges": [0, 50]}}), data=data)
     ledger = Ledger.open(made.ledger)
     declared = contract(tmp_path)
     ledger.create_from_contract("people", declared)
@@ -341,7 +350,10 @@ def test_what_a_check_finds(tmp_path: Path) -> None:
         "minima.job",
     ]
     narrow = schema(age={"bounds": [0, 20]}, job={"aliases": {}})
-    both = check_input(contract(tmp_path, schema=narrow, minimum_records=1))
+    with pytest.raises(ColumnMismatch, match=r"data\.extra_columns"):
+        check_input(contract(tmp_path, schema=narrow, minimum_records=1))
+    wide = {"path": str(tmp_path / "people.parquet"), "extra_columns": "ignore"}
+    both = check_input(contract(tmp_path, schema=narrow, minimum_records=1, data=wide))
     assert "'age'" in both.problems[0]
     assert "'job'" in both.problems[0]
     with pytest.raises(SpecError, match=r"data\.later"):

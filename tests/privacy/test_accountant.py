@@ -223,13 +223,34 @@ def test_values_are_rounded_upwards() -> None:
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-9), (1.0, 1e-9), (5.0, 1e-6)])
 @pytest.mark.parametrize("count", [1, 20])
-def test_calibrated_noise_is_within_the_budget_and_no_larger_than_it_must(
+def test_calibrated_gaussian_noise_is_within_the_budget_and_no_larger_than_it_must(
     epsilon: float, delta: float, count: int
 ) -> None:
     sigma = accountant.calibrate_gaussian(sensitivity=3.0, epsilon=epsilon, delta=delta, count=count)
     assert get_epsilon_gaussian(sigma / (3 * math.sqrt(count)), delta) <= epsilon
     assert accountant.epsilon(Gaussian(sigma / 3, count), delta=delta) <= epsilon
-    assert get_epsilon_gaussian(sigma / (3 * math.sqrt(count)) * 0.999, delta) > epsilon
+    assert get_epsilon_gaussian(sigma / (3 * math.sqrt(count)) * (1 - 2e-7), delta) > epsilon
+
+
+@pytest.mark.parametrize("delta", [1e-12, 1e-6])
+def test_gaussians_are_accounted_exactly(delta: float) -> None:
+    """Beside the lattice of privacy losses, which errs upwards, and the closed form in floating point."""
+    event = Composed((Gaussian(3.0, 2), Gaussian(1.5), ApproximateDP(0.0, 1e-13)))
+    multiplier = 1 / math.sqrt(2 / 9 + 1 / 2.25)
+    exact = accountant.epsilon(event, delta=delta)
+    assert exact == pytest.approx(get_epsilon_gaussian(multiplier, delta - 1e-13), rel=1e-6)
+    assert exact >= get_epsilon_gaussian(multiplier, delta - 1e-13) * (1 - 1e-9)
+    lattice = accountant.pld(event).get_epsilon_for_delta(delta)
+    assert exact <= lattice <= exact * 1.001
+    assert accountant.delta(event, epsilon=exact) == pytest.approx(delta, rel=1e-4)
+    assert accountant.delta(event, epsilon=exact) <= delta
+    with pytest.raises(AccountingError, match="no finite epsilon"):
+        accountant.epsilon(event, delta=5e-14)
+
+
+@pytest.mark.parametrize("count", [1, 20])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-9), (1.0, 1e-9), (5.0, 1e-6)])
+def test_calibrated_laplace_noise_is_no_larger_than_it_must(epsilon: float, delta: float, count: int) -> None:
     scale = accountant.calibrate_discrete_laplace(epsilon=epsilon, delta=delta, count=count)
     assert accountant.epsilon(DiscreteLaplace(scale, count=count), delta=delta) <= epsilon
     assert accountant.epsilon(DiscreteLaplace(scale * 0.99, count=count), delta=delta) > epsilon

@@ -183,3 +183,22 @@ def test_a_stage_with_a_large_failure_probability_is_accounted() -> None:
     stage = Composed((ApproximateDP(2.0, 0.0), ApproximateDP(0.0, 1e-4)))
     whole = RandomSplit(((0.5, stage), (0.5, None)))
     assert math.log((1 + math.exp(2)) / 2) * 0.99 < accountant.epsilon(whole, delta=1e-3) <= 2
+
+
+def test_of_two_divisions_among_count_tables_neither_dominates() -> None:
+    """By all signs of the losses; so what the tables share is charged as one mechanism, whatever the division is."""
+
+    def exact(*parts: float) -> np.ndarray:
+        signs = np.array(list(itertools.product([1, -1], repeat=len(parts))))
+        mass = np.prod(1 / (1 + np.exp(-signs * parts)), axis=1)
+        return np.maximum(mass[:, None] - np.exp(EPSILONS) * mass[::-1, None], 0).sum(axis=0)
+
+    even, uneven, all_in_one = exact(0.5, 0.5), exact(0.7, 0.3), exact(1.0)
+    assert (even > uneven * 1.01).any()
+    assert (uneven > even * 1.01).any()
+    for t, found in ((0.0, even), (0.2, uneven)):
+        share = (1 + math.exp(-1)) / (1 + math.exp(-1) + 2 * math.exp(-0.5) * math.cosh(t))
+        np.testing.assert_allclose(found, share * all_in_one + (1 - share) * exact(2 * t), atol=1e-15)
+        assert (found <= all_in_one + 1e-15).all()
+        pair = dominating_pair(Composed((DiscreteLaplace(1 / (0.5 + t)), DiscreteLaplace(1 / (0.5 - t)))))
+        np.testing.assert_allclose(pair.hockey_stick(EPSILONS), found, atol=2e-3)

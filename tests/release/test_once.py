@@ -18,7 +18,7 @@ from dpdist import errors
 from dpdist.cli.commands import app
 from dpdist.ledger import Ledger
 from dpdist.release.run import Run, run_release
-from dpdist.spec import ReleaseSpec
+from dpdist.schema.spec import ReleaseSpec
 
 
 def attempts(spec: ReleaseSpec) -> list[str]:

@@ -22,8 +22,8 @@ import dpdist.release.publication
 import dpdist.release.run
 from dpdist import errors
 from dpdist.cluster.opening import open_cluster
+from dpdist.families.base.registry import make_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.families.registry import make_plan
 from dpdist.ledger import Ledger
 from dpdist.ledger.statement import budget_lines
 from dpdist.publish.verify import read_manifest, read_release, verify

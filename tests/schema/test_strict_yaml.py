@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from dpdist.errors import SpecError
-from dpdist.families.registry import build_spec, load_spec
+from dpdist.families.base.registry import build_spec, load_spec
 from dpdist.ledger.contract import Contract
 from dpdist.schema.schema import Schema
+from dpdist.schema.spec import parse_overrides
 from dpdist.schema.strict_yaml import load_yaml, parse_yaml
-from dpdist.spec import parse_overrides
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "deploy" / "releases").rglob("*.yaml"))

@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 from dpdist import errors
 from dpdist.cli.commands import app
 from dpdist.families.base.family import Plan
+from dpdist.families.base.registry import build_spec, load_spec, make_plan
 from dpdist.families.base.workload import Layout
-from dpdist.families.registry import build_spec, load_spec, make_plan
 from dpdist.sizing.calibration import STAGES, Measured, calibrate
 from dpdist.sizing.cluster_size import MEASURED, WORKERS, predict, read_costs, size_cluster
 from dpdist.sizing.simulation import LIMITS, Costs, Load, simulate

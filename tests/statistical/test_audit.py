@@ -19,6 +19,7 @@ from scipy.stats import binom
 
 from dpdist.data.inputs import table_source
 from dpdist.data.table import open_table
+from dpdist.families.base.registry import build_spec, stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.deniability import deniability, estimation
 from dpdist.families.deniability import plan as planning
@@ -38,7 +39,6 @@ from dpdist.families.deniability.deniability import Passed, PrivacyTest
 from dpdist.families.deniability.parameters import ParameterPlan, parameter_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.structure import Score, independent_structure, structure_plan
-from dpdist.families.registry import build_spec, stages_of
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy import accountant
 from dpdist.privacy import testing as auditor

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from dpdist.families.base.family import Plan
+from dpdist.families.base.registry import build_spec, family_of, make_plan
 from dpdist.families.histogram.claims import cells_canaries, counts_claim
 from dpdist.families.histogram.claims import claims as histogram_claims
 from dpdist.families.histogram.measurement import Measurement
@@ -24,7 +25,6 @@ from dpdist.families.mixing.claims import mixtures_claim
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import Mixer
 from dpdist.families.mixing.statistics import class_sums
-from dpdist.families.registry import build_spec, family_of, make_plan
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Canaries, Claim, Finding, audit, audit_in_one_run
 

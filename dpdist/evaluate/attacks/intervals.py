@@ -14,12 +14,7 @@ from dpdist.privacy.arrays import Floats
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its confidence interval.
-
-    Attributes
-    ----------
-    value, low, high : float
-    """
+    """An estimate with its confidence interval."""
 
     value: float
     low: float
@@ -128,18 +123,10 @@ def area_under_curve(positive: ArrayLike, negative: ArrayLike, *, confidence: fl
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """How many positives are found when hardly any negative is.
+    """How many positives are found when hardly any negative is."""
 
-    Attributes
-    ----------
-    allowed : float
-        Share of negatives that may be accused.
-    found, accused : Interval
-        Shares of positives and of negatives at or above the threshold.
-    """
-
-    allowed: float
-    found: Interval
+    allowed: float  # share of negatives that may be accused
+    found: Interval  # found, accused: shares of positives and of negatives at or above the threshold
     accused: Interval
 
     def to_json(self) -> dict[str, Any]:

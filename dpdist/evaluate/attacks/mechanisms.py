@@ -10,12 +10,12 @@ import numpy as np
 from dpdist.errors import SpecError
 from dpdist.evaluate.attacks.shadow import Generator
 from dpdist.families.base.family import Plan
+from dpdist.families.base.registry import family_of, respecified, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
-from dpdist.families.registry import family_of, respecified, stages_of
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.publish.manifest import Manifest
-from dpdist.spec import ReleaseSpec
+from dpdist.schema.spec import ReleaseSpec
 
 
 def mechanism_of(spec: ReleaseSpec, *, training: int) -> Generator | None:

@@ -52,27 +52,14 @@ _TIE = 2.0**-20  # below differences of distances that matter
 
 @dataclass(frozen=True)
 class Attack:
-    """What one attack found.
-
-    Attributes
-    ----------
-    name : str
-    members, others : int
-        Targets.
-    area : Interval
-        Under the ROC curve; 0.5 is guessing.
-    point : OperatingPoint
-        Members found while 0.1 % of the non-members are accused.
-    curve : (ndarray, ndarray)
-        The ROC curve.
-    """
+    """What one attack found."""
 
     name: str
-    members: int
+    members: int  # members, others: targets
     others: int
-    area: Interval
-    point: OperatingPoint
-    curve: tuple[Floats, Floats]
+    area: Interval  # under the ROC curve; 0.5 is guessing
+    point: OperatingPoint  # members found while 0.1 % of the non-members are accused
+    curve: tuple[Floats, Floats]  # the ROC curve
 
 
 def judged(name: str, scores: Floats, members: int, *, confidence: float) -> Attack:

@@ -26,12 +26,7 @@ BLOCK_CELLS = 1 << 19
 
 @dataclass(frozen=True)
 class Gower:
-    """Distances between the records of one schema.
-
-    Parameters
-    ----------
-    schema : Schema
-    """
+    """Distances between the records of one schema."""
 
     schema: Schema
 
@@ -63,12 +58,8 @@ class Gower:
     def nearest(
         self, records: Codes, others: Codes, places: Sequence[int] | None = None
     ) -> tuple[NDArray[np.float32], Counts]:
-        """The distance to the nearest of the others, and its place (the first of several).
-
-        Returns
-        -------
-        distances : ndarray of float32, shape (records,)
-        places : ndarray of int64, shape (records,)
+        """The distance to the nearest of the others, and its place (the first of several). Returns distances : ndarray
+        of float32, shape (records,); places : ndarray of int64, shape (records,).
         """
         distances = np.empty(size(records), np.float32)
         where = np.empty(size(records), np.int64)

@@ -117,24 +117,16 @@ class Agreement:
         return occurrences(self.keys(records), self.keys(others))
 
     def without(self, records: Codes, others: Codes) -> Counts:
-        """How many of the others agree with each record on all attributes but, perhaps, one.
-
-        Returns
-        -------
-        ndarray of int64, shape (attributes, records)
-            Row i leaves attribute i out.
+        """How many of the others agree with each record on all attributes but, perhaps, one. Returns ndarray of int64,
+        shape (attributes, records): row i leaves attribute i out.
         """
         ours, theirs = self.words(records), self.words(others)
         first, second = summed(ours), summed(theirs)
         return np.array([occurrences(first - a, second - b) for a, b in zip(ours, theirs, strict=True)])
 
     def profile(self, records: Codes, others: Codes) -> Floats:
-        """How many of the others differ from each record in no, one and two attributes.
-
-        Returns
-        -------
-        ndarray of float64, shape (3, records)
-            The third row is an estimate where there are more than `PAIRS` pairs of attributes.
+        """How many of the others differ from each record in no, one and two attributes. Returns ndarray of float64,
+        shape (3, records): the third row is an estimate where there are more than `PAIRS` pairs of attributes.
         """
         return self.profiles(records, others)[0]
 

@@ -44,21 +44,12 @@ def partial_copies(table: Codes, seed: int, *, ratio: float = 1.0) -> Codes:
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """How many records of a table are near each target.
+    """How many records of a table are near each target."""
 
-    Attributes
-    ----------
-    counts : ndarray of float64, shape (3, targets)
-        Those that differ in no, one and two attributes.
-    singles : ndarray of int64, shape (attributes, targets)
-        Those that agree on all attributes but, perhaps, one.
-    records : int
-        Records of the table.
-    """
-
-    counts: Floats
+    counts: Floats  # ndarray of float64, shape (3, targets): those that differ in no, one and two attributes
+    # ndarray of int64, shape (attributes, targets): those that agree on all attributes but, perhaps, one
     singles: Counts
-    records: int
+    records: int  # records of the table
 
     @classmethod
     def of(cls, targets: Codes, table: Codes, agreement: Agreement) -> Profile:
@@ -86,15 +77,9 @@ def log_profiles(released: Profile, reference: Profile) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class ShadowAttack:
-    """A classifier trained on shadow releases.
+    """A classifier trained on shadow releases."""
 
-    Attributes
-    ----------
-    classifier : object
-        With `predict_proba`.
-    """
-
-    classifier: Any
+    classifier: Any  # with `predict_proba`
 
     @classmethod
     def trained(

@@ -22,23 +22,13 @@ Hits = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Tables:
-    """A release, the records it was made from, and records of the same population that it was not made from.
-
-    Attributes
-    ----------
-    released, training : Codes
-    holdout : Codes or None
-    schema : Schema
-    seed : int
-        Of the samples and of the classifiers; the same seed gives the same figures.
-    sizes : Sizes
-    """
+    """A release, the records it was made from, and records of the same population that it was not made from."""
 
     released: Codes
     training: Codes
     holdout: Codes | None
     schema: Schema
-    seed: int
+    seed: int  # of the samples and of the classifiers; the same seed gives the same figures
     sizes: Sizes
 
     def rng(self, attack: int) -> np.random.Generator:

@@ -56,26 +56,12 @@ _NAMESPACES = re.compile(r'\sxmlns(:xlink)?="http://www\.w3\.org/[^"]*"')
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What was evaluated.
+    """What was evaluated."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the release.
-    facts : tuple of (str, str)
-        What was released, from what, how much of it, with which seed.
-    guarantees : tuple of str
-        A sentence each, with adjacency, delta and what it covers.
-    not_private : str or None
-        Why the guarantee does not hold, for a release made with a fixed key.
-    banner : str
-    footer : str
-    """
-
-    name: str
-    facts: tuple[tuple[str, str], ...]
-    guarantees: tuple[str, ...]
-    not_private: str | None = None
+    name: str  # name of the release
+    facts: tuple[tuple[str, str], ...]  # what was released, from what, how much of it, with which seed
+    guarantees: tuple[str, ...]  # a sentence each, with adjacency, delta and what it covers
+    not_private: str | None = None  # why the guarantee does not hold, for a release made with a fixed key
     banner: str = CONFIDENTIAL
     footer: str = ""
 

@@ -27,27 +27,12 @@ Cell: TypeAlias = object
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the page.
-
-    Attributes
-    ----------
-    title : str
-    columns : tuple of str
-    rows : tuple of tuple
-        Cells, as many in each row as there are columns.
-    note : str
-        A sentence under the table: what was compared, on how many rows, with which seed.
-
-    Raises
-    ------
-    ValueError
-        A row has another number of cells than there are columns.
-    """
+    """A table of the page. Raises ValueError: a row has another number of cells than there are columns."""
 
     title: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    note: str = ""
+    rows: tuple[tuple[Cell, ...], ...]  # cells, as many in each row as there are columns
+    note: str = ""  # a sentence under the table: what was compared, on how many rows, with which seed
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "note", _spaced(self.note))
@@ -62,49 +47,27 @@ class Table:
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot of the page.
-
-    Attributes
-    ----------
-    title : str
-    svg : str
-        One `<svg>` element, as `dpdist.evaluate.page.plots.svg_of` writes it: no script, no style sheet of its own, no
-        reference to anything outside it.
-    alt : str
-        What the plot shows, for who cannot see it.
-    wide : bool
-        Whether its text would be too small on a phone, where it is scrolled instead of shrunk.
-    """
+    """A plot of the page."""
 
     title: str
+    # one `<svg>` element, as `dpdist.evaluate.page.plots.svg_of` writes it: no script, no style sheet of its own, no
+    # reference to anything outside it
     svg: str
-    alt: str
-    wide: bool = False
+    alt: str  # what the plot shows, for who cannot see it
+    wide: bool = False  # whether its text would be too small on a phone, where it is scrolled instead of shrunk
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of an evaluation.
+    """A part of an evaluation."""
 
-    Attributes
-    ----------
-    name : str
-        Its key in the JSON and its anchor in the page: lower-case letters, digits and hyphens.
-    title : str
-    verdict : str
-        One or two sentences that say what was found.
-    state : {"good", "fair", "bad", "info"}
-    tables, plots : tuple
-    figures : mapping
-        What was measured, for the JSON: numbers, text, booleans, None, and lists and mappings of them.
-    """
-
-    name: str
+    name: str  # its key in the JSON and its anchor in the page: lower-case letters, digits and hyphens
     title: str
-    verdict: str
+    verdict: str  # one or two sentences that say what was found
     state: State
     tables: tuple[Table, ...] = ()
     plots: tuple[Plot, ...] = ()
+    # what was measured, for the JSON: numbers, text, booleans, None, and lists and mappings of them
     figures: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -137,12 +100,8 @@ def does_not_apply(name: str, title: str, why: str) -> Section:
 
 
 def plain(value: object) -> Any:
-    """A value as JSON knows it: NumPy scalars and arrays as Python's, NaN and infinities as None.
-
-    Raises
-    ------
-    TypeError
-        It has no such form.
+    """A value as JSON knows it: NumPy scalars and arrays as Python's, NaN and infinities as None. Raises TypeError: it
+    has no such form.
     """
     if isinstance(value, np.ndarray):
         return plain(value.tolist())

@@ -33,21 +33,12 @@ HUBER = 0.5
 
 @dataclass(frozen=True)
 class Loss:
-    """A convex loss of the margin ``y f.x`` with ``|slope| <= 1``.
-
-    Attributes
-    ----------
-    name : str
-    value, slope : callable
-        Of the margins, float64[records].
-    curvature : float
-        Largest second derivative, the constant c of [1].
-    """
+    """A convex loss of the margin ``y f.x`` with ``|slope| <= 1``."""
 
     name: str
-    value: Callable[[Floats], Floats]
+    value: Callable[[Floats], Floats]  # value, slope: of the margins, float64[records]
     slope: Callable[[Floats], Floats]
-    curvature: float
+    curvature: float  # largest second derivative, the constant c of [1]
 
 
 def _huber(z: Floats) -> Floats:

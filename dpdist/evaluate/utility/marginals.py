@@ -37,13 +37,7 @@ TRIPLE_CELLS = 1 << 23
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Marginals:
-    """Counts of the one-, two- and some three-way marginals of a table; confidential where the table is.
-
-    Attributes
-    ----------
-    pairs : PairCounts
-    triples : mapping from three attributes to int64 (cells,)
-    """
+    """Counts of the one-, two- and some three-way marginals of a table; confidential where the table is."""
 
     pairs: PairCounts
     triples: Mapping[Subset, Counts]

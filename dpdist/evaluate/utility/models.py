@@ -50,20 +50,11 @@ CLASSIFIERS: dict[str, Model] = {
 
 @dataclass(frozen=True, eq=False)
 class Encoder:
-    """What models see of some attributes: the same for real and released records.
+    """What models see of some attributes: the same for real and released records."""
 
-    Attributes
-    ----------
-    axes : tuple of Axis
-        Of the attributes that are seen.
-    places : tuple of int
-        Where they stand in the schema.
-    scales : tuple of float
-        What continuous numbers are divided by: their deviation in the real training records; 1 for the others.
-    """
-
-    axes: tuple[Axis, ...]
-    places: tuple[int, ...]
+    axes: tuple[Axis, ...]  # of the attributes that are seen
+    places: tuple[int, ...]  # where they stand in the schema
+    # what continuous numbers are divided by: their deviation in the real training records; 1 for the others
     scales: tuple[float, ...]
 
     @classmethod
@@ -113,16 +104,10 @@ def labels_of(records: Codes, view: View, target: int) -> Labels:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What a model says about the test records.
+    """What a model says about the test records."""
 
-    Attributes
-    ----------
-    predicted : int64[records]
-    score : float64[records] or None
-        Higher where the higher code is likelier; None unless there are two classes.
-    """
-
-    predicted: Labels
+    predicted: Labels  # int64[records]
+    # float64[records] or None: higher where the higher code is likelier; None unless there are two classes
     score: Floats | None
 
     def accuracy(self, truth: Labels) -> float:

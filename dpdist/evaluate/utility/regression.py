@@ -12,16 +12,16 @@ from dpdist.evaluate.binning import View
 from dpdist.evaluate.estimators import estimator
 from dpdist.evaluate.page import plots
 from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_apply
-from dpdist.evaluate.utility.models import Model
-from dpdist.evaluate.utility.trial import Prediction, Trial, too_small
-from dpdist.families.base.attempt import Progress
-from dpdist.families.prediction.metrics import (
+from dpdist.evaluate.utility.metrics import (
     delta_mse,
     mean_absolute_percentage_deviation,
     mse,
     optimal_markup,
     optimal_profit_ratio,
 )
+from dpdist.evaluate.utility.models import Model
+from dpdist.evaluate.utility.trial import Prediction, Trial, too_small
+from dpdist.families.base.attempt import Progress
 from dpdist.privacy.arrays import Codes
 
 SMALL = 200
@@ -46,7 +46,7 @@ def regression_section(trial: Trial, view: View, target: int, *, progress: Progr
     """Mean squared error of a number, for models of real, released and both records.
 
     A user has `SMALL` records of their own; delta MSE is the share of the error that released records remove
-    when they are added (`dpdist.families.prediction.metrics.delta_mse`).
+    when they are added (`dpdist.evaluate.utility.metrics.delta_mse`).
     """
     name, title = "regression", f"Regression of {view.names[target]}"
     if view.axes[target].edges is None:
@@ -96,12 +96,8 @@ def regression_section(trial: Trial, view: View, target: int, *, progress: Progr
 
 
 def parse_demand(text: str, view: View) -> tuple[int, int, int | None]:
-    """The places of quantity, price and brand in ``QUANTITY:PRICE[:BRAND]``.
-
-    Raises
-    ------
-    SpecError
-        It is not of that form, or quantity or price is no continuous number of the schema.
+    """The places of quantity, price and brand in ``QUANTITY:PRICE[:BRAND]``. Raises SpecError: it is not of that form,
+    or quantity or price is no continuous number of the schema.
     """
     parts = text.split(":")
     if len(parts) not in (2, 3) or not set(parts) <= set(view.names) or len(set(parts)) != len(parts):

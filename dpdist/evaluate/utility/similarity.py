@@ -43,28 +43,16 @@ _LISTED = 10_000  # distances of one order, at most, that go into the figures
 
 @dataclass(frozen=True, eq=False)
 class Distances:
-    """How far the k-way marginals are apart.
+    """How far the k-way marginals are apart."""
 
-    Attributes
-    ----------
-    subsets : list of tuple of int
-        The attributes of each marginal.
-    found, halves : float64[marginals]
-        Released against real records, and one half of the real ones against the other.
-    independent : float64[marginals] or None
-        Real marginals against the products of their one-way marginals; None for k = 1.
-    score : float
-        NIST's k-marginal score.
-    parts : float64[shares]
-        Scores of random parts of the real table, of the shares `SUBSAMPLES`.
-    """
-
-    subsets: list[Subset]
+    subsets: list[Subset]  # the attributes of each marginal
+    # found, halves: float64[marginals]: released against real records, and one half of the real ones against the other
     found: Floats
     halves: Floats
+    # float64[marginals] or None: real marginals against the products of their one-way marginals; None for k = 1
     independent: Floats | None
-    score: float
-    parts: Floats
+    score: float  # NIST's k-marginal score
+    parts: Floats  # float64[shares]: scores of random parts of the real table, of the shares `SUBSAMPLES`
 
     @classmethod
     def of(cls, counts: Mapping[str, Marginals], k: int, *, seed: int) -> Distances:

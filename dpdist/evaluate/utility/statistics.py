@@ -18,7 +18,7 @@ from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_
 from dpdist.evaluate.utility.marginals import total_variation
 from dpdist.families.base.attempt import Progress
 from dpdist.families.base.family import Truth
-from dpdist.families.registry import family_of, make_plan, respecified
+from dpdist.families.base.registry import family_of, make_plan, respecified
 from dpdist.privacy.arrays import Floats
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import part_batches

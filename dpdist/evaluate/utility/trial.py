@@ -21,22 +21,12 @@ LEAST = 50
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """Records to train on and to test on, as codes of the schema; all training tables have the same size.
+    """Records to train on and to test on, as codes of the schema; all training tables have the same size."""
 
-    Attributes
-    ----------
-    training : mapping of str to Codes
-        ``real``, ``released``, ``independent``: real one-way marginals, attributes independent of each other.
-    test : Codes
-        Real records that no model of ``real`` is trained on.
-    fresh : bool
-        Whether the test records are a hold-out: not in the table that the release was made from.
-    seed : int
-    """
-
+    # ``real``, ``released``, ``independent``: real one-way marginals, attributes independent of each other
     training: Mapping[str, Codes]
-    test: Codes
-    fresh: bool
+    test: Codes  # real records that no model of ``real`` is trained on
+    fresh: bool  # whether the test records are a hold-out: not in the table that the release was made from
     seed: int
 
     @property
@@ -97,19 +87,11 @@ def make_trial(real: Codes, released: Codes, holdout: Codes | None, *, train: in
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """One attribute of the records of a trial, predicted from all others.
-
-    Attributes
-    ----------
-    trial : Trial
-    view : View
-    target : int
-        Place of the attribute.
-    """
+    """One attribute of the records of a trial, predicted from all others."""
 
     trial: Trial
     view: View
-    target: int
+    target: int  # place of the attribute
 
     @property
     def name(self) -> str:
@@ -158,13 +140,7 @@ def default_target(view: View) -> int:
 
 
 def named_target(view: View, name: str | None) -> int:
-    """The place of the attribute to predict.
-
-    Raises
-    ------
-    SpecError
-        There is no such attribute.
-    """
+    """The place of the attribute to predict. Raises SpecError: there is no such attribute."""
     if name is None:
         return default_target(view)
     if name not in view.names:

@@ -73,6 +73,8 @@ class Attempt(Generic[SpecT, PlanT]):
         Tells the ledger that records are about to be read or noise to be drawn: the charge stays from then on.
     before_commit : callable
         Called with the manifest's SHA-256 before the ledger commits: where others must agree to it.
+    contract : str or None
+        Digest of the contract of the data set, which the spec is a part of; None where there is none.
     """
 
     spec: SpecT
@@ -89,6 +91,7 @@ class Attempt(Generic[SpecT, PlanT]):
     public: dict[str, Any] = field(default_factory=dict)
     parts: tuple[PartRecord, ...] = ()
     before_commit: Callable[[str], None] = silent_commit
+    contract: str | None = None
     _results: dict[type, object] = field(default_factory=dict)
 
     @property

@@ -8,13 +8,13 @@ from functools import cached_property
 from typing import Any
 
 from dpdist.data.read import BATCH_ROWS
-from dpdist.formatting import number_of, upwards
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Event
+from dpdist.privacy.formatting import number_of, upwards
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
 from dpdist.publish.parts import PartFormat
 from dpdist.schema.schema import Schema
-from dpdist.spec import ReleaseSpec
+from dpdist.schema.spec import ReleaseSpec
 
 _VALUE_BYTES = 64  # of a value while it is read and encoded
 

@@ -1,7 +1,7 @@
 """What every family of releases is: a spec, a plan, stages that share an attempt, and claims that an audit attacks.
 
-A family is one `Family` record in `dpdist.families.registry.FAMILIES`. Sizing, command line, evaluation and audit ask
-the record and the plan; they never ask for a type.
+A family is one `Family` record in `dpdist.families.base.registry.FAMILIES`. Sizing, command line, evaluation and audit
+ask the record and the plan; they never ask for a type.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dpdist.privacy.events import Event
 from dpdist.privacy.guarantee import Guarantee
 from dpdist.privacy.testing import Canaries, Claim
 from dpdist.schema.schema import Schema
-from dpdist.spec import ReleaseSpec
+from dpdist.schema.spec import ReleaseSpec
 
 if TYPE_CHECKING:
     from dpdist.data.operators import Operator
@@ -172,51 +172,40 @@ def no_canaries(plan: Any) -> tuple[Canaries, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Family(Generic[SpecT, PlanT]):
-    """A family of releases.
+    """A family of releases."""
 
-    Parameters
-    ----------
-    kind : str
-        The `kind` of its specs.
-    spec : type
-        Class of its specs.
-    plan : callable
-        Spec to plan. Reads no record.
-    stages : callable
-        Plan to the stages of a release, in order. The last one leaves `Attempt.parts`.
-    claims : callable
-        Plan to the stated guarantees that an audit attacks, each with the stages or functions that a release runs.
-    canaries : callable
-        Plan to the mechanisms that can be audited in one run.
-    workload : callable, optional
-        Plan and `dpdist.families.base.workload.Layout` to the work of all stages, for sizing. Without it one pass over
-        the table is sized.
-    solve : callable, optional
-        Spec and `SolveRequest` to what ``dpdist plan --solve`` shows. Without it nothing is solved.
-    truth : callable, optional
-        For families that release statistics: plan to the operator that computes them on a table, and what turns its
-        summary into their true values (`Truth`), in the order of the release. An evaluation compares the two.
-    as_released : callable, optional
-        Manifest and spec (None if it is not known) to the schema by which real records are read, and what turns their
-        codes into columns like the released ones; None where the release holds records like those of the table. An
-        evaluation then trains models on them and compares nothing else.
-    shadow : callable, optional
-        Plan, records of a smaller table and their ratio to those of the whole one, to the plan of a release of the
-        smaller table with the same noise. With it, an adversary who knows the mechanism can run the release on tables
-        of its own (`dpdist.evaluate.attacks.shadow`).
-    """
-
-    kind: str
-    spec: type[SpecT]
-    plan: Callable[[SpecT], PlanT]
+    kind: str  # the `kind` of its specs
+    # class of its specs, or its path ``module:class`` where it is imported when it is first needed
+    spec: type[SpecT] | str
+    plan: Callable[[SpecT], PlanT]  # spec to plan. Reads no record
+    # plan to the stages of a release, in order. The last one leaves `Attempt.parts`
     stages: Callable[[PlanT], Sequence[Stage[SpecT, PlanT]]]
+    # plan to the stated guarantees that an audit attacks, each with the stages or functions that a release runs
     claims: Callable[[PlanT], tuple[Claim, ...]] = no_claims
+    # plan to the mechanisms that can be audited in one run
     canaries: Callable[[PlanT], tuple[Canaries, ...]] = no_canaries
+    # plan and `dpdist.families.base.workload.Layout` to the work of all stages, for sizing. Without it one pass over
+    # the table is sized
     workload: Callable[[PlanT, Layout], Sequence[Work]] | None = None
+    # spec and `SolveRequest` to what ``dpdist plan --solve`` shows. Without it nothing is solved
     solve: Callable[[SpecT, SolveRequest], Solution] | None = None
+    # for families that release statistics: plan to the operator that computes them on a table, and what turns its
+    # summary into their true values (`Truth`), in the order of the release. An evaluation compares the two
     truth: Callable[[PlanT], tuple[Operator, Callable[[Any], list[Truth]]]] | None = None
+    # manifest and spec (None if it is not known) to the schema by which real records are read, and what turns their
+    # codes into columns like the released ones; None where the release holds records like those of the table. An
+    # evaluation then trains models on them and compares nothing else
     as_released: Callable[[Manifest, SpecT | None], AsReleased | None] | None = None
+    # plan, records of a smaller table and their ratio to those of the whole one, to the plan of a release of the
+    # smaller table with the same noise. With it, an adversary who knows the mechanism can run the release on tables of
+    # its own (`dpdist.evaluate.attacks.shadow`)
     shadow: Callable[[PlanT, int, float], PlanT] | None = None
+
+    @property
+    def spec_class(self) -> type[SpecT]:
+        """Class of its specs."""
+        found: type[SpecT] = pkgutil.resolve_name(self.spec) if isinstance(self.spec, str) else self.spec
+        return found
 
 
 def imported(path: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""The last stage of every family that releases records: decode and write the parts."""
+"""The last stage of every family that releases records: tasks decode and write the parts, where the records are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from typing import Any
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
 from dpdist.families.base.attempt import Attempt
-from dpdist.publish.graph import written_parts
+from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.privacy.arrays import Codes
+from dpdist.publish.parts import PartFormat, PartRecord, decode, part_name, write_part
+from dpdist.schema.schema import Schema
+from dpdist.storage.store import Store
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,17 +34,16 @@ class ReleasedRecords:
 
 def write_records(attempt: Attempt[Any, Any]) -> None:
     """Write the released records in parts of a fixed number of rows."""
-    released = attempt.result(ReleasedRecords)
+    released, plan, rows = attempt.result(ReleasedRecords), attempt.plan, attempt.spec.output.rows_per_part
     executor = released.executor or attempt.executor
     with attempt.stage("writing") as progress:
-        graphs = written_parts(
-            executor,
-            released.parts,
-            schema=attempt.plan.released,
-            form=attempt.plan.form,
-            store=attempt.output,
-            attempt=attempt.id,
-            key=attempt.key,
-            rows_per_part=attempt.spec.output.rows_per_part,
-        )
-        attempt.parts = tuple(executor.compute(graphs, progress=progress))
+        task = executor.tasks("write")
+        how = task.constant("how", (plan.released, plan.form, attempt.output, attempt.id, attempt.key))
+        parts = [task("part", _write, how, part, index, index * rows) for index, part in enumerate(released.parts)]
+        attempt.parts = tuple(executor.compute(parts, progress=progress))
+
+
+def _write(how: tuple[Schema, PartFormat, Store, str, KeyRef], codes: Codes, index: int, start: int) -> PartRecord:
+    schema, form, store, attempt, key = how
+    table = decode(schema, codes, form=form, noise=load_noise(key), start=start)
+    return write_part(store, part_name(attempt, index), table)

@@ -23,18 +23,12 @@ from dpdist.privacy.noise import Noise
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Candidates:
-    """Candidate records and what the privacy test needs to know of their seeds.
+    """Candidate records and what the privacy test needs to know of their seeds."""
 
-    Parameters
-    ----------
-    codes : Codes
-        All attributes in schema order.
-    levels : ndarray of uint8 or uint16, shape (n,)
-        The longest of the kept prefix lengths that candidate and seed share, as its place among them. It is at
-        least the one that was kept, and longer where the new values repeat the seed's by chance.
-    """
-
-    codes: Codes
+    codes: Codes  # all attributes in schema order
+    # ndarray of uint8 or uint16, shape (n,): the longest of the kept prefix lengths that candidate and seed share, as
+    # its place among them. It is at least the one that was kept, and longer where the new values repeat the seed's by
+    # chance
     levels: NDArray[np.unsignedinteger[Any]]
 
     def __sizeof__(self) -> int:
@@ -43,22 +37,12 @@ class Candidates:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Synthesizer:
-    """The seed-based synthesis of PD, Section 3: a network, and how many attributes are resampled.
-
-    Parameters
-    ----------
-    network : Network
-    omegas : tuple of int
-        Numbers of resampled attributes; each candidate takes one of them at random.
-
-    Raises
-    ------
-    SpecError
-        A number is repeated or not between 1 and the number of attributes.
+    """The seed-based synthesis of PD, Section 3: a network, and how many attributes are resampled. Raises SpecError: a
+    number is repeated or not between 1 and the number of attributes.
     """
 
     network: Network
-    omegas: tuple[int, ...]
+    omegas: tuple[int, ...]  # numbers of resampled attributes; each candidate takes one of them at random
 
     def __post_init__(self) -> None:
         m = len(self.network)
@@ -128,12 +112,8 @@ class Synthesizer:
 
 
 def seed_ranks(noise: Noise, start: int, stop: int, *, seeds: int) -> NDArray[np.int64]:
-    """Places, in the sorted list of all `seeds` seeds, of the seeds of candidates `start` to `stop` - 1.
-
-    Raises
-    ------
-    CheckFailed
-        There are no seeds.
+    """Places, in the sorted list of all `seeds` seeds, of the seeds of candidates `start` to `stop` - 1. Raises
+    CheckFailed: there are no seeds.
     """
     if seeds < 1:
         raise CheckFailed("no record fell to the seeds: raise split.seeds, or use a table with more records")

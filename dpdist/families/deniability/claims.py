@@ -236,10 +236,7 @@ def _released(
 
 def resemblance(synthesizer: Synthesizer, codes: Codes, canary: Codes) -> Floats:
     """How many records agree with the canary on each kept prefix, and how many have each value of the first attribute.
-
-    Returns
-    -------
-    ndarray of float64, shape (kept lengths above zero + values of the first attribute in sigma order,)
+    Returns ndarray of float64, shape (kept lengths above zero + values of the first attribute in sigma order,).
     """
     order, lengths = synthesizer.network.order, synthesizer.lengths
     same = np.cumprod([codes[i] == canary[i][0] for i in order[: lengths[-1]]], axis=0)

@@ -46,25 +46,11 @@ _NARROWER = 1 - 2.0**-30  # exponent of gamma in the width of a bucket
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyTest:
-    """PD's privacy test.
+    """PD's privacy test. Raises SpecError: a parameter is out of range."""
 
-    Parameters
-    ----------
-    k : int
-        Plausible seeds that a released record needs, at least 1.
-    gamma : float
-        Ratio of the edges of a bucket of probabilities, above 1.
-    epsilon0 : float or None
-        Parameter of the threshold noise, P(z) ~ exp(-epsilon0 |z|) (Test 2); None for the fixed threshold (Test 1).
-
-    Raises
-    ------
-    SpecError
-        A parameter is out of range.
-    """
-
-    k: int
-    gamma: float
+    k: int  # plausible seeds that a released record needs, at least 1
+    gamma: float  # ratio of the edges of a bucket of probabilities, above 1
+    # parameter of the threshold noise, P(z) ~ exp(-epsilon0 |z|) (Test 2); None for the fixed threshold (Test 1)
     epsilon0: float | None
 
     def __post_init__(self) -> None:
@@ -181,18 +167,10 @@ def plausible_seeds(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Passed:
-    """The candidates of a range that pass, in order.
+    """The candidates of a range that pass, in order."""
 
-    Parameters
-    ----------
-    indices : ndarray of int64, shape (n,)
-        Their numbers, ascending; private.
-    codes : Codes
-        All attributes in schema order.
-    """
-
-    indices: NDArray[np.int64]
-    codes: Codes
+    indices: NDArray[np.int64]  # ndarray of int64, shape (n,): their numbers, ascending; private
+    codes: Codes  # all attributes in schema order
 
     def __len__(self) -> int:
         return len(self.indices)

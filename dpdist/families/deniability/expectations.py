@@ -19,7 +19,7 @@ from dpdist.families.deniability.search import NOISE_SHARE
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.splits import plan_model
 from dpdist.privacy.arrays import Floats
-from dpdist.spec import change
+from dpdist.schema.spec import change
 
 Shares: TypeAlias = tuple[Fraction, Fraction, Fraction]
 """Of the records, for structure, parameters and seeds."""
@@ -37,26 +37,14 @@ def stage_epsilon(shares: Shares, epsilon: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class SeedsChoice:
-    """Parameters of the seeds' stage.
+    """Parameters of the seeds' stage."""
 
-    Attributes
-    ----------
-    kept : int
-        Attributes that candidates keep of their seeds.
-    k, epsilon0, minimum_pass_rate
-        As in the spec.
-    check_epsilon : float
-        Epsilon of each check.
-    checked : int
-        Candidates among which the pass rate is checked; 0 where it needs no check.
-    """
-
-    kept: int
-    k: int
+    kept: int  # attributes that candidates keep of their seeds
+    k: int  # k, epsilon0, minimum_pass_rate: as in the spec
     epsilon0: float
     minimum_pass_rate: float
-    check_epsilon: float
-    checked: int
+    check_epsilon: float  # epsilon of each check
+    checked: int  # candidates among which the pass rate is checked; 0 where it needs no check
 
 
 class Expectations:

@@ -220,12 +220,8 @@ class Network:
 
 
 def check_order(parents: Sequence[Sequence[int]], order: Sequence[int]) -> None:
-    """Check that `order` lists every attribute once, each after its parents (so that there is no cycle).
-
-    Raises
-    ------
-    ValueError
-        It does not, or a parent list is not strictly ascending.
+    """Check that `order` lists every attribute once, each after its parents (so that there is no cycle). Raises
+    ValueError: it does not, or a parent list is not strictly ascending.
     """
     count = len(parents)
     if sorted(order) != list(range(count)):

@@ -38,38 +38,20 @@ _FORMAT = "dpdist.tables/1"
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterPlan:
-    """The noise on the count tables, fixed before a record is read.
+    """The noise on the count tables, fixed before a record is read."""
 
-    Attributes
-    ----------
-    tables : int
-        m, one per attribute; L1 sensitivity m, L2 sensitivity sqrt(m).
-    noise : {"laplace", "gaussian"}
-    total : float
-        What all tables share. Laplace: ``sum 1 / scale_i <= total``, pure differential privacy by adding up.
-        Gaussian: ``sum 1 / sigma_i^2 <= total^2``. Either holds for shares chosen from released results.
-    standard_deviation : float
-        Of the noise in a cell when all tables have equal shares.
-    cells_at_most : int
-        Largest number of cells of all tables.
-    event : Event
-        The charge, for any division of the total.
-    """
-
-    tables: int
+    tables: int  # m, one per attribute; L1 sensitivity m, L2 sensitivity sqrt(m)
     noise: Literal["laplace", "gaussian"]
+    # what all tables share. Laplace: ``sum 1 / scale_i <= total``, pure differential privacy by adding up. Gaussian:
+    # ``sum 1 / sigma_i^2 <= total^2``. Either holds for shares chosen from released results
     total: float
-    standard_deviation: float
-    cells_at_most: int
-    event: Event
+    standard_deviation: float  # of the noise in a cell when all tables have equal shares
+    cells_at_most: int  # largest number of cells of all tables
+    event: Event  # the charge, for any division of the total
 
     def scales(self, cells: Sequence[int]) -> tuple[float, ...]:
-        """Laplace scale or Gaussian deviation of each table, from the public numbers of cells.
-
-        Raises
-        ------
-        ValueError
-            Not one positive number of cells per table.
+        """Laplace scale or Gaussian deviation of each table, from the public numbers of cells. Raises ValueError: not
+        one positive number of cells per table.
         """
         if len(cells) != self.tables or min(cells) < 1:
             raise ValueError(f"expected a positive number of cells for each of {self.tables} tables")
@@ -136,21 +118,13 @@ def _laplace_variance(scale: float) -> float:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NoisyTables:
-    """The released noisy counts: safe to store and to read back.
-
-    Attributes
-    ----------
-    noise : {"laplace", "gaussian", "none"}
-    scales : tuple of float
-        Laplace scale or Gaussian deviation of each table; 0 without noise.
-    tables : tuple of ndarray of int64, shape (configurations, cardinality)
-    """
+    """The released noisy counts: safe to store and to read back."""
 
     FILE: ClassVar[str] = "parameter-tables.npz"
 
     noise: Kind
-    scales: tuple[float, ...]
-    tables: tuple[Counts, ...]
+    scales: tuple[float, ...]  # Laplace scale or Gaussian deviation of each table; 0 without noise
+    tables: tuple[Counts, ...]  # tuple of ndarray of int64, shape (configurations, cardinality)
 
     @property
     def variances(self) -> tuple[float, ...]:
@@ -169,13 +143,7 @@ class NoisyTables:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
-        """Read what `to_bytes` wrote.
-
-        Raises
-        ------
-        UnreadableFile
-            The bytes are damaged or of another format.
-        """
+        """Read what `to_bytes` wrote. Raises UnreadableFile: the bytes are damaged or of another format."""
         return unpacked(content, cls._of, format=_FORMAT, what="count tables")
 
     @classmethod

@@ -17,10 +17,10 @@ from typing import Any
 from dpdist.data.count import pair_cells
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.splits import LARGEST_BATCH, ModelPlan, SeedPlan, plan_model, plan_seeds, random_split
-from dpdist.formatting import number_of, upwards
 from dpdist.privacy import accountant
 from dpdist.privacy.deniability import theorem1
 from dpdist.privacy.events import Event
+from dpdist.privacy.formatting import number_of, upwards
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, PlausibleDeniability, explained
 from dpdist.publish.parts import PartFormat
 from dpdist.schema.schema import Schema
@@ -38,22 +38,12 @@ _LARGEST_FACTOR = 8.0
 
 @dataclass(frozen=True, kw_only=True)
 class PlausibleDeniabilityPlan:
-    """Everything a plausible-deniability release will do and cost, before it reads a record.
-
-    Attributes
-    ----------
-    spec : PlausibleDeniabilitySpec
-    model : ModelPlan
-    seeds : SeedPlan or None
-        None when every attribute is resampled.
-    event : Event
-        The charge of the release.
-    """
+    """Everything a plausible-deniability release will do and cost, before it reads a record."""
 
     spec: PlausibleDeniabilitySpec
     model: ModelPlan
-    seeds: SeedPlan | None
-    event: Event
+    seeds: SeedPlan | None  # None when every attribute is resampled
+    event: Event  # the charge of the release
 
     @property
     def kind(self) -> str:

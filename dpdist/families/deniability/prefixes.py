@@ -41,26 +41,13 @@ _NONE = np.iinfo(np.int64).max  # above every code
 
 @dataclass(frozen=True)
 class PrefixCode:
-    """What the key of a seed is made of, and which prefix lengths are counted.
-
-    Parameters
-    ----------
-    attributes : tuple of int
-        The first L attributes in sigma order, at least one.
-    cardinalities : tuple of int
-        Number of codes of each of these.
-    lengths : tuple of int
-        The prefix lengths that are counted, ascending; the last is L.
-
-    Raises
-    ------
-    ValueError
-        The lengths are not ascending or do not end at L, or L is 0.
+    """What the key of a seed is made of, and which prefix lengths are counted. Raises ValueError: the lengths are not
+    ascending or do not end at L, or L is 0.
     """
 
-    attributes: tuple[int, ...]
-    cardinalities: tuple[int, ...]
-    lengths: tuple[int, ...]
+    attributes: tuple[int, ...]  # the first L attributes in sigma order, at least one
+    cardinalities: tuple[int, ...]  # number of codes of each of these
+    lengths: tuple[int, ...]  # the prefix lengths that are counted, ascending; the last is L
 
     def __post_init__(self) -> None:
         ascending = all(a < b for a, b in pairwise((-1, *self.lengths)))
@@ -129,18 +116,10 @@ class PrefixCode:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SeedKeys:
-    """The distinct keys of some seeds, ascending, and how many seeds have each.
+    """The distinct keys of some seeds, ascending, and how many seeds have each."""
 
-    Parameters
-    ----------
-    words : ndarray of int64, shape (groups, distinct)
-        Keys in lexicographic order.
-    counts : ndarray of int64, shape (distinct,)
-        Seeds with each key, at least one.
-    """
-
-    words: NDArray[np.int64]
-    counts: NDArray[np.int64]
+    words: NDArray[np.int64]  # ndarray of int64, shape (groups, distinct): keys in lexicographic order
+    counts: NDArray[np.int64]  # ndarray of int64, shape (distinct,): seeds with each key, at least one
 
     def __sizeof__(self) -> int:
         return self.words.nbytes + self.counts.nbytes

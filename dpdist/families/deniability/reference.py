@@ -34,18 +34,10 @@ _MOST_ROWS = 1 << 22
 
 @dataclass(frozen=True, eq=False)
 class Combinations:
-    """Combinations of values of some attributes and their shares.
+    """Combinations of values of some attributes and their shares."""
 
-    Attributes
-    ----------
-    values : tuple of int64[n]
-        Codes of each attribute.
-    shares : float64[n]
-        They sum to one.
-    """
-
-    values: tuple[NDArray[np.int64], ...]
-    shares: Floats
+    values: tuple[NDArray[np.int64], ...]  # tuple of int64[n]: codes of each attribute
+    shares: Floats  # float64[n]: they sum to one
 
     def passing(self, *, seeds: float, k: int, epsilon0: float) -> Floats:
         """Probability that a candidate with each of the combinations passes, one omega fixed (`seeds` in number)."""
@@ -60,10 +52,7 @@ class Combinations:
 
         A combination is released with a probability proportional to its share times its pass probability.
 
-        Returns
-        -------
-        float64[m], float64[m (m - 1) / 2]
-            Pairs in lexicographic order.
+        Returns float64[m], float64[m (m - 1) / 2]: pairs in lexicographic order.
         """
         weights = self.shares * self.passing(seeds=seeds, k=k, epsilon0=epsilon0)
         moved = weights / max(weights.sum(), 1e-300) - self.shares
@@ -81,23 +70,12 @@ class Combinations:
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Public expectations of a table.
+    """Public expectations of a table."""
 
-    Attributes
-    ----------
-    source : str
-        Where they come from, for people.
-    schema : Schema
-    marginals : tuple of float64[cardinality]
-        Shares of the values of each attribute.
-    codes : list of ndarray, or None
-        The public table; None for independent attributes.
-    """
-
-    source: str
+    source: str  # where they come from, for people
     schema: Schema
-    marginals: tuple[Floats, ...]
-    codes: Codes | None = None
+    marginals: tuple[Floats, ...]  # tuple of float64[cardinality]: shares of the values of each attribute
+    codes: Codes | None = None  # the public table; None for independent attributes
 
     @classmethod
     def zipf(cls, schema: Schema) -> Reference:
@@ -107,12 +85,8 @@ class Reference:
 
     @classmethod
     def table(cls, path: str | Path, schema: Schema, **source: Any) -> Reference:
-        """The frequencies in the first rows (some four million) of a public table.
-
-        Raises
-        ------
-        DataError
-            The table cannot be read, or does not follow the schema.
+        """The frequencies in the first rows (some four million) of a public table. Raises DataError: the table cannot
+        be read, or does not follow the schema.
         """
         table = open_table(TableSource(paths=(str(path),), extra_columns="ignore", **source), schema)
         if not table.is_located:

@@ -12,34 +12,20 @@ import yaml
 from dpdist.errors import SpecError
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.schema.spec import override, parse_overrides
 from dpdist.schema.strict_yaml import load_yaml
-from dpdist.spec import override, parse_overrides
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alternative:
-    """One set of parameters and what is expected of it.
+    """One set of parameters and what is expected of it."""
 
-    Attributes
-    ----------
-    kept : tuple of str
-        Attributes that candidates keep of their seeds.
-    epsilon : float
-        Of the whole release.
-    minimum_pass_rate, expected_pass_rate : float
-        Declared, and expected of the reference.
-    expected_error : float
-        See `dpdist.families.deniability.expectations.expected_error`.
-    settings : dict
-        Settings of the spec by dotted path; empty for the baseline without seeds.
-    """
-
-    kept: tuple[str, ...]
-    epsilon: float
-    minimum_pass_rate: float
+    kept: tuple[str, ...]  # attributes that candidates keep of their seeds
+    epsilon: float  # of the whole release
+    minimum_pass_rate: float  # minimum_pass_rate, expected_pass_rate: declared, and expected of the reference
     expected_pass_rate: float
-    expected_error: float
-    settings: Mapping[str, Any]
+    expected_error: float  # see `dpdist.families.deniability.expectations.expected_error`
+    settings: Mapping[str, Any]  # settings of the spec by dotted path; empty for the baseline without seeds
 
     def to_json(self) -> dict[str, Any]:
         """The alternative as a JSON object."""
@@ -52,22 +38,12 @@ class Alternative:
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
-    """The completed spec, its plan, and what else there was.
-
-    Attributes
-    ----------
-    plan : PlausibleDeniabilityPlan
-    picked : Alternative
-    alternatives : tuple of Alternative
-        `picked` among them; the first is the baseline without seeds.
-    reference : str
-        What the expectations rest on.
-    """
+    """The completed spec, its plan, and what else there was."""
 
     plan: PlausibleDeniabilityPlan
     picked: Alternative
-    alternatives: tuple[Alternative, ...]
-    reference: str
+    alternatives: tuple[Alternative, ...]  # `picked` among them; the first is the baseline without seeds
+    reference: str  # what the expectations rest on
 
     @property
     def spec(self) -> PlausibleDeniabilitySpec:
@@ -98,12 +74,8 @@ class Solution:
         }
 
     def write(self, path: Path, *, source: Path, settings: Iterable[str] = ()) -> None:
-        """Write the completed spec: the source file with the solver's settings, and the overrides it was given.
-
-        Raises
-        ------
-        SpecError
-            The source cannot be read, or the path cannot be written.
+        """Write the completed spec: the source file with the solver's settings, and the overrides it was given. Raises
+        SpecError: the source cannot be read, or the path cannot be written.
         """
         schema: Any = load_yaml(source)["schema"]
         if isinstance(schema, str) and path.resolve().parent != source.resolve().parent:

@@ -45,7 +45,7 @@ from dpdist.privacy import accountant
 from dpdist.privacy.checks import count_check, expected_lower_bound, pass_check
 from dpdist.privacy.deniability import certain_mass
 from dpdist.privacy.events import Composed, Event, Gaussian, SeedRecords
-from dpdist.spec import change
+from dpdist.schema.spec import change
 from dpdist.storage.s3 import is_s3
 
 _SEED_SHARES = (Fraction(1, 5), Fraction(3, 10), Fraction(2, 5), Fraction(1, 2), Fraction(3, 5))

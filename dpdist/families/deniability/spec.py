@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from dpdist.spec import MOST_RECORDS, Exact, PrivacyLimit, ReleaseSpec, Section
+from dpdist.schema.spec import MOST_RECORDS, Exact, PrivacyLimit, ReleaseSpec, Section
 
 
 class Budget(Section):

@@ -27,51 +27,27 @@ _LOST = ApproximateDP(0.0, _DRAWS_LOST, label="draws")
 
 @dataclass(frozen=True, kw_only=True)
 class SeedPlan:
-    """What is done to the seeds.
+    """What is done to the seeds."""
 
-    Attributes
-    ----------
-    minimum : int
-        Public lower bound of the number of seeds; checked in whole-release mode.
-    whole_release : bool
-        Whether the guarantee covers all released records, or each by itself.
-    candidates : int
-        Candidates after which a release that passed its checks has enough records, but for a negligible chance.
-    count, passes : CountCheck and PassCheck or None
-        The checks of whole-release mode. There is none of the pass rate where every table with so many seeds passes it
-        (`dpdist.privacy.deniability.certain_mass`).
-    passing_mass : int or None
-        Z, the lower bound that the charge of whole-release mode rests on.
-    event : Event or None
-        The charge of the seeds; None per record.
-    """
-
-    minimum: int
-    whole_release: bool
+    minimum: int  # public lower bound of the number of seeds; checked in whole-release mode
+    whole_release: bool  # whether the guarantee covers all released records, or each by itself
+    # candidates after which a release that passed its checks has enough records, but for a negligible chance
     candidates: int
+    # count, passes: the checks of whole-release mode. There is none of the pass rate where every table with so many
+    # seeds passes it (`dpdist.privacy.deniability.certain_mass`)
     count: CountCheck | None = None
     passes: PassCheck | None = None
-    passing_mass: int | None = None
-    event: Event | None = None
+    passing_mass: int | None = None  # Z, the lower bound that the charge of whole-release mode rests on
+    event: Event | None = None  # the charge of the seeds; None per record
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPlan:
-    """What is done to the splits T and P.
-
-    Attributes
-    ----------
-    spec : PlausibleDeniabilitySpec
-    check : CountCheck or None
-        Of the number of records in T; its minimum scales the noise of the entropies.
-    structure : StructurePlan or None
-        None for independent marginals.
-    parameters : ParameterPlan
-    """
+    """What is done to the splits T and P."""
 
     spec: PlausibleDeniabilitySpec
-    check: CountCheck | None
-    structure: StructurePlan | None
+    check: CountCheck | None  # of the number of records in T; its minimum scales the noise of the entropies
+    structure: StructurePlan | None  # None for independent marginals
     parameters: ParameterPlan
 
     @property

@@ -47,16 +47,10 @@ STRUCTURE, PARAMETERS, SEEDS = range(3)
 
 @dataclass(frozen=True, eq=False)
 class IndexedSeeds:
-    """What candidates are made from.
-
-    Attributes
-    ----------
-    synthesizer : Synthesizer
-    indexes : sequence of Deferred of SeedIndex
-        One index of all seeds, or those of their ranges in order; none when every attribute is resampled.
-    """
+    """What candidates are made from."""
 
     synthesizer: Synthesizer
+    # one index of all seeds, or those of their ranges in order; none when every attribute is resampled
     indexes: Sequence[Deferred]
 
 
@@ -72,14 +66,8 @@ def stages(plan: PlausibleDeniabilityPlan) -> Sequence[Stage[PlausibleDeniabilit
 
 
 def learn_parents(attempt: DeniabilityAttempt) -> Structure:
-    """Parents and order, from noisy statistics of all pairs of attributes in T.
-
-    Raises
-    ------
-    DataError
-        The table breaks its declared policies.
-    CheckFailed
-        Too few records for the declared minimum.
+    """Parents and order, from noisy statistics of all pairs of attributes in T. Raises DataError: the table breaks its
+    declared policies; CheckFailed: too few records for the declared minimum.
     """
     spec, plan = attempt.spec, attempt.plan.model
     check, structure = plan.check, plan.structure
@@ -103,12 +91,8 @@ def learn_parents(attempt: DeniabilityAttempt) -> Structure:
 
 
 def learn_parameters(attempt: DeniabilityAttempt) -> Network:
-    """The network: noisy count tables of P, and the conditional distributions they support.
-
-    Raises
-    ------
-    DataError
-        The table breaks its declared policies.
+    """The network: noisy count tables of P, and the conditional distributions they support. Raises DataError: the table
+    breaks its declared policies.
     """
     spec, plan, structure = attempt.spec, attempt.plan.model.parameters, attempt.result(Structure)
 
@@ -130,12 +114,8 @@ def learn_parameters(attempt: DeniabilityAttempt) -> Network:
 
 
 def index_seeds(attempt: DeniabilityAttempt) -> IndexedSeeds:
-    """Indexes of the seeds, held by the workers; their number is confirmed first.
-
-    Raises
-    ------
-    CheckFailed
-        Too few seeds for the declared minimum.
+    """Indexes of the seeds, held by the workers; their number is confirmed first. Raises CheckFailed: too few seeds for
+    the declared minimum.
     """
     spec, plan, executor = attempt.spec, attempt.plan.seeds, attempt.executor
     synthesizer = Synthesizer(attempt.result(Network), spec.omegas)
@@ -158,12 +138,8 @@ def index_seeds(attempt: DeniabilityAttempt) -> IndexedSeeds:
 
 
 def synthesise(attempt: DeniabilityAttempt) -> ReleasedRecords:
-    """The first R candidates that pass, in parts of a fixed number of rows.
-
-    Raises
-    ------
-    CheckFailed
-        Too few candidates pass, or fewer than declared.
+    """The first R candidates that pass, in parts of a fixed number of rows. Raises CheckFailed: too few candidates
+    pass, or fewer than declared.
     """
     spec, plan, executor, seeds = attempt.spec, attempt.plan, attempt.executor, attempt.result(IndexedSeeds)
     records, size = spec.synthesis.records, plan.batch_size(executor.slots)

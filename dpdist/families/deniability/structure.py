@@ -67,38 +67,18 @@ _FORMAT = "dpdist.structure/1"
 
 @dataclass(frozen=True, kw_only=True)
 class StructurePlan:
-    """The noisy statistics of structure learning, fixed before a record is read.
-
-    Attributes
-    ----------
-    score : {"cfs", "mutual-information", "total-variation"}
-    minimum_records : int
-        Checked public lower bound of the number of records in T.
-    statistics : int
-        K, how many.
-    sensitivity : float
-        Most that one record changes each (bits for entropies), rounded upwards; exact for entropies.
-    published_sensitivity : float
-        The bound in the literature: PD equation 9, or Zhang et al. 2017 for total variation.
-    noise : {"laplace", "gaussian"}
-    scale, standard_deviation : float
-        Of the noise, in the unit of the statistic.
-    grid : float
-        Statistics and noise are multiples of it.
-    event : Event
-        The charge.
-    """
+    """The noisy statistics of structure learning, fixed before a record is read."""
 
     score: Score
-    minimum_records: int
-    statistics: int
-    sensitivity: float
-    published_sensitivity: float
+    minimum_records: int  # checked public lower bound of the number of records in T
+    statistics: int  # K, how many
+    sensitivity: float  # most that one record changes each (bits for entropies), rounded upwards; exact for entropies
+    published_sensitivity: float  # the bound in the literature: PD equation 9, or Zhang et al. 2017 for total variation
     noise: Literal["laplace", "gaussian"]
-    scale: float
+    scale: float  # scale, standard_deviation: of the noise, in the unit of the statistic
     standard_deviation: float
-    grid: float
-    event: Event
+    grid: float  # statistics and noise are multiples of it
+    event: Event  # the charge
 
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON object of public parameters."""
@@ -163,19 +143,12 @@ def structure_plan(
 
 @dataclass(frozen=True, kw_only=True)
 class StructureStatistics:
-    """The released noisy statistics: safe to store and to read back.
-
-    Attributes
-    ----------
-    score : str
-        As in the plan.
-    values : tuple of float
-        Entropies in bits in the order of `entropy_columns`, or distances in the order of the pairs.
-    """
+    """The released noisy statistics: safe to store and to read back."""
 
     FILE: ClassVar[str] = "structure-statistics.json"
 
-    score: Score
+    score: Score  # as in the plan
+    # entropies in bits in the order of `entropy_columns`, or distances in the order of the pairs
     values: tuple[float, ...]
 
     def to_bytes(self) -> bytes:
@@ -184,13 +157,7 @@ class StructureStatistics:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
-        """Read what `to_bytes` wrote.
-
-        Raises
-        ------
-        UnreadableFile
-            The bytes are damaged or of another format.
-        """
+        """Read what `to_bytes` wrote. Raises UnreadableFile: the bytes are damaged or of another format."""
         try:
             body = json.loads(content)
             if body["format"] != _FORMAT or body["type"] != cls.__name__:
@@ -226,22 +193,12 @@ def measure_structure(counts: PairCounts, schema: Schema, *, plan: StructurePlan
 
 @dataclass(frozen=True, kw_only=True)
 class Structure:
-    """The parents of every attribute and the order of the attributes.
+    """The parents of every attribute and the order of the attributes."""
 
-    Attributes
-    ----------
-    cardinalities, bucket_counts : tuple of int
-        Values and buckets of each attribute.
-    parents : tuple of tuple of int
-        Parents of each attribute, ascending.
-    order : tuple of int
-        Sigma: every attribute after its parents.
-    """
-
-    cardinalities: tuple[int, ...]
+    cardinalities: tuple[int, ...]  # cardinalities, bucket_counts: values and buckets of each attribute
     bucket_counts: tuple[int, ...]
-    parents: tuple[tuple[int, ...], ...]
-    order: tuple[int, ...]
+    parents: tuple[tuple[int, ...], ...]  # parents of each attribute, ascending
+    order: tuple[int, ...]  # sigma: every attribute after its parents
 
     def __post_init__(self) -> None:
         check_order(self.parents, self.order)

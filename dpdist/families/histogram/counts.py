@@ -27,23 +27,13 @@ _WORD = 8  # bytes of a count
 
 @dataclass(frozen=True)
 class Query:
-    """One histogram: the joint counts of one or several attributes.
-
-    Parameters
-    ----------
-    attributes : tuple of int
-        Different attributes, by their place in the schema; the axes of the table in this order.
-    coarse : bool
-        Count the attributes' buckets instead of their codes.
-
-    Raises
-    ------
-    SpecError
-        No attribute, a negative one, or one named twice.
+    """One histogram: the joint counts of one or several attributes. Raises SpecError: no attribute, a negative one, or
+    one named twice.
     """
 
+    # different attributes, by their place in the schema; the axes of the table in this order
     attributes: tuple[int, ...]
-    coarse: bool = False
+    coarse: bool = False  # count the attributes' buckets instead of their codes
 
     def __post_init__(self) -> None:
         if not self.attributes or len(set(self.attributes)) != len(self.attributes) or min(self.attributes) < 0:
@@ -52,29 +42,15 @@ class Query:
 
 @dataclass(frozen=True)
 class CountPlan:
-    """What a pass over the table counts.
-
-    Parameters
-    ----------
-    queries : tuple of Query
-        At least one.
-    cardinalities : tuple of int
-        Number of codes of each attribute.
-    bucket_maps : tuple of tuple of int
-        Bucket of each code of each attribute; may be empty if no query is coarse.
-    names : tuple of str
-        Names of the attributes, for messages.
-
-    Raises
-    ------
-    SpecError
-        A query names an attribute that is not there, or the counts have more than `MAX_CELLS` cells.
+    """What a pass over the table counts. Raises SpecError: a query names an attribute that is not there, or the counts
+    have more than `MAX_CELLS` cells.
     """
 
-    queries: tuple[Query, ...]
-    cardinalities: tuple[int, ...]
+    queries: tuple[Query, ...]  # at least one
+    cardinalities: tuple[int, ...]  # number of codes of each attribute
+    # bucket of each code of each attribute; may be empty if no query is coarse
     bucket_maps: tuple[tuple[int, ...], ...] = ()
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # names of the attributes, for messages
 
     def __post_init__(self) -> None:
         if not self.queries:
@@ -209,12 +185,8 @@ def histograms(codes: Codes, plan: CountPlan) -> list[Counts]:
 
 
 def parent_cells(plan: CountPlan, fine: int, coarse: int) -> NDArray[np.intp]:
-    """For each cell of one query's table, the cell of another's that it adds to.
-
-    Raises
-    ------
-    SpecError
-        The second is no sum of cells of the first.
+    """For each cell of one query's table, the cell of another's that it adds to. Raises SpecError: the second is no sum
+    of cells of the first.
     """
     child, parent = plan.queries[fine], plan.queries[coarse]
     if not set(parent.attributes) <= set(child.attributes) or (child.coarse and not parent.coarse):

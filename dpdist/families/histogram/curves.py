@@ -53,18 +53,10 @@ _INSIDE = 1 - 2.0**-40  # clipping leaves room for the rounding of the norm
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CurveSums:
-    """Sum of clipped curves; confidential, so ``repr`` hides it. ``a + b`` is that of the union.
+    """Sum of clipped curves; confidential, so ``repr`` hides it. ``a + b`` is that of the union."""
 
-    Parameters
-    ----------
-    count : int
-        Number of curves.
-    totals : ndarray of int64, shape (times,)
-        In units of `value_unit`.
-    """
-
-    count: int
-    totals: NDArray[np.int64]
+    count: int  # number of curves
+    totals: NDArray[np.int64]  # ndarray of int64, shape (times,): in units of `value_unit`
 
     def __repr__(self) -> str:
         return "CurveSums(<sums hidden>)"
@@ -119,38 +111,20 @@ def sum_curves(curves: ArrayLike, basis: Basis, *, clip: float) -> CurveSums:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CurvePlan:
-    """Noise on a function-valued mean.
-
-    Attributes
-    ----------
-    basis : Basis
-    penalty, clip : float
-        rho and tau.
-    adjacency : {"add/remove", "replacement"}
-    curves : int
-        Public number of curves (replacement), or a public lower bound of it (add/remove).
-    sensitivity : float
-        Most that one curve moves the sum of the coefficients, in L2; `mean_sensitivity` is that of the mean.
-    grid : float
-        Grid of the sum and of its noise.
-    sigma : float
-        Deviation of the noise on each coefficient of the sum.
-    count_sigma : float or None
-        Deviation of the noise on the number of curves (add/remove), or None where it is public (replacement).
-    event : Event
-        What it costs, the sampler's delta included.
-    """
+    """Noise on a function-valued mean."""
 
     basis: Basis
-    penalty: float
+    penalty: float  # penalty, clip: rho and tau
     clip: float
     adjacency: Adjacency
-    curves: int
+    curves: int  # public number of curves (replacement), or a public lower bound of it (add/remove)
+    # most that one curve moves the sum of the coefficients, in L2; `mean_sensitivity` is that of the mean
     sensitivity: float
-    grid: float
-    sigma: float
+    grid: float  # grid of the sum and of its noise
+    sigma: float  # deviation of the noise on each coefficient of the sum
+    # deviation of the noise on the number of curves (add/remove), or None where it is public (replacement)
     count_sigma: float | None
-    event: Event
+    event: Event  # what it costs, the sampler's delta included
     matrix: NDArray[np.int64] = field(repr=False)
     matrix_unit: float = field(repr=False)
 
@@ -261,22 +235,12 @@ def _integer_matrix(basis: Basis, penalty: float) -> tuple[Counts, float]:
 
 @dataclass(frozen=True, eq=False)
 class CurveMean:
-    """A released mean.
+    """A released mean."""
 
-    Attributes
-    ----------
-    times : ndarray of float64, shape (times,)
-    values : ndarray of float64, shape (times,)
-    coefficients : ndarray of float64, shape (terms,)
-        In the orthonormal basis of the kernel's space.
-    curves : int
-        The number of curves it was divided by: public (replacement) or noisy (add/remove).
-    """
-
-    times: Floats
-    values: Floats
-    coefficients: Floats
-    curves: int
+    times: Floats  # ndarray of float64, shape (times,)
+    values: Floats  # ndarray of float64, shape (times,)
+    coefficients: Floats  # ndarray of float64, shape (terms,): in the orthonormal basis of the kernel's space
+    curves: int  # the number of curves it was divided by: public (replacement) or noisy (add/remove)
 
 
 def coefficient_steps(sums: CurveSums, plan: CurvePlan) -> list[int]:
@@ -287,14 +251,8 @@ def coefficient_steps(sums: CurveSums, plan: CurvePlan) -> list[int]:
 
 
 def confirm_number(sums: CurveSums, plan: CurvePlan) -> None:
-    """Compare a public number of curves with the table's; no noise is needed for that.
-
-    Raises
-    ------
-    CheckFailed
-        The public number of curves is not that of the table (replacement).
-    OutOfDomain
-        There are more curves than `MAX_CURVES`.
+    """Compare a public number of curves with the table's; no noise is needed for that. Raises CheckFailed: the public
+    number of curves is not that of the table (replacement); OutOfDomain: there are more curves than `MAX_CURVES`.
     """
     if sums.count > MAX_CURVES:
         raise OutOfDomain(f"more than {MAX_CURVES:,} curves; release them in groups")

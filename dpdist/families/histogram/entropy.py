@@ -80,18 +80,10 @@ def _shares(counts: ArrayLike) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """How much one record moves an entropy of at least so many records, in bits.
+    """How much one record moves an entropy of at least so many records, in bits."""
 
-    Attributes
-    ----------
-    sensitivity : float
-        Exact, rounded upwards; what the noise is scaled with.
-    published_bound : float
-        Of the papers: about twice the exact value for order 1, and false for any other.
-    """
-
-    sensitivity: float
-    published_bound: float
+    sensitivity: float  # exact, rounded upwards; what the noise is scaled with
+    published_bound: float  # of the papers: about twice the exact value for order 1, and false for any other
 
 
 def bounds(*, records: int, order: float, adjacency: Adjacency) -> Bounds:
@@ -140,32 +132,17 @@ def account(*, records: int, order: float, adjacency: Adjacency) -> dict[str, An
 
 @dataclass(frozen=True, kw_only=True)
 class EntropyPlan:
-    """Noise on several entropies of the same records.
-
-    Attributes
-    ----------
-    mechanism : {"laplace", "gaussian"}
-    orders : tuple of float
-        Order of each entropy; 1 is Shannon's.
-    bounds : tuple of Bounds
-        Of each entropy.
-    grids, scales : tuple of float
-        Of each entropy, in bits: the grid of the noise, and its Laplace scale or Gaussian deviation.
-    records : int
-        The public lower bound of the number of records, which the run must check.
-    adjacency : {"add/remove", "replacement"}
-    event : Composed
-        What it costs, the sampler's delta included.
-    """
+    """Noise on several entropies of the same records."""
 
     mechanism: Mechanism
-    orders: tuple[float, ...]
-    bounds: tuple[Bounds, ...]
+    orders: tuple[float, ...]  # order of each entropy; 1 is Shannon's
+    bounds: tuple[Bounds, ...]  # of each entropy
+    # grids, scales: of each entropy, in bits: the grid of the noise, and its Laplace scale or Gaussian deviation
     grids: tuple[float, ...]
     scales: tuple[float, ...]
-    records: int
+    records: int  # the public lower bound of the number of records, which the run must check
     adjacency: Adjacency
-    event: Composed
+    event: Composed  # what it costs, the sampler's delta included
 
     @property
     def deviations(self) -> tuple[float, ...]:

@@ -27,25 +27,11 @@ _NEGLIGIBLE = 1e-12  # of the largest eigenvalue: what rounding leaves of zero
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """A covariance kernel on [0, 1].
-
-    Parameters
-    ----------
-    name : {"wiener", "gaussian", "matern"}
-    length : float
-        Length scale of the Gaussian and the Matern kernel, as a share of the domain.
-    smoothness : {0.5, 1.5, 2.5}
-        Of the Matern kernel.
-
-    Raises
-    ------
-    SpecError
-        An unknown name, or a length or smoothness out of range.
-    """
+    """A covariance kernel on [0, 1]. Raises SpecError: an unknown name, or a length or smoothness out of range."""
 
     name: KernelName = "wiener"
-    length: float = 0.1
-    smoothness: float = 1.5
+    length: float = 0.1  # length scale of the Gaussian and the Matern kernel, as a share of the domain
+    smoothness: float = 1.5  # of the Matern kernel
 
     def __post_init__(self) -> None:
         if self.name not in get_args(KernelName):
@@ -70,36 +56,20 @@ class Kernel:
 
 @dataclass(frozen=True, eq=False)
 class Basis:
-    """Eigenpairs of a kernel on a grid.
+    """Eigenpairs of a kernel on a grid."""
 
-    Attributes
-    ----------
-    times : ndarray of float64, shape (times,)
-        Ascending, in [0, 1].
-    weights : ndarray of float64, shape (times,)
-        Quadrature weights, which sum to one: the length of the times nearest to each.
-    eigenvalues : ndarray of float64, shape (terms,)
-        Descending.
-    functions : ndarray of float64, shape (terms, times)
-        Orthonormal: ``functions * weights @ functions.T`` is the identity.
-    remainder : float
-        The largest eigenvalue that was left out; 0 if none that counts was.
-    """
-
-    times: Floats
+    times: Floats  # ndarray of float64, shape (times,): ascending, in [0, 1]
+    # ndarray of float64, shape (times,): quadrature weights, which sum to one: the length of the times nearest to each
     weights: Floats
-    eigenvalues: Floats
+    eigenvalues: Floats  # ndarray of float64, shape (terms,): descending
+    # ndarray of float64, shape (terms, times): orthonormal: ``functions * weights @ functions.T`` is the identity
     functions: Floats
-    remainder: float
+    remainder: float  # the largest eigenvalue that was left out; 0 if none that counts was
 
 
 def quadrature(times: Floats) -> Floats:
-    """Weights of the times on [0, 1]: the trapezoidal rule where both ends are among them.
-
-    Raises
-    ------
-    SpecError
-        Fewer than two times, or not ascending in [0, 1].
+    """Weights of the times on [0, 1]: the trapezoidal rule where both ends are among them. Raises SpecError: fewer than
+    two times, or not ascending in [0, 1].
     """
     if times.ndim != 1 or not 2 <= times.size <= MAX_TIMES:
         raise SpecError(f"curves need from 2 to {MAX_TIMES} times")

@@ -13,20 +13,11 @@ from dpdist.privacy.leakage import check_alpha, noiseless_leakage, scale_for
 
 @dataclass(frozen=True, kw_only=True)
 class LeakagePlan:
-    """Noise of one histogram under a bound on its leakage.
+    """Noise of one histogram under a bound on its leakage."""
 
-    Attributes
-    ----------
-    scale : float or None
-        Scale of the discrete Laplace noise; None where exact counts were asked for by name.
-    guarantee : PML
-        With alpha, and the equal parameter of differential privacy ``2/b`` (replacement).
-    event : LaplaceLeakage
-        What to charge: to a PML account its leakage, else its differential privacy, which exact counts do not have.
-    """
-
-    scale: float | None
-    guarantee: PML
+    scale: float | None  # scale of the discrete Laplace noise; None where exact counts were asked for by name
+    guarantee: PML  # with alpha, and the equal parameter of differential privacy ``2/b`` (replacement)
+    # what to charge: to a PML account its leakage, else its differential privacy, which exact counts do not have
     event: LaplaceLeakage
 
 

@@ -34,12 +34,8 @@ _SHARE_UNIT = 1 << 20  # optimal shares are multiples of 2^-20
 
 
 def changed_cells(adjacency: Adjacency) -> int:
-    """Cells of one table that a record changes, each by one: 1 (add/remove) or 2 (replacement).
-
-    Raises
-    ------
-    SpecError
-        The adjacency is unknown.
+    """Cells of one table that a record changes, each by one: 1 (add/remove) or 2 (replacement). Raises SpecError: the
+    adjacency is unknown.
     """
     if adjacency not in get_args(Adjacency):
         raise SpecError(f"adjacency must be one of {', '.join(get_args(Adjacency))}, got {adjacency!r}")
@@ -48,27 +44,14 @@ def changed_cells(adjacency: Adjacency) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Noise on the tables of a release.
+    """Noise on the tables of a release."""
 
-    Attributes
-    ----------
-    mechanism : {"laplace", "gaussian"}
-        Discrete Laplace, or rounded Gaussian.
-    scales : tuple of float
-        For each table the scale of the Laplace noise, or the deviation of the Gaussian noise before rounding.
-    adjacency : {"add/remove", "replacement"}
-        What `event` is about.
-    shares : tuple of Fraction
-        Share of each table in the budget; exact, they sum to one.
-    event : Composed
-        What it costs; its last part is the sampler's delta.
-    """
-
-    mechanism: Mechanism
+    mechanism: Mechanism  # discrete Laplace, or rounded Gaussian
+    # for each table the scale of the Laplace noise, or the deviation of the Gaussian noise before rounding
     scales: tuple[float, ...]
-    adjacency: Adjacency
-    shares: tuple[Fraction, ...]
-    event: Composed
+    adjacency: Adjacency  # what `event` is about
+    shares: tuple[Fraction, ...]  # share of each table in the budget; exact, they sum to one
+    event: Composed  # what it costs; its last part is the sampler's delta
 
     @property
     def deviations(self) -> tuple[float, ...]:
@@ -218,11 +201,8 @@ def resolve_shares(shares: Shares, cells: Sequence[int], *, mechanism: Mechanism
     of epsilon_i, hence shares as the cube root of the cells; for Gaussian noise ``sum cells sigma_i^2`` at a given sum
     of ``1 / sigma_i^2``, hence as the square root.
 
-    Raises
-    ------
-    SpecError
-        No table, a number of shares that is not the number of tables, a share that is not positive, or a sum that is
-        not one.
+    Raises SpecError: no table, a number of shares that is not the number of tables, a share that is not positive, or a
+    sum that is not one.
     """
     if not cells or min(cells) < 1:
         raise SpecError("a histogram release needs at least one histogram, of at least one cell")

@@ -18,14 +18,14 @@ from dpdist.families.histogram.kernels import Kernel, eigenbasis
 from dpdist.families.histogram.leakage import LeakagePlan, plan_leakage
 from dpdist.families.histogram.measurement import Measurement, Mechanism, deviation, plan_measurement
 from dpdist.families.histogram.spec import HistogramSpec
-from dpdist.formatting import number_of, upwards
 from dpdist.privacy import accountant
 from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.events import ApproximateDP, Composed, Event, LaplaceLeakage, Replacement
+from dpdist.privacy.formatting import number_of, upwards
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, explained
 from dpdist.publish.parts import PartFormat
 from dpdist.schema.schema import Schema
-from dpdist.spec import parse_bytes
+from dpdist.schema.spec import parse_bytes
 
 _STEPS = 9  # of the search for what composition leaves over
 _VALUE_BYTES = 40  # of a value while it is read and encoded
@@ -34,33 +34,17 @@ _NUMBER_BYTES = 64  # of a continuous number
 
 @dataclass(frozen=True, kw_only=True)
 class HistogramPlan:
-    """Everything a histogram release will do and cost, before it reads a record.
-
-    Attributes
-    ----------
-    spec : HistogramSpec
-    counts : CountPlan or None
-        What one pass counts; None for curves.
-    measurement : Measurement or None
-        Noise of the histograms, unless it is calibrated to leakage.
-    leakage : LeakagePlan or None
-        Noise of the one histogram whose leakage is bounded.
-    entropies : EntropyPlan or None
-    count : CountCheck or None
-        The check of ``data.minimum_records`` that entropies need (add/remove; under replacement the number is public).
-    curves : CurvePlan or None
-    event : Event
-        The charge.
-    """
+    """Everything a histogram release will do and cost, before it reads a record."""
 
     spec: HistogramSpec
-    counts: CountPlan | None = None
-    measurement: Measurement | None = None
-    leakage: LeakagePlan | None = None
+    counts: CountPlan | None = None  # what one pass counts; None for curves
+    measurement: Measurement | None = None  # noise of the histograms, unless it is calibrated to leakage
+    leakage: LeakagePlan | None = None  # noise of the one histogram whose leakage is bounded
     entropies: EntropyPlan | None = None
+    # the check of ``data.minimum_records`` that entropies need (add/remove; under replacement the number is public)
     count: CountCheck | None = None
     curves: CurvePlan | None = None
-    event: Event
+    event: Event  # the charge
 
     @property
     def kind(self) -> str:

@@ -102,22 +102,12 @@ def _below(table: NDArray[Any], totals: NDArray[np.int64], link: NDArray[np.intp
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Statistics:
-    """Statistics of one kind about the same columns: a number of rows of the release.
+    """Statistics of one kind about the same columns: a number of rows of the release."""
 
-    Attributes
-    ----------
-    statistic, of : str
-        What they are, and of which columns.
-    axes : tuple of tuple of str
-        Labels along each axis; the cells are their combinations in C order.
-    noisy, value : ndarray of float64, shape (cells,)
-        As drawn, and fitted to it.
-    """
-
-    statistic: str
+    statistic: str  # statistic, of: what they are, and of which columns
     of: str
-    axes: tuple[tuple[str, ...], ...]
-    noisy: NDArray[np.float64]
+    axes: tuple[tuple[str, ...], ...]  # labels along each axis; the cells are their combinations in C order
+    noisy: NDArray[np.float64]  # noisy, value: ndarray of float64, shape (cells,): as drawn, and fitted to it
     value: NDArray[np.float64]
 
     def table(self, start: int, stop: int) -> pa.Table:

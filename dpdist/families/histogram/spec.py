@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from dpdist.spec import Exact, PrivacyLimit, ReleaseSpec, Section
+from dpdist.schema.spec import Exact, PrivacyLimit, ReleaseSpec, Section
 
 MAX_SYNTHETIC = 1_000_000_000
 """Most synthetic records: each takes a draw."""
@@ -253,7 +253,10 @@ class HistogramSpec(ReleaseSpec):
         """Long curves: each declared time of each id once."""
         if self.curves is None or self.curves.long is None:
             return None
-        return "curves.long: whether each curve has each declared time is no part of a schema; release wide curves"
+        return (
+            "curves.long: that each curve has each declared time is no part of a schema; write one row for each curve "
+            "and name its columns (curves.columns)"
+        )
 
     @property
     def queries(self) -> tuple[HistogramQuerySpec, ...]:

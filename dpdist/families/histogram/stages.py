@@ -38,17 +38,11 @@ HistogramAttempt = Attempt[HistogramSpec, HistogramPlan]
 
 @dataclass(frozen=True, eq=False)
 class NoisyStatistics:
-    """The noisy statistics of an attempt: drawn once, stored, read back.
-
-    Attributes
-    ----------
-    arrays : dict of str to ndarray
-        ``table_0`` ... and ``entropies``, or ``values``, ``coefficients`` and ``curves``.
-    """
+    """The noisy statistics of an attempt: drawn once, stored, read back."""
 
     FILE: ClassVar[str] = "statistics.npz"
 
-    arrays: dict[str, NDArray[Any]]
+    arrays: dict[str, NDArray[Any]]  # ``table_0`` ... and ``entropies``, or ``values``, ``coefficients`` and ``curves``
 
     def to_bytes(self) -> bytes:
         """The arrays as an uncompressed NumPy archive."""
@@ -69,16 +63,9 @@ def stages(plan: HistogramPlan) -> Sequence[Stage[HistogramSpec, HistogramPlan]]
 
 
 def measure(attempt: HistogramAttempt) -> NoisyStatistics:
-    """Count (or sum the curves) in one pass and draw the noise; the noisy statistics are stored.
-
-    Raises
-    ------
-    DataError
-        The table breaks its declared policies.
-    CheckFailed
-        A declared public number was not confirmed.
-    ResourceError
-        The cluster gave up; the attempt can be resumed.
+    """Count (or sum the curves) in one pass and draw the noise; the noisy statistics are stored. Raises DataError: the
+    table breaks its declared policies; CheckFailed: a declared public number was not confirmed; ResourceError: the
+    cluster gave up; the attempt can be resumed.
     """
 
     def draw() -> NoisyStatistics:

@@ -34,27 +34,15 @@ from dpdist.privacy.events import SubsampledGaussian
 
 @dataclass(frozen=True, kw_only=True)
 class ClassMixtures:
-    """The mixtures of one class, as the accountant sees them.
-
-    Attributes
-    ----------
-    minimum : int
-        Public lower bound of the number of rows of the class (of the larger of two neighbouring tables), confirmed with
-        noise.
-    order : int
-        Rows in a mixture, l.
-    records : int
-        Mixtures of the class, T_k.
-
-    Raises
-    ------
-    AccountingError
-        A number is below 1, or the order exceeds the minimum.
+    """The mixtures of one class, as the accountant sees them. Raises AccountingError: a number is below 1, or the order
+    exceeds the minimum.
     """
 
+    # public lower bound of the number of rows of the class (of the larger of two neighbouring tables), confirmed with
+    # noise
     minimum: int
-    order: int
-    records: int
+    order: int  # rows in a mixture, l
+    records: int  # mixtures of the class, T_k
 
     def __post_init__(self) -> None:
         if min(self.minimum, self.order, self.records) < 1:

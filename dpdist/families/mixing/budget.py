@@ -25,59 +25,29 @@ MARGIN = 5e-4
 
 @dataclass(frozen=True, kw_only=True)
 class ClassPlan:
-    """What is done to one class.
-
-    Attributes
-    ----------
-    value : str
-    code : int
-        In the schema.
-    check : CountCheck
-    mixtures : ClassMixtures
-        Its minimum is the one that passing confirms.
-    """
+    """What is done to one class."""
 
     value: str
-    code: int
+    code: int  # in the schema
     check: CountCheck
-    mixtures: ClassMixtures
+    mixtures: ClassMixtures  # its minimum is the one that passing confirms
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """How the budget of a release is divided, by basic composition.
+    """How the budget of a release is divided, by basic composition."""
 
-    Attributes
-    ----------
-    encoding : Encoding
-        By the declared domains.
-    checks : tuple of CountCheck
-        Of each class.
-    moments : MomentPlan or None
-        None where scaling is by bounds.
-    epsilon, delta : float
-        What is left to the mixtures.
-    sizes : mapping of str to (int, int)
-        Of each class the minimum that its check confirms, and its mixtures.
-    """
-
-    encoding: Encoding
-    checks: tuple[CountCheck, ...]
-    moments: MomentPlan | None
-    epsilon: float
+    encoding: Encoding  # by the declared domains
+    checks: tuple[CountCheck, ...]  # of each class
+    moments: MomentPlan | None  # None where scaling is by bounds
+    epsilon: float  # epsilon, delta: what is left to the mixtures
     delta: float
-    sizes: Mapping[str, tuple[int, int]]
+    sizes: Mapping[str, tuple[int, int]]  # of each class the minimum that its check confirms, and its mixtures
 
 
 def divide_budget(spec: MixingSpec) -> Budget:
-    """Divide the budget of a spec.
-
-    Raises
-    ------
-    SpecError
-        Nothing is left to the mixtures.
-    AccountingError
-        A class is too small for its check.
+    """Divide the budget of a spec. Raises SpecError: nothing is left to the mixtures; AccountingError: a class is too
+    small for its check.
     """
     privacy, share = spec.privacy, float(spec.privacy.check_share)
     moments, left = None, 1 - share

@@ -21,12 +21,8 @@ MixingPlanT = TypeVar("MixingPlanT", bound=MixingPlan)
 
 
 def gather(attempt: Attempt[MixingSpec, MixingPlanT]) -> Classes:
-    """The records of each class; where orders are tried, those that are mixed and those that are held out.
-
-    Raises
-    ------
-    DataError
-        The table breaks its declared policies.
+    """The records of each class; where orders are tried, those that are mixed and those that are held out. Raises
+    DataError: the table breaks its declared policies.
     """
     spec, plan, executor = attempt.spec, attempt.plan, attempt.executor
     apart = spec.mixed_share < 1

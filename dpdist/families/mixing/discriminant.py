@@ -24,20 +24,12 @@ _SCORED = 1 << 16  # rows scored at a time
 
 @dataclass(frozen=True, eq=False)
 class Discriminant:
-    """Linear scores of classes; a row belongs to the class with the largest.
+    """Linear scores of classes; a row belongs to the class with the largest."""
 
-    Attributes
-    ----------
-    places : tuple of int
-        Of the classes.
-    weights : float64[d, classes]
-        Rounded to a grid, so that their products with rows on a grid are exact in any order.
-    offsets : float64[classes]
-    """
-
-    places: tuple[int, ...]
+    places: tuple[int, ...]  # of the classes
+    # float64[d, classes]: rounded to a grid, so that their products with rows on a grid are exact in any order
     weights: Floats
-    offsets: Floats
+    offsets: Floats  # float64[classes]
 
     def __post_init__(self) -> None:
         largest = max(float(np.abs(self.weights).max()), 2.0**-800)

@@ -18,9 +18,9 @@ from dpdist.families.mixing.output import vector_reach, vector_schema
 from dpdist.families.mixing.scaling import Encoding
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.families.mixing.statistics import SHARD_BYTES
-from dpdist.formatting import number_of, upwards
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Event, Parallel
+from dpdist.privacy.formatting import number_of, upwards
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, explained
 from dpdist.publish.parts import PartFormat
 from dpdist.schema.schema import Schema
@@ -28,27 +28,14 @@ from dpdist.schema.schema import Schema
 
 @dataclass(frozen=True, kw_only=True)
 class MixingPlan:
-    """Everything a mixing release will do and cost, before it reads a record.
-
-    Attributes
-    ----------
-    spec : MixingSpec
-    encoding : Encoding
-        By the declared domains.
-    moments : MomentPlan or None
-        Noise of the means and deviations; None where scaling is by bounds.
-    classes : tuple of ClassPlan
-    order : int
-    sigma_over_clip : float
-        Noise in each coordinate of every mixture, in units of the clipping norm.
-    """
+    """Everything a mixing release will do and cost, before it reads a record."""
 
     spec: MixingSpec
-    encoding: Encoding
-    moments: MomentPlan | None
+    encoding: Encoding  # by the declared domains
+    moments: MomentPlan | None  # noise of the means and deviations; None where scaling is by bounds
     classes: tuple[ClassPlan, ...]
     order: int
-    sigma_over_clip: float
+    sigma_over_clip: float  # noise in each coordinate of every mixture, in units of the clipping norm
 
     kind = "dp"
 

@@ -138,29 +138,12 @@ def sum_rows_of_shard(rows: Rows, indices: Indices, *, first: int) -> Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Mixer:
-    """How the mixtures of one class are made.
+    """How the mixtures of one class are made. Raises SpecError: a number is out of range."""
 
-    Attributes
-    ----------
-    order : int
-        Rows in a mixture, l.
-    clip : float
-        Largest norm of a row, c.
-    sigma : float
-        Deviation of the noise in each coordinate of a mixture, before rounding.
-    name : str
-        Address of the class's noise, such as ``"mixing/3"``.
-
-    Raises
-    ------
-    SpecError
-        A number is out of range.
-    """
-
-    order: int
-    clip: float
-    sigma: float
-    name: str
+    order: int  # rows in a mixture, l
+    clip: float  # largest norm of a row, c
+    sigma: float  # deviation of the noise in each coordinate of a mixture, before rounding
+    name: str  # address of the class's noise, such as ``"mixing/3"``
 
     def __post_init__(self) -> None:
         if not 1 <= self.order <= LARGEST_ORDER:

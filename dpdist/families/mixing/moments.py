@@ -30,19 +30,13 @@ _SUMMED = 1 << 20  # continuous numbers summed at a time
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Noisy moments of the coordinates of a declared encoding: drawn once, stored, read back.
-
-    Attributes
-    ----------
-    mean, variance : float64[d]
-    deviation : float64[d]
-        What standardised coordinates are divided by: 1 but for the values of ordered attributes.
-    """
+    """Noisy moments of the coordinates of a declared encoding: drawn once, stored, read back."""
 
     FILE: ClassVar[str] = "moments.npz"
 
-    mean: Floats
+    mean: Floats  # mean, variance: float64[d]
     variance: Floats
+    # float64[d]: what standardised coordinates are divided by: 1 but for the values of ordered attributes
     deviation: Floats
 
     def norm(self, *, divide: bool) -> float:
@@ -78,15 +72,9 @@ class MomentPlan:
 
     A record adds one vector ``(1, x, x**2)`` to these sums, rounded to `MOMENT_GRID` value by value; `sensitivity` is
     the largest norm of such a vector (add/remove). The sums are exact.
-
-    Attributes
-    ----------
-    sigma : float
-        Deviation of the noise on each sum, before rounding.
-    sensitivity : float
     """
 
-    sigma: float
+    sigma: float  # deviation of the noise on each sum, before rounding
     sensitivity: float
 
     @property

@@ -16,7 +16,7 @@ from dpdist.families.base.family import SolveRequest
 from dpdist.families.mixing.accounting import ClassMixtures
 from dpdist.families.mixing.budget import TOLERANCE, divide_budget
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.spec import change
+from dpdist.schema.spec import change
 
 ORDERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Orders that are compared unless others are given."""
@@ -24,24 +24,14 @@ ORDERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 @dataclass(frozen=True, kw_only=True)
 class OrderChoice:
-    """What an order means for the noise.
+    """What an order means for the noise."""
 
-    Attributes
-    ----------
-    order : int
-        Rows in a mixture, l.
-    sigma_over_clip : float
-        Noise in each coordinate, in units of the clipping norm c.
-    noise_to_mean : float
-        Norm of the noise of one mixture over c, the largest norm of a class mean: ``sigma sqrt(d) / c``.
-    noise_to_spread : float
-        Norm of the noise over ``c / sqrt(l)``, the largest spread of noiseless mixtures around the class mean:
-        ``sigma sqrt(d l) / c``.
-    """
-
-    order: int
-    sigma_over_clip: float
+    order: int  # rows in a mixture, l
+    sigma_over_clip: float  # noise in each coordinate, in units of the clipping norm c
+    # norm of the noise of one mixture over c, the largest norm of a class mean: ``sigma sqrt(d) / c``
     noise_to_mean: float
+    # norm of the noise over ``c / sqrt(l)``, the largest spread of noiseless mixtures around the class mean: ``sigma
+    # sqrt(d l) / c``
     noise_to_spread: float
 
     def to_json(self) -> dict[str, Any]:

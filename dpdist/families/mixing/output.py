@@ -27,35 +27,16 @@ LABEL_GRID = 2.0**-20
 
 @dataclass(frozen=True, kw_only=True)
 class Finishing:
-    """What becomes of the mixtures of one class.
-
-    Attributes
-    ----------
-    encoding : Encoding
-    restoration : Restoration or None
-        None releases mixtures as they are.
-    decode : bool
-        Whether to decode vectors into records.
-    label : int
-        Place of the class attribute in the schema.
-    classes : tuple of int
-        Codes of all released classes.
-    place : int
-        Which of them this is.
-    label_sigma : float
-        Deviation of the published noise on labels; 0 for none.
-    name : str
-        Address of the class's noise.
-    """
+    """What becomes of the mixtures of one class."""
 
     encoding: Encoding
-    restoration: Restoration | None
-    decode: bool
-    label: int
-    classes: tuple[int, ...]
-    place: int
-    label_sigma: float
-    name: str
+    restoration: Restoration | None  # None releases mixtures as they are
+    decode: bool  # whether to decode vectors into records
+    label: int  # place of the class attribute in the schema
+    classes: tuple[int, ...]  # codes of all released classes
+    place: int  # which of them this is
+    label_sigma: float  # deviation of the published noise on labels; 0 for none
+    name: str  # address of the class's noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,12 +131,8 @@ def vector_reach(encoding: Encoding, *, clip: float | None, order: int, sigma_ov
 
 
 def vector_schema(encoding: Encoding, label: Attribute, *, reach: float) -> Schema:
-    """The attributes of released vectors: a number for each coordinate, and the class.
-
-    Raises
-    ------
-    SpecError
-        Two coordinates would have the same name.
+    """The attributes of released vectors: a number for each coordinate, and the class. Raises SpecError: two
+    coordinates would have the same name.
     """
     numbers = [{"name": name, "kind": "number", "bounds": (-reach, reach)} for name in encoding.names]
     plain = label.model_dump(exclude={"buckets"}, exclude_defaults=True)

@@ -53,12 +53,8 @@ def plan(spec: MixingSpec) -> MixingPlan:
 
 
 def planned(spec: MixingSpec, *, order: int, sigma_over_clip: float) -> MixingPlan:
-    """The plan of a mixing release whose order and noise are chosen: without any search.
-
-    Raises
-    ------
-    SpecError, AccountingError
-        As `plan`.
+    """The plan of a mixing release whose order and noise are chosen: without any search. Raises SpecError,
+    AccountingError: as `plan`.
     """
     divided = divide_budget(spec)
     # One record fewer than confirmed must still fill a mixture, or the class's presence alone would tell.

@@ -91,24 +91,12 @@ def total_sums(tree: SumTree) -> MixtureSums:
 
 @dataclass(frozen=True, eq=False)
 class Restoration:
-    """How the mixtures of a class become rows.
+    """How the mixtures of a class become rows."""
 
-    Attributes
-    ----------
-    mean : float64[d]
-        Of the class.
-    directions : float64[d, r]
-        Orthonormal directions that stand out of the noise.
-    gains : float64[r]
-        What deviations along them are multiplied by.
-    fill : float64[d]
-        Deviation of the noise that fills up the variance of one-hot coordinates.
-    """
-
-    mean: Floats
-    directions: Floats
-    gains: Floats
-    fill: Floats
+    mean: Floats  # float64[d]: of the class
+    directions: Floats  # float64[d, r]: orthonormal directions that stand out of the noise
+    gains: Floats  # float64[r]: what deviations along them are multiplied by
+    fill: Floats  # float64[d]: deviation of the noise that fills up the variance of one-hot coordinates
 
     def apply(self, mixtures: Rows, noise: Noise, *, name: str, start: int = 0) -> Rows:
         """Rows from mixtures `start` to ``start + t - 1`` of the class.

@@ -19,20 +19,11 @@ from dpdist.families.mixing.statistics import ClassStatistics
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Classes:
-    """The records of each class, where they were gathered; confidential.
-
-    Attributes
-    ----------
-    codes : Deferred of ClassCodes
-    held_out : Deferred of ClassCodes or None
-        The records on which orders are compared.
-    statistics : ClassStatistics
-        Of `codes`.
-    """
+    """The records of each class, where they were gathered; confidential."""
 
     codes: Deferred
-    held_out: Deferred | None
-    statistics: ClassStatistics
+    held_out: Deferred | None  # the records on which orders are compared
+    statistics: ClassStatistics  # of `codes`
 
 
 @dataclass(frozen=True)
@@ -55,22 +46,12 @@ class Confirmed:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ScaledClasses:
-    """The confirmed classes, and how their records become vectors.
-
-    Attributes
-    ----------
-    classes : Classes
-    confirmed : tuple of bool
-    encoding : Encoding
-        By the declared domains, or by noisy moments.
-    clip : float
-        Largest norm of a record's vector.
-    """
+    """The confirmed classes, and how their records become vectors."""
 
     classes: Classes
     confirmed: tuple[bool, ...]
-    encoding: Encoding
-    clip: float
+    encoding: Encoding  # by the declared domains, or by noisy moments
+    clip: float  # largest norm of a record's vector
 
 
 @dataclass(frozen=True)
@@ -119,41 +100,19 @@ class Restorations:
 
 @dataclass(frozen=True, eq=False)
 class MixedClass:
-    """The mixtures of one class, in blocks.
+    """The mixtures of one class, in blocks."""
 
-    Attributes
-    ----------
-    place : int
-        Which of the classes of the spec.
-    blocks : sequence of Deferred of float32[t, d]
-    block : int
-        Mixtures in each of them but the last.
-    """
-
-    place: int
-    blocks: Sequence[Deferred]
-    block: int
+    place: int  # which of the classes of the spec
+    blocks: Sequence[Deferred]  # sequence of Deferred of float32[t, d]
+    block: int  # mixtures in each of them but the last
 
 
 @dataclass(frozen=True, eq=False)
 class Mixtures:
-    """The noisy mixtures of every confirmed class.
-
-    Attributes
-    ----------
-    classes : tuple of MixedClass
-    encoding : Encoding
-        Of their rows.
-    restorations : Restorations
-        Empty where mixtures are released as they are.
-    label_sigma : float
-        Deviation of the published noise on labels; 0 for none.
-    executor : Executor or None
-        Where the blocks are, if not with the executor of the attempt.
-    """
+    """The noisy mixtures of every confirmed class."""
 
     classes: tuple[MixedClass, ...]
-    encoding: Encoding
-    restorations: Restorations
-    label_sigma: float
-    executor: Executor | None = None
+    encoding: Encoding  # of their rows
+    restorations: Restorations  # empty where mixtures are released as they are
+    label_sigma: float  # deviation of the published noise on labels; 0 for none
+    executor: Executor | None = None  # where the blocks are, if not with the executor of the attempt

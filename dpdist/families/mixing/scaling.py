@@ -30,17 +30,11 @@ from dpdist.schema.schema import Attribute, Schema
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """How records become vectors.
+    """How records become vectors."""
 
-    Attributes
-    ----------
-    attributes : tuple of Attribute
-        All but the class.
-    tables : tuple of float64[cardinality, coordinates]
-        The coordinates of each code of each attribute, or of the two bounds of a continuous number.
-    """
-
-    attributes: tuple[Attribute, ...]
+    attributes: tuple[Attribute, ...]  # all but the class
+    # tuple of float64[cardinality, coordinates]: the coordinates of each code of each attribute, or of the two bounds
+    # of a continuous number
     tables: tuple[Floats, ...]
 
     @property
@@ -113,12 +107,8 @@ class Encoding:
 
 
 def declared_encoding(schema: Schema, *, class_attribute: str) -> Encoding:
-    """The encoding by the declared domains; it reads no record.
-
-    Raises
-    ------
-    SpecError
-        The class is not an attribute, or the only one.
+    """The encoding by the declared domains; it reads no record. Raises SpecError: the class is not an attribute, or the
+    only one.
     """
     if class_attribute not in schema.names:
         raise SpecError(f"mixing.class: {class_attribute!r} is not an attribute of the schema")

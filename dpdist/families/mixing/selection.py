@@ -31,19 +31,13 @@ from dpdist.schema.schema import Schema
 class OrderSelection:
     """A charged choice among orders: the noisy largest of their scores on held-out records.
 
-    The score of an order is the number of held-out records that a model trained on its mixtures gets right. One
-    record changes every score by 0 or 1, all in the same direction, so the index of the largest score with discrete
-    Laplace noise of scale ``1 / epsilon`` is epsilon-differentially private (report noisy max for monotone scores,
-    Dwork and Roth 2014, Claim 3.9). The mixtures of every candidate are charged by themselves: they read the other
-    records.
-
-    Attributes
-    ----------
-    epsilon : float
-        Budget of the choice.
+    The score of an order is the number of held-out records that a model trained on its mixtures gets right. One record
+    changes every score by 0 or 1, all in the same direction, so the index of the largest score with discrete Laplace
+    noise of scale ``1 / epsilon`` is epsilon-differentially private (report noisy max for monotone scores, Dwork and
+    Roth 2014, Claim 3.9). The mixtures of every candidate are charged by themselves: they read the other records.
     """
 
-    epsilon: float
+    epsilon: float  # budget of the choice
 
     @property
     def event(self) -> ApproximateDP:
@@ -59,16 +53,9 @@ class OrderSelection:
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionPlan(MixingPlan):
-    """A `MixingPlan` whose order is chosen among candidates; `order` is the largest of them.
+    """A `MixingPlan` whose order is chosen among candidates; `order` is the largest of them."""
 
-    Attributes
-    ----------
-    candidates : tuple of MixingPlan
-        One of each order, with its noise.
-    choice : OrderSelection
-    """
-
-    candidates: tuple[MixingPlan, ...]
+    candidates: tuple[MixingPlan, ...]  # one of each order, with its noise
     choice: OrderSelection
 
     @cached_property

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from dpdist.families.mixing.federated.spec import FederatedSpec
 from dpdist.families.mixing.mixture import LARGEST_ORDER
 from dpdist.schema.schema import Attribute, Category, Value
-from dpdist.spec import MOST_RECORDS, DataSpec, Exact, PrivacyLimit, ReleaseSpec, Section
+from dpdist.schema.spec import MOST_RECORDS, DataSpec, Exact, PrivacyLimit, ReleaseSpec, Section
 
 MOST_CANDIDATES = 8
 """Orders that are tried on a table, at most."""
@@ -173,6 +173,11 @@ class MixingSpec(ReleaseSpec):
     def worker_resources(self) -> tuple[str, ...]:
         """The Dask resources of the clients."""
         return () if self.federated is None else tuple(client.resource_name for client in self.federated.clients)
+
+    @property
+    def clients(self) -> dict[str, str | None]:
+        """The clients of a federated release, with their public keys."""
+        return {} if self.federated is None else {client.name: client.public_key for client in self.federated.clients}
 
     def decisive(self) -> dict[str, Any]:
         """What decides the released bytes: of the clients not where they run and where their files are."""

@@ -43,14 +43,8 @@ def stages(plan: MixingPlan) -> Sequence[Stage[MixingSpec, Any]]:
 
 
 def confirm_classes(attempt: MixingAttempt) -> ScaledClasses:
-    """Gather the records by class, confirm the declared minima with noisy counts, and draw the moments.
-
-    Raises
-    ------
-    DataError
-        The table breaks its declared policies.
-    CheckFailed
-        No class was confirmed.
+    """Gather the records by class, confirm the declared minima with noisy counts, and draw the moments. Raises
+    DataError: the table breaks its declared policies; CheckFailed: no class was confirmed.
     """
     plan = attempt.plan
     classes = gather(attempt)

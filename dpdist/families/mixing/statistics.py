@@ -49,17 +49,11 @@ def _joined(a: ClassCodes, b: ClassCodes) -> ClassCodes:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ClassStatistics:
-    """Records of each class, and sums over all of them; confidential.
-
-    Parameters
-    ----------
-    sizes : tuple of int
-    sums : tuple of int64
-        Of each attribute, the class left out: see `dpdist.families.mixing.moments.moment_sums`. Empty if they are not
-        needed.
-    """
+    """Records of each class, and sums over all of them; confidential."""
 
     sizes: tuple[int, ...]
+    # of each attribute, the class left out: see `dpdist.families.mixing.moments.moment_sums`. Empty if they are not
+    # needed
     sums: tuple[Counts, ...]
 
 

@@ -31,13 +31,7 @@ Block = tuple[Floats, Floats]
 
 @dataclass(frozen=True)
 class Layout:
-    """So many records in blocks.
-
-    Parameters
-    ----------
-    rows : int
-    block_rows : int
-    """
+    """So many records in blocks."""
 
     rows: int
     block_rows: int = BLOCK_ROWS

@@ -16,23 +16,12 @@ from dpdist.schema.schema import Attribute
 
 @dataclass(frozen=True)
 class Columns:
-    """Where inputs and response stand in a table, and their scales.
+    """Where inputs and response stand in a table, and their scales."""
 
-    Parameters
-    ----------
-    attributes : tuple of Attribute
-        All of the schema, in order.
-    scales : tuple of Scale
-        Of the inputs, in the order of the schema.
-    response : Scale
-    place : int
-        Of the response in the schema.
-    """
-
-    attributes: tuple[Attribute, ...]
-    scales: tuple[Scale, ...]
+    attributes: tuple[Attribute, ...]  # all of the schema, in order
+    scales: tuple[Scale, ...]  # of the inputs, in the order of the schema
     response: Scale
-    place: int
+    place: int  # of the response in the schema
 
     def values(self, codes: Sequence[NDArray[np.generic]]) -> list[Floats]:
         """Values of the inputs in order, then of the response: numbers, or codes of categories and ordinals."""

@@ -70,21 +70,11 @@ def cells_of(units: Floats, cells: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False)
 class Marginal:
-    """The distribution of a column on the unit interval: constant within a cell, or all of it at the cell's middle.
+    """The distribution of a column on the unit interval: constant within a cell, or all of it at the cell's middle."""
 
-    Parameters
-    ----------
-    cumulative : float64[cells + 1]
-        From 0 to 1.
-    discrete : bool
-        Whether the cells are values.
-    bandwidth : float
-        Of the kernel, on the unit interval; 0 where there is none.
-    """
-
-    cumulative: Floats
-    discrete: bool
-    bandwidth: float
+    cumulative: Floats  # float64[cells + 1]: from 0 to 1
+    discrete: bool  # whether the cells are values
+    bandwidth: float  # of the kernel, on the unit interval; 0 where there is none
 
     @property
     def cells(self) -> int:
@@ -128,12 +118,8 @@ class Marginal:
 
 
 def marginal_of_masses(masses: Floats, *, discrete: bool, bandwidth: float = 0.0) -> Marginal:
-    """The marginal with these masses of its cells, which need not sum to one.
-
-    Raises
-    ------
-    ValueError
-        A mass is negative or not finite, or all are zero.
+    """The marginal with these masses of its cells, which need not sum to one. Raises ValueError: a mass is negative or
+    not finite, or all are zero.
     """
     if not np.all(np.isfinite(masses)) or masses.min() < 0 or not masses.sum() > 0:
         raise ValueError("masses of cells are finite, not negative and not all zero")

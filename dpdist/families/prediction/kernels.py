@@ -51,18 +51,10 @@ def reach(name: str, dimension: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """A radial kernel.
+    """A radial kernel."""
 
-    Attributes
-    ----------
-    name : str
-        Of `PROFILES`.
-    width : float
-        Distance that counts as one.
-    """
-
-    name: str
-    width: float
+    name: str  # of `PROFILES`
+    width: float  # distance that counts as one
 
     def __post_init__(self) -> None:
         if self.name not in PROFILES or not 0 < self.width < math.inf:

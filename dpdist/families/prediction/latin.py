@@ -27,15 +27,9 @@ _EDGE = 2.0**-53
 
 @dataclass(frozen=True, eq=False)
 class ScoreSums:
-    """Sums of the products of normal scores and of a constant, in steps of ``SCORE_STEP ** 2``; they add up exactly.
+    """Sums of the products of normal scores and of a constant, in steps of ``SCORE_STEP ** 2``; they add up exactly."""
 
-    Parameters
-    ----------
-    products : int64[d + 1, d + 1]
-        The last column is the constant.
-    """
-
-    products: NDArray[np.int64]
+    products: NDArray[np.int64]  # int64[d + 1, d + 1]: the last column is the constant
 
     def __add__(self, other: ScoreSums) -> ScoreSums:
         return ScoreSums(self.products + other.products)
@@ -80,17 +74,10 @@ def nearest_correlation(matrix: Floats, *, least: float = 1e-6) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """What stage 1 is to reproduce.
-
-    Parameters
-    ----------
-    marginals : tuple of Marginal
-    correlation : float64[d, d]
-        Of the normal scores.
-    """
+    """What stage 1 is to reproduce."""
 
     marginals: tuple[Marginal, ...]
-    correlation: Floats
+    correlation: Floats  # float64[d, d]: of the normal scores
 
     def rows(self, scores: Floats) -> Floats:
         """Rows of the unit cube with these normal scores, by the inverse distribution functions."""

@@ -22,13 +22,7 @@ PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 
 
 def load(hook: str, *, setting: str) -> Callable[..., Any]:
-    """The function that a hook names.
-
-    Raises
-    ------
-    SpecError
-        There is no such module or function, or it cannot be called.
-    """
+    """The function that a hook names. Raises SpecError: there is no such module or function, or it cannot be called."""
     module, _, name = hook.partition(":")
     try:
         function: Callable[..., Any] = getattr(importlib.import_module(module), name)
@@ -40,12 +34,8 @@ def load(hook: str, *, setting: str) -> Callable[..., Any]:
 
 
 def checked_rows(rows: object, like: Floats, *, setting: str) -> Floats:
-    """What a user's first stage returned, if it is what was asked for.
-
-    Raises
-    ------
-    SpecError
-        It has another shape, or values that are not finite; values outside the unit cube are moved to its faces.
+    """What a user's first stage returned, if it is what was asked for. Raises SpecError: it has another shape, or
+    values that are not finite; values outside the unit cube are moved to its faces.
     """
     out = np.asarray(rows, np.float64)
     if out.shape != like.shape or not np.all(np.isfinite(out)):

@@ -18,32 +18,16 @@ from dpdist.privacy.arrays import Floats
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """One column.
-
-    Attributes
-    ----------
-    name : str
-    low, high : float
-        Smallest and largest value; of a category, code 0 and the last code.
-    discrete : bool
-        Whether only integers occur.
-    nominal : bool
-        Whether the values have no order; then they are not mixed.
-    log : float
-        Unit of a logarithmic scale, which is about linear below it; 0 for a linear scale.
-
-    Raises
-    ------
-    ValueError
-        The bounds are not in order, a category has a logarithmic scale, or its unit is out of proportion.
+    """One column. Raises ValueError: the bounds are not in order, a category has a logarithmic scale, or its unit is
+    out of proportion.
     """
 
     name: str
-    low: float
+    low: float  # low, high: smallest and largest value; of a category, code 0 and the last code
     high: float
-    discrete: bool = False
-    nominal: bool = False
-    log: float = 0.0
+    discrete: bool = False  # whether only integers occur
+    nominal: bool = False  # whether the values have no order; then they are not mixed
+    log: float = 0.0  # unit of a logarithmic scale, which is about linear below it; 0 for a linear scale
 
     def __post_init__(self) -> None:
         if not self.low <= self.high or (self.low == self.high and not self.discrete):

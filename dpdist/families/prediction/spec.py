@@ -15,7 +15,7 @@ from dpdist.families.prediction.defaults import DISTRIBUTED_ROWS, EXACT_ROWS, FI
 from dpdist.families.prediction.lid.disclosure import largest_alpha
 from dpdist.families.prediction.scales import Scale
 from dpdist.schema.schema import Attribute
-from dpdist.spec import MOST_RECORDS, Exact, PrivacyLimit, ReleaseSpec, Section
+from dpdist.schema.spec import MOST_RECORDS, Exact, PrivacyLimit, ReleaseSpec, Section
 
 LARGEST_CATEGORY = 256
 """Most values of an attribute without order."""
@@ -262,13 +262,10 @@ class TwoStageSpec(ReleaseSpec):
 def scale_of(attribute: Attribute, *, log: float = 0.0) -> Scale:
     """The scale of an attribute.
 
-    Numbers and integers are on the scale of their values; ordinal attributes on that of their codes. Attributes
-    without order, with bins or with a missing category are categories.
+    Numbers and integers are on the scale of their values; ordinal attributes on that of their codes. Attributes without
+    order, with bins or with a missing category are categories.
 
-    Raises
-    ------
-    ValueError
-        A category has too many values.
+    Raises ValueError: a category has too many values.
     """
     name = attribute.name
     if attribute.kind in ("number", "integer") and attribute.bounds is not None:

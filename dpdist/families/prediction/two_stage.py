@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from dpdist.families.prediction.spec import TwoStageSpec
-from dpdist.formatting import number_of
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Event
+from dpdist.privacy.formatting import number_of
 from dpdist.privacy.guarantee import Guarantee, explained
 from dpdist.publish.parts import PartFormat
 from dpdist.schema.schema import Schema
@@ -19,12 +19,7 @@ from dpdist.schema.schema import Schema
 
 @dataclass(frozen=True, kw_only=True)
 class TwoStagePlan(ABC):
-    """Everything a two-stage release will do, before it reads a record.
-
-    Attributes
-    ----------
-    spec : TwoStageSpec
-    """
+    """Everything a two-stage release will do, before it reads a record."""
 
     spec: TwoStageSpec
 

@@ -13,10 +13,9 @@ from dpdist.families.base.event_plan import EventPlan
 from dpdist.families.synthesis.choices import Choices, choose, reasons
 from dpdist.families.synthesis.draw import LARGEST_PART
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
-from dpdist.formatting import number_of, upwards
 from dpdist.privacy import accountant
-from dpdist.privacy.calibrate import require_budget
-from dpdist.privacy.events import ApproximateDP, Composed, Event, Gaussian
+from dpdist.privacy.events import ApproximateDP, Composed, Gaussian
+from dpdist.privacy.formatting import number_of, upwards
 from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.publish.parts import PartFormat
 
@@ -132,39 +131,10 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     epsilon, delta = spec.privacy.epsilon, spec.privacy.delta
     lost = ApproximateDP(0.0, draws_at_most(_choices(spec, 1.0), spec, cells) * SAMPLER_DELTA, label="draws")
 
-    def event(multiplier: float) -> Event:
-        return Composed((Gaussian(multiplier, label="all noisy tables, distances and picks"), lost))
-
-    multiplier = least_multiplier(epsilon=epsilon, delta=delta - lost.delta)
-    while accountant.epsilon(event(multiplier), delta=delta) > epsilon:  # the accountant errs upwards
-        multiplier *= 1 + 1e-4
+    multiplier = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta - lost.delta)
+    event = Composed((Gaussian(multiplier, label="all noisy tables, distances and picks"), lost))
     form = PartFormat(values=spec.output.values, bins=spec.output.bins)
-    return SynthesisPlan(
-        spec=spec, event=event(multiplier), delta=delta, form=form, choices=_choices(spec, 1 / multiplier)
-    )
-
-
-def least_multiplier(*, epsilon: float, delta: float) -> float:
-    """Least noise multiplier of the Gaussian mechanism at (epsilon, delta), by its exact profile (Balle and Wang 2018).
-
-    Raises
-    ------
-    AccountingError
-        The budget is none.
-    """
-    from scipy.special import log_ndtr, ndtr
-
-    require_budget(epsilon=epsilon, delta=delta)
-
-    def spent(multiplier: float) -> float:
-        shift = 1 / (2 * multiplier)
-        return float(ndtr(shift - epsilon * multiplier) - math.exp(epsilon + log_ndtr(-shift - epsilon * multiplier)))
-
-    low, high = 1e-3, 1e6
-    while high / low > 1 + 1e-9:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if spent(middle) > delta else (low, middle)
-    return high
+    return SynthesisPlan(spec=spec, event=event, delta=delta, form=form, choices=_choices(spec, 1 / multiplier))
 
 
 def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from dpdist.spec import MOST_RECORDS, PrivacyLimit, ReleaseSpec, Section
+from dpdist.schema.spec import MOST_RECORDS, PrivacyLimit, ReleaseSpec, Section
 
 
 class PrivacySpec(PrivacyLimit):

@@ -37,7 +37,7 @@ from dpdist.data.graph import located_table, run_pass
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
-from dpdist.families.registry import load_spec
+from dpdist.families.base.registry import load_spec
 from dpdist.publish.verify import read_release
 from dpdist.schema.schema import Schema
 

@@ -18,6 +18,7 @@ from releases import project, table
 
 from dpdist.errors import BudgetExceeded, CheckFailed, DataNotFound, SpecError
 from dpdist.families.base.family import SolveRequest
+from dpdist.families.base.registry import load_spec, make_plan
 from dpdist.families.deniability.dependence import entropy_columns
 from dpdist.families.deniability.expectations import stage_epsilon
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan
@@ -26,7 +27,6 @@ from dpdist.families.deniability.solution import Solution
 from dpdist.families.deniability.solve import solve, solve_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.structure import StructureStatistics, learn_structure
-from dpdist.families.registry import load_spec, make_plan
 from dpdist.ledger import Ledger
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Gaussian, RandomSplit

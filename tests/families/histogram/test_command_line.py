@@ -21,11 +21,11 @@ from dpdist.data.graph import located_table, run_pass
 from dpdist.data.inputs import table_source
 from dpdist.data.table import open_table
 from dpdist.errors import ResourceError
+from dpdist.families.base.registry import load_spec
 from dpdist.families.histogram.entropy import shannon
 from dpdist.families.histogram.plan import HistogramPlan, plan
 from dpdist.families.histogram.spec import HistogramSpec
 from dpdist.families.histogram.statistics import histogram_operator
-from dpdist.families.registry import load_spec
 from dpdist.publish.verify import read_manifest, read_release
 
 DEPLOY = Path(__file__).parents[3] / "deploy"

@@ -16,12 +16,12 @@ from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
 from dpdist.errors import CheckFailed, OutOfDomain, SpecError
 from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.registry import build_spec
 from dpdist.families.histogram.counts import CountPlan, Query, parent_cells
 from dpdist.families.histogram.entropy import renyi, shannon
 from dpdist.families.histogram.results import Statistics, count_statistics, fit, released_entropies, tables
 from dpdist.families.histogram.spec import CountsSpec
 from dpdist.families.histogram.stages import NoisyStatistics
-from dpdist.families.registry import build_spec
 from dpdist.privacy.noise import Noise
 from dpdist.publish.statistics import STATISTICS
 from dpdist.schema.schema import Attribute, Category, Schema

@@ -11,9 +11,12 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
-from federations import NAMES, federation, states, table
+from federations import NAMES, contract_of_client, federation, states, table
 
+from dpdist.errors import ColumnMismatch
+from dpdist.families.base.registry import make_plan
 from dpdist.families.mixing.federated import client, client_session
 from dpdist.families.mixing.federated.client import Joined
 from dpdist.families.mixing.federated.client_calls import session_of
@@ -23,7 +26,6 @@ from dpdist.families.mixing.federated.messages import Message, average, check_me
 from dpdist.families.mixing.mixture import clip_rows
 from dpdist.families.mixing.plan import planned
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.families.registry import make_plan
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.noise import Noise
 
@@ -136,7 +138,7 @@ def test_a_key_that_its_client_did_not_sign_is_refused(sessions: dict[str, Clien
 def test_clients_are_not_told_the_ledger_of_the_coordinator(spec: MixingSpec) -> None:
     """Its URL may hold a password, and what a client is told passes the scheduler."""
     spec = spec.model_copy(update={"ledger": "postgresql://me:sesame@host/ledger"})
-    context = SimpleNamespace(spec=spec, plan=make_plan(spec), key=KeyRef("a", "key.json"), id=str(uuid4()))
+    context = SimpleNamespace(spec=spec, plan=make_plan(spec), key=KeyRef("a", "key.json"), id="1", contract=None)
     told = session_of(context, "north")  # type: ignore[arg-type]
     assert b"sesame" not in pickle.dumps(told)
     assert told.spec_hash == spec.fingerprint
@@ -207,7 +209,7 @@ def test_the_folder_of_a_client_is_its_own_even_if_its_first_answer_is_a_trouble
 def test_an_unforeseen_error_is_told_without_its_text(
     sessions: dict[str, ClientSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: Any) -> None:
+    def fail(*_: Any) -> None:
         raise ValueError("the value planted-4711")
 
     monkeypatch.setattr(client, "table_of", fail)
@@ -249,3 +251,36 @@ def test_the_charge_is_that_of_the_plan(sessions: dict[str, ClientSession], spec
     expected = planned(spec, order=ORDER, sigma_over_clip=SIGMA)
     assert json.loads(attempt.event or "") == expected.event.to_json()
     assert expected.noises == 3 + 3  # what the samplers lose is counted for all clients and pairs
+
+
+def test_a_client_under_a_contract(spec: MixingSpec, sessions: dict[str, ClientSession]) -> None:
+    """By the rule of a central release: a part of its own contract, on files that its custodian has checked."""
+    north = sessions["north"]
+    under = replace(north, under_contract=True)
+    assert client.hello(under).error.startswith("ContractBroken")
+    assert client.join(under).error.startswith("ContractBroken")
+    well(client.hello(north))  # where the coordinator has none, a client needs none
+    contract_of_client(spec, "north", minima={"class": {"low": 1_200, "high": 799}})
+    assert client.hello(north).error.startswith("ContractBroken")
+    contract_of_client(spec, "north", check=False)
+    well(client.hello(under))
+    assert client.join(under).error.startswith("ContractBroken")  # its input was never checked against this contract
+    assert "dpdist contract check" in client_session.work_of(north).read_bytes("error.txt").decode()
+    contract_of_client(spec, "north")
+    well(client.join(under))
+    assert states(spec) == {"": [], "north": ["reserved"], "south": [], "west": []}
+
+
+def test_the_contract_says_which_columns_there_are_besides(
+    spec: MixingSpec, sessions: dict[str, ClientSession]
+) -> None:
+    """Not the spec: `extra_columns` of a spec is not looked at where there is a contract."""
+    file = Path(sessions["west"].client.paths[0])
+    people = table(3_000, seed=2)
+    pq.write_table(people.append_column("zip", people["age"]), file)
+    assert client.hello(sessions["west"]).error.startswith("DataError")
+    with pytest.raises(ColumnMismatch, match="extra_columns"):
+        contract_of_client(spec, "west")
+    contract_of_client(spec, "west", data={"path": str(file), "extra_columns": "ignore"})
+    for task in (client.hello, client.join, client.read):
+        well(task(sessions["west"]))

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 from clusters import parts
-from federations import NAMES, ClientProcesses, at, federation, member, states
+from federations import NAMES, SCHEMA, ClientProcesses, at, contract_of_client, federation, member, states
 from reading import readable
 from releases import KEY
 
-from dpdist.errors import ClusterUnreachable, RoundFailed, SpecError
+from dpdist.errors import ClusterUnreachable, ContractBroken, RoundFailed, SpecError
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.ledger import Ledger
+from dpdist.ledger.contract import Contract
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import verify
 from dpdist.release.run import run_release
@@ -234,6 +235,35 @@ def test_a_client_without_budget_is_left_out(spec_on: Callable[..., MixingSpec],
     said: list[str] = []
     run_release(spec, progress=lambda stage, *_: said.append(stage))
     assert any("left out: 'west' (BudgetExceeded" in text for text in said)
+    assert states(spec) == COMMITTED | {"west": []}
+
+
+# --- contracts --------------------------------------------------------------------------------------------------------
+
+
+def test_a_round_under_a_contract(spec_on: Callable[..., MixingSpec], calm: list[bytes]) -> None:
+    """The coordinator's contract names the clients; each needs a contract of its own, which admits its files."""
+    spec = spec_on()
+    keys = {name: key for name, key in spec.clients.items() if key is not None}
+    tree = {"schema": SCHEMA, "minimum_records": 2_000, "epsilon": 50, "delta": "1e-5"}
+    tree |= {"minima": {"class": {"low": 1_200, "high": 800}}, "data": {"clients": keys}}
+    ledger = Ledger.open(spec.ledger)
+    for number, (changes, why) in enumerate(
+        [
+            ({"data": {"path": "people.parquet"}}, r"federated.clients: the contract has no 'north', 'south', 'west'"),
+            ({"data": {"clients": {**keys, "west": keys["north"]}}}, r"federated.clients: the contract has no 'west'"),
+            ({"minima": {"class": {"low": 1_200}}}, r"the minimum of class 'high' is above the declared one"),
+        ]
+    ):
+        ledger.amend("people", Contract.model_validate(tree | changes), reason=f"attempt {number}")
+        with pytest.raises(ContractBroken, match=why):
+            run_release(spec)
+    ledger.amend("people", Contract.model_validate(tree), reason="as it is")
+    for name in ("north", "south"):
+        contract_of_client(spec, name)
+    said: list[str] = []
+    run_release(spec, progress=lambda stage, *_: said.append(stage))
+    assert any("left out: 'west' (ContractBroken" in text for text in said)
     assert states(spec) == COMMITTED | {"west": []}
 
 

@@ -26,9 +26,9 @@ from dpdist.families.mixing.federated.plan import FederatedPlan
 from dpdist.families.mixing.order import compare
 from dpdist.families.mixing.plan import planned
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.formatting import upwards
+from dpdist.privacy.formatting import upwards
 from dpdist.privacy.guarantee import FederatedPrivacy, from_json
-from dpdist.spec import override, validated
+from dpdist.schema.spec import override, validated
 
 
 @pytest.fixture(scope="module")

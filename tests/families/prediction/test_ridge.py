@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 
 from dpdist.cluster.executor import InProcess
-from dpdist.families.base.rehearsal import rehearse, released_codes
-from dpdist.families.prediction.blocks import Layout
-from dpdist.families.prediction.kernels import PROFILES, Kernel, reach
-from dpdist.families.prediction.lid import ridge
-from dpdist.families.prediction.lid.regression import Features, fitted, sampled, tuning_of
-from dpdist.families.prediction.metrics import (
+from dpdist.evaluate.utility.metrics import (
     delta_mse,
     mean_absolute_percentage_deviation,
     mse,
     optimal_markup,
     optimal_profit_ratio,
 )
+from dpdist.families.base.registry import stages_of
+from dpdist.families.base.rehearsal import rehearse, released_codes
+from dpdist.families.prediction.blocks import Layout
+from dpdist.families.prediction.kernels import PROFILES, Kernel, reach
+from dpdist.families.prediction.lid import ridge
+from dpdist.families.prediction.lid.regression import Features, fitted, sampled, tuning_of
 from dpdist.families.prediction.plan import plan
 from dpdist.families.prediction.scales import Scale
 from dpdist.families.prediction.spec import RegressionSpec, TwoStageSpec
-from dpdist.families.registry import stages_of
 from dpdist.ledger.keys import KeyRef
 
 KEY = KeyRef.fixed(bytes(range(32)).hex())

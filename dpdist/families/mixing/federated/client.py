@@ -26,6 +26,7 @@ from dpdist.families.mixing.federated.client_session import (
     agreement_key,
     attempt_of,
     charged,
+    contract_of,
     folder_of,
     forget,
     identity_of,
@@ -42,7 +43,6 @@ from dpdist.families.mixing.federated.identity import key_statement, message_sta
 from dpdist.families.mixing.federated.messages import Message, noisy_steps
 from dpdist.families.mixing.results import Classes, Confirmed
 from dpdist.families.mixing.statistics import SHARD_BYTES, class_sums
-from dpdist.ledger.contract import kept_contract
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -50,17 +50,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client answers: a value, or the type of an error.
-
-    Attributes
-    ----------
-    value : object
-    error : str
-        Name of the type, and what it means in general; empty if there was no error.
-    """
+    """What a client answers: a value, or the type of an error."""
 
     value: Any = None
-    error: str = ""
+    error: str = ""  # name of the type, and what it means in general; empty if there was no error
 
 
 def answering(
@@ -104,8 +97,8 @@ def hello(session: ClientSession) -> None:
     """Check that the client finds its files, ledger, folder and identity. Reads no record."""
     with closing(ledger_of(session)) as ledger:
         ledger.show(session.client.dataset)
-    identity_of(session)
-    table_of(session)
+        identity_of(session)
+        table_of(session, ledger)
     folder_of(session).make_private()
     folder_of(session).check_writable()
 
@@ -122,7 +115,7 @@ def join(session: ClientSession) -> Joined:
             input_fingerprint=fingerprint(source_of(session)),
             event=session.plan.event,
             guarantee=session.plan.kind,
-            contract=kept_contract(ledger, session.spec, dataset=session.client.dataset, event=session.plan.event),
+            contract=contract_of(session, ledger),
             attempt=session.own_attempt,
             new_attempt=True,  # the coordinator's ledger decides whether there is a new one
         )

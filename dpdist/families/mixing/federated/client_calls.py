@@ -28,24 +28,17 @@ def session_of(attempt: FederatedAttempt, name: str) -> ClientSession:
         order=plan.order,
         sigma_over_clip=plan.sigma_over_clip,
         attempt=attempt.id,
+        under_contract=attempt.contract is not None,
         test_key=hashlib.sha256(f"{key.uri} {name}".encode()).hexdigest() if key.is_fixed else "",
     )
 
 
 @dataclass(frozen=True, eq=False)
 class ClientCalls:
-    """Calls of clients, each on its own workers.
+    """Calls of clients, each on its own workers."""
 
-    Attributes
-    ----------
-    attempt : Attempt
-        The coordinator's.
-    groups : WorkerGroups
-        The workers of each client.
-    """
-
-    attempt: FederatedAttempt
-    groups: WorkerGroups
+    attempt: FederatedAttempt  # the coordinator's
+    groups: WorkerGroups  # the workers of each client
 
     def ask(self, task: Callable[..., Answer], names: Iterable[str], *args: Any) -> dict[str, Answer | Lost]:
         """The answers of some clients."""
@@ -56,12 +49,8 @@ class ClientCalls:
     def each(
         self, stage: str, task: Callable[..., Answer], names: Iterable[str], *args: Any, fault: str
     ) -> dict[str, Any]:
-        """The values of all clients of the round.
-
-        Raises
-        ------
-        RoundFailed
-            A client gave none; the message ends with `fault`.
+        """The values of all clients of the round. Raises RoundFailed: a client gave none; the message ends with
+        `fault`.
         """
         with self.attempt.stage(stage):
             answers = self.ask(task, names, *args)

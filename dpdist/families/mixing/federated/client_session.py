@@ -21,7 +21,7 @@ from dpdist.cluster.executor import InProcess
 from dpdist.data.inputs import table_source
 from dpdist.data.source import TableSource, fingerprint
 from dpdist.data.table import Table, open_table
-from dpdist.errors import ReleaseConflict, SpecError
+from dpdist.errors import ContractBroken, ReleaseConflict, SpecError
 from dpdist.families.base.attempt import Attempt, silent
 from dpdist.families.mixing.classes import gather
 from dpdist.families.mixing.federated.identity import load_identity
@@ -31,6 +31,7 @@ from dpdist.families.mixing.plan import planned
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.ledger import Attempt as Charge
 from dpdist.ledger import Ledger
+from dpdist.ledger.contract import kept_contract
 from dpdist.ledger.keys import KeyRef, forget_keys, load_noise
 from dpdist.ledger.records import canonical_event
 from dpdist.privacy.noise import Noise
@@ -46,27 +47,16 @@ ClientAttempt = Attempt[MixingSpec, FederatedPlan]
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSession:
-    """What the coordinator sends with every call of a client; nothing in it is secret.
-
-    Attributes
-    ----------
-    spec : MixingSpec
-    name : str
-        Of the client.
-    order, sigma_over_clip : int, float
-        Of the plan; the client derives the charge from them, and all noise from the charge.
-    attempt : str
-        The coordinator's attempt, which names the round.
-    test_key : str
-        64 hexadecimal digits of a fixed key of this client, for tests only; else empty.
-    """
+    """What the coordinator sends with every call of a client; nothing in it is secret."""
 
     spec: MixingSpec
-    name: str
+    name: str  # of the client
+    # order, sigma_over_clip: of the plan; the client derives the charge from them, and all noise from the charge
     order: int
     sigma_over_clip: float
-    attempt: str
-    test_key: str = ""
+    attempt: str  # the coordinator's attempt, which names the round
+    under_contract: bool = False  # whether the coordinator's data set has one; then that of the client must, too
+    test_key: str = ""  # 64 hexadecimal digits of a fixed key of this client, for tests only; else empty
 
     @property
     def client(self) -> ClientSpec:
@@ -117,11 +107,8 @@ def ledger_of(session: ClientSession) -> Ledger:
 
 
 def charged(session: ClientSession, ledger: Ledger, *states: str) -> Charge:
-    """The client's attempt, if it is in one of these states and charged for what the session says.
-
-    Raises
-    ------
-    ReleaseConflict
+    """The client's attempt, if it is in one of these states and charged for what the session says. Raises
+    ReleaseConflict.
     """
     attempt = ledger.attempt(session.own_attempt)
     require_state(attempt, *states)
@@ -137,11 +124,8 @@ def require_state(attempt: Charge, *states: str) -> None:
 
 
 def refuse_shared(session: ClientSession, ledger: Ledger) -> None:
-    """Refuse a data set that another client of the round, or the coordinator, charges in the same ledger.
-
-    Raises
-    ------
-    SpecError
+    """Refuse a data set that another client of the round, or the coordinator, charges in the same ledger. Raises
+    SpecError.
     """
     found = ledger.find(session.client.dataset, session.spec.name)
     clients = session.spec.federated.clients if session.spec.federated is not None else ()
@@ -172,15 +156,38 @@ def identity_of(session: ClientSession) -> Any:
     return load_identity(client.identity, pinned=client.public_key)
 
 
-def source_of(session: ClientSession) -> TableSource:
-    """The client's files."""
+def own_spec(session: ClientSession) -> MixingSpec:
+    """The spec of what the client itself does: a release from its files alone."""
     data = session.spec.data.model_copy(update={"path": session.client.path, "storage": session.client.storage})
-    return table_source(session.spec.model_copy(update={"data": data}))
+    return session.spec.model_copy(update={"data": data, "federated": None})
 
 
-def table_of(session: ClientSession) -> Table:
+def contract_of(session: ClientSession, ledger: Ledger) -> str | None:
+    """The digest of the contract of the client's data set, which its part of the spec keeps; None where it has none.
+
+    Raises
+    ------
+    ContractBroken
+        The spec asks its table for something else, or only the coordinator's data set has a contract.
+    """
+    digest = kept_contract(ledger, own_spec(session), dataset=session.client.dataset, event=session.plan.event)
+    if digest is None and session.under_contract:
+        raise ContractBroken(
+            f"data set {session.client.dataset!r} has no contract, and that of the coordinator has one: give it one "
+            "with dpdist contract amend, and admit its input with dpdist contract check"
+        )
+    return digest
+
+
+def source_of(session: ClientSession, *, checked: bool = False) -> TableSource:
+    """The client's files."""
+    return table_source(own_spec(session), checked=checked)
+
+
+def table_of(session: ClientSession, ledger: Ledger) -> Table:
     """The client's table; reads no record."""
-    return open_table(source_of(session), session.spec.table)
+    checked = contract_of(session, ledger) is not None
+    return open_table(source_of(session, checked=checked), session.spec.table)
 
 
 def _key(session: ClientSession) -> KeyRef:
@@ -214,27 +221,22 @@ _keys: dict[ClientSession, KeyRef] = {}
 
 def attempt_of(session: ClientSession) -> ClientAttempt:
     """The client's own attempt, with its `Classes`: read once; refused if the files are not those that were charged.
-
-    Raises
-    ------
-    ReleaseConflict
-        The round is over for this client, or the input changed.
-    DataError
-        The table breaks its declared policies.
+    Raises ReleaseConflict: the round is over for this client, or the input changed; DataError: the table breaks its
+    declared policies.
     """
     with _lock:
         if session in _held:
             _held.move_to_end(session)
             return _held[session]
         with closing(ledger_of(session)) as ledger:
-            charge = charged(session, ledger, "reserved", "drawing")
+            charge, table = charged(session, ledger, "reserved", "drawing"), table_of(session, ledger)
         if fingerprint(source_of(session)) != charge.input_fingerprint:
             raise ReleaseConflict("the input changed since the charge was reserved")
         work = work_of(session)
         attempt = Attempt(
             spec=session.spec,
             plan=session.plan,
-            table=table_of(session),
+            table=table,
             executor=InProcess(),
             key=_key(session),
             id=session.own_attempt,

@@ -73,24 +73,12 @@ def leakage(*, sensitivity: float, sigma: float, mask_sigma: float, honest: int)
 
 @dataclass(frozen=True, kw_only=True)
 class CorrelatedNoise:
-    """Noise of each client whose messages together leak like messages with independent noise.
+    """Noise of each client whose messages together leak like messages with independent noise."""
 
-    Attributes
-    ----------
-    sigma : float
-        Deviation of a client's own noise, sigma_g.
-    mask_sigma : float
-        Deviation of the masks of each pair of clients, sigma_p; 0 in the local model.
-    clients : int
-        Clients in the round, S.
-    honest : int
-        Clients that keep their secrets, at least, H.
-    """
-
-    sigma: float
-    mask_sigma: float
-    clients: int
-    honest: int
+    sigma: float  # deviation of a client's own noise, sigma_g
+    mask_sigma: float  # deviation of the masks of each pair of clients, sigma_p; 0 in the local model
+    clients: int  # clients in the round, S
+    honest: int  # clients that keep their secrets, at least, H
 
     @property
     def average(self) -> float:
@@ -150,18 +138,10 @@ def public_key(private: bytes) -> bytes:
 
 @dataclass(frozen=True, eq=False)
 class Masks:
-    """The masks of one client towards its peers: they cancel in the sum over all clients.
+    """The masks of one client towards its peers: they cancel in the sum over all clients."""
 
-    Parameters
-    ----------
-    signs : tuple of int
-        +1 or -1 towards each peer.
-    noises : tuple of Noise
-        The stream that a pair shares.
-    """
-
-    signs: tuple[int, ...] = ()
-    noises: tuple[Noise, ...] = field(default=(), repr=False)
+    signs: tuple[int, ...] = ()  # +1 or -1 towards each peer
+    noises: tuple[Noise, ...] = field(default=(), repr=False)  # the stream that a pair shares
 
     @classmethod
     def agree(cls, private: bytes, peers: Iterable[bytes], *, context: str) -> Masks:

@@ -24,13 +24,7 @@ MAKE_ONE = "make one with `openssl genpkey -algorithm ed25519 -out FILE` and chm
 
 
 def parse_identity(text: str) -> Ed25519PublicKey:
-    """The public key that a spec pins: the one line between the dashes of a PEM file.
-
-    Raises
-    ------
-    ValueError
-        It is none.
-    """
+    """The public key that a spec pins: the one line between the dashes of a PEM file. Raises ValueError: it is none."""
     with suppress(ValueError, binascii.Error, UnsupportedAlgorithm):
         key = load_der_public_key(base64.b64decode(text, validate=True))
         if isinstance(key, Ed25519PublicKey):
@@ -47,12 +41,8 @@ def identity_text(key: Ed25519PrivateKey) -> str:
 
 
 def load_identity(path: str, *, pinned: str) -> Ed25519PrivateKey:
-    """The private key of a client, from a file on its own machine.
-
-    Raises
-    ------
-    SpecError
-        The file is missing, may be read by others, is no key, or not the one whose public half is pinned.
+    """The private key of a client, from a file on its own machine. Raises SpecError: the file is missing, may be read
+    by others, is no key, or not the one whose public half is pinned.
     """
     key = load_signing_key(path)
     if key is None:
@@ -77,12 +67,7 @@ def message_statement(steps: NDArray[np.int64], *, client: str, round: str) -> b
 
 
 def require_signature(signature: bytes, statement: bytes, *, client: str, pinned: str) -> None:
-    """Refuse what a client did not sign.
-
-    Raises
-    ------
-    RoundFailed
-    """
+    """Refuse what a client did not sign. Raises RoundFailed."""
     try:
         parse_identity(pinned).verify(signature, statement)
     except InvalidSignature:

@@ -40,21 +40,12 @@ _TAIL = 40.0  # deviations of noise: exceeded with a probability below 2**-1000
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """What leaves a client: noisy sums of its mixtures, in steps of the grid.
-
-    Attributes
-    ----------
-    client : str
-    round : str
-        Public id of attempt, class and block; a message of another round is refused.
-    steps : int64[t, d]
-    signature : bytes
-        Of `dpdist.families.mixing.federated.identity.message_statement`; empty for a client without identity.
-    """
+    """What leaves a client: noisy sums of its mixtures, in steps of the grid."""
 
     client: str
-    round: str
-    steps: Counts
+    round: str  # public id of attempt, class and block; a message of another round is refused
+    steps: Counts  # int64[t, d]
+    # of `dpdist.families.mixing.federated.identity.message_statement`; empty for a client without identity
     signature: bytes = b""
 
 
@@ -103,11 +94,7 @@ def noisy_steps(
 
 def require_fine_grid(mixer: Mixer, correlated: CorrelatedNoise) -> None:
     """Refuse correlated noise of which too few steps are left to each client (see
-    `dpdist.families.mixing.federated.correlated`).
-
-    Raises
-    ------
-    AccountingError
+    `dpdist.families.mixing.federated.correlated`). Raises AccountingError.
     """
     steps = correlated.sigma * mixer.order / mixer.grid
     if correlated.mask_sigma > 0 and steps < LEAST_STEPS * math.sqrt(correlated.honest):
@@ -170,11 +157,6 @@ def check_message(
 
 
 def average(messages: Sequence[Message], mixer: Mixer) -> Rows:
-    """The averages of the clients' mixtures, from one message of each client of the round.
-
-    Returns
-    -------
-    float32[t, d]
-    """
+    """The averages of the clients' mixtures, from one message of each client of the round. Returns float32[t, d]."""
     total: Counts = reduce(np.add, (message.steps for message in messages))
     return np.asarray(total * (mixer.grid / (mixer.order * len(messages))), np.float32)

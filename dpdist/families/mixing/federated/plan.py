@@ -51,13 +51,7 @@ class FederatedPlan(MixingPlan):
         return Mixer(order=self.order, clip=clip, sigma=self.sigma_over_clip * clip, name=f"mixing/{code}")
 
     def shared(self, clients: int) -> CorrelatedNoise:
-        """The noise of each of so many clients.
-
-        Raises
-        ------
-        AccountingError
-            No honest client would be among them.
-        """
+        """The noise of each of so many clients. Raises AccountingError: no honest client would be among them."""
         sigma = self.sigma_over_clip * self.largest_norm
         if self.federated.trust == "local":
             return local_noise(sigma, clients=clients)

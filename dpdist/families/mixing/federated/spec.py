@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from dpdist.families.mixing.federated.identity import parse_identity
-from dpdist.spec import Section, StorageSpec
+from dpdist.schema.spec import Section, StorageSpec
 
 
 class ClientSpec(Section):

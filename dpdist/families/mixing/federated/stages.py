@@ -95,20 +95,11 @@ class ConfirmedClients:
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """A round that has begun.
-
-    Attributes
-    ----------
-    calls : ClientCalls
-    members : dict of str to Joined
-        All clients of the round.
-    mixed : dict of int to dict of str to Joined
-        Of each class that is mixed, by its place, the clients that mix it.
-    """
+    """A round that has begun."""
 
     calls: ClientCalls
-    members: dict[str, Joined]
-    mixed: dict[int, dict[str, Joined]]
+    members: dict[str, Joined]  # all clients of the round
+    mixed: dict[int, dict[str, Joined]]  # of each class that is mixed, by its place, the clients that mix it
 
 
 def stages() -> Sequence[Stage[MixingSpec, FederatedPlan]]:
@@ -122,14 +113,9 @@ def stages() -> Sequence[Stage[MixingSpec, FederatedPlan]]:
 
 
 def begin_round(attempt: FederatedAttempt) -> Round:
-    """Ask the clients, let those that are ready reserve their charges, read, and confirm their classes.
-
-    Raises
-    ------
-    RoundFailed
-        Too few clients are ready, or one of those that joined cannot go on.
-    CheckFailed
-        No class was confirmed by enough clients.
+    """Ask the clients, let those that are ready reserve their charges, read, and confirm their classes. Raises
+    RoundFailed: too few clients are ready, or one of those that joined cannot go on; CheckFailed: no class was
+    confirmed by enough clients.
     """
     spec, plan = attempt.spec, attempt.plan
     if not isinstance(attempt.executor, Cluster):
@@ -235,10 +221,7 @@ def collect(attempt: FederatedAttempt) -> Mixtures:
 
     They are read back block by block in the threads of this process, and never all at once.
 
-    Raises
-    ------
-    RoundFailed
-        A client sent nothing, or what does not fit.
+    Raises RoundFailed: a client sent nothing, or what does not fit.
     """
     spec, plan, begun, here = attempt.spec, attempt.plan, attempt.result(Round), Cluster()
     attempt.before_noise()

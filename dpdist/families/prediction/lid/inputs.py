@@ -30,20 +30,12 @@ from dpdist.privacy.arrays import Counts, Floats
 
 @dataclass(frozen=True, eq=False)
 class InputDistribution:
-    """The distribution of the inputs as stage 1 sees it.
-
-    Attributes
-    ----------
-    marginals : tuple of Marginal
-        Of all inputs.
-    correlation : float64[d, d]
-        Of the normal scores of the inputs that are synthesised.
-    """
+    """The distribution of the inputs as stage 1 sees it."""
 
     FILE: ClassVar[str] = "target.npz"
 
-    marginals: tuple[Marginal, ...]
-    correlation: Floats
+    marginals: tuple[Marginal, ...]  # of all inputs
+    correlation: Floats  # float64[d, d]: of the normal scores of the inputs that are synthesised
 
     def target(self, method: Method) -> Target:
         """What synthetic rows reproduce."""
@@ -152,19 +144,12 @@ def near_counts(method: Method, block: Block, synthetic: Floats) -> Counts:
 
 @dataclass(frozen=True)
 class Disclosed:
-    """The measured disclosure, and the share of the original row that follows from it.
-
-    Attributes
-    ----------
-    alpha : float
-    near : int or None
-        Rows near their originals; confidential. None where no column is looked at.
-    """
+    """The measured disclosure, and the share of the original row that follows from it."""
 
     FILE: ClassVar[str] = "alpha.json"
 
     alpha: float
-    near: int | None
+    near: int | None  # rows near their originals; confidential. None where no column is looked at
 
     def to_bytes(self) -> bytes:
         """Both as JSON."""

@@ -13,51 +13,24 @@ from dpdist.families.prediction.spec import RegressionSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Disclosure:
-    """What may be disclosed.
+    """What may be disclosed."""
 
-    Attributes
-    ----------
-    lid : float
-        Largest share of released rows that may be near their originals.
-    eta : float
-        What is near, as a share of the width of a column's scale.
-    columns : tuple of int
-        Places of the columns that are looked at, among the inputs.
-    """
-
-    lid: float
-    eta: float
-    columns: tuple[int, ...]
+    lid: float  # largest share of released rows that may be near their originals
+    eta: float  # what is near, as a share of the width of a column's scale
+    columns: tuple[int, ...]  # places of the columns that are looked at, among the inputs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """Both stages.
+    """Both stages."""
 
-    Attributes
-    ----------
-    scales : tuple of Scale
-        Of the inputs.
-    disclosure : Disclosure
-    kept : tuple of int
-        Places of the inputs that stay original; they are released with the row they stood in.
-    first_stage : str
-        Of `dpdist.families.prediction.latin.FIRST_STAGES`, or a hook.
-    bandwidth : {"cross-validated", "silverman"}
-    matching : {"nearest", "independent"}
-    alpha : float or None
-        Share of the original row; None: the largest within `disclosure`.
-    regression : RegressionSpec
-    exact_rows, block_rows : int
-    """
-
-    scales: tuple[Scale, ...]
+    scales: tuple[Scale, ...]  # of the inputs
     disclosure: Disclosure
-    kept: tuple[int, ...] = ()
-    first_stage: str = "lhs"
+    kept: tuple[int, ...] = ()  # places of the inputs that stay original; they are released with the row they stood in
+    first_stage: str = "lhs"  # of `dpdist.families.prediction.latin.FIRST_STAGES`, or a hook
     bandwidth: str = "cross-validated"
     matching: str = "nearest"
-    alpha: float | None = None
+    alpha: float | None = None  # share of the original row; None: the largest within `disclosure`
     regression: RegressionSpec = field(default_factory=RegressionSpec)
     exact_rows: int = MATCHED_ROWS
     block_rows: int = BLOCK_ROWS

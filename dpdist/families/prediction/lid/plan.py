@@ -18,13 +18,7 @@ from dpdist.privacy.guarantee import LID, Guarantee
 
 @dataclass(frozen=True, kw_only=True)
 class LidPlan(TwoStagePlan):
-    """What a release of the published method will do; it is not differentially private.
-
-    Attributes
-    ----------
-    spec : TwoStageSpec
-    method : Method
-    """
+    """What a release of the published method will do; it is not differentially private."""
 
     method: Method
 

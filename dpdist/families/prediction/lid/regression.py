@@ -29,17 +29,10 @@ from dpdist.privacy.arrays import Floats
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """What the regression sees: ordered inputs in units of their deviation, an indicator for each category.
+    """What the regression sees: ordered inputs in units of their deviation, an indicator for each category."""
 
-    Parameters
-    ----------
-    scales : tuple of Scale
-        Of the inputs.
-    deviations : float64[inputs]
-    """
-
-    scales: tuple[Scale, ...]
-    deviations: Floats
+    scales: tuple[Scale, ...]  # of the inputs
+    deviations: Floats  # float64[inputs]
 
     def __call__(self, inputs: Floats) -> Floats:
         """Features of rows of the unit cube, float64[n, p]."""
@@ -200,12 +193,8 @@ def fit_hook(hook: str, features: Features, blocks: Sequence[Block]) -> Any:
 
 
 def predicted(model: Any, features: Features, inputs: Floats) -> Floats:
-    """The responses that a regression predicts for rows of the unit cube, float64[n].
-
-    Raises
-    ------
-    SpecError
-        The regression predicts other than one finite number for each record.
+    """The responses that a regression predicts for rows of the unit cube, float64[n]. Raises SpecError: the regression
+    predicts other than one finite number for each record.
     """
     responses = np.asarray(model.predict(features(inputs)), np.float64)
     if responses.shape != (len(inputs),) or not np.all(np.isfinite(responses)):

@@ -43,23 +43,14 @@ _LEAST_PENALTY = 1e-10  # a record: below it rounding decides
 
 @dataclass(frozen=True, eq=False)
 class KernelRidge:
-    """A fitted regression: the mean of one or several kernel expansions.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    offset : float
-        Added to the expansions.
-    centres : tuple of float64[m, p]
-    weights : tuple of float64[m]
-    """
+    """A fitted regression: the mean of one or several kernel expansions."""
 
     FILE: ClassVar[str] = "model.npz"
 
     kernel: Kernel
-    offset: float
-    centres: tuple[Floats, ...]
-    weights: tuple[Floats, ...]
+    offset: float  # added to the expansions
+    centres: tuple[Floats, ...]  # tuple of float64[m, p]
+    weights: tuple[Floats, ...]  # tuple of float64[m]
 
     def predict(self, inputs: Floats) -> Floats:
         """Predictions for rows of inputs, float64[n, p]."""
@@ -83,21 +74,13 @@ class KernelRidge:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """What cross-validation chose.
-
-    Attributes
-    ----------
-    kernel : Kernel
-    penalty : float
-        mu.
-    error : float or None
-        Mean squared error in cross-validation, in the unit of the responses; None where nothing was tried.
-    """
+    """What cross-validation chose."""
 
     FILE: ClassVar[str] = "tuning.json"
 
     kernel: Kernel
-    penalty: float
+    penalty: float  # mu
+    # mean squared error in cross-validation, in the unit of the responses; None where nothing was tried
     error: float | None = None
 
     def to_bytes(self) -> bytes:
@@ -199,12 +182,8 @@ def fit_group(inputs: Floats, responses: Floats, *, rows: int, kernel: Kernel, p
 
 
 def average(parts: Sequence[KernelRidge]) -> KernelRidge:
-    """The estimator whose predictions are the mean of those of the parts.
-
-    Raises
-    ------
-    ValueError
-        There is none, or their kernels differ.
+    """The estimator whose predictions are the mean of those of the parts. Raises ValueError: there is none, or their
+    kernels differ.
     """
     if not parts or any(part.kernel != parts[0].kernel for part in parts):
         raise ValueError("estimators of one kernel are averaged, at least one")

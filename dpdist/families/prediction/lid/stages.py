@@ -54,27 +54,15 @@ LEAST_ROWS = 10
 
 @dataclass(frozen=True, eq=False)
 class TableBlocks:
-    """The records of the table in blocks.
-
-    Attributes
-    ----------
-    blocks : sequence of Deferred of Block
-    layout : Layout
-    """
+    """The records of the table in blocks."""
 
     blocks: Sequence[Deferred]
     layout: Layout
 
 
 def read(attempt: LidAttempt) -> TableBlocks:
-    """Read and check the table; hold its records as blocks in the workers' memory.
-
-    Raises
-    ------
-    DataError
-        The table breaks its declared policies.
-    CheckFailed
-        It has fewer records than declared, or than a regression needs.
+    """Read and check the table; hold its records as blocks in the workers' memory. Raises DataError: the table breaks
+    its declared policies; CheckFailed: it has fewer records than declared, or than a regression needs.
     """
     spec, executor, passes = attempt.spec, attempt.executor, Passes(attempt, repeated=True)
     passes.run(Operator(name="records", chunk=_rows_of, combine=operator.add), stage="counting")
@@ -108,30 +96,17 @@ def _rows_of(codes: Codes) -> int:
 
 @dataclass(frozen=True, eq=False)
 class SyntheticInputs:
-    """The synthetic rows of all blocks, and how they are mixed with the original ones.
+    """The synthetic rows of all blocks, and how they are mixed with the original ones."""
 
-    Attributes
-    ----------
-    rows : sequence of Deferred of float64[n, synthesised inputs]
-        Of each block, in the order of the records.
-    alpha : float
-        Share of the original row.
-    features : Features
-        What the regression sees of rows.
-    """
-
+    # sequence of Deferred of float64[n, synthesised inputs]: of each block, in the order of the records
     rows: Sequence[Deferred]
-    alpha: float
-    features: Features
+    alpha: float  # share of the original row
+    features: Features  # what the regression sees of rows
 
 
 def synthesise(attempt: LidAttempt) -> SyntheticInputs:
     """Estimate the distribution of the inputs, draw and match synthetic rows, and choose the share of the original.
-
-    Raises
-    ------
-    CheckFailed
-        The disclosure would exceed its bound.
+    Raises CheckFailed: the disclosure would exceed its bound.
     """
     executor, table, method = attempt.executor, attempt.result(TableBlocks), attempt.plan.method
     inputs = attempt.stored(InputDistribution, lambda: _distribution(attempt, table))
@@ -185,15 +160,9 @@ def _total(parts: Sequence[Any]) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class FittedRegression:
-    """The regression of the original responses on the original inputs.
+    """The regression of the original responses on the original inputs."""
 
-    Attributes
-    ----------
-    model : Deferred
-        With ``predict(features)``.
-    """
-
-    model: Deferred
+    model: Deferred  # with ``predict(features)``
 
 
 def regress(attempt: LidAttempt) -> FittedRegression:

@@ -20,28 +20,15 @@ from dpdist.privacy.noise import LARGEST_SCALE, SAMPLER_DELTA
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """Noise of each statistic.
+    """Noise of each statistic."""
 
-    Attributes
-    ----------
-    marginal : float
-        Deviation of the noise on each cell of each histogram.
-    correlation : float
-        Deviation of the noise on each product of ranks, in units of 1; 0 for a single input.
-    product : float
-        Deviation of the noise on the products of the features on the diagonal, ``sqrt(2)`` times that off it; 0 where
-        they are not measured.
-    cross : float
-        Deviation of the noise on each cross product.
-    event : Composed
-        What is charged, the samplers' losses included.
-    """
-
-    marginal: float
-    correlation: float
+    marginal: float  # deviation of the noise on each cell of each histogram
+    correlation: float  # deviation of the noise on each product of ranks, in units of 1; 0 for a single input
+    # deviation of the noise on the products of the features on the diagonal, ``sqrt(2)`` times that off it; 0 where
+    # they are not measured
     product: float
-    cross: float
-    event: Composed
+    cross: float  # deviation of the noise on each cross product
+    event: Composed  # what is charged, the samplers' losses included
 
 
 def charge(

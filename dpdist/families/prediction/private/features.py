@@ -37,23 +37,14 @@ class FeatureMap:
 
     ``phi`` has norm at most 1. Its parts have squared weights that sum to one: the constant; the ranks of ordered
     columns and the indicators of categories; pairs of a cosine and a sine of random directions in the ranks.
-
-    Parameters
-    ----------
-    linear : tuple of int64[total, width]
-        For each input the linear features of its fine cells, in steps.
-    phases : tuple of int64[total, frequencies]
-        For each input the phases of its fine cells, in steps of a turn.
-    constant : int
-        In steps.
-    wave : int64[turn]
-        Cosine of each step of a turn, times the weight, in steps.
     """
 
+    # tuple of int64[total, width]: for each input the linear features of its fine cells, in steps
     linear: tuple[Counts, ...]
+    # tuple of int64[total, frequencies]: for each input the phases of its fine cells, in steps of a turn
     phases: tuple[Counts, ...]
-    constant: int
-    wave: Counts
+    constant: int  # in steps
+    wave: Counts  # int64[turn]: cosine of each step of a turn, times the weight, in steps
 
     @property
     def size(self) -> int:
@@ -136,12 +127,7 @@ def _towards_zero(values: NDArray[np.floating[Any]]) -> Counts:
 
 @dataclass(frozen=True)
 class Window:
-    """The part of the response's unit interval that the regression sees: the rest is moved to its ends.
-
-    Attributes
-    ----------
-    centre, half : float
-    """
+    """The part of the response's unit interval that the regression sees: the rest is moved to its ends."""
 
     centre: float
     half: float
@@ -161,17 +147,9 @@ def response_window(marginal: Marginal, *, tail: float = 0.005) -> Window:
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """How the ridge regression sees a record.
+    """How the ridge regression sees a record."""
 
-    Attributes
-    ----------
-    features : FeatureMap
-        Of its inputs.
-    window : Window
-    response : Scale
-    """
-
-    features: FeatureMap
+    features: FeatureMap  # of its inputs
     window: Window
     response: Scale
 

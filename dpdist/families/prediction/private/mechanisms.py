@@ -55,20 +55,11 @@ Cells = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateColumn:
-    """A column in public cells.
-
-    Attributes
-    ----------
-    scale : Scale
-    cells : int
-        Of its histogram.
-    fine : int
-        Fine cells in each of them; 1 where cells are values.
-    """
+    """A column in public cells."""
 
     scale: Scale
-    cells: int
-    fine: int
+    cells: int  # of its histogram
+    fine: int  # fine cells in each of them; 1 where cells are values
 
     @property
     def total(self) -> int:
@@ -91,12 +82,8 @@ class PrivateColumn:
 
 
 def private_column(scale: Scale, *, cells: int) -> PrivateColumn:
-    """A column in at most so many cells; a discrete one of no more values has one for each.
-
-    Raises
-    ------
-    ValueError
-        A category has more values than cells: it cannot be binned.
+    """A column in at most so many cells; a discrete one of no more values has one for each. Raises ValueError: a
+    category has more values than cells: it cannot be binned.
     """
     count = scale.count
     if count is not None and (count <= cells or scale.nominal) and not scale.log:

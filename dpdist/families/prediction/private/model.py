@@ -40,21 +40,11 @@ _MODELLED_ROWS = 1 << 15  # drawn from the released model for the second moments
 
 @dataclass(frozen=True, eq=False)
 class InputModel:
-    """What noisy marginals say.
+    """What noisy marginals say."""
 
-    Attributes
-    ----------
-    total : float
-        Number of records.
-    marginals : tuple of Marginal
-        Of the inputs, then of the response.
-    tables : tuple of int64[total]
-        Ranks of the fine cells of each input.
-    """
-
-    total: float
-    marginals: tuple[Marginal, ...]
-    tables: tuple[Counts, ...]
+    total: float  # number of records
+    marginals: tuple[Marginal, ...]  # of the inputs, then of the response
+    tables: tuple[Counts, ...]  # tuple of int64[total]: ranks of the fine cells of each input
 
     def target(self, noisy: NoisyCorrelations | None) -> Target:
         """Marginals and correlation of the inputs; without products of ranks there is one input."""
@@ -82,25 +72,13 @@ def design(columns: Sequence[PrivateColumn], known: InputModel, wanted: FeatureS
 
 @dataclass(frozen=True, eq=False)
 class PrivateModel:
-    """What was released, and what follows from it.
+    """What was released, and what follows from it."""
 
-    Parameters
-    ----------
-    columns : tuple of PrivateColumn
-        The inputs.
-    target : Target
-        Marginals and correlation of the inputs.
-    features : FeatureMap
-    weights : float64[p]
-    window : Window
-        Of the responses.
-    """
-
-    columns: tuple[PrivateColumn, ...]
-    target: Target
+    columns: tuple[PrivateColumn, ...]  # the inputs
+    target: Target  # marginals and correlation of the inputs
     features: FeatureMap
-    weights: Floats
-    window: Window
+    weights: Floats  # float64[p]
+    window: Window  # of the responses
 
     def predict(self, inputs: Floats) -> Floats:
         """Responses on the unit interval, for rows of the unit cube, float64[n, d]."""

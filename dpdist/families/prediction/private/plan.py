@@ -11,25 +11,17 @@ from dpdist.families.prediction.private.features import CHUNK_ROWS
 from dpdist.families.prediction.private.mechanisms import PrivateColumn, private_column
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.two_stage import TwoStagePlan
-from dpdist.formatting import upwards
 from dpdist.privacy.events import Composed
+from dpdist.privacy.formatting import upwards
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivatePlan(TwoStagePlan):
-    """What a release of the differentially private variant will do.
-
-    Attributes
-    ----------
-    spec : TwoStageSpec
-    charge : Charge
-    columns : tuple of PrivateColumn
-        The inputs, then the response, in cells.
-    """
+    """What a release of the differentially private variant will do."""
 
     charge: Charge
-    columns: tuple[PrivateColumn, ...]
+    columns: tuple[PrivateColumn, ...]  # the inputs, then the response, in cells
 
     @property
     def event(self) -> Composed:
@@ -91,12 +83,8 @@ class PrivatePlan(TwoStagePlan):
 
 
 def plan_private(spec: TwoStageSpec) -> PrivatePlan:
-    """Plan a release of the differentially private variant.
-
-    Raises
-    ------
-    AccountingError
-        The budget is not valid, or too small.
+    """Plan a release of the differentially private variant. Raises AccountingError: the budget is not valid, or too
+    small.
     """
     privacy, made, inputs = spec.privacy, spec.prediction, len(spec.inputs)
     if privacy.epsilon is None or privacy.delta is None:

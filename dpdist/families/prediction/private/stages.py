@@ -37,30 +37,16 @@ PrivateAttempt = Attempt[TwoStageSpec, PrivatePlan]
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What follows from the noisy statistics of the inputs; the statistics themselves are results of their own.
+    """What follows from the noisy statistics of the inputs; the statistics themselves are results of their own."""
 
-    Attributes
-    ----------
-    known : InputModel
-        Marginals of inputs and response.
-    target : Target
-        Marginals and correlation of the inputs.
-    design : Design
-        How the regression sees records.
-    """
-
-    known: InputModel
-    target: Target
-    design: Design
+    known: InputModel  # marginals of inputs and response
+    target: Target  # marginals and correlation of the inputs
+    design: Design  # how the regression sees records
 
 
 def measure(attempt: PrivateAttempt) -> Measured:
-    """Marginals, correlations and the statistics of the regression, each drawn once and stored.
-
-    Raises
-    ------
-    DataError
-        The table breaks its declared policies.
+    """Marginals, correlations and the statistics of the regression, each drawn once and stored. Raises DataError: the
+    table breaks its declared policies.
     """
     plan, columns, passes = attempt.plan, columns_of(attempt.spec), Passes(attempt, repeated=True)
     private, charge = plan.columns, plan.charge

@@ -50,17 +50,11 @@ def _histograms(columns: Columns, private: tuple[PrivateColumn, ...], codes: Cod
 
 @dataclass(frozen=True, eq=False)
 class NoisyMarginals:
-    """Histograms with noise in every cell.
-
-    Attributes
-    ----------
-    counts : list of int64[cells]
-        Of the inputs, then of the response.
-    """
+    """Histograms with noise in every cell."""
 
     FILE: ClassVar[str] = "marginals.npz"
 
-    counts: list[Counts]
+    counts: list[Counts]  # list of int64[cells]: of the inputs, then of the response
 
     @classmethod
     def draw(cls, counts: Sequence[Counts], *, charge: Charge, noise: Noise) -> NoisyMarginals:
@@ -97,17 +91,11 @@ def _ranks(columns: Columns, private: tuple[PrivateColumn, ...], tables: tuple[C
 
 @dataclass(frozen=True, eq=False)
 class NoisyCorrelations(Arrays):
-    """Products of ranks with noise.
-
-    Attributes
-    ----------
-    products : int64[pairs of inputs]
-        In steps of ``RANK_STEP**2``.
-    """
+    """Products of ranks with noise."""
 
     FILE: ClassVar[str] = "correlations.npz"
 
-    products: Counts
+    products: Counts  # int64[pairs of inputs]: in steps of ``RANK_STEP**2``
 
     @classmethod
     def draw(cls, products: Counts, *, charge: Charge, noise: Noise) -> NoisyCorrelations:
@@ -143,19 +131,12 @@ def _ridge(
 
 @dataclass(frozen=True, eq=False)
 class NoisyRegression(Arrays):
-    """Statistics of the ridge regression with noise, in steps of ``FEATURE_STEP**2``.
-
-    Attributes
-    ----------
-    products : int64[features, features]
-        Symmetric; int64[0, 0] where they are not measured.
-    cross : int64[features]
-    """
+    """Statistics of the ridge regression with noise, in steps of ``FEATURE_STEP**2``."""
 
     FILE: ClassVar[str] = "regression.npz"
 
-    products: Counts
-    cross: Counts
+    products: Counts  # int64[features, features]: symmetric; int64[0, 0] where they are not measured
+    cross: Counts  # int64[features]
 
     @classmethod
     def draw(cls, products: Counts, cross: Counts, *, charge: Charge, noise: Noise) -> NoisyRegression:

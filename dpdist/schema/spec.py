@@ -240,6 +240,11 @@ class ReleaseSpec(Section):
         return ()
 
     @property
+    def clients(self) -> dict[str, str | None]:
+        """The clients that hold the records, with their public keys; none where the release reads files."""
+        return {}
+
+    @property
     def plugins(self) -> frozenset[str]:
         """Functions of the user that the release runs, as ``module:function``."""
         return frozenset()

@@ -12,14 +12,9 @@ from pydantic import Field, TypeAdapter
 
 from dpdist.errors import SpecError
 from dpdist.families.base.family import Family, Plan, Stage, imported
-from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.families.histogram.spec import HistogramSpec
-from dpdist.families.mixing.spec import MixingSpec
-from dpdist.families.prediction.spec import TwoStageSpec
-from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.schema.schema import Schema
+from dpdist.schema.spec import ReleaseSpec, override, validated
 from dpdist.schema.strict_yaml import load_yaml
-from dpdist.spec import ReleaseSpec, override, validated
 
 if TYPE_CHECKING:
     from dpdist.publish.manifest import Manifest
@@ -29,38 +24,32 @@ FAMILIES: dict[str, Family[Any, Any]] = {}
 
 
 def register(family: Family[Any, Any]) -> None:
-    """Make a family known: its specs can then be planned, released, sized, evaluated and audited.
-
-    Raises
-    ------
-    ValueError
-        Its kind is taken.
+    """Make a family known: its specs can then be planned, released, sized, evaluated and audited. Raises ValueError:
+    its kind is taken.
     """
     if FAMILIES.setdefault(family.kind, family) is not family:
         raise ValueError(f"there is a family of kind {family.kind!r} already")
 
 
-def _shipped(kind: str, spec: type[ReleaseSpec], folder: str, **more: str) -> Family[Any, Any]:
-    """A family of this package: its modules are imported when they are needed."""
+def _shipped(kind: str, folder: str, spec: str, **more: str) -> None:
+    """Register a family of this package: its modules are imported when they are needed."""
     paths = {name: f"{name}:{name}" for name in ("plan", "stages", "claims")} | more
     members: dict[str, Any] = {name: imported(f"dpdist.families.{folder}.{path}") for name, path in paths.items()}
-    return Family(kind=kind, spec=spec, **members)
+    register(Family(kind=kind, spec=f"dpdist.families.{folder}.spec:{spec}", **members))
 
 
-register(
-    _shipped(
-        "plausible-deniability",
-        PlausibleDeniabilitySpec,
-        "deniability",
-        workload="workload:workload",
-        solve="solve:solve",
-        shadow="shadow:shadow",
-    )
+_shipped(
+    "plausible-deniability",
+    "deniability",
+    "PlausibleDeniabilitySpec",
+    workload="workload:workload",
+    solve="solve:solve",
+    shadow="shadow:shadow",
 )
-register(_shipped("synthesis", WholeSynthesisSpec, "synthesis", workload="workload:workload"))
-register(_shipped("mixing", MixingSpec, "mixing", solve="order:solve", as_released="vectors:as_released"))
-register(_shipped("histogram", HistogramSpec, "histogram", canaries="claims:canaries", truth="truth:truth"))
-register(_shipped("two-stage", TwoStageSpec, "prediction"))
+_shipped("synthesis", "synthesis", "WholeSynthesisSpec", workload="workload:workload")
+_shipped("mixing", "mixing", "MixingSpec", solve="order:solve", as_released="vectors:as_released")
+_shipped("histogram", "histogram", "HistogramSpec", canaries="claims:canaries", truth="truth:truth")
+_shipped("two-stage", "prediction", "TwoStageSpec")
 
 
 def family_of(spec: ReleaseSpec) -> Family[Any, Any]:
@@ -128,7 +117,7 @@ def build_spec(tree: Mapping[str, Any], *, base: Path | None = None, source: str
         if base is None or inside.is_absolute() or ".." in inside.parts:
             raise SpecError(f"{source}: `schema` is a path below the folder of the spec, without `..`")
         tree["schema"] = Schema.from_yaml(base / schema)
-    spec: ReleaseSpec = validated(FAMILIES[kind].spec, tree, source)
+    spec: ReleaseSpec = validated(FAMILIES[kind].spec_class, tree, source)
     return spec
 
 
@@ -148,7 +137,7 @@ def respecified(manifest: Manifest) -> ReleaseSpec:
 
 def json_schema() -> dict[str, Any]:
     """JSON schema of a spec file of any kind (``schema`` may also be the path of a schema file)."""
-    kinds = [family.spec for family in FAMILIES.values()]
+    kinds = [family.spec_class for family in FAMILIES.values()]
     union: Any = Annotated[functools.reduce(operator.or_, kinds), Field(discriminator="kind")]
     schema = TypeAdapter(union).json_schema(by_alias=True)
     specs = [schema["$defs"][spec.__name__] for spec in kinds]
