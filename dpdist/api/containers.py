@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -68,7 +69,8 @@ def to_arrow(data: Any, *, what: str) -> pa.Table:
     if _package(data) == "pandas" and hasattr(data, "columns"):
         return _of_pandas(data, what)
     if hasattr(data, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(data).read_all()
+        with suppress(pa.ArrowInvalid):  # a single column
+            return pa.RecordBatchReader.from_stream(data).read_all()
     if hasattr(data, "fetch_record_batch"):  # a cursor of ADBC
         return data.fetch_record_batch().read_all()
     if hasattr(data, "to_table") and _package(data) == "pyarrow":

@@ -29,12 +29,6 @@ class Ledger:
     ----------
     url : str
         ``sqlite:///path`` or ``postgresql+psycopg://user@host/database``.
-
-    Examples
-    --------
-    >>> ledger = Ledger("sqlite:///ledger.db")  # doctest: +SKIP
-    >>> ledger.create("census", epsilon=4, delta=1e-8)  # doctest: +SKIP
-    >>> ledger.show("census")  # doctest: +SKIP
     """
 
     def __init__(self, url: str) -> None:

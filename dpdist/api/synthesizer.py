@@ -38,7 +38,10 @@ class Synthesizer:
     """Learns a model of a table under differential privacy, and draws records from it.
 
     `fit` charges the budget of the data set and publishes a small release, so that what was spent is on record.
-    `sample` draws from the model of that release: post-processing, which costs nothing however often it is done.
+    `sample` draws from the model of that release: post-processing, which costs nothing however often it is done::
+
+        model = Synthesizer("census.yaml", epsilon=1, delta=1e-9, ledger=ledger, dataset="census")
+        model.fit(frame).sample(1_000_000)
 
     Parameters
     ----------
@@ -66,11 +69,6 @@ class Synthesizer:
         As the release states them.
     feature_names_in_ : tuple of str
     n_features_in_ : int
-
-    Examples
-    --------
-    >>> model = Synthesizer("census.yaml", epsilon=1, delta=1e-9, ledger=ledger, dataset="census")  # doctest: +SKIP
-    >>> model.fit(frame).sample(1_000_000)  # doctest: +SKIP
     """
 
     def __init__(
