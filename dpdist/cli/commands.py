@@ -21,6 +21,7 @@ from dpdist.cli.options import AsJson, Endpoint, PublicKey, Settings, SpecPath, 
 from dpdist.cli.output import folded, guarantee_lines, show_json
 from dpdist.cli.plan import plan
 from dpdist.cli.runs import runs_app
+from dpdist.cli.schema import schema_app
 from dpdist.cli.spec import spec_app
 from dpdist.errors import AccountingError, DpdistError
 from dpdist.privacy.formatting import number_of, upwards
@@ -40,6 +41,7 @@ app.command()(plan)
 app.command()(evaluate)
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(contract_app, name="contract")
+app.add_typer(schema_app, name="schema")
 app.add_typer(spec_app, name="spec")
 app.add_typer(account_app, name="account")
 app.add_typer(cluster_app, name="cluster")

@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from dpdist.errors import SpecError
-from dpdist.schema.schema import Schema, StrictModel, validation_message
+from dpdist.schema.schema import Schema, StrictModel, setting_names, validation_message
 from dpdist.schema.strict_yaml import LONGEST_NUMBER, check_characters, parse_yaml
 
 _VAST = re.compile(r"[eE][-+]?0*[1-9][0-9]{3}")
@@ -355,13 +355,6 @@ def change(spec: AnySpec, settings: Mapping[str, Any]) -> AnySpec:
     return validated(type(spec), override(spec.model_dump(mode="json", by_alias=True), settings))
 
 
-def _settings(kind: type[ReleaseSpec]) -> list[str]:
-    """Names of all settings of a spec, whatever section they stand in."""
-    schema = kind.model_json_schema(by_alias=True)
-    parts = (schema, *schema.get("$defs", {}).values())
-    return sorted({name for part in parts for name in part.get("properties", ())})
-
-
 def validated(kind: type[AnySpec], tree: Mapping[str, Any], source: str = "the spec") -> AnySpec:
     """A spec of the given class from a mapping.
 
@@ -373,4 +366,4 @@ def validated(kind: type[AnySpec], tree: Mapping[str, Any], source: str = "the s
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        raise SpecError(f"{source} is not a valid spec:\n{validation_message(error, _settings(kind))}") from None
+        raise SpecError(f"{source} is not a valid spec:\n{validation_message(error, setting_names(kind))}") from None
