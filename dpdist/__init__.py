@@ -30,7 +30,9 @@ _MODULES = {
     **dict.fromkeys(("evaluate", "open_release", "plan", "release", "verify"), "dpdist.api.calls"),
 }
 
-__all__ = ["Ledger", "Schema", "Synthesizer", "evaluate", "open_release", "plan", "release", "verify"]
+_ROOMS = ("errors", "evaluate", "release")
+
+__all__ = ["Ledger", "Schema", "Synthesizer", "errors", "evaluate", "open_release", "plan", "release", "verify"]
 
 
 class CallableRoom(ModuleType):
@@ -43,9 +45,9 @@ class CallableRoom(ModuleType):
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is used."""
-    if name not in _MODULES:
+    if name not in _MODULES and name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in ("release", "evaluate"):
+    if name in _ROOMS:
         return import_module(f"{__name__}.{name}")
     return getattr(import_module(_MODULES[name]), name)
 
