@@ -47,11 +47,14 @@ CHECKED := $(addprefix tests/,test_spec.py test_documents.py contract/test_famil
 test e2e: export NO_PROXY := $(NO_PROXY),127.0.0.1,localhost
 test e2e: export no_proxy := $(no_proxy),127.0.0.1,localhost
 
+# one process more than cores: tests of faults wait for what they broke
+SPREAD = --numprocesses $$(($$($(BIN)/python -c 'import os; print(os.cpu_count())') + 1)) --dist loadgroup --no-loadscope-reorder
+
 test: setup tools ## run the test suite
-	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+	@$(BIN)/python -m pytest $(SPREAD)
 
 check: lint ## lint, types and the tests of a minute: nothing that starts a server or a cluster
-	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal --quiet -m "not slow" \
+	@$(BIN)/python -m pytest $(SPREAD) --quiet -m "not slow" \
 		-k "not postgresql and not embedded and not address" $(CHECKED)
 
 lint: setup ## formatting, style, types and layers

@@ -187,13 +187,8 @@ def live_attempt(spec: ReleaseSpec) -> str | None:
 
 
 def read_spec(spec: str | Mapping[str, Any], settings: Mapping[str, Any]) -> ReleaseSpec:
-    """The spec of a run.
-
-    Raises
-    ------
-    SpecError
-        It is not valid, its path leaves the folder of specs, the worker pins one of the settings (`pinned`), or a
-        parameter holds a password or names code to run.
+    """The spec of a run. Raises SpecError: it is not valid, its path leaves the folder of specs, the worker pins one of
+    the settings (`pinned`), or a parameter holds a password or names code to run.
     """
     settings, fixed = dict(settings), pinned()
     for given in (settings, {} if isinstance(spec, str) else spec):
@@ -220,12 +215,8 @@ def read_spec(spec: str | Mapping[str, Any], settings: Mapping[str, Any]) -> Rel
 
 
 def inside(path: str, variable: str, refusal: str) -> Path:
-    """A path in the folder that an environment variable of the worker names; default: the working directory.
-
-    Raises
-    ------
-    SpecError
-        It leaves the folder.
+    """A path in the folder that an environment variable of the worker names; default: the working directory. Raises
+    SpecError: it leaves the folder.
     """
     folder = Path(os.environ.get(variable, ".")).resolve()
     whole = (folder / path).resolve()
@@ -235,14 +226,10 @@ def inside(path: str, variable: str, refusal: str) -> Path:
 
 
 def pinned() -> dict[str, Any]:
-    """Settings of this worker, which override those of every spec and run.
+    """Settings of this worker, which override those of every spec and run. Raises SpecError: the variable holds no JSON
+    object.
 
     Whoever starts a run cannot choose what it is charged to, which cluster it trusts or where the work folder is.
-
-    Raises
-    ------
-    SpecError
-        The variable does not hold a JSON object.
     """
     try:
         fixed = json.loads(os.environ.get(PINNED) or "{}")

@@ -126,11 +126,7 @@ class StepProgress:
 @contextmanager
 def storage_of_block() -> Iterator[None]:
     """Use the block that the worker names, if any, for the object storage of this process while the context lasts.
-
-    Raises
-    ------
-    SpecError
-        There is no such block, it is of another kind, or it holds no credentials.
+    Raises SpecError: there is no such block, it is of another kind, or it holds no credentials.
     """
     name = os.environ.get(BLOCK)
     if not name:

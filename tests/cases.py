@@ -64,8 +64,7 @@ class Case:
             "ledger": f"sqlite:///{folder}/ledger.db",
             "work": str(folder / "work"),
         }
-        settings = {path.replace("__", "."): value for path, value in changes.items()}
-        return build_spec(override(tree, {**self.settings, **settings}))
+        return build_spec(override(tree, {**self.settings, **releases.dotted(changes)}))
 
     def project(self, folder: Path, **changes: Any) -> ReleaseSpec:
         """Write the table and a ledger below `folder`; return the spec of a release."""

@@ -6,6 +6,12 @@ import os
 
 # before NumPy is imported: as in worker processes; the tests themselves take the cores
 os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+# before Dask is imported: nobody reads its profiles, and idle clusters take a tenth of a core to make them
+os.environ.update(
+    DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED="False",
+    DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL="1s",
+    DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__INTERVAL="2s",
+)
 
 import base64
 import io
@@ -17,6 +23,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import unsynced
 from commands import Answer, Command
 from executors import Executors
 from hypothesis import settings
@@ -25,8 +32,26 @@ from dpdist.ledger import keys
 
 settings.register_profile("dpdist", derandomize=True, deadline=None, database=None)  # the same examples everywhere
 settings.load_profile("dpdist")
+unsynced.apply()
 
-DATA = Path(os.environ.get("DPDIST_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+TESTS = Path(__file__).parent
+TOGETHER = ("flows", "faults")
+"""Folders whose files share servers that take seconds to start: one process runs them all, and begins with them."""
+LONG = ("contract", "deploy", "statistical", "families", "evaluate")
+"""Folders with the longest files: they come next, so that at the end no process waits for another."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a file in one process, with what they share, under ``--dist loadgroup``."""
+    places = {item: item.path.relative_to(TESTS) for item in items}
+    for item, place in places.items():
+        item.add_marker(pytest.mark.xdist_group(place.parts[0] if place.parts[0] in TOGETHER else str(place)))
+    order = {name: number for number, name in enumerate((*TOGETHER, *LONG))}
+    items.sort(key=lambda item: order.get(places[item].parts[0], len(order)))
+
+
+DATA = Path(os.environ.get("DPDIST_DATA", TESTS.resolve().parents[1] / "shared" / "data"))
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +78,7 @@ def executors() -> Iterator[Executors]:
     opened.close()
 
 
-SERVER = Path(__file__).parent / "servers" / "postgres.sh"
+SERVER = TESTS / "servers" / "postgres.sh"
 _numbers = count()
 
 
@@ -65,6 +90,14 @@ def _own_keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     keys.forget_keys()
     yield
     keys.forget_keys()
+
+
+@pytest.fixture
+def synced() -> Iterator[None]:
+    """Files and SQLite databases are synced as ever."""
+    unsynced.undo()
+    yield
+    unsynced.apply()
 
 
 @pytest.fixture

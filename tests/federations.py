@@ -15,14 +15,16 @@ from clusters import DaskProcesses
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from distributed import Client, Security
+from releases import dotted
 
-from dpdist.data.conformity import check_input
 from dpdist.families.base.registry import build_spec
 from dpdist.families.mixing.federated.identity import identity_text
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
 from dpdist.publish.signature import load_signing_key
+from dpdist.release.conformity import check_input
+from dpdist.schema.spec import override
 
 SCHEMA: dict[str, Any] = {
     "attributes": [
@@ -130,13 +132,7 @@ def federation(folder: Path, names: Iterable[str] = NAMES, **changes: Any) -> Mi
             "clients": [member(folder, name, seed=number) for number, name in enumerate(names)],
         },
     }
-    for path, value in changes.items():
-        *parents, last = path.split("__")
-        node = tree
-        for name in parents:
-            node = node.setdefault(name, {})
-        node[last] = value
-    spec = build_spec(tree)
+    spec = build_spec(override(tree, dotted(changes)))
     assert isinstance(spec, MixingSpec)
     return spec
 

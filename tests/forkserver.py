@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -29,12 +29,23 @@ PRELOADED = (
     "distributed.cli.dask_scheduler",
     "distributed.cli.dask_worker",
     "pyarrow.parquet",
-    "sqlalchemy",
+    "sqlalchemy.dialects.sqlite",
     "alembic.command",
     "psycopg",
+    "dp_accounting.pld.privacy_loss_distribution",
+    "dp_accounting.rdp",
+    "flint",
     "dpdist.cli.commands",
+    "dpdist.ledger.refitting",
     "dpdist.release.run",
     "dpdist.families.deniability.stages",
+    "dpdist.families.histogram.stages",
+    "dpdist.families.mixing.stages",
+    "dpdist.families.mixing.federated.stages",
+    "dpdist.families.prediction.stages",
+    "dpdist.families.prediction.lid.stages",
+    "dpdist.families.prediction.private.stages",
+    "dpdist.families.synthesis.stages",
 )
 
 
@@ -103,6 +114,13 @@ def run(*command: Any, timeout: float = 300, **settings: Any) -> subprocess.Comp
     return subprocess.CompletedProcess(process.args, process.returncode, out, error)
 
 
+def command(words: Sequence[str], **settings: Any) -> subprocess.Popen[Any]:
+    """Start a command that is installed: ours and Dask's are forked, others run as ever."""
+    if words[0] in ("dask", "dpdist"):
+        return Python([sys.executable, "-m", *words], **settings)
+    return subprocess.Popen(words, executable=str(Path(sys.executable).parent / words[0]), **settings)
+
+
 @cache
 def _server() -> str:
     """The address of the server of this process; it ends with this process."""
@@ -135,10 +153,15 @@ def serve(address: str) -> None:
     """Fork a keeper for each request; it forks the process, waits for it and tells its exit status."""
     from importlib import import_module
 
+    import releases
+    import unsynced
+
     _end_with_parent()
     for name in PRELOADED:
         import_module(name)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    unsynced.apply()
+    releases.plan()  # what accounting caches is there in all forked processes
+    signal.signal(signal.SIGCHLD, _reap)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(f"\0{address}")
         listening.listen(64)
@@ -150,6 +173,13 @@ def serve(address: str) -> None:
                 listening.close()
                 _keep(connection)
             connection.close()
+
+
+def _reap(*_: object) -> None:
+    """Wait for keepers that have ended, so that their times count as the server's."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _keep(connection: socket.socket) -> NoReturn:

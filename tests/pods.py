@@ -19,6 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import forkserver
+
 Manifest = dict[str, Any]
 
 
@@ -135,10 +137,9 @@ class Pods:
         """A process with the environment of the manifest, and of the image: its PATH."""
         path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
         with log.open("wb") as output:
-            return subprocess.Popen(
+            return forkserver.command(
                 pod["command"],
                 env={"PATH": path, "LANG": "C.UTF-8", **pod["environment"]},
-                executable=str(Path(sys.executable).parent / pod["command"][0]),
                 stdout=output,
                 stderr=output,
                 cwd=log.parent,

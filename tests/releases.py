@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpdist.families.base.registry import build_spec
+from dpdist.families.base.family import Plan
+from dpdist.families.base.registry import build_spec, make_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.ledger import Ledger
+from dpdist.schema.spec import override
 
 SCHEMA: dict[str, Any] = {
     "attributes": [
@@ -57,14 +60,28 @@ def project(folder: Path, *, rows: int = 30_000, epsilon: str = "50", **changes:
         ledger = Ledger.open(url)
         ledger.create_dataset("people", epsilon=epsilon, delta="1e-5", guarantees=("dp", "pd-per-record"))
         ledger.close()
+    return _spec(folder, changes)
+
+
+def dotted(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by dotted path, from names with ``__`` for the dots."""
+    return {path.replace("__", "."): value for path, value in changes.items()}
+
+
+def plan() -> Plan:
+    """The plan of such a release: made once in a process, it makes those that follow faster."""
+    return make_plan(_spec(Path("nowhere"), {}))
+
+
+def _spec(folder: Path, changes: dict[str, Any]) -> PlausibleDeniabilitySpec:
     tree: dict[str, Any] = {
         "kind": "plausible-deniability",
         "name": "first",
         "dataset": "people",
         "schema": SCHEMA,
-        "data": {"path": str(data), "minimum_records": 25_000},
+        "data": {"path": str(folder / "table.parquet"), "minimum_records": 25_000},
         "output": {"path": str(folder / "release"), "rows_per_part": 1_000},
-        "ledger": url,
+        "ledger": f"sqlite:///{folder}/ledger.db",
         "work": str(folder / "work"),
         "cluster": {"mode": "threads"},
         "privacy": {
@@ -75,12 +92,6 @@ def project(folder: Path, *, rows: int = 30_000, epsilon: str = "50", **changes:
         "split": {"structure": 0.3, "parameters": 0.4, "seeds": 0.3},
         "synthesis": {"records": 2_500, "omega": [3, 4, 5], "minimum_pass_rate": 0.1},
     }
-    for path, value in changes.items():
-        *parents, last = path.split("__")
-        node = tree
-        for name in parents:
-            node = node.setdefault(name, {})
-        node[last] = value
-    spec = build_spec(tree)
+    spec = build_spec(override(tree, dotted(changes)))
     assert isinstance(spec, PlausibleDeniabilitySpec)
     return spec

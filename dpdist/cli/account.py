@@ -55,7 +55,7 @@ def account_mixing(
     table_records: Annotated[int | None, typer.Option(min=1, help="With --paper: mixtures of all classes.")] = None,
 ) -> None:
     """Cost of the mixtures of a class, or the noise they need, as JSON (add/remove adjacency)."""
-    from dpdist.families.mixing.accounting import account_mixing as account
+    from dpdist.privacy.mixtures import account_mixing as account
 
     answer = account(
         order=order,
@@ -78,7 +78,7 @@ def account_entropy(
     adjacency: Annotated[str, typer.Option(help="add/remove or replacement.")] = "add/remove",
 ) -> None:
     """How much one record moves an entropy, in bits: exact sensitivity and the papers' bound, as JSON."""
-    from dpdist.families.histogram.entropy import account
+    from dpdist.privacy.sensitivity import account
 
     show_json(account(records=records, order=order, adjacency=adjacency))  # type: ignore[arg-type]
 

@@ -27,6 +27,8 @@ from dpdist.errors import AccountingError, DpdistError
 from dpdist.privacy.formatting import number_of, upwards
 
 if TYPE_CHECKING:
+    from dpdist.publish.account import Account
+    from dpdist.publish.verify import VerifyReport
     from dpdist.release.outcome import Outcome
 
 app = typer.Typer(
@@ -179,6 +181,13 @@ def verify(
     ledger: Annotated[
         str | None, typer.Option(help="SQLAlchemy URL of the ledger: also compare the release with the account.")
     ] = None,
+    required: Annotated[
+        bool,
+        typer.Option(
+            "--require-signature",
+            help="End with 1 unless a signature was checked (--public-key, --ledger) and the manifest lists all files.",
+        ),
+    ] = False,
     endpoint_url: Endpoint = None,
     as_json: AsJson = False,
 ) -> None:
@@ -199,7 +208,15 @@ def verify(
         opened.close()
     if as_json:
         show_json(report.to_json() | ({} if account is None else {"account": account.to_json()}))
-        return
+    else:
+        _explain(release, report, account)
+    if required and (report.signature != "valid" or report.unlisted):
+        why = "no signature was checked" if report.signature != "valid" else "there are files that it does not list"
+        typer.echo(f"dpdist: --require-signature: {release}: {why}", err=True)
+        raise typer.Exit(1)
+
+
+def _explain(release: str, report: VerifyReport, account: Account | None) -> None:
     parts = number_of(report.parts, "part")
     verdict = report.verdict if account is None else "verified by the account"
     if report.signature == "foreign":

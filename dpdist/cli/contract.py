@@ -56,8 +56,8 @@ def contract_check(
 
     What is printed holds private counts.
     """
-    from dpdist.data.conformity import check_input
     from dpdist.ledger.contract import Contract
+    from dpdist.release.conformity import check_input
 
     if (contract is None) == (dataset is None):
         raise SpecError("dpdist contract check: give a contract file, or --dataset")

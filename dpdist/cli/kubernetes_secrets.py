@@ -29,33 +29,13 @@ def secret_manifests(
     prefix: str = "dpdist",
     days: int = 365,
 ) -> list[Manifest]:
-    """Manifests of secrets, and of their namespace.
+    """Manifests of secrets, of some of `KINDS`, and of their namespace.
 
-    Parameters
-    ----------
-    environment : mapping of str to str
-        ``DPDIST_LEDGER``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``; for the key-encryption key see
-        `dpdist.ledger.keys`.
-    kinds : iterable of str
-        Which of `KINDS` to make.
-    namespace : str, optional
-        Made with them, and closed to pods that are not restricted; None leaves it to kubectl.
-    prefix : str
-        Beginning of the secrets' names.
-    days : int
-        How long the certificates are valid.
-
-    Returns
-    -------
-    list of dict
-        The key-encryption key is immutable: applying another one over it is refused by Kubernetes.
-
-    Raises
-    ------
-    SpecError
-        A kind is unknown, or the environment does not hold what it needs.
-    KeyUnavailable
-        The key-encryption key of the environment cannot be used.
+    The environment holds ``DPDIST_LEDGER``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``; for the key-encryption
+    key see `dpdist.ledger.keys`. A namespace is made with them, and closed to pods that are not restricted; None leaves
+    it to kubectl. Names begin with `prefix`; certificates are valid for `days`. The key-encryption key is immutable:
+    Kubernetes refuses another one over it. Raises SpecError: a kind is unknown, or the environment does not hold what
+    it needs; KeyUnavailable: its key-encryption key cannot be used.
     """
     wanted = tuple(kinds)
     unknown = sorted(set(wanted) - set(KINDS))

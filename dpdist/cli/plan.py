@@ -28,7 +28,11 @@ PassRate = Annotated[float | None, typer.Option(help="With --solve: lowest pass 
 PublicTable = Annotated[
     Path | None, typer.Option(help="With --solve: a PUBLIC table of the same schema, such as last year's.")
 ]
-Write = Annotated[Path | None, typer.Option(help="With --solve: write the completed spec here.")]
+Accuracy = Annotated[
+    float | None,
+    typer.Option(help="Synthesis: find the epsilon at which two-way tables are expected to be so close (0.01: 1 %)."),
+]
+Write = Annotated[Path | None, typer.Option(help="With --solve or --accuracy: write the completed spec here.")]
 ForCluster = Annotated[
     bool, typer.Option("--cluster", help="Propose workers, memory and partitions for the declared number of records.")
 ]
@@ -45,6 +49,7 @@ def plan(
     epsilon: Epsilon = None,
     pass_rate: PassRate = None,
     public_table: PublicTable = None,
+    accuracy: Accuracy = None,
     write: Write = None,
     cluster: ForCluster = False,
     costs: CostsPath = None,
@@ -54,9 +59,10 @@ def plan(
     from dpdist.ledger.statement import budget_lines, contract_sentence
 
     options = {"epsilon": epsilon, "pass_rate": pass_rate, "public_table": public_table, "write": write}
+    options["accuracy"] = accuracy
     if costs is not None and not cluster:
         raise SpecError("--costs: only with --cluster")
-    found = _solution(spec, settings or [], options, asked=solve)
+    found = _solution(spec, settings or [], options, asked=solve or accuracy is not None)
     if found is not None:
         show(found, as_json=as_json)
         if found.plan is not None and not as_json:

@@ -134,24 +134,9 @@ def write(
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Path:
-    """Write the table as Parquet files of at most ten million rows each.
-
-    Parameters
-    ----------
-    folder : str or Path
-        Local folder to make; it must not hold Parquet files.
-    rows : int
-    seed : int
-        Another seed, other rows.
-    progress : callable
-        Called with (rows written, rows).
-
-    Raises
-    ------
-    OutputExists
-        The folder holds Parquet files already.
-    OutputUnwritable
-        The folder cannot be made or written.
+    """Write the table as Parquet files of at most ten million rows each, into a local folder that holds none; another
+    seed gives other rows. `progress` is called with (rows written, rows). Raises OutputExists: the folder holds Parquet
+    files already; OutputUnwritable: it cannot be made or written.
     """
     folder = Path(folder)
     try:

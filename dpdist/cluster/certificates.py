@@ -17,21 +17,9 @@ ROLES = ("scheduler", "worker", "client")
 
 
 def write_certificates(folder: Path, *, days: int = 365) -> None:
-    """Write ``ca.pem`` and, for each of `ROLES`, ``ROLE.pem`` and ``ROLE-key.pem`` (mode 0600).
-
-    Parameters
-    ----------
-    folder : Path
-        Made with mode 0700 if it is missing.
-    days : int
-        How long the certificates are valid.
-
-    Raises
-    ------
-    OutputExists
-        The folder holds a file of one of these names.
-    OutputUnwritable
-        The folder cannot be written.
+    """Write ``ca.pem`` and, for each of `ROLES`, ``ROLE.pem`` and ``ROLE-key.pem`` (mode 0600), valid for `days`; a
+    missing folder is made with mode 0700. Raises OutputExists: the folder holds a file of one of these names;
+    OutputUnwritable: it cannot be written.
     """
     _write(folder, make_certificates(days=days))
 

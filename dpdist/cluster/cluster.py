@@ -43,13 +43,7 @@ class Cluster:
 
     @property
     def client(self) -> Client:
-        """The client of a cluster of processes.
-
-        Raises
-        ------
-        SpecError
-            Graphs run in the threads of this process.
-        """
+        """The client of a cluster of processes. Raises SpecError: graphs run in the threads of this process."""
         if self._client is None:
             raise SpecError("cluster.mode: threads is one process; use embedded, or the address of a Dask scheduler")
         return self._client
@@ -105,12 +99,8 @@ class Cluster:
         return [Delayed(future.key, {future.key: future}) for future in futures]
 
     def persist(self, tasks: Sequence[Deferred], *, progress: TaskProgress | None = None) -> list[Deferred]:
-        """Compute tasks and keep their results where they were computed.
-
-        Returns
-        -------
-        list of Deferred
-            Tasks whose results are held by the workers (or, with threads, by this process).
+        """Compute tasks and keep their results where they were computed, by the workers or, with threads, by this
+        process.
         """
         with translated():
             if self._client is None:
@@ -128,14 +118,8 @@ class Cluster:
             return held
 
     def compute(self, tasks: Sequence[Deferred], *, progress: TaskProgress | None = None) -> list[Any]:
-        """Compute delayed objects together and return their results in order.
-
-        Raises
-        ------
-        ResourceError
-            A task killed its worker repeatedly, the scheduler was lost, or memory ran out.
-        DpdistError
-            Whatever dpdist error a task raised.
+        """Compute delayed objects together and return their results in order. Raises ResourceError: a task killed its
+        worker repeatedly, the scheduler was lost, or memory ran out; DpdistError: whatever dpdist error a task raised.
         """
         with translated():
             if self._client is None:

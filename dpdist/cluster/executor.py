@@ -17,15 +17,9 @@ TaskProgress = Callable[[int, int], None]
 
 
 class Executor(Protocol):
-    """Runs the tasks of stages.
+    """Runs the tasks of stages."""
 
-    Attributes
-    ----------
-    attempt : str
-        Id of the attempt that computes, for the logs of the workers.
-    """
-
-    attempt: str
+    attempt: str  # id of the attempt that computes, for the logs of the workers
 
     @property
     def slots(self) -> int:
@@ -53,27 +47,13 @@ class Executor(Protocol):
         """Compute tasks and keep their results where they were computed."""
 
     def compute(self, tasks: Sequence[Deferred], *, progress: TaskProgress | None = None) -> list[Any]:
-        """Compute tasks together and return their results in order.
-
-        Raises
-        ------
-        ResourceError
-            The cluster was lost, or memory ran out.
-        DpdistError
-            Whatever dpdist error a task raised.
+        """Compute tasks together and return their results in order. Raises ResourceError: the cluster was lost, or
+        memory ran out; DpdistError: whatever dpdist error a task raised.
         """
 
 
 class InProcess:
-    """Computes each task when it is made, in this process.
-
-    Attributes
-    ----------
-    attempt : str
-    slots : int
-        Always 1.
-    dashboard : None
-    """
+    """Computes each task when it is made, in this process: one slot, no dashboard."""
 
     slots = 1
     dashboard: str | None = None

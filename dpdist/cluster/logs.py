@@ -34,12 +34,8 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(form: str | None = None, *, stream: IO[str] | None = None) -> None:
-    """Send the log of dpdist to a stream (standard error by default); repeated calls replace each other.
-
-    Parameters
-    ----------
-    form : str, optional
-        ``json``, or anything else for no log; default: the variable ``DPDIST_LOG``.
+    """Send the log of dpdist to a stream (standard error by default); repeated calls replace each other. The form is
+    ``json``, or anything else for no log; default: the variable ``DPDIST_LOG``.
     """
     form = os.environ.get("DPDIST_LOG", "") if form is None else form
     log = logging.getLogger("dpdist")

@@ -17,12 +17,8 @@ _ENDS = {"memory": "task finished", "error": "task failed"}
 
 
 class TaskLog(WorkerPlugin):  # type: ignore[misc]
-    """Logs the tasks that carry the annotation ``attempt``; the task's name, error text and result are left out.
-
-    Parameters
-    ----------
-    form : str
-        Form of the log, if the worker's own ``DPDIST_LOG`` is not set.
+    """Logs the tasks that carry the annotation ``attempt``; the task's name, error text and result are left out. `form`
+    holds if the worker's own ``DPDIST_LOG`` is not set.
     """
 
     name = "dpdist-tasklog"

@@ -52,12 +52,8 @@ class DirectTasks(Tasks):
 
 
 class DaskTasks(Tasks):
-    """Makes delayed tasks named ``<stage>-<what>-<number of the graph>-<number of the task>``.
-
-    Parameters
-    ----------
-    stage : str
-        The beginning of every task's name, which progress bars and the dashboard show. It contains no private value.
+    """Makes delayed tasks named ``<stage>-<what>-<number of the graph>-<number of the task>``. Progress bars and the
+    dashboard show the name; the stage contains no private value.
     """
 
     def __init__(self, stage: str) -> None:

@@ -28,15 +28,9 @@ _LOOK = 0.05  # seconds between two looks at what is done
 
 @dataclass(frozen=True)
 class Lost:
-    """A group that gave no answer.
+    """A group that gave no answer."""
 
-    Attributes
-    ----------
-    reason : str
-        Why; contains no value of a table.
-    """
-
-    reason: str
+    reason: str  # why; contains no value of a table
 
 
 class WorkerGroups:
@@ -65,14 +59,8 @@ class WorkerGroups:
         self._grace, self._patience = grace, patience
 
     def present(self) -> tuple[str, ...]:
-        """The groups that have a worker now, in their order.
-
-        Raises
-        ------
-        SpecError
-            A worker has the resources of two groups.
-        ClusterUnreachable
-            The scheduler was lost.
+        """The groups that have a worker now, in their order. Raises SpecError: a worker has the resources of two
+        groups; ClusterUnreachable: the scheduler was lost.
         """
         with translated():
             if self._client.status != "running":
@@ -98,26 +86,9 @@ class WorkerGroups:
         *,
         progress: TaskProgress | None = None,
     ) -> dict[str, Any]:
-        """Call a function on one worker of each of some groups.
-
-        Parameters
-        ----------
-        what : str
-            The beginning of the tasks' names.
-        function : callable
-        arguments : mapping of str to tuple
-            Arguments for each group that is called.
-        progress : callable, optional
-
-        Returns
-        -------
-        dict of str to object
-            The answer of every group that was called, in order; `Lost` where there is none.
-
-        Raises
-        ------
-        SpecError, ClusterUnreachable
-            As `present`.
+        """Call a function on one worker of each of some groups, with the `arguments` of each; `what` begins the tasks'
+        names. Returns the answer of every group that was called, in order; `Lost` where there is none. Raises as
+        `present`.
         """
         self.present()
         graph = uuid4().hex[:8]  # two calls never share a task, even on one scheduler

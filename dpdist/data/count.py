@@ -8,7 +8,7 @@ All counts are exact int64; adding summaries is associative, so any partitioning
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -26,17 +26,16 @@ MAX_PAIR_CELLS = 1 << 25
 BLOCK_CELLS = 1 << 15
 """Largest joint domain of a block, in cells, unless a single pair exceeds it (256 KiB of int64)."""
 
+WIDE_CELLS = 1 << 23
+"""Blocks with more cells together are marginalised batch by batch, one after another (64 MiB of int64)."""
+
 CHUNK_ROWS = 1 << 16
 """Rows packed at a time, so that the packed indexes stay in the cache."""
 
 
 def pair_cells(cardinalities: Sequence[int]) -> int:
-    """Number of cells of all single and all pairwise tables over the attributes.
-
-    Raises
-    ------
-    SpecError
-        The tables would not fit in a worker's memory (more than `MAX_PAIR_CELLS` cells).
+    """Number of cells of all single and all pairwise tables over the attributes. Raises SpecError: the tables would not
+    fit in a worker's memory (more than `MAX_PAIR_CELLS` cells).
     """
     total = sum(cardinalities)
     cells = total + (total * total - sum(c * c for c in cardinalities)) // 2
@@ -52,21 +51,13 @@ def pair_cells(cardinalities: Sequence[int]) -> int:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PairCounts:
-    """All single and pairwise counts of a set of records.
-
-    Parameters
-    ----------
-    cardinalities : tuple of int
-        Number of codes of each attribute.
-    cells : ndarray of int64, shape (pair_cells(cardinalities),)
-        The single tables in order, then the tables of the pairs (0, 1), (0, 2), ..., (1, 2), ... in C order.
-
-    Notes
-    -----
-    The counts are confidential; ``repr`` hides them. ``a + b`` is the counts of the disjoint union.
+    """All single and pairwise counts of a set of records; confidential, so ``repr`` hides them. ``a + b`` is the counts
+    of the disjoint union.
     """
 
-    cardinalities: tuple[int, ...]
+    cardinalities: tuple[int, ...]  # number of codes of each attribute
+    # int64[pair_cells(cardinalities)]: the single tables in order, then the tables of the pairs (0, 1), (0, 2), ...,
+    # (1, 2), ... in C order
     cells: Counts
 
     def __repr__(self) -> str:
@@ -96,45 +87,37 @@ class PairCounts:
 
 
 def pair_counts(codes: Codes, cardinalities: Sequence[int]) -> PairCounts:
-    """Count all single values and all pairs of values.
-
-    Parameters
-    ----------
-    codes : list of ndarray of unsigned int, shape (rows,)
-        One array per attribute; each code is below the attribute's cardinality.
-    cardinalities : sequence of int
-        Number of codes of each attribute.
-
-    Raises
-    ------
-    SpecError
-        Too many cells; see `pair_cells`.
+    """Count all single values and all pairs of values; each code is below its attribute's cardinality. Raises
+    SpecError: too many cells; see `pair_cells`.
     """
-    return counts_of_blocks(block_counts(codes, tuple(cardinalities)), tuple(cardinalities))
+    sizes = tuple(cardinalities)
+    tables = (table_counts(codes, sizes, (block,)) for block in covering_blocks(sizes))
+    return _marginals(tables, sizes)
 
 
 def block_counts(codes: Codes, cardinalities: tuple[int, ...]) -> Counts:
     """Count the joint tables of the covering blocks, one after another in one int64 vector."""
-    blocks = covering_blocks(cardinalities)
-    tables = [np.zeros(prod(cardinalities[i] for i in block), np.int64) for block in blocks]
-    rows = len(codes[0])
-    for start in range(0, rows, CHUNK_ROWS):
-        chunk = [column[start : start + CHUNK_ROWS] for column in codes]
-        for block, table in zip(blocks, tables, strict=True):
-            np.add.at(table, _pack(chunk, block, cardinalities), 1)
-    return np.concatenate(tables)
+    return table_counts(codes, cardinalities, covering_blocks(cardinalities))
+
+
+def block_cells(cardinalities: tuple[int, ...]) -> int:
+    """Number of cells of the tables of all covering blocks."""
+    return sum(prod(cardinalities[i] for i in block) for block in covering_blocks(cardinalities))
 
 
 def counts_of_blocks(blocks: Counts, cardinalities: tuple[int, ...]) -> PairCounts:
     """Marginalise the tables of `block_counts` to all single and pairwise tables (a linear map)."""
+    sizes = [prod(cardinalities[i] for i in block) for block in covering_blocks(cardinalities)]
+    return _marginals(np.split(blocks, np.cumsum(sizes)[:-1]), cardinalities)
+
+
+def _marginals(tables: Iterable[Counts], cardinalities: tuple[int, ...]) -> PairCounts:
+    """All single and pairwise tables, from those of the covering blocks."""
     layout = _layout(cardinalities)
     cells = np.empty(pair_cells(cardinalities), np.int64)
     done: set[tuple[int, ...]] = set()
-    start = 0
-    for block in covering_blocks(cardinalities):
-        shape = tuple(cardinalities[i] for i in block)
-        table = blocks[start : start + prod(shape)].reshape(shape)
-        start += prod(shape)
+    for block, flat in zip(covering_blocks(cardinalities), tables, strict=True):
+        table = flat.reshape([cardinalities[i] for i in block])
         for size in (1, 2):
             for axes in combinations(range(len(block)), size):
                 key = tuple(block[axis] for axis in axes)
@@ -144,6 +127,16 @@ def counts_of_blocks(blocks: Counts, cardinalities: tuple[int, ...]) -> PairCoun
                     begin, end = layout[key]
                     cells[begin:end] = table.sum(axis=others).ravel()
     return PairCounts(cardinalities, cells)
+
+
+def table_counts(codes: Codes, cardinalities: tuple[int, ...], sets: Sequence[tuple[int, ...]]) -> Counts:
+    """Count the joint tables of some sets of attributes, one after another in one int64 vector, each in C order."""
+    tables = [np.zeros(prod(cardinalities[i] for i in which), np.int64) for which in sets]
+    for start in range(0, len(codes[0]), CHUNK_ROWS):
+        chunk = [column[start : start + CHUNK_ROWS] for column in codes]
+        for which, table in zip(sets, tables, strict=True):
+            np.add.at(table, _pack(chunk, which, cardinalities), 1)
+    return np.concatenate([np.zeros(0, np.int64), *tables])
 
 
 @lru_cache(maxsize=64)

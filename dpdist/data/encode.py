@@ -34,15 +34,8 @@ class EncodedRows:
 
 
 class TableEncoder:
-    """Encodes record batches by a schema.
-
-    Parameters
-    ----------
-    schema : Schema
-    strip : bool
-        Whether blanks around texts are removed.
-    empty_is_missing : bool
-        Whether an empty text is a missing value (as in CSV).
+    """Encodes record batches by a schema. `strip` removes blanks around texts; `empty_is_missing` takes an empty text
+    for a missing value (as in CSV).
     """
 
     def __init__(self, schema: Schema, *, strip: bool = False, empty_is_missing: bool = False) -> None:

@@ -22,18 +22,9 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,400}(?:\.0*)?", re.ASCII)
 class IntegerDomain:
     """The integers an attribute admits, and the class of any integer: its code, or ``size + defect``.
 
-    Parameters
-    ----------
-    starts : ndarray of int64, ascending
-        Lower edges of the intervals, or the values themselves if `exact`.
-    codes : ndarray of int
-        Code of each.
-    last : int
-        Largest integer of the domain.
-    missing : list of int
-        Integers that mean missing; where `exact`, a declared value is not missing.
-    size : int
-        Number of codes of the attribute.
+    `starts`, ascending int64, are the lower edges of the intervals, or the values themselves if `exact`; `codes` the
+    code of each; `last` the largest integer of the domain; `missing` the integers that mean missing (where `exact`, a
+    declared value is not missing); `size` the number of codes.
     """
 
     def __init__(

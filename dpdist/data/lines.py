@@ -31,28 +31,11 @@ def first_record(
     skip_rows: int,
     strip: bool,
 ) -> tuple[tuple[str, ...] | None, int]:
-    """Find the column names and the first byte after them.
+    """Find the column names (None without a header line, empty if the file ends before it) and the first byte after
+    them.
 
-    Parameters
-    ----------
-    head : bytes
-        The beginning of the file.
-    whole : bool
-        Whether `head` is all of it.
-
-    Returns
-    -------
-    names : tuple of str or None
-        None without a header line, empty if the file ends before it.
-    offset : int
-        Where the records start.
-
-    Raises
-    ------
-    UnreadableFile
-        The beginning is not UTF-8 text or holds no complete header line.
-    ColumnMismatch
-        Two columns have the same name.
+    `head` is the beginning of the file, or the `whole` of it. Raises UnreadableFile: it is not UTF-8 text or holds no
+    complete header line; ColumnMismatch: two columns have the same name.
     """
     position = len(_BOM) if head.startswith(_BOM) else 0
 
@@ -103,22 +86,9 @@ def lines_of_range(
 ) -> Iterator[bytes]:
     """Yield the lines that start in ``[start, stop)`` as blocks of whole lines, each ending in a line feed.
 
-    Parameters
-    ----------
-    read : callable
-        Returns up to so many of the next bytes of the file, ``b""`` at its end. It is positioned at `start` if
-        `aligned`, else at ``start - 1``.
-    stop : int or None
-        End of the range; None for the end of the file.
-    aligned : bool
-        Whether a line starts at `start` exactly.
-    block_bytes : int
-        Bytes to read at a time.
-
-    Raises
-    ------
-    UnreadableFile
-        A line is longer than `MAX_LINE_BYTES`.
+    `read` returns up to so many of the next bytes of the file, ``b""`` at its end. It is positioned at `start` if
+    `aligned` (a line starts there exactly), else at ``start - 1``; `block_bytes` are read at a time; no `stop` means
+    the end of the file. Raises UnreadableFile: a line is longer than `MAX_LINE_BYTES`.
     """
     position = start if aligned else start - 1
     inside = aligned

@@ -20,19 +20,10 @@ _NUMBER = (
 
 
 class NumberEncoder:
-    """Encodes arrays of one number attribute.
+    """Encodes arrays of one attribute of kind ``number``; `strip` and `empty_is_missing` as for `TableEncoder`.
 
-    A null, a NaN, and a text or number under ``missing_values`` are missing; infinite values lie outside every
-    domain. The last bin includes the upper bound.
-
-    Parameters
-    ----------
-    attribute : Attribute
-        Of kind ``number``.
-    strip : bool
-        Whether blanks around texts are removed.
-    empty_is_missing : bool
-        Whether an empty text is a missing value (as in CSV).
+    A null, a NaN, and a text or number under ``missing_values`` are missing; infinite values lie outside every domain.
+    The last bin includes the upper bound.
     """
 
     def __init__(self, attribute: Attribute, *, strip: bool = False, empty_is_missing: bool = False) -> None:

@@ -9,40 +9,34 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.data.count import MAX_PAIR_CELLS, block_counts, counts_of_blocks, pair_cells
+from dpdist.data.count import (
+    MAX_PAIR_CELLS,
+    WIDE_CELLS,
+    block_cells,
+    block_counts,
+    counts_of_blocks,
+    pair_cells,
+    pair_counts,
+    table_counts,
+)
 from dpdist.privacy.arrays import Codes
 
 
 @dataclass(frozen=True)
 class Operator:
-    """What a pass computes from the records.
+    """What a pass computes from the records."""
 
-    Parameters
-    ----------
-    name : str
-        For people: it appears in task names.
-    chunk : callable
-        Codes of a batch (possibly of no rows) to a summary.
-    combine : callable
-        Two summaries of consecutive records to the summary of both; exact, associative and pure.
-    update : callable, optional
-        Adds a batch to a summary that the task owns, in place where that is faster; the same as
-        ``combine(summary, chunk(codes))``, which is the default.
-    compact : callable, optional
-        Applied to the summary of a partition before it travels; commutes with `combine`.
-    finish : callable, optional
-        Applied to the summary of the whole table.
-    fan_in : int
-        Summaries combined by one task.
-    """
-
-    name: str
-    chunk: Callable[[Codes], Any]
+    name: str  # for people: it appears in task names
+    chunk: Callable[[Codes], Any]  # codes of a batch (possibly of no rows) to a summary
+    # two summaries of consecutive records to the summary of both; exact, associative and pure
     combine: Callable[[Any, Any], Any]
+    # adds a batch to a summary that the task owns, in place where that is faster; by default ``combine(summary,
+    # chunk(codes))``, which it equals
     update: Callable[[Any, Codes], Any] | None = None
+    # applied to the summary of a partition before it travels; commutes with `combine`
     compact: Callable[[Any], Any] | None = None
-    finish: Callable[[Any], Any] | None = None
-    fan_in: int = 8
+    finish: Callable[[Any], Any] | None = None  # applied to the summary of the whole table
+    fan_in: int = 8  # summaries combined by one task
 
     def add(self, summary: Any, codes: Codes) -> Any:
         """The summary with one more batch; the summary given is no longer used."""
@@ -52,20 +46,29 @@ class Operator:
 
 
 def pair_counts_operator(cardinalities: Sequence[int]) -> Operator:
-    """All single and pairwise counts: `dpdist.data.count.PairCounts`.
-
-    Raises
-    ------
-    SpecError
-        Too many cells; see `dpdist.data.count.pair_cells`.
+    """All single and pairwise counts: `dpdist.data.count.PairCounts`. Raises SpecError: too many cells; see
+    `dpdist.data.count.pair_cells`.
     """
     cardinalities = tuple(cardinalities)
+    fan_in = 8 if pair_cells(cardinalities) <= MAX_PAIR_CELLS // 16 else 2
+    if block_cells(cardinalities) > WIDE_CELLS:
+        chunk = partial(pair_counts, cardinalities=cardinalities)
+        return Operator(name="pairs", chunk=chunk, combine=_add, fan_in=fan_in)
     return Operator(
         name="pairs",
         chunk=partial(block_counts, cardinalities=cardinalities),
         combine=_add,
         compact=partial(counts_of_blocks, cardinalities=cardinalities),
-        fan_in=8 if pair_cells(cardinalities) <= MAX_PAIR_CELLS // 16 else 2,
+        fan_in=fan_in,
+    )
+
+
+def table_counts_operator(cardinalities: Sequence[int], sets: Sequence[tuple[int, ...]]) -> Operator:
+    """The joint tables of some sets of attributes, one after another."""
+    return Operator(
+        name="tables",
+        chunk=partial(table_counts, cardinalities=tuple(cardinalities), sets=tuple(sets)),
+        combine=_add,
     )
 
 

@@ -34,48 +34,22 @@ _STREAM_BUFFER = 1 << 22
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EncodedBatch:
-    """Consecutive rows of a file, encoded.
+    """Consecutive rows of a file, encoded."""
 
-    Parameters
-    ----------
-    file, first_row : int
-        Address of the first row.
-    codes : list of ndarray of unsigned int (float64 if continuous), shape (rows,)
-        In schema order.
-    keep : ndarray of bool, shape (rows,), or None
-        Rows that no policy drops; None for all.
-    report : RowReport
-        Counts of defects.
-    """
-
-    file: int
+    file: int  # file, first_row: address of the first row
     first_row: int
-    codes: Codes
-    keep: NDArray[np.bool_] | None
-    report: RowReport
+    codes: Codes  # unsigned int (float64 if continuous), shape (rows,), in schema order
+    keep: NDArray[np.bool_] | None  # rows that no policy drops; None for all
+    report: RowReport  # counts of defects
 
 
 def encoded_batches(table: Table, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
-    """Read, check and encode the rows of a partition.
-
-    Parameters
-    ----------
-    table : Table
-        Located (see `Table.is_located`).
-    partition : int
-        Number of the partition.
-    batch_rows : int
-        Approximate rows of a batch. Memory grows with it; results do not depend on it.
-
-    Raises
-    ------
-    UnreadableFile
-        A file is damaged, changed since the table was opened, or has lines that are no records.
-    DataNotFound
-        A file is gone or access is denied.
+    """Read, check and encode the rows of a partition of a located table. Memory grows with `batch_rows`, about the rows
+    of a batch; results do not depend on it. Raises UnreadableFile: a file is damaged, changed since the table was
+    opened, or has lines that are no records; DataNotFound: a file is gone or access is denied.
     """
     if not table.is_located:
-        raise ValueError("the rows of a CSV table are located first: see dpdist.data.graph.locate")
+        raise ValueError("the rows of a CSV table are located first: see dpdist.families.base.graph.locate")
     is_csv = table.format == "csv"
     encoder = TableEncoder(table.schema, strip=is_csv and table.source.csv.strip, empty_is_missing=is_csv)
     read = _csv_batches if is_csv else _parquet_batches

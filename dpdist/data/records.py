@@ -52,20 +52,11 @@ class Records(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RecordsInMemory:
-    """Records that are encoded already, as one file of rows.
-
-    Parameters
-    ----------
-    schema : Schema
-    codes : Codes
-        A column for each attribute.
-    partitions : sequence of (int, int)
-        First row and the row after the last, of each partition.
-    """
+    """Records that are encoded already, as one file of rows."""
 
     schema: Schema
-    codes: Codes
-    partitions: Sequence[tuple[int, int]]
+    codes: Codes  # a column for each attribute
+    partitions: Sequence[tuple[int, int]]  # first row and the row after the last, of each partition
 
     @classmethod
     def of(cls, schema: Schema, codes: Codes, *, partitions: int = 1) -> RecordsInMemory:

@@ -20,20 +20,12 @@ OUTSIDE = [BELOW, ABOVE, UNKNOWN]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RowReport:
-    """Counts of defects in a set of rows; confidential, so ``repr`` hides it. ``a + b`` is the report of the union.
+    """Counts of defects in a set of rows; confidential, so ``repr`` hides it. ``a + b`` is the report of the union."""
 
-    Parameters
-    ----------
-    rows : int
-        Rows read.
-    kept : int
-        Rows kept.
-    counts : ndarray of int64, shape (attributes, 5)
-        Missing values, numbers below and above the domain, other values outside it, values of the wrong type.
-    """
-
-    rows: int
-    kept: int
+    rows: int  # rows read
+    kept: int  # rows kept
+    # int64[attributes, 5]: missing values, numbers below and above the domain, other values outside it, values of the
+    # wrong type
     counts: NDArray[np.int64]
 
     def __repr__(self) -> str:
@@ -67,15 +59,10 @@ class RowReport:
 def check(report: RowReport, schema: Schema) -> None:
     """Refuse a table whose values the policies do not admit; called once, after a whole pass.
 
-    A table of which the policies leave nothing is one of no records: it is used like any other, because who chooses
-    the policies could ask for a person otherwise.
-
-    Raises
-    ------
-    ColumnMismatch
-        An integer column holds something that is no integer, or a number column something that is no number.
-    OutOfDomain
-        Missing or out-of-domain values where the policy is ``refuse`` (or ``clip`` and the value has no order).
+    A table of which the policies leave nothing is one of no records: it is used like any other, because who chooses the
+    policies could ask for a person otherwise. Raises ColumnMismatch: an integer column holds something that is no
+    integer, or a number column something that is no number; OutOfDomain: missing or out-of-domain values where the
+    policy is ``refuse`` (or ``clip`` and the value has no order).
     """
     attributes = list(zip(schema.attributes, report.counts, strict=True))
     for kind, article in (("integer", "an"), ("number", "a")):

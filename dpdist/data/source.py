@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from glob import has_magic
 from itertools import takewhile
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from fsspec.implementations.local import LocalFileSystem
@@ -34,35 +34,14 @@ _SUFFIXES: Mapping[str, Format] = {".parquet": "parquet", ".parq": "parquet", ".
 
 @dataclass(frozen=True)
 class CsvOptions:
-    """How CSV files are laid out.
+    """How CSV files are laid out. Raises SpecError: the options contradict each other."""
 
-    Parameters
-    ----------
-    header : bool
-        Whether the first line (after `skip_rows`, blank and comment lines) holds the column names.
-    columns : tuple of str, optional
-        Column names; needed without a header, instead of its names with one.
-    delimiter : str
-        Field separator, one character.
-    strip : bool
-        Whether blanks around fields are removed.
-    comment : str, optional
-        Lines that start with this text are ignored.
-    skip_rows : int
-        Lines to skip at the top of each file.
-
-    Raises
-    ------
-    SpecError
-        The options contradict each other.
-    """
-
-    header: bool = True
-    columns: tuple[str, ...] | None = None
-    delimiter: str = ","
-    strip: bool = True
-    comment: str | None = None
-    skip_rows: int = 0
+    header: bool = True  # whether the first line (after `skip_rows`, blank and comment lines) holds the column names
+    columns: tuple[str, ...] | None = None  # column names; needed without a header, instead of its names with one
+    delimiter: str = ","  # field separator, one character
+    strip: bool = True  # whether blanks around fields are removed
+    comment: str | None = None  # lines that start with this text are ignored
+    skip_rows: int = 0  # lines to skip at the top of each file
 
     def __post_init__(self) -> None:
         if not self.header and not self.columns:
@@ -79,28 +58,17 @@ class CsvOptions:
 
 @dataclass(frozen=True)
 class TableSource:
-    """The files of a table.
+    """The files of a table."""
 
-    Parameters
-    ----------
-    paths : tuple of str
-        Files, folders (searched at every depth) or globs; local, ``s3://`` or any fsspec protocol. Files found twice,
-        by symbolic links as well, count once; in folders and globs, names that start with ``_`` or ``.`` are ignored,
-        and links to folders are not followed.
-    format : {"parquet", "csv"}, optional
-        Inferred from the names of the files if absent. CSV files may be compressed (inferred from the suffix).
-    csv : CsvOptions
-        How CSV files are laid out.
-    extra_columns : {"refuse", "ignore"}
-        What to do with columns that the schema does not name.
-    storage_options : mapping
-        Keyword arguments of the fsspec file system of remote paths (endpoint, profile); hidden in ``repr``.
-    """
-
+    # files, folders (searched at every depth) or globs; local, ``s3://`` or any fsspec protocol. Files found twice, by
+    # symbolic links as well, count once; in folders and globs, names that start with ``_`` or ``.`` are ignored, and
+    # links to folders are not followed
     paths: tuple[str, ...]
+    # inferred from the names of the files if absent. CSV files may be compressed (inferred from the suffix)
     format: Format | None = None
-    csv: CsvOptions = field(default_factory=CsvOptions)
-    extra_columns: ExtraColumns = "refuse"
+    csv: CsvOptions = field(default_factory=CsvOptions)  # how CSV files are laid out
+    extra_columns: ExtraColumns = "refuse"  # what to do with columns that the schema does not name
+    # keyword arguments of the fsspec file system of remote paths (endpoint, profile); hidden in ``repr``
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -125,16 +93,9 @@ class FoundFile:
 
 
 def find_files(source: TableSource) -> tuple[FoundFile, ...]:
-    """List the files of a table, sorted by path.
-
-    Raises
-    ------
-    DataNotFound
-        A path leads to no file, the bucket does not exist or access is denied.
-    StorageUnavailable
-        The storage does not answer.
-    SpecError
-        There is no file system for a path's protocol.
+    """List the files of a table, sorted by path. Raises DataNotFound: a path leads to no file, the bucket does not
+    exist or access is denied; StorageUnavailable: the storage does not answer; SpecError: there is no file system for a
+    path's protocol.
     """
     found: set[FoundFile] = set()
     for path in source.paths:
@@ -171,6 +132,12 @@ def beginnings(source: TableSource) -> tuple[str, ...]:
             fs, root = filesystem(path, source.storage_options)
             found.append(_full_path(fs, str(_fixed(root))))
     return tuple(found)
+
+
+def is_input(source: TableSource, file: Path) -> bool:
+    """Whether a local file is one of the table's, by its address."""
+    own = [Path(path).resolve() for path in source.paths if not is_s3(path)]
+    return file.resolve() in own or would_find(source, str(file))
 
 
 def would_find(source: TableSource, file: str) -> bool:

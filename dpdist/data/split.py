@@ -26,23 +26,12 @@ _WORD = 1 << 64
 
 @dataclass(frozen=True)
 class Split:
-    """A random split of the records into disjoint parts.
-
-    Parameters
-    ----------
-    key : KeyRef
-        Where tasks find the attempt's key; the key itself never enters a graph.
-    shares : sequence of Fraction, int or str
-        Expected share of each label 0, 1, ...; exact, at most 255, summing to one.
-
-    Raises
-    ------
-    SpecError
-        The shares are not exact, not in [0, 1] or do not sum to one.
+    """A random split of the records into disjoint parts. Raises SpecError: the shares are not exact, not in [0, 1] or
+    do not sum to one.
     """
 
-    key: KeyRef
-    shares: tuple[Fraction, ...]
+    key: KeyRef  # where tasks find the attempt's key; the key itself never enters a graph
+    shares: tuple[Fraction, ...]  # expected share of each label 0, 1, ...; exact, at most 255, summing to one
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shares", exact_shares(self.shares))
@@ -67,21 +56,10 @@ def exact_shares(shares: Sequence[Fraction | int | str]) -> tuple[Fraction, ...]
 def split_labels(
     noise: Noise, *, file: int, row_start: int, count: int, shares: Sequence[Fraction | int | str]
 ) -> NDArray[np.uint8]:
-    """Labels of consecutive rows of a file.
+    """Labels of consecutive rows of a file, uint8[count]; the stream is ``split/<file>``, and row r takes its word r.
 
-    Parameters
-    ----------
-    noise : Noise
-        The attempt's noise; the stream is ``split/<file>`` and row r takes its word r.
-    file, row_start, count : int
-        Number of the file, first row, number of rows.
-    shares : sequence of Fraction, int or str
-        Share of each label; see `exact_shares`.
-
-    Returns
-    -------
-    ndarray of uint8, shape (count,)
-        Label j with probability ``(floor(2^64 * s_j) - floor(2^64 * s_(j-1))) / 2^64``, s the cumulative shares.
+    Label j has probability ``(floor(2^64 * s_j) - floor(2^64 * s_(j-1))) / 2^64``, s the cumulative shares
+    (`exact_shares`).
     """
     thresholds = [int(total * _WORD) for total in accumulate(exact_shares(shares))]
     words = noise.words(f"split/{file}", count, start=row_start)

@@ -47,23 +47,13 @@ Partition = tuple[Slice, ...]
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """A table that tasks can read by partition.
-
-    Parameters
-    ----------
-    source : TableSource
-    schema : Schema
-    format : {"parquet", "csv"}
-    files : tuple of TableFile
-        In the order of their paths; the position is the file's number in a record's address.
-    partitions : tuple of tuple of Slice
-        In the order of the rows; ``repr`` hides them, since the number of records is private.
-    """
+    """A table that tasks can read by partition."""
 
     source: TableSource
     schema: Schema
     format: Format
-    files: tuple[TableFile, ...]
+    files: tuple[TableFile, ...]  # in the order of their paths; the position is the file's number in a record's address
+    # in the order of the rows; ``repr`` hides them, since the number of records is private
     partitions: tuple[Partition, ...]
 
     def __repr__(self) -> str:
@@ -105,13 +95,7 @@ class Table:
         return count_records(self, partition)
 
     def located(self, counts: Sequence[Sequence[int]]) -> Table:
-        """The table with row numbers.
-
-        Parameters
-        ----------
-        counts : sequence of sequence of int
-            For each partition the number of records of each of its slices.
-        """
+        """The table with row numbers, from the number of records of each slice of each partition."""
         seen = [0] * len(self.files)
         partitions = []
         for partition, numbers in zip(self.partitions, counts, strict=True):

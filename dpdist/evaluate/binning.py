@@ -86,14 +86,8 @@ def through(look: Look, operator: Operator) -> Operator:
 
 
 def view_of(schema: Schema, *, largest: int = LARGEST) -> View:
-    """How the attributes of a schema are looked at.
-
-    Parameters
-    ----------
-    schema : Schema
-    largest : int
-        Domains of more codes are cut into runs; a half as long, and so on, while the pairwise tables of all attributes
-        would be too large to count (hundreds of attributes).
+    """How the attributes of a schema are looked at. Domains of more than `LARGEST` codes are cut into runs; of half as
+    many, and so on, while the pairwise tables of all attributes would be too large to count (hundreds of attributes).
     """
     while True:
         view = View(tuple(_axis(attribute, largest) for attribute in schema.attributes))

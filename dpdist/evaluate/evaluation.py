@@ -44,31 +44,15 @@ _PART_ROWS = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What an evaluation is asked for.
+    """What an evaluation is asked for."""
 
-    Attributes
-    ----------
-    target : str or None
-        Attribute that models predict; default: the last with two values.
-    train, test : int
-        Records that models are trained on and tested on, at most.
-    seed : int
-        Of every sample and model.
-    attacks : bool
-        Whether to run the attacks.
-    epsilon : float or None
-        Of the DP-ERM baselines; default: the release's own.
-    demand : str or None
-        ``QUANTITY:PRICE[:BRAND]``: also compare elasticities of demand.
-    """
-
-    target: str | None = None
-    train: int = 30_000
+    target: str | None = None  # attribute that models predict; default: the last with two values
+    train: int = 30_000  # train, test: records that models are trained on and tested on, at most
     test: int = 15_000
-    seed: int = 0
-    attacks: bool = True
-    epsilon: float | None = None
-    demand: str | None = None
+    seed: int = 0  # of every sample and model
+    attacks: bool = True  # whether to run the attacks
+    epsilon: float | None = None  # of the DP-ERM baselines; default: the release's own
+    demand: str | None = None  # ``QUANTITY:PRICE[:BRAND]``: also compare elasticities of demand
 
 
 def require_packages() -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
-from dpdist.data.graph import located_on, table_pass
 from dpdist.data.inputs import Input
 from dpdist.data.operators import gather_operator, pair_counts_operator, together
 from dpdist.data.records import Records
@@ -24,6 +23,7 @@ from dpdist.evaluate.binning import Look, View, through, view_of
 from dpdist.evaluate.released import ReleasedTable
 from dpdist.evaluate.utility.marginals import Marginals, Subset, chosen_triples, marginals_of, triples_operator
 from dpdist.families.base.attempt import Progress
+from dpdist.families.base.graph import located_on, table_pass
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Codes
 from dpdist.publish.manifest import Manifest
@@ -146,24 +146,10 @@ def open_inputs(
 ) -> Inputs:
     """Open what an evaluation of released records looks at; reads the manifest, file metadata and, of CSV, the lines.
 
-    Parameters
-    ----------
-    released, executor, seed, progress
-        As in `Inputs`.
-    against, holdout : Input, Input or None
-    real : (Schema, callable), optional
-        The schema of the real table and what turns its codes into codes of the release's, where they differ.
-    training : Input, optional
-        All that the release was made from, if it is known: no file of the hold-out may be among it.
-
-    Raises
-    ------
-    DataError
-        The table or the hold-out cannot be read by the release's schema; see `dpdist.data.table.open_table`.
-    SpecError
-        The hold-out is the table itself.
-    EmptyTable
-        The release holds no record.
+    `real` is the schema of the real table and what turns its codes into codes of the release's, where they differ;
+    `training` all that the release was made from, if it is known: no file of the hold-out may be among it. Raises
+    DataError: the table or the hold-out cannot be read by the release's schema (`dpdist.data.table.open_table`);
+    SpecError: the hold-out is the table itself; EmptyTable: the release holds no record.
     """
     if not released.rows:
         raise EmptyTable("the release holds no record: there is nothing to evaluate")

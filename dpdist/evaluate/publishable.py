@@ -133,18 +133,8 @@ def measure(released: Marginals, real: Marginals, plan: FiguresPlan, noise: Nois
 
 
 class Publication:
-    """The charge and the life of the publishable figures of one evaluation.
-
-    Parameters
-    ----------
-    ledger : Ledger
-    manifest : Manifest
-        Of the release.
-    plan : FiguresPlan
-    folder : Path
-        Of the evaluation.
-    seed : int
-        Of the choice of three-way marginals; it is public.
+    """The charge and the life of the publishable figures of one evaluation, in its folder. The `seed` of the choice of
+    three-way marginals is public.
     """
 
     def __init__(self, ledger: Ledger, manifest: Manifest, plan: FiguresPlan, folder: Path, seed: int) -> None:

@@ -45,47 +45,23 @@ LARGE = 256 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to evaluate, and against what.
+    """What to evaluate, and against what."""
 
-    Attributes
-    ----------
-    release : str
-        Folder or ``s3://`` prefix.
-    against : tuple of str, or Input
-        Files, folders or globs of the real table, or a table that is no file; empty for those of the spec.
-    holdout : tuple of str, or Input
-        The same of a hold-out; empty for none.
-    spec : ReleaseSpec or None
-        Says how the real table is read (CSV, storage); its schema where the release holds statistics.
-    output : Path or None
-        Folder of the page; default: ``evaluation-<release>``.
-    options : Options
-    cluster : str
-        ``auto``, ``threads``, ``embedded`` or the address of a scheduler.
-    public_key : Ed25519PublicKey or None
-        The release's signature is then required.
-    storage_options : mapping
-        Of object storage, unless the spec says.
-    publish : float or None
-        Epsilon of figures that may be published (`dpdist.evaluate.publishable`).
-    ledger : str
-        SQLAlchemy URL of the ledger they are charged to.
-    executor : Executor or None
-        Where tables are read and counted, instead of `cluster`; it stays open.
-    """
-
-    release: str
+    release: str  # folder or ``s3://`` prefix
+    # files, folders or globs of the real table, or a table that is no file; empty for those of the spec
     against: tuple[str, ...] | Input = ()
-    holdout: tuple[str, ...] | Input = ()
+    holdout: tuple[str, ...] | Input = ()  # the same of a hold-out; empty for none
+    # says how the real table is read (CSV, storage); its schema where the release holds statistics
     spec: ReleaseSpec | None = None
-    output: Path | None = None
+    output: Path | None = None  # folder of the page; default: ``evaluation-<release>``
     options: Options = field(default_factory=Options)
-    cluster: str = "auto"
-    public_key: Ed25519PublicKey | None = None
+    cluster: str = "auto"  # ``auto``, ``threads``, ``embedded`` or the address of a scheduler
+    public_key: Ed25519PublicKey | None = None  # the release's signature is then required
+    # of object storage, unless the spec says
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    publish: float | None = None
-    ledger: str = ""
-    executor: Executor | None = None
+    publish: float | None = None  # epsilon of figures that may be published (`dpdist.evaluate.publishable`)
+    ledger: str = ""  # SQLAlchemy URL of the ledger they are charged to
+    executor: Executor | None = None  # where tables are read, instead of `cluster`; it stays open
 
     def source(self, table: tuple[str, ...] | Input) -> Input:
         """A real table: how to read it, where it is given by paths."""

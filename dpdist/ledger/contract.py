@@ -79,6 +79,11 @@ class Contract(Section):
     )
     epsilon: Exact = Field(ge=LEAST_CAP, le=LARGEST_CAP, description="Cap on epsilon over all releases.")
     delta: Exact = Field(ge=0, lt=1, description="Cap on delta over all releases.")
+    alpha: dict[str, float] = Field(
+        default_factory=dict,
+        description="By attribute, the least probability that a record has any one of its values, whoever reads the "
+        "release: what a guarantee `pml` about it may assume.",
+    )
     pml: Exact | None = Field(
         default=None, ge=LEAST_CAP, le=LARGEST_CAP, description="Cap on pointwise maximal leakage, in nats."
     )
@@ -89,6 +94,8 @@ class Contract(Section):
         for name, minima in self.minima.items():
             if not set(minima) <= values.get(name, set()) or any(least < 1 for least in minima.values()):
                 raise ValueError(f"minima.{name}: expected values of an attribute, with lower bounds of at least 1")
+        if not set(self.alpha) <= set(values) or any(not 0 < least <= 1 for least in self.alpha.values()):
+            raise ValueError("alpha: expected attributes of the schema, each with a probability above 0")
         dropping = [a.name for a in self.table.attributes if "drop" in (a.missing, a.out_of_domain)]
         if self.number_of_records is not None and dropping:
             raise ValueError(
@@ -153,6 +160,12 @@ class Contract(Section):
             for value, least in minima.items():
                 if least > self.minima.get(name, {}).get(value, 0):
                     found.append(f"the minimum of {name} {value!r} is above the declared one, or none is declared")
+        for names, alpha in spec.least_probabilities.items():
+            if len(names) != 1 or alpha > self.alpha.get(names[0], 0):
+                found.append(
+                    f"privacy.alpha of {', '.join(map(repr, names))}: a contract declares `alpha` by attribute, for "
+                    "histograms of one column, and this is above it or none is declared"
+                )
         if self.number_of_records is None and event is not None and takes_size_for_public(event):
             found.append("privacy.adjacency: replacement takes the number of records for public, and it is private")
         if spec.asks_of_table is not None:

@@ -33,6 +33,7 @@ References
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -197,11 +198,12 @@ def discrete_gaussian_table(variance: Fraction) -> Table:
 
 def exponential_weights(gaps: Sequence[int], scale: Fraction) -> list[int]:
     """``floor(2**128 * exp(-gap / scale))`` for each gap, an integer of at least 0; 0 from ``gap >= 90 * scale`` on."""
-    limit = 90 * scale  # exp(-90) < 2**-129
+    limit = math.ceil(90 * scale)  # exp(-90) < 2**-129
     near = sorted({gap for gap in gaps if 0 < gap < limit})
 
     def weights(precision: int) -> Iterator[arb]:
-        return ((-_ball(gap / scale)).exp() for gap in near)
+        rate = -_ball(1 / scale)
+        return ((rate * gap).exp() for gap in near)
 
     weight_of = dict(zip(near, _certified_floors(weights), strict=False))  # the floors end at the first zero
     weight_of[0] = 1 << 128
@@ -216,14 +218,15 @@ def _ball(value: Fraction) -> arb:
 
 def _certified_floors(tail: Callable[[int], Iterator[arb]]) -> list[int]:
     """Return ``floor(2**128 * p)`` for the p that ``tail(precision)`` encloses, up to the first zero."""
-    from flint import ctx
+    from flint import arb, ctx
 
     with _arithmetic:
         for precision in (256, 512, 1024, 2048, 4096):
             floors = []
             with ctx.workprec(precision):
+                unit = arb(1 << 128)
                 for enclosure in tail(precision):
-                    floor = (enclosure * 2**128).floor().unique_fmpz()
+                    floor = (enclosure * unit).floor().unique_fmpz()
                     if not floor:  # None: the ball is too wide to tell
                         break
                     floors.append(int(floor))

@@ -19,12 +19,8 @@ _STEPS = 60  # of false position
 
 
 def require_budget(*, epsilon: float, delta: float) -> None:
-    """Refuse a budget that is none.
-
-    Raises
-    ------
-    AccountingError
-        Epsilon is not finite and positive, or delta is not in [0, 1).
+    """Refuse a budget that is none. Raises AccountingError: epsilon is not finite and positive, or delta is not in [0,
+    1).
     """
     if not 0 < epsilon < math.inf or not 0 <= delta < 1:
         raise AccountingError(f"a budget needs a finite epsilon > 0 and a delta in [0, 1), got {epsilon!r}, {delta!r}")

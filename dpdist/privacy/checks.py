@@ -57,24 +57,12 @@ def noise_tail(scale: float, probability: float) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class CountCheck:
-    """A noisy count of the records of a split, against a public minimum.
+    """A noisy count of the records of a split, against a public minimum."""
 
-    Attributes
-    ----------
-    minimum : int
-        What passing confirms: the public lower bound of the records in the split.
-    threshold : int
-        The noisy count must reach it.
-    scale : float
-        Scale of the discrete Laplace noise on the count.
-    delta : float
-        Bound of the probability that a smaller count passes; charged.
-    """
-
-    minimum: int
-    threshold: int
-    scale: float
-    delta: float
+    minimum: int  # what passing confirms: the public lower bound of the records in the split
+    threshold: int  # the noisy count must reach it
+    scale: float  # scale of the discrete Laplace noise on the count
+    delta: float  # bound of the probability that a smaller count passes; charged
 
     def passes(self, noisy: int) -> bool:
         """Whether the noisy count confirms the minimum."""
@@ -171,33 +159,15 @@ def lower_bound_from_noisy_count(
 
 @dataclass(frozen=True, kw_only=True)
 class PassCheck:
-    """A noisy number of passes among the first candidates, against the declared passing mass.
+    """A noisy number of passes among the first candidates, against the declared passing mass."""
 
-    Attributes
-    ----------
-    passing_mass : float
-        Z, what passing confirms, for the smaller of two neighbours.
-    candidates : int
-        M, all of which are drawn and tested.
-    seeds : int
-        Confirmed lower bound of the number of seeds.
-    growth : float
-        h.
-    sensitivity : int
-        G.
-    scale : float
-        Scale of the discrete Laplace noise on the number of passes, ``G / epsilon``.
-    delta : float
-        Two thirds for false passes, one third for passes that differ by more than G; charged.
-    """
-
-    passing_mass: float
-    candidates: int
-    seeds: int
-    growth: float
-    sensitivity: int
-    scale: float
-    delta: float
+    passing_mass: float  # Z, what passing confirms, for the smaller of two neighbours
+    candidates: int  # M, all of which are drawn and tested
+    seeds: int  # confirmed lower bound of the number of seeds
+    growth: float  # h
+    sensitivity: int  # G
+    scale: float  # scale of the discrete Laplace noise on the number of passes, ``G / epsilon``
+    delta: float  # two thirds for false passes, one third for passes that differ by more than G; charged
 
     def lower_bound(self, noisy: int) -> float:
         """The lower bound of Z that a noisy number of passes gives; confidential where the check fails."""

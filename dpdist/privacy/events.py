@@ -25,15 +25,10 @@ _REGISTRY: dict[str, type[Event]] = {}
 
 @dataclass(frozen=True)
 class Event:
-    """Base of all events; frozen and hashable.
-
-    Attributes
-    ----------
-    label : str
-        Name of the stage for people. It takes no part in equality, nor in the accounting.
-    """
+    """Base of all events; frozen and hashable."""
 
     type: ClassVar[str] = ""
+    # name of the stage for people. It takes no part in equality, nor in the accounting
     label: str = field(default="", compare=False, kw_only=True)
 
     def __init_subclass__(cls) -> None:
@@ -114,22 +109,12 @@ def _integer(event: Event, name: str, *, low: int) -> None:
 
 @dataclass(frozen=True)
 class DiscreteLaplace(Event):
-    """``count`` integers, each with noise ``P(z) ~ exp(-|z| / scale)``.
-
-    Attributes
-    ----------
-    scale : float
-        Scale of the noise, in units of the lattice the statistic lives on.
-    sensitivity : int
-        Most that one record changes each of the integers, in the same units.
-    count : int
-        Number of integers that one record can change (composition).
-    """
+    """``count`` integers, each with noise ``P(z) ~ exp(-|z| / scale)``."""
 
     type: ClassVar[str] = "discrete-laplace/1"
-    scale: float
-    sensitivity: int = 1
-    count: int = 1
+    scale: float  # scale of the noise, in units of the lattice the statistic lives on
+    sensitivity: int = 1  # most that one record changes each of the integers, in the same units
+    count: int = 1  # number of integers that one record can change (composition)
 
     def __post_init__(self) -> None:
         _number(self, "scale", low=0)
@@ -202,22 +187,12 @@ class ApproximateDP(Event):
 
 @dataclass(frozen=True)
 class LaplaceLeakage(Event):
-    """One histogram with discrete Laplace noise whose pointwise maximal leakage is accounted (replacement).
-
-    Attributes
-    ----------
-    scale : float or None
-        Scale of the noise; None for exact counts, which are not differentially private.
-    alpha : float
-        Assumed least probability of every bin, for every record.
-    failure : float
-        Probability that the sampler is not exact.
-    """
+    """One histogram with discrete Laplace noise whose pointwise maximal leakage is accounted (replacement)."""
 
     type: ClassVar[str] = "laplace-leakage/1"
-    scale: float | None
-    alpha: float
-    failure: float = 0.0
+    scale: float | None  # scale of the noise; None for exact counts, which are not differentially private
+    alpha: float  # assumed least probability of every bin, for every record
+    failure: float = 0.0  # probability that the sampler is not exact
 
     def __post_init__(self) -> None:
         if self.scale is not None:
@@ -322,16 +297,11 @@ class Parallel(Event):
 
 @dataclass(frozen=True)
 class RandomSplit(Event):
-    """Stages on disjoint splits, each record sent to split j with probability ``share_j`` independently.
-
-    Attributes
-    ----------
-    stages : tuple of (float, Event or None)
-        Share of the split and what is done to it; ``None`` costs nothing. The shares sum to one. A later stage may see
-        the outputs of earlier ones. `dpdist.privacy.split` proves the bound.
-    """
+    """Stages on disjoint splits, each record sent to split j with probability ``share_j`` independently."""
 
     type: ClassVar[str] = "random-split/1"
+    # share of the split and what is done to it; ``None`` costs nothing. The shares sum to one. A later stage may see
+    # the outputs of earlier ones. `dpdist.privacy.split` proves the bound
     stages: tuple[tuple[float, Event | None], ...]
 
     def __post_init__(self) -> None:

@@ -45,18 +45,10 @@ _FAILURES: Final = 2.0 ** -np.arange(0.0, 60.0, 0.5)  # shares of a filter's fai
 
 @dataclass(frozen=True)
 class Cost:
-    """What one release, or several, take from a filter.
+    """What one release, or several, take from a filter."""
 
-    Attributes
-    ----------
-    amount : Fraction or None
-        The sum of the filter's kind, rounded upwards; None where no amount bounds it.
-    failure : Fraction
-        The sum of the probabilities outside that amount.
-    """
-
-    amount: Fraction | None
-    failure: Fraction
+    amount: Fraction | None  # the sum of the filter's kind, rounded upwards; None where no amount bounds it
+    failure: Fraction  # the sum of the probabilities outside that amount
 
     def to_json(self) -> list[str | None]:
         """The two sums as text."""

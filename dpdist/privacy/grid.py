@@ -7,9 +7,13 @@ statistic and its noise is again a multiple, and its low bits say nothing.
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+LARGEST_SCALE = 2.0**45
+"""The largest scale or deviation, in integers or grid steps: statistic plus noise stays exact in float64."""
 
 
 def grid_below(step: float) -> float:
@@ -39,6 +43,26 @@ def power_of_two(grid: float) -> float:
             "grid_below(step) gives the largest one up to a step"
         )
     return float(grid)
+
+
+def steps_of(setting: str, value: float | Fraction, grid: float = 1.0) -> Fraction:
+    """Return the exact scale in steps of the grid.
+
+    Raises
+    ------
+    ValueError
+        The scale is not finite, not positive or above `LARGEST_SCALE` steps.
+    """
+    try:
+        exact = Fraction(value) if isinstance(value, (int, Fraction)) else Fraction(float(value))
+    except (ValueError, OverflowError):  # NaN, infinity
+        exact = Fraction(0)
+    if exact <= 0:
+        raise ValueError(f"{setting} must be a finite number above 0, got {value}")
+    steps = exact / Fraction(power_of_two(grid))
+    if steps > LARGEST_SCALE:
+        raise ValueError(f"{setting} must be at most 2**45 grid steps, got {value} on a grid of {grid}")
+    return steps
 
 
 def round_to_grid(values: ArrayLike, *, grid: float) -> NDArray[np.float64]:

@@ -70,26 +70,14 @@ class Guarantee:
 
 @dataclass(frozen=True, kw_only=True)
 class DifferentialPrivacy(Guarantee):
-    """(epsilon, delta)-differential privacy.
-
-    Attributes
-    ----------
-    epsilon, delta : float
-        Rounded upwards by the accountant.
-    adjacency : {"add/remove", "replacement"}
-        How two neighbouring tables differ.
-    covers : {"the whole release", "one released record", "the model", "the published figures"}
-        What the numbers are about.
-    unit : {"record", "curve"}
-        What is protected: one record, or all records of one curve.
-    """
+    """(epsilon, delta)-differential privacy."""
 
     kind: ClassVar[str] = "differential-privacy"
-    epsilon: float
+    epsilon: float  # epsilon, delta: rounded upwards by the accountant
     delta: float
-    adjacency: Adjacency
-    covers: Covers
-    unit: Unit = "record"
+    adjacency: Adjacency  # how two neighbouring tables differ
+    covers: Covers  # what the numbers are about
+    unit: Unit = "record"  # what is protected: one record, or all records of one curve
 
     def __post_init__(self) -> None:
         _check(self.kind, "epsilon", self.epsilon, low=0)
@@ -120,24 +108,14 @@ class DifferentialPrivacy(Guarantee):
 
 @dataclass(frozen=True, kw_only=True)
 class PlausibleDeniability(Guarantee):
-    """(k, gamma)-plausible deniability, with the (epsilon, delta) of one record by PD Theorem 1.
-
-    Attributes
-    ----------
-    k : int
-        Seeds that could have given each released record, the actual one included.
-    gamma : float
-        Largest ratio between the probabilities with which they give it.
-    epsilon0 : float or None
-        Parameter of the threshold noise; None for the deterministic test, which gives no differential privacy.
-    epsilon, delta : float or None
-        PD Theorem 1, for one released record given the model; present if and only if `epsilon0` is.
-    """
+    """(k, gamma)-plausible deniability, with the (epsilon, delta) of one record by PD Theorem 1."""
 
     kind: ClassVar[str] = "plausible-deniability"
-    k: int
-    gamma: float
+    k: int  # seeds that could have given each released record, the actual one included
+    gamma: float  # largest ratio between the probabilities with which they give it
+    # parameter of the threshold noise; None for the deterministic test, which gives no differential privacy
     epsilon0: float | None = None
+    # epsilon, delta: PD Theorem 1, for one released record given the model; present if and only if `epsilon0` is
     epsilon: float | None = None
     delta: float | None = None
     covers: Covers = "one released record"
@@ -181,28 +159,15 @@ class PlausibleDeniability(Guarantee):
 
 @dataclass(frozen=True, kw_only=True)
 class PML(Guarantee):
-    """Pointwise maximal leakage under an assumed product prior.
-
-    Attributes
-    ----------
-    epsilon : float
-        Leakage, in nats.
-    alpha : float
-        Assumed least probability of every bin, for every record; an assumption about the population.
-    prior : str
-        The assumed family of priors.
-    dp_epsilon : float or None
-        Epsilon of differential privacy of the same noise under replacement (``2 / b``); None where there is no noise.
-    delta : float
-        Probability that the sampler of the noise is not exact.
-    """
+    """Pointwise maximal leakage under an assumed product prior."""
 
     kind: ClassVar[str] = "pointwise-maximal-leakage"
-    epsilon: float
-    alpha: float
-    prior: str = "independent records"
+    epsilon: float  # leakage, in nats
+    alpha: float  # assumed least probability of every bin, for every record; an assumption about the population
+    prior: str = "independent records"  # the assumed family of priors
+    # epsilon of differential privacy of the same noise under replacement (``2 / b``); None where there is no noise
     dp_epsilon: float | None = None
-    delta: float = 0.0
+    delta: float = 0.0  # probability that the sampler of the noise is not exact
 
     def __post_init__(self) -> None:
         _check(self.kind, "epsilon", self.epsilon, low=0)
@@ -230,26 +195,15 @@ class PML(Guarantee):
 
 @dataclass(frozen=True, kw_only=True)
 class LID(Guarantee):
-    """A bound on local information disclosure; no differential privacy.
-
-    Attributes
-    ----------
-    bound : float
-        Largest share of released rows with a value near that of the record they were mixed from.
-    eta : float or None
-        What is near, as a share of the width of a column's scale; None where it is not stated.
-    columns : tuple of str or None
-        The columns it is measured in; None where they are not stated. Without any, nothing is bounded.
-    original : tuple of str
-        Columns that are released as they are.
-    """
+    """A bound on local information disclosure; no differential privacy."""
 
     kind: ClassVar[str] = "local-information-disclosure"
     computational: ClassVar[bool] = False
-    bound: float
-    eta: float | None = None
+    bound: float  # largest share of released rows with a value near that of the record they were mixed from
+    eta: float | None = None  # what is near, as a share of the width of a column's scale; None where it is not stated
+    # the columns it is measured in; None where they are not stated. Without any, nothing is bounded
     columns: tuple[str, ...] | None = None
-    original: tuple[str, ...] = ()
+    original: tuple[str, ...] = ()  # columns that are released as they are
 
     def __post_init__(self) -> None:
         for name in ("columns", "original"):  # lists, where they come from JSON
@@ -283,23 +237,15 @@ class LID(Guarantee):
 
 @dataclass(frozen=True, kw_only=True)
 class FederatedPrivacy(Guarantee):
-    """(epsilon, delta)-differential privacy of all that leaves a client of a federated release.
-
-    Attributes
-    ----------
-    epsilon, delta : float
-        Of one client's records; clients hold disjoint ones, so this is also what any record is exposed to.
-    trust : {"local", "correlated"}
-        Whether each message is private by itself, or the messages of all clients together.
-    colluding : int
-        With correlated noise: clients that may share all they know with the coordinator.
-    """
+    """(epsilon, delta)-differential privacy of all that leaves a client of a federated release."""
 
     kind: ClassVar[str] = "federated-differential-privacy"
+    # epsilon, delta: of one client's records; clients hold disjoint ones, so this is also what any record is exposed to
     epsilon: float
     delta: float
+    # whether each message is private by itself, or the messages of all clients together
     trust: Literal["local", "correlated"]
-    colluding: int = 0
+    colluding: int = 0  # with correlated noise: clients that may share all they know with the coordinator
     adjacency: Adjacency = "add/remove"
 
     def __post_init__(self) -> None:
@@ -330,12 +276,8 @@ _KINDS = {kind.kind: kind for kind in (DifferentialPrivacy, PlausibleDeniability
 
 
 def from_json(data: Mapping[str, Any]) -> Guarantee:
-    """The guarantee that `Guarantee.to_json` wrote.
-
-    Raises
-    ------
-    AccountingError
-        The kind is unknown, or its numbers are not those of a guarantee of that kind.
+    """The guarantee that `Guarantee.to_json` wrote. Raises AccountingError: the kind is unknown, or its numbers are not
+    those of a guarantee of that kind.
     """
     body = {name: value for name, value in data.items() if name not in ("kind", "sentence")}
     kind = data.get("kind")

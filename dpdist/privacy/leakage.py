@@ -105,12 +105,8 @@ def scale_for(*, epsilon: float, alpha: float) -> float:
 
 
 def check_alpha(alpha: float, *, bins: int) -> None:
-    """Check that so many bins can all have probability alpha.
-
-    Raises
-    ------
-    AccountingError
-        ``alpha > 1 / bins``, or alpha is not in (0, 1].
+    """Check that so many bins can all have probability alpha. Raises AccountingError: ``alpha > 1 / bins``, or alpha is
+    not in (0, 1].
     """
     _check_alpha(alpha)
     if bins < 1 or alpha * bins > 1 + 2.0**-50:  # a decimal 1/k such as 0.1 is not above it

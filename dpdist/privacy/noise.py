@@ -17,10 +17,8 @@ References
 
 from __future__ import annotations
 
-import bisect
 import hashlib
 import hmac
-import itertools
 import operator
 from collections.abc import Callable
 from fractions import Fraction
@@ -32,15 +30,12 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from dpdist.privacy import _thresholds
-from dpdist.privacy.grid import power_of_two
+from dpdist.privacy.candidates import Candidates
+from dpdist.privacy.grid import steps_of
 
 SAMPLER_DELTA = 2.0**-60
 """What one draw adds to delta. A draw is within 2**-100 of its stated distribution in total variation, which adds
 at most ``(1 + exp(epsilon)) * 2**-100`` to delta: below 2**-60 up to epsilon = 27."""
-
-LARGEST_SCALE = 2.0**45
-_LEAST_SUM = 1 << 100  # of a pick's integer weights
-"""The largest scale or deviation, in integers or grid steps: statistic plus noise stays exact in float64."""
 
 _CHUNK = 1 << 16  # draws at a time: the words, guesses and values of a chunk stay in the cache
 _ZEROS = bytes(8 * _CHUNK)
@@ -144,7 +139,7 @@ class Noise:
         ----------
         .. [1] Ghosh, Roughgarden, Sundararajan, *Universally utility-maximizing privacy mechanisms*, 2009.
         """
-        return self._sum_of_digits(name, count, start, _thresholds.laplace(_steps("scale", scale)))
+        return self._sum_of_digits(name, count, start, _thresholds.laplace(steps_of("scale", scale)))
 
     def gaussian_integers(self, name: str, count: int, *, sigma: float | Fraction, start: int = 0) -> NDArray[np.int64]:
         """Rounded Gaussian noise, the integer nearest to a draw of ``N(0, sigma**2)``.
@@ -167,7 +162,7 @@ class Noise:
         ValueError
             `sigma` is not finite, not positive or too large.
         """
-        return self._sum_of_digits(name, count, start, _thresholds.gaussian(_steps("sigma", sigma)))
+        return self._sum_of_digits(name, count, start, _thresholds.gaussian(steps_of("sigma", sigma)))
 
     def grid_laplace(
         self, name: str, count: int, *, scale: float | Fraction, grid: float, start: int = 0
@@ -194,7 +189,7 @@ class Noise:
         ValueError
             `scale` is not finite, not positive or too large, or `grid` is not a power of two.
         """
-        steps = self.discrete_laplace(name, count, scale=_steps("scale", scale, grid), start=start)
+        steps = self.discrete_laplace(name, count, scale=steps_of("scale", scale, grid), start=start)
         return steps.astype(np.float64) * np.float64(grid)
 
     def grid_gaussian(
@@ -223,15 +218,14 @@ class Noise:
         ValueError
             `sigma` is not finite, not positive or too large, or `grid` is not a power of two.
         """
-        steps = self.gaussian_integers(name, count, sigma=_steps("sigma", sigma, grid), start=start)
+        steps = self.gaussian_integers(name, count, sigma=steps_of("sigma", sigma, grid), start=start)
         return steps.astype(np.float64) * np.float64(grid)
 
     def pick(
         self,
         name: str,
-        scores: NDArray[np.int64],
+        candidates: Candidates,
         *,
-        scale: float | Fraction,
         start: int = 0,
         allowed: Callable[[int], bool] = lambda index: True,
     ) -> int:
@@ -241,16 +235,14 @@ class Noise:
         distribution of the mechanism among the allowed ones alone, so that only a few need to be asked about.
 
         Where one record changes each score by at most 1, the pick is ``2 / scale``-bounded-range; what it costs
-        as a Gaussian mechanism is in `dpdist.privacy.selection`. The weights ``floor(2**128 * exp(...))`` are
-        certified, and the pick compares a uniform of 256 bits with their exact sums: each draw is
-        within ``(number of scores) * 2**-99`` of its distribution in total variation.
+        as a Gaussian mechanism is in `dpdist.privacy.selection`. The pick compares a uniform of 256 bits with exact
+        sums of certified weights: each draw is within ``(number of scores) * 2**-99`` of its distribution in total
+        variation.
 
         Parameters
         ----------
-        scores : int64[candidates]
-            At least one and at most 2**26.
-        scale : float or Fraction
-            In units of the scores, above 0, at most `LARGEST_SCALE`. A float is taken as the number it is.
+        candidates : Candidates
+            They are the same after the pick: the picked one is still among them.
         start : int
             Number of the pick in the stream `name`; candidates that are not allowed take the numbers after it.
         allowed : callable
@@ -263,28 +255,22 @@ class Noise:
         Raises
         ------
         ValueError
-            There is no score or there are too many, they are not integers, or `scale` is out of range.
+            No candidate is left that is allowed.
         """
-        exact = _steps("scale", scale)
-        if scores.ndim != 1 or not 1 <= scores.size <= 1 << 26 or scores.dtype != np.int64:
-            raise ValueError(f"a pick needs from 1 to 2**26 int64 scores, got {scores.dtype}[{scores.size}]")
         address, _, start = _checked(name, 1, start)
-        left = dict(enumerate(scores.tolist()))
-        weights: dict[int, int] = {}
-        while left:
-            if sum(weights.values()) < _LEAST_SUM:  # the weights are relative to a candidate that is gone
-                top = max(left.values())
-                found = _thresholds.exponential_weights([top - score for score in left.values()], exact)
-                weights = dict(zip(left, found, strict=True))
-            sums = list(itertools.accumulate(weights.values()))
-            words = self._words(address, 4, 4 * start).tolist()
-            uniform = sum(word << 64 * place for place, word in enumerate(words))
-            index = list(weights)[bisect.bisect_right(sums, uniform * sums[-1] >> 256)]
-            if allowed(index):
-                return index
-            del left[index], weights[index]
-            start += 1
-        raise ValueError("no candidate is allowed")
+        refused: list[int] = []
+        try:
+            while True:
+                words = self._words(address, 4, 4 * start).tolist()
+                index = candidates.at(sum(word << 64 * place for place, word in enumerate(words)))
+                if allowed(index):
+                    return index
+                candidates.remove(index)
+                refused.append(index)
+                start += 1
+        finally:
+            for index in refused:
+                candidates.restore(index)
 
     def _sum_of_digits(self, name: str, count: int, start: int, digits: _thresholds.Digits) -> NDArray[np.int64]:
         address, count, start = _checked(name, count, start)
@@ -318,20 +304,6 @@ def _checked(name: str, count: int, start: int) -> tuple[bytes, int, int]:
     if "\0" in name:
         raise ValueError(f"a noise name must not contain a NUL character, got {name!r}")
     return name.encode(), count, start
-
-
-def _steps(setting: str, value: float | Fraction, grid: float = 1.0) -> Fraction:
-    """Return the exact scale in steps of the grid."""
-    try:
-        exact = Fraction(value) if isinstance(value, (int, Fraction)) else Fraction(float(value))
-    except (ValueError, OverflowError):  # NaN, infinity
-        exact = Fraction(0)
-    if exact <= 0:
-        raise ValueError(f"{setting} must be a finite number above 0, got {value}")
-    steps = exact / Fraction(power_of_two(grid))
-    if steps > LARGEST_SCALE:
-        raise ValueError(f"{setting} must be at most 2**45 grid steps, got {value} on a grid of {grid}")
-    return steps
 
 
 def _multiply_high(words: NDArray[np.uint64], factor: int) -> NDArray[np.uint64]:

@@ -52,12 +52,8 @@ _UP = 1 + 2.0**-30  # more than what the floating-point functions lose
 
 
 def pick_cost(*, scale: float) -> float:
-    """m: a pick at this scale, with scores of sensitivity 1, is m-GDP. Rounded upwards.
-
-    Raises
-    ------
-    AccountingError
-        The scale is not between 0.1 and 2**40.
+    """m: a pick at this scale, with scores of sensitivity 1, is m-GDP. Rounded upwards. Raises AccountingError: the
+    scale is not between 0.1 and 2**40.
     """
     if not 0.1 <= scale <= 2.0**40:
         raise AccountingError(f"the scale of a pick must be between 0.1 and 2**40, got {scale!r}")
@@ -68,12 +64,8 @@ def pick_cost(*, scale: float) -> float:
 
 
 def pick_scale(*, cost: float) -> float:
-    """The least scale at which a pick is `cost`-GDP. Rounded upwards.
-
-    Raises
-    ------
-    AccountingError
-        The cost is not in (0, 6], or its scale is out of range.
+    """The least scale at which a pick is `cost`-GDP. Rounded upwards. Raises AccountingError: the cost is not in (0,
+    6], or its scale is out of range.
     """
     if not 0 < cost <= 6:
         raise AccountingError(f"a pick can cost more than 0 and at most 6, got {cost!r}")

@@ -37,12 +37,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.errors import AccountingError
+from dpdist.errors import AccountingError, SpecError
 from dpdist.privacy.guarantee import Adjacency
 
 _UP = 1 + 2.0**-40  # covers the rounding of the double-precision evaluation
@@ -221,3 +222,40 @@ def _norm(count: int, norm: str) -> float:
     if count < 1 or norm not in ("l1", "l2"):
         raise AccountingError(f"expected a positive number of statistics and the norm l1 or l2, got {count}, {norm!r}")
     return float(count) if norm == "l1" else math.sqrt(count) * _UP
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """How much one record moves an entropy of at least so many records, in bits."""
+
+    sensitivity: float  # exact, rounded upwards; what the noise is scaled with
+    published_bound: float  # of the papers: about twice the exact value for order 1, and false for any other
+
+
+def bounds(*, records: int, order: float, adjacency: Adjacency) -> Bounds:
+    """Exact sensitivity and published bound of the entropy of the given order (1: Shannon).
+
+    `records` is a lower bound of those of the larger of two neighbouring tables. Raises SpecError: unknown adjacency;
+    AccountingError: the number of records or the order is out of range.
+
+    >>> both = bounds(records=10_000, order=2, adjacency="replacement")
+    >>> round(both.sensitivity, 4), round(both.published_bound, 5)
+    (0.0144, 0.00058)
+    """
+    if adjacency not in get_args(Adjacency):
+        raise SpecError(f"adjacency must be one of {', '.join(get_args(Adjacency))}, got {adjacency!r}")
+    published = shannon_published(records) if order == 1 else renyi_published(records, order=order)
+    exact = renyi_from(records, order=order, adjacency=adjacency)
+    return Bounds(sensitivity=exact, published_bound=published)
+
+
+def account(*, records: int, order: float, adjacency: Adjacency) -> dict[str, Any]:
+    """The bounds as a JSON object, and whether the published one holds."""
+    both = bounds(records=records, order=order, adjacency=adjacency)
+    return {
+        "records": records,
+        "order": order,
+        "adjacency": adjacency,
+        **asdict(both),
+        "published_bound_holds": both.published_bound >= both.sensitivity,
+    }

@@ -47,43 +47,25 @@ _LARGEST = 64.0
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A mechanism, two neighbouring tables, and the guarantee that is stated for it.
-
-    Attributes
-    ----------
-    name : str
-    absent, present : callable
-        Noise to released numbers (always as many), on the table without and with the canary.
-    epsilon, delta : float
-        What is stated (add/remove).
-    """
+    """A mechanism, two neighbouring tables, and the guarantee that is stated for it."""
 
     name: str
+    # absent, present: noise to released numbers (always as many), on the table without and with the canary
     absent: Mechanism
     present: Mechanism
-    epsilon: float
+    epsilon: float  # epsilon, delta: what is stated (add/remove)
     delta: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Canaries:
-    """A mechanism whose table has each of many canaries or not, and the guarantee that is stated for it.
-
-    Attributes
-    ----------
-    name : str
-    scores : callable
-        Noise and which canaries are in the table, bool[count], to a score of each that is higher where it seems to be.
-    count : int
-        m, canaries in a table.
-    epsilon, delta : float
-        What is stated for one record (add/remove).
-    """
+    """A mechanism whose table has each of many canaries or not, and the guarantee that is stated for it."""
 
     name: str
+    # noise and which canaries are in the table, bool[count], to a score of each that is higher where it seems to be
     scores: Callable[[Noise, NDArray[np.bool_]], ArrayLike]
-    count: int
-    epsilon: float
+    count: int  # m, canaries in a table
+    epsilon: float  # epsilon, delta: what is stated for one record (add/remove)
     delta: float = 0.0
 
 

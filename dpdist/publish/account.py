@@ -47,14 +47,8 @@ def verify_with_account(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[VerifyReport, Account]:
-    """Verify a release and compare it with the account of its data set.
-
-    Raises
-    ------
-    VerificationFailed, DataNotFound, StorageUnavailable
-        As `verify` and `check_account`.
-    LedgerError
-        As `check_account`.
+    """Verify a release and compare it with the account of its data set. Raises VerificationFailed, DataNotFound,
+    StorageUnavailable: as `verify` and `check_account`; LedgerError: as `check_account`.
     """
     report = verify(uri, public_key, storage_options=storage_options)
     manifest = read_manifest(uri, storage_options=storage_options)

@@ -128,12 +128,8 @@ class Manifest(BaseModel):
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Manifest:
-        """Read a manifest.
-
-        Raises
-        ------
-        VerificationFailed
-            It is not a manifest, of a later version, or not in the form in which manifests are written.
+        """Read a manifest. Raises VerificationFailed: it is not a manifest, of a later version, or not in the form in
+        which manifests are written.
         """
         advice = "get the release again from its publisher"
         try:
@@ -215,14 +211,8 @@ def name_in(store: Store, name: str) -> str:
 
 
 def require_vacant(store: Store) -> None:
-    """Refuse an output that holds a release.
-
-    Raises
-    ------
-    OutputExists
-        There is a manifest.
-    DataNotFound, StorageUnavailable
-        The output cannot be read.
+    """Refuse an output that holds a release. Raises OutputExists: there is a manifest; DataNotFound,
+    StorageUnavailable: the output cannot be read.
     """
     found = name_in(store, MANIFEST)
     if store.exists(found):
@@ -237,19 +227,9 @@ def publish(store: Store, manifest: Manifest, *, signing_key: Ed25519PrivateKey 
     Idempotent for an attempt: a resumed one finds its own manifest and leaves it unchanged. The ledger decides who may
     publish, by letting one attempt of a release commit.
 
-    Returns
-    -------
-    Manifest
-        What is stored.
-
-    Raises
-    ------
-    OutputExists
-        The output holds another release, or another attempt's.
-    OutputUnwritable
-        A part is missing or has another size, or the place cannot be written.
-    OutOfDisk, StorageUnavailable
-        As `Store.write_bytes`.
+    Returns Manifest: what is stored. Raises OutputExists: the output holds another release, or another attempt's;
+    OutputUnwritable: a part is missing or has another size, or the place cannot be written; OutOfDisk,
+    StorageUnavailable: as `Store.write_bytes`.
     """
     content, name = manifest.to_bytes(), name_in(store, MANIFEST)
     if not store.exists(name):

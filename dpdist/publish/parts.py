@@ -69,31 +69,16 @@ class PartRecord(BaseModel):
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """How the codes of one attribute are written. At most one of the tables is set; with none, codes stay codes.
+    """How the codes of one attribute are written. At most one of the tables is set; with none, codes stay codes."""
 
-    Attributes
-    ----------
-    field : pyarrow.Field
-        Name and type; nullable only where a missing category is written as null.
-    texts : tuple of str, optional
-        Text of each code.
-    integers : int64 (cardinality,), optional
-        Integer of each code, or the lowest one of its bin.
-    widths : uint64 (cardinality,), optional
-        Number of integers in the bin of each code, where one is drawn.
-    edges : float64 (bins + 1,), optional
-        Ends of the bins of a number, in which one is drawn; of a continuous number its bounds.
-    missing : int, optional
-        The code that is written as null.
-    """
-
-    field: pa.Field
+    field: pa.Field  # name and type; nullable only where a missing category is written as null
     cardinality: int = 0
-    texts: tuple[str, ...] | None = None
-    integers: NDArray[np.int64] | None = None
-    widths: NDArray[np.uint64] | None = None
+    texts: tuple[str, ...] | None = None  # text of each code
+    integers: NDArray[np.int64] | None = None  # integer of each code, or the lowest one of its bin
+    widths: NDArray[np.uint64] | None = None  # number of integers in the bin of each code, where one is drawn
+    # ends of the bins of a number, in which one is drawn; of a continuous number its bounds
     edges: NDArray[np.float64] | None = None
-    missing: int | None = None
+    missing: int | None = None  # the code that is written as null
 
     @property
     def is_drawn(self) -> bool:
@@ -101,12 +86,8 @@ class Column:
         return self.widths is not None or (self.edges is not None and self.cardinality > 0)
 
     def decode(self, codes: NDArray[Any], words: NDArray[np.uint64] | None = None) -> pa.Array:
-        """The Arrow array of `codes`; `words`, uint64 and uniform, place a binned integer or number in its bin.
-
-        Raises
-        ------
-        ValueError
-            A code or number is outside the domain, or words are needed.
+        """The Arrow array of `codes`; `words`, uint64 and uniform, place a binned integer or number in its bin. Raises
+        ValueError: a code or number is outside the domain, or words are needed.
         """
         if not self.cardinality:
             numbers = pa.array(codes, pa.float64())

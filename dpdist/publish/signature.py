@@ -28,12 +28,8 @@ _MAKE_ONE = "make one with `openssl genpkey -algorithm ed25519 -out signing.pem`
 
 
 def load_signing_key(path: str | Path | None = None) -> Ed25519PrivateKey | None:
-    """The private key in a PEM file, or in the environment variable `VARIABLE`, or None if neither is given.
-
-    Raises
-    ------
-    SpecError
-        The file cannot be read, may be read by others, or holds no unencrypted Ed25519 private key.
+    """The private key in a PEM file, or in the environment variable `VARIABLE`, or None if neither is given. Raises
+    SpecError: the file cannot be read, may be read by others, or holds no unencrypted Ed25519 private key.
     """
     if path is not None:
         where = f"signing key {path}"
@@ -56,13 +52,7 @@ def load_signing_key(path: str | Path | None = None) -> Ed25519PrivateKey | None
 
 
 def load_public_key(path: str | Path) -> Ed25519PublicKey:
-    """The public key in a PEM file.
-
-    Raises
-    ------
-    SpecError
-        The file cannot be read or holds no Ed25519 public key.
-    """
+    """The public key in a PEM file. Raises SpecError: the file cannot be read or holds no Ed25519 public key."""
     where = f"public key {path}"
     advice = "make it with `openssl pkey -in signing.pem -pubout -out public.pem`"
     try:

@@ -204,12 +204,8 @@ def open_release(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[Store, Manifest]:
-    """The store and the manifest of a release; of the parts only the sizes are checked.
-
-    Raises
-    ------
-    VerificationFailed, DataNotFound, StorageUnavailable
-        As `verify`.
+    """The store and the manifest of a release; of the parts only the sizes are checked. Raises VerificationFailed,
+    DataNotFound, StorageUnavailable: as `verify`.
     """
     store = Store(uri, storage_options)
     manifest, _ = _open(store, public_key)

@@ -32,12 +32,8 @@ class RunSummary:
 
 
 def list_runs(ledger: Ledger, work: Store) -> list[RunSummary]:
-    """All attempts in the ledger, oldest first, with the results that they stored in the work folder.
-
-    Raises
-    ------
-    LedgerError, DataNotFound, StorageUnavailable
-        The ledger or the folder cannot be read.
+    """All attempts in the ledger, oldest first, with the results that they stored in the work folder. Raises
+    LedgerError, DataNotFound or StorageUnavailable: the ledger or the folder cannot be read.
     """
     stored: dict[str, list[str]] = {}
     for name in work.names():
@@ -61,12 +57,8 @@ def list_runs(ledger: Ledger, work: Store) -> list[RunSummary]:
 
 
 def find_attempt(ledger: Ledger, beginning: str) -> Reservation:
-    """The attempt whose id is this text or begins with it.
-
-    Raises
-    ------
-    LedgerError
-        There is none, or more than one, or the beginning is too short.
+    """The attempt whose id is this text or begins with it. Raises LedgerError: there is none, or more than one, or the
+    beginning is too short.
     """
     if len(beginning) < _SHOWN:
         raise LedgerError(
@@ -83,12 +75,8 @@ def find_attempt(ledger: Ledger, beginning: str) -> Reservation:
 
 
 def run_record(work: Store, attempt: Reservation) -> dict[str, Any]:
-    """The run record of an attempt; confidential, because it holds private counts.
-
-    Raises
-    ------
-    DataNotFound
-        The folder does not hold it: the run has not finished, or used another work folder.
+    """The run record of an attempt; confidential, because it holds private counts. Raises DataNotFound: the folder does
+    not hold it; the run has not finished, or used another work folder.
     """
     record: dict[str, Any] = json.loads((work / attempt.id).read_bytes(RUN_RECORD))
     return record

@@ -40,11 +40,7 @@ def sweep_store(store: Store) -> list[str]:
 
 def sweep_output(ledger: Ledger, output: Store) -> list[str]:
     """Delete the above, and claims and parts of attempts that this ledger will never let publish; return their names.
-
-    Raises
-    ------
-    OutputUnwritable, DataNotFound, StorageUnavailable
-        As `Store.sweep`.
+    Raises as `Store.sweep`.
     """
     swept = sweep_store(output)
     for name in output.names():

@@ -339,17 +339,9 @@ def run_release(
     input: Input | None = None,
     executor: Executor | None = None,
 ) -> Outcome:
-    """Run a release from its spec to its manifest; parameters as for `Run`.
-
-    Returns
-    -------
-    Outcome
-
-    Raises
-    ------
-    DpdistError
-        See `dpdist.errors`; nothing is published, the ledger is consistent, and unless the message says otherwise
-        the attempt can be resumed.
+    """Run a release from its spec to its manifest; parameters as for `Run`. Returns Outcome. Raises DpdistError: see
+    `dpdist.errors`; nothing is published, the ledger is consistent, and unless the message says otherwise the attempt
+    can be resumed.
     """
     options: dict[str, Any] = {"resume": resume, "new_attempt": new_attempt, "once": once, "fixed_key": fixed_key}
     with Run(spec, **options, input=input, executor=executor, progress=progress, announce=announce) as run:

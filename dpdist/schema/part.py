@@ -54,10 +54,12 @@ def _is_coarser(part: Attribute, whole: Attribute) -> bool:
 def _departure_of_values(part: Attribute, whole: Attribute) -> str | None:
     if isinstance((part.values or ("",))[0], int) != isinstance((whole.values or ("",))[0], int):
         return "its values are integers in one and texts in the other"
-    names = set(map(str, part.values or ()))
-    integers = set(filter(_is_integer, map(str, whole.values or ())))
-    if integers - names and all(map(_is_integer, names)):  # in columns of integers, aliases are not looked up
-        return "integers are merged into integers: a column of integers has no `aliases` (merge texts into other names)"
+    names, originals = set(map(str, part.values or ())), set(map(str, whole.values or ()))
+    if names != originals and (all(map(_is_integer, names)) or all(map(_is_integer, originals))):
+        return (
+            "values that are all integers cannot be merged, nor others be merged into such: columns of integers and "
+            "floats are then read in another way (declare an integer attribute, whose values `bins` merge)"
+        )
     for folded in (False, True):
         if why := _departure_of_spellings(part, whole, folded=folded):
             return why

@@ -275,11 +275,7 @@ class Attribute(_Frozen):
     @cached_property
     def bin_edges(self) -> NDArray[Any]:
         """Lower edges of the bins, ascending: int64 of integers (one per integer without `bins`), float64 of numbers.
-
-        Raises
-        ------
-        TypeError
-            The attribute has neither.
+        Raises TypeError: the attribute has neither.
         """
         if self.bounds is None or self.is_continuous:
             raise TypeError(f"attribute {self.name!r} has no bins")
@@ -314,13 +310,7 @@ class Attribute(_Frozen):
 
     @property
     def cardinality(self) -> int:
-        """Number of codes.
-
-        Raises
-        ------
-        SpecError
-            The attribute is continuous.
-        """
+        """Number of codes. Raises SpecError: the attribute is continuous."""
         return self._declared + isinstance(self.missing, Category)
 
     @property
@@ -411,13 +401,7 @@ class Schema(_Frozen):
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Schema:
-        """Read a schema file.
-
-        Raises
-        ------
-        SpecError
-            The file is missing, is not YAML or does not describe a schema.
-        """
+        """Read a schema file. Raises SpecError: the file is missing, is not YAML or does not describe a schema."""
         try:
             return cls.model_validate(load_yaml(path))
         except ValidationError as error:

@@ -37,7 +37,7 @@ def _exact(value: object) -> object:
         return value
     try:
         text = str(value)  # ValueError for thousands of digits
-        if isinstance(value, str) and (len(text) > LONGEST_NUMBER or _VAST.search(text)):
+        if isinstance(value, str) and (not text.isascii() or len(text) > LONGEST_NUMBER or _VAST.search(text)):
             raise ValueError
         return Fraction(text)
     except (ValueError, ZeroDivisionError):
@@ -255,6 +255,11 @@ class ReleaseSpec(Section):
         return {}
 
     @property
+    def least_probabilities(self) -> dict[tuple[str, ...], float]:
+        """What the release assumes of whoever reads it: by columns, the least probability of each of their cells."""
+        return {}
+
+    @property
     def asks_of_table(self) -> str | None:
         """What the release asks of a table beyond its schema, so that no contract admits it; None where nothing."""
         return None
@@ -299,12 +304,8 @@ def _key(node: Mapping[Any, Any], name: str) -> Any:
 
 
 def override(tree: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The mapping itself, with values set by dotted path.
-
-    Raises
-    ------
-    SpecError
-        A path leads through something that is not a section.
+    """The mapping itself, with values set by dotted path. Raises SpecError: a path leads through something that is not
+    a section.
     """
     for path, value in settings.items():
         _set(tree, path, value)
@@ -312,12 +313,8 @@ def override(tree: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any
 
 
 def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
-    """Turn ``a.b=c`` texts into a mapping from dotted path to value (parsed as YAML).
-
-    Raises
-    ------
-    SpecError
-        A text has no ``=``, its value is not YAML, or a path is given twice.
+    """Turn ``a.b=c`` texts into a mapping from dotted path to value (parsed as YAML). Raises SpecError: a text has no
+    ``=``, its value is not YAML, or a path is given twice.
     """
     out: dict[str, Any] = {}
     for setting in settings:
@@ -336,7 +333,7 @@ def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
             out[path] = parse_yaml(text)
         except SpecError as error:
             raise SpecError(f"--set {path}: {error}") from None
-        if isinstance(out[path], str):  # YAML 1.1 reads 1e-9 as text
+        if isinstance(out[path], str) and out[path].isascii():  # YAML 1.1 reads 1e-9 as text
             try:
                 out[path] = float(out[path])
             except ValueError:
@@ -345,23 +342,13 @@ def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
 
 
 def change(spec: AnySpec, settings: Mapping[str, Any]) -> AnySpec:
-    """A spec with changed values at some dotted paths.
-
-    Raises
-    ------
-    SpecError
-        The changed spec is not valid.
-    """
+    """A spec with changed values at some dotted paths. Raises SpecError: the changed spec is not valid."""
     return validated(type(spec), override(spec.model_dump(mode="json", by_alias=True), settings))
 
 
 def validated(kind: type[AnySpec], tree: Mapping[str, Any], source: str = "the spec") -> AnySpec:
-    """A spec of the given class from a mapping.
-
-    Raises
-    ------
-    SpecError
-        The mapping is not valid; the message names each setting.
+    """A spec of the given class from a mapping. Raises SpecError: the mapping is not valid; the message names each
+    setting.
     """
     try:
         return kind.model_validate(tree)

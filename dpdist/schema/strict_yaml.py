@@ -33,6 +33,9 @@ _NOT_ASCII = re.compile(r"\r(?!\n)|[^\t\r\n -~]")
 _HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Unicode categories of controls, of marks of direction or of no width, of surrogates, and of other ends of lines."""
 
+_BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]")
+"""Characters of other categories that have no shape of their own: fillers, joiners, selectors of variants."""
+
 _MERGE = "tag:yaml.org,2002:merge"
 _NUMBER = re.compile(
     r"[-+]?(0|[1-9][0-9]*|[1-9][0-9]{0,2}(_[0-9]{3})+|(0|[1-9][0-9]*)?\.[0-9]+|(0|[1-9][0-9]*)\.[0-9]*)([eE][-+]?[0-9]+)?"
@@ -56,7 +59,7 @@ def check_characters(text: str) -> None:
     message has its line and its code point.
     """
     for match in _NOT_ASCII.finditer(text):
-        if unicodedata.category(match[0]) in _HIDDEN:
+        if unicodedata.category(match[0]) in _HIDDEN or _BLANK.match(match[0]):
             line, code = text.count("\n", 0, match.start()) + 1, ord(match[0])
             name = unicodedata.name(match[0], "")
             raise SpecError(
@@ -78,7 +81,7 @@ def parse_yaml(text: str) -> Any:
         if node is None:
             return None
         _check_size(node)
-        _check_plain_values(node)
+        _check_scalars(node)
         _check_keys(node, loader)
         return loader.construct_document(node)
     except _Refused as refused:
@@ -94,13 +97,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def load_yaml(path: str | Path) -> Any:
-    """The value of a YAML file.
-
-    Raises
-    ------
-    SpecError
-        The file cannot be read, or as `parse_yaml`.
-    """
+    """The value of a YAML file. Raises SpecError: the file cannot be read, or as `parse_yaml`."""
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")  # as it is: `read_text` would change the ends of lines
     except OSError as error:
@@ -179,11 +176,13 @@ def _check_keys(root: Node, loader: yaml.SafeLoader) -> None:
             keys.add(key)
 
 
-def _check_plain_values(root: Node) -> None:
-    """Refuse plain values that YAML 1.1 and YAML 1.2 read differently, and numbers of absurd length."""
+def _check_scalars(root: Node) -> None:
+    """Refuse plain values that YAML 1.1 and YAML 1.2 read differently, long numbers, and halves of characters."""
     for node, key in _walk(root):
         if isinstance(node, ScalarNode) and node.style is None:
             _check_plain(node, key)
+        elif isinstance(node, ScalarNode) and any("\ud800" <= character <= "\udfff" for character in node.value):
+            raise _Refused(node.start_mark, "an escape such as \\uD800 is half of a character: write all of it")
 
 
 def _check_plain(node: ScalarNode, key: str) -> None:

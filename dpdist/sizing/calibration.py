@@ -34,20 +34,8 @@ class Measured:
 
 
 def calibrate(plan: Plan, runs: Sequence[Measured], *, stage: float, task: float, byte: float) -> Costs:
-    """The costs that explain timed runs, at least two with different numbers of workers.
-
-    Parameters
-    ----------
-    plan : Plan
-        Of what was run.
-    runs : sequence of Measured
-    stage, task, byte : float
-        Measured by themselves (see `Costs`).
-
-    Raises
-    ------
-    ValueError
-        All runs had as many workers.
+    """The costs that explain timed runs of a plan, at least two with different numbers of workers. `stage`, `task` and
+    `byte` are measured by themselves (see `Costs`). Raises ValueError: all runs had as many workers.
     """
     numbers = [run.layout.workers for run in runs]
     if len(set(numbers)) < 2:

@@ -167,17 +167,8 @@ class Sizing:
 
 
 def size_cluster(plan: Plan, *, costs: Costs = MEASURED) -> Sizing:
-    """Propose workers, memory and partitions for the declared size of a table.
-
-    Parameters
-    ----------
-    plan : Plan
-    costs : Costs
-        What a unit of work takes on your machines.
-
-    Returns
-    -------
-    Sizing
+    """Propose workers, memory and partitions for the declared size of a table; `costs` is what a unit of work takes on
+    your machines.
     """
     rows = plan.spec.data.minimum_records
     clients = len(plan.spec.worker_resources)  # a client's records are read and held by one worker
@@ -249,12 +240,8 @@ def _gib(size: float, *, least: int = MEMORY[0]) -> int:
 
 
 def read_costs(path: Path | None) -> Costs:
-    """The costs in a file of `tests/benchmarks/bench_sizing.py`; without one those measured here.
-
-    Raises
-    ------
-    SpecError
-        The file cannot be read or holds no costs.
+    """The costs in a file of `tests/benchmarks/bench_sizing.py`; without one those measured here. Raises SpecError: the
+    file cannot be read or holds no costs.
     """
     if path is None:
         return MEASURED

@@ -78,16 +78,8 @@ class Prediction:
 
 
 def simulate(loads: Sequence[Load], costs: Costs, *, workers: int, cores: int | None = None) -> Prediction:
-    """Run the stages one after another.
-
-    Parameters
-    ----------
-    loads : sequence of Load
-    costs : Costs
-    workers : int
-        Worker processes.
-    cores : int, optional
-        Cores that they share, for one machine that also starts them; None where each has its own and runs already.
+    """Run the stages one after another on so many worker processes. `cores` are shared by them, for one machine that
+    also starts them; None where each has its own and runs already.
     """
     slower = max(1.0, workers / cores) if cores else 1.0
     starting = costs.start + (costs.worker * workers * max(1.0, slower / workers) if cores else 0.0)

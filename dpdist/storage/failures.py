@@ -93,19 +93,9 @@ _BY_CODE = {  # error codes of S3 servers, then names of exceptions of botocore
 
 @contextmanager
 def translated(where: str, *, writing: bool) -> Iterator[None]:
-    """Raise errors of storage as errors of dpdist.
-
-    Parameters
-    ----------
-    where : str
-        Address for the message, without credentials.
-    writing : bool
-        Whether an output is written (OutputUnwritable) or something is read (DataNotFound).
-
-    Raises
-    ------
-    DataNotFound, OutputUnwritable, OutOfDisk, StorageUnavailable
-        By direction and cause.
+    """Raise errors of storage as errors of dpdist. `where` is the address for the message, without credentials. Raises
+    DataNotFound, OutputUnwritable, OutOfDisk or StorageUnavailable by direction and cause: whether an output is written
+    or something is read.
     """
     try:
         yield

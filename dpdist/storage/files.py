@@ -49,18 +49,9 @@ def is_local(path: str) -> bool:
 
 @contextmanager
 def storage_errors(path: str) -> Iterator[None]:
-    """Raise the errors of storage as errors of dpdist, with advice.
-
-    Raises
-    ------
-    DataNotFound
-        No file, or no access.
-    StorageUnavailable
-        No answer for now: the run can be resumed.
-    UnreadableFile
-        The file exists and cannot be read.
-    SpecError
-        There is no file system for the path.
+    """Raise the errors of storage as errors of dpdist, with advice: DataNotFound (no file, or no access),
+    StorageUnavailable (no answer for now: the run can be resumed), UnreadableFile (the file exists and cannot be read),
+    SpecError (there is no file system for the path).
     """
     try:
         yield
@@ -114,14 +105,8 @@ def _passing(error: Exception) -> bool:
 
 
 def unless_damaged(action: Callable[[], T], message: str | Callable[[], str]) -> T:
-    """Return ``action()``; if it fails because of the bytes of a file, raise an error with another text.
-
-    The messages of parsers may quote a record, so they are neither shown nor chained.
-
-    Raises
-    ------
-    UnreadableFile
-        With `message`.
+    """Return ``action()``; if it fails because of the bytes of a file, raise UnreadableFile with `message`. The
+    messages of parsers may quote a record, so they are neither shown nor chained.
     """
     try:
         return action()

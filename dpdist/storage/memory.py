@@ -25,13 +25,7 @@ class MemoryStore(Store):
         return {path.removeprefix(top): len(self._files[path]) for path in sorted(self._files) if path.startswith(top)}
 
     def read_bytes(self, name: str) -> bytes:
-        """The content of a file.
-
-        Raises
-        ------
-        DataNotFound
-            There is no such file.
-        """
+        """The content of a file. Raises DataNotFound: there is no such file."""
         try:
             return self._files[self._path(name)]
         except KeyError:

@@ -50,17 +50,9 @@ def is_s3(uri: str) -> bool:
 
 
 def s3_filesystem(options: Mapping[str, Any] | None = None) -> Any:
-    """The S3 file system of this process for these options and its present ``AWS_*`` variables.
-
-    Parameters
-    ----------
-    options : mapping, optional
-        Of `s3fs.S3FileSystem`: ``endpoint_url``, ``profile``, ``client_kwargs``.
-
-    Raises
-    ------
-    SpecError
-        The endpoint is no address, or holds credentials.
+    """The S3 file system of this process for some options of `s3fs.S3FileSystem` (``endpoint_url``, ``profile``,
+    ``client_kwargs``) and its present ``AWS_*`` variables. Raises SpecError: the endpoint is no address, or holds
+    credentials.
     """
     given = {name: value for name, value in (options or {}).items() if value is not None}
     _check_endpoint(given.get("endpoint_url"))

@@ -115,14 +115,8 @@ class Store:
         return _restore, (root, self._options, self._parents, self._inner)
 
     def exists(self, name: str) -> bool:
-        """Whether a file of this name is stored.
-
-        Raises
-        ------
-        DataNotFound
-            There is no access to it.
-        StorageUnavailable
-            The storage does not answer.
+        """Whether a file of this name is stored. Raises DataNotFound: there is no access to it; StorageUnavailable: the
+        storage does not answer.
         """
         path = self._path(name)
         with self._reading(name):
@@ -131,14 +125,7 @@ class Store:
     def sizes(self, *, hidden: bool = False) -> dict[str, int]:
         """Names of all files below the store and their sizes in bytes, sorted by name.
 
-        Hidden files are left out, unless `hidden` asks for them and for links to folders.
-
-        Raises
-        ------
-        DataNotFound
-            There is no access to it.
-        StorageUnavailable
-            The storage does not answer.
+        Hidden files are left out, unless `hidden` asks for them and for links to folders. Raises as `exists`.
         """
         top = self._path("")
         with self._reading(""):
@@ -157,14 +144,8 @@ class Store:
         return tuple(self.sizes())
 
     def read_bytes(self, name: str) -> bytes:
-        """The content of a file, by one GET.
-
-        Raises
-        ------
-        DataNotFound
-            There is no such file, or no access to it.
-        StorageUnavailable
-            The storage does not answer.
+        """The content of a file, by one GET. Raises DataNotFound: there is no such file, or no access to it;
+        StorageUnavailable: the storage does not answer.
         """
         path = self._path(name)
         whole = {} if self.is_local else {"max_concurrency": 1}
@@ -174,38 +155,21 @@ class Store:
 
     def write_bytes(self, name: str, data: bytes) -> None:
         """Write a file, or replace it, in one step: by rename once the bytes are on the disk, or by a single PUT.
-
-        Raises
-        ------
-        OutputUnwritable
-            The place does not exist or cannot be written.
-        OutOfDisk
-            No space is left.
-        StorageUnavailable
-            The storage does not answer; the file may or may not have been written.
+        Raises OutputUnwritable: the place does not exist or cannot be written; OutOfDisk; StorageUnavailable: the
+        storage does not answer, and the file may or may not have been written.
         """
         path = self._path(name)
         with self._writing(name):
             self._put(path, data, exclusive=False)
 
     def write_exclusive(self, name: str, data: bytes) -> bytes:
-        """Store a file once, and return what is stored: this content or an earlier one.
+        """Store a file once, and return what a reader finds: this content or an earlier one.
 
         Locally the file system decides between writers (a hard link to a finished file): one wins. On S3 this looks for
         an earlier content and then sends a conditional PUT. Where a server ignores the condition, two writers at the
-        same instant may both write; the later content stays, and it is complete. This suffices here: the writers of
-        one attempt store the same bytes, a pure function of key and input, and of two attempts the ledger lets one
-        commit.
-
-        Returns
-        -------
-        bytes
-            What a reader finds.
-
-        Raises
-        ------
-        OutputUnwritable, OutOfDisk, StorageUnavailable
-            As `write_bytes`.
+        same instant may both write; the later content stays, and it is complete. This suffices here: the writers of one
+        attempt store the same bytes, a pure function of key and input, and of two attempts the ledger lets one commit.
+        Raises as `write_bytes`.
         """
         path = self._path(name)
         with self._writing(name):
@@ -214,14 +178,8 @@ class Store:
         return self.read_bytes(name)
 
     def delete(self, name: str) -> None:
-        """Delete a file; nothing happens if there is none.
-
-        Raises
-        ------
-        OutputUnwritable
-            It cannot be deleted.
-        StorageUnavailable
-            The storage does not answer.
+        """Delete a file; nothing happens if there is none. Raises OutputUnwritable: it cannot be deleted;
+        StorageUnavailable: the storage does not answer.
         """
         path = self._path(name)
         with self._writing(name), suppress(FileNotFoundError, NotADirectoryError):
@@ -230,12 +188,7 @@ class Store:
     def check_writable(self) -> None:
         """Write and delete a small hidden file, to find an unwritable place before anything is charged.
 
-        Locally the file is written exclusively, which needs hard links.
-
-        Raises
-        ------
-        OutputUnwritable, OutOfDisk, StorageUnavailable
-            As `write_bytes`.
+        Locally the file is written exclusively, which needs hard links. Raises as `write_bytes`.
         """
         path = f"{self._path('')}/{PROBE}{uuid.uuid4().hex}"
         with self._writing(""):
@@ -244,26 +197,16 @@ class Store:
                 self._fs.rm_file(path)
 
     def make_private(self) -> None:
-        """Make the folder of a local store, for its owner alone; nothing happens if it is there, or on S3.
-
-        Raises
-        ------
-        OutputUnwritable, OutOfDisk
-            As `write_bytes`.
+        """Make the folder of a local store, for its owner alone; nothing happens if it is there, or on S3. Raises
+        OutputUnwritable or OutOfDisk as `write_bytes`.
         """
         if self.is_local:
             with self._writing(""):
                 Path(self._path("")).mkdir(mode=0o700, exist_ok=True)
 
     def sweep(self) -> tuple[str, ...]:
-        """Delete probes, and unfinished files of processes that no longer run; return their names.
-
-        Raises
-        ------
-        OutputUnwritable
-            One cannot be deleted.
-        DataNotFound, StorageUnavailable
-            As `sizes`.
+        """Delete probes, and unfinished files of processes that no longer run; return their names. Raises
+        OutputUnwritable: one cannot be deleted; else as `exists`.
         """
         top = self._path("")
         if not self.is_local:

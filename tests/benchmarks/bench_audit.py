@@ -36,8 +36,8 @@ from dpdist.families.deniability.structure import Score, independent_structure, 
 from dpdist.families.histogram.claims import cells_canaries
 from dpdist.families.histogram.claims import claims as histogram_claims
 from dpdist.families.histogram.plan import HistogramPlan
-from dpdist.families.mixing.accounting import ClassMixtures
 from dpdist.families.mixing.claims import mixtures_claim
+from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.testing import Canaries, Claim, Finding, audit, audit_in_one_run, table_of
 from dpdist.schema.schema import Schema
 

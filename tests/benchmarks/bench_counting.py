@@ -26,12 +26,12 @@ import pyarrow.parquet as pq
 
 from dpdist.data.count import covering_blocks, pair_counts
 from dpdist.data.encode import TableEncoder
-from dpdist.data.graph import encoded_partitions, located_table, reduce_partitions, run_pass, table_pass
 from dpdist.data.operators import Operator, pair_counts_operator
 from dpdist.data.read import BATCH_ROWS
 from dpdist.data.source import TableSource
 from dpdist.data.split import Split, split_labels
 from dpdist.data.table import open_table
+from dpdist.families.base.graph import encoded_partitions, located_table, reduce_partitions, run_pass, table_pass
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.schema.schema import Schema
 

@@ -24,9 +24,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdist.cluster.cluster import Cluster
-from dpdist.data.graph import table_pass
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
+from dpdist.families.base.graph import table_pass
 from dpdist.families.histogram.counts import CountPlan, Query, block_counts, histograms
 from dpdist.families.histogram.measurement import add_noise, plan_measurement
 from dpdist.families.histogram.statistics import histogram_operator

@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from dpdist.data.numbers import NumberEncoder
-from dpdist.families.histogram.entropy import bounds, renyi, shannon
-from dpdist.families.histogram.leakage import plan_leakage
-from dpdist.families.histogram.measurement import Measurement, add_noise, plan_measurement
+from dpdist.families.histogram.entropy import renyi, shannon
+from dpdist.families.histogram.measurement import Measurement, add_noise, plan_leakage, plan_measurement
 from dpdist.families.histogram.postprocess import non_negative_integers, synthetic_counts
 from dpdist.privacy.leakage import noiseless_leakage
 from dpdist.privacy.noise import Noise
+from dpdist.privacy.sensitivity import bounds
 from dpdist.schema.schema import Attribute, Count
 
 Counts = NDArray[np.int64]

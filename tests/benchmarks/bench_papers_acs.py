@@ -28,7 +28,6 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.data.graph import located_table, run_pass
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.split import split_labels
@@ -38,6 +37,7 @@ from dpdist.evaluate.attacks.intervals import proportion
 from dpdist.evaluate.binning import view_of
 from dpdist.evaluate.utility import erm
 from dpdist.evaluate.utility.models import CLASSIFIERS, Encoder, Fitted, fit, labels_of
+from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.registry import load_spec, stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.deniability.candidates import Synthesizer, seed_ranks

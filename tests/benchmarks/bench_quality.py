@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from dpdist.data.count import PairCounts, pair_counts
-from dpdist.data.graph import located_table, run_pass
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
+from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.registry import load_spec
 from dpdist.families.deniability.dependence import entropies, pair_distances
 from dpdist.families.deniability.estimation import estimate_network

@@ -23,12 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.data.graph import located_table, run_pass
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
+from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.registry import build_spec, load_spec, make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
+from dpdist.families.synthesis.accuracy import expected_of
+from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.schema.spec import ReleaseSpec
@@ -122,7 +124,8 @@ def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 rows.append({**distances.of(made), **seconds})
             means = {key: round(float(np.mean([row[key] for row in rows])), 4) for key in rows[0]}
             deviation = round(float(np.std([row["tvd_2"] for row in rows])), 4)
-            yield {"table": name, "kind": kind, "epsilon": epsilon, **means, "tvd_2_deviation": deviation}
+            found = {"expected": round(expected_of(plan).error, 4)} if isinstance(plan, SynthesisPlan) else {}
+            yield {"table": name, "kind": kind, "epsilon": epsilon, **means, "tvd_2_deviation": deviation, **found}
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.csv as pa_csv
 from prediction_models import ALPHAS, DATA, Synthesis, key, numbers_plan
 
-from dpdist.evaluate.utility.metrics import mean_absolute_percentage_deviation, optimal_markup, optimal_profit_ratio
+from dpdist.evaluate.utility.regression import mean_absolute_percentage_deviation, optimal_markup, optimal_profit_ratio
 from dpdist.privacy.arrays import Floats
 
 ELASTICITIES = (-1.8, -2.2, -2.6, -3.2, -3.9)

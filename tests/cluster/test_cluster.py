@@ -9,17 +9,20 @@ import os
 import subprocess
 import sys
 import time
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from distributed import LocalCluster
 
+from dpdist.cluster.executor import Executor
 from dpdist.cluster.opening import open_cluster, translated
 from dpdist.cluster.tasks import DaskTasks
 from dpdist.errors import ClusterUnreachable, ResourceError
 
 SCRIPT = """
 import json, os
+from dpdist.cluster.executor import Executor
 from dpdist.cluster.opening import open_cluster
 if __name__ == "__main__":
     with open_cluster(workers=1) as cluster:
@@ -37,18 +40,21 @@ def test_embedded_workers_keep_their_memory_and_use_one_thread() -> None:
     assert environment["OMP_NUM_THREADS"] == environment["OPENBLAS_NUM_THREADS"] == "1"
 
 
+@contextmanager
+def one_worker() -> Iterator[tuple[LocalCluster, Executor]]:
+    """A cluster of one worker in this process, by its address."""
+    with (
+        LocalCluster(
+            n_workers=1, processes=False, dashboard_address="127.0.0.1:0", host="127.0.0.1", protocol="tcp"
+        ) as local,
+        open_cluster(mode="address", address=local.scheduler_address, timeout=5) as executor,
+    ):
+        yield local, executor
+
+
 def test_a_scheduler_that_hangs_counts_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpdist.cluster.opening.SILENCE", 0.6)
-    local: dict[str, Any] = {
-        "processes": False,
-        "dashboard_address": "127.0.0.1:0",
-        "host": "127.0.0.1",
-        "protocol": "tcp",
-    }
-    with (
-        LocalCluster(n_workers=1, **local) as hanging,
-        open_cluster(mode="address", address=hanging.scheduler_address, timeout=5) as cluster,
-    ):
+    with one_worker() as (hanging, cluster):
         assert cluster.compute([DaskTasks("alive")("task", pow, 2, 3)]) == [8]
         hanging.loop.add_callback(time.sleep, 3)  # nothing is said until then, and the task takes far longer
         with pytest.raises(ClusterUnreachable, match="resume"):
@@ -69,16 +75,7 @@ def test_workers_that_do_not_start_in_time() -> None:
 @pytest.mark.parametrize("held", [1, 2])
 def test_a_task_holds_the_results_in_its_lists(held: int) -> None:
     """The scheduler drops a result that nobody holds, and Dask's own lists hold none."""
-    local: dict[str, Any] = {
-        "processes": False,
-        "dashboard_address": "127.0.0.1:0",
-        "host": "127.0.0.1",
-        "protocol": "tcp",
-    }
-    with (
-        LocalCluster(n_workers=1, **local) as cluster,
-        open_cluster(mode="address", address=cluster.scheduler_address, timeout=5) as executor,
-    ):
+    with one_worker() as (_, executor):
         make, use = executor.tasks("make"), executor.tasks("use")
         kept = executor.persist([make("one", pow, 2, i) for i in range(held)])
         total = use("sum", _weighted, kept, [1] * held, bias=10)

@@ -17,13 +17,13 @@ import pytest
 
 from dpdist.cluster.executor import InProcess
 from dpdist.data.encode import TableEncoder
-from dpdist.data.graph import run_pass
 from dpdist.data.operators import gather_operator
 from dpdist.data.read import BATCH_ROWS, EncodedBatch
 from dpdist.data.records import RecordsInMemory
 from dpdist.data.report import check
 from dpdist.errors import AccountingError, CheckFailed, DpdistError, GuaranteeRefused, SpecError
 from dpdist.families.base.attempt import silent
+from dpdist.families.base.graph import run_pass
 from dpdist.families.base.registry import build_spec, make_plan, stages_of
 from dpdist.families.base.rehearsal import Rehearsal
 from dpdist.ledger.contract import Contract

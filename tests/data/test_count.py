@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdist.data import count
+from dpdist.data import count, operators
 from dpdist.data.count import (
     MAX_PAIR_CELLS,
     PairCounts,
@@ -127,3 +127,16 @@ def test_indexes_beyond_32_bits() -> None:
     codes = [np.array([65_535, 0], np.uint16)] * 3
     assert configuration_index(codes, sizes).tolist() == [2**48 - 1, 0]
     assert configuration_index(codes[:2], sizes[:2]).tolist() == [2**32 - 1, 0]
+
+
+def test_wide_tables_are_counted_without_all_blocks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the blocks together are large, batches are marginalised one by one, to the same counts."""
+    rng = np.random.default_rng(3)
+    sizes = tuple(rng.integers(2, 9, 24).tolist())
+    codes = [rng.integers(0, size, 3000).astype(np.uint8) for size in sizes]
+    whole = pair_counts(codes, sizes)
+    monkeypatch.setattr(operators, "WIDE_CELLS", 1)
+    wide = operators.pair_counts_operator(sizes)
+    assert wide.compact is None
+    parts = [wide.chunk([column[start : start + 1000] for column in codes]) for start in range(0, 3000, 1000)]
+    np.testing.assert_array_equal(wide.combine(wide.combine(*parts[:2]), parts[2]).cells, whole.cells)

@@ -22,7 +22,13 @@ from reading import readable
 
 from dpdist.cluster.cluster import Cluster
 from dpdist.data.count import PairCounts, pair_counts
-from dpdist.data.graph import (
+from dpdist.data.operators import Operator, gather_operator, pair_counts_operator, together
+from dpdist.data.report import check
+from dpdist.data.source import TableSource
+from dpdist.data.split import Split
+from dpdist.data.table import open_table
+from dpdist.errors import OutOfDomain
+from dpdist.families.base.graph import (
     encoded_partitions,
     locate,
     located_table,
@@ -31,12 +37,6 @@ from dpdist.data.graph import (
     run_pass,
     table_pass,
 )
-from dpdist.data.operators import Operator, gather_operator, pair_counts_operator, together
-from dpdist.data.report import check
-from dpdist.data.source import TableSource
-from dpdist.data.split import Split
-from dpdist.data.table import open_table
-from dpdist.errors import OutOfDomain
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.schema.schema import Attribute, Schema
 from dpdist.storage import files as storage
@@ -141,7 +141,7 @@ def test_building_graphs_reads_and_computes_nothing(tmp_path: Path, monkeypatch:
         raise AssertionError("building a graph must neither read nor compute")
 
     monkeypatch.setattr(storage, "filesystem", refuse)
-    monkeypatch.setattr("dpdist.data.passes.load_noise", refuse)
+    monkeypatch.setattr("dpdist.families.base.partitions.load_noise", refuse)
     operator = Operator(name="never", chunk=refuse, combine=refuse, compact=refuse, finish=refuse)
     with dask.config.set(scheduler=refuse):
         scan = locate(DASK, unlocated)

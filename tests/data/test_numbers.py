@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from dpdist.cluster.cluster import Cluster
 from dpdist.data.encode import TableEncoder, check_type
-from dpdist.data.graph import encoded_partitions, locate, located_table, partition_codes, run_pass, table_pass
 from dpdist.data.numbers import _NUMBER, NumberEncoder
 from dpdist.data.operators import gather_operator
 from dpdist.data.report import check
@@ -26,6 +25,7 @@ from dpdist.data.source import CsvOptions, TableSource
 from dpdist.data.split import Split
 from dpdist.data.table import open_table
 from dpdist.errors import ColumnMismatch, DataError, OutOfDomain
+from dpdist.families.base.graph import encoded_partitions, locate, located_table, partition_codes, run_pass, table_pass
 from dpdist.ledger.keys import KeyRef
 from dpdist.schema.schema import Attribute, Category, Count, Edges, Schema
 

@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from dpdist.data.graph import located_table, run_pass
 from dpdist.data.operators import gather_operator, pair_counts_operator, together
 from dpdist.data.report import check
 from dpdist.data.source import CsvOptions, TableSource
 from dpdist.data.split import Split
 from dpdist.data.table import open_table
 from dpdist.errors import ColumnMismatch
+from dpdist.families.base.graph import located_table, run_pass
 from dpdist.ledger.keys import KeyRef
 from dpdist.schema.schema import Schema
 

@@ -17,12 +17,12 @@ from reading import readable
 
 from dpdist.data import read
 from dpdist.data.files import TableFile
-from dpdist.data.graph import located_table, run_pass
 from dpdist.data.operators import gather_operator
 from dpdist.data.report import check
 from dpdist.data.source import CsvOptions, FoundFile, TableSource, fingerprint
 from dpdist.data.table import Table, _layout, open_table
 from dpdist.errors import ColumnMismatch, DataError, DataNotFound, EmptyTable, SpecError, UnreadableFile
+from dpdist.families.base.graph import located_table, run_pass
 from dpdist.schema.schema import Attribute, Schema
 
 SCHEMA = Schema(

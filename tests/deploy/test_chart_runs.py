@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import forkserver
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -29,8 +28,7 @@ class House:
     def __init__(self, folder: Path, endpoint: str, ledger: str) -> None:
         self.folder, self.endpoint, self.ledger = folder, endpoint, ledger
         self.environment = {**os.environ, **ENDPOINT, "AWS_ENDPOINT_URL": endpoint, "DPDIST_LEDGER": ledger}
-        command = [sys.executable, "-m", "dpdist", "cluster", "secrets", "--namespace", "dpdist"]
-        made = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=True)
+        made = forkserver.run("-m", "dpdist", "cluster", "secrets", "--namespace", "dpdist", env=self.environment)
         self.secrets = list(yaml.safe_load_all(made.stdout))
         opened = Ledger.open(ledger)
         opened.create_dataset("people", epsilon="50", delta="1e-5", guarantees=("dp", "pd-per-record"))

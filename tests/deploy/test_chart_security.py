@@ -157,11 +157,7 @@ def test_the_files_are_where_the_settings_say() -> None:
 
 def allowed(rendered: Any, direction: str, component: str) -> list[dict[str, Any]]:
     """Rules for the pods of a component, of all policies together."""
-    labels = {
-        "app.kubernetes.io/name": "dpdist",
-        "app.kubernetes.io/instance": "acs",
-        "app.kubernetes.io/component": component,
-    }
+    labels = {"dpdist/instance": "acs-dpdist", "dpdist/component": component}
     return [
         rule
         for policy in rendered.all("NetworkPolicy")
@@ -173,10 +169,10 @@ def allowed(rendered: Any, direction: str, component: str) -> list[dict[str, Any
 def components(rules: list[dict[str, Any]], side: str) -> set[tuple[str, int]]:
     """(component, port) of the rules that name pods of the release."""
     return {
-        (peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"], port["port"])
+        (peer["podSelector"]["matchLabels"]["dpdist/component"], port["port"])
         for rule in rules
         for peer in rule[side]
-        if "app.kubernetes.io/component" in peer.get("podSelector", {}).get("matchLabels", {})
+        if "dpdist/component" in peer.get("podSelector", {}).get("matchLabels", {})
         for port in rule["ports"]
     }
 
@@ -227,6 +223,18 @@ def test_the_metadata_service_of_a_cloud_is_out_of_reach() -> None:
                 assert "169.254.0.0/16" in block["except"]
             if block.get("cidr") == "::/0":
                 assert "fd00:ec2::254/128" in block["except"]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_policies_and_budgets_find_pods_by_labels_that_only_the_chart_writes(name: str) -> None:
+    """A Prefect worker replaces app.kubernetes.io/name of the jobs that it makes, and of their pods."""
+    rendered = render(example(name))
+    pods = [template["metadata"]["labels"] for _, template in pod_specs(rendered)]
+    for kind, place in (("NetworkPolicy", "podSelector"), ("PodDisruptionBudget", "selector")):
+        for found in rendered.all(kind):
+            wanted = found["spec"][place]["matchLabels"]
+            assert all(label.startswith("dpdist/") for label in wanted)
+            assert any(wanted.items() <= labels.items() for labels in pods), found["metadata"]["name"]
 
 
 def test_ports_of_the_containers_are_those_of_the_policies() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import forkserver
 import pytest
 import yaml
 from charts import ROOT
@@ -57,7 +58,7 @@ class House:
             command[command.index("--port") + 1] = self.scheduler.rpartition(":")[2]
         log = (self.folder / f"{service}-{len(self._running)}.log").open("wb")
         self._running.append(
-            subprocess.Popen(
+            forkserver.command(
                 [*command, *more],
                 env={"PATH": path, "LANG": "C.UTF-8", "HOME": str(self.folder), **environment},
                 stdout=log,

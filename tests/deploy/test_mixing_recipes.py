@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gzip
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
+import forkserver
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -47,8 +46,9 @@ def test_a_table_is_dealt_to_clients(tmp_path: Path) -> None:
     }
     (tmp_path / "template.yaml").write_text(yaml.safe_dump(template))
     command = [RECIPES / "deal.py", tmp_path / "template.yaml", tmp_path / "people.parquet", tmp_path / "out"]
-    subprocess.run([sys.executable, *map(str, command)], check=True, stdout=subprocess.DEVNULL)
-    again = subprocess.run([sys.executable, *map(str, command)], check=False, capture_output=True, text=True)
+    dealt = forkserver.run(*command)
+    assert dealt.returncode == 0, dealt.stderr
+    again = forkserver.run(*command)
     assert again.returncode == 2
     assert "is there already" in again.stderr
     spec = load_spec(tmp_path / "out" / "spec.yaml")
@@ -68,7 +68,8 @@ def test_images_become_columns(tmp_path: Path) -> None:
     (tmp_path / "images").write_bytes(bytes(16) + pixels.tobytes())
     (tmp_path / "labels.gz").write_bytes(gzip.compress(bytes(8) + digits.tobytes()))
     command = [RECIPES / "mnist.py", tmp_path / "images", tmp_path / "labels.gz", "--out", tmp_path / "out"]
-    subprocess.run([sys.executable, *map(str, command), "--test", "10"], check=True, stdout=subprocess.DEVNULL)
+    made = forkserver.run(*command, "--test", "10")
+    assert made.returncode == 0, made.stderr
     found = [pq.read_table(tmp_path / "out" / f"{name}.parquet") for name in ("train", "test")]
     assert [part.num_rows for part in found] == [40, 10]
     rows = np.concatenate([np.stack([part[f"p{i}"].to_numpy() for i in range(784)], axis=1) for part in found])

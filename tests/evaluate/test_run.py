@@ -23,7 +23,6 @@ from typer.testing import CliRunner
 from dpdist import errors
 from dpdist.cli import app
 from dpdist.cluster.opening import open_cluster
-from dpdist.data.graph import run_pass, table_pass
 from dpdist.data.operators import pair_counts_operator
 from dpdist.evaluate import run as module
 from dpdist.evaluate.evaluation import Options
@@ -31,6 +30,7 @@ from dpdist.evaluate.inputs import Inputs, open_inputs
 from dpdist.evaluate.released import ReleasedTable
 from dpdist.evaluate.run import Request, run_evaluation
 from dpdist.evaluate.utility.marginals import chosen_triples, distances
+from dpdist.families.base.graph import run_pass, table_pass
 from dpdist.families.base.registry import build_spec
 from dpdist.publish.verify import open_release, read_release
 from dpdist.release.run import run_release

@@ -129,6 +129,7 @@ def test_a_relative_sqlite_address_survives_a_change_of_folder(tmp_path: Path, m
     assert not (tmp_path / "below" / "ledger.db").exists()
 
 
+@pytest.mark.usefixtures("synced")
 def test_sqlite_is_set_to_survive(tmp_path: Path) -> None:
     ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
     with ledger.database.engine.connect() as connection:

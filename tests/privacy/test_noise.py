@@ -19,7 +19,8 @@ from scipy import special, stats
 
 from dpdist.privacy import _thresholds
 from dpdist.privacy import noise as noise_module
-from dpdist.privacy.noise import LARGEST_SCALE, Noise
+from dpdist.privacy.grid import LARGEST_SCALE
+from dpdist.privacy.noise import Noise
 
 KEY = bytes(range(32))
 NOISE = Noise(KEY)

@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from dpdist.privacy import _thresholds
+from dpdist.privacy.candidates import Candidates
 from dpdist.privacy.noise import Noise
 
 NOISE = Noise(bytes(range(32)))
@@ -18,8 +19,8 @@ IMPOSSIBLE = 1e-9
 
 
 def frequencies(scores: list[int], scale: float) -> np.ndarray:
-    values = np.array(scores, np.int64)
-    return np.bincount([NOISE.pick("test", values, scale=scale, start=i) for i in range(RUNS)], minlength=len(scores))
+    candidates = Candidates(np.array(scores, np.int64), scale=scale)
+    return np.bincount([NOISE.pick("test", candidates, start=i) for i in range(RUNS)], minlength=len(scores))
 
 
 def p_value(found: np.ndarray, scores: list[int], scale: float) -> float:
@@ -38,16 +39,34 @@ def test_picks_follow_the_exponential_mechanism(scores: list[int], scale: float)
 def test_picks_among_allowed_ones_follow_the_mechanism_restricted_to_them() -> None:
     """The best candidates are not allowed, some of them so far above that the weights of the others are drawn anew."""
     scores, scale = [900, 12, 5, 9, 9, -3], 7.0
-    values = np.array(scores, np.int64)
+    candidates = Candidates(np.array(scores, np.int64), scale=scale)
     found = np.bincount(
-        [NOISE.pick("allowed", values, scale=scale, start=10 * i, allowed=lambda k: k >= 2) for i in range(RUNS)],
+        [NOISE.pick("allowed", candidates, start=10 * i, allowed=lambda k: k >= 2) for i in range(RUNS)],
         minlength=6,
     )
     assert not found[:2].any()
     assert p_value(found[2:], scores[2:], scale) > IMPOSSIBLE
     assert p_value(found[2:], scores[2:], 1.3 * scale) < IMPOSSIBLE
     with pytest.raises(ValueError, match="no candidate"):
-        NOISE.pick("none", values, scale=scale, allowed=lambda k: False)
+        NOISE.pick("none", candidates, allowed=lambda k: False)
+
+
+def test_candidates_that_were_taken_out_do_not_matter_and_come_back() -> None:
+    """The same picks as from candidates that were never there, also where all weights are computed again."""
+    scores = np.random.default_rng(0).integers(0, 400, 700)
+    scores[[3, 600]] = 5000, 5010
+    candidates, gone = Candidates(scores, scale=20.0), [3, 5, 257, 600]
+    whole = [NOISE.pick("whole", candidates, start=i) for i in range(30)]
+    for index in gone:
+        candidates.remove(index)
+    kept = np.delete(np.arange(700), gone)
+    fewer = Candidates(scores[kept], scale=20.0)
+    picks = [NOISE.pick("fewer", candidates, start=i) for i in range(200)]
+    assert picks == [kept[NOISE.pick("fewer", fewer, start=i)] for i in range(200)]
+    for index in gone:
+        candidates.restore(index)
+    assert whole == [NOISE.pick("whole", candidates, start=i) for i in range(30)]
+    assert set(whole) == {3, 600}
 
 
 def test_weights_are_certified() -> None:
@@ -61,15 +80,15 @@ def test_weights_are_certified() -> None:
 
 
 def test_a_pick_is_a_function_of_its_address() -> None:
-    scores = np.arange(50, dtype=np.int64)
-    picks = [NOISE.pick("a", scores, scale=20.0, start=i) for i in range(40)]
-    assert picks == [NOISE.pick("a", scores, scale=20.0, start=i) for i in range(40)]
-    assert picks != [NOISE.pick("b", scores, scale=20.0, start=i) for i in range(40)]
+    candidates = Candidates(np.arange(50, dtype=np.int64), scale=20.0)
+    picks = [NOISE.pick("a", candidates, start=i) for i in range(40)]
+    assert picks == [NOISE.pick("a", candidates, start=i) for i in range(40)]
+    assert picks != [NOISE.pick("b", candidates, start=i) for i in range(40)]
 
 
 def test_a_score_far_below_is_never_picked() -> None:
-    scores = np.array([-(10**15), 0], np.int64)
-    assert all(NOISE.pick("far", scores, scale=3.0, start=i) == 1 for i in range(100))
+    candidates = Candidates(np.array([-(10**15), 0], np.int64), scale=3.0)
+    assert all(NOISE.pick("far", candidates, start=i) == 1 for i in range(100))
 
 
 @pytest.mark.parametrize(
@@ -84,4 +103,4 @@ def test_a_score_far_below_is_never_picked() -> None:
 )
 def test_refuses(scores: np.ndarray, scale: float) -> None:
     with pytest.raises(ValueError, match=r"scale|scores"):
-        NOISE.pick("refused", scores, scale=scale)
+        Candidates(scores, scale=scale)

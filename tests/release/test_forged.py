@@ -14,24 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from commands import Command
-from releases import KEY, project
 
 from dpdist.errors import VerificationFailed
 from dpdist.ledger import Ledger
 from dpdist.privacy.guarantee import from_json
 from dpdist.publish.manifest import MANIFEST, Manifest
 from dpdist.publish.verify import verify
-from dpdist.release.run import run_release
 
 Tree = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a ledger and a release that was made with it."""
-    folder = tmp_path_factory.mktemp("forged")
-    run_release(project(folder), fixed_key=KEY)
-    return folder
 
 
 @pytest.fixture

@@ -22,14 +22,6 @@ from dpdist.publish.verify import verify
 from dpdist.release.run import run_release
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a ledger and a release that was made with it."""
-    folder = tmp_path_factory.mktemp("signed")
-    run_release(project(folder), fixed_key=KEY)
-    return folder
-
-
 @pytest.fixture
 def copied(made: Path, tmp_path: Path) -> Path:
     """A copy of the folder, whose ledger may be changed."""
@@ -60,6 +52,25 @@ def test_a_release_is_signed_without_further_settings(dpdist: Command, made: Pat
     by_account = dpdist("verify", str(made / "release"), "--ledger", url).words
     assert ": verified by the account," in by_account
     assert f"by the key {name}" in by_account
+
+
+def test_a_signature_may_be_required(dpdist: Command, copied: Path, tmp_path: Path) -> None:
+    url, release = f"sqlite:///{copied}/ledger.db", str(copied / "release")
+    pinned = tmp_path / "people.pem"
+    pinned.write_text(dpdist("ledger", "identity", "people", "--ledger", url).out)
+    require = ("verify", release, "--require-signature")
+    assert dpdist(*require, "--public-key", str(pinned)).code == 0
+    assert dpdist(*require, "--ledger", url, "--json").code == 0
+    unchecked = dpdist(*require)
+    assert (unchecked.code, "no signature was checked" in unchecked.err) == (1, True)
+    (copied / "release" / "data" / ".hidden.parquet").write_bytes(b"secret")
+    unlisted = dpdist(*require, "--public-key", str(pinned))
+    assert (unlisted.code, "does not list" in unlisted.err) == (1, True)
+    (copied / "release" / "data" / ".hidden.parquet").unlink()
+    (copied / "release" / SIGNATURE).unlink()
+    assert dpdist("verify", release).code == 0  # the default stays
+    unsigned = dpdist(*require, "--json")
+    assert (unsigned.code, unsigned.json["signature"]) == (1, "none")
 
 
 def test_a_manifest_has_nothing_of_the_signature(made: Path) -> None:

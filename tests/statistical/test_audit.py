@@ -331,12 +331,12 @@ def test_a_stage_that_is_not_charged_is_rejected(monkeypatch: pytest.MonkeyPatch
     assert not found.rejected
     assert found.lower_bound > 0.25 * found.epsilon
 
-    split = planning.random_split
+    split = planning.combined
 
     def without_parameters(spec: PlausibleDeniabilitySpec, first: Any, second: Any, third: Any) -> Any:
         return split(spec, first, second if third is None else None, third)
 
-    monkeypatch.setattr(planning, "random_split", without_parameters)
+    monkeypatch.setattr(planning, "combined", without_parameters)
     uncharged = planning.plan(spec)
     assert uncharged.model == plan.model  # the same noise, so the same releases
     assert found.lower_bound > accountant.epsilon(uncharged.event, delta=plan.delta)
@@ -365,8 +365,8 @@ def test_the_audited_release_is_the_published_one(tmp_path: Path) -> None:
 
 
 def encoded(whole: Any) -> list[np.ndarray]:
-    from dpdist.data.graph import run_pass
     from dpdist.data.operators import gather_operator
+    from dpdist.families.base.graph import run_pass
 
     codes: list[np.ndarray] = run_pass(whole, gather_operator())[0]
     assert len(codes[0]) == table(30_000).num_rows

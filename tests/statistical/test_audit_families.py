@@ -20,11 +20,11 @@ from dpdist.families.histogram.claims import claims as histogram_claims
 from dpdist.families.histogram.measurement import Measurement
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.mixing import stages as mixing_stages
-from dpdist.families.mixing.accounting import ClassMixtures
 from dpdist.families.mixing.claims import mixtures_claim
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import Mixer
 from dpdist.families.mixing.statistics import class_sums
+from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Canaries, Claim, Finding, audit, audit_in_one_run
 

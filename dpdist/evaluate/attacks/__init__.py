@@ -34,26 +34,11 @@ def attack_sections(
     sizes: Sizes | None = None,
     mechanism: Generator | None = None,
 ) -> list[Section]:
-    """Attack a release and say what was found.
+    """Attack a release and say what was found, from codes in schema order (float64 for a `number` without bins).
 
-    Parameters
-    ----------
-    released, training, holdout : sequence of ndarray
-        Codes in schema order: codes, or float64 for a `number` without bins. Without a hold-out only the
-        distinguishing game can be played.
-    schema : Schema
-    seed : int
-        Of the samples and of the classifiers; the same seed gives the same figures.
-    progress : callable
-        Called with ("attacks", finished attacks, all attacks).
-    sizes : Sizes, optional
-    mechanism : callable, optional
-        A table and a seed to a release of it, for shadow models that know the mechanism
-        (`dpdist.evaluate.attacks.mechanisms.mechanism_of`).
-
-    Returns
-    -------
-    list of Section
+    Without a hold-out only the distinguishing game can be played. The same seed gives the same figures. `mechanism` is
+    a table and a seed to a release of it, for shadow models that know the mechanism (`mechanism_of`). `progress` is
+    called with ("attacks", finished attacks, all attacks).
     """
     tables = Tables(
         released=released,

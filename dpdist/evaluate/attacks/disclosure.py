@@ -31,21 +31,8 @@ def numeric(schema: Schema) -> list[int]:
 
 
 def located(released: Codes, originals: Codes, schema: Schema, places: list[int], eta: float) -> Counts:
-    """In how many numeric columns each released record is within eta of its original.
-
-    Parameters
-    ----------
-    released, originals : Codes
-        Paired, record by record.
-    schema : Schema
-    places : list of int
-        The numeric columns.
-    eta : float
-        Share of the width of a column's domain.
-
-    Returns
-    -------
-    ndarray of int64, shape (records,)
+    """In how many of the numeric columns at `places` each released record is within eta of its original:
+    int64[records]. Records are paired; eta is a share of the width of a column's domain.
     """
     near = [
         np.abs(released[i].astype(np.float64) - originals[i].astype(np.float64))

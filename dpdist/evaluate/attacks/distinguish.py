@@ -31,21 +31,8 @@ def features(columns: Codes) -> NDArray[np.float32]:
 def play(
     real: Codes, released: Codes, *, classifier: Maker, seed: int, confidence: float = 0.95
 ) -> tuple[Interval, Interval]:
-    """Train on one half of the records and tell the other half apart.
-
-    Parameters
-    ----------
-    real, released : Codes
-        As many of each are used as both have.
-    classifier : callable
-        A seed to a classifier.
-    seed : int
-    confidence : float
-
-    Returns
-    -------
-    accuracy, area : Interval
-        Share of right guesses on the other half (half of them are real), and the area under the ROC curve.
+    """Train on one half of the records (as many real as released) and tell the other half apart: the share of right
+    guesses, half of them real, and the area under the ROC curve.
     """
     rng = np.random.default_rng([seed, 1])
     count = min(size(real), size(released)) // 2 * 2

@@ -28,17 +28,8 @@ NAME, TITLE = "inference", "Attribute inference"
 
 
 def agreeing_guesses(targets: Codes, released: Codes, agreement: Agreement) -> list[Counts]:
-    """For each attribute: its most frequent code among records that agree on all others, or -1 where none does.
-
-    Parameters
-    ----------
-    targets, released : Codes
-        Coarse codes.
-    agreement : Agreement
-
-    Returns
-    -------
-    list of ndarray of int64, shape (targets,)
+    """For each attribute, int64[targets]: its most frequent code among records that agree on all others, or -1 where
+    none does. The codes are coarse.
     """
     ours, theirs = agreement.words(targets), agreement.words(released)
     first, second = summed(ours), summed(theirs)

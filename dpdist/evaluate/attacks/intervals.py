@@ -35,18 +35,8 @@ class Interval:
 
 
 def proportion(hits: int, trials: int, *, confidence: float = 0.95) -> Interval:
-    """A proportion with its exact interval (Clopper and Pearson 1934).
-
-    Parameters
-    ----------
-    hits, trials : int
-        ``0 <= hits <= trials``, at least one trial.
-    confidence : float
-
-    Raises
-    ------
-    ValueError
-        `hits` is out of range.
+    """A proportion with its exact interval (Clopper and Pearson 1934). Raises ValueError: not ``0 <= hits <= trials``,
+    or no trial.
     """
     from scipy.stats import beta
 
@@ -59,17 +49,8 @@ def proportion(hits: int, trials: int, *, confidence: float = 0.95) -> Interval:
 
 
 def difference(first: tuple[int, int], second: tuple[int, int], *, confidence: float = 0.95) -> Interval:
-    """The difference of two independent proportions, with Newcombe's interval [1]_ on Clopper-Pearson limits.
-
-    Parameters
-    ----------
-    first, second : (int, int)
-        Hits and trials.
-    confidence : float
-
-    References
-    ----------
-    .. [1] Newcombe, *Interval estimation for the difference between independent proportions*, 1998, method 10.
+    """The difference of two independent proportions, each as hits and trials, with Newcombe's interval on
+    Clopper-Pearson limits (*Interval estimation for the difference between independent proportions*, 1998, method 10).
     """
     a, b = proportion(*first, confidence=confidence), proportion(*second, confidence=confidence)
     value = a.value - b.value
@@ -81,25 +62,10 @@ def difference(first: tuple[int, int], second: tuple[int, int], *, confidence: f
 def area_under_curve(positive: ArrayLike, negative: ArrayLike, *, confidence: float = 0.95) -> Interval:
     """The probability that a positive scores higher than a negative (ties count half), with DeLong's interval.
 
-    The variance is DeLong's [1]_ by midranks [2]_, and the interval is symmetric on the logit scale. Scores that are
-    separated or all tied have no variance: the interval is then that of a proportion of as many trials as the
-    smaller side has.
-
-    Parameters
-    ----------
-    positive, negative : array_like of float
-        Scores, at least two on each side.
-    confidence : float
-
-    Raises
-    ------
-    ValueError
-        Fewer than two scores on a side.
-
-    References
-    ----------
-    .. [1] DeLong, DeLong, Clarke-Pearson, *Comparing the areas under two or more correlated ROC curves*, 1988.
-    .. [2] Sun, Xu, *Fast implementation of DeLong's algorithm*, 2014.
+    The variance is DeLong's (DeLong, DeLong, Clarke-Pearson, *Comparing the areas under two or more correlated ROC
+    curves*, 1988) by midranks (Sun, Xu, *Fast implementation of DeLong's algorithm*, 2014), and the interval is
+    symmetric on the logit scale. Scores that are separated or all tied have no variance: the interval is then that of a
+    proportion of as many trials as the smaller side has. Raises ValueError: fewer than two scores on a side.
     """
     from scipy.special import expit, logit
     from scipy.stats import norm, rankdata
@@ -137,15 +103,8 @@ class OperatingPoint:
 def operating_point(
     positive: ArrayLike, negative: ArrayLike, *, allowed: float, confidence: float = 0.95
 ) -> OperatingPoint:
-    """True positives at the lowest threshold that accuses at most the share `allowed` of the negatives.
-
-    Parameters
-    ----------
-    positive, negative : array_like of float
-        Scores.
-    allowed : float
-        Share of negatives, such as 0.001.
-    confidence : float
+    """True positives at the lowest threshold that accuses at most the share `allowed` of the negatives, such as
+    0.001.
     """
     above, below = np.asarray(positive, np.float64), np.sort(np.asarray(negative, np.float64))
     spare = math.floor(allowed * len(below))
@@ -158,19 +117,8 @@ def operating_point(
 
 
 def roc_curve(positive: ArrayLike, negative: ArrayLike, *, points: int = 200) -> tuple[Floats, Floats]:
-    """The ROC curve: rates of accused negatives and found positives, from (0, 0) to (1, 1).
-
-    Parameters
-    ----------
-    positive, negative : array_like of float
-        Scores.
-    points : int
-        Most points that are kept: dense where few negatives are accused.
-
-    Returns
-    -------
-    accused, found : ndarray of float64
-        Ascending.
+    """The ROC curve: ascending rates of accused negatives and found positives, from (0, 0) to (1, 1), at most `points`
+    of them: dense where few negatives are accused.
     """
     above, below = np.sort(np.asarray(positive, np.float64)), np.sort(np.asarray(negative, np.float64))
     bars = np.unique(np.concatenate([above, below]))[::-1]

@@ -36,25 +36,10 @@ def linked(
     rng: np.random.Generator,
     nearest: tuple[int, ...] = NEAREST,
 ) -> NDArray[np.bool_]:
-    """Whether some released record is among the nearest to both halves of each target.
+    """Whether some released record is among the nearest to both halves of each target: bool[len(nearest), targets].
 
-    Equally near records are in a random order, another one for each half, so that nothing is linked by the order of
-    the release.
-
-    Parameters
-    ----------
-    targets, released : Codes
-    schema : Schema
-    split : (list of int, list of int)
-        Places of the attributes of each half.
-    rng : numpy.random.Generator
-        Of the order of ties.
-    nearest : tuple of int
-        Numbers of nearest records.
-
-    Returns
-    -------
-    ndarray of bool, shape (len(nearest), targets)
+    `split` gives the places of the attributes of each half, `nearest` numbers of nearest records. Equally near records
+    are in a random order, another one for each half, so that nothing is linked by the order of the release.
     """
     gower, count = Gower(schema), size(released)
     most = min(max(nearest), count)

@@ -19,19 +19,11 @@ from dpdist.schema.spec import ReleaseSpec
 
 
 def mechanism_of(spec: ReleaseSpec, *, training: int) -> Generator | None:
-    """The mechanism of a spec for shadow tables.
+    """The mechanism of a spec for shadow tables: a table and a seed to its release. It raises `DpdistError` where the
+    table is too small for the spec.
 
-    Parameters
-    ----------
-    spec : ReleaseSpec
-    training : int
-        Records of the table that the release was made from.
-
-    Returns
-    -------
-    callable or None
-        A shadow table and a seed to its release. It raises `DpdistError` where the table is too small for the spec.
-        None where the family plans no releases of shadow tables (`dpdist.families.base.Family.shadow`).
+    `training` is the number of records of the table that the release was made from. None where the family plans no
+    releases of shadow tables (`dpdist.families.base.family.Family.shadow`).
     """
     shadow, make_plan = family_of(spec).shadow, family_of(spec).plan
     if shadow is None:
@@ -56,20 +48,9 @@ def mechanism_of(spec: ReleaseSpec, *, training: int) -> Generator | None:
 
 
 def mechanism_of_release(manifest: Manifest, *, training: int, written: Callable[[Codes], Codes]) -> Generator | None:
-    """The mechanism that the public manifest of a release describes, as `mechanism_of`.
-
-    Parameters
-    ----------
-    manifest : Manifest
-    training : int
-        Records of the table that the release was made from.
-    written : callable
-        From codes to codes as far as a release tells them apart (`ReleaseDecoder.merged`).
-
-    Returns
-    -------
-    callable or None
-        None also where this version cannot read the settings.
+    """The mechanism that the public manifest of a release describes, as `mechanism_of`; None also where this version
+    cannot read the settings. `written` takes codes to codes as far as a release tells them apart
+    (`ReleaseDecoder.merged`).
     """
     try:
         make = mechanism_of(respecified(manifest), training=training)

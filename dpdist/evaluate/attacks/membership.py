@@ -89,13 +89,8 @@ def density_ratio(released: Profile, reference: Profile) -> Floats:
 
 
 def section(tables: Tables, *, mechanism: Generator | None = None) -> Section:
-    """All attacks with their curves.
-
-    Parameters
-    ----------
-    tables : Tables
-    mechanism : callable, optional
-        The release as the adversary may run it on shadow tables; a stand-in copies records in part.
+    """All attacks with their curves. The adversary may run `mechanism` on shadow tables; without it a stand-in copies
+    records in part.
     """
     sizes, released, holdout = tables.sizes, tables.released, tables.holdout
     if holdout is None or min(size(released), size(tables.training), size(holdout) // 2) < sizes.least:

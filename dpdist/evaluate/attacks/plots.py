@@ -15,15 +15,8 @@ _LEAST = 1e-4
 
 
 def roc_plot(title: str, curves: Mapping[str, tuple[Floats, Floats]], *, allowed: float) -> tuple[Plot, ...]:
-    """ROC curves on logarithmic axes, so that few, certain accusations can be seen.
-
-    Parameters
-    ----------
-    title : str
-    curves : mapping
-        Name to rates of accused non-members and found members; four at most.
-    allowed : float
-        The rate that is marked.
+    """ROC curves (rates of accused non-members and found members, by name; four at most) on logarithmic axes, so that
+    few, certain accusations can be seen. The rate `allowed` is marked.
     """
     figure, axes = new_figure(5.6, 4.2)
     axes.plot([_LEAST, 1], [_LEAST, 1], linestyle="dotted", linewidth=1, color=INK, label="guessing")

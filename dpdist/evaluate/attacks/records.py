@@ -87,13 +87,6 @@ class Agreement:
     Every value has a random 64-bit word and a record is the sum of its words (Zobrist hashing), so the key of a record
     with some attributes left out is a subtraction. Counts are over *all* records, by sorting: nothing is sampled. Two
     records of n and m are taken for one by chance with probability n·m / 2^64.
-
-    Parameters
-    ----------
-    attributes : int
-        Number of attributes.
-    seed : int
-        Of the words.
     """
 
     def __init__(self, attributes: int, *, seed: int) -> None:

@@ -93,19 +93,8 @@ class ShadowAttack:
         ratio: float = 1.0,
         mechanism: Generator | None = None,
     ) -> ShadowAttack:
-        """Train on shadow releases of halves of the adversary's records.
-
-        Parameters
-        ----------
-        population : Codes
-            What the adversary has: records that are neither members nor targets.
-        schema : Schema
-        agreement : Agreement
-        seed : int
-        sizes : Sizes
-        ratio : float
-            Released records for each record of the table.
-        mechanism : callable, optional
+        """Train on shadow releases of halves of the adversary's records, which are neither members nor targets. `ratio`
+        is the released records for each record of the table.
         """
         from sklearn.linear_model import LogisticRegression
         from sklearn.pipeline import make_pipeline

@@ -11,20 +11,8 @@ from dpdist.errors import OutputUnwritable
 
 
 def write_private(path: Path, content: bytes, *, advice: str) -> None:
-    """Write a file of mode 0600 in one step; missing folders are made with mode 0700.
-
-    Parameters
-    ----------
-    path : Path
-        A file that is there is replaced.
-    content : bytes
-    advice : str
-        What to do if it cannot be written.
-
-    Raises
-    ------
-    OutputUnwritable
-        The folder cannot be written.
+    """Write or replace a file of mode 0600 in one step; missing folders are made with mode 0700. Raises
+    OutputUnwritable, with the `advice`: the folder cannot be written.
     """
     temporary = None
     try:

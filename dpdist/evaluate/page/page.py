@@ -67,23 +67,8 @@ class About:
 
 
 def render(about: About, sections: Sequence[Section]) -> str:
-    """The page of an evaluation.
-
-    Parameters
-    ----------
-    about : About
-    sections : sequence of Section
-        In the order of the page.
-
-    Returns
-    -------
-    str
-        The whole HTML document.
-
-    Raises
-    ------
-    ValueError
-        A section's name is no anchor or stands twice, or a plot is more than shapes and text.
+    """The page of an evaluation, its sections in this order: the whole HTML document. Raises ValueError: a section's
+    name is no anchor or stands twice, or a plot is more than shapes and text.
     """
     from jinja2 import Environment, StrictUndefined
 

@@ -76,14 +76,8 @@ def new_figure(width: float = 7.2, height: float = 3.6, rows: int = 1, columns: 
 
 
 def svg_of(figure: Figure, name: str) -> str:
-    """One `<svg>` element of a figure, the same for the same figure.
-
-    Parameters
-    ----------
-    figure : matplotlib.figure.Figure
-        From `new_figure`.
-    name : str
-        Makes the ids in it differ from those of the page's other plots.
+    """One `<svg>` element of a figure (`new_figure`), the same for the same figure; `name` makes its ids differ from
+    those of the page's other plots.
     """
     import matplotlib as mpl
 
@@ -136,16 +130,7 @@ def legend(axes: Any, **options: Any) -> None:
 
 
 def box_plot(title: str, groups: Mapping[str, Sequence[tuple[str, NDArray[Any], str]]], *, label: str) -> Plot:
-    """Box plots side by side.
-
-    Parameters
-    ----------
-    title : str
-    groups : mapping of str to sequence of (str, values, colour)
-        For each group its boxes.
-    label : str
-        Of the axis.
-    """
+    """Box plots side by side: for each group its boxes (name, values, colour); `label` is that of the axis."""
     figure, axes = new_figure(7.2, 3.4)
     seen: set[str] = set()
     ticks = []

@@ -20,17 +20,8 @@ _DRAWS = 3
 
 
 def baseline_section(trial: Trial, view: View, target: int, *, epsilon: float, progress: Progress) -> Section:
-    """Models of released records beside models that are differentially private themselves (the paper's Table 4).
-
-    Parameters
-    ----------
-    trial : Trial
-    view : View
-    target : int
-        Of an attribute with two values; else the section does not apply.
-    epsilon : float
-        Of each DP model.
-    progress : callable
+    """Models of released records beside models that are differentially private themselves, each with `epsilon` (the
+    paper's Table 4). Without a target of two values the section does not apply.
     """
     name, title, task = "dp-erm", "Against models that are private themselves", Prediction(trial, view, target)
     if view.sizes[target] != 2 or view.axes[target].edges is not None:

@@ -96,14 +96,10 @@ def correlation_section(counts: Mapping[str, Marginals], view: View) -> Section:
 
 
 def component_section(real: Codes, released: Codes, view: View) -> Section:
-    """Principal components of the real records, and where real and released ones lie on them.
+    """Principal components of the real records, and where real and released ones (samples, as codes of the view) lie on
+    them.
 
     Ordered attributes count by their standardised codes, categories by indicators that are scaled like them together.
-
-    Parameters
-    ----------
-    real, released : Codes
-        Samples, as codes of the view.
     """
     if min(len(real[0]), len(released[0])) < 2:
         return does_not_apply("components", "Principal components", "it needs two records of each table.")

@@ -76,17 +76,8 @@ def unit_rows(matrix: Any) -> Any:
 def minimise(
     loss: Loss, x: Any, y: Floats, *, penalty: float, tilt: Floats | None = None, start: Floats | None = None
 ) -> Floats:
-    """The minimiser of ``mean loss(y f.x) + penalty/2 |f|^2 + tilt.f``, float64[d].
-
-    Parameters
-    ----------
-    loss : Loss
-    x : array (records, d)
-    y : float64[records]
-        -1 or 1.
-    penalty : float
-    tilt, start : float64[d], optional
-        A slope added to the objective, and where the search begins.
+    """The minimiser of ``mean loss(y f.x) + penalty/2 |f|^2 + tilt.f``, float64[d], searched from `start`; x has shape
+    (records, d), y is -1 or 1, float64[records].
     """
     from scipy.optimize import minimize
 

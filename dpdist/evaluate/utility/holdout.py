@@ -27,14 +27,8 @@ _LARGEST = 200_000
 
 
 def holdout_section(training: Sequence[NDArray[Any]], holdout: Sequence[NDArray[Any]], *, seed: int) -> Section | None:
-    """What is wrong with a hold-out; None if nothing is.
-
-    Parameters
-    ----------
-    training, holdout : sequence of ndarray
-        Columns in schema order.
-    seed : int
-        Of the hash of records, and of samples of large tables.
+    """What is wrong with a hold-out; None if nothing is. Columns are in schema order; the seed is that of the hash of
+    records, and of samples of large tables.
     """
     rng = np.random.default_rng([seed, 11])
     agreement = Agreement(len(training), seed=seed)

@@ -70,18 +70,9 @@ class Marginals:
 def chosen_triples(
     sizes: Sequence[int], *, seed: int, most: int = MAX_TRIPLES, cells: int = TRIPLE_CELLS
 ) -> tuple[Subset, ...]:
-    """Three-way marginals, all or a random sample without replacement, whose tables fit together.
-
-    Parameters
-    ----------
-    sizes : sequence of int
-        Number of codes of each attribute.
-    seed : int
-        Of the sample.
-    most : int
-        How many at most.
-    cells : int
-        Cells of all their tables together, at most. A table that does not fit any more is passed over.
+    """Three-way marginals of attributes of these sizes: all, or a random sample of at most `MAX_TRIPLES` without
+    replacement, whose tables have at most `TRIPLE_CELLS` cells together. A table that does not fit any more is passed
+    over.
     """
     every = list(combinations(range(len(sizes)), 3))
     order = np.random.default_rng(seed).permutation(len(every))

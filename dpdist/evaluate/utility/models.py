@@ -128,18 +128,9 @@ class Fitted:
 
 
 def fit(make: Maker, seed: int, matrix: Any, labels: Labels, test: Any) -> Fitted:
-    """Train a model and let it speak about the test records.
+    """Train a model on (records, d) numbers and int64[records] labels, and let it speak about the test records.
 
     A table whose labels are all alike trains the model that always says so.
-
-    Parameters
-    ----------
-    make : callable
-        A seed to an estimator of scikit-learn.
-    seed : int
-    matrix, labels : array (records, d), int64[records]
-        What it learns from.
-    test : array (records, d)
     """
     classes = np.unique(labels)
     if len(classes) < 2:

@@ -1,28 +1,28 @@
-"""The section on regression: predicting a number, and pricing with elasticities (two-stage releases)."""
+"""The section on regression: predicting a number, and pricing with elasticities (two-stage releases).
+
+A user has a small public table of the same kind and trains a model on it; then on the synthetic table; then on both.
+``delta_mse`` is what the synthetic table gains. For a log-log demand model the own-price elasticity beta < -1 of a
+brand gives its *optimal mark-up* over marginal cost, ``OMU = -1 / (1 + beta)``, and the *optimal profit ratio*: the
+profit at the price that an estimated elasticity suggests, over the profit at the price of the true one. ``MAPD`` is
+the mean absolute percentage deviation of elasticities.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dpdist.errors import SpecError
 from dpdist.evaluate.binning import View
 from dpdist.evaluate.estimators import estimator
 from dpdist.evaluate.page import plots
 from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_apply
-from dpdist.evaluate.utility.metrics import (
-    delta_mse,
-    mean_absolute_percentage_deviation,
-    mse,
-    optimal_markup,
-    optimal_profit_ratio,
-)
 from dpdist.evaluate.utility.models import Model
 from dpdist.evaluate.utility.trial import Prediction, Trial, too_small
 from dpdist.families.base.attempt import Progress
-from dpdist.privacy.arrays import Codes
+from dpdist.privacy.arrays import Codes, Floats
 
 SMALL = 200
 """Records of the small table of one's own that released records are added to."""
@@ -46,7 +46,7 @@ def regression_section(trial: Trial, view: View, target: int, *, progress: Progr
     """Mean squared error of a number, for models of real, released and both records.
 
     A user has `SMALL` records of their own; delta MSE is the share of the error that released records remove
-    when they are added (`dpdist.evaluate.utility.metrics.delta_mse`).
+    when they are added (`dpdist.evaluate.utility.regression.delta_mse`).
     """
     name, title = "regression", f"Regression of {view.names[target]}"
     if view.axes[target].edges is None:
@@ -151,3 +151,36 @@ def demand_section(real: Codes, released: Codes, view: View, demand: str) -> Sec
     state: State = "good" if mapd <= 0.1 else "fair" if mapd <= 0.3 else "bad"
     figures = {"mapd": mapd, "optimal_profit_ratio": mean, "elasticity": {"real": betas[0], "released": betas[1]}}
     return Section(name, title, verdict, state, (Table(title, columns, rows, "Log-log demand model."),), (), figures)
+
+
+def mse(truth: ArrayLike, predicted: ArrayLike) -> float:
+    """Mean squared error."""
+    return float(np.mean((np.asarray(truth, np.float64) - np.asarray(predicted, np.float64)) ** 2))
+
+
+def delta_mse(without: float, with_synthetic: float) -> float:
+    """Share of the error that the synthetic table removes: above zero where it helps."""
+    return (without - with_synthetic) / without
+
+
+def optimal_markup(elasticity: ArrayLike) -> Floats:
+    """Optimal mark-up over marginal cost, ``-1 / (1 + beta)``; NaN where demand is not elastic (beta >= -1)."""
+    beta = np.asarray(elasticity, np.float64)
+    elastic = beta < -1
+    return np.where(elastic, -1 / np.where(elastic, 1 + beta, -1.0), np.nan)
+
+
+def optimal_profit_ratio(true: ArrayLike, estimated: ArrayLike) -> Floats:
+    """Profit at the estimated elasticity's price over the profit at the true one's; NaN where one is not elastic.
+
+    With constant marginal cost c and demand ``p^beta`` the profit is ``(p - c) p^beta`` at ``p = c (1 + OMU)``.
+    """
+    beta, guess = np.asarray(true, np.float64), np.asarray(estimated, np.float64)
+    best, chosen = optimal_markup(beta), optimal_markup(guess)
+    return np.asarray((chosen / best) * ((1 + chosen) / (1 + best)) ** beta)
+
+
+def mean_absolute_percentage_deviation(true: ArrayLike, estimated: ArrayLike) -> float:
+    """Mean of ``|estimated - true| / |true|``."""
+    beta, guess = np.asarray(true, np.float64), np.asarray(estimated, np.float64)
+    return float(np.mean(np.abs(guess - beta) / np.abs(beta)))

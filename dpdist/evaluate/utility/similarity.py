@@ -87,15 +87,8 @@ class Distances:
 
 
 def marginal_section(counts: Mapping[str, Marginals], view: View, *, seed: int) -> Section:
-    """Distances of the one-, two- and some three-way marginals, and NIST's score.
-
-    Parameters
-    ----------
-    counts : mapping
-        ``released``, ``real``, ``first half`` and ``second half`` (`Inputs.marginals`).
-    view : View
-    seed : int
-        Of the sample of three-way marginals and of the random parts.
+    """Distances of the one-, two- and some three-way marginals, and NIST's score, from the counts of
+    `Inputs.marginals`. The seed is that of the sample of three-way marginals and of the random parts.
     """
     real = counts["real"]
     of = {k: Distances.of(counts, k, seed=seed) for k in (1, 2, 3) if real.subsets(k)}

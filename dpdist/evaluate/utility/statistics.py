@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 
 from dpdist.cluster.executor import Executor
-from dpdist.data.graph import located_on, table_pass
 from dpdist.data.inputs import Input
 from dpdist.data.report import RowReport, check
 from dpdist.errors import SpecError, VerificationFailed
@@ -18,6 +17,7 @@ from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_
 from dpdist.evaluate.utility.marginals import total_variation
 from dpdist.families.base.attempt import Progress
 from dpdist.families.base.family import Truth
+from dpdist.families.base.graph import located_on, table_pass
 from dpdist.families.base.registry import family_of, make_plan, respecified
 from dpdist.privacy.arrays import Floats
 from dpdist.publish.manifest import Manifest
@@ -30,28 +30,8 @@ _SHOWN = 15
 def statistics_sections(
     store: Store, manifest: Manifest, against: Input, cluster: Executor, *, progress: Progress
 ) -> tuple[list[Section], RowReport]:
-    """Compare released statistics with those of the real table.
-
-    Parameters
-    ----------
-    store, manifest : Store, Manifest
-        A release whose layout is statistics.
-    against : Input
-    cluster : Cluster
-    progress : callable
-
-    Returns
-    -------
-    sections : list of Section
-    report : RowReport
-        Of the real table.
-
-    Raises
-    ------
-    DataError
-        The table cannot be read by the release's schema.
-    VerificationFailed
-        The parts are not what the manifest says.
+    """Compare released statistics with those of the real table; also the report of that table. Raises DataError: it
+    cannot be read by the release's schema; VerificationFailed: the parts are not what the manifest says.
     """
     spec = respecified(manifest)
     truth = family_of(spec).truth

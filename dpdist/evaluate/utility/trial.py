@@ -58,15 +58,8 @@ class Trial:
 
 
 def make_trial(real: Codes, released: Codes, holdout: Codes | None, *, train: int, test: int, seed: int) -> Trial:
-    """Draw the records of a trial.
-
-    Parameters
-    ----------
-    real, released, holdout : Codes
-        Codes of the schema. Without a hold-out, a third of the real records at most is set aside for testing.
-    train, test : int
-        Records at most.
-    seed : int
+    """Draw the records of a trial, at most `train` and `test`, as codes of the schema. Without a hold-out, a third of
+    the real records at most is set aside for testing.
     """
     rng = np.random.default_rng([seed, 1])
     order = rng.permutation(size(real))

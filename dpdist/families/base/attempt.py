@@ -112,12 +112,8 @@ class Attempt(Generic[SpecT, PlanT]):
         self._results[type(result)] = result
 
     def result(self, kind: type[ResultT]) -> ResultT:
-        """The result of this type that an earlier stage returned.
-
-        Raises
-        ------
-        LookupError
-            No stage has returned one: the stages of the family are in another order.
+        """The result of this type that an earlier stage returned. Raises LookupError: no stage has returned one; the
+        stages of the family are in another order.
         """
         found = self._results.get(kind)
         if not isinstance(found, kind):

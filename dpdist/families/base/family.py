@@ -6,17 +6,22 @@ ask the record and the plan; they never ask for a type.
 
 from __future__ import annotations
 
+import math
 import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from dpdist.errors import SpecError
+from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.events import Event
-from dpdist.privacy.guarantee import Guarantee
+from dpdist.privacy.formatting import number_of, upwards
+from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, explained
 from dpdist.privacy.testing import Canaries, Claim
+from dpdist.publish.parts import PartFormat
 from dpdist.schema.schema import Schema
 from dpdist.schema.spec import ReleaseSpec
 
@@ -25,59 +30,125 @@ if TYPE_CHECKING:
     from dpdist.families.base.attempt import Attempt
     from dpdist.families.base.workload import Layout, Work
     from dpdist.publish.manifest import Manifest
-    from dpdist.publish.parts import PartFormat
 
 
-class Plan(Protocol):
-    """What the plans of all families say: noise, guarantee, charge, checks, memory, tasks. A plan reads no record."""
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a release will do, promise, cost and need, from its spec alone. A plan reads no record.
 
-    @property
-    def spec(self) -> ReleaseSpec:
-        """What is planned."""
+    A family overrides what it says otherwise or in more detail. A member that follows from nothing else may be a field
+    of the subclass instead, as in ``event: Event = field()``.
+    """
+
+    spec: ReleaseSpec
+
+    @cached_property
+    def event(self) -> Event | None:
+        """The charge; None where the release is not differentially private, so that nothing composes with it."""
+        raise NotImplementedError
+
+    @cached_property
+    def delta(self) -> float:
+        """Delta at which the guarantee is stated."""
+        raise NotImplementedError
 
     @property
     def kind(self) -> str:
         """Kind of guarantee, as the ledger's policies name it."""
+        return "dp"
 
-    @property
-    def event(self) -> Event | None:
-        """The charge; None where the release is not differentially private, so that nothing composes with it."""
-
-    @property
+    @cached_property
     def epsilon(self) -> float:
-        """Epsilon of the charge at `delta`."""
+        """Epsilon of the charge at `delta`; infinite where nothing is charged."""
+        return math.inf if self.event is None else accountant.epsilon(self.event, delta=self.delta)
 
-    @property
-    def delta(self) -> float:
-        """Delta at which the guarantee is stated."""
-
-    @property
+    @cached_property
     def guarantees(self) -> tuple[Guarantee, ...]:
         """What the release promises, the first thing first."""
+        epsilon, delta = self.epsilon, self.delta
+        return (DifferentialPrivacy(epsilon=epsilon, delta=delta, adjacency="add/remove", covers="the whole release"),)
+
+    @property
+    def covers(self) -> str:
+        """What `epsilon` and `delta` are about."""
+        return "the whole release"
 
     @property
     def refusal(self) -> str | None:
         """Why the release must not run as the spec stands, and what to change; None where nothing stands against it."""
+        return None
 
-    @property
+    @cached_property
     def released(self) -> Schema:
         """The attributes of the released records."""
+        return self.spec.table
 
-    @property
+    @cached_property
     def form(self) -> PartFormat:
         """How the parts of the release are written."""
+        return PartFormat(values=self.spec.output.values, bins=self.spec.output.bins)
+
+    @property
+    def partitions(self) -> int:
+        """Partitions of the table, about."""
+        return self.spec.cluster.partitions or max(1, round(self.spec.data.minimum_records / (1 << 20)))
 
     def public_parameters(self) -> dict[str, Any]:
         """The public parameters, for the manifest."""
+        raise NotImplementedError
 
     def resources(self) -> dict[str, Any]:
         """Memory and tasks, from public sizes only."""
+        raise NotImplementedError
 
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON object."""
+        return {
+            "name": self.spec.name,
+            "kind": self.spec.kind,
+            "guarantees": [guarantee.to_json() for guarantee in self.guarantees],
+            "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
+            "delta": self.delta,
+            "covers": self.covers,
+            "parameters": self.public_parameters(),
+            "resources": self.resources(),
+            "spec_sha256": self.spec.fingerprint,
+        }
 
     def explain(self) -> str:
         """The plan for people."""
+        spec, needs = self.spec, self.resources()
+        kind = spec.kind if self.event is not None else f"{spec.kind}, NOT differentially private"
+        return "\n".join(
+            [
+                f"Release {spec.name} ({kind}) of data set {spec.dataset}",
+                "",
+                *explained(self.guarantees),
+                "",
+                *self.charge_lines(),
+                *self.details(),
+                f"Resources   about {number_of(needs['partitions'], 'partition')}, {needs['tasks_about']} tasks; "
+                f"{self.held(needs)}{mebibytes(needs['task_bytes'])} per running task",
+            ]
+        )
+
+    def charge_lines(self) -> list[str]:
+        """The lines of `explain` that say what is charged."""
+        epsilon, delta = upwards(self.epsilon), upwards(self.delta)
+        return [f"Charge      epsilon {epsilon} at delta {delta} (add/remove adjacency)"]
+
+    def details(self) -> list[str]:
+        """The lines of `explain` that only this family has."""
+        return []
+
+    def held(self, needs: dict[str, Any]) -> str:
+        """What is held in memory besides the running tasks, for `explain`; ends in a separator unless empty."""
+        return ""
+
+
+def mebibytes(count: float) -> str:
+    """So many bytes in MiB."""
+    return f"{count / 2**20:,.0f} MiB"
 
 
 SpecT = TypeVar("SpecT", bound=ReleaseSpec)
@@ -86,18 +157,11 @@ PlanT = TypeVar("PlanT", bound=Plan)
 
 @dataclass(frozen=True)
 class Stage(Generic[SpecT, PlanT]):
-    """A step of a release that can be repeated: it finds what it stored, and noise is a function of the key.
+    """A step of a release that can be repeated: it finds what it stored, and noise is a function of the key."""
 
-    Parameters
-    ----------
-    name : str
-        For people: progress, logs, tasks of a flow.
-    run : callable
-        Takes the attempt and returns the stage's result, a frozen object that later stages ask for by its type
-        (`Attempt.result`); None where nothing follows.
-    """
-
-    name: str
+    name: str  # for people: progress, logs, tasks of a flow
+    # takes the attempt and returns the stage's result, a frozen object that later stages ask for by its type
+    # (`Attempt.result`); None where nothing follows
     run: Callable[[Attempt[SpecT, PlanT]], object]
 
 
@@ -110,37 +174,19 @@ AsReleased: TypeAlias = tuple[Schema, Callable[[Codes], Codes]]
 
 @dataclass(frozen=True, kw_only=True)
 class SolveRequest:
-    """What ``dpdist plan --solve`` is asked for; None where an option is not given.
+    """What ``dpdist plan --solve`` is asked for; None where an option is not given."""
 
-    Attributes
-    ----------
-    epsilon : float or None
-        Of the whole release.
-    pass_rate : float or None
-        Lowest expected pass rate that is acceptable.
-    public_table : Path or None
-        A public table of the same schema.
-    write : Path or None
-        Where to write the completed spec: the file `source` with the overrides `settings` and what was found.
-    source : Path
-    settings : sequence of str
-    """
-
-    epsilon: float | None = None
-    pass_rate: float | None = None
-    public_table: Path | None = None
+    epsilon: float | None = None  # of the whole release
+    accuracy: float | None = None  # largest expected error of two-way tables, in total variation
+    pass_rate: float | None = None  # lowest expected pass rate that is acceptable
+    public_table: Path | None = None  # a public table of the same schema
+    # where to write the completed spec: the file `source` with the overrides `settings` and what was found
     write: Path | None = None
     source: Path
     settings: Sequence[str] = ()
 
     def refuse(self, *options: str, go_with: str) -> None:
-        """Refuse options that would be passed over.
-
-        Raises
-        ------
-        SpecError
-            One of them is given.
-        """
+        """Refuse options that would be passed over. Raises SpecError: one of them is given."""
         given = [f"--{option.replace('_', '-')}" for option in options if getattr(self, option) is not None]
         if given:
             raise SpecError(f"{', '.join(given)}: only with {go_with}")
@@ -209,13 +255,7 @@ class Family(Generic[SpecT, PlanT]):
 
 
 def imported(path: str) -> Callable[..., Any]:
-    """A function that is imported when it is first called.
-
-    Parameters
-    ----------
-    path : str
-        ``module:function``.
-    """
+    """A function, given as ``module:function``, that is imported when it is first called."""
 
     def call(*arguments: Any) -> Any:
         return pkgutil.resolve_name(path)(*arguments)

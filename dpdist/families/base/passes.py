@@ -6,12 +6,12 @@ from functools import cached_property
 from typing import Any
 
 from dpdist.cluster.tasks import Deferred
-from dpdist.data.graph import encoded_partitions, locate, partition_codes, reduce_partitions, table_pass
 from dpdist.data.operators import Operator
 from dpdist.data.records import Records
 from dpdist.data.report import RowReport, check
 from dpdist.data.split import Split
 from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.graph import encoded_partitions, locate, partition_codes, reduce_partitions, table_pass
 
 _MEMORY_FOR_CODES = 0.25  # share of the workers' memory that codes may take
 
@@ -70,12 +70,8 @@ class Passes:
             )
 
     def run(self, operator: Operator, *, stage: str, label: int | None = None) -> Any:
-        """The operator's summary of the table, or of one part of the split.
-
-        Raises
-        ------
-        DataError
-            The table breaks its declared policies (the first pass tells).
+        """The operator's summary of the table, or of one part of the split. Raises DataError: the table breaks its
+        declared policies (the first pass tells).
         """
         graph = self._graph(operator, label, name=stage)
         with self._attempt.stage(stage) as progress:

@@ -46,9 +46,9 @@ _shipped(
     solve="solve:solve",
     shadow="shadow:shadow",
 )
-_shipped("synthesis", "synthesis", "WholeSynthesisSpec", workload="workload:workload")
-_shipped("mixing", "mixing", "MixingSpec", solve="order:solve", as_released="vectors:as_released")
-_shipped("histogram", "histogram", "HistogramSpec", canaries="claims:canaries", truth="truth:truth")
+_shipped("synthesis", "synthesis", "WholeSynthesisSpec", workload="workload:workload", solve="accuracy:solve")
+_shipped("mixing", "mixing", "MixingSpec", solve="order:solve", as_released="plan:as_released")
+_shipped("histogram", "histogram", "HistogramSpec", canaries="claims:canaries", truth="stages:truth")
 _shipped("two-stage", "prediction", "TwoStageSpec")
 
 
@@ -63,16 +63,8 @@ def stages_of(plan: Plan) -> Sequence[Stage[Any, Any]]:
 
 
 def make_plan(spec: ReleaseSpec) -> Plan:
-    """Plan a release, whatever its family.
-
-    Raises
-    ------
-    SpecError
-        Settings contradict each other.
-    AccountingError
-        No valid guarantee at these parameters.
-    GuaranteeRefused
-        The guarantee would say nothing, and was not asked for by name.
+    """Plan a release, whatever its family. Raises SpecError: settings contradict each other; AccountingError: no valid
+    guarantee at these parameters; GuaranteeRefused: the guarantee would say nothing, and was not asked for by name.
     """
     plan: Plan = family_of(spec).plan(spec)
     return plan
@@ -100,12 +92,8 @@ def load_spec(path: str | Path, overrides: Mapping[str, Any] | None = None) -> R
 
 
 def build_spec(tree: Mapping[str, Any], *, base: Path | None = None, source: str = "the spec") -> ReleaseSpec:
-    """Validate a spec given as a mapping; a schema given by path is read from `base`.
-
-    Raises
-    ------
-    SpecError
-        The mapping is not a valid spec, or the schema's path leaves the folder of the spec.
+    """Validate a spec given as a mapping; a schema given by path is read from `base`. Raises SpecError: the mapping is
+    not a valid spec, or the schema's path leaves the folder of the spec.
     """
     tree = dict(tree)
     kind = tree.get("kind")
@@ -122,12 +110,8 @@ def build_spec(tree: Mapping[str, Any], *, base: Path | None = None, source: str
 
 
 def respecified(manifest: Manifest) -> ReleaseSpec:
-    """The spec of a release as far as it is public; where its files are is not.
-
-    Raises
-    ------
-    SpecError
-        This version does not know the kind, or the settings.
+    """The spec of a release as far as it is public; where its files are is not. Raises SpecError: this version does not
+    know the kind, or the settings.
     """
     public: dict[str, Any] = {name: dict(v) if isinstance(v, Mapping) else v for name, v in manifest.spec.items()}
     for section in ("data", "output"):

@@ -17,18 +17,10 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """A size of cluster.
-
-    Attributes
-    ----------
-    workers : int
-    memory : int
-        Of each worker, in GiB.
-    partitions : int
-    """
+    """A size of cluster."""
 
     workers: int
-    memory: int
+    memory: int  # of each worker, in GiB
     partitions: int
 
     @property
@@ -39,31 +31,15 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """A stage: equal tasks, a tree over their summaries if there are any, and work of the driver.
-
-    Attributes
-    ----------
-    name : str
-    tasks : int
-    units : mapping of str to float
-        Units of work of all tasks together.
-    summary : int
-        Bytes of a task's summary; 0 for no tree.
-    fan_in : int
-        Summaries that are added at a time.
-    driver : mapping of str to float
-        Units of work of the driver, after the tasks.
-    spread : int
-        Bytes that every worker must have before it begins, passed on from worker to worker.
-    """
+    """A stage: equal tasks, a tree over their summaries if there are any, and work of the driver."""
 
     name: str
     tasks: int
-    units: Mapping[Unit, float]
-    summary: int = 0
-    fan_in: int = 8
-    driver: Mapping[Unit, float] | None = None
-    spread: int = 0
+    units: Mapping[Unit, float]  # units of work of all tasks together
+    summary: int = 0  # bytes of a task's summary; 0 for no tree
+    fan_in: int = 8  # summaries that are added at a time
+    driver: Mapping[Unit, float] | None = None  # units of work of the driver, after the tasks
+    spread: int = 0  # bytes that every worker must have before it begins, passed on from worker to worker
 
 
 def values_read(plan: Plan) -> float:

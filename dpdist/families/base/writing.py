@@ -18,18 +18,10 @@ from dpdist.storage.store import Store
 
 @dataclass(frozen=True, eq=False)
 class ReleasedRecords:
-    """The records of a release before they are written.
+    """The records of a release before they are written."""
 
-    Attributes
-    ----------
-    parts : sequence of Deferred of Codes
-        Part p holds the released records from ``p * output.rows_per_part`` on.
-    executor : Executor or None
-        Where the parts are, if not with the executor of the attempt.
-    """
-
-    parts: Sequence[Deferred]
-    executor: Executor | None = None
+    parts: Sequence[Deferred]  # of Codes: part p holds the released records from ``p * output.rows_per_part`` on
+    executor: Executor | None = None  # where the parts are, if not with the executor of the attempt
 
 
 def write_records(attempt: Attempt[Any, Any]) -> None:

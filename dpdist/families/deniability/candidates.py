@@ -66,19 +66,8 @@ class Synthesizer:
         return PrefixCode(kept, tuple(self.network.cardinalities[i] for i in kept), self.lengths)
 
     def propose(self, noise: Noise, prefix: Sequence[NDArray[Any]], start: int, stop: int) -> Candidates:
-        """Candidates `start` to `stop` - 1, made from their seeds.
-
-        Parameters
-        ----------
-        noise : Noise
-        prefix : sequence of ndarray of unsigned integers, shape (stop - start,)
-            The longest prefix that may be kept, of each candidate's seed (`seed_ranks`), in sigma order.
-        start, stop : int
-            Range of candidates.
-
-        Returns
-        -------
-        Candidates
+        """Candidates `start` to `stop` - 1, made from their seeds. `prefix` holds the longest prefix that may be kept
+        of each candidate's seed (`seed_ranks`), in sigma order: unsigned integers, shape (stop - start,) each.
         """
         network, count = self.network, stop - start
         levels = self._levels(noise, start, count)
@@ -116,5 +105,5 @@ def seed_ranks(noise: Noise, start: int, stop: int, *, seeds: int) -> NDArray[np
     CheckFailed: there are no seeds.
     """
     if seeds < 1:
-        raise CheckFailed("no record fell to the seeds: raise split.seeds, or use a table with more records")
+        raise CheckFailed("there is no seed: raise split.seeds, or use a table with more records")
     return noise.integers("candidates/seed", stop - start, high=seeds, start=start)

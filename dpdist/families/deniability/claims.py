@@ -69,14 +69,8 @@ def stacked(*tables: Codes) -> Codes:
 
 
 def structure_claim(schema: Schema, plan: StructurePlan, *, delta: float) -> Claim:
-    """The noisy statistics of structure learning, on as few records as the plan allows.
-
-    Parameters
-    ----------
-    schema : Schema
-    plan : StructurePlan
-    delta : float
-        Delta at which its epsilon is stated.
+    """The noisy statistics of structure learning, on as few records as the plan allows; epsilon is stated at
+    `delta`.
     """
     sizes = schema.cardinalities
     one = pair_counts(alike(sizes, 1), sizes)
@@ -99,16 +93,7 @@ def _measured(counts: PairCounts, schema: Schema, plan: StructurePlan, noise: No
 
 
 def tables_claim(schema: Schema, structure: Structure, plan: ParameterPlan, *, delta: float) -> Claim:
-    """The noisy count tables, with one record or none.
-
-    Parameters
-    ----------
-    schema : Schema
-    structure : Structure
-    plan : ParameterPlan
-    delta : float
-        Delta at which its epsilon is stated.
-    """
+    """The noisy count tables, with one record or none; epsilon is stated at `delta`."""
     maps = [attribute.bucket_map for attribute in schema.attributes]
     none = alike(schema.cardinalities, 0)
     canary: Codes = [
@@ -173,25 +158,9 @@ def records_claim(
 ) -> Claim:
     """Records released from seeds, with the network fixed and the passing mass of the table known.
 
-    Parameters
-    ----------
-    synthesizer : Synthesizer
-        Some attribute is kept of the seeds.
-    test : PrivacyTest
-        Randomised.
-    records : int
-        R.
-    delta : float
-        Delta at which the epsilon of all R records is stated.
-    companions : int, optional
-        Other seeds with the canary's prefix; k - 1 by default, so that the canary is the one that is missing.
-
-    Raises
-    ------
-    AccountingError
-        No finite epsilon at this delta.
-    ValueError
-        The test is not randomised.
+    Some attribute is kept of the seeds, and the test is randomised (else ValueError). The epsilon of all `records` is
+    stated at `delta`; AccountingError if none is finite. `companions` are the other seeds with the canary's prefix: k -
+    1 by default, so that the canary is the one that is missing.
     """
     if test.epsilon0 is None:
         raise ValueError("the fixed threshold states no epsilon: nothing to audit")
@@ -249,14 +218,8 @@ def resemblance(synthesizer: Synthesizer, codes: Codes, canary: Codes) -> Floats
 
 
 def release_claim(plan: PlausibleDeniabilityPlan, others: Codes, canary: Codes) -> Claim:
-    """A whole release of a table with and without one record.
-
-    Parameters
-    ----------
-    plan : PlausibleDeniabilityPlan
-        Of a spec that fits so small a table.
-    others, canary : Codes
-        The table without the canary; the canary, one record.
+    """A whole release of a table with and without one record, the `canary`; the spec of the plan fits so small
+    a table.
     """
     absent, present = (partial(_everything, plan, canary, codes) for codes in (others, stacked(others, canary)))
     return Claim(name="whole release", absent=absent, present=present, epsilon=plan.epsilon, delta=plan.delta)

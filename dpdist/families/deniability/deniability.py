@@ -81,43 +81,21 @@ class PrivacyTest:
         counts: NDArray[np.int64],
         start: int,
     ) -> NDArray[np.bool_]:
-        """Whether each candidate passes the test.
+        """Whether each of n candidates, from number `start` on, passes the test: bool[n].
 
-        Parameters
-        ----------
-        noise : Noise
-        synthesizer : Synthesizer
-        candidates : Candidates
-            Candidates number `start` and following, n of them.
-        counts : ndarray of int64, shape (lengths, n)
-            Number of all seeds that share each kept prefix length with the candidate, ascending
-            (`SeedIndex.counts`, summed over the ranges).
-        start : int
-            Number of the first candidate.
-
-        Returns
-        -------
-        ndarray of bool, shape (n,)
+        `counts`, int64[lengths, n], are the numbers of all seeds that share each kept prefix length with a candidate,
+        ascending (`SeedIndex.counts`, summed over the ranges).
         """
         needed = self.thresholds(noise, start, start + counts.shape[1])
         return plausible_seeds(synthesizer, candidates, counts, gamma=self.gamma) >= needed
 
 
 def log_probabilities(synthesizer: Synthesizer, codes: Codes) -> NDArray[np.float64]:
-    """Exact ln p_s(y) by the level of the seed.
+    """Exact ln p_s(y) of n candidates (all attributes in schema order) by the level of the seed: float64[lengths, n].
 
-    Parameters
-    ----------
-    synthesizer : Synthesizer
-    codes : Codes
-        n candidates, all attributes in schema order.
-
-    Returns
-    -------
-    ndarray of float64, shape (lengths, n)
-        Row t for seeds that share a prefix of ``synthesizer.lengths[t]``, and not the next longer one; minus infinity
-        where such seeds cannot give the candidate. Seeds that do not share the shortest prefix have probability 0.
-        A function of the network and the candidate alone: the sums run in one fixed order.
+    Row t is for seeds that share a prefix of ``synthesizer.lengths[t]``, and not the next longer one; minus infinity
+    where such seeds cannot give the candidate. Seeds that do not share the shortest prefix have probability 0. A
+    function of the network and the candidate alone: the sums run in one fixed order.
     """
     network, lengths = synthesizer.network, synthesizer.lengths
     result = np.empty((len(lengths), len(codes[0])))
@@ -135,22 +113,10 @@ def log_probabilities(synthesizer: Synthesizer, codes: Codes) -> NDArray[np.floa
 def plausible_seeds(
     synthesizer: Synthesizer, candidates: Candidates, counts: NDArray[np.int64], *, gamma: float
 ) -> NDArray[np.int64]:
-    """Number of seeds whose probability of giving the candidate is in the bucket of its own seed's.
+    """Number of seeds whose probability of giving the candidate is in the bucket of its own seed's: int64[n], at least
+    1.
 
-    Parameters
-    ----------
-    synthesizer : Synthesizer
-    candidates : Candidates
-        n candidates.
-    counts : ndarray of int64, shape (lengths, n)
-        Number of all seeds that share each kept prefix length with the candidate, ascending.
-    gamma : float
-        Ratio of the edges of a bucket: bucket i is (gamma^-(i+1), gamma^-i].
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
-        At least 1: the candidate's own seed is one of them.
+    `counts` are those of `PrivacyTest.passes`; bucket i is (gamma^-(i+1), gamma^-i].
     """
     result: NDArray[np.int64] = counts[0]
     if len(counts) == 1:  # one omega: all seeds that can give the candidate do so with one probability
@@ -193,23 +159,10 @@ def candidate_batch(
     start: int,
     stop: int,
 ) -> Passed:
-    """Make and test candidates `start` to `stop` - 1.
+    """Make and test candidates `start` to `stop` - 1: the same for any division of the range.
 
-    Parameters
-    ----------
-    noise : Noise
-    synthesizer : Synthesizer
-    seeds : SeedIndex or None
-        All seeds. None, and not used, when every attribute is resampled: such candidates
-        do not depend on a seed, and all of them pass.
-    test : PrivacyTest
-    start, stop : int
-        Range of candidates.
-
-    Returns
-    -------
-    Passed
-        The same candidates for any division of the range.
+    `seeds` indexes all seeds. None, and not used, when every attribute is resampled: such candidates do not depend on a
+    seed, and all of them pass.
     """
     parts = []
     for first in range(start, stop, _BLOCK):

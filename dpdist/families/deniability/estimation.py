@@ -54,18 +54,9 @@ def estimate_network(
 ) -> Network:
     """The network that the noisy tables support.
 
-    Parameters
-    ----------
-    noisy : NoisyTables
-    structure : Structure
-    schema : Schema
-    noise : Noise
-        Streams ``parameters/fit/<attribute index>`` (records simulated to weigh parent configurations) and
-        ``parameters/posterior/<attribute index>``.
-    prior : float
-        Weight of the Dirichlet prior, in records per value.
-    estimate : {"mean", "sample"}
-        Posterior mean, or one draw from the posterior (PD section 3.4).
+    `prior` is the weight of the Dirichlet prior, in records per value. `estimate` is the posterior mean, or one draw
+    from the posterior (PD section 3.4). Streams of the noise: ``parameters/fit/<attribute index>`` (records simulated
+    to weigh parent configurations) and ``parameters/posterior/<attribute index>``.
     """
     maps = tuple(a.bucket_map for a in schema.attributes)
     tables = pool([table.astype(np.float64) for table in noisy.tables], noisy.variances, structure, maps)
@@ -93,25 +84,11 @@ def estimate_network(
 
 
 def fit(table: AnyFloats, variance: float, *, expected: AnyFloats, sizes: Sequence[int], prior: float) -> AnyFloats:
-    """Dirichlet posterior of each row of a noisy table: counts given each parent configuration, with the prior.
+    """Dirichlet posterior of each row of a noisy table, with the prior: float64[configurations, values], non-negative,
+    each row with a positive sum.
 
-    Parameters
-    ----------
-    table : ndarray of float64, shape (configurations, values)
-        Noisy counts.
-    variance : float
-        Of the noise in a cell.
-    expected : ndarray of float64, shape (configurations,)
-        How often each configuration occurs among as many records of the network.
-    sizes : sequence of int
-        Buckets of each parent; their product is the number of configurations.
-    prior : float
-        Records per value.
-
-    Returns
-    -------
-    ndarray of float64, shape (configurations, values)
-        Non-negative; each row has a positive sum.
+    `variance` is that of the noise in a cell; `expected`, float64[configurations], how often each configuration occurs
+    among as many records of the network; `sizes` the buckets of each parent; `prior` in records per value.
     """
     values, parents = table.shape[1], len(sizes)
     total = max(float(expected.sum()), 1.0)
@@ -166,15 +143,9 @@ def pool(
 
 
 def project(values: AnyFloats, totals: AnyFloats) -> AnyFloats:
-    """The nearest non-negative rows with the given sums, in Euclidean distance.
+    """The nearest non-negative rows with the given positive sums, in Euclidean distance: float64[rows, n].
 
     Each entry becomes ``max(0, value - tau)`` with the row's own tau (Held, Wolfe, Crowder 1974; Duchi et al. 2008).
-
-    Parameters
-    ----------
-    values : ndarray of float64, shape (rows, n)
-    totals : ndarray of float64, shape (rows,)
-        Positive.
     """
     ordered = -np.sort(-values, axis=1)
     tau = (np.cumsum(ordered, axis=1) - totals[:, None]) / np.arange(1, values.shape[1] + 1)
@@ -183,18 +154,11 @@ def project(values: AnyFloats, totals: AnyFloats) -> AnyFloats:
 
 
 def shrink(predicted: AnyFloats, noisy: AnyFloats, variance: float) -> AnyFloats:
-    """Move predictions towards noisy counts, by how much of the difference is signal.
+    """Move non-negative predictions towards noisy counts of the same shape, by how much of the difference is signal.
 
-    Cells are grouped by the binary order of magnitude of their prediction. In a group the mean squared difference
-    less the variance of the noise estimates the signal; it is smoothed over neighbouring groups, and one cell's
+    Cells are grouped by the binary order of magnitude of their prediction. In a group the mean squared difference less
+    the `variance` of the noise in a cell estimates the signal; it is smoothed over neighbouring groups, and one cell's
     worth of sampling variance (the prediction itself) is added so that small groups do not overfit.
-
-    Parameters
-    ----------
-    predicted, noisy : ndarray of float64, of one shape
-        Predictions are not negative.
-    variance : float
-        Of the noise in a cell.
     """
     difference = noisy - predicted
     group = np.floor(np.log2(np.maximum(predicted, 2.0**-10))).astype(np.int64)

@@ -10,25 +10,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from dpdist.families.deniability.reference import Combinations, Reference
 from dpdist.families.deniability.search import NOISE_SHARE
-from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.families.deniability.spec import PlausibleDeniabilitySpec, Shares
 from dpdist.families.deniability.splits import plan_model
 from dpdist.privacy.arrays import Floats
 from dpdist.schema.spec import change
 
-Shares: TypeAlias = tuple[Fraction, Fraction, Fraction]
-"""Of the records, for structure, parameters and seeds."""
-
 
 def stage_epsilon(shares: Shares, epsilon: float) -> float:
-    """What each stage may cost on its own split for the whole to cost epsilon, about.
+    """What each stage may cost on its records for the whole to cost epsilon, about.
 
-    For shares q the whole costs epsilon where a stage costs about ``min(epsilon / sqrt(sum q^2), ln(1 + (e^epsilon -
+    For shares q, which are 1 where each stage uses all records,
+    the whole costs epsilon where a stage costs about ``min(epsilon / sqrt(sum q^2), ln(1 + (e^epsilon -
     1)/max q))``.
     """
     square = math.sqrt(math.fsum(float(q) ** 2 for q in shares))
@@ -48,16 +46,8 @@ class SeedsChoice:
 
 
 class Expectations:
-    """What is expected of the releases of a spec with other parameters.
-
-    Parameters
-    ----------
-    spec : PlausibleDeniabilitySpec
-    reference : Reference
-    target : float
-        Epsilon of the whole release.
-    budget : mapping
-        Settings of the budget, by dotted path.
+    """What is expected of the releases of a spec with other parameters, at the epsilon `target` of the whole release;
+    `budget` holds the settings of the budget by dotted path.
     """
 
     def __init__(
@@ -93,7 +83,7 @@ class Expectations:
         cell = model.parameters.standard_deviation * self.target
         if model.structure is None:
             return cell, 0.0
-        records = self.spec.data.minimum_records * float(self.spec.split.structure)
+        records = self.spec.data.minimum_records * float(self.spec.split.shares.structure)
         return cell, model.structure.standard_deviation * self.target * records
 
     def error(self, seeds: SeedsChoice | None, shares: Shares, stage: float | None) -> float:
@@ -132,23 +122,11 @@ def expected_error(
 ) -> float:
     """Mean total variation distance expected between the two-way marginals of released records and population.
 
-    Of two kept attributes: the bias of the privacy test and the sampling of the seeds. Of any other pair: the bias of
-    the one that is kept, the sampling of P, the noise of a count table of the pair (the earlier attribute in buckets),
-    and the dependence that the noise of the structure hides.
-
-    Parameters
-    ----------
-    reference : Reference
-    order : tuple of int
-        Sigma; the first attributes are kept.
-    cell_noise : float
-        Standard deviation of the noise in a cell of the count tables, as a share of the records in P.
-    missed : float
-        Distance from independence that the structure's noise hides.
-    parameter_records, seed_records : float
-        Records of P and S.
-    bias : pair of float64 arrays, or None
-        `Combinations.bias` of the kept attributes; None where none is kept.
+    Of two kept attributes (the first of `order`): the bias of the privacy test and the sampling of the seeds. Of any
+    other pair: the bias of the one that is kept, the sampling of P, the noise of a count table of the pair (the earlier
+    attribute in buckets), and the dependence that the noise of the structure hides. `cell_noise` is the deviation of
+    the noise in a cell of the count tables as a share of the records in P, `missed` the distance from independence that
+    the structure's noise hides, `bias` the `Combinations.bias` of the kept attributes, None where none is kept.
     """
     m = len(order)
     kept = 0 if bias is None else len(bias[0])

@@ -45,33 +45,15 @@ Slices: TypeAlias = list[tuple[int, int, int]]
 def shard_count(code: PrefixCode, *, records: int, memory: int) -> int:
     """Ranges that the seeds are cut into so that the index of each takes about `memory` bytes at most.
 
-    Parameters
-    ----------
-    code : PrefixCode
-    records : int
-        Number of records, or an upper bound.
-    memory : int
-        Bytes; a fraction of a worker's memory, since building an index takes a few times its size.
+    `records` is their number or an upper bound; `memory` a fraction of a worker's, since building an index takes a few
+    times its size.
     """
     return max(1, -(-code.index_bytes(records) // memory))
 
 
 def sharded_seeds(executor: Executor, parts: Sequence[Deferred], code: PrefixCode, *, shards: int) -> list[Deferred]:
-    """Graphs of one index per range of keys.
-
-    Parameters
-    ----------
-    executor : Executor
-    parts : sequence of Deferred of Codes
-        The seeds of each partition, at least one.
-    code : PrefixCode
-    shards : int
-        Number of ranges.
-
-    Returns
-    -------
-    list of Deferred of SeedIndex
-        In the order of the keys.
+    """Graphs of one `SeedIndex` for each range of keys, in the order of the keys; `parts` are the seeds of each
+    partition.
     """
     task = executor.tasks("seeds")
     keys = [task("keys", seed_keys, code, part) for part in parts]
@@ -100,30 +82,12 @@ def candidate_batches(
     batches: Iterable[int],
     batch_size: int,
 ) -> list[Deferred]:
-    """Graphs of the candidates that pass, a task per batch (with several ranges of seeds, a few).
+    """Graphs of the candidates that pass, a `Passed` for each batch: batch b holds candidates ``b · batch_size`` to
+    ``(b + 1) · batch_size - 1``.
 
-    Parameters
-    ----------
-    executor : Executor
-    synthesizer : Synthesizer
-        Sent once and shared by the tasks.
-    test : PrivacyTest
-    seeds : sequence of Deferred of SeedIndex
-        One index of all seeds, or those of their ranges in order; none when every attribute is resampled.
-    key : KeyRef
-    batches : iterable of int
-        Numbers of the batches; batch b holds candidates ``b · batch_size`` to ``(b + 1) · batch_size - 1``.
-    batch_size : int
-        Candidates in a batch; the released records do not depend on it.
-
-    Returns
-    -------
-    list of Deferred of Passed
-
-    Raises
-    ------
-    ValueError
-        Seeds are given though none is used, or not given though they are.
+    `seeds` are one index of all seeds, or those of their ranges in order; none when every attribute is resampled (else
+    ValueError). The released records do not depend on the size of a batch. The synthesizer is sent once and shared by
+    the tasks.
     """
     if bool(seeds) != synthesizer.uses_seeds:
         raise ValueError("seeds are given if and only if candidates keep values of theirs")
@@ -145,14 +109,8 @@ def candidate_batches(
 
 
 def passed_counts(executor: Executor, batches: Sequence[Deferred], *, below: int | None = None) -> list[Deferred]:
-    """Graphs of the number of passing candidates of each batch; confidential.
-
-    Parameters
-    ----------
-    executor : Executor
-    batches : sequence of Deferred of Passed
-    below : int, optional
-        Count only candidates whose number is below this, for the check of the pass rate among the first ones.
+    """Graphs of the number of passing candidates of each batch, confidential; `below` counts only candidates whose
+    number is below it, for the check of the pass rate among the first ones.
     """
     task = executor.tasks("passed")
     return [task("count", _passed, batch, below) for batch in batches]
@@ -171,26 +129,13 @@ def first_passing(
     batch_size: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[list[Deferred], list[int]]:
-    """Make and test candidates from the first one on, until so many pass.
+    """Make and test candidates from the first one on, until `records` of them pass; other parameters as for
+    `candidate_batches`.
 
-    Parameters
-    ----------
-    executor, synthesizer, test, seeds, key, batch_size
-        As for `candidate_batches`.
-    records : int
-        Candidates that shall pass.
-    at_least, at_most : int
-        Candidates that are tried in any case, and about how many the search ends with.
-    progress : callable
-        Called with (done, total) while the first batches are made. How many follow is private, and not only the
-        operator sees progress.
-
-    Returns
-    -------
-    batches : list of Deferred of Passed
-        Batches 0, 1, 2, ..., held where they were computed.
-    counts : list of int
-        Passing candidates of each; confidential. They sum to less than `records` where too few pass.
+    At least `at_least` are tried in any case, and the search ends with about `at_most`. `progress` is called with
+    (done, total) while the first batches are made: how many follow is private, and not only the operator sees progress.
+    Returns the batches 0, 1, 2, ..., held where they were computed, and the passing candidates of each, confidential:
+    they sum to less than `records` where too few pass.
     """
     batches: list[Deferred] = []
     counts: list[int] = []
@@ -219,23 +164,8 @@ def _share(progress: Callable[[int, int], None], share: float) -> Callable[[int,
 def part_slices(counts: Sequence[int], *, records: int, rows_per_part: int) -> list[Slices]:
     """Cut the first `records` passing candidates into parts of `rows_per_part` rows; the last may be shorter.
 
-    Parameters
-    ----------
-    counts : sequence of int
-        Passing candidates of batches 0, 1, 2, ...
-    records : int
-        Records to release.
-    rows_per_part : int
-
-    Returns
-    -------
-    list of list of (int, int, int)
-        For each part the slices that it consists of, in order.
-
-    Raises
-    ------
-    ValueError
-        Fewer candidates passed: make more batches.
+    `counts` are the passing candidates of batches 0, 1, 2, ... Returns for each part its slices in order. Raises
+    ValueError: fewer candidates passed; make more batches.
     """
     stops = np.cumsum([0, *counts])
     if stops[-1] < records:
@@ -252,26 +182,8 @@ def part_slices(counts: Sequence[int], *, records: int, rows_per_part: int) -> l
 def released_parts(
     executor: Executor, batches: Sequence[Deferred], counts: Sequence[int], *, records: int, rows_per_part: int
 ) -> list[Deferred]:
-    """Graphs of the parts of the release: the first `records` candidates that pass, in order.
-
-    Parameters
-    ----------
-    executor : Executor
-    batches : sequence of Deferred of Passed
-        Batches 0, 1, 2, ...; persisted, or they are computed again.
-    counts : sequence of int
-        Passing candidates of each (`passed_counts`).
-    records, rows_per_part : int
-        See `part_slices`.
-
-    Returns
-    -------
-    list of Deferred of Codes
-
-    Raises
-    ------
-    ValueError
-        Fewer candidates passed: make more batches.
+    """Graphs of the parts of the release: the first `records` candidates that pass, in order; see `part_slices`. The
+    batches are persisted, or they are computed again.
     """
     task = executor.tasks("release")
     parts = []

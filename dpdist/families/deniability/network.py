@@ -7,20 +7,19 @@ one used everywhere: in the draws, in the privacy test and in the accounting.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import prod
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.families.base.stored import Stored
 from dpdist.families.deniability.thresholds import draw
-from dpdist.storage.archive import packed, unpacked
 
-_FORMAT = "dpdist.network/1"
 _LOG_UNIT = 64 * np.log(2.0)
 
 
@@ -30,39 +29,22 @@ def strides(counts: Sequence[int]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class Network(Stored):
     """A Bayesian network over coded attributes (PD section 3.2, eq. 4-6).
 
-    Parameters
-    ----------
-    cardinalities : tuple of int
-        Number of codes of each attribute.
-    bucket_maps : tuple of ndarray of uint32
-        Code -> bucket code; the values a parent is seen through.
-    bucket_counts : tuple of int
-        Number of buckets of each attribute.
-    parents : tuple of tuple of int
-        Parents of each attribute, ascending.
-    order : tuple of int
-        Sigma: a topological order of the attributes, parents first.
-    thresholds : tuple of ndarray of uint64, shape (configurations, cardinality - 1)
-        Row c of attribute i holds ``T_v = floor(2^64 · CDF(v))`` given parent configuration c.
-        Value v has probability exactly ``(T_v - T_{v-1}) / 2^64``, with T_{-1} = 0 and T_last = 2^64.
-
-    Raises
-    ------
-    ValueError
-        The parts do not form a network: wrong lengths, shapes or dtypes, a cycle, an order that is not
-        topological, decreasing thresholds.
+    Raises ValueError where the parts do not form a network: wrong lengths, shapes or dtypes, a cycle, an order that is
+    not topological, decreasing thresholds.
     """
 
     FILE: ClassVar[str] = "network.bin"
 
-    cardinalities: tuple[int, ...]
-    bucket_maps: tuple[NDArray[np.uint32], ...]
-    bucket_counts: tuple[int, ...]
-    parents: tuple[tuple[int, ...], ...]
-    order: tuple[int, ...]
+    cardinalities: tuple[int, ...]  # number of codes of each attribute
+    bucket_maps: tuple[NDArray[np.uint32], ...]  # uint32: code to bucket code, the values a parent is seen through
+    bucket_counts: tuple[int, ...]  # number of buckets of each attribute
+    parents: tuple[tuple[int, ...], ...]  # parents of each attribute, ascending
+    order: tuple[int, ...]  # sigma: a topological order of the attributes, parents first
+    # uint64[configurations, cardinality - 1]: row c of attribute i holds ``T_v = floor(2^64 · CDF(v))`` given parent
+    # configuration c. Value v has probability exactly ``(T_v - T_{v-1}) / 2^64``, with T_{-1} = 0 and T_last = 2^64
     thresholds: tuple[NDArray[np.uint64], ...]
 
     def __post_init__(self) -> None:
@@ -93,19 +75,8 @@ class Network:
         return prod(self.bucket_counts[p] for p in self.parents[i])
 
     def configuration(self, i: int, codes: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-        """Parent configuration of attribute i in each record.
-
-        Parameters
-        ----------
-        i : int
-            Attribute.
-        codes : sequence of ndarray of unsigned integers, shape (n,)
-            Codes of all attributes in schema order; only those of the parents are read.
-
-        Returns
-        -------
-        ndarray of int64, shape (n,)
-            Mixed radix over the bucket codes of the parents, ascending, the first most significant.
+        """Parent configuration of attribute i in each of n records, int64[n]: mixed radix over the bucket codes of the
+        parents, ascending, the first most significant. Of `codes`, in schema order, only those of the parents are read.
         """
         tables = self._places[i]
         if not tables:
@@ -119,40 +90,14 @@ class Network:
     def draw(
         self, i: int, configuration: NDArray[np.int64], words: NDArray[np.uint64]
     ) -> NDArray[np.unsignedinteger[Any]]:
-        """Values of attribute i given the parent configurations.
-
-        Parameters
-        ----------
-        i : int
-            Attribute.
-        configuration : ndarray of int64, shape (n,)
-            Parent configurations.
-        words : ndarray of uint64, shape (n,)
-            Uniform words.
-
-        Returns
-        -------
-        ndarray of unsigned integers, shape (n,)
-            The number of thresholds in the row that are at most the word, smallest unsigned dtype.
+        """Values of attribute i given parent configurations, int64[n], by uniform words, uint64[n]: the smallest
+        unsigned dtype.
         """
         return draw(self.thresholds[i], configuration, words)
 
     def log_probability(self, i: int, configuration: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.float64]:
-        """Natural logarithm of the exact probability of values given parent configurations.
-
-        Parameters
-        ----------
-        i : int
-            Attribute.
-        configuration : ndarray of int64, shape (n,)
-            Parent configurations.
-        values : ndarray of unsigned integers, shape (n,)
-            Codes of attribute i.
-
-        Returns
-        -------
-        ndarray of float64, shape (n,)
-            ln((T_v - T_{v-1}) / 2^64); minus infinity for a value that is never drawn.
+        """Natural logarithm of the exact probability of values of attribute i given parent configurations, float64[n]:
+        ``ln((T_v - T_{v-1}) / 2^64)``; minus infinity for a value that is never drawn.
         """
         at = configuration * self.cardinalities[i] + values
         result: NDArray[np.float64] = self._log_tables[i].reshape(-1).take(at)
@@ -179,44 +124,6 @@ class Network:
             log[width[:, -1] == 0, -1] = 0.0  # 2^64 wrapped to zero: the last value is certain
             result.append(log)
         return tuple(result)
-
-    def to_bytes(self) -> bytes:
-        """The network as an npz file with a JSON header; equal networks give equal bytes."""
-        header = {
-            "format": _FORMAT,
-            "cardinalities": self.cardinalities,
-            "bucket_counts": self.bucket_counts,
-            "parents": self.parents,
-            "order": self.order,
-        }
-        arrays: dict[str, NDArray[Any]] = {}
-        for i in range(len(self)):
-            arrays[f"buckets_{i}"] = self.bucket_maps[i]
-            arrays[f"thresholds_{i}"] = self.thresholds[i]
-        return packed(header, arrays)
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Self:
-        """Read what `to_bytes` wrote.
-
-        Raises
-        ------
-        UnreadableFile
-            The bytes are damaged or of another format.
-        """
-        return unpacked(content, cls._of, format=_FORMAT, what="parts of the network")
-
-    @classmethod
-    def _of(cls, header: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        attributes = range(len(header["cardinalities"]))
-        return cls(
-            cardinalities=tuple(header["cardinalities"]),
-            bucket_maps=tuple(arrays[f"buckets_{i}"] for i in attributes),
-            bucket_counts=tuple(header["bucket_counts"]),
-            parents=tuple(map(tuple, header["parents"])),
-            order=tuple(header["order"]),
-            thresholds=tuple(arrays[f"thresholds_{i}"] for i in attributes),
-        )
 
 
 def check_order(parents: Sequence[Sequence[int]], order: Sequence[int]) -> None:

@@ -9,15 +9,15 @@ before a record is read. How the total is divided among the tables is decided wh
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from math import prod
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpdist.families.base.stored import Stored
 from dpdist.families.deniability.statistics import split_tables
 from dpdist.families.deniability.structure import MAX_CELLS, Structure
 from dpdist.privacy.accountant import calibrate_discrete_laplace, calibrate_gaussian
@@ -25,7 +25,6 @@ from dpdist.privacy.arrays import Counts
 from dpdist.privacy.events import ApproximateDP, Event, Gaussian
 from dpdist.privacy.noise import Noise
 from dpdist.schema.schema import Schema
-from dpdist.storage.archive import packed, unpacked
 
 Kind: TypeAlias = Literal["laplace", "gaussian", "none"]
 
@@ -33,7 +32,6 @@ _ALLOCATION = {"laplace": 1 / 3, "gaussian": 2 / 5}
 """A table's share of the budget grows with this power of its cells; measured, flat around the optimum."""
 
 _UP = 1 + 2.0**-40
-_FORMAT = "dpdist.tables/1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,20 +76,8 @@ class ParameterPlan:
 
 
 def parameter_plan(schema: Schema, *, epsilon: float, delta: float) -> ParameterPlan:
-    """Plan the noise on the count tables.
-
-    Laplace or Gaussian, whichever deviates less at equal shares.
-
-    Parameters
-    ----------
-    schema : Schema
-    epsilon, delta : float
-        Budget of the stage (add/remove).
-
-    Raises
-    ------
-    AccountingError
-        The budget is not valid.
+    """Plan the noise on the count tables within the budget of the stage (add/remove): Laplace or Gaussian, whichever
+    deviates less at equal shares. Raises AccountingError: the budget is not valid.
     """
     m = len(schema.attributes)
     scale = calibrate_discrete_laplace(epsilon=epsilon, delta=0.0, count=m)
@@ -117,10 +103,11 @@ def _laplace_variance(scale: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class NoisyTables:
+class NoisyTables(Stored):
     """The released noisy counts: safe to store and to read back."""
 
     FILE: ClassVar[str] = "parameter-tables.npz"
+    COMPRESSED: ClassVar[bool] = True
 
     noise: Kind
     scales: tuple[float, ...]  # Laplace scale or Gaussian deviation of each table; 0 without noise
@@ -135,34 +122,10 @@ class NoisyTables:
             return tuple(sigma**2 + 1 / 12 for sigma in self.scales)
         return (0.0,) * len(self.tables)
 
-    def to_bytes(self) -> bytes:
-        """The tables as an npz file with a JSON header."""
-        header = {"format": _FORMAT, "noise": self.noise, "scales": self.scales}
-        arrays: dict[str, NDArray[Any]] = {f"table_{i}": table for i, table in enumerate(self.tables)}
-        return packed(header, arrays, compressed=True)
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Self:
-        """Read what `to_bytes` wrote. Raises UnreadableFile: the bytes are damaged or of another format."""
-        return unpacked(content, cls._of, format=_FORMAT, what="count tables")
-
-    @classmethod
-    def _of(cls, header: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        tables = tuple(arrays[f"table_{i}"] for i in range(len(header["scales"])))
-        return cls(noise=header["noise"], scales=tuple(header["scales"]), tables=tables)
-
 
 def measure_tables(counts: Counts, structure: Structure, *, plan: ParameterPlan, noise: Noise) -> NoisyTables:
-    """Add discrete noise to every cell, empty cells included.
-
-    Parameters
-    ----------
-    counts : ndarray of int64, shape (sum of cells,)
-        Of P, as `count_tables` gives them.
-    structure : Structure
-    plan : ParameterPlan
-    noise : Noise
-        Streams ``parameters/table/<attribute index>``.
+    """Add discrete noise to every cell of the counts of P (`count_tables`), empty cells included; streams
+    ``parameters/table/<attribute index>``.
     """
     scales = plan.scales(structure.cells)
     tables = []

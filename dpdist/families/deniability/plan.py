@@ -3,29 +3,35 @@
 Every record is sent to one of three splits by a secret coin: structure (T), parameters (P), seeds (S). What is done
 to each split is an event; the release is their `RandomSplit`. The model's budget is met by T and P *together*: each
 stage may spend more than the budget by itself, by the factor that the random split admits, because a record is in
-one split only.
+one split only. With `split.records: all` the stages compose on all records, and the factor is below one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from dpdist.data.count import pair_cells
+from dpdist.errors import AccountingError, SpecError
+from dpdist.families.base.family import Plan, mebibytes
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.families.deniability.splits import LARGEST_BATCH, ModelPlan, SeedPlan, plan_model, plan_seeds, random_split
+from dpdist.families.deniability.splits import (
+    LARGEST_BATCH,
+    ModelPlan,
+    SeedPlan,
+    combined,
+    plan_model,
+    plan_seeds,
+)
 from dpdist.privacy import accountant
 from dpdist.privacy.deniability import theorem1
 from dpdist.privacy.events import Event
-from dpdist.privacy.formatting import number_of, upwards
-from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, PlausibleDeniability, explained
-from dpdist.publish.parts import PartFormat
-from dpdist.schema.schema import Schema
+from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, PlausibleDeniability
+from dpdist.schema.spec import change
 
-PARTITION_ROWS = 1 << 20
 SMALLEST_BATCH = 1 << 12
 """Candidates in a batch, at least."""
 
@@ -33,33 +39,28 @@ MEMORY_FOR_SEEDS = 0.1
 """Share of a worker's memory that the index of the seeds may take; larger ones are cut into ranges."""
 
 _STAGE_TOLERANCE = 1e-3
-_LARGEST_FACTOR = 8.0
+_SMALLEST_FACTOR, _LARGEST_FACTOR = 1e-3, 8.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlausibleDeniabilityPlan:
+class PlausibleDeniabilityPlan(Plan):
     """Everything a plausible-deniability release will do and cost, before it reads a record."""
 
     spec: PlausibleDeniabilitySpec
     model: ModelPlan
     seeds: SeedPlan | None  # None when every attribute is resampled
-    event: Event  # the charge of the release
+    event: Event = field()  # the charge of the release
 
     @property
     def kind(self) -> str:
         """Kind of guarantee, as the ledger's policies name it."""
         return "pd-per-record" if self.seeds is not None and not self.seeds.whole_release else "dp"
 
-    @property
+    @cached_property
     def delta(self) -> float:
         """Delta at which the guarantee is stated."""
         privacy = self.spec.privacy
         return privacy.release_delta if self.kind == "dp" else privacy.model.delta
-
-    @cached_property
-    def epsilon(self) -> float:
-        """Epsilon of the charge at `delta`: of the whole release, or of the model in a per-record release."""
-        return accountant.epsilon(self.event, delta=self.delta)
 
     @property
     def candidates_at_least(self) -> int:
@@ -81,10 +82,7 @@ class PlausibleDeniabilityPlan:
     def guarantees(self) -> tuple[Guarantee, ...]:
         """What the release promises, the first thing first."""
         if self.kind == "dp":
-            whole = DifferentialPrivacy(
-                epsilon=self.epsilon, delta=self.delta, adjacency="add/remove", covers="the whole release"
-            )
-            return (whole, self._deniability) if self.seeds is not None else (whole,)
+            return (*super().guarantees, self._deniability) if self.seeds is not None else super().guarantees
         model = DifferentialPrivacy(epsilon=self.epsilon, delta=self.delta, adjacency="add/remove", covers="the model")
         return (self._deniability, model)
 
@@ -99,35 +97,17 @@ class PlausibleDeniabilityPlan:
         )
 
     @property
-    def released(self) -> Schema:
-        """The attributes of the released records: those of the table."""
-        return self.spec.table
-
-    @property
-    def form(self) -> PartFormat:
-        """How the records are written."""
-        return PartFormat(values=self.spec.output.values, bins=self.spec.output.bins)
-
-    @property
     def _deniability(self) -> PlausibleDeniability:
         test = self.spec.privacy.deniability
         if test.test == "deterministic":
             return PlausibleDeniability(k=test.k, gamma=test.gamma)
         return theorem1(k=test.k, gamma=test.gamma, epsilon0=test.epsilon0, delta=self.spec.privacy.release_delta)
 
-    @property
-    def sentence(self) -> str:
-        """The guarantee in words."""
-        return self.guarantees[0].sentence()
-
     def public_parameters(self) -> dict[str, Any]:
         """The public parameters, for the manifest."""
         spec = self.spec
         out: dict[str, Any] = {}
-        out["shares"] = {
-            name: str(share)
-            for name, share in zip(("structure", "parameters", "seeds"), spec.split.shares, strict=True)
-        }
+        out["shares"] = {name: str(share) for name, share in spec.split.shares._asdict().items()}
         out["minimum_records"] = spec.data.minimum_records
         if self.model.structure is not None:
             out["structure"] = self.model.structure.to_json()
@@ -146,25 +126,10 @@ class PlausibleDeniabilityPlan:
         out["event"] = self.event.to_json()
         return out
 
-    def to_json(self) -> dict[str, Any]:
-        """The plan as a JSON object."""
-        return {
-            "name": self.spec.name,
-            "kind": self.spec.kind,
-            "guarantees": [guarantee.to_json() for guarantee in self.guarantees],
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "covers": "the whole release" if self.kind == "dp" else "the model; the seeds are covered per record",
-            "parameters": self.public_parameters(),
-            "resources": self.resources(),
-            "spec_sha256": self.spec.fingerprint,
-        }
-
     def resources(self) -> dict[str, Any]:
         """Memory and tasks, from public sizes only."""
         spec = self.spec
-        rows = spec.data.minimum_records
-        partitions = spec.cluster.partitions or max(1, round(rows / PARTITION_ROWS))
+        rows, partitions = spec.data.minimum_records, self.partitions
         row_bytes = sum(attribute.dtype.itemsize for attribute in spec.table.attributes) + 1
         cells = self.model.parameters.cells_at_most
         batches = math.ceil(self.candidates_at_most / LARGEST_BATCH)
@@ -176,17 +141,20 @@ class PlausibleDeniabilityPlan:
             "tasks_about": 3 * partitions + batches + math.ceil(spec.synthesis.records / spec.output.rows_per_part),
         }
 
-    def explain(self) -> str:
-        """The plan for people."""
-        spec, resources = self.spec, self.resources()
-        lines = [f"Release {spec.name} ({spec.kind}) of data set {spec.dataset}", ""]
-        lines += explained(self.guarantees)
-        lines += [
-            "",
-            f"Charge      epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} (add/remove adjacency)",
+    @property
+    def covers(self) -> str:
+        """What epsilon and delta are about."""
+        return "the whole release" if self.kind == "dp" else "the model; the seeds are covered per record"
+
+    def details(self) -> list[str]:
+        """Splits, structure, parameters, seeds and checks."""
+        spec = self.spec
+        shares = spec.split.shares._asdict().items()
+        lines = [
+            "Records     all of them in every stage"
+            if spec.split.records == "all"
+            else "Splits      " + ", ".join(f"{name} {float(share):.3g}" for name, share in shares)
         ]
-        shares = zip(("structure", "parameters", "seeds"), spec.split.shares, strict=True)
-        lines.append("Splits      " + ", ".join(f"{name} {float(share):.3g}" for name, share in shares))
         if self.model.structure is not None:
             lines.append(f"Structure   {self.model.structure.explain()}")
         lines.append(f"Parameters  {self.model.parameters.explain()}")
@@ -209,54 +177,73 @@ class PlausibleDeniabilityPlan:
                 )
         else:
             lines.append("Seeds       not used: every attribute is resampled, so any number of records costs the same")
+        lines.append(f"Comparison  {self._comparison}")
         if spec.synthesis.max_plausible or spec.synthesis.max_check_plausible:
             lines.append("Note        max_plausible and max_check_plausible have no effect: all seeds are counted")
-        lines.append(
-            f"Resources   about {number_of(resources['partitions'], 'partition')}, {resources['tasks_about']} tasks; "
-            f"{resources['encoded_bytes'] / 2**20:,.0f} MiB of codes in the workers' memory, or read again if they do "
-            f"not fit; {resources['task_bytes'] / 2**20:,.0f} MiB per running task"
+        return lines
+
+    def held(self, needs: dict[str, Any]) -> str:
+        """The codes."""
+        codes = mebibytes(needs["encoded_bytes"])
+        return f"{codes} of codes in the workers' memory, or read again if they do not fit; "
+
+    @property
+    def _comparison(self) -> str:
+        """Whether splits or all records have less noise at the same epsilon; with seeds, how that is found."""
+        other = {"all": "disjoint", "disjoint": "all"}[self.spec.split.records]
+        if self.seeds is not None:
+            return f"with split.records={other} other tests are best: dpdist plan --solve compares"
+        try:
+            model = _budgeted(change(self.spec, {"split.records": other}), tolerance=0.01)
+        except (AccountingError, SpecError):
+            return f"split.records={other} is not within the budget"
+        noise, own = (
+            made.parameters.standard_deviation / made.spec.split.shares.parameters for made in (model, self.model)
         )
-        return "\n".join(lines)
+        words = f"{abs(1 - noise / own):.0%} {'less' if noise < own else 'more'} noise in the count tables"
+        return f"split.records={other} has about {words}, relative to the counts, at the same epsilon"
 
 
 def plan(spec: PlausibleDeniabilitySpec) -> PlausibleDeniabilityPlan:
-    """Plan a plausible-deniability release.
-
-    Raises
-    ------
-    SpecError
-        Settings contradict each other.
-    AccountingError
-        No valid guarantee, or too few declared records for the checks.
+    """Plan a plausible-deniability release. Raises SpecError: settings contradict each other; AccountingError: no valid
+    guarantee, or too few declared records for the checks.
     """
     if spec.model.structure == "learned":
         pair_cells(spec.table.cardinalities)  # refuses domains whose pairs do not fit a worker
     seeds = plan_seeds(spec) if spec.uses_seeds else None
+    model = _budgeted(spec)
+    event = model.event
+    if seeds is not None and seeds.event is not None:
+        event = combined(spec, model.structure_event, model.parameters_event, seeds.event)
+    return PlausibleDeniabilityPlan(spec=spec, model=model, seeds=seeds, event=event)
+
+
+def _budgeted(spec: PlausibleDeniabilitySpec, *, tolerance: float = _STAGE_TOLERANCE) -> ModelPlan:
+    """The model whose stages spend as much as its budget admits."""
     budget = spec.privacy.model
 
     def excess(factor: float) -> float:
         return math.log(accountant.epsilon(plan_model(spec, factor).event, delta=budget.delta) / budget.epsilon)
 
-    model = plan_model(spec, _largest(excess))
-    event = model.event
-    if seeds is not None and seeds.event is not None:
-        event = random_split(spec, model.structure_event, model.parameters_event, seeds.event)
-    return PlausibleDeniabilityPlan(spec=spec, model=model, seeds=seeds, event=event)
+    return plan_model(spec, _largest(excess, tolerance / 3))
 
 
-def _largest(excess: Callable[[float], float]) -> float:
-    """The largest factor up to `_LARGEST_FACTOR` without an excess over the budget, to one part in a thousand.
+def _largest(excess: Callable[[float], float], tolerance: float) -> float:
+    """The largest factor up to `_LARGEST_FACTOR` without an excess over the budget, to three times the tolerance.
 
     The excess rises with the factor, about as its logarithm, so a few steps of Brent's method are enough.
     """
     from scipy.optimize import brentq
 
     low, high = (0.5, 1.0) if excess(1.0) > 0 else (1.0, 2.0)
+    while low < 1 and excess(low) > 0:
+        if low < _SMALLEST_FACTOR:
+            raise AccountingError("the stages need more than the budget: give it a larger epsilon or delta")
+        low, high = low / 2, low
     while high < _LARGEST_FACTOR and excess(high) <= 0:
         low, high = high, 2 * high
     if excess(high) <= 0:
         return high
-    tolerance = _STAGE_TOLERANCE / 3
     root = brentq(lambda x: excess(math.exp(x)), math.log(low), math.log(high), xtol=tolerance, rtol=1e-12)
     factor = math.exp(root - tolerance)
     while excess(factor) > 0:

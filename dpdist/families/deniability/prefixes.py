@@ -78,16 +78,8 @@ class PrefixCode:
         return -(-self.group_codes[0] // HISTOGRAM_BINS)
 
     def words(self, codes: Codes) -> NDArray[np.int64]:
-        """Keys of records, as words in lexicographic order of significance.
-
-        Parameters
-        ----------
-        codes : Codes
-            All attributes in schema order, n records.
-
-        Returns
-        -------
-        ndarray of int64, shape (groups, n)
+        """Keys of n records (all attributes in schema order), int64[groups, n]: words in lexicographic order of
+        significance.
         """
         words = np.zeros((len(self.groups), len(codes[0])), np.int64)
         for word, group in zip(words, self.groups, strict=True):
@@ -163,17 +155,8 @@ def key_ranges(code: PrefixCode, histogram: NDArray[np.int64], shards: int) -> t
 
 
 class SeedIndex:
-    """The sorted list of seed keys, or a range of it: look-ups by rank, counts by prefix.
-
-    Parameters
-    ----------
-    code : PrefixCode
-    keys : SeedKeys
-
-    Raises
-    ------
-    ValueError
-        There are more distinct keys than an index holds.
+    """The sorted list of seed keys, or a range of it: look-ups by rank, counts by prefix. Raises ValueError: there are
+    more distinct keys than an index holds.
     """
 
     def __init__(self, code: PrefixCode, keys: SeedKeys) -> None:
@@ -204,19 +187,9 @@ class SeedIndex:
         return int(self._stops[-1]) if len(self._stops) else 0
 
     def prefixes(self, ranks: NDArray[np.int64], *, offset: int = 0) -> Codes:
-        """The first L attributes of the seeds at given places of the sorted list.
-
-        Parameters
-        ----------
-        ranks : ndarray of int64, shape (n,)
-            Places in the list of all seeds.
-        offset : int
-            Number of seeds in the ranges before this one.
-
-        Returns
-        -------
-        Codes
-            L arrays in sigma order; zero where the seed is in another range, so that the ranges add up.
+        """The first L attributes, in sigma order, of the seeds at given places (int64[n]) of the list of all seeds;
+        zero where the seed is in another range, so that the ranges add up. `offset` is the number of seeds in the
+        ranges before this one.
         """
         local = ranks - offset
         local[local < 0] = self.size
@@ -224,17 +197,8 @@ class SeedIndex:
         return [column.take(keys) for column in self._columns]
 
     def counts(self, codes: Codes) -> NDArray[np.int64]:
-        """Number of seeds that share each counted prefix of some records; the ranges add up.
-
-        Parameters
-        ----------
-        codes : Codes
-            All attributes in schema order, n records; the first L in sigma order are read.
-
-        Returns
-        -------
-        ndarray of int64, shape (lengths, n)
-            A row for each prefix length, ascending.
+        """Number of seeds that share each counted prefix of n records (all attributes in schema order), int64[lengths,
+        n] by ascending length; the ranges add up. Only the first L attributes in sigma order are read.
         """
         prefix = [codes[i] for i in self.code.attributes]
         result = np.empty((len(self._tables), len(prefix[0])), np.int64)

@@ -31,15 +31,9 @@ _LEAST_GAIN = 1e-12
 def merit(child: AnyFloats, between: AnyFloats, i: int, parents: Sequence[int]) -> float:
     """Merit score of a set of parents (PD section 3.3, after Hall 1999).
 
-    ``sum_j u(x_i, b_j) / sqrt(|P| + sum_{j != l} u(b_j, b_l))``: parents that tell much about the attribute and
-    little about each other.
-
-    Parameters
-    ----------
-    child : ndarray of float64, shape (m, m)
-        Correlation of attribute i (row) with the buckets of attribute j (column), in [0, 1].
-    between : ndarray of float64, shape (m, m)
-        Correlation of the buckets of two attributes, in [0, 1].
+    ``sum_j u(x_i, b_j) / sqrt(|P| + sum_{j != l} u(b_j, b_l))``: parents that tell much about the attribute and little
+    about each other. `child`, float64[m, m], is the correlation of attribute i (row) with the buckets of attribute j
+    (column), `between` that of the buckets of two attributes; both in [0, 1].
     """
     if not parents:
         return 0.0
@@ -49,19 +43,10 @@ def merit(child: AnyFloats, between: AnyFloats, i: int, parents: Sequence[int]) 
 
 
 def cfs_parents(child: AnyFloats, between: AnyFloats, *, turns: Sequence[int], admissible: Admissible) -> Parents:
-    """Parents by correlation-based feature selection.
+    """Parents by correlation-based feature selection, from the correlations of `merit`.
 
-    The attributes take turns. Each adds, one at a time, the parent that raises its merit most, as long as one does,
-    the graph stays acyclic and the parents are admissible. Ties go to the first attribute.
-
-    Parameters
-    ----------
-    child, between : ndarray of float64, shape (m, m)
-        As in `merit`.
-    turns : sequence of int
-        The order in which the attributes choose.
-    admissible : callable
-        Limits on the parents of an attribute.
+    The attributes choose in the order of `turns`. Each adds, one at a time, the parent that raises its merit most, as
+    long as one does, the graph stays acyclic and the parents are admissible. Ties go to the first attribute.
     """
     parents: Parents = [[] for _ in turns]
     for i in turns:
@@ -92,24 +77,15 @@ def dependence_parents(
     """Parents that lower the expected error of all two-way marginals, edge by edge.
 
     A weak dependence of mutual information I (nats) moves a pair's cells by about ``sqrt(2 I)`` relative standard
-    deviations, a total variation distance of ``sqrt(I / pi)`` from independence. Of that the network carries what
-    the best path between the two attributes does: a child sees a parent through its buckets, and along a path the
-    correlations ``r^2 = 1 - e^{-2 I}`` multiply. An edge also multiplies the cells of its child's table, whose
-    noise spreads over all pairs of that attribute. The edge with the largest gain is added while there is one.
-    Ties go to the first edge.
+    deviations, a total variation distance of ``sqrt(I / pi)`` from independence. Of that the network carries what the
+    best path between the two attributes does: a child sees a parent through its buckets, and along a path the
+    correlations ``r^2 = 1 - e^{-2 I}`` multiply. An edge also multiplies the cells of its child's table, whose noise
+    spreads over all pairs of that attribute. The edge with the largest gain is added while there is one. Ties go to the
+    first edge.
 
-    Parameters
-    ----------
-    dependence : ndarray of float64, shape (m, m)
-        Mutual information of each pair of attributes, in nats; symmetric.
-    seen : ndarray of float64, shape (m, m)
-        Mutual information of attribute i (row) with the buckets of attribute j (column), in nats.
-    cardinalities, bucket_counts : sequence of int
-        Values and buckets of each attribute.
-    relative_noise : float
-        Standard deviation of the noise in a cell of the count tables, as a share of all records counted.
-    admissible : callable
-        Limits on the parents of an attribute.
+    `dependence`, float64[m, m], is the mutual information of each pair in nats, `seen` that of attribute i (row) with
+    the buckets of attribute j (column); `relative_noise` the deviation of the noise in a cell of the count tables as a
+    share of all records counted.
     """
     m = len(dependence)
     parents: Parents = [[] for _ in range(m)]

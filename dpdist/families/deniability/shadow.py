@@ -15,19 +15,11 @@ _ALWAYS = -(1 << 62)  # a threshold that every count reaches
 
 
 def shadow(plan: PlausibleDeniabilityPlan, records: int, share: float) -> PlausibleDeniabilityPlan:
-    """The plan of a release of a shadow table, with the noise of each stage as in the whole release.
+    """The plan of a release of a shadow table of so many `records`, a `share` of the whole one, with the noise of each
+    stage as in the whole release.
 
     Released records and k keep their ratio to the records of the table, and the budget of each stage is that of the
     release. Checks of declared numbers are left out: the adversary knows its own table.
-
-    Parameters
-    ----------
-    plan : PlausibleDeniabilityPlan
-        Of the whole release.
-    records : int
-        Of the shadow table.
-    share : float
-        Their ratio to the records of the whole table.
     """
     spec, seeds = plan.spec, plan.seeds
     settings = {
@@ -49,7 +41,7 @@ def _shadow_model(model: ModelPlan, spec: PlausibleDeniabilitySpec) -> ModelPlan
     if model.check is None or model.structure is None:
         return replace(model, spec=spec)
     spent = spec.privacy.check_share
-    least = max(2, int(spec.data.minimum_records * spec.split.structure))
+    least = max(2, int(spec.data.minimum_records * spec.split.shares.structure))
     structure = structure_plan(
         spec.table,
         minimum_records=least,

@@ -7,13 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from dpdist.errors import SpecError
+from dpdist.families.base.completed import write_completed
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.schema.spec import override, parse_overrides
-from dpdist.schema.strict_yaml import load_yaml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +40,7 @@ class Solution:
     picked: Alternative
     alternatives: tuple[Alternative, ...]  # `picked` among them; the first is the baseline without seeds
     reference: str  # what the expectations rest on
+    comparison: str = ""  # what stages on all records, or on splits, are expected to give; empty where nobody asked
 
     @property
     def spec(self) -> PlausibleDeniabilitySpec:
@@ -67,6 +64,7 @@ class Solution:
         return {
             "reference": self.reference,
             "reason": self.reason,
+            "comparison": self.comparison,
             "picked": self.picked.to_json(),
             "alternatives": [one.to_json() for one in self.alternatives],
             "settings": dict(self.picked.settings),
@@ -77,16 +75,8 @@ class Solution:
         """Write the completed spec: the source file with the solver's settings, and the overrides it was given. Raises
         SpecError: the source cannot be read, or the path cannot be written.
         """
-        schema: Any = load_yaml(source)["schema"]
-        if isinstance(schema, str) and path.resolve().parent != source.resolve().parent:
-            schema = self.spec.table.model_dump(mode="json")
-        tree = override(load_yaml(source), parse_overrides(settings) | dict(self.picked.settings)) | {"schema": schema}
-        text = yaml.safe_dump(tree, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
-        found = f"# Found by `dpdist plan --solve`; expectations from {self.reference}.\n# {self.reason}\n"
-        try:
-            path.write_text(found + text, encoding="utf-8")
-        except OSError as error:
-            raise SpecError(f"{path} cannot be written: {error.strerror}") from None
+        title = f"Found by `dpdist plan --solve`; expectations from {self.reference}.\n{self.reason}"
+        write_completed(path, self.spec, self.picked.settings, source=source, settings=settings, title=title)
 
     def explain(self) -> str:
         """The solution for people."""
@@ -105,4 +95,4 @@ class Solution:
                 else f"{mark} {'none':>6}  {'-':>5}  {'-':>8}  {one.epsilon:>7.4g}  {'-':>19}  {'-':>8}"
                 f"  {one.expected_error:>13.4f}"
             )
-        return "\n".join([*lines, "", self.reason, "", self.plan.explain()])
+        return "\n".join([*lines, "", f"{self.reason} {self.comparison}".rstrip(), "", self.plan.explain()])

@@ -24,29 +24,27 @@ nearly the least error the one that keeps most is picked.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import cached_property, lru_cache
-from pathlib import Path
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 from dpdist.data.inputs import table_source
-from dpdist.data.source import would_find
+from dpdist.data.source import is_input
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.family import SolveRequest
-from dpdist.families.deniability.expectations import Expectations, SeedsChoice, Shares, stage_epsilon
+from dpdist.families.deniability.expectations import Expectations, SeedsChoice, stage_epsilon
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan
 from dpdist.families.deniability.reference import Reference
 from dpdist.families.deniability.solution import Alternative, Solution
-from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.families.deniability.splits import plan_model, plan_seeds, random_split
+from dpdist.families.deniability.spec import ALL_RECORDS, PlausibleDeniabilitySpec, Shares
+from dpdist.families.deniability.splits import combined, lighter, lighter_seeds, plan_model
 from dpdist.privacy import accountant
 from dpdist.privacy.checks import count_check, expected_lower_bound, pass_check
 from dpdist.privacy.deniability import certain_mass
-from dpdist.privacy.events import Composed, Event, Gaussian, SeedRecords
+from dpdist.privacy.events import Event, Gaussian, SeedRecords
 from dpdist.schema.spec import change
-from dpdist.storage.s3 import is_s3
 
 _SEED_SHARES = (Fraction(1, 5), Fraction(3, 10), Fraction(2, 5), Fraction(1, 2), Fraction(3, 5))
 _STRUCTURE_SHARES = (Fraction(1, 20), Fraction(1, 10), Fraction(1, 5), Fraction(3, 10))
@@ -59,8 +57,8 @@ _COUNT_SHARE = 0.01  # where it need not be
 _CHECKED = (1 << 18, 1 << 20, 1 << 22)
 _ENOUGH = 0.98
 _ROUGHLY = 0.85
-_FEWER = 5_000
 _CLOSE = 1.1
+_WAYS = {"all": "all records", "disjoint": "its own split"}
 
 
 def solve_plan(
@@ -72,22 +70,10 @@ def solve_plan(
 ) -> Solution:
     """Find the parameters of a release whose guarantee covers all of its records.
 
-    Parameters
-    ----------
-    spec : PlausibleDeniabilitySpec
-        Its records, minimum of records, delta, schema and model are kept; shares, budgets, test, omega, order and
-        declared pass rate are replaced.
-    epsilon : float, optional
-        Of the whole release; default: ``privacy.limit``.
-    pass_rate : float, optional
-        Lowest expected pass rate that is acceptable.
-    reference : Reference, optional
-        Public expectations; default: Zipf.
-
-    Raises
-    ------
-    SpecError
-        No epsilon is given, or nothing reaches it.
+    The spec's records, minimum of records, delta, schema and model are kept; shares, budgets, test, omega, order and
+    declared pass rate are replaced. `epsilon` is that of the whole release (default: ``privacy.limit``), `pass_rate`
+    the lowest expected one that is acceptable, `reference` public expectations (default: Zipf). Raises SpecError: no
+    epsilon is given, or nothing reaches it.
     """
     target = epsilon if epsilon is not None else spec.privacy.limit
     if target is None or not 0 < target <= 100:
@@ -99,31 +85,27 @@ def solve_plan(
 
 
 def solve(spec: PlausibleDeniabilitySpec, request: SolveRequest) -> Solution:
-    """What ``dpdist plan --solve`` finds, written to a file if that is asked for.
-
-    Raises
-    ------
-    SpecError
-        As `solve_plan`, or the public table is the one that the spec names.
-    DataError
-        The public table cannot be read, or does not follow the schema.
+    """What ``dpdist plan --solve`` finds, written to a file if that is asked for. Raises SpecError: as `solve_plan`, or
+    the public table is the one that the spec names; DataError: it cannot be read, or does not follow the schema.
     """
-    if request.public_table and _is_of(spec, request.public_table):
+    request.refuse("accuracy", go_with="kind: synthesis")
+    if request.public_table and is_input(table_source(spec), request.public_table):
         raise SpecError(
             f"--public-table: {request.public_table} is the table that data.path names, which only a charged release "
             "may read: give a public one, such as last year's"
         )
     public = Reference.table(request.public_table, spec.table) if request.public_table else None
-    solution = solve_plan(spec, epsilon=request.epsilon, pass_rate=request.pass_rate, reference=public)
+    find = partial(solve_plan, epsilon=request.epsilon, pass_rate=request.pass_rate, reference=public)
+    solution, other = find(spec), {"all": "disjoint", "disjoint": "all"}[spec.split.records]
+    try:
+        error = find(change(spec, {"split": {"records": other}})).picked.expected_error
+        words = f"with split.records={other} the expected two-way error is {error:.4f}"
+    except SpecError:
+        words = f"split.records={other} reaches nothing"
+    solution = replace(solution, comparison=f"Here each stage uses {_WAYS[spec.split.records]}; {words}.")
     if request.write:
         solution.write(request.write, source=request.source, settings=request.settings)
     return solution
-
-
-def _is_of(spec: PlausibleDeniabilitySpec, path: Path) -> bool:
-    """Whether a file is one of the table's, by its address."""
-    own = [Path(given).resolve() for given in spec.data.paths if not is_s3(given)]
-    return path.resolve() in own or would_find(table_source(spec), str(path))
 
 
 class _Solver:
@@ -166,14 +148,17 @@ class _Solver:
     # --- shares -------------------------------------------------------------------------------------------------------
 
     def _shares(self) -> Iterator[Shares]:
+        if self.spec.split.records == "all":
+            yield ALL_RECORDS
+            return
         learned = self.spec.model.structure == "learned"
         for seeds in _SEED_SHARES:
             for part in _STRUCTURE_SHARES if learned else (Fraction(0),):
-                yield ((1 - seeds) * part, (1 - seeds) * (1 - part), seeds)
+                yield Shares((1 - seeds) * part, (1 - seeds) * (1 - part), seeds)
 
-    def _without_seeds(self, shares: tuple[Fraction, ...]) -> Shares:
-        rest = shares[0] + shares[1]
-        return (shares[0] / rest, shares[1] / rest, Fraction(0))
+    def _without_seeds(self, shares: Shares) -> Shares:
+        rest = 1 if shares == ALL_RECORDS else shares[0] + shares[1]
+        return Shares(shares[0] / rest, shares[1] / rest, Fraction(0))
 
     def _best_shares(self) -> Shares:
         """Shares of the least expected error, by the guesses of the module's notes: no accounting."""
@@ -242,7 +227,7 @@ class _Solver:
     def _cost(self, k: int, epsilon0: float, mass: float) -> float:
         event = SeedRecords(k=k, gamma=1.0, epsilon0=epsilon0, passing_mass=mass, records=self.records)
         try:
-            return accountant.epsilon(_lighter(event), delta=self.delta)
+            return accountant.epsilon(lighter(event), delta=self.delta)
         except AccountingError:
             return math.inf
 
@@ -323,7 +308,7 @@ class _Solver:
 
     def _alternative(self, seeds: SeedsChoice, shares: Shares, stage: float, **known: Any) -> Alternative:
         settings = self._settings(seeds, shares, known.get("model", stage))
-        event = self._seeds_event(settings)
+        event = lighter_seeds(change(self.spec, settings))
         return Alternative(
             kept=self.names[: seeds.kept],
             epsilon=known["epsilon"] if "epsilon" in known else self._whole(event, shares, stage),
@@ -337,7 +322,7 @@ class _Solver:
         self, seeds: SeedsChoice, shares: Shares, stage: float
     ) -> tuple[Alternative, PlausibleDeniabilityPlan]:
         """The alternative with all of the budget spent, and its plan."""
-        event = self._seeds_event(self._settings(seeds, shares, stage))
+        event = lighter_seeds(change(self.spec, self._settings(seeds, shares, stage)))
         spent = self._whole(event, shares, stage)
         for _ in range(3):  # what the seeds leave goes to the model, and what they exceed is taken from it
             if 0.995 * self.target < spent < 0.999 * self.target:
@@ -355,25 +340,21 @@ class _Solver:
             epsilon *= 0.98 * self.target / made.epsilon
         raise self._out_of_reach()
 
-    def _seeds_event(self, settings: Mapping[str, Any]) -> Event | None:
-        event = plan_seeds(change(self.spec, settings)).event
-        return None if event is None else _lighter(event)
-
     def _whole(self, seeds: Event | None, shares: Shares, stage: float) -> float:
         """Epsilon of the release when each stage of the model costs `stage` on its own split."""
         spec = change(self.spec, {"privacy.model.epsilon": stage, **self._split(shares), **self._budget})
         model = plan_model(spec, 1.0)
-        event = random_split(spec, model.structure_event, model.parameters_event, seeds)
+        event = combined(spec, model.structure_event, model.parameters_event, seeds)
         return accountant.epsilon(event, delta=self.delta)
 
     @cached_property
     def _budget(self) -> dict[str, Any]:
         return {"privacy.model.delta": self.delta, "privacy.delta": self.delta, "privacy.limit": self.target}
 
-    @staticmethod
-    def _split(shares: Shares) -> dict[str, Any]:
-        names = ("structure", "parameters", "seeds")
-        return {"split": {name: _text(share) for name, share in zip(names, shares, strict=True)}}
+    def _split(self, shares: Shares) -> dict[str, Any]:
+        if self.spec.split.records == "all":
+            return {"split": {"records": "all"}}
+        return {"split": {name: _text(share) for name, share in shares._asdict().items()}}
 
     def _settings(self, seeds: SeedsChoice, shares: Shares, model: float) -> dict[str, Any]:
         settings: dict[str, Any] = {
@@ -406,15 +387,6 @@ class _Solver:
 def _most_kept(errors: Sequence[float]) -> int:
     """Of alternatives that keep more and more: the last whose expected error is close to the least."""
     return max(i for i, error in enumerate(errors) if error <= _CLOSE * min(errors))
-
-
-def _lighter(event: Event) -> Event:
-    """Fewer records and as much less passing mass: costs the same within a few parts in a thousand, and sooner."""
-    if isinstance(event, Composed):
-        return replace(event, events=tuple(map(_lighter, event.events)))
-    if isinstance(event, SeedRecords) and event.records > _FEWER:
-        return replace(event, records=_FEWER, passing_mass=event.passing_mass * _FEWER / event.records)
-    return event
 
 
 @lru_cache(maxsize=1024)

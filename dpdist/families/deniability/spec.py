@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from dpdist.schema.spec import MOST_RECORDS, Exact, PrivacyLimit, ReleaseSpec, Section
 
@@ -73,9 +73,22 @@ class PrivacySpec(PrivacyLimit):
         return self.model.delta if self.delta is None else self.delta
 
 
+class Shares(NamedTuple):
+    """Shares of the records that the stages use."""
+
+    structure: Fraction
+    parameters: Fraction
+    seeds: Fraction
+
+
 class SplitSpec(Section):
     """Shares of the records used for structure, parameters and seeds; exact, they sum to one."""
 
+    records: Literal["disjoint", "all"] = Field(
+        default="disjoint",
+        description="disjoint: a secret coin sends each record to one stage. all: every stage uses all records, their "
+        "costs compose, and the shares have no effect. `dpdist plan` compares the noise.",
+    )
     structure: Exact = Field(default=Fraction(1, 10), ge=0, le=1)
     parameters: Exact = Field(default=Fraction(4, 10), ge=0, le=1)
     seeds: Exact = Field(default=Fraction(5, 10), ge=0, le=1)
@@ -92,9 +105,17 @@ class SplitSpec(Section):
         return self
 
     @property
-    def shares(self) -> tuple[Fraction, Fraction, Fraction]:
-        """Shares in the order structure, parameters, seeds."""
-        return (self.structure, self.parameters, self.seeds)
+    def shares(self) -> Shares:
+        """The shares that are used."""
+        return ALL_RECORDS if self.records == "all" else Shares(self.structure, self.parameters, self.seeds)
+
+    @model_serializer(mode="wrap")
+    def _without_default(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        tree: dict[str, Any] = handler(self)
+        return {name: value for name, value in tree.items() if (name, value) != ("records", "disjoint")}
+
+
+ALL_RECORDS = Shares(Fraction(1), Fraction(1), Fraction(1))
 
 
 class ModelSpec(Section):
@@ -169,12 +190,12 @@ class PlausibleDeniabilitySpec(ReleaseSpec):
             raise ValueError(f"synthesis.omega: numbers of attributes lie between 1 and {m}")
         if len(set(self.omegas)) != len(self.omegas):
             raise ValueError("synthesis.omega: a number is listed twice")
-        if self.uses_seeds and self.split.seeds == 0:
+        if self.uses_seeds and self.split.shares.seeds == 0:
             raise ValueError("split.seeds: must be above 0 when some attribute keeps its seed's value")
         order = self.model.order
         if isinstance(order, tuple) and sorted(order) != sorted(self.table.names):
             raise ValueError("model.order: a declared order names every attribute of the schema once")
-        if self.model.structure == "learned" and self.split.structure == 0:
+        if self.model.structure == "learned" and self.split.shares.structure == 0:
             raise ValueError("split.structure: must be above 0 when the structure is learned")
         return self
 

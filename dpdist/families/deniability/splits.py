@@ -1,12 +1,14 @@
 """What is done to each of the three splits, and what it costs: T and P give the model, S the seeds.
 
-Every record is sent to one of them by a secret coin, so the release is the `RandomSplit` of their events.
+Every record is sent to one of them by a secret coin, so the release is the `RandomSplit` of their events. Where each
+stage uses all records (`split.records: all`), it is their composition: what a stage costs holds for all outcomes of
+those before it.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from dpdist.errors import SpecError
@@ -21,6 +23,7 @@ from dpdist.privacy.noise import SAMPLER_DELTA
 LARGEST_BATCH = 1 << 18
 """Candidates in a batch, at most."""
 
+_FEWER = 5_000
 _DRAWS_LOST = SAMPLER_DELTA * 2 * MAX_CELLS  # more than the cells of all tables and the statistics of pairs
 _LOST = ApproximateDP(0.0, _DRAWS_LOST, label="draws")
 
@@ -65,7 +68,7 @@ class ModelPlan:
     @cached_property
     def event(self) -> Event:
         """What the model costs."""
-        return random_split(self.spec, self.structure_event, self.parameters_event, None)
+        return combined(self.spec, self.structure_event, self.parameters_event, None)
 
 
 def plan_model(spec: PlausibleDeniabilitySpec, factor: float) -> ModelPlan:
@@ -76,7 +79,7 @@ def plan_model(spec: PlausibleDeniabilitySpec, factor: float) -> ModelPlan:
         spent = spec.privacy.check_share
         check = count_check(
             records=spec.data.minimum_records,
-            share=float(spec.split.structure),
+            share=float(spec.split.shares.structure),
             epsilon=epsilon * spent,
             delta=delta * spent,
         )
@@ -91,8 +94,10 @@ def plan_model(spec: PlausibleDeniabilitySpec, factor: float) -> ModelPlan:
     return ModelPlan(spec=spec, check=check, structure=structure, parameters=parameters)
 
 
-def random_split(spec: PlausibleDeniabilitySpec, *events: Event | None) -> Event:
-    """The random split of the stages; a split with no share has no stage."""
+def combined(spec: PlausibleDeniabilitySpec, *events: Event | None) -> Event:
+    """The stages together: their random split, where a split with no share has no stage, or their composition."""
+    if spec.split.records == "all":
+        return Composed(tuple(event for event in events if event is not None))
     shares = (float(share) for share in spec.split.shares)
     stages = tuple((share, event) for share, event in zip(shares, events, strict=True) if share > 0)
     total = math.fsum(share for share, _ in stages)
@@ -106,14 +111,14 @@ def plan_seeds(spec: PlausibleDeniabilitySpec) -> SeedPlan:
     spent, delta = privacy.check_share, privacy.release_delta
     count = count_check(
         records=spec.data.minimum_records,
-        share=float(spec.split.seeds),
+        share=float(spec.split.shares.seeds),
         epsilon=privacy.seed_check_epsilon,
         delta=delta * spent / 2,
     )
     if test.k > count.minimum:
         raise SpecError(
-            f"privacy.deniability.k: {test.k} plausible seeds are asked for, but data.minimum_records and split.seeds "
-            f"promise only {count.minimum} seeds: lower k, or raise split.seeds"
+            f"privacy.deniability.k: {test.k} plausible seeds are asked for, but data.minimum_records and the share of "
+            f"the seeds promise only {count.minimum} seeds: lower k, or raise split.seeds"
         )
     most = candidates_needed(records=synthesis.records, pass_rate=synthesis.minimum_pass_rate)
     if not whole:
@@ -146,3 +151,18 @@ def plan_seeds(spec: PlausibleDeniabilitySpec) -> SeedPlan:
         candidates=most,
         event=Composed((count.event, *((passes.event,) if passes else ()), records, lost), label="seeds"),
     )
+
+
+def lighter_seeds(spec: PlausibleDeniabilitySpec) -> Event | None:
+    """The charge of the seeds, sooner: of fewer records and as much less passing mass, within parts in a thousand."""
+    event = plan_seeds(spec).event
+    return None if event is None else lighter(event)
+
+
+def lighter(event: Event) -> Event:
+    """Fewer records and as much less passing mass: costs the same within a few parts in a thousand, and sooner."""
+    if isinstance(event, Composed):
+        return replace(event, events=tuple(map(lighter, event.events)))
+    if isinstance(event, SeedRecords) and event.records > _FEWER:
+        return replace(event, records=_FEWER, passing_mass=event.passing_mass * _FEWER / event.records)
+    return event

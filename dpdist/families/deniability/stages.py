@@ -76,14 +76,14 @@ def learn_parents(attempt: DeniabilityAttempt) -> Structure:
 
     def measure() -> StructureStatistics:
         operator = pair_counts_operator(spec.table.cardinalities)
-        counts = _passes(attempt).run(operator, label=STRUCTURE, stage="counting")
+        counts = _passes(attempt).run(operator, label=_label(spec, STRUCTURE), stage="counting")
         _confirm(attempt, check, counts.total, name="structure", setting="data.minimum_records")
         return measure_structure(counts, spec.table, plan=structure, noise=attempt.noise)
 
     return learn_structure(
         attempt.stored(StructureStatistics, measure),
         spec.table,
-        records=spec.data.minimum_records * float(spec.split.parameters),
+        records=spec.data.minimum_records * float(spec.split.shares.parameters),
         table_noise=plan.parameters.standard_deviation,
         max_parent_configurations=spec.model.max_parent_configurations,
         order=spec.model.order,
@@ -98,7 +98,7 @@ def learn_parameters(attempt: DeniabilityAttempt) -> Network:
 
     def measure() -> NoisyTables:
         counts = _passes(attempt).run(
-            tables_operator(structure, spec.table), label=PARAMETERS, stage="learning parameters"
+            tables_operator(structure, spec.table), label=_label(spec, PARAMETERS), stage="learning parameters"
         )
         return measure_tables(counts, structure, plan=plan, noise=attempt.noise)
 
@@ -122,12 +122,12 @@ def index_seeds(attempt: DeniabilityAttempt) -> IndexedSeeds:
     if plan is None:
         return IndexedSeeds(synthesizer, [])
     passes, code = _passes(attempt), synthesizer.prefix_code
-    rows = math.ceil((passes.table.rows or 0) * float(spec.split.seeds))
+    rows = math.ceil((passes.table.rows or 0) * float(spec.split.shares.seeds))
     shards = shard_count(code, records=rows, memory=int(MEMORY_FOR_SEEDS * executor.worker_memory))
     if shards == 1:
-        indexes = [passes.held(seed_operator(code), label=SEEDS, stage="indexing seeds")]
+        indexes = [passes.held(seed_operator(code), label=_label(spec, SEEDS), stage="indexing seeds")]
     else:
-        codes = passes.codes(label=SEEDS)
+        codes = passes.codes(label=_label(spec, SEEDS))
         with attempt.stage("indexing seeds") as progress:
             indexes = executor.persist(sharded_seeds(executor, codes, code, shards=shards), progress=progress)
     seeds = sum(executor.compute(seed_sizes(executor, indexes)))
@@ -172,7 +172,13 @@ def synthesise(attempt: DeniabilityAttempt) -> ReleasedRecords:
 
 
 def _passes(attempt: DeniabilityAttempt) -> Passes:
-    return Passes.shared(attempt, split=Split(attempt.key, attempt.spec.split.shares))
+    split = attempt.spec.split
+    return Passes.shared(attempt, split=Split(attempt.key, split.shares) if split.records == "disjoint" else None)
+
+
+def _label(spec: PlausibleDeniabilitySpec, label: int) -> int | None:
+    """The part of the table that a stage passes over; None for all of it."""
+    return label if spec.split.records == "disjoint" else None
 
 
 def _confirm(

@@ -44,17 +44,8 @@ def _merge_two(a: SeedKeys, b: SeedKeys) -> SeedKeys:
 def count_tables(codes: Codes, *, structure: Structure, bucket_maps: Sequence[NDArray[np.uint32]]) -> Counts:
     """Count every attribute given its bucketised parents, in one vector, so that partitions add up.
 
-    Parameters
-    ----------
-    codes : list of ndarray of unsigned int, shape (rows,)
-    structure : Structure
-    bucket_maps : sequence of ndarray of uint32
-        Bucket of each code, for each attribute.
-
-    Returns
-    -------
-    ndarray of int64, shape (sum of cells,)
-        The tables one after another, each in C order; see `split_tables`.
+    Returns int64[sum of cells]: the tables one after another, each in C order; see `split_tables`. `bucket_maps` gives
+    the bucket of each code, for each attribute.
     """
     return add_to_tables(np.zeros(sum(structure.cells), np.int64), codes, structure=structure, bucket_maps=bucket_maps)
 

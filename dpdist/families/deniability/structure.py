@@ -15,17 +15,17 @@ post-processing. Three scores:
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
 from dpdist.data.count import PairCounts
-from dpdist.errors import SpecError, UnreadableFile
+from dpdist.errors import SpecError
+from dpdist.families.base.stored import Stored
 from dpdist.families.deniability.dependence import (
     entropies,
     entropy_columns,
@@ -62,8 +62,6 @@ _FLOAT_ERROR = 2.0**-40
 _FINEST_GRID = 2.0**-46
 """Entropies below 64 bits are less than 2^52 steps."""
 
-_FORMAT = "dpdist.structure/1"
-
 
 @dataclass(frozen=True, kw_only=True)
 class StructurePlan:
@@ -97,23 +95,10 @@ class StructurePlan:
 def structure_plan(
     schema: Schema, *, minimum_records: int, epsilon: float, delta: float, score: Score = "cfs"
 ) -> StructurePlan:
-    """Plan the noisy statistics of structure learning.
+    """Plan the noisy statistics of structure learning within the budget of the stage (add/remove).
 
-    Parameters
-    ----------
-    schema : Schema
-    minimum_records : int
-        Public lower bound of the number of records in T; check it with a noisy count before use.
-    epsilon, delta : float
-        Budget of the stage (add/remove).
-    score : {"cfs", "mutual-information", "total-variation"}
-
-    Raises
-    ------
-    SpecError
-        The schema has one attribute.
-    AccountingError
-        The budget or the number of records is not valid.
+    `minimum_records` is a public lower bound of the number of records in T; check it with a noisy count before use.
+    Raises SpecError: the schema has one attribute; AccountingError: the budget or the number of records is not valid.
     """
     if len(schema.attributes) < 2:
         raise SpecError("model.structure: one attribute has no structure to learn; set it to `independent`")
@@ -142,7 +127,7 @@ def structure_plan(
 
 
 @dataclass(frozen=True, kw_only=True)
-class StructureStatistics:
+class StructureStatistics(Stored):
     """The released noisy statistics: safe to store and to read back."""
 
     FILE: ClassVar[str] = "structure-statistics.json"
@@ -151,33 +136,10 @@ class StructureStatistics:
     # entropies in bits in the order of `entropy_columns`, or distances in the order of the pairs
     values: tuple[float, ...]
 
-    def to_bytes(self) -> bytes:
-        """The statistics as JSON, bit for bit."""
-        return json.dumps({"format": _FORMAT, "type": type(self).__name__, **asdict(self)}).encode()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Self:
-        """Read what `to_bytes` wrote. Raises UnreadableFile: the bytes are damaged or of another format."""
-        try:
-            body = json.loads(content)
-            if body["format"] != _FORMAT or body["type"] != cls.__name__:
-                raise ValueError("another format")
-            return cls(score=body["score"], values=tuple(body["values"]))
-        except (ValueError, KeyError, TypeError):
-            raise UnreadableFile("stored statistics are damaged or of another version; learn them again") from None
-
 
 def measure_structure(counts: PairCounts, schema: Schema, *, plan: StructurePlan, noise: Noise) -> StructureStatistics:
-    """The noisy statistics of T. The number of records must have passed its check.
-
-    Parameters
-    ----------
-    counts : PairCounts
-        All single and pairwise counts of T.
-    schema : Schema
-    plan : StructurePlan
-    noise : Noise
-        Streams ``structure/entropies`` and ``structure/total-variation``.
+    """The noisy statistics of T, from all its single and pairwise counts. The number of records must have passed its
+    check. Streams ``structure/entropies`` and ``structure/total-variation``.
     """
     if plan.score == "total-variation":
         name, exact = "structure/total-variation", pair_distances(counts, schema)
@@ -230,20 +192,12 @@ def learn_structure(
 ) -> Structure:
     """Choose parents and order from the noisy statistics; costs no privacy.
 
-    Parameters
-    ----------
-    statistics : StructureStatistics
-    schema : Schema
-    records : float
-        About how many records the count tables will hold; public or released, never the true number.
-    table_noise : float
-        Standard deviation of the noise in a cell of the count tables.
-    max_parent_configurations : int, optional
-        Largest number of joint parent configurations. By default ``cfs`` keeps the average cell above
-        `RECORDS_PER_CELL` standard deviations of noise, and the other scores weigh the noise themselves.
-    order : {"learned", "small-first"} or tuple of str
-        Where the parents leave a choice: schema order, or small domains first. Or the names of all attributes, in the
-        order to keep: an attribute's parents are chosen among those before it.
+    `records` is about how many records the count tables will hold: public or released, never the true number.
+    `table_noise` is the deviation of the noise in one of their cells. `max_parent_configurations` limits the joint
+    configurations: by default ``cfs`` keeps the average cell above `RECORDS_PER_CELL` standard deviations of noise, and
+    the other scores weigh the noise themselves. `order` says where the parents leave a choice (schema order, or small
+    domains first), or names all attributes in the order to keep: an attribute's parents are chosen among those before
+    it.
     """
     sizes, buckets = schema.cardinalities, schema.bucket_counts
     places = _places(schema, order)

@@ -14,28 +14,15 @@ WEIGHT_BITS = 48
 
 
 def thresholds_from_weights(weights: ArrayLike) -> NDArray[np.uint64]:
-    """Thresholds of the distributions proportional to rows of weights.
+    """Thresholds of the distributions proportional to rows of weights: uint64[rows, values - 1], non-decreasing along
+    rows.
 
-    Integer weights k give ``T_v = floor(2^64 · (k_0 + ... + k_v) / (k_0 + ... + k_last))`` in exact integer
-    arithmetic. Floating-point weights are first rounded to integers, row by row: each is multiplied by the
-    power of two that lets the row's sum fill, and not exceed, 48 bits, and rounded half to even; a positive
-    weight stays at least one. Both steps give the same result on any machine and preserve the support, save
-    that a row whose last weights are zero leaves 2^-64 to the last value (2^64 is not a 64-bit threshold).
-
-    Parameters
-    ----------
-    weights : array_like, shape (rows, values)
-        Non-negative and finite; each row has a positive sum, at most 2^48 for integers.
-
-    Returns
-    -------
-    ndarray of uint64, shape (rows, values - 1)
-        Non-decreasing along each row.
-
-    Raises
-    ------
-    ValueError
-        The weights are not a table of such rows.
+    Weights are non-negative and finite, each row with a positive sum (at most 2^48 for integers), else ValueError.
+    Integer weights k give ``T_v = floor(2^64 · (k_0 + ... + k_v) / (k_0 + ... + k_last))`` in exact integer arithmetic.
+    Floating-point weights are first rounded to integers, row by row: each is multiplied by the power of two that lets
+    the row's sum fill, and not exceed, 48 bits, and rounded half to even; a positive weight stays at least one. Both
+    steps give the same result on any machine and preserve the support, save that a row whose last weights are zero
+    leaves 2^-64 to the last value (2^64 is not a 64-bit threshold).
     """
     table = np.asarray(weights)
     if table.ndim != 2 or table.shape[1] == 0 or table.dtype.kind not in "iuf":
@@ -72,20 +59,8 @@ def _integer_weights(table: NDArray[Any]) -> NDArray[np.uint64]:
 def draw(
     thresholds: NDArray[np.uint64], row: NDArray[np.int64], words: NDArray[np.uint64]
 ) -> NDArray[np.unsignedinteger[Any]]:
-    """Values drawn from rows of thresholds.
-
-    Parameters
-    ----------
-    thresholds : ndarray of uint64, shape (rows, values - 1)
-    row : ndarray of int64, shape (n,)
-        The distribution of each draw.
-    words : ndarray of uint64, shape (n,)
-        Uniform words.
-
-    Returns
-    -------
-    ndarray of unsigned integers, shape (n,)
-        The number of thresholds in the row that are at most the word, smallest unsigned dtype.
+    """Values drawn from given rows (int64[n]) of thresholds by uniform words (uint64[n]): the number of thresholds in
+    the row that are at most the word, in the smallest unsigned dtype.
     """
     width = thresholds.shape[1]
     values = np.zeros(len(words), np.min_scalar_type(width))

@@ -33,7 +33,7 @@ def table_cells(plan: PlausibleDeniabilityPlan) -> int:
 
 def _learning(plan: PlausibleDeniabilityPlan, layout: Layout, *, again: float) -> list[Work]:
     """Structure and parameters of the model; `again` is read where the codes are not held."""
-    spec, share, stages = plan.spec, plan.spec.split, []
+    spec, share, stages = plan.spec, plan.spec.split.shares, []
     rows, width = spec.data.minimum_records, len(spec.table.attributes)
     if plan.model.structure is not None:
         units: dict[Unit, float] = {"read": again, "pair": rows * float(share.structure) * width * (width - 1) / 2}
@@ -47,7 +47,7 @@ def _learning(plan: PlausibleDeniabilityPlan, layout: Layout, *, again: float) -
 
 
 def _seeds(plan: PlausibleDeniabilityPlan) -> float:
-    return plan.spec.data.minimum_records * float(plan.spec.split.seeds)
+    return plan.spec.data.minimum_records * float(plan.spec.split.shares.seeds)
 
 
 def _distinct_seeds(plan: PlausibleDeniabilityPlan) -> float:

@@ -28,18 +28,7 @@ _LARGEST = 1 << 16  # cells of a table that are drawn in each run: those up to t
 
 
 def counts_claim(plan: HistogramPlan) -> Claim:
-    """The noisy tables, at the cells of two records.
-
-    Parameters
-    ----------
-    plan : HistogramPlan
-        With noise on its histograms.
-
-    Raises
-    ------
-    ValueError
-        The plan has no noisy histograms.
-    """
+    """The noisy tables, at the cells of two records. Raises ValueError: the plan has no noisy histograms."""
     event = plan.event if plan.measurement is None else plan.measurement.event
     if plan.counts is None or plan.is_exact:
         raise ValueError("no noisy histogram: nothing to audit")
@@ -83,16 +72,7 @@ def cells_canaries(plan: HistogramPlan) -> Canaries:
     """The noisy table with the most cells; a canary for each cell, which is one record in it or none (add/remove).
 
     What the other tables show of the canaries is left out, so the whole guarantee is tested by a part of the release.
-
-    Parameters
-    ----------
-    plan : HistogramPlan
-        With noise on its histograms, under add/remove.
-
-    Raises
-    ------
-    ValueError
-        The plan has no noisy histograms, or another adjacency.
+    Raises ValueError: the plan has no noisy histograms, or another adjacency.
     """
     if plan.counts is None or plan.measurement is None or plan.measurement.adjacency != "add/remove":
         raise ValueError("canaries are one record or none: no noisy histogram under add/remove")
@@ -121,13 +101,8 @@ def canaries(plan: HistogramPlan) -> tuple[Canaries, ...]:
 
 
 def entropies_claim(plan: EntropyPlan, *, delta: float) -> Claim:
-    """The noisy entropies of a table of the fewest records, one of them alone in its bin or with the others.
-
-    Parameters
-    ----------
-    plan : EntropyPlan
-    delta : float
-        Delta at which its epsilon is stated.
+    """The noisy entropies of a table of the fewest records, one of them alone in its bin or with the others; epsilon is
+    stated at `delta`.
     """
     n = plan.records
     alone = np.array([n - 1, 1], np.int64)
@@ -143,15 +118,9 @@ def _noisy_entropies(table: NDArray[np.int64], plan: EntropyPlan, noise: Noise) 
 
 
 def curves_claim(plan: CurvePlan, *, delta: float) -> Claim:
-    """The function-valued mean, with and without a curve of the largest norm.
+    """The function-valued mean, with and without a curve of the largest norm; epsilon is stated at `delta`.
 
     The coefficients are looked at along the direction in which the curve moves them most, and along another.
-
-    Parameters
-    ----------
-    plan : CurvePlan
-    delta : float
-        Delta at which its epsilon is stated.
     """
     weights = plan.basis.weights
     directions, _, rows = np.linalg.svd(plan.matrix * plan.matrix_unit / np.sqrt(weights), full_matrices=False)

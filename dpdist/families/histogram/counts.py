@@ -113,18 +113,8 @@ class CountPlan:
 
 
 def block_counts(codes: Codes, plan: CountPlan) -> Counts:
-    """Count the blocks of a plan over some rows.
-
-    Parameters
-    ----------
-    codes : list of ndarray of unsigned int, shape (rows,)
-        One array per attribute of the schema; each code is below the attribute's cardinality.
-    plan : CountPlan
-
-    Returns
-    -------
-    ndarray of int64, shape (plan.cells,)
-        The tables of the blocks one after another. Those of disjoint sets of rows add up.
+    """Count the blocks of a plan over some rows: int64[plan.cells], the tables of the blocks one after another. Those
+    of disjoint sets of rows add up. Each code is below its attribute's cardinality.
     """
     blocks, sizes = plan.blocks, plan.cardinalities
     total = np.zeros(plan.cells, np.int64)
@@ -140,18 +130,7 @@ def block_counts(codes: Codes, plan: CountPlan) -> Counts:
 
 
 def tables_of_blocks(blocks: Counts, plan: CountPlan) -> list[Counts]:
-    """The table of each query, as marginals of the blocks (a linear map).
-
-    Parameters
-    ----------
-    blocks : ndarray of int64, shape (plan.cells,)
-        What `block_counts` gave, summed over all rows.
-
-    Returns
-    -------
-    list of ndarray of int64
-        Shape ``plan.shape(query)`` for each query.
-    """
+    """The table of each query, int64 of shape ``plan.shape(query)``: marginals of the summed blocks (a linear map)."""
     parts: dict[tuple[int, ...], Counts] = {}
     stop = 0
     for block in plan.blocks:

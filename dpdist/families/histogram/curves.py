@@ -71,22 +71,10 @@ def value_unit(basis: Basis, *, clip: float) -> float:
 
 
 def sum_curves(curves: ArrayLike, basis: Basis, *, clip: float) -> CurveSums:
-    """Clip curves in the L2 norm and sum them.
+    """Clip curves (one per row, at the times of the basis) in the L2 norm and sum them.
 
-    Parameters
-    ----------
-    curves : array_like of numbers, shape (curves, times)
-        One curve per row, at the times of the basis.
-    basis : Basis
-    clip : float
-        tau: curves of a larger norm ``sqrt(sum_t weight_t x_t^2)`` are scaled down to it.
-
-    Raises
-    ------
-    ColumnMismatch
-        The curves are not numbers, or not at the times of the basis.
-    OutOfDomain
-        A value is not finite.
+    Curves of a larger norm ``sqrt(sum_t weight_t x_t^2)`` than `clip`, tau, are scaled down to it. Raises
+    ColumnMismatch: the curves are not numbers, or not at the times of the basis; OutOfDomain: a value is not finite.
     """
     table = np.asarray(curves)
     if table.dtype.kind not in "iuf":
@@ -158,28 +146,10 @@ def plan_mean(
 ) -> CurvePlan:
     """The least Gaussian noise for the mean of curves, by the analytic calibration.
 
-    Parameters
-    ----------
-    basis : Basis
-    penalty : float
-        rho, above 0: a larger one smooths more and needs less noise.
-    clip : float
-        tau, above 0, in the unit of the curves.
-    curves : int
-        Public: the number of curves (replacement), or a lower bound of it (add/remove).
-    epsilon, delta : float
-        Budget; delta above 0.
-    adjacency : {"add/remove", "replacement"}
-        Of curves.
-    count_share : float
-        Share of the budget (of ``1 / sigma^2``) for the number of curves, under add/remove.
-
-    Raises
-    ------
-    SpecError
-        Unknown adjacency, or a penalty, clip or share out of range.
-    AccountingError
-        The budget is not valid.
+    `penalty`, rho, is above 0: a larger one smooths more and needs less noise. `clip`, tau, is in the unit of the
+    curves. `curves` is public: their number (replacement), or a lower bound of it (add/remove). Under add/remove
+    `count_share` of the budget (of ``1 / sigma^2``) goes to the number of curves. Raises SpecError: unknown adjacency,
+    or a penalty, clip or share out of range; AccountingError: the budget is not valid (delta above 0).
     """
     changed = changed_cells(adjacency)
     _check_settings(penalty, clip, curves, count_share)
@@ -265,21 +235,8 @@ def confirm_number(sums: CurveSums, plan: CurvePlan) -> None:
 
 
 def release_mean(sums: CurveSums, plan: CurvePlan, *, noise: Noise, name: str) -> CurveMean:
-    """Noise the sum of the curves, and divide by their number, public or noisy.
-
-    Parameters
-    ----------
-    sums : CurveSums
-        Of all curves, with the basis and clip of the plan.
-    plan : CurvePlan
-    noise : Noise
-    name : str
-        Name of the streams ``name/coefficients`` and ``name/count``.
-
-    Raises
-    ------
-    CheckFailed, OutOfDomain
-        As `confirm_number`.
+    """Noise the sum of all curves, and divide by their number, public or noisy; streams ``name/coefficients`` and
+    ``name/count``. Raises CheckFailed or OutOfDomain as `confirm_number`.
     """
     confirm_number(sums, plan)
     curves = plan.curves

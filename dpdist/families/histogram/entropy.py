@@ -11,19 +11,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.histogram.measurement import Mechanism, sampler_delta
-from dpdist.privacy import accountant, sensitivity
+from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event, Gaussian
 from dpdist.privacy.grid import grid_below, round_to_grid
 from dpdist.privacy.guarantee import Adjacency
 from dpdist.privacy.noise import Noise
+from dpdist.privacy.sensitivity import Bounds, bounds
 
 _GRID = 2.0**-30  # of the sensitivity
 _REACH = 2.0**-40  # of the scale of the noise, which has at most 2^45 steps
@@ -31,34 +32,14 @@ _EVALUATION = 2.0**-40  # bits: more than the rounding of two evaluations of an 
 
 
 def shannon(counts: ArrayLike) -> float:
-    """Shannon entropy of a histogram, in bits.
-
-    Parameters
-    ----------
-    counts : array_like of non-negative numbers, any shape
-
-    Raises
-    ------
-    SpecError
-        A count is negative or not finite, or all are zero.
-    """
+    """Shannon entropy of a histogram, in bits. Raises SpecError: a count is negative or not finite, or all are zero."""
     shares = _shares(counts)
     return float(-np.sum(shares * np.log2(shares)))
 
 
 def renyi(counts: ArrayLike, *, order: float) -> float:
-    """Renyi entropy ``log2(sum p^a) / (1 - a)`` of a histogram, in bits.
-
-    Parameters
-    ----------
-    counts : array_like of non-negative numbers, any shape
-    order : float
-        a, above 0; 1 is the Shannon entropy.
-
-    Raises
-    ------
-    SpecError
-        As in `shannon`, or the order is not positive and finite.
+    """Renyi entropy ``log2(sum p^a) / (1 - a)`` of a histogram, in bits; an `order` a of 1 is the Shannon entropy.
+    Raises SpecError: as in `shannon`, or the order is not positive and finite.
     """
     if not 0 < order < math.inf:
         raise SpecError(f"the order of a Renyi entropy is finite and above 0, got {order!r}")
@@ -76,58 +57,6 @@ def _shares(counts: ArrayLike) -> NDArray[np.float64]:
     table = table[table > 0]
     result: NDArray[np.float64] = table / table.sum()
     return result
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bounds:
-    """How much one record moves an entropy of at least so many records, in bits."""
-
-    sensitivity: float  # exact, rounded upwards; what the noise is scaled with
-    published_bound: float  # of the papers: about twice the exact value for order 1, and false for any other
-
-
-def bounds(*, records: int, order: float, adjacency: Adjacency) -> Bounds:
-    """Exact sensitivity and published bound of the entropy of the given order (1: Shannon).
-
-    Parameters
-    ----------
-    records : int
-        Lower bound of the number of records of the larger of two neighbouring tables.
-    order : float
-    adjacency : {"add/remove", "replacement"}
-
-    Raises
-    ------
-    SpecError
-        Unknown adjacency.
-    AccountingError
-        The number of records or the order is out of range.
-
-    Examples
-    --------
-    >>> both = bounds(records=10_000, order=2, adjacency="replacement")
-    >>> round(both.sensitivity, 4), round(both.published_bound, 5)
-    (0.0144, 0.00058)
-    """
-    if adjacency not in get_args(Adjacency):
-        raise SpecError(f"adjacency must be one of {', '.join(get_args(Adjacency))}, got {adjacency!r}")
-    published = (
-        sensitivity.shannon_published(records) if order == 1 else sensitivity.renyi_published(records, order=order)
-    )
-    exact = sensitivity.renyi_from(records, order=order, adjacency=adjacency)
-    return Bounds(sensitivity=exact, published_bound=published)
-
-
-def account(*, records: int, order: float, adjacency: Adjacency) -> dict[str, Any]:
-    """The bounds as a JSON object, and whether the published one holds."""
-    both = bounds(records=records, order=order, adjacency=adjacency)
-    return {
-        "records": records,
-        "order": order,
-        "adjacency": adjacency,
-        **asdict(both),
-        "published_bound_holds": both.published_bound >= both.sensitivity,
-    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,26 +100,10 @@ def plan_entropies(
     adjacency: Adjacency,
     mechanism: Mechanism | Literal["auto"] = "auto",
 ) -> EntropyPlan:
-    """The least noise for entropies of the given orders, each with the same share of the budget.
+    """The least noise for entropies of the given orders, each with the same share of the budget of all together.
 
-    Parameters
-    ----------
-    orders : sequence of float
-        One per entropy.
-    records : int
-        Public lower bound of the number of records.
-    epsilon, delta : float
-        Budget of all entropies together.
-    adjacency : {"add/remove", "replacement"}
-    mechanism : {"laplace", "gaussian", "auto"}
-        ``auto`` takes whichever deviates less.
-
-    Raises
-    ------
-    SpecError
-        No entropy, unknown mechanism or adjacency.
-    AccountingError
-        An order, the number of records or the budget is out of range.
+    `records` is a public lower bound. The mechanism ``auto`` is whichever deviates less. Raises SpecError: no entropy,
+    unknown mechanism or adjacency; AccountingError: an order, the number of records or the budget is out of range.
     """
     if not orders:
         raise SpecError("name at least one entropy")
@@ -258,21 +171,10 @@ def _grid(charged: float, *, reach: float) -> float:
 def release_entropies(
     tables: Sequence[NDArray[np.int64]], plan: EntropyPlan, *, noise: Noise, name: str
 ) -> NDArray[np.float64]:
-    """Noisy entropies of the tables, in bits.
+    """Noisy entropies of tables of true counts, in bits, float64[entropies]; entropy i takes draw 0 of the stream
+    ``name/i``.
 
-    Parameters
-    ----------
-    tables : sequence of ndarray of int64
-        True counts, one table per entropy of the plan.
-    plan : EntropyPlan
-    noise : Noise
-    name : str
-        Name of the streams: entropy i takes draw 0 of ``name/i``.
-
-    Returns
-    -------
-    ndarray of float64, shape (entropies,)
-        On the grid of the noise; not clipped to [0, log2(cells)], which the reader may do for free.
+    They are on the grid of the noise, and not clipped to [0, log2(cells)], which the reader may do for free.
     """
     released = np.empty(len(plan.orders))
     for i, (table, order) in enumerate(zip(tables, plan.orders, strict=True)):

@@ -80,20 +80,8 @@ def quadrature(times: Floats) -> Floats:
 
 
 def eigenbasis(kernel: Kernel, times: ArrayLike, *, terms: int | None = None) -> Basis:
-    """Eigenpairs of a kernel on a grid of times.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    times : array_like, shape (times,)
-        Ascending, in [0, 1].
-    terms : int, optional
-        Number of terms of the expansion; by default all that the grid can tell apart.
-
-    Raises
-    ------
-    SpecError
-        The times do not form a grid, or there are more terms than the grid can tell apart.
+    """Eigenpairs of a kernel on a grid of ascending times in [0, 1]; by default as many `terms` as the grid can tell
+    apart. Raises SpecError: the times do not form a grid, or there are more terms than that.
     """
     grid = np.asarray(times, np.float64)
     weights = quadrature(grid)

@@ -23,9 +23,11 @@ from dpdist.errors import AccountingError, SpecError
 from dpdist.families.histogram.postprocess import largest_remainder
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Counts
-from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event, Gaussian
-from dpdist.privacy.guarantee import Adjacency
-from dpdist.privacy.noise import LARGEST_SCALE, SAMPLER_DELTA, Noise
+from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event, Gaussian, LaplaceLeakage
+from dpdist.privacy.grid import LARGEST_SCALE
+from dpdist.privacy.guarantee import PML, Adjacency
+from dpdist.privacy.leakage import check_alpha, noiseless_leakage, scale_for
+from dpdist.privacy.noise import SAMPLER_DELTA, Noise
 
 Mechanism = Literal["laplace", "gaussian"]
 Shares = Literal["equal", "optimal"] | Sequence[Fraction]
@@ -81,27 +83,13 @@ def plan_measurement(
     adjacency: Adjacency,
     shares: Shares = "equal",
 ) -> Measurement:
-    """The least noise for tables of so many cells, within (epsilon, delta).
+    """The least noise for tables of so many cells each, within (epsilon, delta) for all together.
 
-    Parameters
-    ----------
-    cells : sequence of int
-        Number of cells of each table.
-    mechanism : {"laplace", "gaussian", "auto"}
-        ``auto`` takes the one with the smaller total expected squared error over all cells.
-    epsilon, delta : float
-        Budget of all tables together. At ``delta = 0`` noise is Laplace, and the release has the delta of the sampler
-        only (`sampler_delta`).
-    adjacency : {"add/remove", "replacement"}
-    shares : "equal", "optimal" or sequence of Fraction
-        ``optimal`` minimises the total expected squared error; fractions are one per table and sum to one.
-
-    Raises
-    ------
-    SpecError
-        Unknown mechanism or adjacency, or shares that do not fit.
-    AccountingError
-        The budget is not valid, or smaller than what the sampler costs.
+    The mechanism ``auto`` is the one with the smaller total expected squared error over all cells. At ``delta = 0``
+    noise is Laplace, and the release has the delta of the sampler only (`sampler_delta`). Shares that are ``optimal``
+    minimise the total expected squared error; fractions are one per table and sum to one. Raises SpecError: unknown
+    mechanism or adjacency, or shares that do not fit; AccountingError: the budget is not valid, or smaller than what
+    the sampler costs.
     """
     if mechanism == "auto":
         return _of_least_error(cells, epsilon=epsilon, delta=delta, adjacency=adjacency, shares=shares)
@@ -223,24 +211,41 @@ def resolve_shares(shares: Shares, cells: Sequence[int], *, mechanism: Mechanism
 
 
 def add_noise(table: Counts, *, mechanism: Mechanism, scale: float, noise: Noise, name: str) -> Counts:
-    """The table with noise in every cell, empty ones included.
-
-    Parameters
-    ----------
-    table : ndarray of int64, any shape
-    mechanism, scale :
-        As in `Measurement`.
-    noise : Noise
-    name : str
-        Name of the stream; cell i in C order takes draw i.
-
-    Returns
-    -------
-    ndarray of int64, the shape of `table`
-        May be negative.
+    """The table with noise in every cell, empty ones included: int64 of the same shape, may be negative. `mechanism`
+    and `scale` are as in `Measurement`; cell i in C order takes draw i of the stream `name`.
     """
     if mechanism == "gaussian":
         draws = noise.gaussian_integers(name, table.size, sigma=scale)
     else:
         draws = noise.discrete_laplace(name, table.size, scale=scale)
     return np.asarray(table + draws.reshape(table.shape))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeakagePlan:
+    """Noise of one histogram under a bound on its leakage."""
+
+    scale: float | None  # scale of the discrete Laplace noise; None where exact counts were asked for by name
+    guarantee: PML  # with alpha, and the equal parameter of differential privacy ``2/b`` (replacement)
+    # what to charge: to a PML account its leakage, else its differential privacy, which exact counts do not have
+    event: LaplaceLeakage
+
+
+def plan_leakage(*, epsilon: float, alpha: float, bins: int, accept_no_noise: bool = False) -> LeakagePlan:
+    """The least noise for one histogram of so many bins, for a leakage of `epsilon` nats.
+
+    `alpha` is the assumed least probability of every bin, for every record; never estimated from the data.
+    `accept_no_noise` releases exact counts where ``epsilon >= ln(1/alpha)``. Raises AccountingError: a parameter is out
+    of range, or ``alpha * bins > 1``; GuaranteeRefused: no noise is needed, and that was not asked for.
+    """
+    check_alpha(alpha, bins=bins)
+    if accept_no_noise and noiseless_leakage(alpha) <= epsilon < math.inf:
+        exact = LaplaceLeakage(None, alpha, label="histogram")
+        return LeakagePlan(scale=None, guarantee=PML(epsilon=noiseless_leakage(alpha), alpha=alpha), event=exact)
+    scale = scale_for(epsilon=epsilon, alpha=alpha)
+    delta = sampler_delta(bins)
+    return LeakagePlan(
+        scale=scale,
+        guarantee=PML(epsilon=epsilon, alpha=alpha, dp_epsilon=2 / scale, delta=delta),
+        event=LaplaceLeakage(scale, alpha, failure=delta, label="histogram"),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
@@ -11,20 +11,25 @@ from typing import Any
 
 from dpdist.data.read import BATCH_ROWS
 from dpdist.errors import AccountingError, SpecError
+from dpdist.families.base.family import Plan, mebibytes
 from dpdist.families.histogram.counts import CountPlan, Query, parent_cells
 from dpdist.families.histogram.curves import CurvePlan, plan_mean
 from dpdist.families.histogram.entropy import EntropyPlan, plan_entropies
 from dpdist.families.histogram.kernels import Kernel, eigenbasis
-from dpdist.families.histogram.leakage import LeakagePlan, plan_leakage
-from dpdist.families.histogram.measurement import Measurement, Mechanism, deviation, plan_measurement
+from dpdist.families.histogram.measurement import (
+    LeakagePlan,
+    Measurement,
+    Mechanism,
+    deviation,
+    plan_leakage,
+    plan_measurement,
+)
 from dpdist.families.histogram.spec import HistogramSpec
-from dpdist.privacy import accountant
 from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.events import ApproximateDP, Composed, Event, LaplaceLeakage, Replacement
-from dpdist.privacy.formatting import number_of, upwards
-from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, explained
+from dpdist.privacy.formatting import upwards
+from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
 from dpdist.publish.parts import PartFormat
-from dpdist.schema.schema import Schema
 from dpdist.schema.spec import parse_bytes
 
 _STEPS = 9  # of the search for what composition leaves over
@@ -33,7 +38,7 @@ _NUMBER_BYTES = 64  # of a continuous number
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistogramPlan:
+class HistogramPlan(Plan):
     """Everything a histogram release will do and cost, before it reads a record."""
 
     spec: HistogramSpec
@@ -44,7 +49,7 @@ class HistogramPlan:
     # the check of ``data.minimum_records`` that entropies need (add/remove; under replacement the number is public)
     count: CountCheck | None = None
     curves: CurvePlan | None = None
-    event: Event  # the charge
+    event: Event = field()  # the charge
 
     @property
     def kind(self) -> str:
@@ -64,7 +69,7 @@ class HistogramPlan:
     @cached_property
     def epsilon(self) -> float:
         """Epsilon of the charge at `delta`; infinite for exact counts."""
-        return math.inf if self.is_exact else accountant.epsilon(self.event, delta=self.delta)
+        return math.inf if self.is_exact else super().epsilon
 
     @cached_property
     def guarantees(self) -> tuple[Guarantee, ...]:
@@ -82,17 +87,7 @@ class HistogramPlan:
             ),
         )
 
-    @property
-    def refusal(self) -> str | None:
-        """Nothing: what must be asked for by name is refused by `plan`."""
-        return None
-
-    @property
-    def released(self) -> Schema:
-        """The schema of the table: the cells of the statistics are its values."""
-        return self.spec.table
-
-    @property
+    @cached_property
     def form(self) -> PartFormat:
         """A table of statistics."""
         return PartFormat(layout="statistics", non_negative=self.curves is None and self.spec.counts.is_non_negative)
@@ -164,30 +159,15 @@ class HistogramPlan:
         out["event"] = self.event.to_json()
         return out
 
-    def to_json(self) -> dict[str, Any]:
-        """The plan as a JSON object."""
-        return {
-            "name": self.spec.name,
-            "kind": self.spec.kind,
-            "guarantees": [guarantee.to_json() for guarantee in self.guarantees],
-            "epsilon": None if self.is_exact else self.epsilon,
-            "delta": self.delta,
-            "covers": "the whole release",
-            "parameters": self.public_parameters(),
-            "resources": self.resources(),
-            "spec_sha256": self.spec.fingerprint,
-        }
-
     def resources(self) -> dict[str, Any]:
         """Memory and tasks, from public sizes only."""
-        rows = self.spec.data.minimum_records
-        partitions = self.spec.cluster.partitions or max(1, round(rows / (1 << 20)))
+        partitions = self.partitions
         numbers = len(self.spec.table.continuous)
         values = _NUMBER_BYTES * numbers + _VALUE_BYTES * (len(self.spec.table.attributes) - numbers)
         counts, reading = self.counts, values * BATCH_ROWS
         cells = (0,) if counts is None else counts.table_cells
         return {
-            "records_at_least": rows,
+            "records_at_least": self.spec.data.minimum_records,
             "partitions": partitions,
             "cells": 0 if counts is None else counts.cells,
             "task_bytes": reading + (0 if counts is None else counts.largest_task_bytes),
@@ -195,21 +175,20 @@ class HistogramPlan:
             "tasks_about": partitions + math.ceil(partitions / 7) + 2,
         }
 
-    def explain(self) -> str:
-        """The plan for people."""
-        spec, privacy = self.spec, self.spec.privacy
-        lines = [f"Release {spec.name} ({spec.kind}) of data set {spec.dataset}", ""]
-        lines += [*explained(self.guarantees), ""]
-        if self.is_exact:
-            lines.append("Charge      an account of leakage only: exact counts are released, as asked for by name")
-        else:
-            lines.append(
-                f"Charge      epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} "
-                f"({privacy.adjacency} adjacency)"
-            )
+    def charge_lines(self) -> list[str]:
+        """The charge, and the leakage of a release that bounds it."""
+        lines = ["Charge      an account of leakage only: exact counts are released, as asked for by name"]
+        if not self.is_exact:
+            charge = f"epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)}"
+            lines = [f"Charge      {charge} ({self.spec.privacy.adjacency} adjacency)"]
         if self.leakage is not None:
             nats = self.leakage.guarantee.epsilon
             lines.append(f"            or, where the data set has an account of leakage, {nats:.6g} nats")
+        return lines
+
+    def details(self) -> list[str]:
+        """The noise of each statistic."""
+        spec, lines = self.spec, []
         if self.counts is not None:
             for query, cells, (kind, scale), sd in zip(
                 spec.queries, self.counts.table_cells, self.noise, self.deviations, strict=True
@@ -234,27 +213,17 @@ class HistogramPlan:
                 f"{plan.truncation:.4g}); clipped at L2 norm {plan.clip:g}; noise at most {plan.expected_error:.4g} "
                 f"in L2 for {plan.curves:,} curves or more"
             )
-        resources = self.resources()
-        lines.append(
-            f"Resources   about {number_of(resources['partitions'], 'partition')}, {resources['tasks_about']} tasks, "
-            "one pass; "
-            f"{resources['task_bytes'] / 2**20:,.0f} MiB per running task, "
-            f"{resources['publisher_bytes'] / 2**20:,.0f} MiB to publish"
-        )
-        return "\n".join(lines)
+        return lines
+
+    def held(self, needs: dict[str, Any]) -> str:
+        """One pass, and what is fitted after it."""
+        return f"one pass, {mebibytes(needs['publisher_bytes'])} to publish, "
 
 
 def plan(spec: HistogramSpec) -> HistogramPlan:
-    """Plan a histogram release.
-
-    Raises
-    ------
-    SpecError
-        The settings contradict each other, or there are too many cells.
-    AccountingError
-        No valid guarantee at these parameters.
-    GuaranteeRefused
-        Leakage so large that no noise is needed, and that was not asked for by name.
+    """Plan a histogram release. Raises SpecError: the settings contradict each other, or there are too many cells;
+    AccountingError: no valid guarantee at these parameters; GuaranteeRefused: leakage so large that no noise is needed,
+    and that was not asked for by name.
     """
     made = _plan(spec)
     if spec.privacy.adjacency == "replacement" and made.leakage is None:

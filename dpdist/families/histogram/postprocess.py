@@ -18,25 +18,11 @@ _DRAWS = 1 << 20  # records sampled at a time
 
 
 def project(noisy: ArrayLike, *, total: float | None = None) -> Floats:
-    """Nearest non-negative table with the given total (least squares over all cells).
+    """Nearest non-negative table with the given total (least squares over all cells), float64 of the same shape.
 
     The solution lowers or raises all cells by one number and cuts at zero. Cutting alone would add the positive noise
-    of all empty cells to the total.
-
-    Parameters
-    ----------
-    noisy : array_like of numbers, any shape
-    total : float, optional
-        Public, or itself noisy; by default the table's own total, or zero if that is negative.
-
-    Returns
-    -------
-    ndarray of float64, the shape of `noisy`
-
-    Raises
-    ------
-    SpecError
-        The total is negative or not finite.
+    of all empty cells to the total. `total` is public, or itself noisy; by default the table's own, or zero if that is
+    negative. Raises SpecError: it is negative or not finite.
     """
     table = np.asarray(noisy, np.float64)
     total = max(float(table.sum()), 0.0) if total is None else float(total)
@@ -52,26 +38,11 @@ def project(noisy: ArrayLike, *, total: float | None = None) -> Floats:
 
 
 def largest_remainder(values: ArrayLike, *, total: int) -> NDArray[np.int64]:
-    """Integers nearest to shares of a total, which they have exactly.
+    """Integers nearest to shares of a total, which they have exactly: int64 of the same shape.
 
-    Values are scaled to the total and rounded down; the cells with the largest remainders (the first of equal ones) get
-    one more.
-
-    Parameters
-    ----------
-    values : array_like of non-negative numbers, any shape
-        If all are zero the total is spread evenly.
-    total : int
-        Not negative.
-
-    Returns
-    -------
-    ndarray of int64, the shape of `values`
-
-    Raises
-    ------
-    SpecError
-        A value is negative or not finite, the total is negative, or there is no cell to hold it.
+    Values are scaled to the total (spread evenly if all are zero) and rounded down; the cells with the largest
+    remainders (the first of equal ones) get one more. Raises SpecError: a value is negative or not finite, the total is
+    negative, or there is no cell to hold it.
     """
     weights = np.asarray(values, np.float64)
     if total < 0 or (total and not weights.size) or not np.isfinite(weights).all() or (weights < 0).any():
@@ -101,13 +72,8 @@ def non_negative_integers(noisy: ArrayLike, *, total: int | None = None) -> NDAr
 
 
 def common_total(tables: Sequence[NDArray[np.int64]], *, variances: Sequence[float]) -> float:
-    """Best estimate of the number of records from several noisy tables: their totals, by inverse variance.
-
-    Parameters
-    ----------
-    tables : sequence of ndarray
-    variances : sequence of float
-        Variance of the noise in one cell of each table, above 0.
+    """Best estimate of the number of records from several noisy tables: their totals, by inverse variance. `variances`
+    are those of the noise in one cell of each table, above 0.
     """
     weights = np.array([1 / (v * table.size) for table, v in zip(tables, variances, strict=True)])
     totals = np.array([float(table.sum()) for table in tables])
@@ -117,32 +83,16 @@ def common_total(tables: Sequence[NDArray[np.int64]], *, variances: Sequence[flo
 def fit_hierarchy(
     levels: Sequence[ArrayLike], *, parents: Sequence[ArrayLike], variances: Sequence[float]
 ) -> list[Floats]:
-    """Least-squares counts of a hierarchy in which children sum to their parent.
+    """Least-squares counts of a hierarchy in which children sum to their parent; they may be negative.
 
     Going up, a node's own noisy count and the sum of its children's estimates are averaged by inverse variance; going
     down, the difference of a parent's estimate and its children's sum is spread over them by variance (Hay et al. 2010,
     for any tree and any noise). That is the generalised least squares solution, for independent noise with one variance
     per level.
 
-    Parameters
-    ----------
-    levels : sequence of array_like, shapes (n_0,), (n_1,), ...
-        Noisy counts, from the finest level to the coarsest.
-    parents : sequence of array_like of int, shapes (n_0,), (n_1,), ...
-        For each level but the last the parent of each node: its place in the next level. Each node of a coarser level
-        has a child.
-    variances : sequence of float
-        Variance of the noise in one cell of each level, above 0.
-
-    Returns
-    -------
-    list of ndarray of float64
-        The fitted counts of each level; they may be negative.
-
-    Raises
-    ------
-    SpecError
-        The parts do not form a hierarchy.
+    `levels` go from the finest to the coarsest, shapes (n_0,), (n_1,), ...; `parents` gives for each level but the last
+    the place of each node's parent in the next level, and each node of a coarser level has a child. Raises SpecError:
+    the parts do not form a hierarchy.
     """
     counts = [np.asarray(level, np.float64) for level in levels]
     links = [np.asarray(link, np.intp) for link in parents]
@@ -166,28 +116,11 @@ def fit_hierarchy(
 
 
 def synthetic_counts(counts: NDArray[np.int64], *, records: int, noise: Noise, name: str) -> NDArray[np.int64]:
-    """Counts of so many synthetic records drawn from a released histogram (REAEDP's "DP synthetic" baselines).
+    """Counts of so many synthetic records drawn from a released histogram, multinomial exactly (REAEDP's "DP synthetic"
+    baselines): int64 of the same shape.
 
-    Parameters
-    ----------
-    counts : ndarray of int64, any shape
-        Non-negative noisy counts; records are drawn in proportion to them, evenly if all are zero.
-    records : int
-        A public number.
-    noise : Noise
-        Randomness for the draws.
-    name : str
-        Name of the stream; record i takes draw i.
-
-    Returns
-    -------
-    ndarray of int64, the shape of `counts`
-        Multinomial, exactly.
-
-    Raises
-    ------
-    SpecError
-        A count or the number of records is negative.
+    Records are drawn in proportion to the non-negative noisy counts, evenly if all are zero; record i takes draw i of
+    the stream `name`. `records` is a public number. Raises SpecError: a count or the number of records is negative.
     """
     if records < 0 or not counts.size or (counts < 0).any():
         raise SpecError("synthetic records are drawn from non-negative counts, and their number is not negative")

@@ -34,22 +34,8 @@ Names = Literal["values", "labels", "codes"]
 def fit(
     noisy: Sequence[Counts], settings: CountsSpec, plan: CountPlan, *, variances: Sequence[float], noise: Noise
 ) -> list[NDArray[Any]]:
-    """Post-process the noisy tables of a release as its spec says.
-
-    Parameters
-    ----------
-    noisy : sequence of ndarray of int64
-    settings : CountsSpec
-    plan : CountPlan
-    variances : sequence of float
-        Variance of the noise in one cell of each table.
-    noise : Noise
-        For synthetic records.
-
-    Returns
-    -------
-    list of ndarray
-        int64 if non-negative or synthetic, else float64.
+    """Post-process the noisy tables of a release as its spec says: int64 if non-negative or synthetic, else float64.
+    `variances` are those of the noise in one cell of each table; the noise draws synthetic records.
     """
     tables: list[NDArray[Any]] = [table.astype(np.float64) for table in noisy]
     spreads = [max(variance, 1e-12) for variance in variances]

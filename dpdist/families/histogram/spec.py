@@ -249,6 +249,11 @@ class HistogramSpec(ReleaseSpec):
             )
 
     @property
+    def least_probabilities(self) -> dict[tuple[str, ...], float]:
+        """The assumption of pointwise maximal leakage."""
+        return {} if self.privacy.alpha is None else {query.columns: self.privacy.alpha for query in self.queries}
+
+    @property
     def asks_of_table(self) -> str | None:
         """Long curves: each declared time of each id once."""
         if self.curves is None or self.curves.long is None:

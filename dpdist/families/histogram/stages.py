@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.operators import Operator
-from dpdist.errors import CheckFailed
+from dpdist.errors import CheckFailed, SpecError
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.base.family import Stage
+from dpdist.families.base.family import Stage, Truth
 from dpdist.families.base.passes import Passes
-from dpdist.families.histogram.curves import CurveMean, confirm_number, release_mean
-from dpdist.families.histogram.entropy import release_entropies
+from dpdist.families.base.stored import Stored
+from dpdist.families.histogram.curves import CurveMean, confirm_number, release_mean, value_unit
+from dpdist.families.histogram.entropy import release_entropies, renyi
 from dpdist.families.histogram.measurement import add_noise
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.histogram.results import (
@@ -30,6 +31,7 @@ from dpdist.families.histogram.results import (
 )
 from dpdist.families.histogram.spec import HistogramSpec
 from dpdist.families.histogram.statistics import curve_operator, histogram_operator, long_curve_operator
+from dpdist.privacy.arrays import Counts
 from dpdist.privacy.noise import Noise
 from dpdist.publish.parts import part_name, write_part
 
@@ -37,24 +39,12 @@ HistogramAttempt = Attempt[HistogramSpec, HistogramPlan]
 
 
 @dataclass(frozen=True, eq=False)
-class NoisyStatistics:
+class NoisyStatistics(Stored):
     """The noisy statistics of an attempt: drawn once, stored, read back."""
 
     FILE: ClassVar[str] = "statistics.npz"
 
     arrays: dict[str, NDArray[Any]]  # ``table_0`` ... and ``entropies``, or ``values``, ``coefficients`` and ``curves``
-
-    def to_bytes(self) -> bytes:
-        """The arrays as an uncompressed NumPy archive."""
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **self.arrays)
-        return buffer.getvalue()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> NoisyStatistics:
-        """The statistics from an archive."""
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            return cls(dict(file))
 
 
 def stages(plan: HistogramPlan) -> Sequence[Stage[HistogramSpec, HistogramPlan]]:
@@ -161,3 +151,29 @@ def _statistics(attempt: HistogramAttempt, arrays: dict[str, NDArray[Any]]) -> l
     if plan.entropies is not None:
         statistics += entropy_statistics(arrays["entropies"], spec.entropy_targets, plan.counts, spec.table)
     return statistics
+
+
+def truth(plan: HistogramPlan) -> tuple[Operator, Callable[[Any], list[Truth]]]:
+    """What a release counts with, and what turns its summary into true values in the release's order."""
+    of = partial(_of_counts, plan.spec) if plan.counts is not None else partial(_of_curves, plan)
+    return operator_of(plan.spec, plan), of
+
+
+def _of_counts(spec: HistogramSpec, tables: list[Counts]) -> list[Truth]:
+    names = [" × ".join(query.columns) + (" (buckets)" if query.buckets else "") for query in spec.queries]
+    found: list[Truth] = [("count", names[i], table.ravel().astype(float)) for i, table in enumerate(tables)]
+    for i, table in enumerate(tables):
+        found += [
+            ("entropy", names[i], np.array([renyi(np.maximum(table, int(not table.any())), order=order)]))
+            for order in spec.counts.entropies
+        ]
+    for number, order in spec.entropy_targets:
+        found.append(("entropy", names[number], np.array([renyi(tables[number], order=order)])))
+    return found
+
+
+def _of_curves(plan: HistogramPlan, sums: Any) -> list[Truth]:
+    if plan.curves is None:
+        raise SpecError("the manifest names no curves: update dpdist")
+    unit = value_unit(plan.curves.basis, clip=plan.curves.clip)
+    return [("mean", "curves", sums.totals * unit / max(sums.count, 1))]

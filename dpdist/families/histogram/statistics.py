@@ -1,7 +1,7 @@
 """Operators of one pass over a table: counts of histograms, and sums of curves, wide or long.
 
-They plug into `dpdist.data.graph.table_pass`. Their summaries are exact and associative, so any partitioning gives the
-same bits.
+They plug into `dpdist.families.base.graph.table_pass`. Their summaries are exact and associative, so any partitioning
+gives the same bits.
 """
 
 from __future__ import annotations
@@ -46,19 +46,9 @@ def long_curve_operator(
 ) -> Operator:
     """Sum of clipped curves, one per run of records with the same id.
 
-    Parameters
-    ----------
-    basis : Basis
-    clip : float
-    columns : tuple of int
-        Where id, time and value stand.
-    times : sequence of float
-        The times as they stand in the data, in the order of the basis.
-
-    Notes
-    -----
-    A summary holds the sum of the curves that are certainly whole, and the records of its first and last id, which may
-    go on in the neighbouring batches.
+    `columns` are the places of id, time and value; `times` those of the data, in the order of the basis. A summary
+    holds the sum of the curves that are certainly whole, and the records of its first and last id, which may go on in
+    the neighbouring batches.
     """
     grid = np.asarray(times, np.float64)
     whole = partial(_whole_curves, basis=basis, clip=clip)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dpdist.errors import AccountingError, SpecError
-from dpdist.families.mixing.accounting import ClassMixtures
 from dpdist.families.mixing.moments import MomentPlan, moment_plan
 from dpdist.families.mixing.scaling import Encoding, declared_encoding
 from dpdist.families.mixing.spec import MixingSpec
@@ -14,6 +13,7 @@ from dpdist.privacy import accountant
 from dpdist.privacy.calibrate import least_scale
 from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.events import ApproximateDP, Composed, Event
+from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.noise import SAMPLER_DELTA
 
 TOLERANCE = 1e-3
@@ -89,12 +89,8 @@ def _check(spec: MixingSpec, value: str, minimum: int) -> CountCheck:
 def class_events(
     classes: Sequence[ClassPlan], moments: MomentPlan | None, width: int, sigma_over_clip: float, noises: int = 1
 ) -> tuple[Event, ...]:
-    """What is done to the records of each class; classes that cost the same are there once.
-
-    Parameters
-    ----------
-    noises : int
-        Draws of noise that hide each coordinate: one, or those of all clients.
+    """What is done to the records of each class; classes that cost the same are there once. `noises` counts the draws
+    of noise that hide each coordinate: one, or those of all clients.
     """
     table = () if moments is None else (moments.event,)
     events = []

@@ -19,7 +19,6 @@ from scipy.special import expit
 
 from dpdist.errors import SpecError
 from dpdist.families.base.rehearsal import key_from, rehearse
-from dpdist.families.mixing.accounting import ClassMixtures
 from dpdist.families.mixing.budget import ClassPlan
 from dpdist.families.mixing.classes import confirmed_classes
 from dpdist.families.mixing.mixing_plan import MixingPlan
@@ -33,6 +32,7 @@ from dpdist.families.mixing.stages import stages
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.checks import CountCheck
+from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim
 
@@ -45,17 +45,8 @@ _ALWAYS = 10**9  # noisy counts are above the negative of it
 def mixtures_claim(
     mixtures: ClassMixtures, sigma_over_clip: float, *, delta: float = _DELTA, name: str = "class 0"
 ) -> Claim:
-    """The mixtures of one class.
-
-    Parameters
-    ----------
-    mixtures : ClassMixtures
-        A small class: `minimum` rows with the canary, more than a mixture takes.
-    sigma_over_clip : float
-    delta : float
-        Delta at which its epsilon is stated.
-    name : str
-        What the class is called.
+    """The mixtures of one small class, called `name`: `minimum` rows with the canary, more than a mixture takes.
+    Epsilon is stated at `delta`.
     """
     plan = _small_plan(mixtures, sigma_over_clip)
     other, canary = (float(row[0]) for row in clip_rows([[-1.0, 0.0], [1.0, 0.0]], clip=1.0))
@@ -121,14 +112,7 @@ def _mixture_scores(plan: MixingPlan, end: NDArray[np.uint8], other: float, cana
 
 
 def confirmation_claim(plan: MixingPlan, part: ClassPlan) -> Claim:
-    """The outcome of the noisy count of a class, at the number of records where it is least certain.
-
-    Parameters
-    ----------
-    plan : MixingPlan
-    part : ClassPlan
-        One of its classes.
-    """
+    """The outcome of the noisy count of a class of the plan, at the number of records where it is least certain."""
     alone, size = replace(plan, classes=(part,)), max(round(part.check.threshold), plan.order)
     absent, present = (partial(_confirmed, alone, number) for number in (size, size + 1))
     epsilon = accountant.epsilon(part.check.event, delta=plan.delta)
@@ -160,15 +144,8 @@ def _chosen(choice: OrderSelection, scores: list[int], noise: Noise) -> Floats:
 
 
 def moments_claim(encoding: Encoding, plan: MomentPlan, *, delta: float) -> Claim:
-    """The noisy means and deviations, with and without a record at the upper end of every attribute.
-
-    Parameters
-    ----------
-    encoding : Encoding
-        The declared one.
-    plan : MomentPlan
-    delta : float
-        Delta at which its epsilon is stated.
+    """The noisy means and deviations of the declared encoding, with and without a record at the upper end of every
+    attribute; epsilon is stated at `delta`.
     """
     many = max(2, round(_NOISES * plan.sigma))
     columns = [
@@ -196,12 +173,8 @@ def _noisy_moments(encoding: Encoding, plan: MomentPlan, records: int, sums: lis
 
 
 def claims(plan: MixingPlan) -> tuple[Claim, ...]:
-    """Each mechanism of a plan, with its noise, on a small class made to contradict it.
-
-    Raises
-    ------
-    SpecError
-        The release is federated: what a client sends is audited in `tests/mixing`, not from a spec.
+    """Each mechanism of a plan, with its noise, on a small class made to contradict it. Raises SpecError: the release
+    is federated; what a client sends is audited in `tests/families/mixing`, not from a spec.
     """
     if plan.spec.federated is not None:
         raise SpecError(

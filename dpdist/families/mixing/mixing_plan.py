@@ -11,23 +11,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dpdist.families.mixing.blocks import BLOCK_BYTES
+from dpdist.families.base.family import Plan, mebibytes
 from dpdist.families.mixing.budget import ClassPlan, class_events
+from dpdist.families.mixing.mixture import BLOCK_BYTES
 from dpdist.families.mixing.moments import MomentPlan
 from dpdist.families.mixing.output import vector_reach, vector_schema
 from dpdist.families.mixing.scaling import Encoding
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.families.mixing.statistics import SHARD_BYTES
-from dpdist.privacy import accountant
 from dpdist.privacy.events import Event, Parallel
-from dpdist.privacy.formatting import number_of, upwards
-from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, explained
-from dpdist.publish.parts import PartFormat
 from dpdist.schema.schema import Schema
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixingPlan:
+class MixingPlan(Plan):
     """Everything a mixing release will do and cost, before it reads a record."""
 
     spec: MixingSpec
@@ -36,8 +33,6 @@ class MixingPlan:
     classes: tuple[ClassPlan, ...]
     order: int
     sigma_over_clip: float  # noise in each coordinate of every mixture, in units of the clipping norm
-
-    kind = "dp"
 
     @property
     def noises(self) -> int:
@@ -50,29 +45,10 @@ class MixingPlan:
         events = class_events(self.classes, self.moments, self.encoding.width, self.sigma_over_clip, self.noises)
         return Parallel(events, label="classes") if len(events) > 1 else events[0]
 
-    @property
+    @cached_property
     def delta(self) -> float:
         """Delta at which the guarantee is stated."""
         return self.spec.privacy.delta
-
-    @cached_property
-    def epsilon(self) -> float:
-        """Epsilon of the charge at `delta`."""
-        return accountant.epsilon(self.event, delta=self.delta)
-
-    @cached_property
-    def guarantees(self) -> tuple[Guarantee, ...]:
-        """What the release promises."""
-        return (
-            DifferentialPrivacy(
-                epsilon=self.epsilon, delta=self.delta, adjacency="add/remove", covers="the whole release"
-            ),
-        )
-
-    @property
-    def refusal(self) -> str | None:
-        """Nothing stands against the guarantee of the whole release."""
-        return None
 
     @cached_property
     def released(self) -> Schema:
@@ -81,11 +57,6 @@ class MixingPlan:
             return self.spec.table
         reach = vector_reach(self.encoding, clip=self.clip, order=self.order, sigma_over_clip=self.sigma_over_clip)
         return vector_schema(self.encoding, self.spec.label, reach=reach)
-
-    @property
-    def form(self) -> PartFormat:
-        """How the records are written."""
-        return PartFormat(values=self.spec.output.values, bins=self.spec.output.bins)
 
     @property
     def clip(self) -> float | None:
@@ -135,24 +106,9 @@ class MixingPlan:
             "event": self.event.to_json(),
         }
 
-    def to_json(self) -> dict[str, Any]:
-        """The plan as a JSON object."""
-        return {
-            "name": self.spec.name,
-            "kind": self.spec.kind,
-            "guarantees": [guarantee.to_json() for guarantee in self.guarantees],
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "covers": "the whole release",
-            "parameters": self.public_parameters(),
-            "resources": self.resources(),
-            "spec_sha256": self.spec.fingerprint,
-        }
-
     def resources(self) -> dict[str, Any]:
         """Memory and tasks, from public sizes only."""
-        rows = self.spec.data.minimum_records
-        partitions = self.spec.cluster.partitions or max(1, round(rows / (1 << 20)))
+        rows, partitions = self.spec.data.minimum_records, self.partitions
         row_bytes = sum(attribute.dtype.itemsize for attribute in self.spec.table.attributes)
         coordinates = 4 * self.encoding.width
         block = BLOCK_BYTES // coordinates
@@ -168,16 +124,10 @@ class MixingPlan:
             "tasks_about": partitions + 4 * blocks,
         }
 
-    def explain(self) -> str:
-        """The plan for people."""
-        spec, mixing, resources = self.spec, self.spec.mixing, self.resources()
-        lines = [f"Release {spec.name} ({spec.kind}) of data set {spec.dataset}", ""]
-        lines += explained(self.guarantees)
-        lines += [
-            "",
-            f"Charge      epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} (add/remove adjacency)",
-        ]
-        lines += [
+    def details(self) -> list[str]:
+        """Classes, mixtures, scaling and labels."""
+        mixing = self.spec.mixing
+        lines = [
             f"Class       {mixing.label} = {part.value}: {part.mixtures.records:,} mixtures, sampling rate "
             f"{part.mixtures.sampling_rate:.3g}; at least {part.mixtures.minimum:,} records are confirmed by a count "
             f"with noise of scale {part.check.scale:.3g}, or the class is left out"
@@ -192,9 +142,8 @@ class MixingPlan:
             lines.append(f"Scaling     noisy means and deviations, noise {self.moments.sigma:.4g} on each sum")
         if self.label_sigma:
             lines.append(f"Labels      published noise of deviation {self.label_sigma:.3g}; it protects nothing")
-        lines.append(
-            f"Resources   about {number_of(resources['partitions'], 'partition')}, {resources['tasks_about']} tasks; "
-            f"{resources['codes_bytes'] / 2**20:,.0f} MiB of codes on every worker, "
-            f"{resources['task_bytes'] / 2**20:,.0f} MiB per running task"
-        )
-        return "\n".join(lines)
+        return lines
+
+    def held(self, needs: dict[str, Any]) -> str:
+        """The codes."""
+        return f"{mebibytes(needs['codes_bytes'])} of codes on every worker, "

@@ -7,10 +7,15 @@ Gaussian mechanism, whose accounting applies, and rounding adds nothing to the s
 
 **Speed.** Rows are gathered into a buffer that fits the cache and summed there by a matrix product with ones, exact
 because the partial sums are.
+
+**Sampling.** A mixture's rows are the first l distinct numbers of a keyed stream of uniform numbers on [0, N): a
+uniform set of l out of N. Numbers drawn twice are drawn again from further streams, so that mixture t is a pure
+function of (key, t, N), whatever block it is made in. Where l exceeds N/2 the rows left out are drawn instead.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,7 +23,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpdist.errors import DataError, SpecError
-from dpdist.families.mixing.sampling import Indices, sample_rows
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.grid import grid_below, round_to_grid
 from dpdist.privacy.noise import Noise
@@ -41,25 +45,10 @@ def row_grid(clip: float) -> float:
 
 
 def clip_rows(rows: ArrayLike, *, clip: float) -> Rows:
-    """Rows clipped to an L2 norm and rounded to the grid; their norm is at most `clip`, exactly.
+    """Rows clipped to an L2 norm and rounded to the grid, float32[n, d]: multiples of ``row_grid(clip)``; their norm is
+    at most `clip`, exactly.
 
-    A row is only scaled if its rounded values exceed the norm.
-
-    Parameters
-    ----------
-    rows : array_like of float, shape (n, d)
-    clip : float
-        Largest norm, c.
-
-    Returns
-    -------
-    float32[n, d]
-        Multiples of ``row_grid(clip)``.
-
-    Raises
-    ------
-    DataError
-        A value is not finite.
+    A row is only scaled if its rounded values exceed the norm. Raises DataError: a value is not finite.
     """
     values = np.asarray(rows)
     clipped = np.empty(values.shape, np.float32)
@@ -91,18 +80,7 @@ def _squares(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def sum_rows(rows: Rows, indices: Indices) -> Rows:
-    """Sum of the rows of each mixture, exact.
-
-    Parameters
-    ----------
-    rows : float32[n, d]
-        From `clip_rows`.
-    indices : int64[t, l]
-
-    Returns
-    -------
-    float32[t, d]
-    """
+    """Sum of the rows (float32[n, d], from `clip_rows`) of each mixture (int64[t, l]), exact: float32[t, d]."""
     count, order = indices.shape
     width = rows.shape[1]
     sums = np.empty((count, width), np.float32)
@@ -118,14 +96,8 @@ def sum_rows(rows: Rows, indices: Indices) -> Rows:
 
 
 def sum_rows_of_shard(rows: Rows, indices: Indices, *, first: int) -> Rows:
-    """Sum of those rows of each mixture that lie in one shard of the class; the shards' sums add up exactly.
-
-    Parameters
-    ----------
-    rows : float32[n, d]
-        Rows `first` to ``first + n - 1`` of the class.
-    indices : int64[t, l]
-        Rows of the class.
+    """Sum of those rows of each mixture that lie in one shard of the class, `first` to ``first + n - 1``; the shards'
+    sums add up exactly. `indices`, int64[t, l], are rows of the class.
     """
     from scipy.sparse import csr_array
 
@@ -161,23 +133,12 @@ class Mixer:
         return sample_rows(noise, f"{self.name}/rows", start, stop, size=size, order=self.order)
 
     def sums(self, noise: Noise, rows: Rows, start: int, stop: int, *, first: int = 0, size: int | None = None) -> Rows:
-        """Sums of the rows of mixtures `start` to `stop` - 1, as far as they lie in one shard of the class; exact.
+        """Sums of the rows of mixtures `start` to `stop` - 1, as far as they lie in one shard of the class; exact,
+        float32[t, d].
 
-        Parameters
-        ----------
-        rows : float32[n, d]
-            Rows `first` to ``first + n - 1`` of the class, from `clip_rows` with the same norm.
-        size : int, optional
-            Rows of the class, confidential; default: the shard is all of it.
-
-        Returns
-        -------
-        float32[stop - start, d]
-
-        Raises
-        ------
-        DataError
-            The class has fewer rows than a mixture.
+        The shard holds rows `first` to ``first + n - 1`` of the class, from `clip_rows` with the same norm; `size` is
+        the number of rows of the class, confidential (default: the shard is all of it). Raises DataError: the class has
+        fewer rows than a mixture.
         """
         size = len(rows) if size is None else size
         sums = np.empty((stop - start, rows.shape[1]), np.float32)
@@ -197,16 +158,8 @@ class Mixer:
         return drawn.reshape(sums.shape)
 
     def finish(self, noise: Noise, sums: Rows, start: int) -> Rows:
-        """Mixtures from their sums: noise is added, then the mean is taken.
-
-        Parameters
-        ----------
-        sums : float32[t, d]
-            Sums of mixtures `start` to ``start + t - 1``, over all shards.
-
-        Returns
-        -------
-        float32[t, d]
+        """Mixtures from `start` on, float32[t, d], from their sums over all shards: noise is added, then the mean is
+        taken.
         """
         mixtures = np.empty_like(sums)
         for a, b in self.blocks(0, len(sums), width=sums.shape[1]):
@@ -214,21 +167,8 @@ class Mixer:
         return mixtures
 
     def mixtures(self, noise: Noise, rows: Rows, start: int, stop: int) -> Rows:
-        """Mixtures `start` to `stop` - 1 of a class.
-
-        Parameters
-        ----------
-        rows : float32[n, d]
-            All rows of the class, from `clip_rows` with the same norm.
-
-        Returns
-        -------
-        float32[stop - start, d]
-
-        Raises
-        ------
-        DataError
-            The class has fewer rows than a mixture.
+        """Mixtures `start` to `stop` - 1 of a class, float32[t, d], from all its rows (`clip_rows` with the same norm).
+        Raises DataError: the class has fewer rows than a mixture.
         """
         return self.finish(noise, self.sums(noise, rows, start, stop), start)
 
@@ -237,3 +177,67 @@ class Mixer:
         block = max(1, _SAMPLED // max(self.order, width))
         for begin in range(start, stop, block):
             yield begin, min(begin + block, stop)
+
+
+Indices = NDArray[np.int64]
+
+
+def sample_rows(noise: Noise, name: str, start: int, stop: int, *, size: int, order: int) -> Indices:
+    """The rows of mixtures `start` to `stop` - 1, int64[stop - start, order]: uniform sets of `order` of `size` rows,
+    ascending and distinct within each mixture; streams at the address `name`.
+
+    `size`, the rows of the class, is confidential. Total variation from uniform: below ``order * size * 2**-128`` a
+    mixture. Raises DataError: the class has fewer rows than a mixture.
+    """
+    if not 1 <= order <= size:
+        raise DataError("a class has fewer records than a mixture takes; lower the order or leave the class out")
+    if 2 * order <= size:
+        return _distinct(noise, name, start, stop, size=size, order=order)
+    taken = np.ones((stop - start, size), bool)
+    if order < size:
+        left_out = _distinct(noise, name, start, stop, size=size, order=size - order)
+        np.put_along_axis(taken, left_out, False, axis=1)
+    return np.nonzero(taken)[1].reshape(stop - start, order)
+
+
+def _distinct(noise: Noise, name: str, start: int, stop: int, *, size: int, order: int) -> Indices:
+    """The first `order` distinct numbers of each mixture's stream, sorted."""
+    count = stop - start
+    drawn = noise.integers(name, count * order, high=size, start=start * order).reshape(count, order)
+    drawn.sort(axis=1)
+    again, width = 0, 1 + order * order // size  # about twice the repeats of a mixture
+    open_ = np.flatnonzero((drawn[:, 1:] == drawn[:, :-1]).any(axis=1))
+    while len(open_):
+        again += 1
+        fresh = noise.integers(f"{name}/again/{again}", count * width, high=size, start=start * width)
+        rows = drawn[open_]
+        repeated = np.zeros(rows.shape, bool)
+        np.equal(rows[:, 1:], rows[:, :-1], out=repeated[:, 1:])
+        place = np.cumsum(repeated, axis=1) - 1  # the k-th repeat takes the k-th fresh number
+        mixture, column = np.nonzero(repeated & (place < width))
+        rows[mixture, column] = fresh.reshape(count, width)[open_[mixture], place[mixture, column]]
+        rows.sort(axis=1)
+        drawn[open_] = rows
+        open_ = open_[(rows[:, 1:] == rows[:, :-1]).any(axis=1)]
+    return drawn
+
+
+# How many mixtures a task makes: a few tasks for each slot, of bounded memory; no release depends on it.
+
+BLOCK_BYTES = 1 << 26
+"""Mixtures of a task, at most."""
+
+_LEAST_BLOCK = 1 << 13
+_PIECE = 1 << 12
+
+
+def piece_of(width: int) -> int:
+    """Mixtures whose products are summed at a time, by public numbers alone; blocks hold whole pieces."""
+    return max(1, min(_PIECE, BLOCK_BYTES // (4 * width)))
+
+
+def block_of(records: int, *, width: int, slots: int) -> int:
+    """Mixtures of a task: a few tasks for each slot, if they are worth it."""
+    piece = piece_of(width)
+    wanted = max(_LEAST_BLOCK, math.ceil(records / (4 * slots)))
+    return piece * max(1, min(math.ceil(wanted / piece), BLOCK_BYTES // (4 * width * piece)))

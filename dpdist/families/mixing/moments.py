@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.families.base.stored import Stored
 from dpdist.families.mixing.scaling import Encoding
 from dpdist.privacy.accountant import calibrate_gaussian
 from dpdist.privacy.arrays import Floats
@@ -29,7 +29,7 @@ _SUMMED = 1 << 20  # continuous numbers summed at a time
 
 
 @dataclass(frozen=True, eq=False)
-class Moments:
+class Moments(Stored):
     """Noisy moments of the coordinates of a declared encoding: drawn once, stored, read back."""
 
     FILE: ClassVar[str] = "moments.npz"
@@ -53,18 +53,6 @@ class Moments:
             at = place.stop
         return replace(encoding, tables=tuple(tables))
 
-    def to_bytes(self) -> bytes:
-        """The moments as a NumPy archive."""
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **vars(self))
-        return buffer.getvalue()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Moments:
-        """The moments from an archive."""
-        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-            return cls(**dict(stored))
-
 
 @dataclass(frozen=True, kw_only=True)
 class MomentPlan:
@@ -84,17 +72,8 @@ class MomentPlan:
 
 
 def moment_plan(encoding: Encoding, *, epsilon: float, delta: float) -> MomentPlan:
-    """The noise of the moments within a budget.
-
-    Parameters
-    ----------
-    encoding : Encoding
-        The declared one.
-
-    Raises
-    ------
-    AccountingError
-        The budget is not valid.
+    """The noise of the moments of the declared encoding within a budget. Raises AccountingError: the budget is not
+    valid.
     """
     largest = 1 + sum(float((table**2).sum(axis=1).max()) for table in _moment_tables(encoding))
     sensitivity = math.sqrt(largest) * (1 + 2.0**-40)
@@ -103,21 +82,11 @@ def moment_plan(encoding: Encoding, *, epsilon: float, delta: float) -> MomentPl
 
 
 def moment_sums(encoding: Encoding, place: int, column: NDArray[Any]) -> NDArray[np.int64]:
-    """Sums over records of the coordinates of one attribute and, if it is ordered, of the squares of its values.
+    """Sums over records of the coordinates of the attribute at `place` and, if it is ordered, of the squares of its
+    values.
 
-    Parameters
-    ----------
-    encoding : Encoding
-        The declared one.
-    place : int
-        Which of its attributes.
-    column : ndarray, shape (n,)
-        Codes, or continuous numbers.
-
-    Returns
-    -------
-    int64[coordinates (+ 1)]
-        In steps of `MOMENT_GRID`, to which every value is rounded; exact.
+    `column` holds n codes, or continuous numbers. Returns int64[coordinates (+ 1)] in steps of `MOMENT_GRID`, to which
+    every value is rounded; exact.
     """
     attribute, table = encoding.attributes[place], encoding.tables[place]
     if attribute.is_continuous:
@@ -140,20 +109,10 @@ def noisy_moments(
     minimum: int,
     name: str = "mixing/moments",
 ) -> Moments:
-    """Means and deviations of the table, with noise.
+    """Means and deviations of the table, with noise at the address `name`.
 
-    Parameters
-    ----------
-    encoding : Encoding
-        The declared one.
-    records : int
-        Their number; confidential.
-    sums : sequence of int64
-        Of each attribute, the class left out, from `moment_sums`; confidential.
-    minimum : int
-        Public lower bound of the number of records; the noisy number is raised to it.
-    name : str
-        Address of the noise.
+    `records`, their number, and `sums` of each attribute but the class (`moment_sums`) are confidential; `minimum` is a
+    public lower bound to which the noisy number is raised.
     """
     exact = np.append(float(records), np.concatenate(sums) * MOMENT_GRID)
     noisy = exact + noise.grid_gaussian(name, len(exact), sigma=plan.sigma, grid=MOMENT_GRID)

@@ -13,9 +13,9 @@ from typing import Any
 
 from dpdist.errors import AccountingError
 from dpdist.families.base.family import SolveRequest
-from dpdist.families.mixing.accounting import ClassMixtures
 from dpdist.families.mixing.budget import TOLERANCE, divide_budget
 from dpdist.families.mixing.spec import MixingSpec
+from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.schema.spec import change
 
 ORDERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -47,23 +47,11 @@ def compare_orders(
     delta: float,
     orders: Sequence[int] = ORDERS,
 ) -> tuple[OrderChoice, ...]:
-    """The noise of each order at the same budget; reads no record and spends nothing.
+    """The noise of each order at the same budget of the mixtures; reads no record and spends nothing.
 
-    Parameters
-    ----------
-    classes : mapping of str to (int, int)
-        For each class the confirmed minimum of its rows, and its mixtures. All classes have the noise of the one that
-        needs most; orders as large as a class are left out.
-    width : int
-        Coordinates of a row, d.
-    epsilon, delta : float
-        Budget of the mixtures.
-    orders : sequence of int
-
-    Raises
-    ------
-    AccountingError
-        The budget is not valid, or no class can fill any order.
+    `classes` gives for each class the confirmed minimum of its rows, and its mixtures. All classes have the noise of
+    the one that needs most; orders as large as a class are left out. `width` is the coordinates of a row, d. Raises
+    AccountingError: the budget is not valid, or no class can fill any order.
     """
     return tuple(_choice(order, classes, width, epsilon, delta) for order in _fillable(classes, orders))
 
@@ -179,19 +167,8 @@ class Comparison:
 
 
 def compare(spec: MixingSpec, *, epsilon: float | None = None, orders: Sequence[int] = ORDERS) -> Comparison:
-    """The noise of each order at the budget of the spec; reads no record and spends nothing.
-
-    Parameters
-    ----------
-    spec : MixingSpec
-    epsilon : float, optional
-        In place of the spec's.
-    orders : sequence of int
-
-    Raises
-    ------
-    SpecError, AccountingError
-        As `dpdist.families.mixing.plan.plan`.
+    """The noise of each order at the budget of the spec, or at another epsilon; reads no record and spends nothing.
+    Errors as of `dpdist.families.mixing.plan.plan`.
     """
     if epsilon is not None:
         spec = change(spec, {"privacy.epsilon": epsilon})
@@ -202,13 +179,9 @@ def compare(spec: MixingSpec, *, epsilon: float | None = None, orders: Sequence[
 
 
 def solve(spec: MixingSpec, request: SolveRequest) -> Comparison:
-    """What ``dpdist plan --solve`` shows; errors as for `compare`.
-
-    Raises
-    ------
-    SpecError
-        Options are given that are not of mixing.
+    """What ``dpdist plan --solve`` shows; errors as for `compare`. Raises SpecError: options are given that are not of
+    mixing.
     """
     other = "plausible deniability; of a mixing spec set mixing.order, or auto"
-    request.refuse("pass_rate", "public_table", "write", go_with=other)
+    request.refuse("accuracy", "pass_rate", "public_table", "write", go_with=other)
     return compare(spec, epsilon=request.epsilon)

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from dpdist.errors import SpecError
-from dpdist.families.mixing.blocks import piece_of
-from dpdist.families.mixing.mixture import Rows
+from dpdist.families.mixing.mixture import Rows, piece_of
 from dpdist.families.mixing.moments import LEAST_DEVIATION
 from dpdist.families.mixing.restore import Restoration
 from dpdist.families.mixing.scaling import Encoding
@@ -49,14 +48,8 @@ class Released:
 
 
 def finish_block(finishing: Finishing, mixtures: Rows, noise: Noise, *, start: int) -> Released:
-    """What is released of mixtures `start` to ``start + t - 1`` of a class, made piece by piece to bound the memory.
-
-    Parameters
-    ----------
-    finishing : Finishing
-    mixtures : float32[t, d]
-    noise : Noise
-        For filling up the spread and for published label noise.
+    """What is released of mixtures `start` to ``start + t - 1`` of a class (float32[t, d]), made piece by piece to
+    bound the memory. The noise fills up the spread and is published on labels.
     """
     piece = piece_of(mixtures.shape[1])
     pieces = [
@@ -118,13 +111,7 @@ def with_label(part: Released, label: int, dtype: np.dtype[Any]) -> Codes:
 
 def vector_reach(encoding: Encoding, *, clip: float | None, order: int, sigma_over_clip: float) -> float:
     """Bound of the coordinates of released vectors, from public numbers: a power of two far beyond what noise reaches.
-
-    Parameters
-    ----------
-    encoding : Encoding
-        The declared one.
-    clip : float or None
-        None where it follows from noisy moments.
+    `clip` is None where it follows from noisy moments.
     """
     norm = encoding.largest_norm / LEAST_DEVIATION if clip is None else clip
     return 2.0 ** math.ceil(math.log2(norm * math.sqrt(order) * (2 + 40 * sigma_over_clip)))

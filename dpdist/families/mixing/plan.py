@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+
+import numpy as np
 
 from dpdist.errors import SpecError
-from dpdist.families.mixing.accounting import ClassMixtures
+from dpdist.families.base.family import AsReleased
 from dpdist.families.mixing.budget import TOLERANCE, ClassPlan, divide_budget, filled_noise, sampler_loss
 from dpdist.families.mixing.federated.plan import FederatedPlan
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.order import best_order, common_noise
 from dpdist.families.mixing.restore import LARGEST_WIDTH
+from dpdist.families.mixing.scaling import Encoding
 from dpdist.families.mixing.selection import plan_selection
 from dpdist.families.mixing.spec import MixingSpec, OrderSearchSpec
+from dpdist.privacy.arrays import Codes
+from dpdist.privacy.mixtures import ClassMixtures
+from dpdist.publish.manifest import Manifest
 
 
 def plan(spec: MixingSpec) -> MixingPlan:
-    """Plan a mixing release.
-
-    Raises
-    ------
-    SpecError
-        A class cannot fill a mixture, or the settings contradict each other.
-    AccountingError
-        No valid guarantee, or too few declared records for the checks.
+    """Plan a mixing release. Raises SpecError: a class cannot fill a mixture, or the settings contradict each other;
+    AccountingError: no valid guarantee, or too few declared records for the checks.
     """
     mixing, divided = spec.mixing, divide_budget(spec)
     width, epsilon, delta = divided.encoding.width, divided.epsilon, divided.delta
@@ -91,3 +92,23 @@ def planned(spec: MixingSpec, *, order: int, sigma_over_clip: float) -> MixingPl
             f"{spec.privacy.delta:g}: release fewer mixtures, or raise privacy.delta"
         )
     return made
+
+
+def as_released(manifest: Manifest, spec: MixingSpec | None) -> AsReleased | None:
+    """How real records become vectors like the released ones; None where the release holds records. Raises SpecError:
+    the spec is not given, is not that of the release, or scales by moments that are not public.
+    """
+    settings = manifest.spec.get("mixing")
+    if not isinstance(settings, dict) or settings.get("release") != "vectors":
+        return None
+    if spec is None:
+        raise SpecError("a release of vectors is compared by means of its spec, which holds the schema: give --spec")
+    if spec.kind != manifest.kind or spec.mixing.scaling != "bounds":
+        raise SpecError("--spec: expected the mixing spec of this release, with mixing.scaling: bounds")
+    return spec.table, partial(_vectors, plan(spec).encoding, spec.table.names.index(spec.label.name))
+
+
+def _vectors(encoding: Encoding, label: int, codes: Codes) -> Codes:
+    """A column for each coordinate, and the class."""
+    rows = encoding.encode([column for place, column in enumerate(codes) if place != label])
+    return [*np.ascontiguousarray(rows.T, np.float64), codes[label]]

@@ -59,15 +59,8 @@ def piece_sums(mixtures: Rows, first: int, piece: int) -> SumTree:
     """The sums of the pieces of a block, as far as they can be added yet.
 
     Sums of floats depend on their order. Here pieces are added two by two, pairs two by two, and so on, whatever the
-    blocks that hold them.
-
-    Parameters
-    ----------
-    mixtures : float32[t, d]
-    first : int
-        Number of its first piece in the class.
-    piece : int
-        Mixtures in a piece; only the last one of the class may be shorter.
+    blocks that hold them. `first` is the number of the block's first piece in the class; a piece has so many mixtures,
+    and only the last one of the class may be shorter.
     """
     pieces = range(0, len(mixtures), piece)
     return join_sums([((0, first + n, mixture_sums(mixtures[at : at + piece])),) for n, at in enumerate(pieces)])
@@ -99,19 +92,8 @@ class Restoration:
     fill: Floats  # float64[d]: deviation of the noise that fills up the variance of one-hot coordinates
 
     def apply(self, mixtures: Rows, noise: Noise, *, name: str, start: int = 0) -> Rows:
-        """Rows from mixtures `start` to ``start + t - 1`` of the class.
-
-        Parameters
-        ----------
-        mixtures : float32[t, d]
-        noise : Noise
-            For the filling.
-        name : str
-            Address of the filling.
-
-        Returns
-        -------
-        float32[t, d]
+        """Rows from mixtures `start` to ``start + t - 1`` of the class, float32[t, d]; `name` is the address of the
+        filling.
         """
         projected = (mixtures.astype(np.float64) - self.mean) @ self.directions
         rows = self.mean + (projected * self.gains) @ self.directions.T
@@ -121,19 +103,7 @@ class Restoration:
 
 
 def restoration(sums: MixtureSums, encoding: Encoding, *, order: int, sigma: float) -> Restoration:
-    """How to restore the spread of one class.
-
-    Parameters
-    ----------
-    sums : MixtureSums
-        Of all released mixtures of the class, at least one.
-    encoding : Encoding
-        Of the rows.
-    order : int
-        Rows in a mixture.
-    sigma : float
-        Deviation of the noise in each coordinate of a mixture.
-    """
+    """How to restore the spread of one class, from the sums of all its released mixtures, at least one."""
     width, ratio = len(sums.total), len(sums.total) / sums.count
     mean = sums.total / sums.count
     values, vectors = np.linalg.eigh(sums.outer / sums.count - np.outer(mean, mean))

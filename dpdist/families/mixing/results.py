@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
+from dpdist.families.base.stored import Stored
 from dpdist.families.mixing.restore import Restoration
 from dpdist.families.mixing.scaling import Encoding
 from dpdist.families.mixing.statistics import ClassStatistics
@@ -27,21 +24,12 @@ class Classes:
 
 
 @dataclass(frozen=True)
-class Confirmed:
+class Confirmed(Stored):
     """Which classes have their declared minimum, by the noisy counts: drawn once, stored, read back."""
 
     FILE: ClassVar[str] = "confirmed.json"
 
     outcomes: tuple[bool, ...]
-
-    def to_bytes(self) -> bytes:
-        """The outcomes as JSON."""
-        return json.dumps(self.outcomes).encode()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Confirmed:
-        """The outcomes from JSON."""
-        return cls(tuple(json.loads(content)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,47 +43,21 @@ class ScaledClasses:
 
 
 @dataclass(frozen=True)
-class ChosenOrder:
+class ChosenOrder(Stored):
     """The number of the candidate that is released, where orders are tried: drawn once, stored, read back."""
 
     FILE: ClassVar[str] = "order.json"
 
     number: int
 
-    def to_bytes(self) -> bytes:
-        """The number as JSON."""
-        return json.dumps(self.number).encode()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> ChosenOrder:
-        """The number from JSON."""
-        return cls(json.loads(content))
-
 
 @dataclass(frozen=True, eq=False)
-class Restorations:
+class Restorations(Stored):
     """How the mixtures of each class, by its place, become rows: computed once, stored, read back."""
 
     FILE: ClassVar[str] = "restorations.npz"
 
     by_class: Mapping[int, Restoration]
-
-    def to_bytes(self) -> bytes:
-        """The restorations as a NumPy archive."""
-        buffer = io.BytesIO()
-        arrays = {f"{k}/{name}": array for k, one in self.by_class.items() for name, array in vars(one).items()}
-        np.savez(buffer, allow_pickle=False, **arrays)
-        return buffer.getvalue()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Restorations:
-        """The restorations from an archive."""
-        arrays: dict[int, dict[str, np.ndarray]] = {}
-        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-            for path, array in stored.items():
-                place, name = path.split("/")
-                arrays.setdefault(int(place), {})[name] = array
-        return cls({place: Restoration(**one) for place, one in arrays.items()})
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,16 +60,8 @@ class Encoding:
         return math.sqrt(sum(float((table**2).sum(axis=1).max()) for table in self.tables)) * (1 + 2.0**-20)
 
     def encode(self, codes: Codes) -> NDArray[np.float32]:
-        """Vectors of records.
-
-        Parameters
-        ----------
-        codes : Codes
-            One array of n codes (or continuous numbers) per attribute, the class left out.
-
-        Returns
-        -------
-        float32[n, d]
+        """Vectors of n records, float32[n, d], from codes (or continuous numbers) of each attribute, the class left
+        out.
         """
         rows = np.empty((len(codes[0]), self.width), np.float32)
         at = 0
@@ -82,16 +74,8 @@ class Encoding:
         return rows
 
     def decode(self, vectors: NDArray[np.floating]) -> Codes:
-        """The records whose vectors are nearest, attribute by attribute; the first code where several are.
-
-        Parameters
-        ----------
-        vectors : float[n, d]
-
-        Returns
-        -------
-        Codes
-            One array of n codes per attribute, the class left out.
+        """The records whose vectors (float[n, d]) are nearest, attribute by attribute, the class left out; the first
+        code where several are.
         """
         codes: Codes = []
         at = 0

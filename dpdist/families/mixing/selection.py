@@ -6,23 +6,31 @@ score decides (`OrderSelection`). The mixtures of the chosen order are released 
 again.
 
 A record is either mixed, by every candidate, or held out: the release is a random split of two stages
-(`dpdist.privacy.split`), which costs less than the dearer of them.
+(`dpdist.privacy.split`), which costs less than the dearer of them. A record must move no score but its own, so scores
+are exact: a matrix product of floats rounds a row by the rows that stand beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from dpdist.families.mixing.budget import MARGIN, TOLERANCE, Budget, class_events
 from dpdist.families.mixing.mixing_plan import MixingPlan
+from dpdist.families.mixing.mixture import Rows, clip_rows
 from dpdist.families.mixing.order import common_noise
+from dpdist.families.mixing.restore import MixtureSums
+from dpdist.families.mixing.scaling import Encoding
 from dpdist.families.mixing.spec import MOST_CANDIDATES
 from dpdist.privacy import accountant
+from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.calibrate import least_scale
 from dpdist.privacy.events import ApproximateDP, Composed, Event, Parallel, RandomSplit
+from dpdist.privacy.grid import grid_below, round_to_grid
 from dpdist.privacy.noise import SAMPLER_DELTA, Noise
 from dpdist.schema.schema import Schema
 
@@ -83,18 +91,14 @@ class SelectionPlan(MixingPlan):
             "choice_epsilon": self.choice.epsilon,
         }
 
-    def explain(self) -> str:
-        """The plan for people."""
-        text = super().explain()
-        lines = [line for line in text.splitlines() if not line.startswith("Mixtures ")]
+    def details(self) -> list[str]:
+        """Those of any order, and the candidates."""
         tried = ", ".join(f"{one.order} (noise {one.sigma_over_clip:.4g})" for one in self.candidates)
-        place = next(i for i, line in enumerate(lines) if line.startswith("Resources "))
-        lines.insert(
-            place,
+        return [
+            *(line for line in super().details() if not line.startswith("Mixtures ")),
             f"Orders      {tried}, in {self.encoding.width} coordinates; noise in units of the clipping norm. The best "
             f"on {float(1 - self.spec.mixed_share):.0%} of the records, by noisy scores, is released",
-        )
-        return "\n".join(lines)
+        ]
 
 
 def parameters_of(plan: MixingPlan) -> dict[str, Any]:
@@ -108,19 +112,8 @@ def parameters_of(plan: MixingPlan) -> dict[str, Any]:
 
 
 def plan_selection(drafts: Sequence[MixingPlan], divided: Budget) -> SelectionPlan:
-    """Plan a release that tries orders.
-
-    Parameters
-    ----------
-    drafts : sequence of MixingPlan
-        One of each order, with any noise.
-    divided : Budget
-        What the mixtures of all candidates may cost together.
-
-    Raises
-    ------
-    AccountingError
-        No noise meets the budget.
+    """Plan a release that tries orders: one draft of each, with any noise; the mixtures of all candidates cost the
+    budget together. Raises AccountingError: no noise meets the budget.
     """
     spec = drafts[0].spec
     count, privacy = len(drafts), spec.privacy
@@ -174,3 +167,55 @@ def _mixed_events(candidates: Sequence[MixingPlan]) -> tuple[Event, ...]:
             more += [event.events[1], *(e for e in event.events if isinstance(e, ApproximateDP))]  # not its check
         events.append(Composed((one, *more), label="a class, by all candidates"))
     return tuple(dict.fromkeys(events))
+
+
+_RIDGE = 1e-3  # of the largest eigenvalue
+_WEIGHT_STEP = 2.0**-26  # of the largest weight: rows have 2**13 steps, so products sum to far below 2**53
+_SCORED = 1 << 16  # rows scored at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Discriminant:
+    """Linear scores of classes; a row belongs to the class with the largest."""
+
+    places: tuple[int, ...]  # of the classes
+    # float64[d, classes]: rounded to a grid, so that their products with rows on a grid are exact in any order
+    weights: Floats
+    offsets: Floats  # float64[classes]
+
+    def __post_init__(self) -> None:
+        largest = max(float(np.abs(self.weights).max()), 2.0**-800)
+        object.__setattr__(self, "weights", round_to_grid(self.weights, grid=grid_below(largest * _WEIGHT_STEP)))
+
+    def correct(self, rows: Rows, place: int) -> int:
+        """How many float32[n, d] rows of a class, from `clip_rows`, are told to be of it."""
+        told = (rows.astype(np.float64) @ self.weights + self.offsets).argmax(axis=1)
+        return int(np.count_nonzero(np.array(self.places)[told] == place)) if place in self.places else 0
+
+
+def discriminant(sums: Mapping[int, MixtureSums], *, order: int, sigma: float) -> Discriminant:
+    """The discriminant of classes whose rows have one covariance (Fisher 1936), from their mixtures, by the place of
+    the class.
+
+    Mixtures of l rows have the covariance ``C / l + sigma^2 I``, C that of the rows. Classes are weighted by their
+    mixtures, whose numbers are public.
+    """
+    count = sum(one.count for one in sums.values())
+    means = np.stack([one.total / one.count for one in sums.values()], axis=1)
+    within = sum((one.outer - np.outer(one.total, one.total) / one.count for one in sums.values()), np.float64(0))
+    values, vectors = np.linalg.eigh(np.asarray(within) / count)
+    values = np.maximum(order * (values - sigma**2), 0.0)
+    inverse = (vectors / (values + _RIDGE * max(float(values.max()), sigma**2))) @ vectors.T
+    weights = inverse @ means
+    priors = np.log([one.count / count for one in sums.values()])
+    return Discriminant(tuple(sums), weights, priors - np.einsum("dk,dk->k", means, weights) / 2)
+
+
+def score(codes: Sequence[Codes], encoding: Encoding, clip: float, told: Discriminant) -> int:
+    """How many records a discriminant gets right, given the codes of each class; confidential."""
+    right = 0
+    for place, columns in enumerate(codes):
+        for start in range(0, len(columns[0]), _SCORED):
+            rows = encoding.encode([column[start : start + _SCORED] for column in columns])
+            right += told.correct(clip_rows(rows, clip=clip), place)
+    return right

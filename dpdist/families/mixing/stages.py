@@ -11,18 +11,16 @@ from dpdist.errors import CheckFailed
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Stage
 from dpdist.families.base.writing import write_records
-from dpdist.families.mixing.blocks import block_of, piece_of
 from dpdist.families.mixing.classes import confirm, gather, note_left_out
-from dpdist.families.mixing.discriminant import Discriminant, discriminant, score
 from dpdist.families.mixing.federated.stages import stages as federated_stages
 from dpdist.families.mixing.mixing_plan import MixingPlan
-from dpdist.families.mixing.mixture import Mixer, Rows
+from dpdist.families.mixing.mixture import Mixer, Rows, block_of, piece_of
 from dpdist.families.mixing.moments import MomentPlan, Moments, noisy_moments
 from dpdist.families.mixing.records import finish
 from dpdist.families.mixing.restore import MixtureSums, join_sums, piece_sums, restoration, total_sums
 from dpdist.families.mixing.results import ChosenOrder, Classes, MixedClass, Mixtures, Restorations, ScaledClasses
 from dpdist.families.mixing.scaling import Encoding
-from dpdist.families.mixing.selection import SelectionPlan, parameters_of
+from dpdist.families.mixing.selection import Discriminant, SelectionPlan, discriminant, parameters_of, score
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.families.mixing.statistics import ClassCodes, class_mixtures
 from dpdist.ledger.keys import KeyRef, load_noise
@@ -136,13 +134,8 @@ def _sums(attempt: MixingAttempt, classes: Sequence[MixedClass], encoding: Encod
 def sums_of_mixtures(task: Tasks, blocks: Sequence[Deferred], *, block: int, piece: int) -> Deferred:
     """Task that finds the `MixtureSums` of one class, in an order that does not depend on the blocks.
 
-    Parameters
-    ----------
-    blocks : sequence of Deferred of float32[t, d]
-    block : int
-        Mixtures in each of them but the last, a multiple of `piece`.
-    piece : int
-        Mixtures summed at a time: see `dpdist.families.mixing.blocks.piece_of`.
+    Every block but the last, float32[t, d], has `block` mixtures, a multiple of `piece`, the mixtures summed at a time
+    (`dpdist.families.mixing.mixture.piece_of`).
     """
     sums = [task("sums", piece_sums, rows, number * block // piece, piece) for number, rows in enumerate(blocks)]
     return task("total", total_sums, task.tree("add", join_sums, sums))

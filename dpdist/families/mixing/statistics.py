@@ -25,14 +25,8 @@ ClassCodes = list[Codes]
 
 
 def class_operator(label: int, classes: Sequence[int]) -> Operator:
-    """The codes of the records of some classes, in the order of the rows: `ClassCodes`.
-
-    Parameters
-    ----------
-    label : int
-        Place of the class attribute in the schema.
-    classes : sequence of int
-        Codes of the classes.
+    """The codes of the records of some classes, given by their codes, in the order of the rows: `ClassCodes`. `label`
+    is the place of the class attribute in the schema.
     """
     return Operator(name="classes", chunk=partial(_by_class, label=label, classes=tuple(classes)), combine=_joined)
 
@@ -75,24 +69,12 @@ def class_sums(
     *,
     shard_bytes: int = SHARD_BYTES,
 ) -> Rows:
-    """Sums of the rows of mixtures `start` to `stop` - 1 of a class, exact.
+    """Sums of the rows of mixtures `start` to `stop` - 1 of a class, exact: float32[stop - start, d]; its codes leave
+    the class attribute out.
 
-    Codes take a byte or so a value, vectors four bytes a coordinate: vectors exist shard by shard, inside one task,
-    and no longer. Sums of shards are exact, so no shard changes a bit.
-
-    Parameters
-    ----------
-    codes : Codes
-        Of all records of the class, the class attribute left out.
-
-    Returns
-    -------
-    float32[stop - start, d]
-
-    Raises
-    ------
-    DataError
-        The class has fewer records than a mixture takes.
+    Codes take a byte or so a value, vectors four bytes a coordinate: vectors exist shard by shard, inside one task, and
+    no longer. Sums of shards are exact, so no shard changes a bit. Raises DataError: the class has fewer records than a
+    mixture takes.
     """
     size, rows = len(codes[0]), max(1, shard_bytes // (4 * encoding.width))
     total: Rows | None = None

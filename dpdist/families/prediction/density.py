@@ -45,19 +45,8 @@ def is_discrete(scale: Scale) -> bool:
 
 
 def cell_counts(units: Floats, folds: NDArray[np.integer], cells: int) -> Counts:
-    """Records in each cell, by fold.
-
-    Parameters
-    ----------
-    units : float64[n]
-        A column on the unit interval.
-    folds : integer[n]
-        From 0 to `FOLDS` - 1.
-    cells : int
-
-    Returns
-    -------
-    int64[FOLDS, cells]
+    """Records in each cell, by fold (0 to `FOLDS` - 1): int64[FOLDS, cells], from a column on the unit interval,
+    float64[n].
     """
     index = folds.astype(np.int64) * cells + cells_of(units, cells)
     return np.bincount(index, minlength=FOLDS * cells).reshape(FOLDS, cells).astype(np.int64)
@@ -128,20 +117,8 @@ def marginal_of_masses(masses: Floats, *, discrete: bool, bandwidth: float = 0.0
 
 
 def fit_marginal(counts: Counts, scale: Scale, *, rule: str = "cross-validated") -> Marginal:
-    """The kernel density of a column.
-
-    Parameters
-    ----------
-    counts : int64[FOLDS, cells]
-        From `cell_counts`.
-    scale : Scale
-    rule : {"cross-validated", "silverman"}
-        Bandwidth by 5-fold cross-validated likelihood over `BANDWIDTHS`, or by Silverman's rule.
-
-    Raises
-    ------
-    ValueError
-        There is no record.
+    """The kernel density of a column, from its `cell_counts`. The bandwidth is by 5-fold cross-validated likelihood
+    over `BANDWIDTHS`, or by Silverman's rule. Raises ValueError: there is no record.
     """
     total = counts.sum(axis=0)
     if not total.sum():
@@ -171,18 +148,10 @@ def silverman(counts: Counts) -> float:
 
 
 def smooth(counts: NDArray[np.generic], bandwidths: Sequence[float] | Floats) -> Floats:
-    """Counts smoothed with a Gaussian kernel that is reflected at both ends.
+    """Counts smoothed with a Gaussian kernel that is reflected at both ends: float64[bandwidths, cells].
 
-    Parameters
-    ----------
-    counts : array[cells]
-    bandwidths : sequence of float
-        On the unit interval.
-
-    Returns
-    -------
-    float64[len(bandwidths), cells]
-        Each row has the sum of the counts; rounding may leave negatives of the order of 1e-16 of it.
+    Bandwidths are on the unit interval. Each row has the sum of the counts; rounding may leave negatives of the order
+    of 1e-16 of it.
     """
     spectrum = fft.dct(np.asarray(counts, np.float64), type=2)
     waves = np.pi * np.arange(len(spectrum))

@@ -9,11 +9,5 @@ from dpdist.families.prediction.two_stage import TwoStagePlan
 
 
 def plan(spec: TwoStageSpec) -> TwoStagePlan:
-    """Plan a two-stage release.
-
-    Raises
-    ------
-    AccountingError
-        No valid guarantee at these parameters.
-    """
+    """Plan a two-stage release. Raises AccountingError: no valid guarantee at these parameters."""
     return plan_private(spec) if spec.privacy.guarantee == "dp" else plan_lid(spec)

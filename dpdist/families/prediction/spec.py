@@ -11,11 +11,28 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from dpdist.families.prediction import plugins
-from dpdist.families.prediction.defaults import DISTRIBUTED_ROWS, EXACT_ROWS, FIRST_STAGE_NAMES, GROUP_ROWS, LANDMARKS
 from dpdist.families.prediction.lid.disclosure import largest_alpha
 from dpdist.families.prediction.scales import Scale
 from dpdist.schema.schema import Attribute
 from dpdist.schema.spec import MOST_RECORDS, Exact, PrivacyLimit, ReleaseSpec, Section
+
+FIRST_STAGE_NAMES = ("lhs", "gaussian-copula", "uniform", "weibull", "cauchy")
+"""First stages; `dpdist.families.prediction.latin.FIRST_STAGES` has them."""
+
+EXACT_ROWS = 4096
+"""Most rows of one system of the kernel ridge regression."""
+
+DISTRIBUTED_ROWS = 40_000
+"""Most rows that the distributed estimator is used for: each prediction takes all of them."""
+
+GROUP_ROWS = 2048
+"""Rows of a group of the distributed estimator."""
+
+LANDMARKS = 1000
+"""Landmarks of the Nystroem estimator."""
+
+TUNING_ROWS = 800
+"""Rows of the sample on which width and penalty are chosen."""
 
 LARGEST_CATEGORY = 256
 """Most values of an attribute without order."""

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from dpdist.errors import AccountingError
 from dpdist.privacy.arrays import Counts
+from dpdist.privacy.candidates import Candidates
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.selection import pick_cost, pick_scale
 
@@ -126,10 +127,10 @@ class Account:
         """The scale at which so many picks cost this share together."""
         return pick_scale(cost=self.mu * math.sqrt(share / picks) / _UP)
 
-    def pick(self, name: str, scores: Counts, *, scale: float, allowed: Callable[[int], bool]) -> int:
+    def pick(self, name: str, candidates: Candidates, *, scale: float, allowed: Callable[[int], bool]) -> int:
         """The index that the exponential mechanism picks among those that a public rule allows.
 
-        One record changes each score by at most 1.
+        One record changes each score of the candidates by at most 1; `scale` is theirs.
         """
         self._spend(name, pick_cost(scale=scale) ** 2, 1)
-        return self.noise.pick(name, scores, scale=scale, allowed=allowed)
+        return self.noise.pick(name, candidates, allowed=allowed)

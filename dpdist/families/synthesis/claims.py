@@ -11,7 +11,8 @@ from functools import partial
 
 import numpy as np
 
-from dpdist.data.count import PairCounts, pair_counts
+from dpdist.accuracy.measured import Tables, measure_accuracy, triples_of
+from dpdist.data.count import pair_counts, table_counts
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.choices import Choices
 from dpdist.families.synthesis.measure import Measured, measure
@@ -26,8 +27,9 @@ _OTHERS = 40  # records of the table beside the canary
 def model_claim(plan: SynthesisPlan, *, others: int = _OTHERS) -> Claim:
     """All that is released of a table of two kinds of records, with and without one that differs in every attribute.
 
-    The noisy tables are combined into their log likelihood ratio: of all together, of the one-way tables, of the
-    picked pairs and of all pairs. The number of picks, the first pick and whether all pairs were measured follow.
+    The noisy numbers are combined into their log likelihood ratio: of all together, of the one-way tables, of the
+    picked pairs, of all pairs, and of the accuracy of records that are the table without the canary. The number of
+    picks, the first pick and whether all pairs were measured follow.
 
     Parameters
     ----------
@@ -45,7 +47,10 @@ def model_claim(plan: SynthesisPlan, *, others: int = _OTHERS) -> Claim:
     joined = [np.concatenate(columns) for columns in zip(table, canary, strict=True)]
     # the fit is post-processing: a few steps keep the next round's distances near those of a release
     choices = replace(plan.choices, iterations=(5,))
-    absent, present = (partial(_evidence, pair_counts(codes, cards), choices) for codes in (table, joined))
+    released = tables_of(table, cards)
+    absent, present = (
+        partial(_evidence, tables_of(codes, cards), released, choices, plan.accuracy_mu) for codes in (table, joined)
+    )
     return Claim(
         name=f"model of {len(attributes)} attributes",
         absent=absent,
@@ -55,8 +60,13 @@ def model_claim(plan: SynthesisPlan, *, others: int = _OTHERS) -> Claim:
     )
 
 
-def _evidence(counts: PairCounts, choices: Choices, noise: Noise) -> Floats:
-    measured = measure(counts, choices=choices, account=Account(choices.mu, noise))
+def tables_of(codes: Codes, cardinalities: tuple[int, ...]) -> Tables:
+    """The tables of records in memory."""
+    return Tables(pair_counts(codes, cardinalities), table_counts(codes, cardinalities, triples_of(cardinalities)))
+
+
+def _evidence(exact: Tables, released: Tables, choices: Choices, accuracy_mu: float, noise: Noise) -> Floats:
+    measured = measure(exact.pairs, choices=choices, account=Account(choices.mu, noise))
     learner = measured.learner
     one_way = zip(learner.one_way.counts, learner.one_way.sigmas.tolist(), strict=True)
     pairs = [m.attributes for m in learner.measurements if len(m.attributes) == 2]
@@ -65,6 +75,7 @@ def _evidence(counts: PairCounts, choices: Choices, noise: Noise) -> Floats:
         math.fsum((float(table[-1]) - 0.5) / sigma**2 for table, sigma in one_way),
         _of_picked(measured),
         _of_all_pairs(measured),
+        _of_accuracy(exact, released, accuracy_mu, noise) if accuracy_mu else 0.0,
     ]
     return np.array([math.fsum(parts), *parts, len(pairs), first, measured.all_pairs is not None], np.float64)
 
@@ -87,6 +98,14 @@ def _of_all_pairs(measured: Measured) -> float:
         return 0.0
     cells = zip(measured.all_pairs.tables, measured.all_pairs.sigmas.tolist(), strict=True)
     return math.fsum((float(table[-1, -1]) - 0.5) / sigma**2 for table, sigma in cells)
+
+
+def _of_accuracy(exact: Tables, released: Tables, mu: float, noise: Noise) -> float:
+    """The same of the measured accuracy: the canary's cells are empty in the released records."""
+    number = released.pairs.total
+    found = measure_accuracy(exact, released, records=number, mu=mu, noise=noise)
+    sums = [(order.sums[0] - order.tables / 2) * order.tables / order.deviation**2 for order in found.orders]
+    return math.fsum(sums) + math.fsum((distance - 0.5) / found.pairs_deviation**2 for distance in found.pairs)
 
 
 def claims(plan: SynthesisPlan) -> tuple[Claim, ...]:

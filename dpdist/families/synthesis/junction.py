@@ -54,6 +54,7 @@ class Graph:
         heapify(waiting)
         done, cells = 0, 0
         found: list[int] = []
+        inside: list[list[int]] = [[] for _ in cards]  # the cliques found so far that hold an attribute
         while waiting:
             size, degree, v = heappop(waiting)
             if done >> v & 1 or size != sizes[v] or degree != near[v].bit_count():
@@ -61,15 +62,22 @@ class Graph:
             done |= 1 << v
             neighbours = near[v]
             clique = neighbours | 1 << v
-            if not any(clique & ~other == 0 for other in found):
+            maximal = not any(clique & ~other == 0 for other in inside[v])
+            if maximal:
                 found.append(clique)
                 cells += size
                 if most is not None and cells > most:
                     return None
             for u in _bits(neighbours):
+                if maximal:
+                    inside[u].append(clique)
                 added = neighbours & ~near[u] & ~(1 << u)
                 near[u] = (near[u] | added) & ~(1 << v)
-                sizes[u] = sizes[u] // cards[v] * prod(cards[w] for w in _bits(added))
+                sizes[u] //= cards[v]
+                while added:
+                    lowest = added & -added
+                    sizes[u] *= cards[lowest.bit_length() - 1]
+                    added ^= lowest
                 heappush(waiting, (sizes[u], near[u].bit_count(), u))
         return found
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from dpdist.accuracy.measured import draws, triples_of
 from dpdist.data.count import pair_cells
 from dpdist.errors import SpecError
 from dpdist.families.base.event_plan import EventPlan
@@ -20,6 +21,8 @@ from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.publish.parts import PartFormat
 
 PARTITION_ROWS = 1 << 20
+
+_UP = 1 + 2.0**-40
 
 TARGET_WEIGHT = 2.0
 """Weight of the pairs of a target attribute."""
@@ -35,10 +38,14 @@ class SynthesisPlan(EventPlan):
     event : Event
         The charge: one Gaussian mechanism, and what the samplers may miss.
     choices : Choices
+        Of the model, with its part of mu.
+    accuracy_mu : float
+        The measurement of the records' accuracy is so many mu-GDP; 0 where nothing is measured.
     """
 
     spec: WholeSynthesisSpec
     choices: Choices
+    accuracy_mu: float = 0.0
 
     @property
     def parts(self) -> Sequence[int]:
@@ -51,6 +58,7 @@ class SynthesisPlan(EventPlan):
             **super().public_parameters(),
             "records": self.spec.records,
             "choices": {name: _listed(value) for name, value in asdict(self.choices).items()},
+            "accuracy_mu": self.accuracy_mu,
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -68,12 +76,14 @@ class SynthesisPlan(EventPlan):
         fitting = 8 * (12 * choices.cells + 6 * pair_cells(spec.table.cardinalities))
         pool = choices.pool_parts * choices.pool_rows * (8 * m + 4 * pairs // 4)
         balancing = 8 * min(largest, 1 << 15) * pairs if choices.balance else 0
+        cards = spec.table.cardinalities
+        triples = sum(math.prod(cards[i] for i in t) for t in triples_of(cards)) if self.accuracy_mu else 0
         return {
             "records_at_least": rows,
             "partitions": partitions,
             "encoded_bytes": rows * (sum(attribute.dtype.itemsize for attribute in spec.table.attributes) + 1),
-            "driver_bytes": fitting + pool,
-            "task_bytes": 16 * m * drawn + balancing + 8 * choices.cells,
+            "driver_bytes": fitting + pool + 24 * triples,
+            "task_bytes": 16 * m * drawn + balancing + 8 * choices.cells + 8 * triples,
             "tasks_about": 2 * partitions + 2 * len(self.parts),
         }
 
@@ -85,9 +95,14 @@ class SynthesisPlan(EventPlan):
         lines += [
             "",
             f"Charge      epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} (add/remove adjacency): one "
-            f"Gaussian mechanism, mu {self.choices.mu:.4g}",
+            f"Gaussian mechanism, mu {math.hypot(self.choices.mu, self.accuracy_mu):.4g}",
         ]
         lines += [f"{title:<12}{text}" for title, text in reasons(self.choices, spec.table.cardinalities).items()]
+        if self.accuracy_mu:
+            lines.append(
+                f"Accuracy    measured after the records are drawn, with {100 * spec.privacy.accuracy_share:.3g} % of "
+                "mu^2: intervals of one-, two- and three-way cells follow; the shares above are of the rest"
+            )
         lines.append(f"Records     {spec.records:,} in {number_of(len(self.parts), 'part')}; any number costs the same")
         lines.append(
             f"Resources   about {number_of(resources['partitions'], 'partition')}, {resources['tasks_about']} tasks; "
@@ -134,7 +149,16 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     multiplier = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta - lost.delta)
     event = Composed((Gaussian(multiplier, label="all noisy tables, distances and picks"), lost))
     form = PartFormat(values=spec.output.values, bins=spec.output.bins)
-    return SynthesisPlan(spec=spec, event=event, delta=delta, form=form, choices=_choices(spec, 1 / multiplier))
+    model_mu, accuracy_mu = _divided(1 / multiplier, spec.privacy.accuracy_share)
+    choices = _choices(spec, model_mu)
+    return SynthesisPlan(spec=spec, event=event, delta=delta, form=form, choices=choices, accuracy_mu=accuracy_mu)
+
+
+def _divided(mu: float, accuracy_share: float) -> tuple[float, float]:
+    """The parts of the model and of the accuracy measurement; their squares sum to less than the square of mu."""
+    if not accuracy_share:
+        return mu, 0.0
+    return mu * math.sqrt(1 - accuracy_share) / _UP, mu * math.sqrt(accuracy_share) / _UP
 
 
 def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
@@ -169,4 +193,5 @@ def draws_at_most(choices: Choices, spec: WholeSynthesisSpec, cells: int) -> int
     m = len(sizes)
     largest = math.prod(sorted(sizes)[-2:])
     tables = m + 2 * choices.rounds * choices.per_round
-    return 2 * sum(sizes) + 1 + tables * (min(largest, cells) + 1) + (cells if choices.rake else 0)
+    accuracy = draws(sizes) if spec.privacy.accuracy_share else 0
+    return 2 * sum(sizes) + 1 + tables * (min(largest, cells) + 1) + (cells if choices.rake else 0) + accuracy

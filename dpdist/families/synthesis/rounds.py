@@ -18,6 +18,7 @@ from dpdist.families.synthesis.junction import Components, Graph, JunctionTree, 
 from dpdist.families.synthesis.marginals import Coding, OneWay
 from dpdist.families.synthesis.tables import Pair, PairTables
 from dpdist.privacy.arrays import Floats
+from dpdist.privacy.candidates import Candidates
 
 LARGEST_WEIGHT = 1 << 10
 """The largest weight of a pair: a distance times a weight over this moves by at most 1 with a record, rounded down."""
@@ -51,17 +52,19 @@ def pick_pairs(
         Picks at most.
     """
     picked: list[Pair] = []
+    stop = len(pairs)
+    candidates = Candidates(np.append(scores, 0), scale=scale)
     while len(picked) < most:
-        left = [k for k, pair in enumerate(pairs) if pair not in picked]
-        follows = partial(_follows, [pairs[k] for k in left], valid(picked))
-        choice = account.pick(f"{name}/pick/{len(picked)}", np.append(scores[left], 0), scale=scale, allowed=follows)
-        if choice == len(left):
+        follows = partial(_follows, pairs, valid(picked))
+        choice = account.pick(f"{name}/pick/{len(picked)}", candidates, scale=scale, allowed=follows)
+        if choice == stop:
             break
-        picked.append(pairs[left[choice]])
+        candidates.remove(choice)
+        picked.append(pairs[choice])
     return picked
 
 
-def _follows(pairs: list[Pair], rule: Callable[[Pair], bool], index: int) -> bool:
+def _follows(pairs: tuple[Pair, ...], rule: Callable[[Pair], bool], index: int) -> bool:
     """Whether a candidate may be picked; the last one, to stop, always."""
     return index == len(pairs) or rule(pairs[index])
 

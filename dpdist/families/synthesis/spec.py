@@ -15,6 +15,12 @@ class PrivacySpec(PrivacyLimit):
 
     epsilon: float = Field(ge=1e-6, le=20, allow_inf_nan=False, description="Epsilon of the whole release.")
     delta: float = Field(ge=1e-15, lt=0.1, allow_inf_nan=False, description="Delta of the whole release.")
+    accuracy_share: float = Field(
+        default=0.03,
+        ge=0,
+        le=0.5,
+        description="Share of the budget (of mu^2) that measures how accurate the released records are; 0 for none.",
+    )
 
 
 class SharesSpec(Section):

@@ -1,4 +1,4 @@
-"""The stages of a synthesis: count once, learn, draw the records, write them."""
+"""The stages of a synthesis: count once, learn, draw the records, measure their accuracy, write them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpdist.data.operators import pair_counts_operator
+from dpdist.families.base.accuracy import ReleaseAccuracy, accuracy_stage, count_tables
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Stage
 from dpdist.families.base.passes import Passes
@@ -24,7 +25,8 @@ SynthesisAttempt = Attempt[WholeSynthesisSpec, SynthesisPlan]
 
 def stages(plan: SynthesisPlan) -> Sequence[Stage[WholeSynthesisSpec, SynthesisPlan]]:
     """The stages of a synthesis, in order."""
-    return (Stage("model", learn_model), Stage("records", draw), Stage("write", write_records))
+    accuracy = (Stage("accuracy", measure),) if plan.accuracy_mu else ()
+    return (Stage("model", learn_model), Stage("records", draw), *accuracy, Stage("write", write_records))
 
 
 def learn_model(attempt: SynthesisAttempt) -> Learned:
@@ -37,17 +39,21 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
     """
 
     def make() -> Learned:
-        counts = Passes(attempt).run(pair_counts_operator(attempt.spec.table.cardinalities), stage="counting")
+        if attempt.plan.accuracy_mu:
+            counts = count_tables(attempt).pairs
+        else:
+            counts = Passes(attempt).run(pair_counts_operator(attempt.spec.table.cardinalities), stage="counting")
         noise = attempt.noise
         with attempt.stage("fitting") as progress:
             return learn(counts, choices=attempt.plan.choices, noise=noise, progress=progress)
 
     learned = attempt.stored(Learned, make)
-    names = attempt.spec.table.names
+    names, of_all = attempt.spec.table.names, 1 - attempt.spec.privacy.accuracy_share
     attempt.public["learned"] = learned.report | {
+        "account": [[name, share * of_all] for name, share in learned.report["account"]],
         "pairs": [
             [f"{names[i]} (coarse)" if coarse else names[i] for i, coarse in pair] for pair in learned.report["pairs"]
-        ]
+        ],
     }
     return learned
 
@@ -91,6 +97,12 @@ def draw(attempt: SynthesisAttempt) -> ReleasedRecords:
     task = attempt.executor.tasks("records")
     source = task.constant("model", Source.of(attempt.result(Learned), attempt.plan, attempt.key))
     return ReleasedRecords([task("part", _part, source, part, rows) for part, rows in enumerate(attempt.plan.parts)])
+
+
+def measure(attempt: SynthesisAttempt) -> ReleaseAccuracy:
+    """Measure the accuracy of the records, at the scale of the noisy number of records."""
+    records = attempt.result(Learned).report["records"]
+    return accuracy_stage(attempt, mu=attempt.plan.accuracy_mu, records=records)
 
 
 def _part(source: Source, part: int, rows: int) -> Codes:

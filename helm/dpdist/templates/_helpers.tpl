@@ -31,11 +31,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end }}
 
+{{/* (root, component): labels by which policies and disruption budgets find pods, of all components where it is empty.
+Nobody else writes them: a Prefect worker sets app.kubernetes.io/name of the jobs that it makes. */}}
+{{- define "dpdist.pods" -}}
+dpdist/instance: {{ include "dpdist.fullname" (index . 0) | quote }}
+{{- with index . 1 }}
+dpdist/component: {{ . }}
+{{- end }}
+{{- end }}
+
 {{/* (root, component): labels of a pod */}}
 {{- define "dpdist.podLabels" -}}
 {{- $root := index . 0 }}
 {{- include "dpdist.selector" $root }}
 app.kubernetes.io/component: {{ index . 1 }}
+{{ include "dpdist.pods" . }}
 {{- with $root.Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}

@@ -266,8 +266,7 @@ topologySpreadConstraints:
     whenUnsatisfiable: ScheduleAnyway
     labelSelector:
       matchLabels:
-        {{- include "dpdist.selector" $root | nindent 8 }}
-        app.kubernetes.io/component: worker
+        {{- include "dpdist.pods" (list $root "worker") | nindent 8 }}
 containers:
   - name: worker
     {{- include "dpdist.container" $root | nindent 4 }}

@@ -33,10 +33,10 @@ import pyarrow.parquet as pq
 import yaml
 from quality import Quality
 
-from dpdist.data.graph import located_table, run_pass
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
+from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.registry import load_spec
 from dpdist.publish.verify import read_release
 from dpdist.schema.schema import Schema

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import Executor, InProcess
-from dpdist.data.graph import run_pass
 from dpdist.data.records import RecordsInMemory
+from dpdist.families.base.graph import run_pass
 from dpdist.families.deniability.candidates import Synthesizer
 from dpdist.families.deniability.deniability import Passed, PrivacyTest, candidate_batch
 from dpdist.families.deniability.graph import (

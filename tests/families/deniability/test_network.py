@@ -112,7 +112,7 @@ def test_damaged_bytes_are_refused(random_network):
     np.savez(other, header=np.frombuffer(b'{"format": "other"}', np.uint8))
     np.savez(pickled, header=np.array([{"a": 1}], dtype=object))
     for bad in (b"", b"not an npz", data[: len(data) // 2], other.getvalue(), pickled.getvalue()):
-        with pytest.raises(UnreadableFile, match="learn them again"):
+        with pytest.raises(UnreadableFile, match="begin a new attempt"):
             Network.from_bytes(bad)
 
 

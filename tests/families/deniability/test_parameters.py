@@ -177,7 +177,7 @@ def test_bytes_round_trip(codes):
             assert a.dtype == np.int64
             np.testing.assert_array_equal(a, b)
     for bad in (b"", noisy.to_bytes()[:100], b"{}"):
-        with pytest.raises(UnreadableFile, match="learn them again"):
+        with pytest.raises(UnreadableFile, match="begin a new attempt"):
             NoisyTables.from_bytes(bad)
 
 

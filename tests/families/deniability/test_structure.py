@@ -190,7 +190,7 @@ def test_the_baseline_has_no_parents():
 def test_damaged_bytes_are_refused(counts):
     whole = measure_structure(counts, SCHEMA, plan=_plan("cfs"), noise=Noise(bytes(32))).to_bytes()
     for data in (whole[:-3], b"[]", b"\xff", b'{"format": "other", "type": "StructureStatistics"}'):
-        with pytest.raises(UnreadableFile, match="learn them again"):
+        with pytest.raises(UnreadableFile, match="begin a new attempt"):
             StructureStatistics.from_bytes(data)
 
 

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpdist.errors import AccountingError, SpecError
-from dpdist.families.histogram.entropy import Bounds, bounds, plan_entropies, release_entropies, renyi, shannon
+from dpdist.families.histogram.entropy import plan_entropies, release_entropies, renyi, shannon
 from dpdist.privacy import accountant
 from dpdist.privacy.guarantee import Adjacency
 from dpdist.privacy.noise import Noise
+from dpdist.privacy.sensitivity import Bounds, bounds
 
 NOISE = Noise(bytes(range(32)))
 IMPOSSIBLE = 1e-20

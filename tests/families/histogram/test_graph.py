@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpdist.cluster.cluster import Cluster
-from dpdist.data.graph import table_pass
 from dpdist.data.operators import Operator
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
 from dpdist.errors import OutOfDomain
+from dpdist.families.base.graph import table_pass
 from dpdist.families.histogram.counts import CountPlan, Query, histograms
 from dpdist.families.histogram.curves import sum_curves
 from dpdist.families.histogram.kernels import Kernel, eigenbasis

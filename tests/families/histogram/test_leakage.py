@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 from dpdist.errors import AccountingError, GuaranteeRefused
-from dpdist.families.histogram.leakage import plan_leakage
+from dpdist.families.histogram.measurement import plan_leakage
 from dpdist.privacy import accountant
 from dpdist.privacy.events import LaplaceLeakage
 from dpdist.privacy.leakage import check_alpha, composed, leakage, noiseless_leakage, scale_for

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from dpdist.errors import AccountingError, DataError, RoundFailed
-from dpdist.families.mixing.accounting import ClassMixtures
 from dpdist.families.mixing.federated.correlated import (
     CorrelatedNoise,
     Masks,
@@ -31,6 +30,7 @@ from dpdist.families.mixing.federated.messages import (
 )
 from dpdist.families.mixing.mixture import Mixer, Rows, clip_rows
 from dpdist.privacy import accountant
+from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.noise import Noise
 
 CLIENTS = tuple(f"client-{i}" for i in range(8))

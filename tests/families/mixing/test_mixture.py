@@ -11,8 +11,15 @@ from scipy.stats import chi2
 
 from dpdist.errors import DataError, SpecError
 from dpdist.families.mixing import mixture
-from dpdist.families.mixing.mixture import LARGEST_ORDER, Mixer, clip_rows, row_grid, sum_rows, sum_rows_of_shard
-from dpdist.families.mixing.sampling import sample_rows
+from dpdist.families.mixing.mixture import (
+    LARGEST_ORDER,
+    Mixer,
+    clip_rows,
+    row_grid,
+    sample_rows,
+    sum_rows,
+    sum_rows_of_shard,
+)
 from dpdist.privacy.noise import Noise
 
 NOISE = Noise(bytes(range(32)))

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from dpdist.errors import AccountingError
-from dpdist.families.mixing.accounting import ClassMixtures
 from dpdist.families.mixing.order import best_order, common_noise, compare_orders
 from dpdist.families.mixing.selection import OrderSelection
+from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.noise import Noise
 
 CLASSES = {"a": (2000, 500), "b": (500, 500)}

@@ -24,9 +24,8 @@ from dpdist.cluster.executor import Executor, InProcess
 from dpdist.cluster.tasks import DaskTasks
 from dpdist.errors import AccountingError, CheckFailed, OutOfDomain, SpecError
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.mixing.blocks import BLOCK_BYTES, block_of, piece_of
 from dpdist.families.mixing.mixing_plan import MixingPlan
-from dpdist.families.mixing.mixture import Mixer, clip_rows
+from dpdist.families.mixing.mixture import BLOCK_BYTES, Mixer, block_of, clip_rows, piece_of
 from dpdist.families.mixing.order import ORDERS, compare
 from dpdist.families.mixing.plan import plan
 from dpdist.families.mixing.plan import planned as planned_without_search

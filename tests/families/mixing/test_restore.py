@@ -5,8 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from dpdist.families.mixing.blocks import piece_of
-from dpdist.families.mixing.mixture import Mixer, clip_rows
+from dpdist.families.mixing.mixture import Mixer, clip_rows, piece_of
 from dpdist.families.mixing.output import Finishing, assemble, finish_block
 from dpdist.families.mixing.restore import mixture_sums, restoration
 from dpdist.families.mixing.results import Restorations

@@ -17,12 +17,11 @@ from pydantic import ValidationError
 from dpdist.data.source import TableSource
 from dpdist.data.table import Table, open_table
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.mixing.discriminant import Discriminant, discriminant, score
 from dpdist.families.mixing.mixture import Mixer, clip_rows
 from dpdist.families.mixing.plan import plan
 from dpdist.families.mixing.restore import mixture_sums
 from dpdist.families.mixing.scaling import declared_encoding
-from dpdist.families.mixing.selection import SelectionPlan
+from dpdist.families.mixing.selection import Discriminant, SelectionPlan, discriminant, score
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Parallel, RandomSplit, SubsampledGaussian
 from dpdist.privacy.noise import Noise

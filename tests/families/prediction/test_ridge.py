@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpdist.cluster.executor import InProcess
-from dpdist.evaluate.utility.metrics import (
+from dpdist.evaluate.utility.regression import (
     delta_mse,
     mean_absolute_percentage_deviation,
     mse,

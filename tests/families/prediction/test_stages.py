@@ -13,7 +13,6 @@ from scipy.stats import gaussian_kde, norm
 from dpdist.errors import CheckFailed, SpecError
 from dpdist.families.prediction import plugins
 from dpdist.families.prediction.blocks import Layout, generator, shuffled, slices
-from dpdist.families.prediction.defaults import FIRST_STAGE_NAMES
 from dpdist.families.prediction.density import (
     BANDWIDTHS,
     CELLS,
@@ -39,6 +38,7 @@ from dpdist.families.prediction.lid.hybrid import match, match_blockwise, match_
 from dpdist.families.prediction.lid.inputs import disclosed, mixed_rows, near_counts
 from dpdist.families.prediction.lid.method import Disclosure, Method
 from dpdist.families.prediction.scales import Scale, snapped, to_units
+from dpdist.families.prediction.spec import FIRST_STAGE_NAMES
 from dpdist.privacy.noise import Noise
 
 UNIT = Scale(name="x", low=0, high=1)

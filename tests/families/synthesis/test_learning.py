@@ -26,6 +26,7 @@ from dpdist.families.synthesis.portable import exp, log2, power, probability_pro
 from dpdist.families.synthesis.rake import power_of_two, rake, shrink
 from dpdist.families.synthesis.rounds import LARGEST_WEIGHT
 from dpdist.families.synthesis.tables import recode
+from dpdist.privacy.candidates import Candidates
 from dpdist.privacy.noise import Noise
 
 CARDS = (3, 4, 30, 6)
@@ -81,11 +82,12 @@ def test_the_account_refuses_what_it_does_not_have() -> None:
     with pytest.raises(AccountingError, match="noise name"):
         account.measure("first", [table], share=0.1)
     scale = account.pick_scale(0.3, 3)
+    candidates = Candidates(table, scale=scale)
     for number in range(3):
-        account.pick(f"pick/{number}", table, scale=scale, allowed=lambda index: True)
+        account.pick(f"pick/{number}", candidates, scale=scale, allowed=lambda index: True)
     assert account.left == pytest.approx(0, abs=1e-5)
     with pytest.raises(AccountingError, match="pick/3"):
-        account.pick("pick/3", table, scale=scale, allowed=lambda index: True)
+        account.pick("pick/3", candidates, scale=scale, allowed=lambda index: True)
 
 
 def test_deviations_of_weighted_tables_and_of_sums() -> None:

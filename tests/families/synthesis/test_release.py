@@ -14,8 +14,11 @@ import pytest
 from attempts import attempt_of, run_stages
 from releases import SCHEMA, table
 
+from dpdist.accuracy import measured
+from dpdist.accuracy.measured import Accuracy
 from dpdist.cluster.cluster import Cluster
 from dpdist.errors import SpecError
+from dpdist.families.base.accuracy import ReleaseAccuracy
 from dpdist.families.base.registry import build_spec, make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis import account as accounts
@@ -167,11 +170,37 @@ def test_the_same_bits_for_any_partitions_and_executor(changes: dict[str, Any], 
         assert [part.sha256 for part in other.parts] == [part.sha256 for part in first.parts]
         assert other.result(Learned).to_bytes() == first.result(Learned).to_bytes()
         assert other.public == first.public
+        assert other.result(ReleaseAccuracy) == first.result(ReleaseAccuracy)
+
+
+def test_the_accuracy_is_measured_within_the_account(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    choices, mu = plan.choices, math.hypot(plan.choices.mu, plan.accuracy_mu)
+    assert plan.accuracy_mu**2 == pytest.approx(0.03 * mu**2, rel=1e-9)
+    without = planned(tmp_path, privacy={"epsilon": 4, "delta": 1e-7, "accuracy_share": 0})
+    assert without.accuracy_mu == 0
+    assert choices.mu < without.choices.mu
+    assert mu <= without.choices.mu
+    assert "accuracy" not in [stage.name for stage in stages_of(without)]
+    attempt = run_stages(attempt_of(project(tmp_path), tmp_path / "a"))
+    shares = math.fsum(share for _, share in attempt.public["learned"]["account"])
+    assert shares <= 0.97
+    assert attempt.public["accuracy"]["sentence"].startswith("Measured accuracy: in 95 of 100 cells")
+    assert Accuracy.from_json(attempt.public["accuracy"]).released == 5_000
+
+
+def test_an_attempt_that_ends_before_the_measurement_counts_again(tmp_path: Path) -> None:
+    spec = project(tmp_path)
+    whole = run_stages(attempt_of(spec, tmp_path / "whole"))
+    run_stages(attempt_of(spec, tmp_path / "once"), until="accuracy")
+    again = run_stages(attempt_of(spec, tmp_path / "once", partitions=2))
+    assert again.result(ReleaseAccuracy) == whole.result(ReleaseAccuracy)
+    assert [part.sha256 for part in again.parts] == [part.sha256 for part in whole.parts]
 
 
 def test_a_resumed_attempt_reads_the_model_back(tmp_path: Path) -> None:
     spec = project(tmp_path)
-    before = run_stages(attempt_of(spec, tmp_path / "once"), until="records")
+    before = run_stages(attempt_of(spec, tmp_path / "once"), until="write")
     whole = run_stages(attempt_of(spec, tmp_path / "whole"))
     (tmp_path / "table.parquet").unlink()
     again = run_stages(attempt_of(spec, tmp_path / "once", table=before.table))  # nothing is read again
@@ -225,6 +254,7 @@ STEPS = {
     "tree": {"one_way": 0.05, "one_way_again": 0.05, "tree": 0.8, "picks": 0.1},
     "rounds": {"one_way": 0.05, "one_way_again": 0.05, "pairs": 0.8, "picks": 0.1},
     "all pairs": {"one_way": 0.04, "tree": 0.04, "picks": 0.02, "misfit": 0.1, "rake": 0.8},
+    "accuracy": {"one_way": 0.05},
 }
 
 
@@ -234,7 +264,7 @@ def claim(folder: Path, step: str, *, epsilon: float) -> Claim:
         "schema": AUDITED,
         "data": {"path": "unused", "minimum_records": 100},
         "model": {"shares": STEPS[step], "rounds": 1, "per_round": 1, "balance": 0},
-        "privacy": {"epsilon": epsilon, "delta": 0.09},
+        "privacy": {"epsilon": epsilon, "delta": 0.09, "accuracy_share": 0.5 if step == "accuracy" else 0.03},
     }
     (found,) = claims(planned(folder, **changes))
     return found
@@ -244,7 +274,7 @@ def claim(folder: Path, step: str, *, epsilon: float) -> Claim:
 def test_the_audit_comes_near_and_rejects_nothing(step: str, tmp_path: Path) -> None:
     finding = audit(claim(tmp_path, step, epsilon=4), runs=500, key=bytes(32))
     assert not finding.rejected
-    assert finding.lower_bound > 0.15 * finding.epsilon
+    assert finding.lower_bound > (0.1 if step == "accuracy" else 0.15) * finding.epsilon  # half is spent on accuracy
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -253,6 +283,10 @@ def test_the_audit_rejects_too_little_noise(step: str, tmp_path: Path, monkeypat
     deviations = accounts.Account.deviations
     spend = accounts.Account._spend
     monkeypatch.setattr(accounts.Account, "deviations", lambda self, *given: deviations(self, *given) / 3)
+    of_accuracy = measured.deviations
+    monkeypatch.setattr(
+        measured, "deviations", lambda *given, mu: {name: s / 3 for name, s in of_accuracy(*given, mu=mu).items()}
+    )
     monkeypatch.setattr(accounts.Account, "_spend", lambda self, name, spent, draws: spend(self, name, 0.0, draws))
     assert audit(claim(tmp_path, step, epsilon=1), runs=500, key=bytes(32)).rejected
 

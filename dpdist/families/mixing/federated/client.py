@@ -145,15 +145,8 @@ def confirm(session: ClientSession) -> tuple[bool, ...]:
 
 @answering
 def send(session: ClientSession, place: int, block: int, members: dict[str, Joined]) -> Message:
-    """The message of the client for one block of mixtures of one class.
-
-    Parameters
-    ----------
-    place : int
-        Which of the classes.
-    block : int
-    members : dict of str to Joined
-        All clients that mix this class, this one included.
+    """The client's message for one block of mixtures of the class at `place`; `members` are all clients that mix it,
+    this one included.
     """
     plan, part = session.plan, session.plan.classes[place]
     _pin(session, part.code, members)

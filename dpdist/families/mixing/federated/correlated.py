@@ -56,16 +56,8 @@ MASK_RATIO = 64.0
 
 
 def leakage(*, sensitivity: float, sigma: float, mask_sigma: float, honest: int) -> float:
-    """mu of the Gaussian mechanism that the honest clients' messages are, together (see the module).
-
-    Parameters
-    ----------
-    sensitivity : float
-        Most that one record moves a mixture, Delta.
-    sigma, mask_sigma : float
-        sigma_g and sigma_p, in the same unit.
-    honest : int
-        H.
+    """mu of the Gaussian mechanism that the messages of H `honest` clients are, together (see the module), for Delta,
+    sigma_g and sigma_p in the same unit.
     """
     share = 1 / honest
     return sensitivity * math.sqrt(share / sigma**2 + (1 - share) / (honest * mask_sigma**2 + sigma**2))
@@ -94,23 +86,11 @@ def local_noise(sigma: float, *, clients: int) -> CorrelatedNoise:
 def correlated_noise(
     sigma: float, *, clients: int, colluding: int = 0, mask_ratio: float = MASK_RATIO
 ) -> CorrelatedNoise:
-    """The noise with the guarantee of independent noise of deviation `sigma`.
+    """The noise with the guarantee of independent noise of deviation `sigma`, tau, which a message alone would need.
 
-    Parameters
-    ----------
-    sigma : float
-        tau, the noise that a message alone would need.
-    clients : int
-        Clients that take part in the round, S.
-    colluding : int
-        How many of them may share all they know with the coordinator; a client trusts only the others.
-    mask_ratio : float
-        ``sigma_p / tau``.
-
-    Raises
-    ------
-    AccountingError
-        There is no honest client, or a number is out of range.
+    Of the `clients` of the round, S, some `colluding` ones may share all they know with the coordinator; a client
+    trusts only the others. `mask_ratio` is ``sigma_p / tau``. Raises AccountingError: there is no honest client, or a
+    number is out of range.
     """
     honest = clients - colluding
     if clients < 1 or colluding < 0 or honest < 1 or not sigma > 0 or not mask_ratio > 0:
@@ -145,21 +125,9 @@ class Masks:
 
     @classmethod
     def agree(cls, private: bytes, peers: Iterable[bytes], *, context: str) -> Masks:
-        """Agree with every peer on a stream.
-
-        Parameters
-        ----------
-        private : bytes
-            The client's private key.
-        peers : iterable of bytes
-            The other clients' public keys, as pinned by this client.
-        context : str
-            Public id of the attempt and its round: another one gives other masks.
-
-        Raises
-        ------
-        RoundFailed
-            A public key is not valid, is the client's own or is given twice.
+        """Agree with every peer on a stream, by the client's private key and its peers' public keys as it pinned them.
+        `context` is the public id of the attempt and its round: another one gives other masks. Raises RoundFailed: a
+        public key is not valid, is the client's own or is given twice.
         """
         key, own, peers = X25519PrivateKey.from_private_bytes(private), public_key(private), list(peers)
         if own in peers or len(set(peers)) < len(peers):

@@ -52,31 +52,12 @@ class Message:
 def noisy_steps(
     noise: Noise, masks: Masks, sums: Rows, mixer: Mixer, correlated: CorrelatedNoise, start: int
 ) -> Counts:
-    """The sums of mixtures `start` and following with a client's noise, in steps of the grid.
+    """The sums of mixtures `start` and following (float32[t, d], from `class_sums`) with a client's noise, in steps of
+    the grid: int64[t, d].
 
-    Parameters
-    ----------
-    noise : Noise
-        The client's own.
-    masks : Masks
-        Towards all other clients of the round; none in the local model.
-    sums : float32[t, d]
-        From `dpdist.families.mixing.statistics.class_sums`.
-    mixer : Mixer
-        Its ``sigma`` is what a message alone would need, tau.
-    correlated : CorrelatedNoise
-        What is drawn in its place.
-
-    Returns
-    -------
-    int64[t, d]
-
-    Raises
-    ------
-    RoundFailed
-        The masks do not belong to a round of so many clients.
-    AccountingError
-        The noise is too small for the grid.
+    `masks` are those towards all other clients of the round, none in the local model. `correlated` is drawn in place of
+    the mixer's ``sigma``, tau, which a message alone would need. Raises RoundFailed: the masks do not belong to a round
+    of so many clients; AccountingError: the noise is too small for the grid.
     """
     masked = correlated.mask_sigma > 0
     if len(masks.signs) != (correlated.clients - 1 if masked else 0):
@@ -124,23 +105,9 @@ def check_message(
 ) -> None:
     """Refuse a message that is foreign, malformed or not signed by its client.
 
-    Parameters
-    ----------
-    message : Message
-    client : str
-        Who was asked.
-    public_key : str
-        By which the client signs; empty for a client without identity.
-    round : str
-    shape : (int, int)
-        Mixtures and coordinates of every message.
-    largest : int
-        No message has a larger value: see `largest_step`.
-
-    Raises
-    ------
-    RoundFailed
-        Nothing may be published, and the round is not drawn again.
+    `client` was asked, and signs by `public_key` (empty: no identity); every message of the `round` has the same
+    `shape`, mixtures and coordinates, and no value above `largest` (see `largest_step`). Raises RoundFailed: nothing
+    may be published, and the round is not drawn again.
     """
     if not isinstance(message, Message) or type(message.client) is not str or message.client != client:
         raise RoundFailed(f"client {client!r} sent something else than its message; the round fails")

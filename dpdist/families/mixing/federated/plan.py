@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from dpdist.errors import SpecError
+from dpdist.families.base.family import mebibytes
 from dpdist.families.mixing.federated.correlated import CorrelatedNoise, correlated_noise, local_noise
 from dpdist.families.mixing.federated.messages import MESSAGES_HELD, block_rows, require_fine_grid
 from dpdist.families.mixing.federated.spec import FederatedSpec
@@ -85,8 +86,8 @@ class FederatedPlan(MixingPlan):
             "publisher_bytes": (len(federated.clients) + MESSAGES_HELD) * message,
         }
 
-    def explain(self) -> str:
-        """The plan for people."""
+    def details(self) -> list[str]:
+        """Those of a client, and the round."""
         federated, listed = self.federated, len(self.federated.clients)
         shared = self.shared(listed)
         lines = [
@@ -105,7 +106,5 @@ class FederatedPlan(MixingPlan):
             f"Average     of {listed} clients: {listed * self.order} records a mixture, noise of "
             f"{shared.average / self.largest_norm:.4g} of the norm in each coordinate"
         )
-        lines.append(
-            f"Coordinator {self.resources()['publisher_bytes'] / 2**20:,.0f} MiB for the messages of all clients"
-        )
-        return "\n".join([super().explain(), *lines])
+        lines.append(f"Coordinator {mebibytes(self.resources()['publisher_bytes'])} for the messages of all clients")
+        return [*super().details(), *lines]

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import math
 import time
 from collections.abc import Iterable, Sequence
@@ -29,6 +28,7 @@ from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.worker_groups import Lost, WorkerGroups
 from dpdist.errors import CheckFailed, ClusterUnreachable, DpdistError, ResourceError, RoundFailed, SpecError
 from dpdist.families.base.family import Stage
+from dpdist.families.base.stored import Stored
 from dpdist.families.base.writing import write_records
 from dpdist.families.mixing.classes import note_left_out
 from dpdist.families.mixing.federated import client
@@ -56,41 +56,21 @@ _DROPPED = f"dropped out during the round: {RESUME}"
 
 
 @dataclass(frozen=True)
-class Roster:
+class Roster(Stored):
     """The clients that take part, with their signed keys: fixed before the round begins."""
 
     FILE: ClassVar[str] = "roster.json"
 
     members: dict[str, Joined]
 
-    def to_bytes(self) -> bytes:
-        """The roster as JSON."""
-        return json.dumps(
-            {name: (one.public.hex(), one.signature.hex()) for name, one in self.members.items()}
-        ).encode()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Roster:
-        """The roster from JSON."""
-        return cls({name: Joined(*map(bytes.fromhex, pair)) for name, pair in json.loads(content).items()})
-
 
 @dataclass(frozen=True)
-class ConfirmedClients:
+class ConfirmedClients(Stored):
     """The clients that confirmed each class, by its place: asked once, stored, read back."""
 
     FILE: ClassVar[str] = "classes.json"
 
     by_class: tuple[tuple[str, ...], ...]
-
-    def to_bytes(self) -> bytes:
-        """The names as JSON."""
-        return json.dumps(self.by_class).encode()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> ConfirmedClients:
-        """The names from JSON."""
-        return cls(tuple(tuple(names) for names in json.loads(content)))
 
 
 @dataclass(frozen=True, eq=False)

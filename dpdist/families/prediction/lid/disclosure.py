@@ -21,15 +21,8 @@ ALPHAS = tuple(i / 100 for i in range(101))
 
 
 def largest_alpha(lid: float, *, eta: float, columns: int) -> float | None:
-    """The alpha at which the closed form bounds the disclosure by `lid`; None where even alpha = 0 discloses more.
-
-    Parameters
-    ----------
-    lid : float
-        Above 0, at most 1.
-    eta : float
-        Share of the width of the scale.
-    columns : int
+    """The alpha at which the closed form bounds the disclosure by `lid` (above 0, at most 1); None where even alpha = 0
+    discloses more. `eta` is a share of the width of the scale.
     """
     if not 0 < lid <= 1 or not eta > 0 or columns < 1:
         raise ValueError("expected a LID in (0, 1], a positive eta and at least one column")

@@ -24,16 +24,8 @@ Places = NDArray[np.int64]
 
 
 def match_exactly(original: Floats, synthetic: Floats) -> Places:
-    """The synthetic row of each original one: the assignment with the least total squared distance.
-
-    Parameters
-    ----------
-    original, synthetic : float64[n, d]
-
-    Returns
-    -------
-    int64[n]
-        A permutation: original row i meets synthetic row ``places[i]``.
+    """The synthetic row of each original one (both float64[n, d]), int64[n]: the assignment with the least total
+    squared distance. Original row i meets synthetic row ``places[i]``.
     """
     return np.asarray(linear_sum_assignment(cdist(original, synthetic, "sqeuclidean"))[1], np.int64)
 
@@ -63,20 +55,11 @@ def match(
     exact_rows: int = MATCHED_ROWS,
     block_rows: int = BLOCK_ROWS,
 ) -> Places:
-    """The synthetic row that each original row is mixed with.
+    """The synthetic row that each original row is mixed with; both float64[n, d], columns on scales that may be
+    compared.
 
-    Parameters
-    ----------
-    original, synthetic : float64[n, d]
-        Columns on scales that may be compared.
-    method : {"nearest", "independent"}
-        The nearest unused neighbour, or whichever row stands at the same place: then the synthetic row says nothing
-        about the original one.
-
-    Raises
-    ------
-    ValueError
-        The two have different shapes, or the method is unknown.
+    The method is the nearest unused neighbour, or ``independent``: whichever row stands at the same place, so that the
+    synthetic row says nothing about the original one. Raises ValueError: the shapes differ, or the method is unknown.
     """
     if original.shape != synthetic.shape:
         raise ValueError("as many synthetic rows as original ones are matched, with the same columns")
@@ -90,16 +73,8 @@ def match(
 
 
 def mix(original: Floats, synthetic: Floats, *, alpha: float, mixed: NDArray[np.bool_] | None = None) -> Floats:
-    """``alpha * original + (1 - alpha) * synthetic``, row by row.
-
-    Parameters
-    ----------
-    original, synthetic : float64[n, d]
-        Synthetic row i is the neighbour of original row i.
-    alpha : float
-        From 0 (synthetic only) to 1 (original).
-    mixed : bool[d], optional
-        Columns to mix; the others (categories) stay synthetic, unless alpha is 1.
+    """``alpha * original + (1 - alpha) * synthetic``, row by row; both float64[n, d], row i the neighbour of row i.
+    Columns that are not `mixed` (categories) stay synthetic, unless alpha is 1.
     """
     if not 0 <= alpha <= 1:
         raise ValueError("alpha is from 0 to 1")

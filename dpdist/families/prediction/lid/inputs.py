@@ -6,16 +6,16 @@ into the output, and the regression is trained on them.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 
 from dpdist.errors import CheckFailed
+from dpdist.families.base.stored import Stored
 from dpdist.families.prediction.blocks import Block, generator
 from dpdist.families.prediction.density import FOLDS, Marginal, cell_count, cell_counts, fit_marginal
 from dpdist.families.prediction.latin import FIRST_STAGES, ScoreSums, Target, score_sums
@@ -23,13 +23,12 @@ from dpdist.families.prediction.lid.hybrid import match, mix
 from dpdist.families.prediction.lid.method import Method
 from dpdist.families.prediction.plugins import checked_rows, load
 from dpdist.families.prediction.scales import snapped
-from dpdist.families.prediction.stored import pack, unpack
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Counts, Floats
 
 
 @dataclass(frozen=True, eq=False)
-class InputDistribution:
+class InputDistribution(Stored):
     """The distribution of the inputs as stage 1 sees it."""
 
     FILE: ClassVar[str] = "target.npz"
@@ -49,21 +48,6 @@ class InputDistribution:
             variance = marginal.variance
             out[i] = math.sqrt(variance) if variance > 1e-18 else 1.0
         return out
-
-    def to_bytes(self) -> bytes:
-        """The distribution as an archive of arrays."""
-        heads = np.array([[marginal.discrete, marginal.bandwidth] for marginal in self.marginals], np.float64)
-        return pack([self.correlation, heads, *(marginal.cumulative for marginal in self.marginals)])
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> InputDistribution:
-        """The distribution from an archive."""
-        stored, heads, *cumulative = unpack(content)
-        marginals = tuple(
-            Marginal(array, bool(discrete), float(bandwidth))
-            for array, (discrete, bandwidth) in zip(cumulative, heads, strict=True)
-        )
-        return cls(marginals, stored)
 
 
 def fold_counts(method: Method, key: KeyRef, block: Block, start: int) -> tuple[Counts, ...]:
@@ -114,20 +98,10 @@ def synthetic_rows(method: Method, inputs: InputDistribution, key: KeyRef, block
 
 
 def near_counts(method: Method, block: Block, synthetic: Floats) -> Counts:
-    """How many released rows of a block would be near their originals, for each of the method's alphas.
+    """How many released rows of a block would be near their originals, int64[alphas] for each of the method's alphas.
 
-    Near is within eta in some of the columns that are looked at.
-
-    Parameters
-    ----------
-    method : Method
-    block : Block
-    synthetic : float64[n, synthesised inputs]
-        Matched: synthetic row i is mixed with record i.
-
-    Returns
-    -------
-    int64[alphas]
+    Near is within eta in some of the columns that are looked at. `synthetic`, float64[n, synthesised inputs], is
+    matched: row i is mixed with record i.
     """
     watched, columns = list(method.watched), list(method.disclosure.columns)
     mine, theirs, scales = block[0][:, columns], synthetic[:, watched], [method.scales[i] for i in columns]
@@ -143,7 +117,7 @@ def near_counts(method: Method, block: Block, synthetic: Floats) -> Counts:
 
 
 @dataclass(frozen=True)
-class Disclosed:
+class Disclosed(Stored):
     """The measured disclosure, and the share of the original row that follows from it."""
 
     FILE: ClassVar[str] = "alpha.json"
@@ -151,30 +125,10 @@ class Disclosed:
     alpha: float
     near: int | None  # rows near their originals; confidential. None where no column is looked at
 
-    def to_bytes(self) -> bytes:
-        """Both as JSON."""
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Disclosed:
-        """Both from JSON."""
-        return cls(**json.loads(content))
-
 
 def disclosed(method: Method, counts: Counts, rows: int) -> Disclosed:
-    """The share of the original row in the release: the one given, or the largest within the disclosure.
-
-    Parameters
-    ----------
-    method : Method
-    counts : int64[alphas]
-        Rows that would be near their originals, for each of the method's alphas.
-    rows : int
-
-    Raises
-    ------
-    CheckFailed
-        The disclosure would exceed the declared bound.
+    """The share of the original row in the release: the one given, or the largest within the disclosure. `counts` are
+    those of `near_counts`, over all `rows`. Raises CheckFailed: the disclosure would exceed the declared bound.
     """
     lid, most = method.disclosure.lid, method.most_alpha if method.alpha is None else method.alpha
     if not method.watched:

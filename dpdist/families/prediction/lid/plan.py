@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from dpdist.families.prediction.blocks import BLOCK_ROWS
-from dpdist.families.prediction.defaults import DISTRIBUTED_ROWS, EXACT_ROWS
 from dpdist.families.prediction.lid.hybrid import BLOCK_ROWS as NEIGHBOURS
 from dpdist.families.prediction.lid.hybrid import MATCHED_ROWS
 from dpdist.families.prediction.lid.method import Disclosure, Method
-from dpdist.families.prediction.spec import TwoStageSpec
+from dpdist.families.prediction.spec import DISTRIBUTED_ROWS, EXACT_ROWS, TwoStageSpec
 from dpdist.families.prediction.two_stage import TwoStagePlan
 from dpdist.privacy.guarantee import LID, Guarantee
 
@@ -26,7 +26,7 @@ class LidPlan(TwoStagePlan):
     def event(self) -> None:
         """Nothing: differential privacy does not compose with this release."""
 
-    @property
+    @cached_property
     def guarantees(self) -> tuple[Guarantee, ...]:
         """The bound on local information disclosure."""
         disclosure, names = self.method.disclosure, self._names
@@ -43,10 +43,10 @@ class LidPlan(TwoStagePlan):
     def _names(self) -> list[str]:
         return [scale.name for scale in self.method.scales]
 
-    def own_parameters(self) -> dict[str, Any]:
+    def public_parameters(self) -> dict[str, Any]:
         """The disclosure, and how inputs and responses are made."""
         made, disclosure, names = self.spec.prediction, self.method.disclosure, self._names
-        return {
+        return super().public_parameters() | {
             "matching": made.matching,
             "bandwidth": made.bandwidth,
             "disclosure": {
@@ -71,7 +71,11 @@ class LidPlan(TwoStagePlan):
             "tasks_about": self.partitions + 8 * math.ceil(rows / BLOCK_ROWS),
         }
 
-    def own_lines(self) -> list[str]:
+    def charge_lines(self) -> list[str]:
+        """Nothing is charged."""
+        return ["Charge      none: no differential privacy, so no budget covers this release"]
+
+    def details(self) -> list[str]:
         """What is disclosed, and how inputs and responses are made."""
         made, method = self.spec.prediction, self.method
         watched = ", ".join(self._names[i] for i in method.disclosure.columns) or "none"
@@ -88,13 +92,13 @@ class LidPlan(TwoStagePlan):
             else f"{method.alpha:g}; nothing is published if the measured disclosure exceeds the bound"
         )
         return [
-            "Charge      none: no differential privacy, so no budget covers this release",
             f"Original    {', '.join(made.keep) or 'none'} (columns released as they are, in another order of the "
             "records)",
             f"Disclosure  looked at in {watched}",
             f"Inputs      {made.first_stage}, mixed with the {matching}",
             f"Alpha       {alpha}",
             f"Regression  {self._regression()}",
+            *super().details(),
         ]
 
     def _regression(self) -> str:

@@ -16,13 +16,12 @@ from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
 from dpdist.errors import SpecError
 from dpdist.families.prediction.blocks import Block, Layout, joined
-from dpdist.families.prediction.defaults import TUNING_ROWS
 from dpdist.families.prediction.kernels import Kernel
 from dpdist.families.prediction.lid import ridge
 from dpdist.families.prediction.lid.ridge import KernelRidge, NystroemSums, Tuning
 from dpdist.families.prediction.plugins import load
 from dpdist.families.prediction.scales import Scale
-from dpdist.families.prediction.spec import RegressionSpec
+from dpdist.families.prediction.spec import TUNING_ROWS, RegressionSpec
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Floats
 
@@ -107,26 +106,8 @@ def fitted(
     *,
     rows: int,
 ) -> Deferred:
-    """Task of the kernel ridge regression of the responses on the features.
-
-    Parameters
-    ----------
-    executor : Executor
-    blocks : sequence of Deferred of Block
-    regression : RegressionSpec
-        Without a hook.
-    features : Features
-    tuning : Tuning
-    sample : Sample
-        Of at least as many records as landmarks, or of all.
-    key : KeyRef
-        For the groups.
-    rows : int
-        Records of all blocks.
-
-    Returns
-    -------
-    Deferred of KernelRidge
+    """Task of the `KernelRidge` of the responses on the features, without a hook. `sample` has at least as many records
+    as landmarks, or all; the key is for the groups; `rows` are the records of all blocks.
     """
     task = executor.tasks("regression")
     seen = task.constant("features", features)

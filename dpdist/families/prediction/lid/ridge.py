@@ -19,18 +19,17 @@ References
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.spatial.distance import pdist
 
+from dpdist.families.base.stored import Stored
 from dpdist.families.prediction.kernels import Kernel, reach
-from dpdist.families.prediction.stored import pack, unpack
 from dpdist.privacy.arrays import Floats
 
 PENALTIES = tuple(10.0**power for power in range(-6, 3))
@@ -42,7 +41,7 @@ _LEAST_PENALTY = 1e-10  # a record: below it rounding decides
 
 
 @dataclass(frozen=True, eq=False)
-class KernelRidge:
+class KernelRidge(Stored):
     """A fitted regression: the mean of one or several kernel expansions."""
 
     FILE: ClassVar[str] = "model.npz"
@@ -59,21 +58,9 @@ class KernelRidge:
             total += self.kernel.apply(inputs, centres, weights)
         return self.offset + total / len(self.weights)
 
-    def to_bytes(self) -> bytes:
-        """The regression as an archive of arrays."""
-        head = np.array([self.kernel.width, self.offset])
-        return pack([np.array(self.kernel.name), head, *self.centres, *self.weights])
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> KernelRidge:
-        """The regression from an archive."""
-        name, (width, offset), *rest = unpack(content)
-        half = len(rest) // 2
-        return cls(Kernel(name=str(name), width=float(width)), float(offset), tuple(rest[:half]), tuple(rest[half:]))
-
 
 @dataclass(frozen=True, kw_only=True)
-class Tuning:
+class Tuning(Stored):
     """What cross-validation chose."""
 
     FILE: ClassVar[str] = "tuning.json"
@@ -82,16 +69,6 @@ class Tuning:
     penalty: float  # mu
     # mean squared error in cross-validation, in the unit of the responses; None where nothing was tried
     error: float | None = None
-
-    def to_bytes(self) -> bytes:
-        """The record as JSON."""
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Tuning:
-        """The record from JSON."""
-        stored = json.loads(content)
-        return cls(**stored | {"kernel": Kernel(**stored["kernel"])})
 
 
 def tune(
@@ -103,26 +80,11 @@ def tune(
     penalties: Sequence[float] = PENALTIES,
     folds: int = _FOLDS,
 ) -> Tuning:
-    """Width and penalty by cross-validation; row i is in fold ``i % folds``.
+    """Width and penalty by cross-validation; row i is in fold ``i % folds``, so the order of the rows must say nothing.
 
     One eigendecomposition serves all penalties and folds of a width. Responses are centred at the mean of the sample.
-
-    Parameters
-    ----------
-    inputs : float64[n, p]
-        In an order that says nothing.
-    responses : float64[n]
-    kernel : str
-        Of `dpdist.families.prediction.kernels.PROFILES`.
-    width : float, optional
-        Taken as it is; by default one of `WIDTHS`.
-    penalties : sequence of float
-    folds : int
-
-    Raises
-    ------
-    ValueError
-        There are fewer rows than folds.
+    The kernel is one of `dpdist.families.prediction.kernels.PROFILES`; a width is taken as it is, by default one of
+    `WIDTHS`. Raises ValueError: there are fewer rows than folds.
     """
     n, dimension = inputs.shape
     if n < folds:

@@ -21,7 +21,6 @@ from dpdist.families.base.passes import Passes
 from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.families.prediction.blocks import Block, Layout, cut_block, joined, shuffled
 from dpdist.families.prediction.columns import Columns, columns_of
-from dpdist.families.prediction.defaults import TUNING_ROWS
 from dpdist.families.prediction.latin import correlation
 from dpdist.families.prediction.lid.inputs import (
     Disclosed,
@@ -39,7 +38,7 @@ from dpdist.families.prediction.lid.method import Method
 from dpdist.families.prediction.lid.plan import LidPlan
 from dpdist.families.prediction.lid.regression import Features, Sample, fit_hook, fitted, predicted, sampled, tuning_of
 from dpdist.families.prediction.lid.ridge import KernelRidge, Tuning
-from dpdist.families.prediction.spec import TwoStageSpec
+from dpdist.families.prediction.spec import TUNING_ROWS, TwoStageSpec
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes, Floats
 

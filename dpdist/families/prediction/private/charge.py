@@ -15,7 +15,8 @@ from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, RANK_STE
 from dpdist.privacy import accountant
 from dpdist.privacy.calibrate import least_scale
 from dpdist.privacy.events import ApproximateDP, Composed, Gaussian
-from dpdist.privacy.noise import LARGEST_SCALE, SAMPLER_DELTA
+from dpdist.privacy.grid import LARGEST_SCALE
+from dpdist.privacy.noise import SAMPLER_DELTA
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,23 +42,10 @@ def charge(
     product_share: float,
     draws: int,
 ) -> Charge:
-    """Divide a budget.
+    """Divide the budget of a whole release of so many `inputs`, the response left out.
 
-    Parameters
-    ----------
-    inputs : int
-        Number of inputs, without the response.
-    epsilon, delta : float
-        Of the whole release.
-    marginal_share, correlation_share, product_share : float
-        0 where a statistic is not measured; the cross products get the rest.
-    draws : int
-        Noise drawn, at most.
-
-    Raises
-    ------
-    AccountingError
-        The budget is not valid, or too small for what the samplers lose.
+    A share is 0 where a statistic is not measured; the cross products get the rest. `draws` is the noise drawn, at
+    most. Raises AccountingError: the budget is not valid, or too small for what the samplers lose.
     """
     correlation_share = correlation_share if inputs > 1 else 0.0
     rest = 1 - marginal_share - correlation_share - product_share

@@ -82,21 +82,11 @@ def feature_map(
     rng: np.random.Generator,
     weights: tuple[float, float, float] = WEIGHTS,
 ) -> FeatureMap:
-    """The features of records, from public cells and the released ranks.
+    """The features of records, from public cells and the released ranks of the inputs (int64[total] each,
+    `rank_table`).
 
-    Parameters
-    ----------
-    columns : sequence of PrivateColumn
-        The inputs.
-    tables : sequence of int64[total]
-        Their ranks (`rank_table`).
-    frequencies : int
-    width : float
-        Of the Gaussian kernel that the Fourier features stand for, in units of the ranks' range times the square root
-        of the number of columns.
-    rng : numpy.random.Generator
-        For the directions; they are public in effect.
-    weights : three floats
+    `width` is that of the Gaussian kernel that the Fourier features stand for, in units of the ranks' range times the
+    square root of the number of columns. The directions are drawn from `rng`, and are public in effect.
     """
     d = len(columns)
     directions = rng.standard_normal((d, frequencies)) / (width * math.sqrt(d) * 2 * math.pi)
@@ -190,23 +180,11 @@ FLOOR = 0.5
 
 
 def ridge_weights(products: Floats, cross: Floats, *, noise: float, product_noise: float, variance: float) -> Floats:
-    """Weights of the features, the penalty by Stein's estimate of the risk: post-processing.
+    """Weights of the features, float64[p], the penalty by Stein's estimate of the risk: post-processing.
 
-    Parameters
-    ----------
-    products : float64[p, p]
-        Without negative eigenvalues.
-    cross : float64[p]
-    noise : float
-        Deviation of the noise of each cross product.
-    product_noise : float
-        Deviation of the noise of the products; 0 where they are modelled. A penalty below its size is not tried.
-    variance : float
-        Of the responses around the regression, at most.
-
-    Returns
-    -------
-    float64[p]
+    `products` has no negative eigenvalues. `noise` is the deviation of the noise of each cross product, `product_noise`
+    that of the products, 0 where they are modelled; a penalty below its size is not tried. `variance` is that of the
+    responses around the regression, at most.
     """
     values, vectors = np.linalg.eigh(products)
     values = np.maximum(values, 0.0)

@@ -132,11 +132,8 @@ def rank_table(column: PrivateColumn, marginal: Marginal) -> Counts:
 
 
 def rank_products(ranks: Counts) -> Counts:
-    """Sums of the products of the ranks of each pair of columns, int64[d (d - 1) / 2], in steps of ``RANK_STEP**2``.
-
-    Parameters
-    ----------
-    ranks : int64[n, d]
+    """Sums of the products of the ranks (int64[n, d]) of each pair of columns, int64[d (d - 1) / 2], in steps of
+    ``RANK_STEP**2``.
     """
     upper = np.triu_indices(ranks.shape[1], 1)
     values = ranks.astype(np.float64)  # products below 2^14: sums of 2^38 records are exact

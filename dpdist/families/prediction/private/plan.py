@@ -12,8 +12,6 @@ from dpdist.families.prediction.private.mechanisms import PrivateColumn, private
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.two_stage import TwoStagePlan
 from dpdist.privacy.events import Composed
-from dpdist.privacy.formatting import upwards
-from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,22 +27,13 @@ class PrivatePlan(TwoStagePlan):
         return self.charge.event
 
     @property
-    def guarantees(self) -> tuple[Guarantee, ...]:
-        """Differential privacy of the whole release."""
-        return (
-            DifferentialPrivacy(
-                epsilon=self.epsilon, delta=self.delta, adjacency="add/remove", covers="the whole release"
-            ),
-        )
-
-    @property
     def measured(self) -> bool:
         """Whether the second moments of the features are measured with noise."""
         return self.charge.product > 0
 
-    def own_parameters(self) -> dict[str, Any]:
+    def public_parameters(self) -> dict[str, Any]:
         """Cells, features and noise."""
-        return {
+        return super().public_parameters() | {
             "cells": {column.scale.name: column.cells for column in self.columns},
             "features": self.spec.prediction.features.model_dump(mode="json"),
             "noise": {
@@ -67,11 +56,10 @@ class PrivatePlan(TwoStagePlan):
             "tasks_about": 3 * self.partitions + 2 * parts,
         }
 
-    def own_lines(self) -> list[str]:
-        """The charge and the noise of each statistic."""
+    def details(self) -> list[str]:
+        """The noise of each statistic."""
         noise, made = self.charge, self.spec.prediction
         return [
-            f"Charge      epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} (add/remove adjacency)",
             "Original    nothing: alpha is 0 and every column is synthesised",
             f"Marginals   {', '.join(f'{c.scale.name} ({c.cells})' for c in self.columns)}: noise "
             f"{noise.marginal:.4g} per cell",
@@ -79,6 +67,7 @@ class PrivatePlan(TwoStagePlan):
             f"Regression  ridge on {2 * made.features.frequencies} random Fourier features; noise {noise.cross:.4g} on "
             f"each cross product; second moments: {'measured' if self.measured else 'those of the released model'}",
             f"Records     {made.records:,}",
+            *super().details(),
         ]
 
 

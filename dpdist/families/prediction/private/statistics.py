@@ -16,6 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from dpdist.data.operators import Operator
+from dpdist.families.base.stored import Stored
 from dpdist.families.prediction.columns import Columns
 from dpdist.families.prediction.private.charge import Charge
 from dpdist.families.prediction.private.features import CHUNK_ROWS, Design, cross_products, feature_products
@@ -26,7 +27,6 @@ from dpdist.families.prediction.private.mechanisms import (
     histogram,
     rank_products,
 )
-from dpdist.families.prediction.stored import Arrays, pack, unpack
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.noise import Noise
 
@@ -49,7 +49,7 @@ def _histograms(columns: Columns, private: tuple[PrivateColumn, ...], codes: Cod
 
 
 @dataclass(frozen=True, eq=False)
-class NoisyMarginals:
+class NoisyMarginals(Stored):
     """Histograms with noise in every cell."""
 
     FILE: ClassVar[str] = "marginals.npz"
@@ -66,15 +66,6 @@ class NoisyMarginals:
             ]
         )
 
-    def to_bytes(self) -> bytes:
-        """The histograms as an archive of arrays."""
-        return pack(self.counts)
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> NoisyMarginals:
-        """The histograms from an archive."""
-        return cls(unpack(content))
-
 
 # --- correlations -----------------------------------------------------------------------------------------------------
 
@@ -90,7 +81,7 @@ def _ranks(columns: Columns, private: tuple[PrivateColumn, ...], tables: tuple[C
 
 
 @dataclass(frozen=True, eq=False)
-class NoisyCorrelations(Arrays):
+class NoisyCorrelations(Stored):
     """Products of ranks with noise."""
 
     FILE: ClassVar[str] = "correlations.npz"
@@ -130,7 +121,7 @@ def _ridge(
 
 
 @dataclass(frozen=True, eq=False)
-class NoisyRegression(Arrays):
+class NoisyRegression(Stored):
     """Statistics of the ridge regression with noise, in steps of ``FEATURE_STEP**2``."""
 
     FILE: ClassVar[str] = "regression.npz"

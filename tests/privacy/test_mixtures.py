@@ -9,9 +9,8 @@ import pytest
 from scipy.special import ndtr
 
 from dpdist.errors import AccountingError
-from dpdist.families.mixing.accounting import ClassMixtures, account_mixing
-from dpdist.families.mixing.paper_accounting import published_epsilon, published_sigma_over_clip
 from dpdist.privacy import accountant
+from dpdist.privacy.mixtures import ClassMixtures, account_mixing, published_epsilon, published_sigma_over_clip
 
 ADULT = {"class_size": 7841, "records": 16280}
 MNIST = {"class_size": 5421, "records": 6000}

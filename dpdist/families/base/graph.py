@@ -18,10 +18,18 @@ from dpdist.cluster.executor import Executor, InProcess
 from dpdist.cluster.tasks import Deferred, Tasks
 from dpdist.data.arrow import HeldRecords
 from dpdist.data.operators import Operator
-from dpdist.data.passes import Result, combine, encode_partition, finish, pass_encoded, pass_partition, select_label
 from dpdist.data.read import BATCH_ROWS
 from dpdist.data.records import Records
 from dpdist.data.split import Split
+from dpdist.families.base.partitions import (
+    Result,
+    combine,
+    encode_partition,
+    finish,
+    pass_encoded,
+    pass_partition,
+    select_label,
+)
 
 
 def locate(executor: Executor, table: Records, *, name: str = "locate") -> Deferred:
@@ -117,19 +125,8 @@ def encoded_partitions(
     label: int | None = None,
     batch_rows: int = BATCH_ROWS,
 ) -> list[Deferred]:
-    """Graphs of the encoded records of each partition, to be persisted in worker memory.
-
-    Parameters
-    ----------
-    executor : Executor
-    table, name, split, batch_rows
-        As for `table_pass`.
-    label : int, optional
-        Keep only this part of the split; None keeps all records, with their labels.
-
-    Returns
-    -------
-    list of Deferred of EncodedPartition
+    """Graphs of the `EncodedPartition` of each partition, to be persisted in worker memory; parameters as for
+    `table_pass`. Without a `label` all records are kept, with their labels.
     """
     _check(table, split, label)
     task = executor.tasks(name)

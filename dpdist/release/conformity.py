@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.cluster.executor import Executor, InProcess
-from dpdist.data.graph import located_on, table_pass
 from dpdist.data.inputs import Files, Input, csv_options
 from dpdist.data.operators import Operator
 from dpdist.data.report import RowReport, check
 from dpdist.data.source import TableSource
 from dpdist.errors import DataError, ReleaseConflict, SpecError
+from dpdist.families.base.graph import located_on, table_pass
 from dpdist.ledger.contract import Contract
 from dpdist.privacy.arrays import Codes
 
@@ -36,24 +36,9 @@ def check_input(
 ) -> Conformity:
     """Read an input once and compare it with a contract.
 
-    Parameters
-    ----------
-    contract : Contract
-    paths : sequence of str, optional
-        Files that the contract's `data.later` admits; by default the contract's own.
-    given : Input, optional
-        A table that is no file.
-    executor : Executor, optional
-        Where it is read; by default in this process.
-
-    Raises
-    ------
-    SpecError
-        The contract does not name such files.
-    DataError
-        The files cannot be read.
-    ReleaseConflict
-        They changed while they were read.
+    `paths` are files that its `data.later` admits, by default its own; `given` is a table that is no file, read by an
+    executor (by default in this process). Raises SpecError: the contract does not name such files; DataError: they
+    cannot be read; ReleaseConflict: they changed while they were read.
     """
     data = contract.data
     if data.clients:

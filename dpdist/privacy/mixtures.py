@@ -17,6 +17,17 @@ noise, serves. T mixtures compose T times; a record has one class, so classes co
 
 Within a class the mean of one-hot labels is that class, whatever the rows: labels carry nothing and need no noise. The
 published noise on labels only flips some of them.
+
+**DP-CDA's own accounting** [1]_, Theorem 1, is **not a bound** for its Algorithm 1, and here for comparison only. It
+takes the rate l/(size of the table), composed over all records of the release, with the Renyi bound for sampling
+without replacement [2]_. Algorithm 1 samples from one class: its rate is l/N_k, over T_k mixtures. At the published
+settings the true epsilon is more than twice as large.
+
+References
+----------
+.. [1] Saha, Tonoy, Imtiaz, *DP-CDA*, arXiv 2411.16121.
+.. [2] Wang, Balle, Kasiviswanathan, *Subsampled Renyi differential privacy and analytical moments accountant*, 2019,
+   Theorem 9.
 """
 
 from __future__ import annotations
@@ -26,7 +37,6 @@ from functools import lru_cache
 from typing import Any
 
 from dpdist.errors import AccountingError
-from dpdist.families.mixing.paper_accounting import published_epsilon, published_sigma_over_clip
 from dpdist.privacy import accountant
 from dpdist.privacy.calibrate import least_scale
 from dpdist.privacy.events import SubsampledGaussian
@@ -72,19 +82,9 @@ class ClassMixtures:
         return accountant.epsilon(self.event(sigma_over_clip), delta=delta)
 
     def sigma_over_clip(self, *, epsilon: float, delta: float, tolerance: float = 1e-4) -> float:
-        """Least noise, in units of the clipping norm, that keeps the class within (epsilon, delta).
-
-        Parameters
-        ----------
-        epsilon, delta : float
-            Budget of the class.
-        tolerance : float
-            Relative, on epsilon; the returned noise is always within the budget.
-
-        Raises
-        ------
-        AccountingError
-            The budget is not valid, or no noise meets it.
+        """Least noise, in units of the clipping norm, that keeps the class within (epsilon, delta); never beyond it,
+        and within `tolerance` of epsilon, relatively. Raises AccountingError: the budget is not valid, or no noise
+        meets it.
         """
         return _calibrated(self, epsilon, delta, tolerance)
 
@@ -196,3 +196,45 @@ def _account_published(
         out |= {"class_size": mixtures.minimum, "records": mixtures.records}
         out["epsilon_true"] = mixtures.epsilon(sigma, delta=delta)
     return out
+
+
+def published_epsilon(
+    *, table_size: int, order: int, table_records: int, sigma_over_clip: float, delta: float
+) -> float:
+    """DP-CDA's own formula (Theorem 1) with N = `table_size`, l = `order`, T = `table_records`: **not a bound** for its
+    Algorithm 1, and for comparison only.
+    """
+    from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
+    from dp_accounting.rdp import RdpAccountant
+
+    _require(table_size, order, table_records, sigma_over_clip, delta)
+    # The multiplier is in units of the replacement sensitivity 2c/l, as the paper has it.
+    gaussian = GaussianDpEvent(sigma_over_clip * order / 2)
+    one = SampledWithoutReplacementDpEvent(table_size, order, gaussian)
+    rdp = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
+    return float(rdp.compose(one, table_records).get_epsilon(delta))
+
+
+def published_sigma_over_clip(
+    *, table_size: int, order: int, table_records: int, epsilon: float, delta: float
+) -> float:
+    """The noise that DP-CDA's own formula asks for: **too little**; for comparison only."""
+    _require(table_size, order, table_records, 1.0, delta)
+
+    def cost(multiplier: float) -> float:
+        return published_epsilon(
+            table_size=table_size,
+            order=order,
+            table_records=table_records,
+            sigma_over_clip=2 * multiplier / order,
+            delta=delta,
+        )
+
+    return 2 / order * least_scale(cost, epsilon=epsilon, delta=delta, start=0.8, tolerance=1e-6)
+
+
+def _require(table_size: int, order: int, table_records: int, sigma_over_clip: float, delta: float) -> None:
+    if not 1 <= order <= table_size or table_records < 1 or not sigma_over_clip > 0 or not 0 < delta < 1:
+        raise AccountingError(
+            "the published formula needs 1 <= order <= table size, table records >= 1, noise > 0 and delta in (0, 1)"
+        )

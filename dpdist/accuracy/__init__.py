@@ -1,0 +1,1 @@
+"""How far released cells are from those of the table: what is measured of it, and the intervals that follow."""

@@ -1,0 +1,253 @@
+"""From the measured accuracy of a release to standard errors and intervals of its cells.
+
+The mean error of a cell of k attributes with share s of the records is taken as ``exp(a_k + g_k log s)``, fitted to the
+noisy sums of the classes; each class is then moved from the curve to its own mean as far as its noise allows. A pair's
+distance over what the curve expects of it gives a factor for the pair, moved towards 1 in proportion to its noise.
+Errors are taken to have tails ``P(|error| > x) = 20^(-x / (q e))`` with e the mean error and q from `_MULTIPLIERS`:
+the 95 % interval is the released count and q e to both sides. Where the cell's table itself was measured with Gaussian
+noise of known deviation, the interval around the measurement is taken if it is shorter: nothing is estimated in it.
+
+The multipliers were chosen on Adult and ACS 2013; `tests/benchmarks/bench_coverage.py` shows how often intervals cover.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import NormalDist
+
+import numpy as np
+
+from dpdist.accuracy.measured import EDGES, Accuracy, Attributes, Order, at_scale
+from dpdist.privacy.arrays import Counts, Floats
+
+SMALL = 0.01
+"""Cells with less than this share have heavier tails, and the published sentence leaves them out."""
+
+_MULTIPLIERS = {1: (2.5, 3.4), 2: (2.7, 2.9), 3: (2.9, 2.9)}  # of cells above and below `SMALL`
+_LEAST_SHARE = 2e-5
+_ERROR_OF_CURVE = 0.3  # relative deviation of a class from the curve, before it is measured
+_FACTORS = (0.4, 2.5)
+_LEAST_SPREAD = 0.02  # variance of the pairs' factors, at least
+_PREFERENCE = 1.3
+"""A one-way measurement is preferred if its interval is at most so many times as long: nothing in it is estimated."""
+_LN20 = math.log(20)
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """``exp(a + g log share)``, and the covariance of (a, g)."""
+
+    a: float
+    g: float
+    covariance: Floats
+
+    def at(self, shares: Floats) -> Floats:
+        return np.asarray(np.exp(self.a + self.g * np.log(shares)))
+
+    def relative_variance(self, shares: Floats) -> Floats:
+        x = np.log(shares)
+        c = self.covariance
+        return np.asarray(c[0, 0] + 2 * x * c[0, 1] + x * x * c[1, 1])
+
+
+def _fitted(
+    means: Floats, deviations: Floats, shares: Floats, prior: tuple[float, float, float, float] | None
+) -> _Curve:
+    """Weighted least squares of the class means by Gauss-Newton; prior: a and g, and their deviations."""
+    x = np.log(shares)
+    if prior is None:
+        g = 0.45
+        shape = np.exp(g * x)
+        scale = float((shape * means / deviations**2).sum() / (shape**2 / deviations**2).sum())
+        prior = (math.log(max(scale, 1e-3)), g, 1e3, 0.15)
+    a, g = prior[:2]
+    weights = np.array([1 / prior[2] ** 2, 1 / prior[3] ** 2])
+    for _ in range(30):
+        f = np.exp(a + g * x)
+        variance = deviations**2 + (0.25 * f) ** 2
+        slopes = np.stack([f, f * x], 1)
+        normal = (slopes / variance[:, None]).T @ slopes + np.diag(weights)
+        right = (slopes / variance[:, None]).T @ (means - f) + weights * (np.array(prior[:2]) - [a, g])
+        step = np.clip(np.linalg.solve(normal, right), -0.5, 0.5)
+        a, g = a + float(step[0]), min(max(g + float(step[1]), 0.0), 1.0)
+    return _Curve(a, g, np.linalg.inv(normal))
+
+
+@dataclass(frozen=True, eq=False)
+class _Errors:
+    """Mean errors of the cells of one order: at the mean shares of the classes, and between them by logarithms."""
+
+    shares: Floats
+    means: Floats
+
+    def at(self, shares: Floats) -> Floats:
+        found = np.interp(np.log(np.maximum(shares, _LEAST_SHARE)), np.log(self.shares), np.log(self.means))
+        return np.asarray(np.exp(found))
+
+
+def _errors(order: Order, released: int, prior: _Curve | None) -> tuple[_Errors, _Curve]:
+    cells = np.array(order.cells, np.float64)
+    some = cells > 0
+    shares = np.maximum(np.array(order.mass)[some] / cells[some] / released, _LEAST_SHARE)
+    means, deviations = np.array(order.sums)[some] / cells[some], order.deviation / cells[some]
+    curve = _fitted(means, deviations, shares, None if prior is None else _from_pairs(prior, order.attributes))
+    expected = curve.at(shares)
+    variance = expected**2 * (_ERROR_OF_CURVE**2 + curve.relative_variance(shares))
+    precision = 1 / deviations**2 + 1 / variance
+    posterior = np.maximum((means / deviations**2 + expected / variance) / precision, 0.3 * expected)
+    # an error of the scale itself makes intervals cover less: half of the second derivative of the tail, about
+    return _Errors(shares, posterior * (1 + 1 / (precision * expected**2))), curve
+
+
+def _from_pairs(pairs: _Curve, order: int) -> tuple[float, float, float, float]:
+    """What the curve of the pairs tells of that of another order."""
+    if order == 3:
+        return pairs.a + math.log(1.2), pairs.g + 0.03, 0.3, 0.1
+    return pairs.a + math.log(0.75), max(pairs.g - 0.15, 0.0), 0.4, 0.2
+
+
+@dataclass(frozen=True, eq=False)
+class Interval:
+    """Intervals of cells, as counts of the private table.
+
+    Attributes
+    ----------
+    estimate, deviation, low, high : ndarray of float64
+        The centre, its standard error, and the ends; no end is below zero.
+    """
+
+    estimate: Floats
+    deviation: Floats
+    low: Floats
+    high: Floats
+
+
+class CellErrors:
+    """What the measured accuracy says of each cell of one, two or three attributes.
+
+    Parameters
+    ----------
+    accuracy : Accuracy
+    pair_tables : mapping, optional
+        Released counts of pairs (i, j), i < j, flat; with all of them, pairs have factors of their own.
+    attributes : int
+        Number of attributes; needed with `pair_tables`.
+    """
+
+    def __init__(
+        self, accuracy: Accuracy, pair_tables: Mapping[tuple[int, int], Counts] | None = None, attributes: int = 0
+    ) -> None:
+        self.accuracy = accuracy
+        measured = {order.attributes: order for order in accuracy.orders}
+        self._errors: dict[int, _Errors] = {}
+        curve = None
+        for order in (2, 3, 1):
+            if order in measured:
+                self._errors[order], found = _errors(measured[order], accuracy.released, curve)
+                curve = found if order == 2 else curve
+        pairs = list(combinations(range(attributes), 2))
+        self._factors = dict.fromkeys(pairs, 1.0)
+        if pair_tables is not None and pairs and len(accuracy.pairs) == len(pairs):
+            self._factors = self._of_pairs([pair_tables[pair] for pair in pairs], pairs)
+
+    def _of_pairs(self, tables: Sequence[Counts], pairs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], float]:
+        released, noise = self.accuracy.released, self.accuracy.pairs_deviation**2
+        expected = np.array([self._errors[2].at(table / released).sum() for table in tables])
+        away = np.array(self.accuracy.pairs) - expected
+        spread = max(float((away**2).mean() - noise) / float((expected**2).mean()), _LEAST_SPREAD) * expected**2
+        factors = np.clip(1 + spread / (spread + noise) * away / expected, *_FACTORS)
+        return dict(zip(pairs, factors.tolist(), strict=True))
+
+    @property
+    def orders(self) -> tuple[int, ...]:
+        """The numbers of attributes at a time of which something was measured."""
+        return tuple(sorted(self._errors))
+
+    def mean_error(self, attributes: Attributes, counts: Counts) -> Floats:
+        """Expected ``|count - released count|`` of each cell of a table, at the scale of the private table.
+
+        Parameters
+        ----------
+        attributes : tuple of int
+            One to three, ascending.
+        counts : ndarray of int64
+            The released counts of the table's cells.
+        """
+        found = self._errors[len(attributes)].at(counts / self.accuracy.released)
+        pairs = list(combinations(attributes, 2))
+        return found * (math.fsum(self._factors.get(pair, 1.0) for pair in pairs) / len(pairs) if pairs else 1.0)
+
+    def half_width(self, attributes: Attributes, counts: Counts, *, confidence: float = 0.95) -> Floats:
+        """Half of the length of each cell's interval."""
+        large, small = _MULTIPLIERS[len(attributes)]
+        multiplier = np.where(counts > SMALL * self.accuracy.released, large, small)
+        return self.mean_error(attributes, counts) * multiplier * (-math.log(1 - confidence) / _LN20)
+
+    def interval(
+        self,
+        attributes: Attributes,
+        counts: Counts,
+        *,
+        measured: tuple[Floats, Floats] | None = None,
+        confidence: float = 0.95,
+    ) -> Interval:
+        """The interval of each cell's count in the private table.
+
+        Parameters
+        ----------
+        measured : (ndarray, ndarray), optional
+            A noisy count of each cell and the deviation of its Gaussian noise, infinite where it was not measured.
+        """
+        accuracy = self.accuracy
+        estimate = at_scale(counts, records=accuracy.records, released=accuracy.released).astype(np.float64)
+        half = self.half_width(attributes, counts, confidence=confidence)
+        deviation = self.half_width(attributes, counts) / 1.96
+        if measured is not None:
+            noisy, sigma = measured
+            known = NormalDist().inv_cdf(0.5 + confidence / 2) * sigma
+            better = known < half * (_PREFERENCE if len(attributes) == 1 else 1)
+            estimate, half = np.where(better, noisy, estimate), np.where(better, known, half)
+            deviation = np.where(better, sigma, deviation)
+        return Interval(estimate, deviation, np.maximum(estimate - half, 0), np.maximum(estimate + half, 0))
+
+    def within(self, order: int, *, confidence: float = 0.95) -> float:
+        """The share of the table within which the cells above `SMALL` are, in so many of them, on average.
+
+        Cells count alike, whatever their share. NaN where no cell is above `SMALL`.
+        """
+        measured = next(item for item in self.accuracy.orders if item.attributes == order)
+        large = [k for k, number in enumerate(measured.cells) if number and k and EDGES[k - 1] >= SMALL * 10_000]
+        if not large:
+            return math.nan
+        cells = np.array(measured.cells, np.float64)[large]
+        shares = np.array(measured.mass)[large] / cells / self.accuracy.released
+        scale = self._errors[order].at(shares) * _MULTIPLIERS[order][0] / _LN20
+        low, high = 0.0, 50 * float(scale.max())
+        for _ in range(60):
+            middle = (low + high) / 2
+            beyond = float((cells * np.exp(-middle / scale)).sum() / cells.sum())
+            low, high = (middle, high) if beyond > 1 - confidence else (low, middle)
+        return high / self.accuracy.records
+
+
+_NAMES = {1: "one-way", 2: "two-way", 3: "three-way"}
+
+
+def sentence(errors: CellErrors) -> str:
+    """What may be said of the accuracy of a release: one sentence; empty where no cell is large enough."""
+    found = {order: errors.within(order) for order in errors.orders}
+    parts = [f"{_NAMES[order]} shares within {_points(share)}" for order, share in found.items() if share == share]
+    if not parts:
+        return ""
+    listed = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+    return f"Measured accuracy: in 95 of 100 cells above 1 % of the records, {listed} points of the table's."
+
+
+def _points(share: float) -> str:
+    """Points of a share, rounded upwards to two significant digits."""
+    points = 100 * share
+    digits = 1 - math.floor(math.log10(points)) if points > 0 else 1
+    return f"{math.ceil(points * 10**digits) / 10**digits:.{max(digits, 0)}f}"

@@ -1,0 +1,241 @@
+"""The accuracy of released records, measured at a small charge: how far their cells are from those of the table.
+
+The records are public when this is measured. Their cells fall into classes by their share of the records. For one,
+two and three attributes at a time, the sum of ``|count - released count|`` over the cells of each class is measured,
+and the L1 distance of each pair's table. Nothing depends on how the records were made.
+
+One record moves one cell of each table by 1, and so each table's contribution to one class by at most 1: the sums of
+an order have sensitivity (number of tables) in L1, hence in L2; the distances of P pairs have sqrt(P) in L2. Everything
+is an integer and gets rounded Gaussian noise, so that all of it together is one Gaussian mechanism.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from math import comb, prod
+from typing import Any
+
+import numpy as np
+
+from dpdist.data.count import PairCounts
+from dpdist.privacy.arrays import Counts
+from dpdist.privacy.noise import Noise
+
+EDGES = (1, 3, 10, 30, 100, 300, 1000, 3000)
+"""Classes of a cell by its share of the released records: their lower ends, in units of 1e-4."""
+
+TRIPLES = 300
+"""Triples of attributes that are compared at most."""
+
+MOST_TRIPLE_CELLS = 1 << 23
+"""Cells of all compared triples at most (64 MiB)."""
+
+MOST_PAIRS = 1000
+"""More pairs have no distance each: the noise of a distance grows with their root."""
+
+_WEIGHTS = {1: 1.0, 2: 1.5, 3: 1.5}  # shares of the orders' sums, and of the pairs' distances, before they sum to 1
+_PAIRS_WEIGHT = 2.0
+_UP = 1 + 2.0**-40
+
+Attributes = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What was measured of the tables of so many attributes.
+
+    Attributes
+    ----------
+    attributes : int
+        1, 2 or 3.
+    tables : int
+    sums : tuple of int
+        For each class the noisy sum of ``|count - released count|`` over its cells in all tables.
+    deviation : float
+        Of the noise of each sum.
+    cells, mass : tuple of int
+        For each class the number of its cells, and of the released records in them.
+    """
+
+    attributes: int
+    tables: int
+    sums: tuple[int, ...]
+    deviation: float
+    cells: tuple[int, ...]
+    mass: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """The measured accuracy of released records. Public.
+
+    Attributes
+    ----------
+    records : int
+        Noisy number of records of the table; released counts are compared at this scale.
+    released : int
+        Number of released records.
+    orders : tuple of Order
+    pairs : tuple of int
+        Noisy L1 distance of each pair's table, in the order of `itertools.combinations`; empty where not measured.
+    pairs_deviation : float
+    """
+
+    records: int
+    released: int
+    orders: tuple[Order, ...]
+    pairs: tuple[int, ...] = ()
+    pairs_deviation: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {name: _listed(value) for name, value in asdict(self).items()} | {"edges": [e / 10_000 for e in EDGES]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Accuracy:
+        """What `to_json` wrote; KeyError, TypeError or ValueError for anything else."""
+        if [round(edge * 10_000) for edge in data["edges"]] != list(EDGES):
+            raise ValueError("edges: other classes than this version's")
+        orders = tuple(Order(**{name: _tupled(value) for name, value in order.items()}) for order in data["orders"])
+        return cls(data["records"], data["released"], orders, tuple(data["pairs"]), data["pairs_deviation"])
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_listed(item) for item in value]
+    return {name: _listed(item) for name, item in value.items()} if isinstance(value, dict) else value
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def triples_of(cardinalities: Sequence[int]) -> tuple[Attributes, ...]:
+    """The triples of attributes that are compared: all of them, or `TRIPLES` that a hash chooses. Public."""
+    m = len(cardinalities)
+    if comb(m, 3) <= TRIPLES:
+        drawn: list[Attributes] = list(combinations(range(m), 3))
+    else:
+        drawn, number = [], 0
+        while len(drawn) < TRIPLES:
+            word = hashlib.sha256(b"triple %d" % number).digest()
+            triple = tuple(sorted({int.from_bytes(word[8 * k : 8 * k + 8], "big") % m for k in range(3)}))
+            number += 1
+            if len(triple) == 3 and triple not in drawn:
+                drawn.append(triple)
+    chosen, cells = [], 0
+    for triple in drawn:
+        size = prod(cardinalities[i] for i in triple)
+        if cells + size <= MOST_TRIPLE_CELLS:
+            chosen.append(triple)
+            cells += size
+    return tuple(sorted(chosen))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Tables:
+    """The tables of one, two and three attributes that are compared; of the private table they are confidential.
+
+    Attributes
+    ----------
+    pairs : PairCounts
+        With the one-way tables.
+    triples : ndarray of int64
+        Those of `triples_of`, one after another.
+    """
+
+    pairs: PairCounts
+    triples: Counts
+
+    def __repr__(self) -> str:
+        return "Tables(<counts hidden>)"
+
+    def of(self, order: int) -> list[Counts]:
+        """All tables of so many attributes, flat."""
+        cards = self.pairs.cardinalities
+        if order == 1:
+            return [self.pairs.single(i) for i in range(len(cards))]
+        if order == 2:
+            return [self.pairs.pair(i, j).ravel() for i, j in combinations(range(len(cards)), 2)]
+        ends = np.cumsum([prod(cards[i] for i in triple) for triple in triples_of(cards)])
+        return np.split(self.triples, ends[:-1]) if len(ends) else []
+
+
+def classes_of(counts: Counts, released: int) -> Counts:
+    """The class of each released cell."""
+    least = [-(-edge * released // 10_000) for edge in EDGES]
+    return np.searchsorted(np.array(least), counts, side="right").astype(np.int64)
+
+
+def at_scale(counts: Counts, *, records: int, released: int) -> Counts:
+    """Released counts at the scale of the table: multiplied by records / released and rounded, halves upwards."""
+    return (2 * records * counts + released) // (2 * released)
+
+
+def deviations(cardinalities: Sequence[int], *, mu: float) -> dict[str, float]:
+    """Deviation of each measured statistic, by the name of its noise; all together are mu-GDP."""
+    m = len(cardinalities)
+    tables = {
+        order: number for order, number in ((1, m), (2, comb(m, 2)), (3, len(triples_of(cardinalities)))) if number
+    }
+    sensitivity = {f"accuracy/{order}": float(number) for order, number in tables.items()}
+    weight = {f"accuracy/{order}": _WEIGHTS[order] for order in tables}
+    if 1 < tables.get(2, 0) <= MOST_PAIRS:
+        sensitivity["accuracy/pairs"], weight["accuracy/pairs"] = math.sqrt(tables[2]), _PAIRS_WEIGHT
+    total = math.fsum(weight.values())
+    return {name: s / (mu * math.sqrt(weight[name] / total)) * _UP for name, s in sensitivity.items()}
+
+
+def draws(cardinalities: Sequence[int]) -> int:
+    """Number of keyed draws of the measurement, at most."""
+    return 3 * (len(EDGES) + 1) + min(comb(len(cardinalities), 2), MOST_PAIRS)
+
+
+def measure_accuracy(exact: Tables, released: Tables, *, records: int, mu: float, noise: Noise) -> Accuracy:
+    """Measure how far the tables of released records are from those of the private table.
+
+    Parameters
+    ----------
+    exact : Tables
+        Of the private table.
+    released : Tables
+        Of the released records: public, and at least one record.
+    records : int
+        The scale of the comparison: a public number, or one that was released before.
+    mu : float
+        The measurement is mu-GDP.
+    noise : Noise
+    """
+    cards, number = released.pairs.cardinalities, released.pairs.total
+    sigmas = deviations(cards, mu=mu)
+    orders, distances = [], np.zeros(0, np.int64)
+    for order in (1, 2, 3):
+        name = f"accuracy/{order}"
+        if name not in sigmas:
+            continue
+        sums, cells, mass = (np.zeros(len(EDGES) + 1, np.int64) for _ in range(3))
+        of_table = []
+        for counts, published in zip(exact.of(order), released.of(order), strict=True):
+            away = np.abs(counts - at_scale(published, records=records, released=number))
+            classes = classes_of(published, number)
+            for total, added in ((sums, away), (cells, np.ones_like(away)), (mass, published)):
+                np.add.at(total, classes, added)
+            of_table.append(int(away.sum()))
+        noisy = sums + noise.gaussian_integers(name, len(sums), sigma=sigmas[name])
+        orders.append(
+            Order(
+                order,
+                len(of_table),
+                *(tuple(noisy.tolist()), sigmas[name], tuple(cells.tolist()), tuple(mass.tolist())),
+            )
+        )
+        if order == 2 and "accuracy/pairs" in sigmas:
+            sigma = sigmas["accuracy/pairs"]
+            distances = np.array(of_table, np.int64) + noise.gaussian_integers(
+                "accuracy/pairs", len(of_table), sigma=sigma
+            )
+    return Accuracy(records, number, tuple(orders), tuple(distances.tolist()), sigmas.get("accuracy/pairs", 0.0))

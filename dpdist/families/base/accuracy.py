@@ -1,0 +1,113 @@
+"""The stage that measures the accuracy of released records, for any family whose release is records of its table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from dpdist.accuracy.intervals import CellErrors, sentence
+from dpdist.accuracy.measured import Accuracy, Tables, measure_accuracy, triples_of
+from dpdist.data.operators import Operator, pair_counts_operator, table_counts_operator, together
+from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.passes import Passes
+from dpdist.families.base.writing import ReleasedRecords
+from dpdist.privacy.arrays import Codes
+
+STAGE = "accuracy"
+_MEMORY_FOR_PARTS = 0.25  # share of the workers' memory that released parts may take until they are written
+
+
+@dataclass(frozen=True)
+class ReleaseAccuracy:
+    """The measured accuracy of a release: drawn once, stored, read back. Public."""
+
+    FILE: ClassVar[str] = "accuracy.json"
+
+    accuracy: Accuracy
+
+    def to_bytes(self) -> bytes:
+        """JSON with sorted names."""
+        return json.dumps(self.accuracy.to_json(), sort_keys=True).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> ReleaseAccuracy:
+        """What `to_bytes` wrote."""
+        return cls(Accuracy.from_json(json.loads(content)))
+
+
+def tables_operator(cardinalities: Sequence[int]) -> Operator:
+    """All tables that are compared, in one pass: `dpdist.accuracy.measured.Tables`, after `tables_of`."""
+    return together(
+        [pair_counts_operator(cardinalities), table_counts_operator(cardinalities, triples_of(cardinalities))]
+    )
+
+
+def count_tables(attempt: Attempt[Any, Any]) -> Tables:
+    """The tables of the private records, by one pass; kept for later stages of this process."""
+    operator = tables_operator(attempt.spec.table.cardinalities)
+    tables = Tables(*Passes(attempt).run(operator, stage="counting"))
+    attempt.keep(tables)
+    return tables
+
+
+def accuracy_stage(attempt: Attempt[Any, Any], *, mu: float, records: int) -> ReleaseAccuracy:
+    """Measure the accuracy of the records that an earlier stage has drawn.
+
+    Parameters
+    ----------
+    mu : float
+        The measurement is mu-GDP.
+    records : int
+        Number of records at whose scale counts are compared: public, or released before.
+    """
+    released = _held(attempt)
+
+    def make() -> ReleaseAccuracy:
+        try:
+            exact = attempt.result(Tables)
+        except LookupError:  # an earlier process counted them, or the family does not
+            exact = count_tables(attempt)
+        noise = attempt.noise
+        published = _released_tables(attempt, released)
+        return ReleaseAccuracy(measure_accuracy(exact, published, records=records, mu=mu, noise=noise))
+
+    found = attempt.stored(ReleaseAccuracy, make)
+    attempt.public["accuracy"] = found.accuracy.to_json() | {"sentence": sentence(CellErrors(found.accuracy))}
+    return found
+
+
+def _held(attempt: Attempt[Any, Any]) -> ReleasedRecords:
+    """The released parts, held in the workers' memory until they are written, where they fit."""
+    released, spec = attempt.result(ReleasedRecords), attempt.spec
+    row = sum(attribute.dtype.itemsize for attribute in spec.table.attributes)
+    rows = len(released.parts) * spec.output.rows_per_part
+    if attempt.work.exists(ReleaseAccuracy.FILE) or rows * row > _MEMORY_FOR_PARTS * attempt.executor.memory:
+        return released
+    held = ReleasedRecords(attempt.executor.persist(released.parts), released.executor)
+    attempt.keep(held)
+    return held
+
+
+def _released_tables(attempt: Attempt[Any, Any], released: ReleasedRecords) -> Tables:
+    cardinalities = attempt.spec.table.cardinalities
+    operator = tables_operator(cardinalities)
+    task = attempt.executor.tasks(STAGE)
+    counted = [task("count", _part_tables, part, operator) for part in released.parts]
+    total = task.tree("sum", partial(_sum, operator), counted, fan_in=operator.fan_in)
+    with attempt.stage(STAGE) as progress:
+        return Tables(*attempt.executor.compute([total], progress=progress)[0])
+
+
+def _part_tables(codes: Codes, operator: Operator) -> Any:
+    summary = operator.chunk(codes)
+    return operator.compact(summary) if operator.compact else summary
+
+
+def _sum(operator: Operator, parts: list[Any]) -> Any:
+    total = parts[0]
+    for part in parts[1:]:
+        total = operator.combine(total, part)
+    return total

@@ -1,0 +1,86 @@
+"""How results of stages are stored: a frozen dataclass as one NumPy archive, by the types of its fields."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from types import NoneType
+from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.errors import UnreadableFile
+
+_HEADER = "header"
+
+
+class Stored:
+    """A frozen dataclass that is computed once, stored under the name `FILE` in the work folder, and read back.
+
+    Its fields are numbers, texts, bytes, None, arrays, other dataclasses, and tuples, lists and mappings of these. All
+    types in it must be there at run time.
+    """
+
+    FILE: ClassVar[str]
+    COMPRESSED: ClassVar[bool] = False
+
+    def to_bytes(self) -> bytes:
+        """The archive: a JSON header, and the arrays that it names. Equal results give equal bytes."""
+        arrays: dict[str, NDArray[Any]] = {}
+        header = json.dumps({"type": type(self).__name__, "value": _tree(self, arrays)}).encode()
+        buffer = io.BytesIO()
+        save = np.savez_compressed if self.COMPRESSED else np.savez
+        save(buffer, allow_pickle=False, **{_HEADER: np.frombuffer(header, np.uint8)}, **arrays)
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Self:
+        """Read what `to_bytes` wrote. Raises UnreadableFile: the bytes are damaged, or of another type or version."""
+        try:
+            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+                header = json.loads(arrays[_HEADER].tobytes())
+                if header["type"] != cls.__name__:
+                    raise ValueError("another type")
+                made: Self = _built(cls, header["value"], arrays)
+                return made
+        except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile):
+            raise UnreadableFile(f"{cls.FILE} is damaged or of another version; begin a new attempt") from None
+
+
+def _tree(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+    """A value as JSON holds it; an array is added to `arrays`, and stands there by its name."""
+    if isinstance(value, np.ndarray):
+        arrays[name := f"array_{len(arrays)}"] = value
+        return name
+    if isinstance(value, np.generic):
+        return value.item()
+    if is_dataclass(value):
+        return {field.name: _tree(getattr(value, field.name), arrays) for field in fields(value) if field.init}
+    if isinstance(value, Mapping):
+        return [[_tree(key, arrays), _tree(item, arrays)] for key, item in value.items()]
+    if isinstance(value, tuple | list):
+        return [_tree(item, arrays) for item in value]
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def _built(kind: Any, tree: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
+    """The value of a type that `_tree` took apart."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is np.ndarray:
+        return arrays[tree]
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return kind(**{name: _built(hints[name], item, arrays) for name, item in tree.items()})  # type: ignore[operator]
+    if NoneType in arguments:
+        return None if tree is None else _built(next(one for one in arguments if one is not NoneType), tree, arrays)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {_built(arguments[0], key, arrays): _built(arguments[1], item, arrays) for key, item in tree}
+    if origin is list or (origin is tuple and arguments[1:] == (Ellipsis,)):
+        return origin(_built(arguments[0], item, arrays) for item in tree)
+    if origin is tuple:
+        return tuple(_built(one, item, arrays) for one, item in zip(arguments, tree, strict=True))
+    return bytes.fromhex(tree) if kind is bytes else tree

@@ -1,0 +1,90 @@
+"""Candidates of the exponential mechanism, with certified integer weights."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.privacy import _thresholds
+from dpdist.privacy.grid import steps_of
+
+_LEAST_SUM = 1 << 100
+_BLOCK = 256  # candidates whose weights are summed once
+
+
+class Candidates:
+    """Weights ``floor(2**128 * exp((score - top) / scale))`` of candidates, which can be taken out and put back.
+
+    `top` is the largest score when the weights were last computed. They are computed again where those that are left
+    sum to less than 2**100, so that a weight is right to 2**-100 of the sum, and where a larger score comes back. So
+    many picks from the same scores compute them a few times only. The scores are confidential; ``repr`` hides them.
+
+    Parameters
+    ----------
+    scores : int64[candidates]
+        At least one and at most 2**26.
+    scale : float or Fraction
+        In units of the scores, above 0, at most `LARGEST_SCALE`. A float is taken as the number it is.
+
+    Raises
+    ------
+    ValueError
+        There is no score or there are too many, they are not integers, or `scale` is out of range.
+    """
+
+    def __init__(self, scores: NDArray[np.int64], *, scale: float | Fraction) -> None:
+        self._scale = steps_of("scale", scale)
+        if scores.ndim != 1 or not 1 <= scores.size <= 1 << 26 or scores.dtype != np.int64:
+            raise ValueError(f"a pick needs from 1 to 2**26 int64 scores, got {scores.dtype}[{scores.size}]")
+        self._scores = scores.tolist()
+        self._left = [True] * len(self._scores)
+        self._weigh()
+
+    def __repr__(self) -> str:
+        return f"Candidates(<{len(self._scores)} scores hidden>)"
+
+    def _weigh(self) -> None:
+        self._top = max(itertools.compress(self._scores, self._left))
+        # those above are out; their weights would not fit and are not used
+        gaps = [max(self._top - score, 0) for score in self._scores]
+        self._weights = _thresholds.exponential_weights(gaps, self._scale)
+        known = [weight * left for weight, left in zip(self._weights, self._left, strict=True)]
+        self._sums = [sum(known[start : start + _BLOCK]) for start in range(0, len(known), _BLOCK)]
+
+    def remove(self, index: int) -> None:
+        """Take a candidate out that is in."""
+        self._left[index] = False
+        self._sums[index // _BLOCK] -= self._weights[index]
+
+    def restore(self, index: int) -> None:
+        """Put a candidate back that is out."""
+        self._left[index] = True
+        if self._scores[index] > self._top:
+            self._weigh()
+        else:
+            self._sums[index // _BLOCK] += self._weights[index]
+
+    def at(self, uniform: int) -> int:
+        """The candidate at a uniform integer below 2**256, in proportion to the weights.
+
+        Raises
+        ------
+        ValueError
+            None is left.
+        """
+        if sum(self._sums) < _LEAST_SUM:
+            if not any(self._left):
+                raise ValueError("no candidate is allowed")
+            self._weigh()
+        ends = list(itertools.accumulate(self._sums))
+        place = uniform * ends[-1] >> 256
+        block = bisect.bisect_right(ends, place)
+        start = block * _BLOCK
+        stop = start + _BLOCK
+        within = [weight * left for weight, left in zip(self._weights[start:stop], self._left[start:stop], strict=True)]
+        sums = list(itertools.accumulate(within))
+        return start + bisect.bisect_right(sums, place - (ends[block] - self._sums[block]))

@@ -1,0 +1,157 @@
+"""The measured accuracy of records: what one record changes, what is public of it, and the intervals that follow."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import combinations, combinations_with_replacement, product
+
+import numpy as np
+import pytest
+
+from dpdist.accuracy import measured
+from dpdist.accuracy.intervals import CellErrors, sentence
+from dpdist.accuracy.measured import (
+    Accuracy,
+    Tables,
+    at_scale,
+    classes_of,
+    deviations,
+    measure_accuracy,
+    triples_of,
+)
+from dpdist.data.count import pair_counts, table_counts
+from dpdist.privacy.arrays import Codes
+from dpdist.privacy.noise import Noise
+
+CARDS = (2, 2, 3)
+KINDS = tuple(product(*(range(size) for size in CARDS)))
+LEAST_NOISE = 1e-9
+
+
+def tables(codes: Codes, cards: tuple[int, ...]) -> Tables:
+    return Tables(pair_counts(codes, cards), table_counts(codes, cards, triples_of(cards)))
+
+
+def records(kinds: tuple[int, ...]) -> Tables:
+    return tables([np.array([KINDS[k][i] for k in kinds], np.uint8) for i in range(3)], CARDS)
+
+
+def statistics(exact: Tables, released: Tables, scale: int) -> dict[str, np.ndarray]:
+    """What is measured, without noise."""
+    found = measure_accuracy(exact, released, records=scale, mu=1 / LEAST_NOISE, noise=Noise(bytes(32)))
+    sums = {f"accuracy/{order.attributes}": np.array(order.sums) for order in found.orders}
+    return sums | {"accuracy/pairs": np.array(found.pairs)}
+
+
+def test_one_record_changes_no_more_than_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tables of up to three records with one more, against several releases: the whole vector moves by mu."""
+    mu = 0.7
+    sigma = deviations(CARDS, mu=mu)
+    # edges by which tiny tables have several classes
+    monkeypatch.setattr(measured, "EDGES", (1000, 2500, 3500, 5000, 6000, 7000, 8000, 9000))
+    worst = 0.0
+    for published in [(0, 0, 0), (0, 5, 11), (1, 1, 4, 7, 10), (11,)]:
+        released = records(published)
+        for scale in (1, 3, 4):
+            found = {
+                kinds: statistics(records(kinds), released, scale)
+                for size in range(4)
+                for kinds in combinations_with_replacement(range(len(KINDS)), size)
+            }
+            for kinds, before in found.items():
+                for extra in range(len(KINDS)) if len(kinds) < 3 else ():
+                    after = found[tuple(sorted((*kinds, extra)))]
+                    shift = math.sqrt(sum((((after[n] - before[n]) / sigma[n]) ** 2).sum() for n in sigma))
+                    worst = max(worst, shift)
+    assert 0.999 * mu < worst <= mu
+
+
+@pytest.mark.parametrize("cards", [(3,), (2, 4), CARDS, (2,) * 12, (3,) * 50])
+def test_all_deviations_together_cost_mu(cards: tuple[int, ...]) -> None:
+    m = len(cards)
+    sigma = deviations(cards, mu=0.3)
+    sensitivity = {"accuracy/1": m, "accuracy/2": math.comb(m, 2), "accuracy/3": len(triples_of(cards))}
+    sensitivity["accuracy/pairs"] = math.sqrt(math.comb(m, 2))  # type: ignore[assignment]
+    spent = math.fsum((sensitivity[name] / value) ** 2 for name, value in sigma.items())
+    assert 0.999999 * 0.09 < spent < 0.09
+    assert ("accuracy/pairs" in sigma) is (1 < math.comb(m, 2) <= 1000)
+
+
+def test_triples_are_public_and_few() -> None:
+    assert triples_of((2,) * 5) == tuple(combinations(range(5), 3))
+    many = triples_of((2,) * 40)
+    assert len(many) == len(set(many)) == 300
+    assert all(a < b < c < 40 for a, b, c in many)
+    assert triples_of((3,) * 40) == many  # of the number of attributes alone, unless tables are too large
+    assert triples_of((3000,) * 4) == ()
+
+
+def test_scale_and_classes_are_integers() -> None:
+    counts = np.array([0, 1, 2, 3])
+    assert at_scale(counts, records=10, released=4).tolist() == [0, 3, 5, 8]  # halves upwards
+    assert classes_of(np.array([0, 99, 100, 10_000]), 10_000).tolist() == [0, 4, 5, 8]
+
+
+def made_up(noise: float, rows: int = 40_000) -> tuple[Codes, Codes, tuple[int, ...]]:
+    """A table of five dependent attributes, and records of the same law in which some are replaced by others."""
+    rng = np.random.default_rng(3)
+    base = rng.integers(0, 4, rows)
+    table = [(base * (i + 1) + rng.integers(0, 3, rows)) % 6 for i in range(5)]
+    moved = rng.random(rows) < noise
+    released = [np.where(moved, rng.integers(0, 6, rows), column) for column in table]
+    return [c.astype(np.uint8) for c in table], [c.astype(np.uint8) for c in released], (6,) * 5
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.2])
+def test_intervals_cover(noise: float) -> None:
+    table, released, cards = made_up(noise)
+    exact, published = tables(table, cards), tables(released, cards)
+    found = measure_accuracy(exact, published, records=40_000, mu=0.1, noise=Noise(bytes(range(32))))
+    pairs = {pair: published.pairs.pair(*pair).ravel() for pair in combinations(range(5), 2)}
+    errors = CellErrors(found, pairs, 5)
+    for order, sets in ((1, [(i,) for i in range(5)]), (2, list(pairs)), (3, triples_of(cards))):
+        hit = []
+        for attributes, truth, counts in zip(sets, exact.of(order), published.of(order), strict=True):
+            interval = errors.interval(attributes, counts)
+            wide = errors.interval(attributes, counts, confidence=0.99)
+            assert (wide.low <= interval.low).all()
+            assert (wide.high >= interval.high).all()
+            assert (interval.low >= 0).all()
+            hit.append(((interval.low <= truth) & (truth <= interval.high))[counts > 400])
+        assert np.concatenate(hit).mean() > 0.9
+    words = sentence(errors)
+    assert words.startswith("Measured accuracy: in 95 of 100 cells above 1 % of the records, one-way shares within ")
+    assert words.endswith(" points of the table's.")
+    assert errors.within(2) < 3 * noise
+
+
+def test_a_measured_cell_has_the_interval_of_its_noise() -> None:
+    table, released, cards = made_up(0.5)
+    exact, published = tables(table, cards), tables(released, cards)
+    found = measure_accuracy(exact, published, records=40_000, mu=0.1, noise=Noise(bytes(32)))
+    counts = published.pairs.pair(0, 1).ravel()
+    sigma = np.full(36, 5.0)
+    sigma[0] = np.inf  # this cell was not measured
+    interval = CellErrors(found).interval((0, 1), counts, measured=(np.full(36, 1000.0), sigma))
+    np.testing.assert_allclose(interval.high[1:] - interval.low[1:], 2 * 1.96 * 5, rtol=1e-4)
+    assert interval.estimate[0] == counts[0]
+    assert (interval.estimate[1:] == 1000).all()
+
+
+def test_an_accuracy_is_json() -> None:
+    table, released, cards = made_up(0.1, rows=500)
+    found = measure_accuracy(tables(table, cards), tables(released, cards), records=480, mu=0.5, noise=Noise(bytes(32)))
+    text = json.dumps(found.to_json())
+    assert Accuracy.from_json(json.loads(text)) == found
+    with pytest.raises(ValueError, match="edges"):
+        Accuracy.from_json(found.to_json() | {"edges": [0.5]})
+
+
+def test_one_attribute_has_intervals_too() -> None:
+    codes: Codes = [np.repeat(np.arange(4), [700, 200, 90, 10]).astype(np.uint8)]
+    found = measure_accuracy(tables(codes, (4,)), tables(codes, (4,)), records=1000, mu=0.5, noise=Noise(bytes(32)))
+    errors = CellErrors(found, {}, 1)
+    assert errors.orders == (1,)
+    assert (errors.half_width((0,), np.array([700, 200, 90, 10])) > 0).all()
+    assert "one-way shares within" in sentence(errors)

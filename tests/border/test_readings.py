@@ -1,0 +1,33 @@
+"""What a reviewer reads in a spec is what runs: digits of other scripts, invisible letters, halves of characters."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpdist.errors import SpecError
+from dpdist.schema.spec import Exact, Section, parse_overrides
+from dpdist.schema.strict_yaml import parse_yaml
+
+
+class _Budget(Section):
+    epsilon: Exact
+
+
+@pytest.mark.parametrize("digits", ["\u09ea", "\u0665", "\uff11", "1/\u0663"])  # the first, a 4, looks like an 8
+def test_digits_of_other_scripts_are_no_number(digits: str) -> None:
+    tree = parse_yaml(f"epsilon: {digits}")
+    with pytest.raises(ValueError, match="expected a number"):
+        _Budget.model_validate(tree)
+    assert parse_overrides([f"privacy.epsilon={digits}"]) == {"privacy.epsilon": digits}
+
+
+@pytest.mark.parametrize("hidden", ["\u3164", "\u2800", "\u034f", "\ufe0f", "\uffa0", "\U000e0100"])
+def test_letters_without_a_shape_are_refused(hidden: str) -> None:
+    with pytest.raises(SpecError, match=r"line 2: the character U\+"):
+        parse_yaml(f"a: 1\nb: text{hidden}")
+
+
+def test_half_a_character_is_refused_before_anything_is_charged() -> None:
+    with pytest.raises(SpecError, match=r"line 2: .* half of a character"):
+        parse_yaml('a: 1\nvalues: ["a", "\\ud800"]')
+    assert parse_yaml('"\\U0001F600"') == "\U0001f600"
