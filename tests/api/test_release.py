@@ -127,11 +127,12 @@ def test_a_release_shows_its_guarantee_and_opens_verified(ledger: dpdist.Ledger)
 def test_a_release_is_evaluated_against_frames(ledger: dpdist.Ledger) -> None:
     real = frame()
     release = dpdist.release(spec(), data=real, ledger=ledger)
-    found = release.evaluate(real, holdout=frame(seed=1), output="page", train=200, test=200)
+    quick = {"train": 200, "test": 200, "attacks": False}
+    found = release.evaluate(real, holdout=frame(seed=1), output="page", **quick)
     assert Path(found.page).exists()
     real.to_parquet("real.parquet")
     frame(seed=1).to_parquet("holdout.parquet")
-    same = release.evaluate("real.parquet", holdout="holdout.parquet", output="again", train=200, test=200)
+    same = release.evaluate("real.parquet", holdout="holdout.parquet", output="again", **quick)
     assert found.verdicts == same.verdicts
     with pytest.raises(dpdist.errors.SpecError, match="hold-out is the table itself"):
         release.evaluate(real, holdout=real.copy(), output="page")
