@@ -329,7 +329,7 @@ def _table(data: Any, executor: Cluster | None) -> Any:
 
 def _key(key: Any) -> Ed25519PublicKey | None:
     if isinstance(key, str | os.PathLike):
-        from dpdist.publish.signature import load_public_key
+        from dpdist.ledger.signature import load_public_key
 
         return load_public_key(Path(key))
     return key  # type: ignore[no-any-return]

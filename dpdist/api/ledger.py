@@ -13,7 +13,7 @@ from dpdist.errors import OutOfDomain, SpecError
 from dpdist.ledger import Ledger as _Ledger
 
 if TYPE_CHECKING:
-    from dpdist.ledger import Dataset, Statement
+    from dpdist.ledger import Statement
     from dpdist.ledger.contract import Contract
     from dpdist.ledger.records import Rational
 
@@ -153,8 +153,8 @@ class Ledger:
         with self.opened() as ledger:
             return Text(budget_sentence(ledger, name))
 
-    def datasets(self) -> tuple[Dataset, ...]:
-        """All data sets, by name."""
+    def datasets(self) -> tuple[str, ...]:
+        """Names of all data sets."""
         with self.opened() as ledger:
             return ledger.datasets()
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
 
 from dpdist.api.calls import AnyLedger, opened_run
 from dpdist.api.frames import to_pandas
@@ -26,12 +22,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from dpdist.families.base.attempt import Progress
-    from dpdist.families.synthesis.stages import Source
 
 LEAST_RECORDS = 1_000
 """Records of the release that `fit` makes, unless `settings` says otherwise."""
-
-_PART = 250_000
 
 
 class Synthesizer:
@@ -142,33 +135,30 @@ class Synthesizer:
         DpdistError
             As `dpdist.release`.
         """
-        from dpdist.families.synthesis.learn import Learned
-        from dpdist.families.synthesis.stages import Source
-        from dpdist.ledger.keys import KeyRef
-
         options: dict[str, Any] = {"client": client, "progress": progress, "resume": resume, "test_key": test_key}
         with opened_run(self._spec(), data=X, ledger=self.ledger, **options) as run:
             if run.outcome is not None:
                 raise SpecError(f"release {run.spec.name!r} is published: draw from the synthesizer that made it")
             for step in run.steps.values():
                 step()
-            attempt, outcome = run.attempt, run.outcome
-        key = KeyRef.fixed("0" * 64)  # replaced by that of each sample
-        self._source: Source = Source.of(attempt.result(Learned), attempt.plan, key)
-        self._form = attempt.plan.form
-        self.release_ = Release(attempt.spec.output.path, budget=outcome.budget if outcome is not None else "")
+            spec, outcome = run.spec, run.outcome
+        self.release_ = Release(spec.output.path, budget=outcome.budget if outcome is not None else "")
         self.guarantee_ = self.release_.guarantee
         self.epsilon_, self.delta_ = self.release_.epsilon, self.release_.delta
-        self.feature_names_in_ = attempt.spec.table.names
+        self.feature_names_in_ = spec.table.names
         self.n_features_in_ = len(self.feature_names_in_)
         return self
 
-    def sample(self, n: int = 1, *, random_state: int | None = None, labels: bool = False) -> DataFrame:
-        """Draw records from the model, by a public key. Costs nothing.
+    def sample(
+        self, n: int = 1, *, where: str | None = None, random_state: int | None = None, labels: bool = False
+    ) -> DataFrame:
+        """Draw records from the published model, as ``dpdist draw`` does. Costs nothing.
 
         Parameters
         ----------
         n : int
+        where : str, optional
+            Which records, such as ``"region = 'north' and age >= 65"``.
         random_state : int, optional
             The same number, the same records; by default others each time.
         labels : bool
@@ -179,21 +169,17 @@ class Synthesizer:
         SpecError
             The model is not fitted, or `n` is below 1.
         """
-        from dpdist.ledger.keys import KeyRef, load_noise
-        from dpdist.publish.parts import decode
+        from dpdist.inference.draw import draw_table
+        from dpdist.inference.published import Published
 
-        if not hasattr(self, "_source"):
+        if not hasattr(self, "release_"):
             raise SpecError("sample: the synthesizer is not fitted yet; call fit first")
         if n < 1:
             raise SpecError("sample: expected at least one record")
-        seed = secrets.token_hex(16) if random_state is None else str(int(random_state))
-        key = KeyRef.fixed(hashlib.sha256(f"dpdist sample {seed}".encode()).hexdigest())
-        source, noise = replace(self._source, key=key), load_noise(key)
-        tables = [
-            decode(source.schema, source.part(part, min(_PART, n - start)), form=self._form, noise=noise, start=start)
-            for part, start in enumerate(range(0, n, _PART))
-        ]
-        return to_pandas(pa.concat_tables(tables).unify_dictionaries(), source.schema, self._form, labels=labels)
+        seed = secrets.randbelow(1 << 62) if random_state is None else int(random_state)
+        published = Published.open(self.release_.path)
+        drawn = draw_table(published, n, where=where, seed=seed).table
+        return to_pandas(drawn, self.release_.schema, self.release_.manifest.format, labels=labels)
 
     def _spec(self) -> dict[str, Any]:
         """The spec of the release."""
