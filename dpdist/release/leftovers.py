@@ -32,7 +32,7 @@ ERROR_FILE = "dpdist-error-"
 ERRORS_KEPT = 7 * 24 * 3600
 """Seconds after which the next run deletes them."""
 
-_PART = re.compile(r"data/([0-9a-f]{8})/part-[0-9]+\.parquet|model/([0-9a-f]{8})/[a-z]+\.(?:json|parquet)")
+_PART = re.compile(r"data/([0-9a-f]{8})/part-[0-9]+\.parquet|_model/([0-9a-f]{8})/[a-z]+\.(?:json|parquet)")
 
 
 def sweep_store(store: Store) -> list[str]:

@@ -178,7 +178,7 @@ def test_other_readers_read_the_folder_of_a_release(ledger: dpdist.Ledger) -> No
     assert pyarrow.dataset.dataset("out/first").to_table().num_rows == 3_000
     assert pq.read_table("out/first").num_rows == 3_000
     assert len(pd.read_parquet("out/first")) == len(release)
-    assert len(pytest.importorskip("dask.dataframe").read_parquet("out/first")) == len(release)
+    assert len(pytest.importorskip("dask.dataframe").read_parquet("out/first/data")) == len(release)
 
 
 def test_a_release_of_an_earlier_version_still_opens(ledger: dpdist.Ledger) -> None:
