@@ -405,13 +405,13 @@ def run_spec(folder: Path, *, guarantees: tuple[str, ...] = ("dp", "lid"), dp: b
 def test_the_published_method_needs_the_data_sets_permission(tmp_path: Path) -> None:
     with pytest.raises(GuaranteeRefused, match="not 'lid'"):
         run_release(run_spec(tmp_path, guarantees=("dp",)))
-    assert not (tmp_path / "release" / "manifest.json").exists()
+    assert not (tmp_path / "release" / "_manifest.json").exists()
 
 
 def test_the_manifest_says_first_that_it_is_not_private(tmp_path: Path) -> None:
     made = run_spec(tmp_path)
     outcome = run_release(made)
-    manifest = (tmp_path / "release" / "manifest.json").read_text()
+    manifest = (tmp_path / "release" / "_manifest.json").read_text()
     assert manifest.splitlines()[1].strip().startswith('"guarantee": "Not differentially private')
     assert "without differential privacy" in outcome.budget
     report = verify(str(tmp_path / "release"))
