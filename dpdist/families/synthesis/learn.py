@@ -96,6 +96,8 @@ def learn(
     if measured.all_pairs is not None:
         fitted = _raked(fitted, counts.cardinalities, learner.one_way, measured.all_pairs, noise, choices)
     report = _report(learner, raked=measured.all_pairs is not None)
+    if prior is not None:
+        report["prior"] = {"records": prior.total}
     return Learned(fitted, learner.one_way.counts, report)
 
 
