@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from dpdist.schema.spec import MOST_RECORDS, CsvSpec, PrivacyLimit, ReleaseSpec, Section
+from dpdist.schema.spec import MOST_RECORDS, CsvSpec, OutputSpec, PrivacyLimit, ReleaseSpec, Section
 
 
 class PrivacySpec(PrivacyLimit):
@@ -93,6 +93,14 @@ class ModelSpec(Section):
     )
 
 
+class SynthesisOutput(OutputSpec):
+    """Where and how the release is written."""
+
+    measurements: bool = Field(
+        default=True, description="Also publish the noisy tables, the model and the key that records are drawn with."
+    )
+
+
 class SynthesisSpec(Section):
     """The records to release."""
 
@@ -105,6 +113,7 @@ class WholeSynthesisSpec(ReleaseSpec):
     """Records drawn from a model that was fitted to noisy tables of all records."""
 
     kind: Literal["synthesis"]
+    output: SynthesisOutput
     privacy: PrivacySpec
     model: ModelSpec = Field(default_factory=ModelSpec)
     synthesis: SynthesisSpec = Field(default_factory=SynthesisSpec)

@@ -22,6 +22,7 @@ from dpdist.ledger.contract import Contract
 from dpdist.privacy.noise import Noise
 from dpdist.release.run import run_release
 
+KEY = Noise(bytes(range(32)))
 CARDS = (6, 5, 8, 3)
 
 
@@ -41,7 +42,7 @@ def error(prior: list[np.ndarray] | None) -> float:
         choices, one_way=0.9, one_way_again=0.0, pairs=0.0, rounds=0, picks=0.0, rake=0.0, misfit=0.0, balance=1
     )
     public = pair_counts(prior, CARDS) if prior is not None else None
-    learned = learn(counts, choices=choices, noise=Noise(bytes(range(32))), prior=public)
+    learned = learn(counts, choices=choices, noise=KEY, drawing=KEY, prior=public)
     shares = learned.fitted.expected / 2.0**40
     truth = np.concatenate([counts.pair(i, j).ravel() for i in range(4) for j in range(i + 1, 4)]) / 3000
     assert [name for name, _ in learned.report["account"]] == ["one-way"]
@@ -65,7 +66,7 @@ def test_pairs_that_differ_from_the_prior_are_measured() -> None:
     choices = with_prior(choose(CARDS, records=20_000, mu=0.5), 4)
     prior = pair_counts(other, CARDS)
     choices = replace(choices, rake=0.0, misfit=0.0, balance=1)
-    learned = learn(counts, choices=choices, noise=Noise(bytes(range(32))), prior=prior)
+    learned = learn(counts, choices=choices, noise=KEY, drawing=KEY, prior=prior)
     truth = np.concatenate([counts.pair(i, j).ravel() for i in range(4) for j in range(i + 1, 4)]) / 20_000
     assert np.abs(learned.fitted.expected / 2.0**40 - truth).sum() / 2 / 6 < 0.02
 
