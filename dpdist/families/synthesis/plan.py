@@ -58,7 +58,11 @@ class SynthesisPlan(EventPlan):
         return {
             **super().public_parameters(),
             "records": self.spec.records,
-            "choices": {name: _listed(value) for name, value in asdict(self.choices).items()},
+            "choices": {
+                name: _listed(value)
+                for name, value in asdict(self.choices).items()
+                if name != "prior_cells" or self.spec.model.prior
+            },
             "accuracy_mu": self.accuracy_mu,
         }
 
