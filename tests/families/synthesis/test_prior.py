@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,7 +118,8 @@ def test_a_release_with_a_prior_names_it_and_keeps_its_contract(tmp_path: Path) 
     ledger = Ledger.open(spec.ledger)
     ledger.create_dataset("people", epsilon="10", delta="1e-6")
     ledger.close()
-    run_release(spec)
-    manifest = json.loads((tmp_path / "release" / "manifest.json").read_text())
-    assert manifest["spec"]["model"]["prior"]["path"] == str(prior)
-    assert manifest["parameters"]["learned"]["prior"] == {"records": 8_000}
+    outcome = run_release(spec)
+    assert outcome is not None
+    assert outcome.parameters["learned"]["prior"] == {"records": 8_000}
+    stored = outcome.uri.removeprefix("file://")
+    assert any(str(prior) in file.read_text() for file in Path(stored).rglob("*.json"))
