@@ -59,6 +59,8 @@ def cases() -> Iterator[tuple[str, Codes, Codes, tuple[int, ...]]]:
 def measure(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
     """One row a case, epsilon and kind."""
     for name, codes, public, sizes in cases():
+        if name not in options.cases:
+            continue
         distances, path = Distances(codes, sizes), folder / f"{name}.parquet"
         write_codes(public, path)
         yield {"case": name, "kind": "prior", **rounded(distances.of(public))}
@@ -93,6 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, help="file to write")
     parser.add_argument("--epsilon", nargs="*", type=float, default=[0.1, 1])
+    parser.add_argument("--cases", nargs="*", default=["years", "states"])
     parser.add_argument("--keys", type=int, default=1)
     options = parser.parse_args()
     rows = []

@@ -13,6 +13,10 @@ L1_OF_NOISE = math.sqrt(2 / math.pi)
 """Mean of |Z| for a standard normal Z."""
 
 
+FEWEST = 4
+"""Fewest pairs of a round."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Choices:
     """What a synthesis does; shares are of mu^2 and sum to at most 1.
@@ -45,6 +49,8 @@ class Choices:
         Parts of the pool of model records whose weights are raked, and rows of each.
     sweeps : int
         Passes of the raking over all pairs.
+    prior_cells : int
+        Most cells of a public table's model; 0 for its tree.
     balance : int
         Rounds in which records are exchanged so that their pair tables come closer to the model's.
     """
@@ -68,6 +74,7 @@ class Choices:
     pool_parts: int = 1
     pool_rows: int = 0
     sweeps: int = 8
+    prior_cells: int = 0
     balance: int = 150
 
 
@@ -90,7 +97,7 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
     sizes = np.array([a * b for a, b in combinations(cardinalities, 2)], float)
     capped = np.array([min(a, 24) * min(b, 24) for a, b in combinations(cardinalities, 2)], float)
     measurable = (0.045 * records * mu * math.sqrt(0.09) / (0.4 * float(np.median(capped)))) ** 2
-    per_round = int(min(max(measurable, 4), max(5, min(d, number / 9))))
+    per_round = int(min(max(measurable, FEWEST), max(5, min(d, number / 9))))
     pool, parts = int(min(max(4 * records, 200_000), 1_000_000)), min(max(parts, 1), 8)
     found = Choices(
         mu=mu,
@@ -108,6 +115,23 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
     return found
 
 
+def with_prior(choices: Choices, attributes: int) -> Choices:
+    """The choices with a model of a public table to start from: its tree needs no share of its own.
+
+    Where so little can be measured that a round has the fewest pairs, the public model may have half of the cells;
+    elsewhere its further pairs would take the room of those that are measured.
+    """
+    few = choices.per_round <= FEWEST
+    of_tree = math.ceil((attributes - 1) / max(choices.rounds, 1))
+    return replace(
+        choices,
+        tree=0.0,
+        pairs=choices.tree + choices.pairs,
+        per_round=choices.per_round + (0 if few else of_tree),
+        prior_cells=choices.cells // 2 if few else 0,
+    )
+
+
 def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:
     """What was chosen and why, by topic, for people."""
     c, d = choices, len(cardinalities)
@@ -122,7 +146,8 @@ def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:
             found["Coarse"] = f"attributes with {least} values or more get a copy of {groups} groups of equal mass"
     if c.tree or c.pairs:
         found["Pairs"] = (
-            f"a tree of {d - 1} pairs ({_percent(c.tree)}), then {c.rounds} rounds of up to {c.per_round} pairs "
+            (f"a tree of {d - 1} pairs ({_percent(c.tree)}), then " if c.tree else "")
+            + f"{c.rounds} rounds of up to {c.per_round} pairs "
             f"({_percent(c.pairs)}), picked where the model misses most ({_percent(c.picks)}); so many that a table's "
             f"noise stays below what it can tell. The model has at most {c.cells:,} cells"
         )

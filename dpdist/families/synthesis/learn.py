@@ -110,6 +110,8 @@ def learn(
     if measured.all_pairs is not None:
         fitted = _raked(fitted, counts.cardinalities, learner.one_way, measured.all_pairs, drawing, choices)
     report = _report(learner, raked=measured.all_pairs is not None)
+    if prior is not None:
+        report["prior"] = {"records": prior.total}
     picked = [m.attributes for m in learner.measurements if len(m.attributes) > 1]
     return Learned(fitted, learner.one_way.counts, report, measurements_of(account, learner.coding, picked))
 

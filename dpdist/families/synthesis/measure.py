@@ -86,7 +86,7 @@ def measure(
     if prior is not None:
         public = public_model(prior, coding, choices)
         learner.begin(public.model or public.refit(1), public.edges, choices.iterations[-1])
-    least = 0 if prior is None else choices.cells // 2  # what the public model may have taken
+    least = 0 if prior is None else choices.prior_cells
     if choices.tree and learner.round("tree", share=choices.tree, pick_share=picks, most=attributes - 1, tree=True):
         learner.refit(choices.iterations[0])
     for r in range(choices.rounds):

@@ -11,7 +11,7 @@ from dpdist.accuracy.measured import draws, triples_of
 from dpdist.data.count import pair_cells
 from dpdist.errors import SpecError
 from dpdist.families.base.event_plan import EventPlan
-from dpdist.families.synthesis.choices import Choices, choose, reasons
+from dpdist.families.synthesis.choices import Choices, choose, reasons, with_prior
 from dpdist.families.synthesis.draw import LARGEST_PART
 from dpdist.families.synthesis.prior import refuse_own_table
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
@@ -58,7 +58,11 @@ class SynthesisPlan(EventPlan):
         return {
             **super().public_parameters(),
             "records": self.spec.records,
-            "choices": {name: _listed(value) for name, value in asdict(self.choices).items()},
+            "choices": {
+                name: _listed(value)
+                for name, value in asdict(self.choices).items()
+                if name != "prior_cells" or self.spec.model.prior
+            },
             "accuracy_mu": self.accuracy_mu,
         }
 
@@ -103,6 +107,12 @@ class SynthesisPlan(EventPlan):
             lines.append(
                 f"Accuracy    measured after the records are drawn, with {100 * spec.privacy.accuracy_share:.3g} % of "
                 "mu^2: intervals of one-, two- and three-way cells follow; the shares above are of the rest"
+            )
+        if spec.model.prior:
+            lines.append(
+                "Prior       the model starts from "
+                + ("pairs" if self.choices.prior_cells else "a tree of pairs")
+                + f" of the public table {', '.join(spec.model.prior.paths)}; that table is not protected"
             )
         lines.append(f"Records     {spec.records:,} in {number_of(len(self.parts), 'part')}; any number costs the same")
         lines.append(
@@ -168,8 +178,8 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     m = len(spec.table.attributes)
     parts = len(parts_of(spec.records, spec.output.rows_per_part))
     found = choose(spec.table.cardinalities, records=spec.data.minimum_records, mu=mu, parts=parts)
-    if spec.model.prior:  # it has a tree already
-        found = replace(found, tree=0.0, pairs=found.tree + found.pairs)
+    if spec.model.prior:
+        found = with_prior(found, m)
     own = spec.model.model_dump(exclude_none=True, exclude={"target", "priorities", "prior"})
     own |= own.pop("shares", {})
     own["priorities"] = priorities_of(spec)

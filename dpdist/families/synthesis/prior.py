@@ -27,10 +27,11 @@ from dpdist.families.synthesis.marginals import Coding, OneWay
 from dpdist.families.synthesis.rake import shrink
 from dpdist.families.synthesis.rounds import Learner
 from dpdist.families.synthesis.spec import PriorSpec, WholeSynthesisSpec
-from dpdist.families.synthesis.tables import recode
+from dpdist.families.synthesis.tables import PairTables, recode
 from dpdist.privacy.noise import Noise
 from dpdist.storage.s3 import is_s3
 
+_SMOOTHING = 0.05
 _MU = 30.0  # the noise of a public table: less than a record a cell
 _KEY = bytes(32)  # what is drawn with it is public
 
@@ -98,19 +99,28 @@ def towards(one_way: OneWay, prior: PairCounts) -> OneWay:
 
 
 def public_model(prior: PairCounts, coding: Coding, choices: Choices) -> Learner:
-    """A model of the public table on this table's coding, with half of the cells that the model may have."""
+    """A model of the public table on this table's coding: a tree and, with `Choices.prior_cells`, further pairs."""
     attributes = len(prior.cardinalities)
     exact = tuple(prior.single(i).astype(float) for i in range(attributes))
     account = Account(_MU, Noise(_KEY))
     sigmas = account.deviations(0.1, [1.0] * attributes)
-    learner = Learner(
-        recode(prior, coding), coding, OneWay(exact, sigmas, float(prior.total)), account, replace(choices, mu=_MU)
-    )
-    rounds = max(choices.rounds, 1)
+    one_way = OneWay(exact, sigmas, float(prior.total))
+    learner = Learner(_smoothed(recode(prior, coding)), coding, one_way, account, replace(choices, mu=_MU))
     if learner.round("tree", share=0.2, pick_share=0.1, most=attributes, tree=True):
         learner.refit(choices.iterations[0])
-    for r in range(rounds):
-        learner.cells = choices.cells // 2 * (r + 1) // rounds
-        if learner.round(f"round/{r}", share=0.4 / rounds, pick_share=0.2 / rounds, most=attributes):
+    for r in range(choices.rounds if choices.prior_cells else 0):
+        learner.cells = choices.prior_cells * (r + 1) // choices.rounds
+        share = 0.2 / choices.rounds
+        if learner.round(f"round/{r}", share=2 * share, pick_share=share, most=attributes):
             learner.refit(choices.iterations[-1])
     return learner
+
+
+def _smoothed(tables: PairTables) -> PairTables:
+    """Tables with a little of those of independent attributes, so that what the public table lacks stays possible."""
+    independent = [np.zeros(0)]
+    for k in range(len(tables.pairs)):
+        table = tables.table(k)
+        independent.append(np.outer(table.sum(1), table.sum(0)).ravel() / table.sum())
+    cells = np.rint((1 - _SMOOTHING) * tables.cells + _SMOOTHING * np.concatenate(independent)).astype(np.int64)
+    return replace(tables, cells=cells)

@@ -39,10 +39,16 @@ def _dpmm(model: str, codes: np.ndarray, sizes: list[int], epsilon: float, delta
     for name, size in zip(frame.columns, sizes, strict=True):
         frame[name] = pd.Categorical(frame[name], categories=range(size))
     domain = {name: {"categories": list(range(size))} for name, size in zip(frame.columns, sizes, strict=True)}
-    kind = {"mst": pipelines.MSTPipeline, "privbayes": pipelines.PrivBayesPipeline}[model]
+    kinds = {"aim": pipelines.AIMPipeline, "mst": pipelines.MSTPipeline, "privbayes": pipelines.PrivBayesPipeline}
+    kind = kinds[model]
     made = kind(epsilon=epsilon, delta=delta, proc_epsilon=None, n_jobs=1)
     made.fit(frame, domain=domain)
     return made.generate(records).to_numpy().astype(int)
+
+
+def aim(codes: np.ndarray, sizes: list[int], epsilon: float, delta: float, records: int) -> np.ndarray:
+    """AIM on private-pgm, of dpmm."""
+    return _dpmm("aim", codes, sizes, epsilon, delta, records)
 
 
 def mst(codes: np.ndarray, sizes: list[int], epsilon: float, delta: float, records: int) -> np.ndarray:
@@ -89,6 +95,7 @@ def privbayes_datasynthesizer(
 
 METHODS = {
     "mst-smartnoise": mst_smartnoise,
+    "aim": aim,
     "mst": mst,
     "privbayes": privbayes,
     "privbayes-datasynthesizer": privbayes_datasynthesizer,

@@ -38,6 +38,7 @@ class Quality:
         }
         self._sizes, self._test, self._seed = schema.cardinalities, test, seed
         self._target = schema.names.index(target)
+        self._rows = len(train)
         self._truth = {places: self._marginal(train, places) for ways in self._ways.values() for places in ways}
 
     def _marginal(self, codes: np.ndarray, places: tuple[int, ...]) -> np.ndarray:
@@ -48,13 +49,24 @@ class Quality:
         return np.bincount(index, minlength=cells) / len(codes)
 
     def of(self, codes: np.ndarray) -> dict[str, Any]:
-        """Average total variation distances of one-, two- and three-way marginals, and accuracies on held-out "
-        "records."""
+        """Average total variation distances of one-, two- and three-way marginals, the error of rare values, and
+        accuracies on held-out records.
+        """
         distances = {
             f"tvd_{number}": float(np.mean([np.abs(self._marginal(codes, p) - self._truth[p]).sum() / 2 for p in ways]))
             for number, ways in self._ways.items()
         }
-        return {name: round(value, 4) for name, value in (distances | self._learned(codes)).items()}
+        found = distances | {"rare": self._rare(codes)} | self._learned(codes)
+        return {name: round(value, 4) for name, value in found.items()}
+
+    def _rare(self, codes: np.ndarray) -> float:
+        """Median relative error of values with 20 records to half a percent of the table."""
+        errors: list[float] = []
+        for place in self._ways[1]:
+            truth, ours = self._truth[place] * self._rows, self._marginal(codes, place) * self._rows
+            rare = (truth >= 19.5) & (truth < 0.005 * self._rows)
+            errors += (np.abs(ours - truth)[rare] / truth[rare]).tolist()
+        return float(np.median(errors)) if errors else 0.0
 
     def _learned(self, codes: np.ndarray) -> dict[str, float]:
         from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier

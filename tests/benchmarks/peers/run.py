@@ -3,9 +3,9 @@
     python tests/benchmarks/peers/run.py --json bench/compare.json [--tables adult] [--methods ours mst ...]
 
 Four fifths of each table go in, as codes of its public schema in `deploy/releases/schemas`; as many records come out,
-at (epsilon, delta) = (1, 1e-9). The last fifth tests what was learned. Each peer runs in an environment of its own
-below the cache folder (`DPDIST_COMPARE_CACHE`, default `~/.cache/dpdist-compare`), made on first use by uv from the
-package index; none of them is a dependency. Ours is the command line as a user runs it, cluster and ledger included.
+at epsilon 0.1, 1, 3 and 8 and delta 1e-9. The last fifth tests what was learned. Each peer runs in an environment of
+its own below the cache folder (`DPDIST_COMPARE_CACHE`, default `~/.cache/dpdist-compare`), made on first use by uv from
+the package index; none of them is a dependency. Ours is the command line as a user runs it, ledger included.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,25 +34,30 @@ import pyarrow.parquet as pq
 import yaml
 from quality import Quality
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from bench_wide import spec_of
+from wide_tables import PERSONS, schema_of_persons
+
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
 from dpdist.families.base.graph import located_table, run_pass
-from dpdist.families.base.registry import load_spec
+from dpdist.families.base.registry import build_spec, load_spec
 from dpdist.publish.verify import read_release
 from dpdist.schema.schema import Schema
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
+ROOT = HERE.parents[2]
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
 CACHE = Path(os.environ.get("DPDIST_COMPARE_CACHE", Path.home() / ".cache" / "dpdist-compare"))
 FILES = {
     "acs2013": ["acs2013_sgf_100k.csv"],
     "adult": ["adult.data", "adult.test"],
     "acs2024": ["acs2024_workers.parquet"],
+    "persons": [PERSONS],
 }
-TARGETS = {"acs2013": "incc", "adult": "income", "acs2024": "incc"}
-SECONDS = {"acs2013": 1800, "adult": 1800, "acs2024": 300}
+TARGETS = {"acs2013": "incc", "adult": "income", "acs2024": "incc", "persons": "HICOV"}
+SECONDS = {"acs2013": 1800, "adult": 1800, "acs2024": 300, "persons": 600}
 """CPU seconds that a method may take on a table: fair on a machine that does other work as well."""
 
 SEED = 0
@@ -76,6 +82,7 @@ class Peer:
 
 _DPMM = Peer("dpmm", ("dpmm==0.1.9",))
 PEERS = {
+    "aim": _DPMM,
     "mst": _DPMM,
     "privbayes": _DPMM,
     "mst-smartnoise": Peer(
@@ -85,8 +92,9 @@ PEERS = {
     ),
     "privbayes-datasynthesizer": Peer("datasynthesizer", ("DataSynthesizer==0.1.13",)),
 }
-OURS = ("ours", "independent")
+OURS = ("synthesis", "ours", "independent")
 NOTES = {
+    "aim": "takes the number of records from the data",
     "mst": "takes the number of records from the data",
     "privbayes": "takes the number of records from the data",
     "mst-smartnoise": "takes the number of records and the values that occur from the data",
@@ -201,7 +209,9 @@ def coded(schema: Schema) -> dict[str, Any]:
 def ours(
     name: str, codes: np.ndarray, schema: Schema, folder: Path, *, epsilon: float, delta: float, limit: Limit
 ) -> tuple[dict[str, Any], np.ndarray | None]:
-    """A release by the command line: every attribute resampled, so that no record is a seed."""
+    """A release by the command line, without seeds: a synthesis, or a network or marginals of which every attribute is
+    resampled.
+    """
     pq.write_table(pa.table({n: codes[:, i] for i, n in enumerate(schema.names)}), folder / "table.parquet")
     structure = "0" if name == "independent" else "3/20"
     spec = {
@@ -216,6 +226,12 @@ def ours(
         "split": {"structure": structure, "parameters": "1" if name == "independent" else "17/20", "seeds": "0"},
         "synthesis": {"records": len(codes), "omega": "all"},
     }
+    if name == "synthesis":
+        spec = {key: spec[key] for key in ("name", "dataset", "schema", "data", "output")} | {
+            "kind": "synthesis",
+            "privacy": {"epsilon": epsilon, "delta": delta},
+            "synthesis": {"records": len(codes)},
+        }
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
     dpdist: list[str | Path] = [sys.executable, "-m", "dpdist"]
     create = [*dpdist, "ledger", "create", "compared", "--epsilon", str(2 * epsilon), "--delta", str(10 * delta)]
@@ -243,7 +259,10 @@ def peers(
 def table(name: str, rows: int | None) -> tuple[np.ndarray, Schema]:
     """The codes of a public table, in random order."""
     paths = [str(DATA / file) for file in FILES[name]]
-    spec = load_spec(ROOT / f"deploy/releases/{name}.yaml", {"data.path": paths})
+    if name == "persons":
+        spec = build_spec(spec_of(schema_of_persons(DATA / PERSONS), DATA / PERSONS, 398_556, 1.0))
+    else:
+        spec = load_spec(ROOT / f"deploy/releases/{name}.yaml", {"data.path": paths})
     columns, _ = run_pass(located_table(open_table(table_source(spec), spec.table)), gather_operator())
     codes = np.stack([column.astype(np.uint16) for column in columns], axis=1)
     order = np.random.default_rng(SEED).permutation(len(codes))
@@ -259,18 +278,16 @@ def compare(name: str, options: argparse.Namespace, end: float) -> Iterator[dict
     yield {"table": name, "method": "real records", "records": cut, **quality.of(train)}
     again = train[np.random.default_rng(1).integers(0, cut, cut)]
     yield {"table": name, "method": "sample of the real records", "records": cut, **quality.of(again)}
-    for method in options.methods:
+    for epsilon, method in product(options.epsilon, options.methods):
         left = end - time.monotonic()
         if left <= 0:
             return
         run = ours if method in OURS else peers
         limit = Limit(options.seconds or SECONDS[name], left)
         with tempfile.TemporaryDirectory() as folder:
-            result, made = run(
-                method, train, schema, Path(folder), epsilon=options.epsilon, delta=options.delta, limit=limit
-            )
+            result, made = run(method, train, schema, Path(folder), epsilon=epsilon, delta=options.delta, limit=limit)
         found = quality.of(made) if made is not None else {}
-        budget = {"epsilon": options.epsilon, "delta": options.delta}
+        budget = {"epsilon": epsilon, "delta": options.delta}
         note = NOTES.get(method, "")
         yield {"table": name, "method": method, "records": cut, **budget, **result, **found, "note": note}
 
@@ -281,7 +298,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file to write")
     parser.add_argument("--tables", nargs="*", choices=list(FILES), default=list(FILES))
     parser.add_argument("--methods", nargs="*", choices=[*OURS, *PEERS], default=[*OURS, *PEERS])
-    parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--epsilon", nargs="*", type=float, default=[0.1, 1.0, 3.0, 8.0])
     parser.add_argument("--delta", type=float, default=1e-9)
     parser.add_argument("--rows", type=int, help="records of each table, for a quick look")
     parser.add_argument("--seconds", type=float, help="CPU seconds that a method may take; default: by table")

@@ -1,0 +1,125 @@
+"""A public table as a prior."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from releases import SCHEMA, table
+
+from dpdist.data.count import pair_counts
+from dpdist.errors import SpecError
+from dpdist.families.base.registry import build_spec, make_plan
+from dpdist.families.synthesis.choices import choose, with_prior
+from dpdist.families.synthesis.learn import learn
+from dpdist.ledger import Ledger
+from dpdist.ledger.contract import Contract
+from dpdist.privacy.noise import Noise
+from dpdist.release.run import run_release
+
+KEY = Noise(bytes(range(32)))
+CARDS = (6, 5, 8, 3)
+
+
+def records(rows: int, seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    a = rng.integers(0, 6, rows)
+    b = np.minimum(a, 4)
+    c = np.where(rng.random(rows) < 0.8, a + 1, rng.integers(0, 8, rows))
+    return [column.astype(np.uint8) for column in (a, b, c, (b + c) % 3)]
+
+
+def error(prior: list[np.ndarray] | None) -> float:
+    """Mean distance of a model's pairs to a table of 3,000 records of which one-way tables alone are measured."""
+    counts, mu = pair_counts(records(3000, 1), CARDS), 0.5
+    choices = with_prior(choose(CARDS, records=3000, mu=mu), 4)
+    choices = replace(
+        choices, one_way=0.9, one_way_again=0.0, pairs=0.0, rounds=0, picks=0.0, rake=0.0, misfit=0.0, balance=1
+    )
+    public = pair_counts(prior, CARDS) if prior is not None else None
+    learned = learn(counts, choices=choices, noise=KEY, drawing=KEY, prior=public)
+    shares = learned.fitted.expected / 2.0**40
+    truth = np.concatenate([counts.pair(i, j).ravel() for i in range(4) for j in range(i + 1, 4)]) / 3000
+    assert [name for name, _ in learned.report["account"]] == ["one-way"]
+    return float(np.abs(shares - truth).sum() / 2 / 6)
+
+
+def test_the_model_starts_from_the_prior_at_no_cost() -> None:
+    """What pairs say comes from a public table of other records; of one without dependence nothing is to be had."""
+    without, alike = error(None), error(records(20_000, 2))
+    assert without > 0.3
+    assert alike < 0.3 * without
+    shuffled = [np.random.default_rng(i).permutation(column) for i, column in enumerate(records(20_000, 2))]
+    assert error(shuffled) == pytest.approx(without, rel=0.05)
+
+
+def test_pairs_that_differ_from_the_prior_are_measured() -> None:
+    """A prior of another dependence: with a budget for pairs the model is that of the table."""
+    other = records(20_000, 2)
+    other[2] = (other[2] + 3) % 8
+    counts = pair_counts(records(20_000, 1), CARDS)
+    choices = with_prior(choose(CARDS, records=20_000, mu=0.5), 4)
+    prior = pair_counts(other, CARDS)
+    choices = replace(choices, rake=0.0, misfit=0.0, balance=1)
+    learned = learn(counts, choices=choices, noise=KEY, drawing=KEY, prior=prior)
+    truth = np.concatenate([counts.pair(i, j).ravel() for i in range(4) for j in range(i + 1, 4)]) / 20_000
+    assert np.abs(learned.fitted.expected / 2.0**40 - truth).sum() / 2 / 6 < 0.02
+
+
+def spec_with(folder: Path, prior: str) -> dict[str, Any]:
+    data = folder / "table.parquet"
+    if not data.exists():
+        pq.write_table(table(12_000), data)
+    return {
+        "kind": "synthesis",
+        "name": "first",
+        "dataset": "people",
+        "schema": SCHEMA,
+        "data": {"path": str(data), "minimum_records": 10_000},
+        "output": {"path": str(folder / "release")},
+        "ledger": f"sqlite:///{folder}/ledger.db",
+        "work": str(folder / "work"),
+        "cluster": {"mode": "in-process"},
+        "privacy": {"epsilon": 4, "delta": 1e-7},
+        "model": {"prior": {"path": prior}},
+    }
+
+
+def test_the_table_itself_is_no_prior(tmp_path: Path) -> None:
+    spec_with(tmp_path, "other")
+    (tmp_path / "link.parquet").symlink_to(tmp_path / "table.parquet")
+    for path in ("table.parquet", "link.parquet", "../" + tmp_path.name + "/table.parquet", "*.parquet", ""):
+        with pytest.raises(SpecError, match=r"model\.prior: .* belongs to the table"):
+            make_plan(build_spec(spec_with(tmp_path, str(tmp_path / path))))
+
+
+def test_a_release_with_a_prior_names_it_and_keeps_its_contract(tmp_path: Path) -> None:
+    (tmp_path / "public").mkdir()
+    prior = tmp_path / "public" / "last-year.parquet"
+    pq.write_table(table(8_000), prior)
+    spec = build_spec(spec_with(tmp_path, str(prior)))
+    assert "Prior" in make_plan(spec).explain()
+    contract = Contract.model_validate(
+        {
+            "schema": spec.table,
+            "data": {"path": spec.data.path},
+            "minimum_records": 10_000,
+            "epsilon": "10",
+            "delta": "1e-6",
+        }
+    )
+    assert any("public_tables" in departure for departure in contract.departures(spec, event=None))
+    admitted = contract.model_copy(update={"public_tables": (str(tmp_path / "public" / "*"),)})
+    assert not admitted.departures(spec, event=None)
+    ledger = Ledger.open(spec.ledger)
+    ledger.create_dataset("people", epsilon="10", delta="1e-6")
+    ledger.close()
+    outcome = run_release(spec)
+    assert outcome is not None
+    assert outcome.parameters["learned"]["prior"] == {"records": 8_000}
+    stored = outcome.uri.removeprefix("file://")
+    assert any(str(prior) in file.read_text() for file in Path(stored).rglob("*.json"))
