@@ -30,7 +30,7 @@ from dpdist.evaluate.utility.baselines import baseline_section
 from dpdist.evaluate.utility.holdout import holdout_section
 from dpdist.evaluate.utility.trial import Trial, make_trial, named_target
 from dpdist.privacy.arrays import Codes
-from dpdist.publish.manifest import MANIFEST, Manifest
+from dpdist.publish.manifest import MANIFEST, OLD_NAMES, Manifest
 
 if TYPE_CHECKING:
     from dpdist.evaluate.publishable import Publication
@@ -231,7 +231,7 @@ def check_output(folder: Path, release: Store) -> None:
                 "release is published"
             )
     for above in inside:
-        if (above / MANIFEST).exists():
+        if (above / MANIFEST).exists() or (above / OLD_NAMES[MANIFEST]).exists():
             raise SpecError(f"--output {folder} is inside a release ({above}): an evaluation is confidential")
     standing = next(above for above in inside if above.exists())
     if not standing.is_dir() or not os.access(standing, os.W_OK | os.X_OK):

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import yaml
+from dpdist.data.graph import located_table, run_pass
 from wide_tables import PERSONS, made_up, schema_of_codes, schema_of_persons, write_codes
 
 from dpdist.data.inputs import table_source
