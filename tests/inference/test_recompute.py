@@ -16,7 +16,7 @@ from dpdist.errors import DataNotFound, VerificationFailed
 from dpdist.families.base.attempt import drawing_key
 from dpdist.families.synthesis.model_files import read_model
 from dpdist.inference.recompute import recompute
-from dpdist.publish.manifest import Manifest
+from dpdist.publish.manifest import MANIFEST, Manifest
 from dpdist.publish.parts import parquet_bytes
 from dpdist.publish.verify import open_release, verify
 
@@ -58,7 +58,7 @@ def test_a_raked_release_too(tmp_path: Path) -> None:
 
 def _edit_manifest(folder: Path, name: str, content: bytes) -> None:
     """Whoever changes a file may change the manifest as well."""
-    path = folder / "manifest.json"
+    path = folder / MANIFEST
     fields = json.loads(path.read_text())
     for record in (*fields["parts"], *fields["files"]):
         if record["name"] == name:
@@ -116,3 +116,7 @@ def test_without_measurements_there_is_no_model(tmp_path: Path) -> None:
     assert verify(folder).records == 2_500
     with pytest.raises(DataNotFound, match=r"output\.measurements"):
         recompute(folder)
+
+
+def test_readers_of_the_folder_pass_over_the_model(plain: Path) -> None:
+    assert pq.read_table(plain).num_rows == 2_500
