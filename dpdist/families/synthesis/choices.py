@@ -94,6 +94,7 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
     pool, parts = int(min(max(4 * records, 200_000), 1_000_000)), min(max(parts, 1), 8)
     found = Choices(
         mu=mu,
+        **_shares(cardinalities, records=records, mu=mu),
         per_round=per_round,
         cells=int(min(max(6 * records, 150_000), 600_000)),
         pool_parts=parts,
@@ -106,6 +107,19 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
             found, one_way=0.03, one_way_again=0.05, tree=0.12, pairs=0.21, misfit=0.004, rake=0.546, balance=0
         )
     return found
+
+
+def _shares(cardinalities: Sequence[int], *, records: int, mu: float) -> dict[str, float]:
+    """Shares of the one-way and pair tables without raking.
+
+    One-way tables get a quarter, and up to two fifths where their noise would be more than a few hundredths of the
+    records: pair tables tell little then, and what is released follows the one-way tables.
+    """
+    d = len(cardinalities)
+    noise = 0.4 * sum(cardinalities) / d * math.sqrt(d) / (mu * math.sqrt(0.25)) / records
+    one_way = min(max(0.25 * math.sqrt(noise / 0.0125), 0.25), 0.4)
+    first, rest = 0.06 + 0.02 * (one_way - 0.25) / 0.15, 0.96 - one_way
+    return {"one_way": first, "one_way_again": one_way - first, "tree": 0.42 * rest, "pairs": 0.58 * rest}
 
 
 def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:

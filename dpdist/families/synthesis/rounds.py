@@ -114,7 +114,7 @@ class Learner:
         self._public: Floats = np.zeros(0)
         for i, k in enumerate(self.coding.fine):
             merging, sigma = self.coding.merging[i], float(self.one_way.sigmas[i])
-            counts = np.bincount(merging.codes, weights=self.one_way.counts[i], minlength=merging.cardinality)
+            counts = np.bincount(merging.codes, weights=merging.estimates, minlength=merging.cardinality)
             self.measurements.append(Measurement((k,), counts / records, (records / sigma) ** 2))
         self._predict(self._independent())
 
@@ -131,8 +131,8 @@ class Learner:
         for source, codes, cardinality in zip(
             self.coding.source, self.coding.maps, self.coding.cardinalities, strict=True
         ):
-            counts = np.maximum(np.bincount(codes, weights=self.one_way.counts[source], minlength=cardinality), 0)
-            single.append(counts / max(counts.sum(), 1e-300))
+            counts = np.bincount(codes, weights=self.coding.merging[source].estimates, minlength=cardinality)
+            single.append(counts / counts.sum())
         return {(a, b): np.outer(single[a], single[b]) for a, b in self.tables.pairs}
 
     def _predict(self, marginals: dict[Pair, Floats]) -> None:

@@ -115,12 +115,12 @@ def test_combined_measurements_are_weighted_by_precision() -> None:
 
 
 def test_rare_values_are_merged_with_positive_weights() -> None:
-    merging = merge_rare(np.array([100.0, -30.0, 5.0, 60.0, 19.0]), 10.0, below=2.0)
+    merging = merge_rare(np.array([100.0, -30.0, 5.0, 60.0, 19.0]), 10.0, below=2.0, records=160.0)
     assert merging.codes.tolist() == [0, 2, 2, 1, 2]
     assert merging.rare.tolist() == [1, 2, 4]
     assert (merging.weights > 0).all()
     assert merging.weights[2] > merging.weights[1] > merging.weights[0]
-    alone = merge_rare(np.array([100.0, 1.0]), 10.0, below=2.0)
+    alone = merge_rare(np.array([100.0, 1.0]), 10.0, below=2.0, records=100.0)
     assert alone.cardinality == 2
     assert not len(alone.rare)
 
