@@ -13,7 +13,6 @@ from typing import Any
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 
-from dpdist.cli.options import DEFAULT_LEDGER
 from flows.release import as_task, inside, pinned, read_spec, without_private_text
 from flows.server import StepProgress, artifact_key, storage_of_block
 
@@ -71,7 +70,7 @@ def evaluate(
     @storage_of_block()
     def run() -> str:
         loaded = read_spec(spec, settings or {}) if spec is not None else None
-        ledger = loaded.ledger if loaded is not None else pinned().get("ledger", DEFAULT_LEDGER)
+        ledger = loaded.ledger if loaded is not None else pinned().get("ledger", Request.ledger)
         request = Request(
             release=release,
             against=_paths(against),

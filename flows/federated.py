@@ -6,6 +6,7 @@ on the coordinator. The clients' workers find their own ledgers, keys and files.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from prefect import flow
@@ -14,7 +15,6 @@ from prefect.artifacts import create_table_artifact
 from dpdist.errors import SpecError
 from dpdist.families.mixing.federated.spec import FederatedSpec
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.publish.verify import read_manifest
 from flows.release import one_at_a_time, read_spec, run_with_retries, without_private_text
 from flows.server import artifact_key, storage_of_block
 
@@ -42,8 +42,7 @@ def federated(
         show_clients(loaded.federated, key=artifact_key(loaded.dataset, loaded.name, "clients"))
         with one_at_a_time(loaded.dataset):
             outcome = run_with_retries(loaded, new_attempt=new_attempt)
-        manifest = read_manifest(outcome.uri, storage_options=loaded.output.storage.options)
-        show_round(manifest.parameters, key=artifact_key(loaded.dataset, loaded.name, "round"))
+        show_round(outcome.parameters, key=artifact_key(loaded.dataset, loaded.name, "round"))
         return outcome.uri
 
     return without_private_text(run)
@@ -55,7 +54,7 @@ def show_clients(federated: FederatedSpec, *, key: str) -> None:
     create_table_artifact(table=rows, key=key, description="Clients")
 
 
-def show_round(parameters: dict[str, Any], *, key: str) -> None:
+def show_round(parameters: Mapping[str, Any], *, key: str) -> None:
     """Who took part in each class, as the manifest says it."""
     rows = [
         {"class": part["value"], "clients": part["clients"], "records in a mixture": part["records_in_a_mixture"]}

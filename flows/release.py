@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from prefect import flow, get_client, get_run_logger, runtime, task
@@ -30,11 +30,13 @@ from prefect.exceptions import ObjectAlreadyExists
 from dpdist.cluster.logs import configure
 from dpdist.errors import DpdistError, ResourceError, SpecError, StorageUnavailable
 from dpdist.families.base.registry import build_spec, load_spec
-from dpdist.ledger import Ledger
+from dpdist.release.history import live_attempt
 from dpdist.release.outcome import Outcome
 from dpdist.release.run import Run
-from dpdist.schema.spec import ReleaseSpec, override
 from flows.server import StepProgress, artifact_key, show_outcome, show_plan, storage_of_block
+
+if TYPE_CHECKING:
+    from dpdist.schema.spec import ReleaseSpec
 
 DELAYS = (20, 60)
 """Seconds to wait before a run that lost its cluster, its ledger or its storage is continued."""
@@ -173,19 +175,6 @@ def _storage_was_away(_task: Any, _run: Any, state: Any) -> bool:
     return False
 
 
-def live_attempt(spec: ReleaseSpec) -> str | None:
-    """Id of the open or committed attempt of the release, which a run continues or finishes; None if there is none.
-
-    The resume itself checks that spec and input are unchanged.
-    """
-    ledger = Ledger.open(spec.ledger, create=False)
-    try:
-        attempt = ledger.find(spec.dataset, spec.name)
-        return None if attempt is None else attempt.id
-    finally:
-        ledger.close()
-
-
 def read_spec(spec: str | Mapping[str, Any], settings: Mapping[str, Any]) -> ReleaseSpec:
     """The spec of a run. Raises SpecError: it is not valid, its path leaves the folder of specs, the worker pins one of
     the settings (`pinned`), or a parameter holds a password or names code to run.
@@ -205,7 +194,7 @@ def read_spec(spec: str | Mapping[str, Any], settings: Mapping[str, Any]) -> Rel
         loaded = load_spec(path, settings | fixed)
         trusted = load_spec(path, fixed).plugins if loaded.plugins and settings else loaded.plugins
     else:
-        loaded, trusted = build_spec(override({**spec}, settings | fixed)), frozenset()
+        loaded, trusted = build_spec(spec, settings | fixed), frozenset()
     if not loaded.plugins <= trusted:
         raise SpecError(
             "a parameter names code to run (module:function), which would run with the rights of the worker: name it "

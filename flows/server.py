@@ -12,7 +12,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from prefect.artifacts import (
@@ -24,8 +24,10 @@ from prefect.artifacts import (
 )
 
 from dpdist.errors import SpecError
-from dpdist.families.base.family import Plan
-from dpdist.release.outcome import Outcome
+
+if TYPE_CHECKING:
+    from dpdist.families.base.family import Plan
+    from dpdist.release.outcome import Outcome
 
 BLOCK = "DPDIST_STORAGE_BLOCK"
 """Environment variable of a worker: a block of prefect-aws, ``aws-credentials/NAME`` or ``minio-credentials/NAME``."""

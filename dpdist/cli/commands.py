@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,9 +16,10 @@ from dpdist.cli.account import account_app
 from dpdist.cli.cluster import cluster_app
 from dpdist.cli.contract import contract_app
 from dpdist.cli.evaluate import evaluate
+from dpdist.cli.inference import draw, infer, tabulate
 from dpdist.cli.ledger import ledger_app
 from dpdist.cli.options import AsJson, Endpoint, PublicKey, Settings, SpecPath, load, storage_options
-from dpdist.cli.output import bars, folded, guarantee_lines, show_json
+from dpdist.cli.output import bars, error_text, folded, guarantee_lines, show_json
 from dpdist.cli.plan import plan
 from dpdist.cli.runs import runs_app
 from dpdist.cli.spec import spec_app
@@ -25,6 +27,7 @@ from dpdist.errors import AccountingError, DpdistError
 from dpdist.privacy.formatting import number_of, upwards
 
 if TYPE_CHECKING:
+    from dpdist.inference.recompute import Recomputed
     from dpdist.publish.account import Account
     from dpdist.publish.verify import VerifyReport
     from dpdist.release.outcome import Outcome
@@ -39,6 +42,9 @@ app = typer.Typer(
 )
 app.command()(plan)
 app.command()(evaluate)
+app.command()(draw)
+app.command()(tabulate)
+app.command()(infer)
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(contract_app, name="contract")
 app.add_typer(spec_app, name="spec")
@@ -49,9 +55,9 @@ app.add_typer(runs_app, name="runs")
 
 def _version(asked: bool) -> None:
     if asked:
-        from dpdist import __version__
+        from importlib.metadata import version
 
-        typer.echo(f"dpdist {__version__}")
+        typer.echo(f"dpdist {version('dpdist')}")
         raise typer.Exit
 
 
@@ -76,7 +82,7 @@ def main() -> None:
             signal.signal(signal.SIGINT, _terminated)
         app(standalone_mode=True)
     except DpdistError as error:
-        typer.echo(f"dpdist: {error}", err=True)
+        typer.echo(error_text(f"dpdist: {error}"), err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(1)
@@ -185,18 +191,28 @@ def verify(
             help="End with 1 unless a signature was checked (--public-key, --ledger) and the manifest lists all files.",
         ),
     ] = False,
+    recompute: Annotated[
+        bool,
+        typer.Option(
+            "--recompute", help="Also make all records again from the published model, and name changed ones."
+        ),
+    ] = False,
     endpoint_url: Endpoint = None,
     as_json: AsJson = False,
 ) -> None:
     """Check every file of a release against its manifest, the guarantee against its events, and the signature."""
     from dpdist.ledger import Ledger
+    from dpdist.ledger.signature import load_public_key
     from dpdist.publish.account import verify_with_account
-    from dpdist.publish.signature import load_public_key
     from dpdist.publish.verify import verify as verify_release
 
     key = load_public_key(public_key) if public_key else None
     options = storage_options(endpoint_url)
-    account = None
+    account, again = None, None
+    if recompute:
+        from dpdist.inference.recompute import recompute as make_again
+
+        again = make_again(release, key, storage_options=options)
     if ledger is None:
         report = verify_release(release, key, storage_options=options)
     else:
@@ -204,16 +220,17 @@ def verify(
         report, account = verify_with_account(opened, release, key, storage_options=options)
         opened.close()
     if as_json:
-        show_json(report.to_json() | ({} if account is None else {"account": account.to_json()}))
+        made = {} if again is None else {"recomputed": asdict(again)}
+        show_json(report.to_json() | made | ({} if account is None else {"account": account.to_json()}))
     else:
-        _explain(release, report, account)
+        _explain(release, report, account, again)
     if required and (report.signature != "valid" or report.unlisted):
         why = "no signature was checked" if report.signature != "valid" else "there are files that it does not list"
         typer.echo(f"dpdist: --require-signature: {release}: {why}", err=True)
         raise typer.Exit(1)
 
 
-def _explain(release: str, report: VerifyReport, account: Account | None) -> None:
+def _explain(release: str, report: VerifyReport, account: Account | None, again: Recomputed | None) -> None:
     parts = number_of(report.parts, "part")
     verdict = report.verdict if account is None else "verified by the account"
     if report.signature == "foreign":
@@ -221,6 +238,10 @@ def _explain(release: str, report: VerifyReport, account: Account | None) -> Non
     lines = [f"{release}: {verdict}, {report.counted} in {parts}", f"Signature   {report.signed}"]
     if account is not None:
         lines.append(f"Account     {account.explain()}")
+    if again is not None:
+        other = f"; the bytes of {number_of(len(again.rewritten), 'part')} are another pyarrow's"
+        other = other if again.rewritten else ""
+        lines.append(f"Recomputed  all {again.records:,} records from the model and the public key{other}")
     if not report.private:
         lines.append("NOT PRIVATE: made with a fixed test key")
     lines += guarantee_lines(report.guarantees)

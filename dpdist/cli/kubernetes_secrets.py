@@ -13,7 +13,7 @@ from typing import Any
 
 from dpdist.cluster.certificates import ROLES, make_certificates
 from dpdist.errors import SpecError
-from dpdist.ledger.keys import KEY_BYTES, KeyEncryptionKey
+from dpdist.ledger.key_encryption import KEY_BYTES, KeyEncryptionKey
 
 KINDS = ("tls", "kek", "ledger", "storage")
 """What can be made, each by itself."""

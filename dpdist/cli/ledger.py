@@ -13,7 +13,7 @@ import typer
 
 from dpdist.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl, moment
 from dpdist.cli.output import show_json
-from dpdist.errors import LedgerError, SpecError
+from dpdist.errors import DatasetUnknown, LedgerError, LedgerUnavailable, SpecError
 from dpdist.privacy.formatting import upwards
 
 if TYPE_CHECKING:
@@ -138,9 +138,16 @@ def ledger_show(
 
     with open_ledger(ledger) as opened:
         rows = ledger_rows(opened, dataset)
+    damaged = [row["error"] for row in rows if "error" in row]
     if as_json:
         show_json(rows)
-        return
+    else:
+        _show_rows([row for row in rows if "error" not in row])
+    if damaged:
+        raise LedgerError("\n".join(damaged))
+
+
+def _show_rows(rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Column, Table
 
@@ -219,11 +226,19 @@ def ledger_verify(
     """Check that no row of the ledger was changed and that no cap is exceeded."""
     if receipt and dataset is None:
         raise SpecError("--receipt: a receipt is of one data set, name it")
+    damaged = []
     with open_ledger(ledger) as opened:
-        names = [dataset] if dataset else [d.name for d in opened.datasets()]
+        names = [dataset] if dataset else opened.datasets()
         for name in names:
-            opened.verify(name, receipts=receipt or ())
-            typer.echo(f"{name}: consistent")
+            try:
+                opened.verify(name, receipts=receipt or ())
+                typer.echo(f"{name}: consistent")
+            except (DatasetUnknown, LedgerUnavailable):
+                raise
+            except LedgerError as error:
+                damaged.append(str(error))
+    if damaged:
+        raise LedgerError("\n".join(damaged))
 
 
 @ledger_app.command("give-up")

@@ -18,6 +18,12 @@ _LABEL = re.compile(r"\S+(?: \S+)*? {2,}|\s*")
 _TABLE = re.compile(r"\S {2,}\S.* {2,}\S")
 
 
+LONGEST_ERROR = 300
+"""Characters of a line of an error; of a longer one the first sentence comes first, and the rest below it."""
+
+_SENTENCE = re.compile(r".{30,}?(?:\. (?=[A-Z])|; )|.{30,}?: ")
+
+
 class Answer(Protocol):
     """What a command found."""
 
@@ -52,6 +58,20 @@ def _folded(line: str) -> str:
     label = _LABEL.match(line)
     indent = " " * (label.end() if label else 0)
     return textwrap.fill(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def error_text(text: str) -> str:
+    """An error for a terminal: a long line is its first sentence, and the details folded below it."""
+    return "\n".join(map(_told, text.split("\n")))
+
+
+def _told(line: str) -> str:
+    first = _SENTENCE.match(line) if len(line) > LONGEST_ERROR else None
+    if first is None:
+        return line
+    fold = textwrap.TextWrapper(100, initial_indent="  ", subsequent_indent="  ", break_long_words=False)
+    fold.break_on_hyphens = False
+    return "\n".join([first[0].rstrip("; "), *fold.wrap(line[first.end() :])])
 
 
 def guarantee_lines(guarantees: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from dpdist.cli.options import DEFAULT_LEDGER, AsJson, Endpoint, LedgerUrl, moment, storage_options
 from dpdist.cli.output import show_json
 from dpdist.privacy.formatting import number_of
-from dpdist.release.history import find_attempt, list_runs, run_record
-
-if TYPE_CHECKING:
-    from dpdist.ledger import Ledger
-    from dpdist.storage.store import Store
+from dpdist.release.history import find_attempt, list_runs, opened, run_record
 
 runs_app = typer.Typer(help="Runs of releases, finished or not.", no_args_is_help=True, rich_markup_mode=None)
 
 Work = Annotated[str, typer.Option("--work", help="The confidential folder of the spec (`work`).")]
-
-
-@contextmanager
-def _opened(ledger: str, work: str, endpoint_url: str | None) -> Iterator[tuple[Ledger, Store]]:
-    from dpdist.ledger import Ledger
-    from dpdist.storage.store import Store
-
-    opened = Ledger.open(ledger, create=False)
-    try:
-        yield opened, Store(work, storage_options(endpoint_url))
-    finally:
-        opened.close()
 
 
 @runs_app.command("list")
@@ -43,8 +25,8 @@ def runs_list(
     as_json: AsJson = False,
 ) -> None:
     """List all attempts with their state and what they stored."""
-    with _opened(ledger, work, endpoint_url) as (opened, folder):
-        runs = list_runs(opened, folder)
+    with opened(ledger, work, storage_options(endpoint_url)) as (found, folder):
+        runs = list_runs(found, folder)
     if as_json:
         show_json([asdict(run) for run in runs])
         return
@@ -67,14 +49,13 @@ def runs_clean(
     endpoint_url: Endpoint = None,
 ) -> None:
     """Delete what killed runs left: probes, unfinished files, claims, parts and keys of attempts that were given up."""
-    from dpdist.release.leftovers import sweep_errors, sweep_output, sweep_store
-    from dpdist.storage.store import Store
+    from dpdist.release.leftovers import sweep_address, sweep_errors, sweep_store
 
-    with _opened(ledger, work, endpoint_url) as (opened, folder):
+    with opened(ledger, work, storage_options(endpoint_url)) as (found, folder):
         swept = sweep_store(folder)
         for place in output or ():
-            swept += sweep_output(opened, Store(place, storage_options(endpoint_url)))
-        opened.sweep()
+            swept += sweep_address(found, place, storage_options(endpoint_url))
+        found.sweep()
     swept += sweep_errors(older=0)
     for name in swept:
         typer.echo(name)
@@ -89,6 +70,6 @@ def runs_show(
     endpoint_url: Endpoint = None,
 ) -> None:
     """Print the run record of an attempt. Confidential: it holds private counts."""
-    with _opened(ledger, work, endpoint_url) as (opened, folder):
-        record = run_record(folder, find_attempt(opened, attempt))
+    with opened(ledger, work, storage_options(endpoint_url)) as (found, folder):
+        record = run_record(folder, find_attempt(found, attempt))
     show_json(record)

@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
-from dpdist.privacy.arrays import Codes, Counts
+
+if TYPE_CHECKING:
+    from dpdist.privacy.arrays import Codes, Counts
 
 MAX_PAIR_CELLS = 1 << 25
 """Largest total number of cells of all single and pairwise tables (256 MiB of int64)."""

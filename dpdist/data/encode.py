@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +19,10 @@ from numpy.typing import NDArray
 from dpdist.data.integers import LIMIT, IntegerDomain, parse_integer
 from dpdist.data.numbers import NumberEncoder, wrong_type
 from dpdist.data.report import ABOVE, BELOW, DEFECTS, MISSING, MISTYPED, OUTSIDE, UNKNOWN, RowReport
-from dpdist.privacy.arrays import Codes
 from dpdist.schema.schema import Attribute, Category, Schema
+
+if TYPE_CHECKING:
+    from dpdist.privacy.arrays import Codes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -163,8 +166,12 @@ def check_type(attribute: Attribute, kind: pa.DataType) -> None:
     numeric = pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     if is_text(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind):
         return
-    of_numbers = attribute.kind == "number" or IntegerDomain.of(attribute, np.dtype(np.uint32)) is not None
-    if not ((numeric and of_numbers) or (pa.types.is_boolean(kind) and not of_numbers)):
+    if attribute.kind == "number":
+        of_numbers, of_texts = True, False
+    else:
+        integers = IntegerDomain.of(attribute, np.dtype(np.uint32))
+        of_numbers, of_texts = integers is not None, integers is None or not integers.is_declared
+    if not ((numeric and of_numbers) or (pa.types.is_boolean(kind) and of_texts)):
         raise wrong_type(attribute, found)
 
 
@@ -195,7 +202,7 @@ def _policy_tables(attribute: Attribute, integers: IntegerDomain | None) -> tupl
             labels.append(attribute.missing.category)
         codes[outside] = size - len(labels) + labels.index(attribute.out_of_domain.category)
     elif attribute.out_of_domain == "clip" and integers is not None:
-        codes[size + BELOW], codes[size + ABOVE] = integers.codes[0], integers.codes[-1]
+        codes[size + BELOW], codes[size + ABOVE] = integers.end_codes
     return codes.astype(attribute.dtype), drops
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -22,49 +23,58 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,400}(?:\.0*)?", re.ASCII)
 class IntegerDomain:
     """The integers an attribute admits, and the class of any integer: its code, or ``size + defect``.
 
-    `starts`, ascending int64, are the lower edges of the intervals, or the values themselves if `exact`; `codes` the
-    code of each; `last` the largest integer of the domain; `missing` the integers that mean missing (where `exact`, a
-    declared value is not missing); `size` the number of codes.
+    `starts`, ascending int64, are the lower edges of the intervals, or the values and their aliases if `exact`; `codes`
+    the code of each; `ends` the smallest and the largest integer of the domain; `missing` the integers that mean
+    missing (where `exact`, no value and no alias); `size` the number of codes. `is_declared` says whether all values
+    are integers; else some aliases are.
     """
 
     def __init__(
         self,
         starts: NDArray[np.int64],
         codes: np.ndarray,
-        last: int,
+        ends: tuple[int, int],
         *,
         exact: bool,
         missing: list[int],
         size: int,
     ) -> None:
-        self.codes = codes
-        self._starts, self._last, self._exact, self._missing, self._size = starts, last, exact, missing, size
+        self._codes, self._starts, self._ends = codes, starts, ends
+        self._exact, self._missing, self._size = exact, missing, size
         self._tables: dict[np.dtype[Any], np.ndarray] = {}
-        self._low, self._high = min([int(starts[0]), *missing]) - 1, max([last, *missing]) + 1
+        self.is_declared = ends[0] >= -LIMIT
+        known = [int(starts[0]), int(starts[-1]), *ends, *missing]
+        self._low, self._high = min(known) - 1, max(known) + 1
+
+    @property
+    def end_codes(self) -> tuple[int, int]:
+        """Codes of the smallest and the largest integer."""
+        first, last = self._codes.take(np.searchsorted(self._starts, self._ends, side="right") - 1).tolist()
+        return first, last
 
     @classmethod
     def of(cls, attribute: Attribute, dtype: np.dtype[Any]) -> IntegerDomain | None:
-        """The integers of an attribute; None if its values are texts that are no integers."""
-        known = [parse_integer(text) for text in attribute.missing_values]
-        missing = [number for number in known if number is not None and abs(number) <= LIMIT]
+        """The integers of an attribute; None if its values are texts that are no integers, nor are their aliases."""
+        read = [parse_integer(text) for text in attribute.missing_values]
+        missing = [number for number in read if number is not None and abs(number) <= LIMIT]
         if attribute.bounds is not None:
             starts = attribute.bin_edges
             codes = np.arange(len(starts)).astype(dtype)
-            return cls(
-                starts, codes, int(attribute.bounds[1]), exact=False, missing=missing, size=attribute.cardinality
-            )
-        numbers = [parse_integer(str(value)) for value in attribute.values or ()]
-        whole = [number for number in numbers if number is not None and abs(number) <= LIMIT]
-        if [*map(str, whole)] != [*map(str, attribute.values or ())]:
+            ends = (int(starts[0]), int(attribute.bounds[1]))
+            return cls(starts, codes, ends, exact=False, missing=missing, size=attribute.cardinality)
+        values = {str(value): code for code, value in enumerate(attribute.values or ())}
+        aliases = _integers({text: values[str(value)] for text, value in attribute.aliases.items()})
+        whole = _integers(values)
+        if len(whole) < len(values) and not aliases:
             return None
-        values = np.array(whole, np.int64)
-        order = np.argsort(values)
+        known = aliases | whole
+        starts = np.array(sorted(known), np.int64)
         return cls(
-            values[order],
-            order.astype(dtype),
-            int(values.max()),
+            starts,
+            np.array([known[number] for number in starts.tolist()]).astype(dtype),
+            (min(known), max(known)) if len(whole) == len(values) else (-LIMIT - 1, LIMIT + 1),
             exact=True,
-            missing=[number for number in missing if number not in whole],
+            missing=[number for number in missing if number not in known],
             size=attribute.cardinality,
         )
 
@@ -97,14 +107,22 @@ class IntegerDomain:
 
     def _search(self, values: NDArray[np.int64]) -> np.ndarray:
         place = np.searchsorted(self._starts, values, side="right") - 1
-        classes = self.codes.take(place, mode="clip")
+        classes = self._codes.take(place, mode="clip")
+        known: Any = np.bool_(False)
         if self._exact:
-            classes[self._starts.take(place, mode="clip") != values] = self._size + UNKNOWN
-        classes[values < self._starts[0]] = self._size + BELOW
-        classes[values > self._last] = self._size + ABOVE
+            known = self._starts.take(place, mode="clip") == values
+            classes[~known] = self._size + UNKNOWN
+        classes[(values < self._ends[0]) & ~known] = self._size + BELOW
+        classes[(values > self._ends[1]) & ~known] = self._size + ABOVE
         if self._missing:
             classes[np.isin(values, self._missing)] = self._size + MISSING
         return classes
+
+
+def _integers(codes: Mapping[str, int]) -> dict[int, int]:
+    """The codes of texts that are integers in their shortest form."""
+    numbers = {text: parse_integer(text) for text in codes}
+    return {n: codes[text] for text, n in numbers.items() if n is not None and abs(n) <= LIMIT and str(n) == text}
 
 
 def parse_integer(text: str) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,9 @@ from dpdist.data.count import (
     pair_counts,
     table_counts,
 )
-from dpdist.privacy.arrays import Codes
+
+if TYPE_CHECKING:
+    from dpdist.privacy.arrays import Codes
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from dpdist.data.files import open_parquet
 from dpdist.data.lines import lines_of_range, records_of_lines
 from dpdist.data.report import RowReport
 from dpdist.errors import UnreadableFile
-from dpdist.privacy.arrays import Codes
 from dpdist.storage.files import is_local, open_file, storage_errors, unless_damaged
 
 if TYPE_CHECKING:
     from dpdist.data.table import Slice, Table
+    from dpdist.privacy.arrays import Codes
 
 BATCH_ROWS = 1 << 17
 """Rows of a batch; for CSV, blocks of `_BYTES_PER_ROW` bytes for each of them."""

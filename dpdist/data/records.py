@@ -7,14 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from dpdist.data.read import BATCH_ROWS, EncodedBatch
 from dpdist.data.report import RowReport
-from dpdist.privacy.arrays import Codes
 from dpdist.schema.schema import Schema
+
+if TYPE_CHECKING:
+    from dpdist.privacy.arrays import Codes
 
 
 class Records(Protocol):

@@ -31,10 +31,10 @@ from dpdist.evaluate.utility.holdout import holdout_section
 from dpdist.evaluate.utility.trial import Trial, make_trial, named_target
 from dpdist.privacy.arrays import Codes
 from dpdist.publish.manifest import MANIFEST, Manifest
-from dpdist.storage.store import Store
 
 if TYPE_CHECKING:
     from dpdist.evaluate.publishable import Publication
+    from dpdist.storage.store import Store
 
 PAGE, FIGURES = "evaluation.html", "evaluation.json"
 

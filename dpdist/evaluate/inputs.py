@@ -14,13 +14,13 @@ from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
 from dpdist.data.operators import gather_operator, pair_counts_operator, together
 from dpdist.data.records import Records
+from dpdist.data.released import ReleasedTable
 from dpdist.data.report import RowReport, check
 from dpdist.data.source import TableSource, find_files, fingerprint
 from dpdist.data.split import Split
 from dpdist.data.table import Table, open_table
 from dpdist.errors import DataError, EmptyTable, SpecError
 from dpdist.evaluate.binning import Look, View, through, view_of
-from dpdist.evaluate.released import ReleasedTable
 from dpdist.evaluate.utility.marginals import Marginals, Subset, chosen_triples, marginals_of, triples_operator
 from dpdist.families.base.attempt import Progress
 from dpdist.families.base.graph import locate, table_pass

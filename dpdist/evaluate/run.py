@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.opening import open_cluster
+from dpdist.data.released import ReleasedTable
 from dpdist.data.source import CsvOptions, TableSource, find_files
 from dpdist.errors import SpecError
 from dpdist.evaluate.evaluation import (
@@ -24,19 +25,19 @@ from dpdist.evaluate.evaluation import (
 from dpdist.evaluate.inputs import Inputs, open_inputs
 from dpdist.evaluate.page.page import WORDS, About
 from dpdist.evaluate.page.sections import Section
-from dpdist.evaluate.released import ReleasedTable
 from dpdist.families.base.attempt import Progress, silent
 from dpdist.families.base.family import AsReleased
 from dpdist.families.base.registry import FAMILIES
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import open_release
-from dpdist.storage.store import Store
+from dpdist.schema.spec import DEFAULT_LEDGER
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     from dpdist.evaluate.publishable import Publication
     from dpdist.schema.spec import ReleaseSpec
+    from dpdist.storage.store import Store
 
 LARGE = 256 << 20
 """Bytes of files from which on worker processes read them, unless a cluster is named."""
@@ -58,7 +59,7 @@ class Request:
     # of object storage, unless the spec says
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     publish: float | None = None  # epsilon of figures that may be published (`dpdist.evaluate.publishable`)
-    ledger: str = ""  # SQLAlchemy URL of the ledger they are charged to
+    ledger: str = DEFAULT_LEDGER  # SQLAlchemy URL of the ledger they are charged to
 
     def source(self, paths: tuple[str, ...]) -> TableSource:
         """How to read a real table at some paths."""

@@ -71,10 +71,9 @@ def create(connection: sa.Connection, terms: Mapping[str, str | None], signing: 
     return dataset_record(dict(row))
 
 
-def datasets(connection: sa.Connection) -> tuple[Dataset, ...]:
-    """Return all data sets by name."""
-    rows = connection.execute(sa.select(tables.dataset).order_by(tables.dataset.c.name))
-    return tuple(dataset_record(dict(row)) for row in rows.mappings())
+def datasets(connection: sa.Connection) -> tuple[str, ...]:
+    """Return the names of all data sets, in order."""
+    return tuple(connection.execute(sa.select(tables.dataset.c.name).order_by(tables.dataset.c.name)).scalars())
 
 
 def read(
@@ -105,4 +104,7 @@ def problems_of(connection: sa.Connection, name: str, receipts: Iterable[str]) -
         sa.select(tables.journal).where(tables.journal.c.dataset_id == row["id"]).order_by(tables.journal.c.sequence)
     )
     listed = [one["public_key"] for one in identities(connection, row)]
-    return check_journal(row, [dict(entry) for entry in entries.mappings()], charges, receipts, listed)
+    try:
+        return check_journal(row, [dict(entry) for entry in entries.mappings()], charges, receipts, listed)
+    except (ArithmeticError, KeyError, TypeError, ValueError):
+        return ["what is in a row, or in an entry of the journal, cannot be read"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -83,6 +84,9 @@ class Contract(Section):
         default_factory=dict,
         description="By attribute, the least probability that a record has any one of its values, whoever reads the "
         "release: what a guarantee `pml` about it may assume.",
+    )
+    public_tables: tuple[str, ...] = Field(
+        default=(), description="Paths, or patterns of them, of public tables that a release may start its model from."
     )
     pml: Exact | None = Field(
         default=None, ge=LEAST_CAP, le=LARGEST_CAP, description="Cap on pointwise maximal leakage, in nats."
@@ -166,6 +170,11 @@ class Contract(Section):
                 )
         if self.number_of_records is None and event is not None and takes_size_for_public(event):
             found.append("privacy.adjacency: replacement takes the number of records for public, and it is private")
+        found += [
+            f"model.prior: {path} is none of the contract's public_tables"
+            for path in spec.public_tables
+            if not any(fnmatchcase(path, pattern) for pattern in self.public_tables)
+        ]
         if spec.asks_of_table is not None:
             found.append(spec.asks_of_table)
         return found

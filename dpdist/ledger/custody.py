@@ -9,7 +9,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from dpdist.errors import KeyUnavailable, LedgerError, ResourceError
-from dpdist.ledger import keys, tables
+from dpdist.ledger import key_encryption, keys, tables
 from dpdist.ledger.database import Database
 from dpdist.ledger.rows import charge_of, charges_of, lock_charge, lock_dataset, stale
 from dpdist.privacy.noise import Noise
@@ -22,14 +22,14 @@ def default_kek(database: Database) -> Path | None:
 
 def new_wrapped_key(database: Database, attempt: str) -> bytes:
     """Make the key of an attempt and wrap it."""
-    kek = keys.KeyEncryptionKey.find(default_kek(database), create=True)
+    kek = key_encryption.KeyEncryptionKey.find(default_kek(database), create=True)
     return kek.wrap(keys.new_key(), attempt=attempt)
 
 
 def noise(database: Database, attempt: str) -> Noise:
     """Return the noise of a drawing attempt."""
     wrapped = database.read(lambda connection: _wrapped_key(connection, attempt))
-    kek = keys.KeyEncryptionKey.find(default_kek(database))
+    kek = key_encryption.KeyEncryptionKey.find(default_kek(database))
     return Noise(kek.unwrap(wrapped, attempt=attempt))
 
 
@@ -44,7 +44,7 @@ def share(database: Database, attempt: str, uri: str) -> keys.KeyRef:
         _set_uri(connection, attempt, uri)  # before the file is written: it is always found again
         return wrapped, charge["key_uri"]
 
-    kek = keys.KeyEncryptionKey.find(default_kek(database))
+    kek = key_encryption.KeyEncryptionKey.find(default_kek(database))
     wrapped, before = database.write(place)
     if before not in (None, uri):
         keys.erase_key_file(str(before), attempt=attempt)
@@ -82,7 +82,7 @@ def sweep(database: Database, attempts: Iterable[str]) -> None:
     """Erase the key files of ended attempts, as far as their storage answers, and unfinished key-encryption keys."""
     kek = default_kek(database)
     if kek is not None:
-        keys.sweep_key_encryption_key(kek)
+        key_encryption.sweep_key_encryption_key(kek)
     for attempt in attempts:
         with suppress(KeyUnavailable, ResourceError):
             erase(database, attempt, patient=False)

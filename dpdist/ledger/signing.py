@@ -22,7 +22,7 @@ from dpdist.ledger import journal, tables
 from dpdist.ledger.anchor import Mark
 from dpdist.ledger.custody import default_kek
 from dpdist.ledger.database import Database
-from dpdist.ledger.keys import KeyEncryptionKey
+from dpdist.ledger.key_encryption import KeyEncryptionKey
 from dpdist.ledger.rows import Row, lock_dataset
 from dpdist.ledger.transitions import now
 

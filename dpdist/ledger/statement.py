@@ -8,7 +8,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from dpdist.errors import AccountingError, DpdistError
+from dpdist.errors import AccountingError, DpdistError, LedgerError, LedgerUnavailable
 from dpdist.ledger import Attempt, Budget, Ledger
 from dpdist.ledger.account import Charged
 from dpdist.ledger.contract import kept_contract
@@ -130,42 +130,50 @@ def contract_sentence(plan: Plan) -> str:
 
 
 def ledger_rows(ledger: Ledger, dataset: str | None = None) -> list[dict[str, Any]]:
-    """The data sets of a ledger with their charges, as JSON objects."""
-    names = [dataset] if dataset else [known.name for known in ledger.datasets()]
+    """The data sets of a ledger with their charges, as JSON objects; of all of them, a damaged one with its error."""
+    if dataset is not None:
+        return [_dataset_row(ledger, dataset)]
     rows = []
-    for name in names:
-        statement = ledger.show(name)
-        spent = statement.budget.epsilon_spent
-        rows.append(
-            {
-                "dataset": name,
-                "uncovered": uncovered(a for a in statement.attempts if a.state != "void"),
-                "epsilon": float(statement.budget.epsilon_cap),
-                "delta": float(statement.budget.delta_cap),
-                "adjacency": "add/remove",
-                "spent_epsilon": None if spent is None else float(spent),
-                "remaining_epsilon": float(statement.budget.epsilon_remaining),
-                "pml": None if statement.budget.pml_cap is None else float(statement.budget.pml_cap),
-                "spent_pml": float(statement.budget.pml_spent),
-                "filters": _filter_rows(statement.budget),
-                "guarantees": list(statement.dataset.guarantees),
-                "head": statement.head,
-                "signing_key": next(map(key_fingerprint, ledger.public_keys(name)), None),
-                "charges": [
-                    {
-                        "release": attempt.release,
-                        "attempt": attempt.id,
-                        "state": attempt.state,
-                        "guarantee": attempt.guarantee,
-                        "epsilon": None if attempt.guarantee == "lid" else float(attempt.epsilon),  # lid has none
-                        "takes": _shares(statement.budget, attempt.charged),
-                        "created": attempt.created,
-                    }
-                    for attempt in statement.attempts
-                ],
-            }
-        )
+    for name in ledger.datasets():
+        try:
+            rows.append(_dataset_row(ledger, name))
+        except LedgerUnavailable:
+            raise
+        except LedgerError as error:
+            rows.append({"dataset": name, "error": str(error)})
     return rows
+
+
+def _dataset_row(ledger: Ledger, name: str) -> dict[str, Any]:
+    statement = ledger.show(name)
+    spent = statement.budget.epsilon_spent
+    return {
+        "dataset": name,
+        "uncovered": uncovered(a for a in statement.attempts if a.state != "void"),
+        "epsilon": float(statement.budget.epsilon_cap),
+        "delta": float(statement.budget.delta_cap),
+        "adjacency": "add/remove",
+        "spent_epsilon": None if spent is None else float(spent),
+        "remaining_epsilon": float(statement.budget.epsilon_remaining),
+        "pml": None if statement.budget.pml_cap is None else float(statement.budget.pml_cap),
+        "spent_pml": float(statement.budget.pml_spent),
+        "filters": _filter_rows(statement.budget),
+        "guarantees": list(statement.dataset.guarantees),
+        "head": statement.head,
+        "signing_key": next(map(key_fingerprint, ledger.public_keys(name)), None),
+        "charges": [
+            {
+                "release": attempt.release,
+                "attempt": attempt.id,
+                "state": attempt.state,
+                "guarantee": attempt.guarantee,
+                "epsilon": None if attempt.guarantee == "lid" else float(attempt.epsilon),  # lid has none
+                "takes": _shares(statement.budget, attempt.charged),
+                "created": attempt.created,
+            }
+            for attempt in statement.attempts
+        ],
+    }
 
 
 def _filter_rows(budget: Budget) -> list[dict[str, Any]]:

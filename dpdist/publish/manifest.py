@@ -23,9 +23,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from dpdist.errors import OutputExists, OutputUnwritable, VerificationFailed
+from dpdist.ledger.signature import sign
 from dpdist.privacy.guarantee import Guarantee
+from dpdist.publish.extra import FileRecord
 from dpdist.publish.parts import PartFormat, PartRecord
-from dpdist.publish.signature import sign
 from dpdist.schema.schema import Schema, validation_message
 from dpdist.storage.store import Store
 
@@ -76,6 +77,9 @@ class Manifest(BaseModel):
     table: Schema = Field(description="The public schema of the table.")
     format: PartFormat = Field(description="How values are written.")
     parts: tuple[PartRecord, ...] = Field(description="The Parquet files, in order of their rows.")
+    files: tuple[FileRecord, ...] = Field(
+        default=(), description="What is released beside the parts: noisy tables, model, how records are drawn."
+    )
     packages: dict[str, str] = Field(description="Versions of the packages that made the release.")
 
     @model_validator(mode="after")
@@ -88,6 +92,8 @@ class Manifest(BaseModel):
             raise ValueError(f"{self.counted}: the rows of the parts do not add up to it")
         if len({part.name for part in self.parts}) != len(self.parts):
             raise ValueError("parts: a name is listed twice")
+        if len({file.name for file in self.files}) != len(self.files):
+            raise ValueError("files: a name is listed twice")
         if any(not isinstance(item.get("kind"), str) for item in self.guarantees):
             raise ValueError("guarantees: each has a kind")
         if self.guarantee != " ".join(str(item.get("sentence")) for item in self.guarantees):
@@ -110,6 +116,11 @@ class Manifest(BaseModel):
         """Number of rows of all parts."""
         return self.records if self.cells is None else self.cells
 
+    @property
+    def listed(self) -> tuple[PartRecord | FileRecord, ...]:
+        """All files of the release but the manifest and its signature."""
+        return (*self.parts, *self.files)
+
     def to_bytes(self) -> bytes:
         """Canonical JSON: fields in their order, names inside them sorted, two spaces, UTF-8."""
         fields = self.model_dump(mode="json")
@@ -119,6 +130,8 @@ class Manifest(BaseModel):
             del fields["format"]["layout"], fields["format"]["non_negative"]
         if self.not_private is None:
             del fields["not_private"]
+        if not self.files:
+            del fields["files"]
         ordered = {name: _sorted(value) for name, value in fields.items()}
         return (json.dumps(ordered, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
@@ -158,6 +171,7 @@ def build_manifest(
     table: Schema,
     form: PartFormat,
     parts: Sequence[PartRecord],
+    files: Sequence[FileRecord] = (),
     fixed_key: bool = False,
 ) -> Manifest:
     """Make the manifest of a release.
@@ -196,6 +210,7 @@ def build_manifest(
         table=table,
         format=form,
         parts=tuple(parts),
+        files=tuple(files),
         packages=package_versions(),
     )
 
@@ -223,7 +238,7 @@ def publish(store: Store, manifest: Manifest, *, signing_key: Ed25519PrivateKey 
     content = manifest.to_bytes()
     if not store.exists(MANIFEST):
         sizes = store.sizes()
-        for part in manifest.parts:
+        for part in manifest.listed:
             if sizes.get(part.name) != part.bytes:
                 raise OutputUnwritable(
                     f"{store.uri}: {part.name} is missing or was changed before publication: resume with the "

@@ -18,10 +18,11 @@ import pyarrow.parquet as pq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from dpdist.errors import DataNotFound, VerificationFailed
+from dpdist.ledger.signature import check_signature
 from dpdist.ledger.signing import key_fingerprint
+from dpdist.publish.extra import read_file
 from dpdist.publish.manifest import MANIFEST, SIGNATURE, Manifest
 from dpdist.publish.parts import PartRecord, arrow_schema, released_columns
-from dpdist.publish.signature import check_signature
 from dpdist.publish.statement import check_statement
 from dpdist.storage.store import Store
 
@@ -126,7 +127,9 @@ def verify(
                     raise VerificationFailed(
                         f"{part.name}: column {column.field.name!r} holds values outside its declared domain: {_AGAIN}"
                     )
-    listed = {MANIFEST, SIGNATURE, *(part.name for part in manifest.parts)}
+    for file in manifest.files:
+        read_file(store, file)
+    listed = {MANIFEST, SIGNATURE, *(file.name for file in manifest.listed)}
     return VerifyReport(
         uri=store.uri,
         kind=manifest.kind,
@@ -137,7 +140,7 @@ def verify(
         records=manifest.records,
         cells=manifest.cells,
         parts=len(manifest.parts),
-        bytes=sum(part.bytes for part in manifest.parts),
+        bytes=sum(file.bytes for file in manifest.listed),
         signature=signature,
         signer=None if public_key is None else key_fingerprint(public_key),
         epsilon=epsilon,
@@ -243,7 +246,7 @@ def _open(store: Store, key: Ed25519PublicKey | None) -> tuple[Manifest, Literal
 
 def _check_sizes(store: Store, manifest: Manifest, *, hidden: bool = False) -> dict[str, int]:
     sizes = store.sizes(hidden=hidden)
-    for part in manifest.parts:
+    for part in manifest.listed:
         if part.name not in sizes:
             raise VerificationFailed(f"{part.name} is missing: {_AGAIN}")
         if sizes[part.name] != part.bytes:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,9 @@ from dpdist.data.table import open_table
 from dpdist.errors import DataError, ReleaseConflict, SpecError
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.ledger.contract import Contract
-from dpdist.privacy.arrays import Codes
+
+if TYPE_CHECKING:
+    from dpdist.privacy.arrays import Codes
 
 
 @dataclass(frozen=True, repr=False)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from dpdist.data.table import Table
-from dpdist.schema.spec import ReleaseSpec
+
+if TYPE_CHECKING:
+    from dpdist.schema.spec import ReleaseSpec
 
 IN_PROCESS_CELLS = 1 << 22
 """Values up to which plain NumPy reads and counts a table faster than a scheduler starts."""

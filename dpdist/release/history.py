@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from dpdist.families.base.attempt import Attempt
     from dpdist.ledger import Attempt as Reservation
     from dpdist.ledger import Ledger
+    from dpdist.schema.spec import ReleaseSpec
     from dpdist.storage.store import Store
 
 RUN_RECORD = "run-record.json"
@@ -31,6 +34,19 @@ class RunSummary:
     stored: tuple[str, ...]  # the stage results in the work folder: where a resume would begin
 
 
+@contextmanager
+def opened(ledger: str, work: str, storage_options: Mapping[str, Any]) -> Iterator[tuple[Ledger, Store]]:
+    """The ledger and the work folder at these addresses; the ledger exists already."""
+    from dpdist.ledger import Ledger
+    from dpdist.storage.store import Store
+
+    found = Ledger.open(ledger, create=False)
+    try:
+        yield found, Store(work, storage_options)
+    finally:
+        found.close()
+
+
 def list_runs(ledger: Ledger, work: Store) -> list[RunSummary]:
     """All attempts in the ledger, oldest first, with the results that they stored in the work folder. Raises
     LedgerError, DataNotFound or StorageUnavailable: the ledger or the folder cannot be read.
@@ -42,7 +58,7 @@ def list_runs(ledger: Ledger, work: Store) -> list[RunSummary]:
     return sorted(
         (
             RunSummary(
-                dataset=dataset.name,
+                dataset=dataset,
                 release=attempt.release,
                 attempt=attempt.id,
                 state=attempt.state,
@@ -50,7 +66,7 @@ def list_runs(ledger: Ledger, work: Store) -> list[RunSummary]:
                 stored=tuple(stored.get(attempt.id, ())),
             )
             for dataset in ledger.datasets()
-            for attempt in ledger.show(dataset.name).attempts
+            for attempt in ledger.show(dataset).attempts
         ),
         key=lambda run: run.created,
     )
@@ -68,7 +84,7 @@ def find_attempt(ledger: Ledger, beginning: str) -> Reservation:
     found = [
         attempt
         for dataset in ledger.datasets()
-        for attempt in ledger.show(dataset.name).attempts
+        for attempt in ledger.show(dataset).attempts
         if attempt.id.startswith(beginning)
     ]
     return found[0] if len(found) == 1 else ledger.attempt(beginning)
@@ -93,3 +109,18 @@ def write_record(attempt: Attempt[Any, Any], reserved: Reservation) -> None:
         **attempt.operator,
     }
     attempt.work.write_bytes(RUN_RECORD, json.dumps(record, indent=2).encode())
+
+
+def live_attempt(spec: ReleaseSpec) -> str | None:
+    """Id of the open or committed attempt of the release, which a run continues or finishes; None if there is none.
+
+    The resume itself checks that spec and input are unchanged.
+    """
+    from dpdist.ledger import Ledger
+
+    ledger = Ledger.open(spec.ledger, create=False)
+    try:
+        attempt = ledger.find(spec.dataset, spec.name)
+        return None if attempt is None else attempt.id
+    finally:
+        ledger.close()

@@ -11,8 +11,10 @@ import os
 import re
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from dpdist.errors import LedgerError
 from dpdist.ledger import Ledger
@@ -30,7 +32,7 @@ ERROR_FILE = "dpdist-error-"
 ERRORS_KEPT = 7 * 24 * 3600
 """Seconds after which the next run deletes them."""
 
-_PART = re.compile(r"data/([0-9a-f]{8})/part-[0-9]+\.parquet")
+_PART = re.compile(r"data/([0-9a-f]{8})/part-[0-9]+\.parquet|model/([0-9a-f]{8})/[a-z]+\.(?:json|parquet)")
 
 
 def sweep_store(store: Store) -> list[str]:
@@ -45,17 +47,22 @@ def sweep_output(ledger: Ledger, output: Store) -> list[str]:
     swept = sweep_store(output)
     for name in output.names():
         part = _PART.fullmatch(name)
-        if part and ledger.ended(part.group(1)):
+        if part and ledger.ended(part.group(1) or part.group(2)):
             output.delete(name)
             swept.append(f"{output.uri}/{name}")
     if output.exists(CLAIM) and _is_void(ledger, output):
         output.delete(CLAIM)
         swept.append(f"{output.uri}/{CLAIM}")
     if output.is_local:
-        for folder in Path(output.uri).glob("data/*"):
+        for folder in (*Path(output.uri).glob("data/*"), *Path(output.uri).glob("model/*")):
             with suppress(OSError):  # it holds files
                 folder.rmdir()
     return swept
+
+
+def sweep_address(ledger: Ledger, address: str, storage_options: Mapping[str, Any]) -> list[str]:
+    """Sweep the output at an address."""
+    return sweep_output(ledger, Store(address, storage_options))
 
 
 def _is_void(ledger: Ledger, output: Store) -> bool:

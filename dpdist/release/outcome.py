@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpdist.ledger import Ledger
 from dpdist.ledger.statement import budget_sentence
 from dpdist.publish.manifest import Manifest
 from dpdist.release.history import RUN_RECORD
-from dpdist.schema.spec import ReleaseSpec
 from dpdist.storage.store import Store
+
+if TYPE_CHECKING:
+    from dpdist.schema.spec import ReleaseSpec
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """A published release of records, or of cells of statistics.
 
-    `guarantees` are those of the manifest. `already` is true if an earlier run had published the release and this one
-    had nothing to do.
+    `guarantees` and `parameters` are those of the manifest. `already` is true if an earlier run had published the
+    release and this one had nothing to do.
     """
 
     uri: str
@@ -27,6 +30,7 @@ class Outcome:
     cells: int | None
     guarantee: str
     guarantees: tuple[dict[str, Any], ...]
+    parameters: Mapping[str, Any]
     budget: str
     run_record: str
     already: bool = False
@@ -34,7 +38,7 @@ class Outcome:
     def to_json(self) -> dict[str, Any]:
         """The outcome as a JSON object; it has ``records`` or ``cells``."""
         outcome = asdict(self) | {"guarantees": [str(item["sentence"]) for item in self.guarantees]}
-        del outcome["records" if self.cells is not None else "cells"]
+        del outcome["parameters"], outcome["records" if self.cells is not None else "cells"]
         return outcome
 
     @property
@@ -54,6 +58,7 @@ def outcome_of(
         cells=manifest.cells,
         guarantee=manifest.guarantee,
         guarantees=manifest.guarantees,
+        parameters=manifest.parameters,
         budget=budget_sentence(ledger, spec.dataset),
         run_record=f"{work.uri}/{RUN_RECORD}",
         already=already,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from dpdist.data.source import TableSource, beginnings, would_find
 from dpdist.errors import GuaranteeRefused, SpecError
 from dpdist.ledger import Ledger
-from dpdist.privacy.formatting import upwards
 from dpdist.release.history import RUN_RECORD
 from dpdist.storage.store import Store
 
@@ -32,8 +31,7 @@ def refuse(plan: Plan) -> None:
     limit = plan.spec.privacy.limit
     if limit is not None and plan.epsilon > limit:
         raise GuaranteeRefused(
-            f"the release costs epsilon {upwards(plan.epsilon)} at delta {upwards(plan.delta)}, above privacy.limit="
-            f"{limit:g}: spend less, or raise the limit"
+            f"the release costs {plan.charged}, above privacy.limit={limit:g}: spend less, or raise the limit"
         )
 
 

@@ -7,7 +7,7 @@ import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -21,8 +21,10 @@ from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, publish,
 from dpdist.release.history import write_record
 from dpdist.release.leftovers import CLAIM, sweep_output
 from dpdist.release.outcome import Outcome, outcome_of
-from dpdist.schema.spec import ReleaseSpec
 from dpdist.storage.store import Store
+
+if TYPE_CHECKING:
+    from dpdist.schema.spec import ReleaseSpec
 
 log = logging.getLogger("dpdist")
 
@@ -116,6 +118,7 @@ class Publication:
             table=self.plan.released,
             form=self.plan.form,
             parts=attempt.parts,
+            files=attempt.files,
             fixed_key=fixed_key,
         )
         return attempt.work.write_exclusive(MANIFEST, manifest.to_bytes())

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from dpdist.cluster.opening import open_cluster
@@ -42,16 +42,18 @@ from dpdist.ledger import Ledger
 from dpdist.ledger.contract import kept_contract
 from dpdist.ledger.keys import KeyRef
 from dpdist.ledger.records import canonical_event
+from dpdist.ledger.signature import load_signing_key
 from dpdist.publish.manifest import require_vacant
-from dpdist.publish.signature import load_signing_key
 from dpdist.release.executors import executor_mode
 from dpdist.release.history import write_record
 from dpdist.release.leftovers import sweep_before
 from dpdist.release.outcome import Outcome
 from dpdist.release.preflight import keep_apart, refuse
 from dpdist.release.publication import Publication
-from dpdist.schema.spec import ReleaseSpec
 from dpdist.storage.store import Store
+
+if TYPE_CHECKING:
+    from dpdist.schema.spec import ReleaseSpec
 
 log = logging.getLogger("dpdist")
 log.addHandler(logging.NullHandler())  # else Python prints errors to the terminal

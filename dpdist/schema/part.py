@@ -54,11 +54,11 @@ def _is_coarser(part: Attribute, whole: Attribute) -> bool:
 def _departure_of_values(part: Attribute, whole: Attribute) -> str | None:
     if isinstance((part.values or ("",))[0], int) != isinstance((whole.values or ("",))[0], int):
         return "its values are integers in one and texts in the other"
-    names, originals = set(map(str, part.values or ())), set(map(str, whole.values or ()))
-    if names != originals and (all(map(_is_integer, names)) or all(map(_is_integer, originals))):
+    if _only_integers(part) and not _only_integers(whole):  # such a column may not be one of booleans
+        return "its values are all integers, and those of the contract are not: merge them into another name"
+    if whole.out_of_domain == "clip" and _only_integers(whole) and not _only_integers(part):
         return (
-            "values that are all integers cannot be merged, nor others be merged into such: columns of integers and "
-            "floats are then read in another way (declare an integer attribute, whose values `bins` merge)"
+            "its values are not all integers, and integers outside of the domain are clipped: merge them into integers"
         )
     for folded in (False, True):
         if why := _departure_of_spellings(part, whole, folded=folded):
@@ -98,9 +98,8 @@ def _meanings(attribute: Attribute, *, folded: bool) -> dict[str, str | None]:
     return {_fold(text): value for text, value in found.items()} if folded else found
 
 
-def _is_integer(text: str) -> bool:
-    """Whether a value is one of a column of integers, too."""
-    return bool(_INTEGER.fullmatch(text)) and _fold(text) == text
+def _only_integers(attribute: Attribute) -> bool:
+    return all(_INTEGER.fullmatch(text) and _fold(text) == text for text in map(str, attribute.values or ()))
 
 
 def _fold(text: str) -> str:

@@ -27,6 +27,8 @@ from dpdist.errors import SpecError
 from dpdist.schema.schema import Schema, StrictModel, validation_message
 from dpdist.schema.strict_yaml import LONGEST_NUMBER, check_characters, parse_yaml
 
+DEFAULT_LEDGER = "sqlite:///dpdist-ledger.db"
+
 _VAST = re.compile(r"[eE][-+]?0*[1-9][0-9]{3}")
 """An exponent of four digits: the exact number would fill the memory."""
 
@@ -221,7 +223,7 @@ class ReleaseSpec(Section):
     data: DataSpec
     table: Schema = Field(alias="schema", description="The schema, or the path of its file (from the spec).")
     output: OutputSpec
-    ledger: str = Field(default="sqlite:///dpdist-ledger.db", repr=False, description="SQLAlchemy URL of the ledger.")
+    ledger: str = Field(default=DEFAULT_LEDGER, repr=False, description="SQLAlchemy URL of the ledger.")
     work: str = Field(
         default=".dpdist",
         description="Confidential folder for what a running attempt stores; local or s3://.",
@@ -253,6 +255,11 @@ class ReleaseSpec(Section):
     def least_probabilities(self) -> dict[tuple[str, ...], float]:
         """What the release assumes of whoever reads it: by columns, the least probability of each of their cells."""
         return {}
+
+    @property
+    def public_tables(self) -> tuple[str, ...]:
+        """Paths of public tables that the release reads besides its own."""
+        return ()
 
     @property
     def asks_of_table(self) -> str | None:
@@ -309,7 +316,8 @@ def override(tree: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any
 
 def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
     """Turn ``a.b=c`` texts into a mapping from dotted path to value (parsed as YAML). Raises SpecError: a text has no
-    ``=``, its value is not YAML, or a path is given twice.
+    ``=``, its value is not YAML, or a path is given twice or stands inside
+    of another one.
     """
     out: dict[str, Any] = {}
     for setting in settings:
@@ -324,6 +332,11 @@ def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
             raise SpecError(f"--set{name}: expected a.b=value")
         if path in out:
             raise SpecError(f"--set {path}: given twice; keep one")
+        for other in out:
+            if f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}."):
+                raise SpecError(
+                    f"--set {path}: a part of the other, or the whole of it, is set by --set {other}: keep one"
+                )
         try:
             out[path] = parse_yaml(text)
         except SpecError as error:

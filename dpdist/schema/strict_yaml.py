@@ -30,12 +30,17 @@ MOST_REPEATED: Final = 100_000
 _NOT_ASCII = re.compile(r"\r(?!\n)|[^\t\r\n -~]")
 """Characters that may be hidden: all but printable ASCII, the tab, and line feeds with or without a carriage return."""
 
-_HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-"""Unicode categories of controls, of marks of direction or of no width, of surrogates, and of other ends of lines."""
+_HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp", "Zs"}
+"""Unicode categories of controls, of marks of direction or of no width, of surrogates, and of other blanks and ends of
+lines."""
 
 _BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]")
 """Characters of other categories that have no shape of their own: fillers, joiners, selectors of variants."""
 
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+"""What escapes may stand for and no file holds: NUL, and halves of characters."""
+
+_KEY = re.compile(r"[ -]*([A-Za-z0-9_.-]{1,40}):")
 _MERGE = "tag:yaml.org,2002:merge"
 _NUMBER = re.compile(
     r"[-+]?(0|[1-9][0-9]*|[1-9][0-9]{0,2}(_[0-9]{3})+|(0|[1-9][0-9]*)?\.[0-9]+|(0|[1-9][0-9]*)\.[0-9]*)([eE][-+]?[0-9]+)?"
@@ -61,10 +66,11 @@ def check_characters(text: str) -> None:
     for match in _NOT_ASCII.finditer(text):
         if unicodedata.category(match[0]) in _HIDDEN or _BLANK.match(match[0]):
             line, code = text.count("\n", 0, match.start()) + 1, ord(match[0])
-            name = unicodedata.name(match[0], "")
+            name = f" ({unicodedata.name(match[0])})" if unicodedata.name(match[0], "") else ""
+            key = _KEY.match(text, text.rfind("\n", 0, match.start()) + 1, match.start())
             raise SpecError(
-                f"line {line}: the character U+{code:04X}{f' ({name})' if name else ''} is not shown by every editor: "
-                f'leave it out, or write it in double quotes as "\\U{code:08X}"'
+                f"line {line}{f', {key[1]}' if key else ''}: the character U+{code:04X}{name} is "
+                f'not shown, or shown like another one: leave it out, or write it in double quotes as "\\U{code:08X}"'
             )
 
 
@@ -181,8 +187,10 @@ def _check_scalars(root: Node) -> None:
     for node, key in _walk(root):
         if isinstance(node, ScalarNode) and node.style is None:
             _check_plain(node, key)
-        elif isinstance(node, ScalarNode) and any("\ud800" <= character <= "\udfff" for character in node.value):
-            raise _Refused(node.start_mark, "an escape such as \\uD800 is half of a character: write all of it")
+        elif isinstance(node, ScalarNode) and (match := _NO_TEXT.search(node.value)):
+            raise _Refused(
+                node.start_mark, f"an escape stands for U+{ord(match[0]):04X}, which is no text: leave it out"
+            )
 
 
 def _check_plain(node: ScalarNode, key: str) -> None:

@@ -18,7 +18,6 @@ from dpdist.errors import SpecError
 from dpdist.families.base.family import Plan
 from dpdist.families.base.registry import family_of
 from dpdist.families.base.workload import GIB, Layout, Unit, Work, one_pass
-from dpdist.privacy.formatting import number_of
 from dpdist.sizing.simulation import Costs, Load, Prediction, simulate
 
 MEASURED = Costs(
@@ -131,10 +130,11 @@ class Sizing:
         """The sizing for people."""
         layout, least = self.proposed, min(p.seconds * p.workers for p in self.predictions)
         what = "" if self.whole else " for one pass over the table (the rest is not predicted for this kind)"
-        one = f"{self.clients} clients with a worker" if self.clients else number_of(layout.workers, "worker")
+        workers, partitions = layout.parts
+        one = f"{self.clients} clients with a worker" if self.clients else workers
         each = " of each" if self.clients else ""
         lines = [
-            f"Cluster     {one} of {layout.memory} GiB, {number_of(layout.partitions, 'partition')}{each} of about "
+            f"Cluster     {one} of {layout.memory} GiB, {partitions}{each} of about "
             f"{self.rows / layout.partitions:,.0f} of {self.rows:,} records: about {_duration(self.seconds)}{what}",
             "",
             "    workers     GiB  partitions        time  efficiency  limited by",
@@ -148,8 +148,8 @@ class Sizing:
             )
         if self.ends is not None:
             lines.append(
-                f"\nBeyond {number_of(self.ends.workers, 'worker')} it stops scaling: twice as many save less than a "
-                f"tenth. Limited by: {self.ends.limit}"
+                f"\nBeyond {self.ends.workers} worker{'s' * (self.ends.workers > 1)} it stops scaling: "
+                f"twice as many save less than a tenth. Limited by: {self.ends.limit}"
             )
         if not self.fits:
             lines.append(

@@ -372,6 +372,8 @@ def _sweep_local(path: str) -> bool:
         return False
     with ExitStack() as stack:
         try:
+            if not stat.S_ISREG(os.lstat(path).st_mode):  # opening a pipe would wait for its writer
+                return False
             fcntl.flock(stack.enter_context(open(path, "rb")), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return False

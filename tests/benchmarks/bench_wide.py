@@ -25,10 +25,10 @@ import numpy as np
 import yaml
 from wide_tables import PERSONS, made_up, schema_of_codes, schema_of_persons, write_codes
 
-from dpdist.data.graph import located_table, run_pass
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
+from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.registry import load_spec
 from dpdist.privacy.arrays import Codes
 

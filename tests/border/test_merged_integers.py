@@ -1,6 +1,6 @@
-"""Values of a contract that are integers in quotes: a part that renames them would read the columns in another way.
+"""Values of a contract that are integers in quotes, and what renames them: read as before, or no part.
 
-`clip` then refused a table for one value below the domain, and a column of floats for one null.
+`clip` once refused a table for one value below the domain, and a column of floats was refused for one null.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ DIGITS = {"name": "c", "kind": "ordinal", "values": ["1", "2", "3"], "out_of_dom
 MIXED = {"name": "c", "kind": "categorical", "values": ["7", "no", "?"], "missing": "drop", "missing_values": ["9.0"]}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], pa.Array]] = {
     "clipped integer": (DIGITS, {"values": ["a"], "aliases": dict.fromkeys("123", "a")}, pa.array([1, -4])),
-    "a null made floats": (DIGITS, {"values": ["a", "3"], "aliases": {"1": "a", "2": "a"}}, pa.array([1.0, None])),
     "clipped text": (DIGITS, {"values": ["a"], "aliases": dict.fromkeys("123", "a")}, pa.array(["1", "9"])),
     "missing as an integer": (MIXED, {"values": ["7"], "aliases": {"no": "7", "?": "7"}}, pa.array(["9", "no"])),
 }
@@ -44,6 +43,13 @@ def test_a_part_that_reads_a_column_in_another_way_is_no_part(name: str) -> None
     assert _outcome(whole | changes, column) != _outcome(whole, column)
     part, contract = (Schema.model_validate({"attributes": [tree]}) for tree in (whole | changes, whole))
     assert departures(part, contract)
+
+
+def test_a_null_that_made_floats_refuses_nothing() -> None:
+    whole = DIGITS | {"out_of_domain": "refuse"}
+    part = whole | {"values": ["a", "3"], "aliases": {"1": "a", "2": "a"}}
+    assert not departures(*(Schema.model_validate({"attributes": [tree]}) for tree in (part, whole)))
+    assert _outcome(part, pa.array([1.0, None])) == _outcome(whole, pa.array([1.0, None])) == [True, False]
 
 
 def test_texts_are_merged_as_before() -> None:

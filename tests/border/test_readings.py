@@ -23,11 +23,14 @@ def test_digits_of_other_scripts_are_no_number(digits: str) -> None:
 
 @pytest.mark.parametrize("hidden", ["\u3164", "\u2800", "\u034f", "\ufe0f", "\uffa0", "\U000e0100"])
 def test_letters_without_a_shape_are_refused(hidden: str) -> None:
-    with pytest.raises(SpecError, match=r"line 2: the character U\+"):
+    with pytest.raises(SpecError, match=r"line 2, b: the character U\+"):
         parse_yaml(f"a: 1\nb: text{hidden}")
 
 
-def test_half_a_character_is_refused_before_anything_is_charged() -> None:
-    with pytest.raises(SpecError, match=r"line 2: .* half of a character"):
-        parse_yaml('a: 1\nvalues: ["a", "\\ud800"]')
+@pytest.mark.parametrize("escape", ["\\ud800", "\\0"])
+def test_escapes_that_are_no_text_are_refused_before_anything_is_charged(escape: str) -> None:
+    with pytest.raises(SpecError, match=r"line 2: an escape stands for U\+"):
+        parse_yaml(f'a: 1\nvalues: ["a", "{escape}"]')
+    with pytest.raises(SpecError, match=r"--set data\.path: line 1: an escape"):
+        parse_overrides([f'data.path="a{escape}"'])
     assert parse_yaml('"\\U0001F600"') == "\U0001f600"

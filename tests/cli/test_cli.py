@@ -10,6 +10,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import forkserver
 import pyarrow.parquet as pq
@@ -20,6 +21,7 @@ from commands import Command
 from reading import readable
 from releases import KEY, project, table
 
+from dpdist.errors import GuaranteeRefused
 from dpdist.ledger import Ledger
 from dpdist.privacy.events import ApproximateDP, Gaussian
 
@@ -260,6 +262,27 @@ def test_the_account_is_shown_in_80_columns(dpdist: Command, tmp_path: Path, mon
     assert len(names) == len(left)
     assert re.search(r"left +[\d.]+ % +[\d.]+ %", left)
     assert "no filter holds: no further release is admitted" in shown
+
+
+def test_what_no_budget_covers_is_said_before_the_number(dpdist: Command, tmp_path: Path) -> None:
+    """By default a data set allows no such release; where its custodian allows them by name, they are counted first."""
+    url, request = f"sqlite:///{tmp_path}/ledger.db", {"spec_hash": "s", "input_fingerprint": "f"}
+    assert dpdist("ledger", "create", "own", "--epsilon", "1", "--delta", "1e-6").code == 0
+    kinds = ("--allow", "dp", "--allow", "pd-per-record", "--allow", "lid")
+    assert dpdist("ledger", "create", "acs", "--epsilon", "1", "--delta", "1e-6", *kinds).code == 0
+    ledger = Ledger.open(url)
+    charges: list[tuple[str, Any]] = [("pd-per-record", Gaussian(50.0)), ("lid", None), ("lid", None)]
+    for number, (guarantee, event) in enumerate(charges):
+        charge = {"release": f"r{number}", "guarantee": guarantee, "event": event, **request}
+        ledger.reserve(dataset="acs", **charge)
+        with pytest.raises(GuaranteeRefused, match="allows the guarantees dp, not"):
+            ledger.reserve(dataset="own", **charge)
+    ledger.close()
+    said = "no budget covers the seeds of 1 per-record release and 2 releases without differential privacy"
+    shown = dpdist("ledger", "show", "acs")
+    assert f"acs {said}; epsilon" in shown.words
+    assert dpdist("ledger", "show", "--json").json[0]["uncovered"] == [said]
+    assert dpdist("ledger", "show", "own", "--json").json[0]["uncovered"] == []
 
 
 @pytest.mark.parametrize(

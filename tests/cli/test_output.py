@@ -49,3 +49,17 @@ def test_nothing_of_a_sentence_is_lost(guarantee: Guarantee) -> None:
 
 def test_a_guarantee_of_another_version_is_shown_by_its_sentence() -> None:
     assert guarantee_lines([{"kind": "new", "sentence": "It is kept."}]) == ["Guarantee   It is kept."]
+
+
+def test_a_long_error_is_a_sentence_and_details() -> None:
+    """As many words as before, none of them cut; short ones stay as they are."""
+    from dpdist.cli.output import error_text
+
+    short = "dpdist: the spec is wrong: " + "a.b, " * 50
+    assert error_text(short) == short
+    long = "dpdist: the ledger of data set 'acs' is damaged: entry 3; " + "restore it from a backup, " * 20 + "/a" * 80
+    told = error_text(f"{short}\n{long}")
+    first, sentence, *details = told.split("\n")
+    assert (first, sentence) == (short, "dpdist: the ledger of data set 'acs' is damaged: entry 3")
+    assert all(line.startswith("  ") and (len(line) <= 100 or "/a" in line) for line in details)
+    assert " ".join(told.split()) == " ".join(f"{short}\n{long}".replace("entry 3; ", "entry 3 ").split())

@@ -433,7 +433,7 @@ def released(name: str, find: Find, folder: Path, *, partitions: int = 3, interr
 
 # --- digests ----------------------------------------------------------------------------------------------------------
 
-LEFT_OUT = ("guarantee", "computational_security", "not_private", "attempt", "created", "parts", "packages")
+LEFT_OUT = ("guarantee", "computational_security", "not_private", "attempt", "created", "parts", "files", "packages")
 """Fields of a manifest that are not compared."""
 
 

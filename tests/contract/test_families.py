@@ -102,7 +102,7 @@ local = pytest.mark.parametrize("case", LOCAL, ids=lambda case: case.name)
 places = pytest.mark.parametrize(("case", "mode"), PLACES)
 
 
-LEFT_OUT = ("attempt", "created", "parts", "spec_sha256")
+LEFT_OUT = ("attempt", "created", "parts", "files", "spec_sha256")
 """Fields of a manifest that say when and from where, and the names of parts, which hold the attempt."""
 
 

@@ -18,10 +18,10 @@ from releases import table
 from dpdist import errors
 from dpdist.cluster.opening import open_cluster
 from dpdist.data.count import pair_counts
+from dpdist.data.released import ReleasedTable
 from dpdist.evaluate.evaluation import Options
 from dpdist.evaluate.inputs import Inputs, open_inputs
 from dpdist.evaluate.publishable import FILE, STEPS, FiguresPlan, Publication, measure, steps_of_distance
-from dpdist.evaluate.released import ReleasedTable
 from dpdist.evaluate.run import Request, charged, run_evaluation
 from dpdist.evaluate.utility.marginals import Marginals, chosen_triples, distances, marginals_of, triples_operator
 from dpdist.ledger import Ledger

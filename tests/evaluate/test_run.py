@@ -24,10 +24,10 @@ from dpdist import errors
 from dpdist.cli import app
 from dpdist.cluster.opening import open_cluster
 from dpdist.data.operators import pair_counts_operator
+from dpdist.data.released import ReleasedTable
 from dpdist.evaluate import run as module
 from dpdist.evaluate.evaluation import Options
 from dpdist.evaluate.inputs import Inputs, open_inputs
-from dpdist.evaluate.released import ReleasedTable
 from dpdist.evaluate.run import Request, run_evaluation
 from dpdist.evaluate.utility.marginals import chosen_triples, distances
 from dpdist.families.base.graph import run_pass, table_pass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import sqlalchemy as sa
 from commands import Command
 from releases import KEY
 
+from dpdist.data.encode import ColumnEncoder
+from dpdist.data.report import ABOVE, BELOW, MISSING
 from dpdist.errors import (
     BudgetExceeded,
     ColumnMismatch,
@@ -26,7 +30,7 @@ from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
 from dpdist.release.run import run_release
 from dpdist.schema.part import departures
-from dpdist.schema.schema import Schema
+from dpdist.schema.schema import Attribute, Schema
 from dpdist.schema.spec import ReleaseSpec
 
 ATTRIBUTES: dict[str, dict[str, Any]] = {
@@ -158,16 +162,85 @@ RANK: dict[str, Any] = {
         (SEX, {"values": ["M", "f"], "aliases": {"m": "M"}}, True),
         (SEX, {"values": ["any"], "aliases": {"M": "any", "m": "any", "f": "any"}}, True),
         (RANK, {"values": [1, 9], "aliases": {"2": 9, "3": 9}}, False),
-        (RANK, {"values": [1, 8], "aliases": {"2": 8, "3": 8}}, False),
-        (RANK, {"values": [1, 3], "aliases": {"2": 3}}, False),
-        ({**SEX, "values": ["1", "2"], "aliases": {}}, {"values": ["2"], "aliases": {"1": "2"}}, False),
-        ({**SEX, "values": ["1", "2"], "aliases": {}}, {"values": ["any"], "aliases": {"1": "any", "2": "any"}}, False),
+        (RANK, {"values": [1, 8], "aliases": {"2": 8, "3": 8}}, True),
+        (RANK, {"values": [1, 3], "aliases": {"2": 3}}, True),
+        ({**RANK, "out_of_domain": "drop"}, {"values": [1, 8], "aliases": {"2": 8, "3": 8}}, False),
+        ({**SEX, "values": ["1", "2"], "aliases": {}}, {"values": ["2"], "aliases": {"1": "2"}}, True),
+        ({**SEX, "values": ["1", "2"], "aliases": {}}, {"values": ["any"], "aliases": {"1": "any", "2": "any"}}, True),
     ],
 )
 def test_no_spelling_gets_another_meaning(whole: dict[str, Any], changes: dict[str, Any], kept: bool) -> None:
     """As the encoder reads it: without blanks in a CSV, and declared values before texts that mean missing."""
     one, other = (Schema.model_validate({"attributes": [tree]}) for tree in (whole, {**whole, **changes}))
     assert (departures(other, one) == []) == kept
+
+
+TEXTS = ["nurse", "cook", "1", "2", "3", "7", "9", "9.0", "02", " 2", "2.0", "?", "", "true", None]
+ARRAYS = [pa.array(TEXTS), pa.array(TEXTS).dictionary_encode(), pa.array([True, False, None])]
+ARRAYS += [pa.array([1, 2, 3, 7, 9, -5, 99, None]).cast(kind) for kind in (pa.int8(), pa.int64(), pa.float64())]
+ARRAYS += [pa.array([1, 2.5, None]), pa.array(["1", "2", "9", None]).cast(pa.decimal128(5, 1))]
+WHOLES = [
+    RANK,
+    {**RANK, "aliases": {"7": 3, "two": 2}},
+    {**RANK, "out_of_domain": "drop", "missing_values": ["2", "9"]},
+    {**RANK, "out_of_domain": "clip"},
+    {**RANK, "out_of_domain": "clip", "aliases": {"7": 1}},
+    {**SEX, "kind": "ordinal", "values": ["1", "2", "3"], "out_of_domain": "clip", "aliases": {}},
+    {**SEX, "values": ["1", "2"], "aliases": {"true": "1"}, "missing_values": ["9.0", "?"]},
+    {**SEX, "values": ["1", "cook"], "aliases": {"nurse": "cook"}, "out_of_domain": "drop"},
+    {**SEX, "values": ["nurse", "cook"], "aliases": {"1": "cook", "2": "cook", "true": "nurse"}},
+]
+
+
+def merged(whole: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """All ways to merge two values of an attribute, under the name of one of them or another name."""
+    names = whole["values"]
+    for one, other in permutations(names, 2):
+        for name in (other, 4 if isinstance(other, int) else "any", 9 if isinstance(other, int) else "9"):
+            gone = {one, other} - {name}
+            aliases = {text: name if value in gone else value for text, value in whole.get("aliases", {}).items()}
+            aliases |= {str(value): name for value in gone}
+            values = [value for value in names if value not in gone]
+            yield {**whole, "values": values if name in values else [*values, name], "aliases": aliases}
+
+
+@pytest.mark.parametrize("strip", [False, True])
+def test_a_part_reads_of_every_column_what_the_contract_reads(strip: bool) -> None:
+    """Whatever type a column has: what has a meaning, is missing or is refused is so in both."""
+
+    def read(tree: dict[str, Any], array: pa.Array) -> list[Any] | None:
+        attribute = Attribute.model_validate(tree)
+        try:
+            cells = [ColumnEncoder(attribute, strip=strip, empty_is_missing=strip).encode(one) for one in each(array)]
+        except ColumnMismatch:
+            return None
+        names = list(map(str, attribute.values or ()))
+        clipped = tree.get("out_of_domain") == "clip"
+
+        def cell(codes: Any, dropped: Any, counts: Any) -> Any:
+            found = (bool(counts[MISSING]), counts.sum() > 0, dropped is not None)
+            kept = not any(found) or (clipped and counts[BELOW] + counts[ABOVE] > 0)
+            return names[codes[0]] if kept else found
+
+        return [cell(*one) for one in cells]
+
+    def each(array: pa.Array) -> list[pa.Array]:
+        return [array.slice(i, 1) for i in range(len(array))]
+
+    compared = 0
+    for whole in WHOLES:
+        for part in merged(whole):
+            one, other = (Schema.model_validate({"attributes": [tree]}) for tree in (whole, part))
+            if departures(other, one):
+                continue
+            names = {name: part["aliases"].get(name, name) for name in map(str, whole["values"])}
+            for array in ARRAYS:
+                before, after = read(whole, array), read(part, array)
+                if before is not None:
+                    expected = [str(names[cell]) if isinstance(cell, str) else cell for cell in before]
+                    assert after == expected, (whole, part, array)
+                    compared += 1
+    assert compared > 100
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,8 @@ def test_the_declared_revision_is_the_newest_migration() -> None:
 
 def test_opening_again_changes_nothing(ledger_url: str) -> None:
     Ledger.open(ledger_url).create_dataset("acs", epsilon=1, delta=0)
-    assert [dataset.name for dataset in Ledger.open(ledger_url).datasets()] == ["acs"]
-    assert [dataset.name for dataset in Ledger.open(ledger_url, create=False).datasets()] == ["acs"]
+    assert list(Ledger.open(ledger_url).datasets()) == ["acs"]
+    assert list(Ledger.open(ledger_url, create=False).datasets()) == ["acs"]
 
 
 def test_a_ledger_of_another_version_is_refused(ledger_url: str) -> None:

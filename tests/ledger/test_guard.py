@@ -386,3 +386,18 @@ def test_an_anchor_in_a_locked_bucket(tmp_path: Path, s3: Any) -> None:
         s3.delete_object(Bucket="locked", Key=newest["Key"], VersionId=hidden["VersionId"])
         reserve(ledger, "second")
         assert lengths(s3, "locked") == [3, 2, 1]
+
+
+def test_a_damaged_data_set_does_not_hide_the_others(ledger: Ledger, dpdist: Command) -> None:
+    ledger.create_dataset("whole", epsilon=1, delta="1e-9")
+    run(ledger, sa.update(dataset).where(dataset.c.name == "acs").values(filters="no filters"))
+    url = str(ledger.database.engine.url.render_as_string(hide_password=False))
+    shown = dpdist("ledger", "show", "--ledger", url)
+    assert (shown.code, "whole epsilon" in shown.words) == (5, True)
+    assert "the ledger of data set 'acs' is damaged" in shown.err
+    rows = {row["dataset"]: row for row in dpdist("ledger", "show", "--json", "--ledger", url).json}
+    assert "damaged" in rows["acs"]["error"]
+    assert rows["whole"]["epsilon"] == 1
+    verified = dpdist("ledger", "verify", "--ledger", url)
+    assert (verified.code, verified.out) == (5, "whole: consistent\n")
+    assert dpdist("ledger", "show", "whole", "--ledger", url).code == 0

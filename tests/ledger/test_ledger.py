@@ -300,7 +300,7 @@ def test_budgets_are_per_data_set(ledger: Ledger) -> None:
     reserve(ledger, epsilon="1")
     adult = reserve(ledger, dataset="adult", epsilon="0.5")
     assert adult.dataset == "adult"
-    assert [dataset.name for dataset in ledger.datasets()] == ["acs", "adult"]
+    assert list(ledger.datasets()) == ["acs", "adult"]
     assert ledger.verify("adult").attempts == (adult,)
 
 

@@ -15,9 +15,9 @@ from releases import KEY, project
 
 from dpdist.errors import KeyUnavailable, LedgerError, VerificationFailed
 from dpdist.ledger import Ledger
+from dpdist.ledger.signature import load_public_key
 from dpdist.ledger.signing import key_fingerprint, public_pem
 from dpdist.publish.manifest import MANIFEST, SIGNATURE
-from dpdist.publish.signature import load_public_key
 from dpdist.publish.verify import verify
 from dpdist.release.run import run_release
 

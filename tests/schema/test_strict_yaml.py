@@ -55,24 +55,24 @@ REFUSED = {
     "a list as key": ("? [1, 2]\n: 3", r"line 1: a key is a name or a number"),
     "two documents": ("a: 1\n---\nb: 2", r"line 2: not valid YAML"),
     "not closed": ("a: 1\nb: [1", r"line 2: not valid YAML"),
-    "a control character": ("a: \x07", r"line 1: the character U\+0007 "),
+    "a control character": ("a: \x07", r"line 1(, [a-z]+)?: the character U\+0007 "),
     "a line separator": (
         "a: 1 # harmless\u2028privacy: {epsilon: 9}",
-        r"line 1: the character U\+2028 \(LINE SEPARATOR\)",
+        r"line 1(, [a-z]+)?: the character U\+2028 \(LINE SEPARATOR\)",
     ),
-    "a paragraph separator": ("a: 1\nb: 2 # x\u2029c: 3", r"line 2: the character U\+2029"),
-    "a next line": ("a: 1\r\nb: 2 # x\x85c: 3", r"line 2: the character U\+0085"),
-    "a lone carriage return": ("a: 1\nb: 2 # x\rc: 3", r"line 2: the character U\+000D"),
-    "a carriage return at the end": ("a: 1\r", r"line 1: the character U\+000D"),
-    "a C1 control": ("a: 'x\x9b'", r"line 1: the character U\+009B"),
-    "text from right to left": ("a: 'x\u202e'", r"line 1: the character U\+202E"),
-    "an isolate": ("# \u2066\na: 1", r"line 1: the character U\+2066"),
-    "a mark of direction": ("a: x\u200f", r"line 1: the character U\+200F"),
-    "a zero width space": ("k\u200b: 1", r"line 1: the character U\+200B \(ZERO WIDTH SPACE\)"),
-    "a soft hyphen": ("k: a\xadb", r"line 1: the character U\+00AD"),
-    "a byte order mark inside": ("k: 1\nl: a\ufeffb", r"line 2: the character U\+FEFF"),
-    "an escape sequence in a comment": ("k: 1 # \x1b[8m", r"line 1: the character U\+001B"),
-    "delete": ("k: a\x7f", r"line 1: the character U\+007F"),
+    "a paragraph separator": ("a: 1\nb: 2 # x\u2029c: 3", r"line 2(, [a-z]+)?: the character U\+2029"),
+    "a next line": ("a: 1\r\nb: 2 # x\x85c: 3", r"line 2(, [a-z]+)?: the character U\+0085"),
+    "a lone carriage return": ("a: 1\nb: 2 # x\rc: 3", r"line 2(, [a-z]+)?: the character U\+000D"),
+    "a carriage return at the end": ("a: 1\r", r"line 1(, [a-z]+)?: the character U\+000D"),
+    "a C1 control": ("a: 'x\x9b'", r"line 1(, [a-z]+)?: the character U\+009B"),
+    "text from right to left": ("a: 'x\u202e'", r"line 1(, [a-z]+)?: the character U\+202E"),
+    "an isolate": ("# \u2066\na: 1", r"line 1(, [a-z]+)?: the character U\+2066"),
+    "a mark of direction": ("a: x\u200f", r"line 1(, [a-z]+)?: the character U\+200F"),
+    "a zero width space": ("k\u200b: 1", r"line 1(, [a-z]+)?: the character U\+200B \(ZERO WIDTH SPACE\)"),
+    "a soft hyphen": ("k: a\xadb", r"line 1(, [a-z]+)?: the character U\+00AD"),
+    "a byte order mark inside": ("k: 1\nl: a\ufeffb", r"line 2(, [a-z]+)?: the character U\+FEFF"),
+    "an escape sequence in a comment": ("k: 1 # \x1b[8m", r"line 1(, [a-z]+)?: the character U\+001B"),
+    "delete": ("k: a\x7f", r"line 1(, [a-z]+)?: the character U\+007F"),
 }
 
 
@@ -119,13 +119,26 @@ def test_what_is_hidden_is_refused_wherever_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "schema.yaml"
     path.write_text("attributes: # \u2028  - {name: a, kind: integer, bounds: [0, 9]}")
     for read in (Schema.from_yaml, Contract.from_yaml, load_spec):
-        with pytest.raises(SpecError, match=r"schema\.yaml, line 1: the character U\+2028"):
+        with pytest.raises(SpecError, match=r"schema\.yaml, line 1, attributes: the character U\+2028"):
             read(path)
     for setting in ("a.b=1 # \u2028c: 2", "a.b\u200b=1", "a\r.b=1"):
         with pytest.raises(SpecError, match=r"--set.*the character U\+") as refused:
             parse_overrides([setting])
         assert str(refused.value).isascii()
         assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize("sign", ["\u00a0", "\u2009", "\u3000", "\ufe0f", "\U000e0101", "\u034f", "\u3164", "\u2800"])
+def test_blanks_of_other_kinds_and_signs_without_a_shape_are_refused(sign: str) -> None:
+    """In a key they make another key, in a value another value, and nobody sees it."""
+    for text, key in (
+        (f"a: 1\nname{sign}: x", ""),
+        (f"a: 1\n- name: x{sign}y", ", name"),
+        (f"a: 1\nb: '{sign}'", ", b"),
+    ):
+        with pytest.raises(SpecError, match=rf"^line 2{key}: the character U\+{ord(sign):04X}"):
+            parse_yaml(text)
+    assert parse_yaml(f'b: "\\U{ord(sign):08X}"') == {"b": sign}
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
@@ -187,6 +200,10 @@ def test_only_true_and_false_are_truth_values(value: Any) -> None:
 def test_one_setting_is_given_once() -> None:
     with pytest.raises(SpecError, match=r"--set privacy\.epsilon: given twice"):
         parse_overrides(["privacy.epsilon=1", "name=x", "privacy.epsilon=9"])
+    for both in (("split={seeds: 1}", "split.records=all"), ("split.records=all", "name=x", "split={seeds: 1}")):
+        with pytest.raises(SpecError, match=r"--set split.*--set split"):
+            parse_overrides(both)
+    assert parse_overrides(["a.b=1", "a.bc=2", "ab=3"]) == {"a.b": 1, "a.bc": 2, "ab": 3}
 
 
 def test_true_stays_a_truth_value() -> None:

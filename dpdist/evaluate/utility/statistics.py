@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,9 @@ from dpdist.families.base.registry import family_of, make_plan, respecified
 from dpdist.privacy.arrays import Floats
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import part_batches
-from dpdist.storage.store import Store
+
+if TYPE_CHECKING:
+    from dpdist.storage.store import Store
 
 _SHOWN = 15
 

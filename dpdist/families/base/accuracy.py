@@ -86,7 +86,7 @@ def _held(attempt: Attempt[Any, Any]) -> ReleasedRecords:
     rows = len(released.parts) * spec.output.rows_per_part
     if attempt.work.exists(ReleaseAccuracy.FILE) or rows * row > _MEMORY_FOR_PARTS * attempt.executor.memory:
         return released
-    held = ReleasedRecords(attempt.executor.persist(released.parts), released.executor)
+    held = ReleasedRecords(attempt.executor.persist(released.parts), released.executor, released.key)
     attempt.keep(held)
     return held
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from dpdist.data.records import Records
 from dpdist.families.base.family import PlanT, SpecT, Stage
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.noise import Noise
+from dpdist.publish.extra import FileRecord
 from dpdist.publish.parts import PartRecord
 from dpdist.storage.store import Store
 
@@ -23,6 +25,11 @@ Progress = Callable[[str, int, int], None]
 """Called with (stage, finished steps, all steps)."""
 
 ResultT = TypeVar("ResultT")
+
+
+def drawing_key(attempt: str) -> str:
+    """The public drawing key of an attempt, in hexadecimal."""
+    return hashlib.sha256(b"dpdist drawing key\0" + attempt.encode()).hexdigest()
 
 
 class Storable(Protocol):
@@ -69,6 +76,8 @@ class Attempt(Generic[SpecT, PlanT]):
         Public facts found on the way, such as the outcomes of noisy checks; they end in the manifest's parameters.
     parts : tuple of PartRecord
         The written parts of the release, once they are.
+    files : tuple of FileRecord
+        What is released beside them.
     before_noise : callable
         Tells the ledger that records are about to be read or noise to be drawn: the charge stays from then on.
     before_commit : callable
@@ -90,6 +99,7 @@ class Attempt(Generic[SpecT, PlanT]):
     operator: dict[str, Any] = field(default_factory=dict)
     public: dict[str, Any] = field(default_factory=dict)
     parts: tuple[PartRecord, ...] = ()
+    files: tuple[FileRecord, ...] = ()
     before_commit: Callable[[str], None] = silent_commit
     contract: str | None = None
     _results: dict[type, object] = field(default_factory=dict)
@@ -99,6 +109,15 @@ class Attempt(Generic[SpecT, PlanT]):
         """The noise of the attempt; the ledger is told before it is handed out."""
         self.before_noise()
         return load_noise(self.key)
+
+    @property
+    def drawing_key(self) -> KeyRef:
+        """The key with which records are drawn from a public model: public, and independent of the noise.
+
+        It is a hash of the attempt's id, which was fixed before a record was read; of a fixed test key where there is
+        one, so that tests can be repeated.
+        """
+        return KeyRef.fixed(drawing_key(self.key.uri if self.key.is_fixed else self.id))
 
     def run(self, stage: Stage[SpecT, PlanT]) -> object:
         """Run a stage, keep its result for later ones and return it."""

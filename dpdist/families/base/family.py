@@ -62,6 +62,11 @@ class Plan:
         """Epsilon of the charge at `delta`; infinite where nothing is charged."""
         return math.inf if self.event is None else accountant.epsilon(self.event, delta=self.delta)
 
+    @property
+    def charged(self) -> str:
+        """What is charged, in words; both numbers are rounded upwards."""
+        return f"epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)}"
+
     @cached_property
     def guarantees(self) -> tuple[Guarantee, ...]:
         """What the release promises, the first thing first."""
@@ -134,8 +139,7 @@ class Plan:
 
     def charge_lines(self) -> list[str]:
         """The lines of `explain` that say what is charged."""
-        epsilon, delta = upwards(self.epsilon), upwards(self.delta)
-        return [f"Charge      epsilon {epsilon} at delta {delta} (add/remove adjacency)"]
+        return [f"Charge      {self.charged} (add/remove adjacency)"]
 
     def details(self) -> list[str]:
         """The lines of `explain` that only this family has."""

@@ -88,14 +88,20 @@ def load_spec(path: str | Path, overrides: Mapping[str, Any] | None = None) -> R
     tree = load_yaml(path)
     if not isinstance(tree, dict):
         raise SpecError(f"{path} is not a spec: expected a mapping with `kind`, `name`, `data` ...")
-    return build_spec(override(tree, overrides or {}), base=Path(path).parent, source=str(path))
+    return build_spec(tree, overrides, base=Path(path).parent, source=str(path))
 
 
-def build_spec(tree: Mapping[str, Any], *, base: Path | None = None, source: str = "the spec") -> ReleaseSpec:
-    """Validate a spec given as a mapping; a schema given by path is read from `base`. Raises SpecError: the mapping is
-    not a valid spec, or the schema's path leaves the folder of the spec.
+def build_spec(
+    tree: Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    base: Path | None = None,
+    source: str = "the spec",
+) -> ReleaseSpec:
+    """Validate a spec given as a mapping, with values set by dotted path; a schema given by path is read from `base`.
+    Raises SpecError: the mapping is not a valid spec, or the schema's path leaves the folder of the spec.
     """
-    tree = dict(tree)
+    tree = override({**tree}, overrides or {})
     kind = tree.get("kind")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise SpecError(f"{source}: `kind` is {kind!r}; expected one of {', '.join(FAMILIES)}")

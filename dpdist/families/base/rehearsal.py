@@ -21,7 +21,8 @@ from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.storage.memory import MemoryStore
 
-_EXECUTOR = InProcess()
+EXECUTOR = InProcess()
+"""The executor of rehearsals."""
 
 
 class Rehearsal(Attempt[Any, Any]):
@@ -74,7 +75,7 @@ def rehearse(
         spec=spec,
         plan=plan,
         table=RecordsInMemory.of(spec.table, codes, partitions=partitions),
-        executor=_EXECUTOR,
+        executor=EXECUTOR,
         key=key,
         id="rehearsal",
         work=MemoryStore(),

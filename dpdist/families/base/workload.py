@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from dpdist.privacy.formatting import number_of
+
 if TYPE_CHECKING:
     from dpdist.families.base.family import Plan
 
@@ -22,6 +24,11 @@ class Layout:
     workers: int
     memory: int  # of each worker, in GiB
     partitions: int
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """How many workers and partitions, in words."""
+        return number_of(self.workers, "worker"), number_of(self.partitions, "partition")
 
     @property
     def bytes(self) -> int:

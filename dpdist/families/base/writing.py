@@ -22,6 +22,7 @@ class ReleasedRecords:
 
     parts: Sequence[Deferred]  # of Codes: part p holds the released records from ``p * output.rows_per_part`` on
     executor: Executor | None = None  # where the parts are, if not with the executor of the attempt
+    key: KeyRef | None = None  # of the values in their bins, if not that of the attempt
 
 
 def write_records(attempt: Attempt[Any, Any]) -> None:
@@ -30,7 +31,7 @@ def write_records(attempt: Attempt[Any, Any]) -> None:
     executor = released.executor or attempt.executor
     with attempt.stage("writing") as progress:
         task = executor.tasks("write")
-        how = task.constant("how", (plan.released, plan.form, attempt.output, attempt.id, attempt.key))
+        how = task.constant("how", (plan.released, plan.form, attempt.output, attempt.id, released.key or attempt.key))
         parts = [task("part", _write, how, part, index, index * rows) for index, part in enumerate(released.parts)]
         attempt.parts = tuple(executor.compute(parts, progress=progress))
 

@@ -21,10 +21,9 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.cluster.executor import InProcess
 from dpdist.data.count import PairCounts, pair_counts
 from dpdist.errors import CheckFailed
-from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
+from dpdist.families.base.rehearsal import EXECUTOR, key_from, rehearse, released_codes
 from dpdist.families.deniability.candidates import Synthesizer
 from dpdist.families.deniability.deniability import PrivacyTest
 from dpdist.families.deniability.graph import first_passing, released_parts
@@ -195,11 +194,11 @@ def records_claim(
 def _released(
     seeds: SeedIndex, synthesizer: Synthesizer, test: PrivacyTest, records: int, canary: Codes, noise: Noise
 ) -> Floats:
-    executor, size = InProcess(), 2 * records + 6
+    size = 2 * records + 6
     batches, counts = first_passing(
-        executor, synthesizer, test, [seeds], key_from(noise), records=records, at_most=_MOST, batch_size=size
+        EXECUTOR, synthesizer, test, [seeds], key_from(noise), records=records, at_most=_MOST, batch_size=size
     )
-    (codes,) = released_parts(executor, batches, counts, records=records, rows_per_part=records)
+    (codes,) = released_parts(EXECUTOR, batches, counts, records=records, rows_per_part=records)
     return resemblance(synthesizer, codes, canary)
 
 

@@ -16,13 +16,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.cluster.executor import Executor
-from dpdist.cluster.tasks import Deferred
 from dpdist.families.deniability.candidates import Candidates, Synthesizer, seed_ranks
 from dpdist.families.deniability.deniability import Passed, PrivacyTest, candidate_batch
 from dpdist.families.deniability.prefixes import (
@@ -37,6 +35,10 @@ from dpdist.families.deniability.prefixes import (
 )
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes, Counts
+
+if TYPE_CHECKING:
+    from dpdist.cluster.executor import Executor
+    from dpdist.cluster.tasks import Deferred
 
 Slices: TypeAlias = list[tuple[int, int, int]]
 """Where the rows of a part are: (place of the batch, first row, row after the last) in the batch's passing records."""

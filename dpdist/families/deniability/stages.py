@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from dpdist.cluster.tasks import Deferred
 from dpdist.data.operators import pair_counts_operator
 from dpdist.data.split import Split
 from dpdist.errors import CheckFailed
@@ -38,6 +38,9 @@ from dpdist.families.deniability.structure import (
     measure_structure,
 )
 from dpdist.privacy.checks import CountCheck, PassCheck
+
+if TYPE_CHECKING:
+    from dpdist.cluster.tasks import Deferred
 
 DeniabilityAttempt = Attempt[PlausibleDeniabilitySpec, PlausibleDeniabilityPlan]
 

@@ -27,7 +27,6 @@ from dpdist.families.histogram.measurement import (
 from dpdist.families.histogram.spec import HistogramSpec
 from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.events import ApproximateDP, Composed, Event, LaplaceLeakage, Replacement
-from dpdist.privacy.formatting import upwards
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
 from dpdist.publish.parts import PartFormat
 from dpdist.schema.spec import parse_bytes
@@ -179,8 +178,7 @@ class HistogramPlan(Plan):
         """The charge, and the leakage of a release that bounds it."""
         lines = ["Charge      an account of leakage only: exact counts are released, as asked for by name"]
         if not self.is_exact:
-            charge = f"epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)}"
-            lines = [f"Charge      {charge} ({self.spec.privacy.adjacency} adjacency)"]
+            lines = [f"Charge      {self.charged} ({self.spec.privacy.adjacency} adjacency)"]
         if self.leakage is not None:
             nats = self.leakage.guarantee.epsilon
             lines.append(f"            or, where the data set has an account of leakage, {nats:.6g} nats")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,7 +20,9 @@ from dpdist.families.mixing.selection import plan_selection
 from dpdist.families.mixing.spec import MixingSpec, OrderSearchSpec
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.mixtures import ClassMixtures
-from dpdist.publish.manifest import Manifest
+
+if TYPE_CHECKING:
+    from dpdist.publish.manifest import Manifest
 
 
 def plan(spec: MixingSpec) -> MixingPlan:

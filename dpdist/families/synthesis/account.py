@@ -55,12 +55,15 @@ class Account:
         What was spent, in order.
     draws : int
         Keyed draws so far; each may miss its distribution by `dpdist.privacy.noise.SAMPLER_DELTA`.
+    noisy : list
+        The noisy tables in order: name of the step, number in it, table, deviation.
     """
 
     mu: float
     noise: Noise
     lines: list[Line] = field(default_factory=list)
     draws: int = 0
+    noisy: list[tuple[str, int, Counts, float]] = field(default_factory=list)
 
     @property
     def left(self) -> float:
@@ -121,6 +124,7 @@ class Account:
             table + self.noise.gaussian_integers(f"{name}/{i}", table.size, sigma=sigma).reshape(table.shape)
             for i, (table, sigma) in enumerate(zip(tables, sigmas.tolist(), strict=True))
         ]
+        self.noisy += [(name, i, *pair) for i, pair in enumerate(zip(noisy, sigmas.tolist(), strict=True))]
         return noisy, sigmas
 
     def pick_scale(self, share: float, picks: int) -> float:

@@ -120,7 +120,7 @@ class AccuracySolution:
         found = self.found
         return "\n".join(
             [
-                f"Accuracy    epsilon {self.plan.spec.privacy.epsilon:g}: two-way tables are expected to be within "
+                f"Expected    epsilon {self.plan.spec.privacy.epsilon:g}: two-way tables are expected to be within "
                 f"{found.error:.4f} of the table in total variation, on average over the pairs ({found.noise:.4f} by "
                 f"noise, {found.sampling:.4f} by sampling). {self.limit} Tables that depend on more than "
                 "pairs tell can be twice as far off",

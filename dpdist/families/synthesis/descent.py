@@ -61,7 +61,7 @@ class _Objective:
     """Potentials of all measured sets in one vector; the loss, its gradient and the marginals there."""
 
     def __init__(
-        self, tree: JunctionTree, measured: Mapping[Set, tuple[Floats, float]], links: Mapping[Set, NDArray[np.bool_]]
+        self, tree: JunctionTree, measured: Mapping[Set, tuple[Floats, float]], links: Mapping[Set, NDArray[np.generic]]
     ) -> None:
         self.sets = list(measured)
         self.inference = Inference(tree, [*self.sets, *links])
@@ -98,7 +98,7 @@ class _Objective:
 def fit(
     tree: JunctionTree,
     measurements: Sequence[Measurement],
-    links: Mapping[Set, NDArray[np.bool_]],
+    links: Mapping[Set, NDArray[np.generic]],
     *,
     iterations: int,
     start: Model | None = None,
@@ -112,8 +112,9 @@ def fit(
     ----------
     measurements : sequence of Measurement
         Those of one set are combined by their weights.
-    links : mapping of pairs to ndarray of bool
-        Possible combinations of coarse copies and their attributes.
+    links : mapping of pairs to ndarray
+        Factors that stay: possible combinations of coarse copies and their attributes, and what is kept of a public
+        model.
     iterations : int
     start : Model, optional
     """

@@ -6,7 +6,7 @@ units of 2**-40, so that any machine draws the same records from the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpdist.families.synthesis.descent import Model
 from dpdist.families.synthesis.inference import marginal
-from dpdist.families.synthesis.junction import Set
+from dpdist.families.synthesis.junction import JunctionTree, Set
 from dpdist.families.synthesis.marginals import Coding
 from dpdist.families.synthesis.rake import Adjustment
 from dpdist.privacy.arrays import Floats
@@ -150,6 +150,18 @@ def cumulative_of(weights: Floats) -> Cumulative:
     return cumulative
 
 
+def steps_of(tree: JunctionTree, beliefs: Sequence[Floats]) -> tuple[Step, ...]:
+    """The conditionals of the beliefs of a junction tree along its drawing order."""
+    steps = []
+    for j, parents, a in tree.drawing_order():
+        clique = tree.cliques[j]
+        both = tuple(sorted((*parents, a)))
+        table = marginal(beliefs[j], [clique.index(b) for b in both])
+        rows = np.moveaxis(table, both.index(a), -1).reshape(-1, tree.cardinalities[a])
+        steps.append(Step(a, parents, cumulative_of(rows)))
+    return tuple(steps)
+
+
 def fitted_of(model: Model, coding: Coding, pairs: Mapping[tuple[int, int], Floats] | None) -> Fitted:
     """The model's conditionals along its drawing order, as integers.
 
@@ -160,13 +172,7 @@ def fitted_of(model: Model, coding: Coding, pairs: Mapping[tuple[int, int], Floa
     pairs : mapping, optional
         The model's marginals of all pairs, where records are to be balanced.
     """
-    steps = []
-    for j, parents, a in model.tree.drawing_order():
-        clique = model.tree.cliques[j]
-        both = tuple(sorted((*parents, a)))
-        table = marginal(model.beliefs[j], [clique.index(b) for b in both])
-        rows = np.moveaxis(table, both.index(a), -1).reshape(-1, model.tree.cardinalities[a])
-        steps.append(Step(a, parents, cumulative_of(rows)))
+    steps = steps_of(model.tree, model.beliefs)
     values, rare, weights = [], [], []
     for m in coding.merging:
         of_code = np.full(m.cardinality, -1, np.int64)
@@ -176,7 +182,7 @@ def fitted_of(model: Model, coding: Coding, pairs: Mapping[tuple[int, int], Floa
         rare.append(m.rare)
         weights.append(cumulative_of(m.weights[None]) if len(m.rare) else np.zeros((0, 0), np.int64))
     expected = _expected(pairs, coding) if pairs is not None else np.zeros(0, np.int64)
-    return Fitted(coding.cardinalities, tuple(steps), coding.fine, tuple(values), tuple(rare), tuple(weights), expected)
+    return Fitted(coding.cardinalities, steps, coding.fine, tuple(values), tuple(rare), tuple(weights), expected)
 
 
 def _expected(pairs: Mapping[tuple[int, int], Floats], coding: Coding) -> NDArray[np.int64]:

@@ -19,6 +19,7 @@ from dpdist.families.synthesis.draw import draw_part
 from dpdist.families.synthesis.fitted import Fitted, fitted_of
 from dpdist.families.synthesis.marginals import OneWay
 from dpdist.families.synthesis.measure import AllPairs, measure
+from dpdist.families.synthesis.measurements import Measurements, measurements_of
 from dpdist.families.synthesis.rake import rake, shrink
 from dpdist.families.synthesis.rounds import Learner
 from dpdist.privacy.arrays import Floats
@@ -37,6 +38,8 @@ class Learned:
     report : dict
         ``records``, the noisy number of records; ``pairs``, the measured pairs in order, as places of two attributes
         and whether each is a coarse copy; ``raked``; ``account``, the name of each step and its share of mu^2.
+    measurements : Measurements
+        The noisy tables.
     """
 
     FILE: ClassVar[str] = "model.npz"
@@ -44,13 +47,19 @@ class Learned:
     fitted: Fitted
     one_way: tuple[Floats, ...]
     report: dict[str, Any]
+    measurements: Measurements
 
     def to_bytes(self) -> bytes:
         """The arrays in NumPy's archive format, uncompressed and without pickles."""
-        report = np.frombuffer(json.dumps(self.report, sort_keys=True).encode(), np.uint8)
+        report, tables = (
+            np.frombuffer(json.dumps(item, sort_keys=True).encode(), np.uint8)
+            for item in (self.report, self.measurements.to_json())
+        )
         counts = {f"one_way{i}": table for i, table in enumerate(self.one_way)}
         buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, report=report, **counts, **self.fitted.arrays())
+        arrays = counts | self.fitted.arrays()
+        noisy = self.measurements.counts
+        np.savez(buffer, allow_pickle=False, report=report, tables=tables, noisy=noisy, **arrays)
         return buffer.getvalue()
 
     @classmethod
@@ -59,7 +68,8 @@ class Learned:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             fitted = Fitted.from_arrays(arrays)
             counts = tuple(arrays[f"one_way{i}"] for i in range(len(fitted.fine)))
-            return cls(fitted, counts, json.loads(arrays["report"].tobytes()))
+            measurements = Measurements.of(json.loads(arrays["tables"].tobytes()), arrays["noisy"])
+            return cls(fitted, counts, json.loads(arrays["report"].tobytes()), measurements)
 
 
 def learn(
@@ -67,6 +77,8 @@ def learn(
     *,
     choices: Choices,
     noise: Noise,
+    drawing: Noise,
+    prior: PairCounts | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Learned:
     """Measure, pick, fit and, on large tables, rake.
@@ -77,6 +89,11 @@ def learn(
         Exact counts of all records. Confidential.
     choices : Choices
     noise : Noise
+        Of the measurements: secret.
+    drawing : Noise
+        Of the records: public, and independent of `noise`.
+    prior : PairCounts, optional
+        Of a public table, from which the model starts.
     progress : callable
         Called with (done, total) after each round.
 
@@ -86,14 +103,15 @@ def learn(
         The steps would cost more than the account has.
     """
     account = Account(choices.mu, noise)
-    measured = measure(counts, choices=choices, account=account, progress=progress)
+    measured = measure(counts, choices=choices, account=account, prior=prior, progress=progress)
     learner = measured.learner
     model = learner.model or learner.refit(1)
     fitted = fitted_of(model, learner.coding, learner.marginals if choices.balance else None)
     if measured.all_pairs is not None:
-        fitted = _raked(fitted, counts.cardinalities, learner.one_way, measured.all_pairs, noise, choices)
+        fitted = _raked(fitted, counts.cardinalities, learner.one_way, measured.all_pairs, drawing, choices)
     report = _report(learner, raked=measured.all_pairs is not None)
-    return Learned(fitted, learner.one_way.counts, report)
+    picked = [m.attributes for m in learner.measurements if len(m.attributes) > 1]
+    return Learned(fitted, learner.one_way.counts, report, measurements_of(account, learner.coding, picked))
 
 
 def _report(learner: Learner, *, raked: bool) -> dict[str, Any]:
@@ -115,12 +133,12 @@ def _raked(
     cardinalities: tuple[int, ...],
     one_way: OneWay,
     all_pairs: AllPairs,
-    noise: Noise,
+    drawing: Noise,
     choices: Choices,
 ) -> Fitted:
     """Adjust the weights of the pool that records will be taken from."""
     d = len(cardinalities)
-    parts = [draw_part(fitted, noise, f"pool/{p}", choices.pool_rows) for p in range(choices.pool_parts)]
+    parts = [draw_part(fitted, drawing, f"pool/{p}", choices.pool_rows) for p in range(choices.pool_parts)]
     pool = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
     scale = one_way.records / len(pool[0])
     targets: dict[tuple[int, ...], Floats] = {}

@@ -13,6 +13,7 @@ from dpdist.data.count import PairCounts
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.choices import L1_OF_NOISE, Choices
 from dpdist.families.synthesis.marginals import coding_of, measure_one_way
+from dpdist.families.synthesis.prior import public_model, towards
 from dpdist.families.synthesis.rounds import Learner
 from dpdist.families.synthesis.tables import recode
 
@@ -53,6 +54,7 @@ def measure(
     *,
     choices: Choices,
     account: Account,
+    prior: PairCounts | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Measured:
     """All steps that read the exact counts.
@@ -63,6 +65,8 @@ def measure(
         Exact counts of all records. Confidential.
     choices : Choices
     account : Account
+    prior : PairCounts, optional
+        Of a public table, from which the model starts.
     progress : callable
         Called with (done, total) after each round.
 
@@ -72,17 +76,23 @@ def measure(
         The steps would cost more than the account has.
     """
     one_way = measure_one_way(counts, account, first=choices.one_way, again=choices.one_way_again)
+    if prior is not None:
+        one_way = towards(one_way, prior)
     coding = coding_of(one_way, merge_below=choices.merge_below, coarse=choices.coarse)
     learner = Learner(recode(counts, coding), coding, one_way, account, choices)
     attributes, steps = len(counts.cardinalities), choices.rounds + 3
     progress(1, steps)
-    picks = choices.picks / (choices.rounds + 1)
+    picks = choices.picks / max(choices.rounds + bool(choices.tree), 1)
+    if prior is not None:
+        public = public_model(prior, coding, choices)
+        learner.begin(public.model or public.refit(1), public.edges, choices.iterations[-1])
+    least = 0 if prior is None else choices.cells // 2  # what the public model may have taken
     if choices.tree and learner.round("tree", share=choices.tree, pick_share=picks, most=attributes - 1, tree=True):
         learner.refit(choices.iterations[0])
     for r in range(choices.rounds):
         progress(r + 2, steps)
         share = choices.pairs / choices.rounds
-        learner.cells = choices.cells * (r + 1) // choices.rounds
+        learner.cells = least + (choices.cells - least) * (r + 1) // choices.rounds
         if share and learner.round(f"round/{r}", share=share, pick_share=picks, most=choices.per_round):
             learner.refit(choices.iterations[min(r + 1, len(choices.iterations) - 1)])
     if learner.model is None:

@@ -13,6 +13,7 @@ from dpdist.errors import SpecError
 from dpdist.families.base.event_plan import EventPlan
 from dpdist.families.synthesis.choices import Choices, choose, reasons
 from dpdist.families.synthesis.draw import LARGEST_PART
+from dpdist.families.synthesis.prior import refuse_own_table
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, Gaussian
@@ -141,6 +142,7 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
         No amount of noise meets the budget.
     """
     cells = pair_cells(spec.table.cardinalities)
+    refuse_own_table(spec)
     if spec.output.rows_per_part > LARGEST_PART and spec.records > LARGEST_PART:
         raise SpecError(f"output.rows_per_part: at most {LARGEST_PART:,} for a synthesis")
     epsilon, delta = spec.privacy.epsilon, spec.privacy.delta
@@ -166,7 +168,9 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     m = len(spec.table.attributes)
     parts = len(parts_of(spec.records, spec.output.rows_per_part))
     found = choose(spec.table.cardinalities, records=spec.data.minimum_records, mu=mu, parts=parts)
-    own = spec.model.model_dump(exclude_none=True, exclude={"target", "priorities"})
+    if spec.model.prior:  # it has a tree already
+        found = replace(found, tree=0.0, pairs=found.tree + found.pairs)
+    own = spec.model.model_dump(exclude_none=True, exclude={"target", "priorities", "prior"})
     own |= own.pop("shares", {})
     own["priorities"] = priorities_of(spec)
     if "per_round" in own:

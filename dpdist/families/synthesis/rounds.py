@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -14,8 +14,9 @@ from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.allpairs import PairMarginals
 from dpdist.families.synthesis.choices import L1_OF_NOISE, Choices
 from dpdist.families.synthesis.descent import Measurement, Model, fit
-from dpdist.families.synthesis.junction import Components, Graph, JunctionTree, cliques_of
+from dpdist.families.synthesis.junction import Components, Graph, JunctionTree, Set, cliques_of
 from dpdist.families.synthesis.marginals import Coding, OneWay
+from dpdist.families.synthesis.portable import exp
 from dpdist.families.synthesis.tables import Pair, PairTables
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.candidates import Candidates
@@ -103,6 +104,7 @@ class Learner:
     measurements: list[Measurement] = field(default_factory=list)
     edges: list[Pair] = field(default_factory=list)
     model: Model | None = None
+    held: dict[Set, Floats] = field(default_factory=dict)  # potentials of a public model
 
     def __post_init__(self) -> None:
         records = self.one_way.records
@@ -197,12 +199,25 @@ class Learner:
             self.measurements.append(Measurement(pair, table / records, (records / sigma) ** 2))
         self.edges += [pair for pair in picked if pair not in self.edges]
 
+    def begin(self, prior: Model, edges: list[Pair], iterations: int) -> None:
+        """Start from a public model on the same coding, with what of it the one-way tables leave.
+
+        The potentials of pairs that are not measured stay as they are: of all models with the measured tables, the fit
+        looks for the one that is closest to the public model.
+        """
+        self.held, self.model = dict(prior.potentials), prior
+        self.edges = list(edges)
+        self.refit(iterations)
+
     def refit(self, iterations: int) -> Model:
         """Fit the model to all measurements and predict all pairs."""
         cards = self.coding.cardinalities
         tree = JunctionTree.of(cards, cliques_of(cards, self.edges))
-        self.model = fit(
-            tree, self.measurements, dict(self.coding.links.items()), iterations=iterations, start=self.model
-        )
+        measured, start = {m.attributes for m in self.measurements}, self.model
+        factors: dict[Set, NDArray[np.generic]] = dict(self.coding.links.items())
+        if self.held and start is not None:
+            factors |= {s: exp(p - p.max()) for s, p in self.held.items() if s not in measured}
+            start = replace(start, potentials=self.held | start.potentials)
+        self.model = fit(tree, self.measurements, factors, iterations=iterations, start=start)
         self._predict(PairMarginals(tree, self.model.beliefs).all())
         return self.model

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from dpdist.schema.spec import MOST_RECORDS, PrivacyLimit, ReleaseSpec, Section
+from dpdist.schema.spec import MOST_RECORDS, CsvSpec, OutputSpec, PrivacyLimit, ReleaseSpec, Section
 
 
 class PrivacySpec(PrivacyLimit):
@@ -53,6 +53,19 @@ class PrioritySpec(Section):
     weight: float = Field(gt=0, le=100, allow_inf_nan=False, description="Weight of the pair; others have 1.")
 
 
+class PriorSpec(Section):
+    """A public table of the same schema, such as last year's release: the model starts from it."""
+
+    path: str | tuple[str, ...] = Field(description="Files, folders or globs of a PUBLIC table; local or s3://.")
+    format: Literal["parquet", "csv"] | None = Field(default=None, description="Inferred from the name if absent.")
+    csv: CsvSpec = Field(default_factory=CsvSpec)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths as a tuple."""
+        return (self.path,) if isinstance(self.path, str) else self.path
+
+
 class ModelSpec(Section):
     """Choices that the plan makes from public facts where they are not set."""
 
@@ -72,8 +85,19 @@ class ModelSpec(Section):
     priorities: tuple[PrioritySpec, ...] = Field(
         default=(), description="Pairs with weights of their own, for what is picked and how precisely it is measured."
     )
+    prior: PriorSpec | None = Field(
+        default=None, description="A public table that the model starts from; never the one that is released."
+    )
     balance: int | None = Field(
         default=None, ge=0, le=5000, description="Rounds in which records are exchanged; 0 for none."
+    )
+
+
+class SynthesisOutput(OutputSpec):
+    """Where and how the release is written."""
+
+    measurements: bool = Field(
+        default=True, description="Also publish the noisy tables, the model and the key that records are drawn with."
     )
 
 
@@ -89,6 +113,7 @@ class WholeSynthesisSpec(ReleaseSpec):
     """Records drawn from a model that was fitted to noisy tables of all records."""
 
     kind: Literal["synthesis"]
+    output: SynthesisOutput
     privacy: PrivacySpec
     model: ModelSpec = Field(default_factory=ModelSpec)
     synthesis: SynthesisSpec = Field(default_factory=SynthesisSpec)
@@ -106,6 +131,11 @@ class WholeSynthesisSpec(ReleaseSpec):
         if self.model.coarse is not None and any(not 2 <= groups < least for least, groups in self.model.coarse):
             raise ValueError("model.coarse: a copy has at least 2 groups, and fewer than the codes it is for")
         return self
+
+    @property
+    def public_tables(self) -> tuple[str, ...]:
+        """Paths of the public tables that the release reads besides its own."""
+        return self.model.prior.paths if self.model.prior else ()
 
     @property
     def records(self) -> int:

@@ -14,10 +14,13 @@ from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.families.synthesis.draw import draw_records
 from dpdist.families.synthesis.fitted import Fitted
 from dpdist.families.synthesis.learn import Learned, learn
+from dpdist.families.synthesis.model_files import model_files
 from dpdist.families.synthesis.plan import SynthesisPlan
+from dpdist.families.synthesis.prior import read_prior
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
+from dpdist.publish.extra import write_file
 from dpdist.schema.schema import Schema
 
 SynthesisAttempt = Attempt[WholeSynthesisSpec, SynthesisPlan]
@@ -26,7 +29,8 @@ SynthesisAttempt = Attempt[WholeSynthesisSpec, SynthesisPlan]
 def stages(plan: SynthesisPlan) -> Sequence[Stage[WholeSynthesisSpec, SynthesisPlan]]:
     """The stages of a synthesis, in order."""
     accuracy = (Stage("accuracy", measure),) if plan.accuracy_mu else ()
-    return (Stage("model", learn_model), Stage("records", draw), *accuracy, Stage("write", write_records))
+    published = (Stage("publish model", publish_model),) if plan.spec.output.measurements else ()
+    return (Stage("model", learn_model), Stage("records", draw), *accuracy, *published, Stage("write", write_records))
 
 
 def learn_model(attempt: SynthesisAttempt) -> Learned:
@@ -39,13 +43,17 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
     """
 
     def make() -> Learned:
+        prior = read_prior(attempt.spec)  # before the ledger is told that the table is read
         if attempt.plan.accuracy_mu:
             counts = count_tables(attempt).pairs
         else:
             counts = Passes(attempt).run(pair_counts_operator(attempt.spec.table.cardinalities), stage="counting")
         noise = attempt.noise
         with attempt.stage("fitting") as progress:
-            return learn(counts, choices=attempt.plan.choices, noise=noise, progress=progress)
+            drawing = load_noise(attempt.drawing_key)
+            return learn(
+                counts, choices=attempt.plan.choices, noise=noise, drawing=drawing, prior=prior, progress=progress
+            )
 
     learned = attempt.stored(Learned, make)
     names, of_all = attempt.spec.table.names, 1 - attempt.spec.privacy.accuracy_share
@@ -69,19 +77,31 @@ class _Source:
 
 
 def draw(attempt: SynthesisAttempt) -> ReleasedRecords:
-    """The records of each part, each a function of the model, the key and its number."""
+    """The records of each part, each a function of the model, the public drawing key and its number."""
     attempt.before_noise()
     fitted = attempt.result(Learned).fitted
-    rounds = 0 if fitted.adjustment is not None else attempt.plan.choices.balance
     task = attempt.executor.tasks("records")
-    source = task.constant("model", _Source(fitted, attempt.key, rounds, attempt.spec.table))
-    return ReleasedRecords([task("part", _part, source, part, rows) for part, rows in enumerate(attempt.plan.parts)])
+    source = task.constant("model", _Source(fitted, attempt.drawing_key, _rounds(attempt), attempt.spec.table))
+    parts = [task("part", _part, source, part, rows) for part, rows in enumerate(attempt.plan.parts)]
+    return ReleasedRecords(parts, key=attempt.drawing_key)
 
 
 def measure(attempt: SynthesisAttempt) -> ReleaseAccuracy:
     """Measure the accuracy of the records, at the scale of the noisy number of records."""
     records = attempt.result(Learned).report["records"]
     return accuracy_stage(attempt, mu=attempt.plan.accuracy_mu, records=records)
+
+
+def publish_model(attempt: SynthesisAttempt) -> None:
+    """Write the noisy tables, the model and how records are drawn from it beside the parts."""
+    learned = attempt.result(Learned)
+    contents = model_files(learned, key=attempt.drawing_key.public_hex, rounds=_rounds(attempt))
+    attempt.files = tuple(write_file(attempt.output, attempt.id, name, content) for name, content in contents.items())
+
+
+def _rounds(attempt: SynthesisAttempt) -> int:
+    """Rounds of balancing."""
+    return 0 if attempt.result(Learned).fitted.adjustment is not None else attempt.plan.choices.balance
 
 
 def _part(source: _Source, part: int, rows: int) -> Codes:

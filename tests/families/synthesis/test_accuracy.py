@@ -74,5 +74,5 @@ def test_by_the_command_line(tmp_path: Path, dpdist: Callable[..., object]) -> N
     tree = spec_of().model_dump(mode="json", by_alias=True, exclude_defaults=True)
     source.write_text(yaml.safe_dump(tree))
     shown = dpdist("plan", str(source), "--accuracy", "0.006", "--write", str(found))
-    assert "Accuracy" in shown.out  # type: ignore[attr-defined]
+    assert "Expected" in shown.out  # type: ignore[attr-defined]
     assert load_spec(found).privacy.epsilon < 1  # type: ignore[attr-defined]

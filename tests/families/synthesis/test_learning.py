@@ -31,6 +31,7 @@ from dpdist.privacy.noise import Noise
 
 CARDS = (3, 4, 30, 6)
 KEY = Noise(bytes(range(32)))
+DRAWING = Noise(bytes(32))
 
 
 def records(rows: int = 20_000, seed: int = 0) -> list[np.ndarray]:
@@ -44,13 +45,13 @@ def records(rows: int = 20_000, seed: int = 0) -> list[np.ndarray]:
 
 def fitted(**changes: object) -> Learned:
     choices = replace(choose(CARDS, records=20_000, mu=1.0), rake=0.0, misfit=0.0)
-    return learn(pair_counts(records(), CARDS), choices=replace(choices, **changes), noise=KEY)
+    return learn(pair_counts(records(), CARDS), choices=replace(choices, **changes), noise=KEY, drawing=DRAWING)
 
 
 def raked() -> Learned:
     choices = replace(choose(CARDS, records=200_000, mu=2.0), pool_parts=2, pool_rows=20_000)
     assert choices.rake > 0
-    return learn(pair_counts(records(200_000), CARDS), choices=choices, noise=KEY)
+    return learn(pair_counts(records(200_000), CARDS), choices=choices, noise=KEY, drawing=DRAWING)
 
 
 def distance(columns: list[np.ndarray], others: list[np.ndarray]) -> float:
@@ -214,32 +215,33 @@ def test_parts_are_functions_of_model_key_and_number() -> None:
         model = Learned.from_bytes(learned.to_bytes()).fitted
         assert Learned.from_bytes(learned.to_bytes()).to_bytes() == learned.to_bytes()
         for part in (0, 1, 5):
-            once, again = (draw_records(m, KEY, part, 1000, rounds=20) for m in (learned.fitted, model))
+            once, again = (draw_records(m, DRAWING, part, 1000, rounds=20) for m in (learned.fitted, model))
             for a, b, size in zip(once, again, CARDS, strict=True):
                 np.testing.assert_array_equal(a, b)
                 assert a.shape == (1000,)
                 assert a.min() >= 0
                 assert a.max() < size
-        other = draw_records(model, KEY, 1, 1000, rounds=20)
-        assert any(not np.array_equal(a, b) for a, b in zip(other, draw_records(model, KEY, 0, 1000, rounds=20)))  # noqa: B905
+        other = draw_records(model, DRAWING, 1, 1000, rounds=20)
+        assert any(not np.array_equal(a, b) for a, b in zip(other, draw_records(model, DRAWING, 0, 1000, rounds=20)))  # noqa: B905
 
 
 def test_refuses_an_empty_part() -> None:
     with pytest.raises(ValueError, match="rows"):
-        draw_part(fitted().fitted, KEY, "part", 0)
+        draw_part(fitted().fitted, DRAWING, "part", 0)
 
 
 def test_records_are_like_the_table() -> None:
     truth = records()
     noiseless = distance(records(20_000, seed=1), truth)
-    drawn = draw_records(fitted().fitted, KEY, 0, 20_000, rounds=100)
+    drawn = draw_records(fitted().fitted, DRAWING, 0, 20_000, rounds=100)
     assert distance(drawn, truth) < 0.8 * noiseless + 0.02
 
 
 def test_raked_records_are_like_the_table() -> None:
     truth, learned = records(200_000), raked()
     assert learned.fitted.adjustment is not None
-    drawn = [np.concatenate(x) for x in zip(*(draw_records(learned.fitted, KEY, p, 20_000, rounds=0) for p in (0, 1)))]  # noqa: B905
+    parts = [draw_records(learned.fitted, DRAWING, p, 20_000, rounds=0) for p in (0, 1)]
+    drawn = [np.concatenate(x) for x in zip(*parts, strict=True)]
     assert distance(drawn, truth) < 0.02
 
 
@@ -356,6 +358,34 @@ def test_shares_are_of_one_account(mu: float, rows: int, cards: tuple[int, ...])
 def test_two_attributes_and_one() -> None:
     for width in (1, 2):
         codes, cards = records(2000)[:width], CARDS[:width]
-        learned = learn(pair_counts(codes, cards), choices=choose(cards, records=2000, mu=0.5), noise=KEY)
-        drawn = draw_records(learned.fitted, KEY, 0, 100, rounds=10)
+        learned = learn(
+            pair_counts(codes, cards), choices=choose(cards, records=2000, mu=0.5), noise=KEY, drawing=DRAWING
+        )
+        drawn = draw_records(learned.fitted, DRAWING, 0, 100, rounds=10)
         assert len(drawn) == width
+
+
+def test_what_is_measured_does_not_depend_on_the_drawing_key() -> None:
+    cards = (2, 3, 2)
+    codes = [np.arange(2000, dtype=np.uint8) % size for size in cards]
+    choices = replace(choose(cards, records=2000, mu=3.0), pool_rows=2_000)
+    assert choices.rake > 0
+    learned = [
+        learn(pair_counts(codes, cards), choices=choices, noise=KEY, drawing=Noise(bytes([k]) * 32)) for k in (1, 2)
+    ]
+    one, other = (item.measurements for item in learned)
+    assert one.to_json() == other.to_json()
+    np.testing.assert_array_equal(one.counts, other.counts)
+    assert learned[0].report == learned[1].report
+    tables = {table.step: table for table in one.tables}
+    assert math.isclose(
+        math.fsum(1 / t.deviation**2 for t in one.tables if t.step == "all pairs"), choices.rake * 9, rel_tol=1e-6
+    )
+    assert tables["one-way"].shape == (2,)
+    found = one.combined((0, 1), (2, 3))
+    assert found is not None
+    noisy, sigma = found
+    truth = pair_counts(codes, cards).pair(0, 1).ravel()
+    assert (np.abs(noisy - truth) < 5 * sigma).all()
+    assert (sigma <= tables["all pairs"].deviation).all()
+    assert one.combined((0, 1, 2), cards) is None

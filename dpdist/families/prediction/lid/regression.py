@@ -7,13 +7,11 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.cluster.executor import Executor
-from dpdist.cluster.tasks import Deferred
 from dpdist.errors import SpecError
 from dpdist.families.prediction.blocks import Block, Layout, joined
 from dpdist.families.prediction.kernels import Kernel
@@ -24,6 +22,10 @@ from dpdist.families.prediction.scales import Scale
 from dpdist.families.prediction.spec import TUNING_ROWS, RegressionSpec
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Floats
+
+if TYPE_CHECKING:
+    from dpdist.cluster.executor import Executor
+    from dpdist.cluster.tasks import Deferred
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,9 +10,8 @@ import operator
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dpdist.cluster.tasks import Deferred
 from dpdist.data.operators import Operator
 from dpdist.errors import CheckFailed
 from dpdist.families.base.attempt import Attempt
@@ -41,6 +40,9 @@ from dpdist.families.prediction.lid.ridge import KernelRidge, Tuning
 from dpdist.families.prediction.spec import TUNING_ROWS, TwoStageSpec
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes, Floats
+
+if TYPE_CHECKING:
+    from dpdist.cluster.tasks import Deferred
 
 LidAttempt = Attempt[TwoStageSpec, LidPlan]
 

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
 from dpdist.errors import SpecError, VerificationFailed
-from dpdist.ledger.keys import is_exposed
+from dpdist.ledger.key_encryption import is_exposed
 
 VARIABLE = "DPDIST_SIGNING_KEY"
 """Environment variable that holds the PEM text of the private key, where it does not come from a file."""

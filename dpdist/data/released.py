@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,9 @@ from dpdist.publish.manifest import Manifest
 from dpdist.publish.parts import Column, PartFormat, PartRecord, columns
 from dpdist.publish.verify import part_batches
 from dpdist.schema.schema import Attribute, Schema
-from dpdist.storage.store import Store
+
+if TYPE_CHECKING:
+    from dpdist.storage.store import Store
 
 
 @dataclass(frozen=True, eq=False)

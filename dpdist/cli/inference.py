@@ -1,0 +1,108 @@
+"""Commands for readers of a release: draw, tabulate, infer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpdist.cli.options import AsJson, Endpoint, PublicKey, storage_options
+from dpdist.cli.output import show_json
+from dpdist.errors import OutputExists
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dpdist.inference.published import Published
+
+Release = Annotated[str, typer.Argument(metavar="RELEASE", help="Folder or s3:// prefix of a release.")]
+Where = Annotated[
+    str | None, typer.Option(metavar="CONDITION", help='Which records, such as "state = 8 and age >= 65".')
+]
+Out = Annotated[Path | None, typer.Option(help="Parquet file to write; default: the first rows are printed.")]
+_SHOWN = 20
+
+
+def _open(release: str, public_key: Path | None, endpoint_url: str | None) -> Published:
+    from dpdist.inference.published import Published
+    from dpdist.publish.signature import load_public_key
+
+    key = load_public_key(public_key) if public_key else None
+    return Published.open(release, key, storage_options=storage_options(endpoint_url))
+
+
+def draw(
+    release: Release,
+    records: Annotated[int, typer.Option(min=1, max=100_000_000, help="Number of records.")] = 1000,
+    where: Where = None,
+    out: Out = None,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, other records.")] = 0,
+    public_key: PublicKey = None,
+    endpoint_url: Endpoint = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw new records from the model of a release, as many as wanted and given a condition; it costs nothing."""
+    from dpdist.inference.draw import draw_table
+
+    drawn = draw_table(_open(release, public_key, endpoint_url), records, where=where, seed=seed)
+    if drawn.note:
+        typer.echo(drawn.note, err=True)
+    _write(drawn.table, out, as_json)
+
+
+def tabulate(
+    release: Release,
+    attributes: Annotated[list[str], typer.Argument(metavar="ATTRIBUTE...", help="Attributes of the table.")],
+    out: Out = None,
+    public_key: PublicKey = None,
+    endpoint_url: Endpoint = None,
+    as_json: AsJson = False,
+) -> None:
+    """The model's counts of all cells of some attributes, with standard errors and 95 % intervals."""
+    from dpdist.inference.answers import tabulate as table_of
+
+    _write(table_of(_open(release, public_key, endpoint_url), attributes), out, as_json)
+
+
+def infer(
+    release: Release,
+    questions: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="QUESTION...", help='"count where state = 8", "share where ...", "mean age", "quantile 0.9 age".'
+        ),
+    ],
+    public_key: PublicKey = None,
+    endpoint_url: Endpoint = None,
+    as_json: AsJson = False,
+) -> None:
+    """Answer questions about the private table, with 95 % intervals."""
+    from dpdist.inference.answers import infer as answer
+
+    opened = _open(release, public_key, endpoint_url)
+    answers = [answer(opened, question) for question in questions]
+    if as_json:
+        show_json([item.to_json() for item in answers])
+        return
+    for item in answers:
+        ends = "no interval" if item.low is None else f"95 % interval {item.low:,.6g} to {item.high:,.6g}"
+        typer.echo(f"{item.question}: {item.estimate:,.6g} ({ends}{'; ' + item.note if item.note else ''})")
+
+
+def _write(table: pa.Table, out: Path | None, as_json: bool) -> None:
+    if out is not None:
+        import pyarrow.parquet as pq
+
+        if out.exists():
+            raise OutputExists(f"{out} exists: choose another --out")
+        pq.write_table(table, out)
+        typer.echo(f"{out}: {table.num_rows:,} rows")
+    elif as_json:
+        show_json(table.to_pylist())
+    else:
+        typer.echo("\t".join(table.column_names))
+        for row in table.slice(0, _SHOWN).to_pylist():
+            typer.echo("\t".join(f"{v:.6g}" if isinstance(v, float) else str(v) for v in row.values()))
+        if table.num_rows > _SHOWN:
+            typer.echo(f"... {table.num_rows - _SHOWN:,} more; --out FILE writes them all")

@@ -1,0 +1,121 @@
+"""The files that a synthesis publishes beside its records, and reading them back.
+
+The format is documented in ``docs/release-format.md``. ``tables.parquet`` holds the cells of the noisy tables,
+``model.parquet`` the integers of the fitted model by name, ``model.json`` what they mean and how records are drawn.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dpdist.errors import DataNotFound, VerificationFailed
+from dpdist.families.synthesis.fitted import Fitted
+from dpdist.families.synthesis.learn import Learned
+from dpdist.families.synthesis.measurements import Measurements
+from dpdist.publish.extra import read_file
+from dpdist.publish.manifest import Manifest
+from dpdist.publish.parts import parquet_bytes
+from dpdist.storage.store import Store
+
+FORMAT = 1
+_DAMAGED = "copy the release again from its publisher"
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedModel:
+    """What a release says of how its records were made.
+
+    Attributes
+    ----------
+    fitted : Fitted
+    measurements : Measurements
+    key : str
+        The public drawing key, 64 hexadecimal digits.
+    rounds : int
+        Of balancing.
+    """
+
+    fitted: Fitted
+    measurements: Measurements
+    key: str
+    rounds: int
+
+
+def model_files(learned: Learned, *, key: str, rounds: int) -> dict[str, bytes]:
+    """The content of the files by name."""
+    tables, arrays = learned.measurements.tables, learned.fitted.arrays()
+    sizes = [table.counts.size for table in tables]
+    cells = pa.table(
+        {
+            "table": pa.array(np.repeat(np.arange(len(tables), dtype=np.int32), sizes)),
+            "cell": pa.array(np.concatenate([np.zeros(0, np.int64), *(np.arange(size) for size in sizes)])),
+            "noisy": pa.array(learned.measurements.counts),
+        }
+    )
+    model = pa.table(
+        {
+            "name": pa.array(list(arrays)),
+            "type": pa.array([str(array.dtype) for array in arrays.values()]),
+            "shape": pa.array([list(array.shape) for array in arrays.values()], pa.list_(pa.int64())),
+            "values": pa.array([array.ravel().astype(np.int64) for array in arrays.values()], pa.list_(pa.int64())),
+        }
+    )
+    about = {
+        "format": FORMAT,
+        "drawing": {"key": key, "balance": rounds},
+        "measured": learned.measurements.to_json(),
+    }
+    return {
+        "model.json": (json.dumps(about, sort_keys=True, indent=1) + "\n").encode(),
+        "model.parquet": parquet_bytes(model),
+        "tables.parquet": parquet_bytes(cells),
+    }
+
+
+def read_model(store: Store, manifest: Manifest) -> PublishedModel:
+    """The published model of a release.
+
+    Raises
+    ------
+    DataNotFound
+        The release publishes none.
+    VerificationFailed
+        A file is not what the manifest says, or not in this format.
+    StorageUnavailable
+        The storage does not answer.
+    """
+    listed = {record.name.rsplit("/", 1)[-1]: record for record in manifest.files}
+    if not {"model.json", "model.parquet", "tables.parquet"} <= listed.keys():
+        raise DataNotFound(
+            f"{store.uri} publishes no model: only a release of kind synthesis with output.measurements does"
+        )
+    contents = {name: read_file(store, record) for name, record in listed.items()}
+    try:
+        about = json.loads(contents["model.json"])
+        if about["format"] != FORMAT:
+            raise VerificationFailed("model.json has a later format: update dpdist")
+        noisy = pq.read_table(io.BytesIO(contents["tables.parquet"]))["noisy"].to_numpy()
+        return PublishedModel(
+            Fitted.from_arrays(_arrays(contents["model.parquet"])),
+            Measurements.of(about["measured"], noisy),
+            str(about["drawing"]["key"]),
+            int(about["drawing"]["balance"]),
+        )
+    except (KeyError, TypeError, ValueError, IndexError, pa.ArrowException) as error:
+        kind = type(error).__name__
+        raise VerificationFailed(f"the files of the model are not in their format ({kind}): {_DAMAGED}") from None
+
+
+def _arrays(content: bytes) -> Mapping[str, np.ndarray]:
+    table = pq.read_table(io.BytesIO(content))
+    columns = zip(*(table[name].to_pylist() for name in ("name", "type", "shape")), table["values"], strict=True)
+    return {
+        name: values.values.to_numpy().astype(np.dtype(kind)).reshape(shape) for name, kind, shape, values in columns
+    }

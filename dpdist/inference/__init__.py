@@ -1,0 +1,1 @@
+"""What readers do with a release: make its records again, draw and condition, tabulate, infer."""

@@ -1,0 +1,222 @@
+"""Answers from a release with standard errors and intervals: tables, counts, shares, means, quantiles.
+
+An estimate is that of the published model. Its interval is for the *private table*, not for a population.
+
+A count over several cells of a table of one to three attributes has the larger of two half widths: that of one cell
+with the same share, and the root of the sum of the squares of the cells' own, because the errors of cells that were
+fitted together are correlated in either direction. Where the cells were themselves measured and their noise adds up
+to less, the sum of the measurements is the estimate. Means add the half widths of the counts of each value in the
+same way; a quantile is between the values at which the interval of the distribution function holds its level
+(Woodruff 1952). Of four attributes or more nothing was measured, so that no interval is given.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dpdist.errors import SpecError
+from dpdist.inference.conditions import Condition, Mask, ends_of, parse_condition
+from dpdist.inference.published import Published
+from dpdist.privacy.arrays import Floats
+from dpdist.publish.parts import PartFormat, decode
+
+NORMAL_95 = 1.96
+NO_ACCURACY = "the release has no measured accuracy (privacy.accuracy_share was 0)"
+TOO_MANY = "nothing was measured of the accuracy of four attributes or more at a time"
+_QUESTION = re.compile(
+    r"\s*(?:(count|share)|(mean|median)\s+(`[^`]+`|\S+)|quantile\s+([0-9.]+)\s+(?:of\s+)?(`[^`]+`|\S+))"
+    r"(?:\s+where\s+(.+))?\s*\Z",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An estimate with its interval.
+
+    Attributes
+    ----------
+    question : str
+    estimate : float
+    deviation, low, high : float or None
+        The standard error, and the ends of the 95 % interval; None where none can be given.
+    note : str
+        Why there is none, or what to know about it.
+    """
+
+    question: str
+    estimate: float
+    deviation: float | None
+    low: float | None
+    high: float | None
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return asdict(self)
+
+
+def infer(release: Published, question: str) -> Answer:
+    """Answer a question: ``count``, ``share``, ``mean NAME``, ``median NAME`` or ``quantile Q NAME``, and ``where``.
+
+    Raises
+    ------
+    SpecError
+        The question or its condition cannot be read, or its attribute has no numbers.
+    """
+    match = _QUESTION.fullmatch(question)
+    if match is None:
+        raise SpecError(
+            f"the question {question!r} cannot be read: ask for count, share, mean NAME, median NAME or quantile 0.9 "
+            'NAME, such as "mean age where sex = 1"'
+        )
+    counted, averaged, of_mean, level, of_level, where = match.groups()
+    condition = Condition("", ({},)) if where is None else parse_condition(where, release.schema)
+    if counted:
+        scale = 1.0 if counted == "count" else 1 / max(release.records, 1)
+        return _count(release, question, condition, scale, 1.0 if counted == "share" else math.inf)
+    name = (of_mean or of_level).strip("`")
+    (place,) = release.places([name])
+    q = 0.5 if averaged == "median" else float(level) if level else math.nan
+    if averaged != "mean" and not 0 < q < 1:
+        raise SpecError("a quantile has a level between 0 and 1, such as: quantile 0.9 age")
+    return _of_values(release, question, place, condition, None if averaged == "mean" else q)
+
+
+def tabulate(release: Published, names: list[str]) -> pa.Table:
+    """The model's counts of all cells of some attributes, with standard errors and 95 % intervals where they are known.
+
+    Raises
+    ------
+    SpecError
+        There is no such attribute, or the table is too large.
+    """
+    given = release.places(names)
+    if not given:
+        raise SpecError("name the attributes of the table")
+    attributes = tuple(sorted(given))
+    shape = tuple(release.schema.cardinalities[i] for i in attributes)
+    if math.prod(shape) > 10_000_000:
+        raise SpecError("the table has more than 10,000,000 cells: name fewer attributes")
+    table = _Table(release, attributes)
+    order = [attributes.index(i) for i in given]
+    turned = np.arange(table.counts.size).reshape(shape).transpose(order).ravel()
+    grid = np.indices([shape[k] for k in order]).reshape(len(order), -1)
+    schema = release.schema.model_copy(update={"attributes": tuple(release.schema.attributes[i] for i in given)})
+    codes = [row.astype(a.dtype) for row, a in zip(grid, schema.attributes, strict=True)]
+    values = "labels" if any(a.labels for a in schema.attributes) else "values"
+    cells = decode(schema, codes, form=PartFormat(values=values, bins="label"))
+    estimates, half = table.cells()
+    columns = {"count": estimates[turned]}
+    if half is not None:
+        columns |= {
+            "standard_error": half[turned] / NORMAL_95,
+            "low": np.maximum(estimates - half, 0)[turned],
+            "high": (estimates + half)[turned],
+        }
+    for name, column in columns.items():
+        cells = cells.append_column(name, pa.array(column))
+    return cells
+
+
+class _Table:
+    """The model's table of some attributes, and half widths of sums of its cells."""
+
+    def __init__(self, release: Published, attributes: tuple[int, ...]) -> None:
+        self.attributes = attributes
+        self.shape = tuple(release.schema.cardinalities[i] for i in attributes)
+        self.counts = release.law.marginal(attributes).ravel() * release.records
+        self.records = release.records
+        self.errors = release.errors if len(attributes) <= 3 else None
+        self.measured = release.measured(attributes) if len(attributes) <= 2 else None
+        self.why = TOO_MANY if len(attributes) > 3 else NO_ACCURACY
+        if self.errors is not None:
+            self._half = self.half_of(self.counts)
+
+    def half_of(self, counts: Floats) -> Floats:
+        """Half widths of cells with these counts."""
+        if self.errors is None:
+            raise ValueError(self.why)
+        at = np.minimum(counts, np.maximum(self.records - counts, 0))
+        released = np.rint(at * self.errors.accuracy.released / max(self.records, 1)).astype(np.int64)
+        return self.errors.half_width(self.attributes, released)
+
+    def cells(self) -> tuple[Floats, Floats | None]:
+        """The estimate of each cell, and its half width."""
+        if self.errors is None:
+            return self.counts, None
+        if self.measured is None:
+            return self.counts, self._half
+        noisy, deviations = self.measured
+        better = deviations * NORMAL_95 < self._half
+        return np.where(better, noisy, self.counts), np.where(better, deviations * NORMAL_95, self._half)
+
+    def total(self, mask: Mask) -> tuple[float, float | None]:
+        """The estimate of the sum of some cells, and its half width."""
+        estimate = float(self.counts[mask].sum())
+        if self.errors is None:
+            return estimate, None
+        together = float(self.half_of(np.array([estimate]))[0])
+        half = max(together, math.sqrt(float((self._half[mask] ** 2).sum())))
+        if self.measured is not None:
+            noisy, deviations = self.measured
+            known = NORMAL_95 * math.sqrt(float((deviations[mask] ** 2).sum()))
+            if known < half:
+                return float(noisy[mask].sum()), known
+        return estimate, half
+
+
+def _count(release: Published, question: str, condition: Condition, scale: float, most: float) -> Answer:
+    attributes = condition.attributes or (0,)
+    if len(attributes) > 3:
+        estimate = release.law.probability(condition) * release.records
+        return Answer(question, estimate * scale, None, None, None, TOO_MANY)
+    table = _Table(release, attributes)
+    estimate, half = table.total(condition.cells(attributes, table.shape))
+    if half is None:
+        return Answer(question, estimate * scale, None, None, None, table.why)
+    low, high = max(estimate - half, 0.0) * scale, min((estimate + half) * scale, most)
+    return Answer(question, estimate * scale, half / NORMAL_95 * scale, low, high)
+
+
+def _of_values(release: Published, question: str, place: int, condition: Condition, level: float | None) -> Answer:
+    attribute = release.schema.attributes[place]
+    ends = None if attribute.is_continuous else ends_of(attribute)
+    if ends is None:
+        raise SpecError(f"attribute {attribute.name!r} has no numbers: ask for shares of its values")
+    middle = (ends[0].astype(np.float64) + ends[1]) / 2
+    attributes = tuple(sorted({place, *condition.attributes}))
+    table = _Table(release, attributes)
+    cells = condition.cells(attributes, table.shape).reshape(table.shape)
+    axis = attributes.index(place)
+    of_value = [cells & _only(table.shape, axis, np.arange(table.shape[axis]) == k) for k in range(len(middle))]
+    counts = np.array([float(table.counts[mask.ravel()].sum()) for mask in of_value])
+    total = float(counts.sum())
+    if total <= 0:
+        raise SpecError(f"no record of the model meets the condition {condition.text!r}")
+    if level is None:
+        mean = float((counts * middle).sum()) / total
+        if table.errors is None:
+            return Answer(question, mean, None, None, None, table.why)
+        halves = [table.total(mask.ravel())[1] or 0.0 for mask in of_value]
+        half = math.sqrt(math.fsum(((v - mean) * h) ** 2 for v, h in zip(middle, halves, strict=True))) / total
+        return Answer(question, mean, half / NORMAL_95, mean - half, mean + half)
+    reached = np.cumsum(counts) / total
+    estimate = float(middle[int(np.searchsorted(reached, level))])
+    if table.errors is None:
+        return Answer(question, estimate, None, None, None, table.why)
+    up_to = [cells & _only(table.shape, axis, np.arange(table.shape[axis]) <= k) for k in range(len(middle))]
+    away = np.array([table.total(mask.ravel())[1] or 0.0 for mask in up_to]) / total
+    possible = np.flatnonzero((reached + away >= level) & (np.append(0.0, (reached - away)[:-1]) <= level))
+    low, high = float(ends[0][possible[0]]), float(ends[1][possible[-1]])
+    return Answer(question, estimate, None, low, high, "the interval is that of the distribution function, inverted")
+
+
+def _only(shape: tuple[int, ...], axis: int, mask: Mask) -> Mask:
+    return np.broadcast_to(mask.reshape([-1 if k == axis else 1 for k in range(len(shape))]), shape)

@@ -1,0 +1,272 @@
+"""Conditions on records: a small grammar, checked against the schema.
+
+::
+
+    state = 8 and age >= 65
+    education in ("Bachelors", "Masters") or not (18 <= age < 30)
+    `hours-per-week` is missing
+
+Python's parser reads it and only comparisons of an attribute with constants, ``in``, ``and``, ``or``, ``not`` and
+parentheses are admitted; ``=`` is ``==``. A name that is no Python name stands in backquotes. A missing value meets
+``is missing`` and no other comparison.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.errors import SpecError
+from dpdist.privacy.arrays import Codes
+from dpdist.schema.schema import Attribute, Schema
+
+Mask = NDArray[np.bool_]
+Box = dict[int, Mask]
+"""For some attributes, which codes are admitted; all codes of the others."""
+
+MOST_BOXES = 256
+_SWAPPED = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE, ast.Eq: ast.Eq, ast.NotEq: ast.NotEq}
+_TOKEN = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|(?<![=!<>])=(?!=)")
+_HELP = "write comparisons such as: state = 8 and age >= 65"
+
+
+@dataclass(frozen=True, eq=False)
+class Condition:
+    """A condition as disjoint boxes.
+
+    Attributes
+    ----------
+    text : str
+    boxes : tuple of dict
+        A record meets the condition if one of them admits all its codes.
+    """
+
+    text: str
+    boxes: tuple[Box, ...]
+
+    @property
+    def attributes(self) -> tuple[int, ...]:
+        """The attributes that it asks for, ascending."""
+        return tuple(sorted({i for box in self.boxes for i in box}))
+
+    def holds(self, codes: Codes) -> Mask:
+        """Which records meet it."""
+        found = np.zeros(len(codes[0]), bool)
+        for box in self.boxes:
+            inside = np.ones(len(found), bool)
+            for i, mask in box.items():
+                inside &= mask[codes[i]]
+            found |= inside
+        return found
+
+    def cells(self, attributes: Sequence[int], shape: Sequence[int]) -> Mask:
+        """Which cells of a table meet it, flat; `attributes` hold all that it asks for."""
+        grid = np.indices(tuple(shape)).reshape(len(shape), -1)
+        found = np.zeros(grid.shape[1], bool)
+        for box in self.boxes:
+            inside = np.ones(len(found), bool)
+            for i, mask in box.items():
+                inside &= mask[grid[attributes.index(i)]]
+            found |= inside
+        return found
+
+
+def parse_condition(text: str, schema: Schema) -> Condition:
+    """Read a condition.
+
+    Raises
+    ------
+    SpecError
+        It is not of the grammar, names no attribute, or compares with what the attribute cannot be; the message says
+        what to write.
+    """
+    names: dict[str, str] = {}
+
+    def token(match: re.Match[str]) -> str:
+        found = match.group()
+        if found == "=":
+            return "=="
+        if found[0] != "`":
+            return found
+        names[f"quoted_{len(names)}_"] = found[1:-1]
+        return f"quoted_{len(names) - 1}_"
+
+    try:
+        tree = ast.parse(_TOKEN.sub(token, text.strip()), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise SpecError(f"the condition {text!r} cannot be read: {_HELP}") from None
+    return Condition(text, tuple(_Reader(schema, names).boxes(tree.body)))
+
+
+class _Reader:
+    def __init__(self, schema: Schema, quoted: dict[str, str]) -> None:
+        self.schema, self.quoted = schema, quoted
+
+    def boxes(self, node: ast.expr) -> list[Box]:
+        if isinstance(node, ast.BoolOp):
+            parts = [self.boxes(value) for value in node.values]
+            found = parts[0]
+            for part in parts[1:]:
+                found = _both(found, part) if isinstance(node.op, ast.And) else [*found, *_both(part, _neither(found))]
+            return found
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return _neither(self.boxes(node.operand))
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            found = [{}]
+            for left, comparison, right in zip(sides, node.ops, sides[1:], strict=False):
+                found = _both(found, [self._comparison(left, comparison, right)])
+            return found
+        raise SpecError(f"a condition may not hold {_source(node)!r}: {_HELP}")
+
+    def _comparison(self, left: ast.expr, comparison: ast.cmpop, right: ast.expr) -> Box:
+        if isinstance(comparison, ast.Is | ast.IsNot):
+            if not (isinstance(right, ast.Name) and right.id == "missing"):
+                raise SpecError("`is` goes with `missing`: write `age is missing`")
+            i, attribute = self._attribute(left)
+            present = _present(attribute)
+            return {i: ~present if isinstance(comparison, ast.Is) else present}
+        if isinstance(comparison, ast.In | ast.NotIn):
+            i, attribute = self._attribute(left)
+            if not isinstance(right, ast.Tuple | ast.List | ast.Set):
+                raise SpecError(f"`in` needs a list: write {attribute.name} in (1, 2)")
+            masks = [_mask(attribute, ast.Eq, _constant(item)) for item in right.elts]
+            mask = np.logical_or.reduce([np.zeros(attribute.cardinality, bool), *masks])
+            return {i: mask if isinstance(comparison, ast.In) else _present(attribute) & ~mask}
+        kind = type(comparison)
+        if isinstance(left, ast.Name) and not isinstance(right, ast.Name):
+            value = _constant(right)
+        elif isinstance(right, ast.Name) and not isinstance(left, ast.Name):
+            value, left, kind = _constant(left), right, _SWAPPED[kind]
+        else:
+            raise SpecError(f"compare an attribute with a constant, not {_source(left)!r} with {_source(right)!r}")
+        i, attribute = self._attribute(left)
+        return {i: _mask(attribute, kind, value)}
+
+    def _attribute(self, node: ast.expr) -> tuple[int, Attribute]:
+        if not isinstance(node, ast.Name):
+            raise SpecError(f"expected the name of an attribute instead of {_source(node)!r}: {_HELP}")
+        name, names = self.quoted.get(node.id, node.id), self.schema.names
+        if name not in names:
+            near = get_close_matches(name, names, n=1, cutoff=0.6)
+            meant = f"; did you mean {near[0]!r}?" if near else f": the release has {', '.join(names[:20])}"
+            raise SpecError(f"no attribute is called {name!r}{meant}")
+        i = names.index(name)
+        attribute = self.schema.attributes[i]
+        if attribute.is_continuous:
+            raise SpecError(f"attribute {name!r} is continuous: conditions need bins or values")
+        return i, attribute
+
+
+def _source(node: ast.expr) -> str:
+    return ast.unparse(node)[:60]
+
+
+def _constant(node: ast.expr) -> int | float | str:
+    sign = 1
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        sign, node = -1, node.operand
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float | str):
+        if isinstance(node.value, str) and sign == 1:
+            return node.value
+        if not isinstance(node.value, str):
+            return sign * node.value
+    raise SpecError(f"expected a number or a quoted text instead of {_source(node)!r}: {_HELP}")
+
+
+def _present(attribute: Attribute) -> Mask:
+    present = np.ones(attribute.cardinality, bool)
+    if attribute.missing_code is not None:
+        present[attribute.missing_code] = False
+    return present
+
+
+def ends_of(attribute: Attribute) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """Lowest and highest value of each code; for bins of numbers the end that is not in it. None for texts."""
+    if attribute.values is not None:
+        if not all(isinstance(value, int) for value in attribute.values):
+            return None
+        values = np.array(attribute.values, np.int64)
+        return values, values
+    lows = attribute.bin_edges
+    highest = attribute.bounds[1] if attribute.bounds else lows[-1]
+    return lows, np.append(lows[1:] - (attribute.kind == "integer"), lows.dtype.type(highest))
+
+
+def _mask(attribute: Attribute, kind: type[ast.cmpop], value: int | float | str) -> Mask:
+    """The codes whose values compare so with a constant."""
+    mask = np.zeros(attribute.cardinality, bool)
+    if isinstance(value, str):
+        texts = _texts(attribute)
+        if kind not in (ast.Eq, ast.NotEq):
+            raise SpecError(f"attribute {attribute.name!r}: texts have no order, use = or in")
+        if value not in texts:
+            near = get_close_matches(value, texts, n=1, cutoff=0.6)
+            meant = f"; did you mean {near[0]!r}?" if near else f", such as {texts[0]!r}" if texts else ""
+            raise SpecError(f"attribute {attribute.name!r} has no value {value!r}{meant}")
+        mask[: len(texts)] = [(text == value) is (kind is ast.Eq) for text in texts]
+        return mask if value in _missing_text(attribute) else mask & _present(attribute)
+    ends = ends_of(attribute)
+    if ends is None:
+        raise SpecError(f"attribute {attribute.name!r} holds texts: compare it with a quoted text")
+    lows, highs = ends
+    open_end = attribute.kind == "number"  # the upper end of a bin of numbers belongs to the next one
+    below = (highs <= value if open_end else highs < value), lows >= value
+    up_to = highs <= value, lows > value
+    if kind in (ast.Eq, ast.NotEq):
+        every, none = (lows == value) & (highs == value), (lows > value) | below[0]
+    else:
+        every, none = below if kind in (ast.Lt, ast.GtE) else up_to
+    cut = np.flatnonzero(~every & ~none)
+    if len(cut):
+        low, high = lows[cut[0]], highs[cut[0]]
+        raise SpecError(
+            f"attribute {attribute.name!r}: {value} is inside of the bin from {low} to {high}, and what is in a bin is "
+            "not told apart: use < and >= with ends of bins"
+        )
+    mask[: len(lows)] = every if kind in (ast.Eq, ast.Lt, ast.LtE) else none
+    return mask
+
+
+def _texts(attribute: Attribute) -> list[str]:
+    texts = list(attribute.labels or ())
+    if not texts and attribute.values is not None:
+        texts = [str(value) for value in attribute.values]
+    return texts + _missing_text(attribute)
+
+
+def _missing_text(attribute: Attribute) -> list[str]:
+    category = getattr(attribute.missing, "category", None)
+    return [category] if isinstance(category, str) else []
+
+
+def _both(ours: list[Box], theirs: list[Box]) -> list[Box]:
+    found = []
+    for a in ours:
+        for b in theirs:
+            joined = a | {i: mask & a[i] if i in a else mask for i, mask in b.items()}
+            if all(mask.any() for mask in joined.values()):
+                found.append(joined)
+    if len(found) > MOST_BOXES:
+        raise SpecError(f"the condition has more than {MOST_BOXES} cases: ask for fewer alternatives at a time")
+    return found
+
+
+def _neither(boxes: list[Box]) -> list[Box]:
+    """The complement, as disjoint boxes."""
+    left: list[Box] = [{}]
+    for box in boxes:
+        outside: list[Box] = []
+        before: Box = {}
+        for i, mask in box.items():
+            outside.append(before | {i: ~mask})
+            before = before | {i: mask}
+        left = _both(left, outside)
+    return left

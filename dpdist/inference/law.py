@@ -1,0 +1,201 @@
+"""The law of the records of a synthesis, from its published model: marginals, and the law given a condition.
+
+Without weights the law is the product of the drawing steps, and evidence enters their junction tree: conditional laws
+and marginals are exact. Where a pool was weighted to all pairs, the law is that of the weighted pool, drawn again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import combinations
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.data.count import configuration_index
+from dpdist.errors import SpecError
+from dpdist.families.synthesis.draw import LARGEST_PART, draw_part
+from dpdist.families.synthesis.fitted import UNIT, Fitted, cumulative_of, steps_of
+from dpdist.families.synthesis.inference import Inference, marginal
+from dpdist.families.synthesis.junction import JunctionTree, Set, cells_of, cliques_of
+from dpdist.families.synthesis.model_files import PublishedModel
+from dpdist.inference.conditions import Box, Condition
+from dpdist.privacy.arrays import Codes, Counts, Floats
+from dpdist.privacy.noise import Noise
+
+MOST_CELLS = 30_000_000
+"""Cells of the junction tree of a marginal at most."""
+
+
+class Law:
+    """The law of the released records.
+
+    Parameters
+    ----------
+    model : PublishedModel
+    """
+
+    def __init__(self, model: PublishedModel) -> None:
+        self.model, self.fitted = model, model.fitted
+        self.domain = self.fitted.domain
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether the law is that of a weighted pool."""
+        return self.fitted.adjustment is not None
+
+    @cached_property
+    def pool(self) -> tuple[Codes, Counts]:
+        """The rows of the weighted pool, and their weights."""
+        fitted, noise = self.fitted, Noise(bytes.fromhex(self.model.key))
+        parts = [draw_part(fitted, noise, f"pool/{p}", fitted.pool_rows) for p in range(fitted.pool_parts)]
+        rows = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+        if fitted.adjustment is None:
+            return list(rows), np.ones(len(rows[0]), np.int64)
+        return list(rows), fitted.adjustment.weights(rows, fitted.domain)
+
+    def marginal(self, attributes: Set) -> Floats:
+        """Shares of the cells of some attributes of the table, ascending; of the shape of their domains.
+
+        Raises
+        ------
+        SpecError
+            The exact marginal would take too much memory.
+        """
+        shape = tuple(self.domain[i] for i in attributes)
+        if self.is_weighted:
+            rows, weights = self.pool
+            index = configuration_index([rows[i] for i in attributes], shape)
+            found = np.bincount(index, weights=weights.astype(np.float64), minlength=prod(shape))
+            return np.asarray(found / found.sum()).reshape(shape)
+        inside = tuple(sorted(self.fitted.fine[i] for i in attributes))
+        tree, beliefs = self._beliefs({}, inside)
+        home = tree.home(inside)
+        table = marginal(beliefs[home], [tree.cliques[home].index(a) for a in inside])
+        table = np.moveaxis(table, [inside.index(self.fitted.fine[i]) for i in attributes], range(len(attributes)))
+        for axis, i in enumerate(attributes):
+            codes, within = self._values(i)
+            table = np.take(table, codes, axis) * within.reshape([-1 if k == axis else 1 for k in range(table.ndim)])
+        return table
+
+    def probability(self, condition: Condition) -> float:
+        """The share of the records that meet a condition."""
+        if self.is_weighted:
+            rows, weights = self.pool
+            return float(weights[condition.holds(rows)].sum() / weights.sum())
+        return float(sum(probability for _, probability in self._given(condition)))
+
+    def draw(self, condition: Condition | None, records: int, noise: Noise) -> tuple[Codes, int]:
+        """Records that meet a condition, in random order, and how many different rows of a pool they come from.
+
+        Of a law without weights there is no such number: it is that of the records.
+
+        Raises
+        ------
+        SpecError
+            No record of this law meets the condition.
+        """
+        if self.is_weighted:
+            return self._from_pool(condition, records, noise)
+        laws = [(self.fitted, 1.0)] if condition is None else list(self._given(condition))
+        total = sum(probability for _, probability in laws)
+        _refuse(condition, total)
+        ends = np.floor(
+            np.cumsum([p / total * records for _, p in laws]) + noise.integers("split", 1, high=UNIT)[0] / UNIT
+        )
+        ends = np.minimum(ends.astype(np.int64), records)
+        ends[-1] = records
+        parts = []
+        for case, ((fitted, _), rows) in enumerate(zip(laws, np.diff(ends, prepend=0).tolist(), strict=True)):
+            for start in range(0, rows, LARGEST_PART):
+                size = min(LARGEST_PART, rows - start)
+                parts.append(draw_part(fitted, noise, f"case/{case}/{start}", size))
+        order = np.argsort(noise.words("order", records), kind="stable")
+        return [np.concatenate(columns)[order] for columns in zip(*parts, strict=True)], records
+
+    def _from_pool(self, condition: Condition | None, records: int, noise: Noise) -> tuple[Codes, int]:
+        rows, weights = self.pool
+        inside = np.arange(len(weights)) if condition is None else np.flatnonzero(condition.holds(rows))
+        cumulative = np.cumsum(weights[inside])
+        _refuse(condition, float(cumulative[-1]) if len(inside) else 0.0)
+        taken = inside[np.searchsorted(cumulative, noise.integers("taken", records, high=int(cumulative[-1])), "right")]
+        return [column[taken] for column in rows], len(np.unique(taken))
+
+    def _given(self, condition: Condition) -> Iterator[tuple[Fitted, float]]:
+        """The law given each box of a condition, and the box's probability."""
+        for box in condition.boxes:
+            probability = 1.0
+            factors: dict[Set, Floats] = {}
+            for i, mask in box.items():  # the chain rule: one attribute more at a time
+                a = self.fitted.fine[i]
+                tree, beliefs = self._beliefs(factors, (a,))
+                home = tree.home((a,))
+                shares = marginal(beliefs[home], [tree.cliques[home].index(a)])
+                factors[a,] = self._admitted(i, mask)
+                probability *= float((shares * factors[a,]).sum())
+                if probability <= 0:
+                    break
+            if probability > 0:
+                tree, beliefs = self._beliefs(factors, ())
+                yield self._with(tree, beliefs, box), probability
+
+    def _with(self, tree: JunctionTree, beliefs: Sequence[Floats], box: Box) -> Fitted:
+        rare = list(self.fitted.rare_cumulative)
+        for i, mask in box.items():
+            if len(self.fitted.rare[i]):
+                weights = np.diff(rare[i][0], prepend=0) * mask[self.fitted.rare[i]]
+                rare[i] = cumulative_of(weights[None].astype(np.float64)) if weights.any() else rare[i]
+        return replace(self.fitted, steps=steps_of(tree, beliefs), rare_cumulative=tuple(rare))
+
+    def _values(self, i: int) -> tuple[Counts, Floats]:
+        """The code of each value of an attribute, and the value's share of its code."""
+        values, rare = self.fitted.values[i], self.fitted.rare[i]
+        codes, within = np.zeros(self.domain[i], np.int64), np.ones(self.domain[i])
+        plain = np.flatnonzero(values >= 0)
+        codes[values[plain]] = plain
+        if len(rare):
+            codes[rare] = int(np.flatnonzero(values < 0)[0])
+            within[rare] = np.diff(self.fitted.rare_cumulative[i][0], prepend=0) / UNIT
+        return codes, within
+
+    def _admitted(self, i: int, mask: NDArray[np.bool_]) -> Floats:
+        """The share of each code of an attribute that a mask of its values admits."""
+        codes, within = self._values(i)
+        return np.asarray(np.bincount(codes, weights=within * mask, minlength=len(self.fitted.values[i])), np.float64)
+
+    @cached_property
+    def _factors(self) -> dict[Set, Floats]:
+        """The conditionals of the drawing steps, by their attributes."""
+        cards, factors = self.fitted.cardinalities, {}
+        for step in self.fitted.steps:
+            both = tuple(sorted((*step.parents, step.attribute)))
+            table = np.diff(step.cumulative, axis=1, prepend=0) / UNIT
+            table = table.reshape([*(cards[a] for a in step.parents), cards[step.attribute]])
+            order = [*step.parents, step.attribute]
+            factors[both] = np.transpose(table, [order.index(a) for a in both])
+        return factors
+
+    def _beliefs(self, evidence: Mapping[Set, Floats], joined: Set) -> tuple[JunctionTree, list[Floats]]:
+        """The beliefs given evidence, on a tree in which some attributes share a clique."""
+        cards, factors = self.fitted.cardinalities, dict(self._factors)
+        for attributes, table in evidence.items():
+            factors[attributes] = factors[attributes] * table if attributes in factors else table
+        edges = {pair for scope in [*factors, joined] for pair in combinations(scope, 2)}
+        cliques = cliques_of(cards, sorted(edges))
+        if cells_of(cliques, cards) > MOST_CELLS:
+            raise SpecError(
+                "the exact table of these attributes is too large for the model: ask for fewer attributes at a time"
+            )
+        tree = JunctionTree.of(cards, cliques)
+        beliefs = Inference(tree, list(factors)).beliefs(factors)
+        if beliefs is None:
+            raise SpecError("the condition is too improbable under the model")
+        return tree, beliefs
+
+
+def _refuse(condition: Condition | None, total: float) -> None:
+    if total <= 0 and condition is not None:
+        raise SpecError(f"no record of the model meets the condition {condition.text!r}")

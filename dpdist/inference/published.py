@@ -1,0 +1,123 @@
+"""A release as its readers use it: its law, its accuracy, its records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from dpdist.accuracy.intervals import CellErrors
+from dpdist.accuracy.measured import Accuracy
+from dpdist.data.count import pair_counts
+from dpdist.data.released import ReleasedTable
+from dpdist.errors import SpecError, VerificationFailed
+from dpdist.families.synthesis.model_files import PublishedModel, read_model
+from dpdist.inference.law import Law
+from dpdist.privacy.arrays import Codes, Floats
+from dpdist.publish.manifest import Manifest
+from dpdist.publish.verify import open_release
+from dpdist.schema.schema import Schema
+from dpdist.storage.store import Store
+
+
+@dataclass(frozen=True, eq=False)
+class Published:
+    """A release with a published model.
+
+    Parameters
+    ----------
+    store : Store
+    manifest : Manifest
+    """
+
+    store: Store
+    manifest: Manifest
+
+    @classmethod
+    def open(
+        cls,
+        uri: str | os.PathLike[str],
+        public_key: Ed25519PublicKey | None = None,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Published:
+        """Open a release; the errors are those of `dpdist.publish.verify.open_release`."""
+        return cls(*open_release(uri, public_key, storage_options=storage_options))
+
+    @property
+    def schema(self) -> Schema:
+        """The attributes of the records."""
+        return self.manifest.table
+
+    @cached_property
+    def model(self) -> PublishedModel:
+        """The published model; the errors are those of `read_model`."""
+        return read_model(self.store, self.manifest)
+
+    @cached_property
+    def law(self) -> Law:
+        """The law of the records."""
+        return Law(self.model)
+
+    @cached_property
+    def records(self) -> int:
+        """The noisy number of records of the table."""
+        return int(self._learned["records"])
+
+    @property
+    def _learned(self) -> Mapping[str, Any]:
+        learned = self.manifest.parameters.get("learned")
+        if not isinstance(learned, dict) or not isinstance(learned.get("records"), int):
+            raise VerificationFailed("the manifest has no noisy number of records: get the release again")
+        return learned
+
+    @cached_property
+    def errors(self) -> CellErrors | None:
+        """What was measured of the accuracy; None where nothing was."""
+        found = self.manifest.parameters.get("accuracy")
+        if not isinstance(found, dict):
+            return None
+        try:
+            accuracy = Accuracy.from_json(found)
+        except (KeyError, TypeError, ValueError):
+            raise VerificationFailed("the manifest's accuracy is not in its format: get the release again") from None
+        counts = pair_counts(self.codes, self.schema.cardinalities)
+        m = range(len(self.schema.attributes))
+        return CellErrors(accuracy, {pair: counts.pair(*pair).ravel() for pair in combinations(m, 2)}, len(m))
+
+    @cached_property
+    def codes(self) -> Codes:
+        """The released records."""
+        table = ReleasedTable(self.store, self.manifest)
+        batches = [batch.codes for part in range(len(table.partitions)) for batch in table.batches(part)]
+        return [np.concatenate(columns) for columns in zip(*batches, strict=True)]
+
+    def measured(self, attributes: tuple[int, ...]) -> tuple[Floats, Floats] | None:
+        """The noisy counts of the cells of some attributes, and their deviations; None where not measured."""
+        shape = tuple(self.schema.cardinalities[i] for i in attributes)
+        return self.model.measurements.combined(attributes, shape)
+
+    def places(self, names: Sequence[str]) -> tuple[int, ...]:
+        """The places of attributes.
+
+        Raises
+        ------
+        SpecError
+            There is no attribute of the name, or one is given twice.
+        """
+        known = self.schema.names
+        for name in names:
+            if name not in known:
+                near = get_close_matches(name, known, n=1, cutoff=0.6)
+                meant = f"; did you mean {near[0]!r}?" if near else f": the release has {', '.join(known[:20])}"
+                raise SpecError(f"no attribute is called {name!r}{meant}")
+        if len(set(names)) < len(names):
+            raise SpecError("an attribute is given twice")
+        return tuple(known.index(name) for name in names)

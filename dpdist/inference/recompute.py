@@ -1,0 +1,122 @@
+"""Making the records of a release again from its published model and its public drawing key."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from dpdist.errors import VerificationFailed
+from dpdist.families.base.attempt import drawing_key
+from dpdist.families.synthesis.draw import draw_records
+from dpdist.families.synthesis.model_files import PublishedModel, read_model
+from dpdist.privacy.noise import Noise
+from dpdist.publish.manifest import Manifest
+from dpdist.publish.parts import PartRecord, decode, parquet_bytes
+from dpdist.publish.verify import open_release
+
+SHOWN = 10
+"""Changed rows that a message names at most."""
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """What was made again.
+
+    Attributes
+    ----------
+    parts, records : int
+    rewritten : tuple of str
+        Parts with the same records in other bytes: another version of pyarrow wrote them.
+    """
+
+    parts: int
+    records: int
+    rewritten: tuple[str, ...]
+
+
+def recompute(
+    uri: str | os.PathLike[str],
+    public_key: Ed25519PublicKey | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Recomputed:
+    """Make every part of a release again, and compare it with what is there.
+
+    Raises
+    ------
+    VerificationFailed
+        A record is not the one that the model and the key give: the message names its file and row. Or the key is not
+        that of the attempt.
+    DataNotFound
+        There is no release, it publishes no model, or a part is missing.
+    StorageUnavailable
+        The storage does not answer.
+    """
+    store, manifest = open_release(uri, public_key, storage_options=storage_options)
+    model = read_model(store, manifest)
+    if manifest.not_private is None and model.key != drawing_key(manifest.attempt):
+        raise VerificationFailed("model.json: the drawing key is not that of the attempt, so it may have been chosen")
+    rewritten = []
+    for part, table in _made_again(manifest, model):
+        content, expected = store.read_bytes(part.name), parquet_bytes(table)
+        if content != expected:
+            _compare(part, content, table)
+            rewritten.append(part.name)
+        elif hashlib.sha256(content).hexdigest() != part.sha256:
+            raise VerificationFailed(f"{part.name} is what the model gives, but the manifest lists other bytes")
+    return Recomputed(len(manifest.parts), manifest.records, tuple(rewritten))
+
+
+def _made_again(manifest: Manifest, model: PublishedModel) -> Iterator[tuple[PartRecord, pa.Table]]:
+    noise, start = Noise(bytes.fromhex(model.key)), 0
+    for index, part in enumerate(manifest.parts):
+        columns = draw_records(model.fitted, noise, index, part.rows, rounds=model.rounds)
+        codes = [
+            column.astype(attribute.dtype) for column, attribute in zip(columns, manifest.table.attributes, strict=True)
+        ]
+        yield part, decode(manifest.table, codes, form=manifest.format, noise=noise, start=start)
+        start += part.rows
+
+
+def _compare(part: PartRecord, content: bytes, expected: pa.Table) -> None:
+    """Refuse a part that holds other records, and name them."""
+    texts = [field.name for field in expected.schema if pa.types.is_dictionary(field.type)]
+    try:
+        found = pq.read_table(io.BytesIO(content), read_dictionary=texts)
+    except (pa.ArrowException, OSError) as error:
+        raise VerificationFailed(f"{part.name} is not a readable Parquet file ({type(error).__name__})") from None
+    if found.column_names != expected.column_names or found.num_rows != expected.num_rows:
+        raise VerificationFailed(f"{part.name} has other columns or another number of rows than the model gives")
+    differ = np.zeros(found.num_rows, bool)
+    for name in expected.column_names:
+        differ |= _differ(found[name], expected[name])
+    rows = np.flatnonzero(differ).tolist()
+    if rows:
+        shown = ", ".join(str(row) for row in rows[:SHOWN]) + (", ..." if len(rows) > SHOWN else "")
+        raise VerificationFailed(
+            f"{part.name}: {len(rows)} record{'s' if len(rows) > 1 else ''} not as the model and the drawing key give "
+            f"{'them' if len(rows) > 1 else 'it'}, row {shown} (counted from 0): get the release again from its "
+            "publisher"
+        )
+
+
+def _differ(found: pa.ChunkedArray, expected: pa.ChunkedArray) -> np.ndarray:
+    plain = [
+        column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+        for column in (found, expected)
+    ]
+    if plain[0].type != plain[1].type:
+        return np.ones(len(found), bool)
+    same = pc.equal(*plain)
+    both_null = pc.and_(pc.is_null(plain[0]), pc.is_null(plain[1]))
+    return ~np.asarray(pc.or_(pc.fill_null(same, False), both_null))

@@ -1,0 +1,110 @@
+"""What a public table as a prior is worth: distances of releases with one and without.
+
+    python tests/benchmarks/bench_prior.py --json bench/prior.json [--epsilon 0.1 1] [--keys 2]
+
+*years*: the ACS 2024 with the nine attributes that the ACS 2013 has too, and that as the prior, 100,000 workers each.
+*states*: 100,000 workers of the ACS 2024 of half of the states, and as many of the others as the prior. *Prior* is the
+public table itself, as if it were the release. Delta 1e-9; keys are seeded, **not private**.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from bench_synthesis import Distances, table_of
+from wide_tables import schema_of_codes, write_codes
+
+from dpdist.families.base.registry import build_spec, make_plan, stages_of
+from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
+from dpdist.privacy.arrays import Codes
+from dpdist.privacy.noise import Noise
+
+ROWS = 100_000
+
+
+def sample(codes: Codes, rows: np.ndarray, seed: int) -> Codes:
+    """So many of some rows, at random."""
+    chosen = np.random.default_rng(seed).permutation(rows)[:ROWS]
+    return [column[chosen] for column in codes]
+
+
+def cases() -> Iterator[tuple[str, Codes, Codes, tuple[int, ...]]]:
+    """Name, table, public table and numbers of values."""
+    old, old_spec = table_of("acs2013")
+    new, new_spec = table_of("acs2024")
+    both = [name for name in old_spec.table.names if name in new_spec.table.names]
+    pairs = [(old_spec.table.names.index(name), new_spec.table.names.index(name)) for name in both]
+    sizes = tuple(new_spec.table.cardinalities[j] for _, j in pairs)
+    if sizes != tuple(old_spec.table.cardinalities[i] for i, _ in pairs):
+        raise SystemExit(f"the two years are coded differently: {both}")
+    everybody = np.arange(len(new[0]))
+    table = sample([new[j] for _, j in pairs], everybody, 0)
+    yield "years", table, [old[i] for i, _ in pairs], sizes
+    state = new_spec.table.names.index("state")
+    others = [i for i in range(len(new)) if i != state]
+    halves = [np.flatnonzero(new[state] % 2 == half) for half in (0, 1)]
+    table, public = ([new[i][rows] for i in others] for rows in halves)
+    sizes = tuple(new_spec.table.cardinalities[i] for i in others)
+    yield "states", *(sample(codes, np.arange(len(codes[0])), 1) for codes in (table, public)), sizes
+
+
+def measure(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
+    """One row a case, epsilon and kind."""
+    for name, codes, public, sizes in cases():
+        distances, path = Distances(codes, sizes), folder / f"{name}.parquet"
+        write_codes(public, path)
+        yield {"case": name, "kind": "prior", **rounded(distances.of(public))}
+        for epsilon in options.epsilon:
+            for prior in (False, True):
+                tree: dict[str, Any] = {
+                    "kind": "synthesis",
+                    "name": "bench",
+                    "dataset": "bench",
+                    "schema": schema_of_codes(sizes),
+                    "data": {"path": str(folder / "own.parquet"), "minimum_records": 9 * len(codes[0]) // 10},
+                    "output": {"path": "unused"},
+                    "privacy": {"epsilon": epsilon, "delta": 1e-9},
+                    "synthesis": {"records": len(codes[0])},
+                    "model": {"prior": {"path": str(path)}} if prior else {},
+                }
+                plan, rows = make_plan(build_spec(tree)), []
+                for seed in range(options.keys):
+                    key = key_from(Noise(np.random.default_rng([seed, 3]).bytes(32)))
+                    rows.append(distances.of(released_codes(rehearse(plan, stages_of(plan), codes, key=key))))
+                means = {figure: float(np.mean([row[figure] for row in rows])) for figure in rows[0]}
+                kind = "with the prior" if prior else "without"
+                yield {"case": name, "kind": kind, "epsilon": epsilon, **rounded(means)}
+
+
+def rounded(figures: dict[str, float]) -> dict[str, float]:
+    """Four decimals."""
+    return {name: round(value, 4) for name, value in figures.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", type=Path, help="file to write")
+    parser.add_argument("--epsilon", nargs="*", type=float, default=[0.1, 1])
+    parser.add_argument("--keys", type=int, default=1)
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        pq.write_table(pa.table({"a0": [0]}), Path(folder) / "own.parquet")
+        for row in measure(options, Path(folder)):
+            print(json.dumps(row), flush=True)
+            rows.append(row)
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
