@@ -99,9 +99,7 @@ class Distances:
         return found | {"rare": float(np.median(errors)) if errors else 0.0}
 
 
-def spec_of(
-    spec: ReleaseSpec, kind: str, *, epsilon: float, records: int, target: str | None = None
-) -> ReleaseSpec:
+def spec_of(spec: ReleaseSpec, kind: str, *, epsilon: float, records: int, target: str | None = None) -> ReleaseSpec:
     """A release of this kind with the table, the declared records and the parts of a shipped spec."""
     tree: dict[str, Any] = {
         "kind": kind,

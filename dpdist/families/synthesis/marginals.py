@@ -93,20 +93,14 @@ class Merging:
     cardinality : int
     rare : ndarray of int64
         The merged values; empty where nothing was merged.
-    estimates : ndarray of float64, shape (values,)
-        Expected count of each value given the noisy table; positive.
+    weights : ndarray of float64, shape of `rare`
+        Expected counts of the rare values; positive.
     """
 
     codes: Counts
     cardinality: int
     rare: Counts
-    estimates: Floats
-
-    @property
-    def weights(self) -> Floats:
-        """Expected counts of the rare values."""
-        weights: Floats = self.estimates[self.rare]
-        return weights
+    weights: Floats
 
 
 def merge_rare(counts: Floats, sigma: float, *, below: float, records: float) -> Merging:
@@ -116,8 +110,8 @@ def merge_rare(counts: Floats, sigma: float, *, below: float, records: float) ->
         kept = np.ones(len(counts), bool)
     codes = np.where(kept, np.cumsum(kept) - 1, np.count_nonzero(kept))
     rare = np.flatnonzero(~kept)
-    estimates = expected_counts(counts, sigma, records=records)
-    return Merging(codes, int(np.count_nonzero(kept)) + bool(len(rare)), rare, estimates)
+    weights = expected_counts(counts, sigma, records=records)[rare]
+    return Merging(codes, int(np.count_nonzero(kept)) + bool(len(rare)), rare, weights)
 
 
 def expected_counts(counts: Floats, sigma: float, *, records: float) -> Floats:
@@ -207,7 +201,7 @@ def coding_of(one_way: OneWay, *, merge_below: float, coarse: Sequence[tuple[int
         found.append((cardinality, level, i, codes))
         for least, groups in coarse:
             if cardinality >= least:
-                mass: Floats = np.bincount(codes, weights=m.estimates, minlength=cardinality).astype(np.float64)
+                mass: Floats = np.bincount(codes, weights=one_way.counts[i], minlength=cardinality).astype(np.float64)
                 group = _equal_mass(mass, groups)
                 codes, cardinality, level = group[codes], int(group.max()) + 1, level + 1
                 found.append((cardinality, level, i, codes))
@@ -230,6 +224,7 @@ def coding_of(one_way: OneWay, *, merge_below: float, coarse: Sequence[tuple[int
 
 def _equal_mass(counts: Floats, groups: int) -> Counts:
     """Group number of each code, groups of about equal mass in code order."""
-    middle = (np.cumsum(counts) - counts / 2) / counts.sum()
+    mass = np.maximum(counts, 0)
+    middle = (np.cumsum(mass) - mass / 2) / max(mass.sum(), 1e-300)
     numbers: Counts = np.unique(np.minimum((middle * groups).astype(np.int64), groups - 1), return_inverse=True)[1]
     return numbers
