@@ -42,13 +42,13 @@ tools: .tools/.ready ## install into .tools what checks the chart and the image
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --target .tools --no-deps --require-hashes -r tests/deploy/tools.lock
 	@touch $@
 
-CHECKED := $(addprefix tests/,test_spec.py test_documents.py contract/test_families.py data privacy publish schema storage)
+CHECKED := $(addprefix tests/,test_documents.py contract/test_families.py data privacy publish schema storage)
 
 test e2e: export NO_PROXY := $(NO_PROXY),127.0.0.1,localhost
 test e2e: export no_proxy := $(no_proxy),127.0.0.1,localhost
 
 # one process more than cores: tests of faults wait for what they broke
-SPREAD = --numprocesses $$(($$($(BIN)/python -c 'import os; print(os.cpu_count())') + 1)) --dist loadgroup --no-loadscope-reorder
+SPREAD = --numprocesses $$(($$($(BIN)/python -c 'import os; print(os.cpu_count())') + 1)) --dist loadfile --no-loadscope-reorder
 
 test: setup tools ## run the test suite
 	@$(BIN)/python -m pytest $(SPREAD)

@@ -14,8 +14,9 @@ from typing import Any
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
+from dpdist.api.progress import stage_bars
 from dpdist.cli import sample_table as sample
-from dpdist.cli.output import folded, guarantee_lines, stage_bars
+from dpdist.cli.output import folded, guarantee_lines
 from dpdist.families.base.registry import load_spec
 from dpdist.ledger import Ledger
 from dpdist.release.run import run_release

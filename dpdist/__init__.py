@@ -1,3 +1,56 @@
-"""Release data about people with a privacy guarantee you can state in one sentence."""
+"""Release data about people with a privacy guarantee you can state in one sentence.
+
+The public names are imported when they are used::
+
+    ledger = dpdist.Ledger("sqlite:///ledger.db")
+    ledger.create("census", epsilon=4, delta=1e-8)
+    dpdist.plan("census.yaml", data=frame)
+    release = dpdist.release("census.yaml", data=frame, ledger=ledger)
+    release.to_pandas()
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpdist.api.calls import evaluate, open_release, plan, release, verify
+    from dpdist.api.ledger import Ledger
+    from dpdist.api.synthesizer import Synthesizer
+    from dpdist.schema.schema import Schema
 
 __version__ = "0.1.0"
+
+_MODULES = {
+    "Ledger": "dpdist.api.ledger",
+    "Schema": "dpdist.schema.schema",
+    "Synthesizer": "dpdist.api.synthesizer",
+    **dict.fromkeys(("evaluate", "open_release", "plan", "release", "verify"), "dpdist.api.calls"),
+}
+
+_ROOMS = ("errors", "evaluate", "release")
+
+__all__ = ["Ledger", "Schema", "Synthesizer", "errors", "evaluate", "open_release", "plan", "release", "verify"]
+
+
+class CallableRoom(ModuleType):
+    """A package that has the name of a public function: calling the package calls the function."""
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        """Call the function of `dpdist.api.calls`."""
+        return getattr(import_module("dpdist.api.calls"), self.__name__.rpartition(".")[2])(*arguments, **settings)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is used."""
+    if name not in _MODULES and name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _ROOMS:
+        return import_module(f"{__name__}.{name}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

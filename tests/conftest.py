@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -27,6 +28,7 @@ import unsynced
 from commands import Answer, Command
 from executors import Executors
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 from dpdist.ledger import keys
 
@@ -41,14 +43,24 @@ LONG = ("contract", "deploy", "statistical", "families", "evaluate")
 """Folders with the longest files: they come next, so that at the end no process waits for another."""
 
 
-@pytest.hookimpl(tryfirst=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let ``--dist loadfile`` give the tests of a file, or of a folder of `TOGETHER`, to one process."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    scheduler = LoadFileScheduling(config, log)
+    scheduler._split_scope = _place
+    return scheduler
+
+
+def _place(nodeid: str) -> str:
+    file = nodeid.split("::", 1)[0]
+    return next((folder for folder in TOGETHER if folder in Path(file).parts), file)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file in one process, with what they share, under ``--dist loadgroup``."""
-    places = {item: item.path.relative_to(TESTS) for item in items}
-    for item, place in places.items():
-        item.add_marker(pytest.mark.xdist_group(place.parts[0] if place.parts[0] in TOGETHER else str(place)))
+    """Begin with what takes longest."""
     order = {name: number for number, name in enumerate((*TOGETHER, *LONG))}
-    items.sort(key=lambda item: order.get(places[item].parts[0], len(order)))
+    items.sort(key=lambda item: order.get(item.path.relative_to(TESTS).parts[0], len(order)))
 
 
 DATA = Path(os.environ.get("DPDIST_DATA", TESTS.resolve().parents[1] / "shared" / "data"))
@@ -70,9 +82,9 @@ def shared_data() -> Callable[[str], Path]:
     return path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def executors() -> Iterator[Executors]:
-    """One executor of each kind for all tests."""
+    """One executor of each kind for the tests of a file; idle clusters take time from the tests after it."""
     opened = Executors()
     yield opened
     opened.close()

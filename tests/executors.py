@@ -1,4 +1,4 @@
-"""Executors for tests: one of each kind for the session, and some in process that look closely at what they run."""
+"""Executors for tests: one of each kind, opened once, and some in process that look closely at what they run."""
 
 from __future__ import annotations
 

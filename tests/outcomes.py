@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-import dpdist.release.publication
 from dpdist.errors import DpdistError
 from dpdist.families.base.attempt import Progress
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.ledger import Ledger
 from dpdist.publish.verify import verify
+from dpdist.release import publication
 from dpdist.storage.store import Store
 
 MOMENTS = (
@@ -33,7 +33,7 @@ MOMENTS = (
 _CALLS = {
     "charge": (Ledger, "share_key"),
     "commit": (Ledger, "commit"),
-    "manifest": (dpdist.release.publication, "publish"),
+    "manifest": (publication, "publish"),
 }
 
 

@@ -31,6 +31,16 @@ def test_the_family_of_the_worked_example_runs(tmp_path: Path, monkeypatch: pyte
     assert 850 < names["table"].num_rows < 1_150  # 1,000 records and the noise of three counts
 
 
+def test_the_tutorial_for_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pandas")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "tutorial"}
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), flags=re.DOTALL)
+    for block in blocks:
+        exec(compile(block, "python.md", "exec", dont_inherit=True), names)  # noqa: S102  the documents are ours
+    assert len(names["ledger"].show("people").attempts) == 3
+
+
 EXAMPLES = [path for path in sorted((ROOT / "dpdist").rglob("*.py")) if "\n    >>> " in path.read_text()]
 
 

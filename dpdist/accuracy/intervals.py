@@ -31,7 +31,7 @@ _LEAST_SHARE = 2e-5
 _ERROR_OF_CURVE = 0.3  # relative deviation of a class from the curve, before it is measured
 _FACTORS = (0.4, 2.5)
 _LEAST_SPREAD = 0.02  # variance of the pairs' factors, at least
-_PREFERENCE = 1.3
+_PREFERENCE = 2.0
 """A one-way measurement is preferred if its interval is at most so many times as long: nothing in it is estimated."""
 _LN20 = math.log(20)
 

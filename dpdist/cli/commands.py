@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpdist.api.progress import bars
 from dpdist.cli.account import account_app
 from dpdist.cli.cluster import cluster_app
 from dpdist.cli.contract import contract_app
@@ -19,9 +20,10 @@ from dpdist.cli.evaluate import evaluate
 from dpdist.cli.inference import draw, infer, tabulate
 from dpdist.cli.ledger import ledger_app
 from dpdist.cli.options import AsJson, Endpoint, PublicKey, Settings, SpecPath, load, storage_options
-from dpdist.cli.output import bars, error_text, folded, guarantee_lines, show_json
+from dpdist.cli.output import error_text, folded, guarantee_lines, show_json
 from dpdist.cli.plan import plan
 from dpdist.cli.runs import runs_app
+from dpdist.cli.schema import schema_app
 from dpdist.cli.spec import spec_app
 from dpdist.errors import AccountingError, DpdistError
 from dpdist.privacy.formatting import number_of, upwards
@@ -47,6 +49,7 @@ app.command()(tabulate)
 app.command()(infer)
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(contract_app, name="contract")
+app.add_typer(schema_app, name="schema")
 app.add_typer(spec_app, name="spec")
 app.add_typer(account_app, name="account")
 app.add_typer(cluster_app, name="cluster")

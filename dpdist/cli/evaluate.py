@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from dpdist.api.progress import bars
 from dpdist.cli.options import DEFAULT_LEDGER, AsJson, Endpoint, LedgerUrl, PublicKey, Settings, load, storage_options
-from dpdist.cli.output import bars, show
+from dpdist.cli.output import show
 
 Against = Annotated[
     list[str] | None,

@@ -26,7 +26,7 @@ _SHOWN = 20
 
 def _open(release: str, public_key: Path | None, endpoint_url: str | None) -> Published:
     from dpdist.inference.published import Published
-    from dpdist.publish.signature import load_public_key
+    from dpdist.ledger.signature import load_public_key
 
     key = load_public_key(public_key) if public_key else None
     return Published.open(release, key, storage_options=storage_options(endpoint_url))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,10 +46,7 @@ def moment(text: str) -> str:
 
 def load(path: Path, settings: list[str] | None) -> ReleaseSpec:
     """The spec of a command line: the file, its overrides, and the ledger of the environment."""
-    from dpdist.families.base.registry import load_spec
+    from dpdist.api.specs import specified
     from dpdist.schema.spec import parse_overrides
 
-    overrides = parse_overrides(settings or [])
-    if "ledger" not in overrides and os.environ.get("DPDIST_LEDGER"):
-        overrides["ledger"] = os.environ["DPDIST_LEDGER"]
-    return load_spec(path, overrides)
+    return specified(path, parse_overrides(settings or []))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import typer
@@ -83,44 +82,3 @@ def guarantee_lines(guarantees: Sequence[Mapping[str, Any]]) -> list[str]:
         return explained([from_json(item) for item in guarantees])
     except AccountingError:
         return [f"Guarantee   {item['sentence']}" for item in guarantees]
-
-
-def stage_bars(console: Any) -> Any:
-    """The progress display of a release: a bar per stage."""
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    return Progress(
-        SpinnerColumn(finished_text="✓"),
-        TextColumn("{task.description:<22}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(),
-        console=console,
-    )
-
-
-@contextmanager
-def bars() -> Iterator[Any]:
-    """One progress bar per stage on a terminal; one plain line per finished stage elsewhere."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        finished: set[str] = set()
-
-        def plain(stage: str, done: int, total: int) -> None:
-            if total and done >= total and stage not in finished:
-                finished.add(stage)
-                typer.echo(f"{stage}: done", err=True)
-
-        yield plain
-        return
-    with stage_bars(console) as progress:
-        tasks: dict[str, Any] = {}
-
-        def draw(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = progress.add_task(stage, total=max(total, 1))
-            progress.update(tasks[stage], completed=done if total else 1, total=max(total, 1))
-
-        yield draw

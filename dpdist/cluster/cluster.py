@@ -87,6 +87,17 @@ class Cluster:
         """Delayed tasks named after the stage."""
         return DaskTasks(stage)
 
+    def hold(self, values: Sequence[Any]) -> list[Deferred]:
+        """Values of this process as tasks; with a client each is sent to one worker, and lost with it."""
+        if self._client is None:
+            task = self.tasks("held")
+            return [task.constant("value", value) for value in values]
+        from dask.delayed import Delayed
+
+        with translated():
+            futures = self._client.scatter(list(values), hash=False)
+        return [Delayed(future.key, {future.key: future}) for future in futures]
+
     def persist(self, tasks: Sequence[Deferred], *, progress: TaskProgress | None = None) -> list[Deferred]:
         """Compute tasks and keep their results where they were computed, by the workers or, with threads, by this
         process.

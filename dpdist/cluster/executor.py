@@ -40,6 +40,9 @@ class Executor(Protocol):
     def tasks(self, stage: str) -> Tasks:
         """Returns the object that makes the tasks of a stage."""
 
+    def hold(self, values: Sequence[Any]) -> list[Deferred]:
+        """Give values of this process to the tasks: on a cluster each goes to one worker."""
+
     def persist(self, tasks: Sequence[Deferred], *, progress: TaskProgress | None = None) -> list[Deferred]:
         """Compute tasks and keep their results where they were computed."""
 
@@ -73,6 +76,10 @@ class InProcess:
     def tasks(self, stage: str) -> Tasks:
         """Calls that are made at once."""
         return DirectTasks()
+
+    def hold(self, values: Sequence[Any]) -> list[Deferred]:
+        """The values themselves."""
+        return list(values)
 
     def persist(self, tasks: Sequence[Deferred], *, progress: TaskProgress | None = None) -> list[Deferred]:
         """The results, which are there already."""

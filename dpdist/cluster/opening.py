@@ -1,12 +1,16 @@
-"""Opening an executor: in process, threads, worker processes of this machine, a scheduler by address, or a client."""
+"""Opening an executor: in process, threads, worker processes of this machine, or a scheduler; or taking a client."""
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import logging
 import os
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dask
@@ -24,6 +28,8 @@ WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": 1, "MKL_NUM_THREADS": 1, "OPENBLAS_NUM_
 """Environment of embedded workers. Dask's own default also sets MALLOC_TRIM_THRESHOLD_=65536, which returns every
 temporary array to the kernel and makes NumPy code take about four times the CPU; it is left out on purpose."""
 
+_MAIN = ("__main__", "__mp_main__")
+
 SILENCE = 60.0
 """Seconds without an answer after which a scheduler counts as lost. TCP detects an unreachable machine, not a process
 that stopped responding. The scheduler watches the workers (``distributed.scheduler.worker-ttl``, five minutes)."""
@@ -39,7 +45,7 @@ def open_cluster(
     timeout: float = 30,
     security: SecuritySpec | None = None,
     resources: Sequence[str] = (),
-    client: Client | None = None,
+    scheduler_file: str | None = None,
 ) -> Iterator[Executor]:
     """Open an executor for the time of a release.
 
@@ -58,17 +64,15 @@ def open_cluster(
         Certificates for ``mode="address"`` with TLS; without it those of Dask's own configuration.
     resources : sequence of str
         Dask resources of the embedded workers, one worker for each; takes the place of `workers`.
-    client : distributed.Client, optional
-        A live client of the caller, used whatever the mode and left open.
+    scheduler_file : str, optional
+        File that a Dask scheduler wrote, instead of `address`.
 
     Raises
     ------
     ClusterUnreachable
         No scheduler answers at the address, or no worker is behind it.
     """
-    if client is not None:
-        yield Cluster(client)
-    elif mode == "in-process":
+    if mode == "in-process":
         yield InProcess()
     elif mode == "threads":
         yield Cluster()
@@ -76,7 +80,7 @@ def open_cluster(
         for name in ("", ".client", ".scheduler", ".worker", ".nanny"):
             logging.getLogger(f"distributed{name}").setLevel(logging.CRITICAL)
         opened = (
-            _at_address(address, workers=workers, timeout=timeout, security=security)
+            _at_address(address, scheduler_file, workers=workers, timeout=timeout, security=security)
             if mode == "address"
             else _embedded(workers=workers, memory_limit=memory_limit, timeout=timeout, resources=resources)
         )
@@ -84,20 +88,54 @@ def open_cluster(
             yield _logged(Cluster(connected))
 
 
+def executor_of(client: Client) -> Cluster:
+    """The executor of a client of the caller, who keeps it.
+
+    Raises
+    ------
+    SpecError
+        It is no client, or an asynchronous one.
+    ClusterUnreachable
+        It is closed, or no worker is behind it.
+    """
+    from distributed import Client
+
+    if not isinstance(client, Client) or client.asynchronous:
+        raise SpecError("client: expected a distributed.Client that is not asynchronous")
+    if client.status != "running":
+        raise ClusterUnreachable("client: it is closed; connect another one")
+    cluster = Cluster(client)
+    with translated():
+        if not client.nthreads():
+            raise ClusterUnreachable("client: its scheduler has no workers; start one")
+    return _logged(cluster)
+
+
 @contextmanager
 def _at_address(
-    address: str | None, *, workers: int | None, timeout: float, security: SecuritySpec | None
+    address: str | None,
+    scheduler_file: str | None,
+    *,
+    workers: int | None,
+    timeout: float,
+    security: SecuritySpec | None,
 ) -> Iterator[Client]:
     """A client of the scheduler at an address, once there are workers."""
     from distributed import Client
 
-    if address is None:
+    place = address or scheduler_file
+    if place is None:
         raise SpecError("cluster.address: expected the address of a Dask scheduler")
+    if scheduler_file is not None and not os.path.exists(scheduler_file):
+        raise ClusterUnreachable(
+            f"cluster.scheduler_file: there is no file {scheduler_file}: start the scheduler first"
+        )
+    where = {"address": address} if address else {"scheduler_file": scheduler_file}
     try:
-        client = Client(address, timeout=timeout, security=_security(security), set_as_default=False)
+        client = Client(**where, timeout=timeout, security=_security(security), set_as_default=False)
     except (OSError, TimeoutError, ValueError, TypeError):
         raise ClusterUnreachable(
-            f"no Dask scheduler answers at {address}, or it speaks TLS with other certificates: check "
+            f"no Dask scheduler answers at {place}, or it speaks TLS with other certificates: check "
             "cluster.address and cluster.security, or use cluster.mode=embedded"
         ) from None
     with client, _watched_scheduler(client):
@@ -105,7 +143,7 @@ def _at_address(
             client.wait_for_workers(1, timeout=timeout)
         except TimeoutError:
             raise ClusterUnreachable(
-                f"the Dask scheduler at {address} has no workers: start one, or use cluster.mode=embedded"
+                f"the Dask scheduler at {place} has no workers: start one, or use cluster.mode=embedded"
             ) from None
         with suppress(TimeoutError):  # memory and batches are laid out for those that are there
             client.wait_for_workers(workers or 1, timeout=timeout)
@@ -117,9 +155,11 @@ def _embedded(*, workers: int | None, memory_limit: str, timeout: float, resourc
     """A client of worker processes that end with it."""
     from distributed import Client, LocalCluster
 
+    require_guard()
+
     settings = {
         "distributed.worker.daemon": False,
-        "distributed.comm.timeouts.connect": f"{timeout}s",
+        "distributed.comm.timeouts.connect": f"{max(timeout, 10):g}s",  # to the scheduler, in this process
         "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
     }
     with (
@@ -148,6 +188,37 @@ def _embedded(*, workers: int | None, memory_limit: str, timeout: float, resourc
                     f"{len(resources)} workers did not start in {timeout:g} s: raise cluster.timeout"
                 ) from None
         yield client
+
+
+def require_guard() -> None:
+    """Refuse to start processes from a script that each of them would run again.
+
+    Raises
+    ------
+    SpecError
+        The statement of the script that is running does not stand below ``if __name__ == "__main__":``.
+    """
+    frame = sys._getframe()
+    while frame is not None and not (frame.f_globals.get("__name__") in _MAIN and frame.f_code.co_name == "<module>"):
+        frame = frame.f_back  # type: ignore[assignment]
+    path = None if frame is None else getattr(sys.modules["__main__"], "__file__", None)
+    if frame is None or path is None or frame.f_code.co_filename != path or Path(path).name == "__main__.py":
+        return  # a notebook, a package that is run, or no script at all: processes do not run it again
+    try:
+        tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError):
+        return
+    around = (
+        re.findall(r"\w+", ast.unparse(block.test))
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and block.lineno <= frame.f_lineno <= (block.end_lineno or 0)
+    )
+    if any({"__name__", "parent_process"} & set(words) for words in around):
+        return
+    raise SpecError(
+        'worker processes begin by running this script again: put what it does below `if __name__ == "__main__":`, or '
+        "set cluster.mode to threads, or give a client of a running cluster"
+    )
 
 
 @contextmanager

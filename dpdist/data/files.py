@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdist.data.encode import check_type, is_text
 from dpdist.data.lines import first_record
-from dpdist.data.source import FoundFile, TableSource
+from dpdist.data.source import ExtraColumns, FoundFile, TableSource
 from dpdist.errors import ColumnMismatch, EmptyTable
 from dpdist.schema.schema import Schema
 from dpdist.storage.files import compression_of, is_local, open_file, storage_errors, unless_damaged
@@ -45,12 +46,7 @@ def inspect_parquet(found: FoundFile, source: TableSource, schema: Schema) -> Ta
         types = file.schema_arrow
         groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
     group_bytes = max((sum(g.column(i).total_compressed_size for i in range(g.num_columns)) for g in groups), default=0)
-    _check_columns(found.path, types.names, source, schema)
-    for attribute in schema.attributes:
-        try:
-            check_type(attribute, types.field(attribute.name).type)
-        except ColumnMismatch as error:
-            raise ColumnMismatch(f"{found.path}: {error}") from None
+    check_arrow(found.path, types, schema, extra=source.extra_columns)
     boundaries = (0, *accumulate(group.num_rows for group in groups))
     wanted = set(schema.names) - set(schema.continuous)
     texts = tuple(field.name for field in types if field.name in wanted and is_text(field.type))
@@ -90,7 +86,10 @@ def inspect_csv(found: FoundFile, source: TableSource, schema: Schema) -> TableF
     if head:  # a file of no bytes is a part without rows
         if names is not None and len(names) != len(columns):
             raise ColumnMismatch(f"{found.path}: the header has {len(names)} columns, csv.columns has {len(columns)}")
-        (_check_columns if options.columns is not None else _check_header)(found.path, columns, source, schema)
+        if options.columns is not None:
+            check_columns(found.path, columns, schema, extra=source.extra_columns)
+        else:
+            _check_header(found.path, columns, source, schema)
     stop = found.size if compression is None else start + found.size * (len(head) > start)
     return TableFile(found, tuple(columns), (min(start, stop), stop), compression)
 
@@ -103,7 +102,7 @@ def _read_head(found: FoundFile, source: TableSource, compression: str | None) -
 
 
 def _check_header(path: str, columns: Sequence[str], source: TableSource, schema: Schema) -> None:
-    """As `_check_columns`, without a name that was found: in a file without header these are a person's values."""
+    """As `check_columns`, without a name that was found: in a file without header these are a person's values."""
     advice = "if the files have no header, set data.csv.header to false and list data.csv.columns"
     missing = [name for name in schema.names if columns.count(name) != 1]
     if missing:
@@ -115,15 +114,40 @@ def _check_header(path: str, columns: Sequence[str], source: TableSource, schema
         )
 
 
-def _check_columns(path: str, columns: Sequence[str], source: TableSource, schema: Schema) -> None:
+def check_arrow(where: str, types: pa.Schema, schema: Schema, *, extra: ExtraColumns) -> None:
+    """Refuse columns that a schema cannot describe.
+
+    Parameters
+    ----------
+    where : str
+        What has the columns: the path of a file, or the kind of a frame.
+    types : pyarrow.Schema
+    schema : Schema
+    extra : {"refuse", "ignore"}
+        What to do with columns that the schema does not name.
+
+    Raises
+    ------
+    ColumnMismatch
+    """
+    check_columns(where, types.names, schema, extra=extra)
+    for attribute in schema.attributes:
+        try:
+            check_type(attribute, types.field(attribute.name).type)
+        except ColumnMismatch as error:
+            raise ColumnMismatch(f"{where}: {error}") from None
+
+
+def check_columns(where: str, columns: Sequence[str], schema: Schema, *, extra: ExtraColumns) -> None:
+    """Refuse columns that are not those of a schema, each once; as `check_arrow`."""
     for name in schema.names:
         if columns.count(name) != 1:
             problem = "appears more than once" if name in columns else "is missing"
-            raise ColumnMismatch(f"{path}: the column {name!r} {problem}; the file has {_listed(columns)}")
-    extra = [name for name in columns if name not in schema.names]
-    if extra and source.extra_columns == "refuse":
+            raise ColumnMismatch(f"{where}: the column {name!r} {problem}; it has {_listed(columns)}")
+    unknown = [name for name in columns if name not in schema.names]
+    if unknown and extra == "refuse":
         raise ColumnMismatch(
-            f"{path}: the schema does not name {_listed(extra)}: describe each column, "
+            f"{where}: the schema does not name {_listed(unknown)}: describe each column, "
             "or set data.extra_columns to ignore"
         )
 

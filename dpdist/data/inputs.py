@@ -1,17 +1,93 @@
-"""The table that a spec names: its files, and their fingerprint."""
+"""What a release reads: files, a table in memory, or a table whose partitions others hold; each has an identity."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from dpdist.cluster.executor import Executor
+from dpdist.data.records import Records
 from dpdist.data.source import CsvOptions, TableSource, fingerprint, fingerprint_of
 from dpdist.data.table import Table, open_table
+from dpdist.schema.schema import Schema
 from dpdist.schema.spec import CsvSpec, ReleaseSpec
 
 
-def table_source(spec: ReleaseSpec, *, checked: bool = False) -> TableSource:
-    """The table a spec names; of one that was `checked` against a contract, columns outside the schema are passed over.
+class Opened(Records, Protocol):
+    """The records of an input, opened for a release."""
 
-    Which columns a table may have besides those of its contract is then said in the contract, not in the spec.
-    """
+    @property
+    def cells(self) -> int:
+        """About how many values there are; it decides where the work is done, never what is released."""
+
+    def on(self, executor: Executor) -> Records:
+        """The records where the tasks of an executor find them."""
+
+
+class Input(Protocol):
+    """What a release reads."""
+
+    @property
+    def source(self) -> TableSource | None:
+        """The files, where it is files."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The identity of the input as it is now, to which attempts are bound."""
+
+    def open(self, schema: Schema, *, partitions: int | None = None, checked: bool = False) -> Opened:
+        """The records, read by a schema.
+
+        Of an input that was `checked` against a contract, columns outside the schema are passed over: which columns a
+        table may have besides is then said in the contract, not in the spec.
+
+        Raises
+        ------
+        DataError
+            The columns are not those of the schema, or files cannot be read.
+        """
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of a table; the fingerprint covers their paths, sizes and versions."""
+
+    source: TableSource
+
+    @property
+    def fingerprint(self) -> str:
+        """See `dpdist.data.source.fingerprint`."""
+        return fingerprint(self.source)
+
+    def open(self, schema: Schema, *, partitions: int | None = None, checked: bool = False) -> Table:
+        """See `dpdist.data.table.open_table`."""
+        source = replace(self.source, extra_columns="ignore") if checked else self.source
+        return open_table(source, schema, partitions=partitions)
+
+
+@dataclass(frozen=True)
+class HeldByClients:
+    """No records here: clients of a federated release hold them."""
+
+    source: None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """That of no files."""
+        return fingerprint_of(())
+
+    def open(self, schema: Schema, *, partitions: int | None = None, checked: bool = False) -> Table:
+        """A table without files."""
+        return Table(TableSource(("held by clients",)), schema, "parquet", (), ())
+
+
+def input_of(spec: ReleaseSpec) -> Input:
+    """The input that a spec names."""
+    return Files(table_source(spec)) if spec.data.paths else HeldByClients()
+
+
+def table_source(spec: ReleaseSpec, *, checked: bool = False) -> TableSource:
+    """The table a spec names; of one that was `checked` against a contract as `Input.open` says."""
     data = spec.data
     return TableSource(
         paths=data.paths,
@@ -32,15 +108,3 @@ def csv_options(csv: CsvSpec) -> CsvOptions:
         comment=csv.comment,
         skip_rows=csv.skip_rows,
     )
-
-
-def open_input(spec: ReleaseSpec, *, checked: bool = False) -> Table:
-    """The table of a release; where clients hold the records, a table without files."""
-    if spec.data.paths:
-        return open_table(table_source(spec, checked=checked), spec.table, partitions=spec.cluster.partitions)
-    return Table(TableSource(("held by clients",)), spec.table, "parquet", (), ())
-
-
-def input_fingerprint(spec: ReleaseSpec) -> str:
-    """The fingerprint of the files a release reads, as they are now."""
-    return fingerprint(table_source(spec)) if spec.data.paths else fingerprint_of(())

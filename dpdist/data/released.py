@@ -53,7 +53,9 @@ class Decoder:
         """Codes of released values. Raises VerificationFailed: a value is not of the declared domain."""
         column, dtype = self.column, self.attribute.dtype
         if pa.types.is_floating(values.type):
-            return np.asarray(values.to_numpy(zero_copy_only=False), np.float64)
+            if self.attribute.is_continuous:
+                return np.asarray(values.to_numpy(zero_copy_only=False), np.float64)
+            return self._of_numbers(values).astype(dtype)
         if column.texts is not None:
             dictionary = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
             known = {text: code for code, text in reversed(list(enumerate(column.texts)))}
@@ -66,6 +68,16 @@ class Decoder:
             self._check(bool(codes.size and codes.max() >= column.cardinality))
             return np.asarray(codes, dtype)
         return self._of_integers(values).astype(dtype)
+
+    def _of_numbers(self, values: pa.Array) -> NDArray[np.int64]:
+        """The bins of numbers."""
+        column, edges = self.column, np.asarray(self.column.edges)
+        absent = values.is_null().to_numpy(zero_copy_only=False)
+        self._check(column.missing is None and bool(absent.any()))
+        numbers = values.fill_null(edges[0]).to_numpy(zero_copy_only=False)
+        self._check(not bool(((edges[0] <= numbers) & (numbers <= edges[-1])).all()))
+        codes = np.minimum(np.searchsorted(edges, numbers, side="right") - 1, len(edges) - 2)
+        return np.where(absent, -1 if column.missing is None else column.missing, codes)
 
     def _of_integers(self, values: pa.Array) -> NDArray[np.int64]:
         column = self.column

@@ -26,6 +26,9 @@ from dpdist.storage.s3 import filesystem, is_s3
 
 Format = Literal["parquet", "csv"]
 
+ExtraColumns = Literal["refuse", "ignore"]
+"""What to do with columns that the schema does not name."""
+
 _SUFFIXES: Mapping[str, Format] = {".parquet": "parquet", ".parq": "parquet", ".pq": "parquet", ".csv": "csv"}
 
 
@@ -64,7 +67,7 @@ class TableSource:
     # inferred from the names of the files if absent. CSV files may be compressed (inferred from the suffix)
     format: Format | None = None
     csv: CsvOptions = field(default_factory=CsvOptions)  # how CSV files are laid out
-    extra_columns: Literal["refuse", "ignore"] = "refuse"  # what to do with columns that the schema does not name
+    extra_columns: ExtraColumns = "refuse"  # what to do with columns that the schema does not name
     # keyword arguments of the fsspec file system of remote paths (endpoint, profile); hidden in ``repr``
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 

@@ -14,6 +14,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
+from dpdist.cluster.executor import Executor
 from dpdist.data.files import TableFile, inspect_csv, inspect_parquet, line_bytes
 from dpdist.data.read import BATCH_ROWS, EncodedBatch, count_records, encoded_batches
 from dpdist.data.source import Format, TableSource, find_files, fingerprint_of, format_of
@@ -24,6 +25,7 @@ PARTITION_ROWS = 1 << 20
 """Rows of a partition unless a number of partitions is asked for."""
 
 _INSPECTIONS_AT_ONCE = 16
+_BYTES_PER_VALUE = 4  # of a CSV file, about
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,16 @@ class Table:
         if not self.is_located:
             return None
         return sum(piece.rows or 0 for partition in self.partitions for piece in partition)
+
+    @property
+    def cells(self) -> int:
+        """About how many values there are, from the files' metadata."""
+        length = sum(file.length for file in self.files)
+        return length * len(self.schema.attributes) if self.format == "parquet" else length // _BYTES_PER_VALUE
+
+    def on(self, executor: Executor) -> Table:
+        """The table itself: tasks read the files."""
+        return self
 
     @property
     def fingerprint(self) -> str:

@@ -1,1 +1,7 @@
-"""Is the guarantee true, and is the release useful: audits of mechanisms and evaluation of releases."""
+"""Is the guarantee true, and is the release useful? ``dpdist.evaluate(…)`` is `dpdist.api.calls.evaluate`."""
+
+import sys
+
+from dpdist import CallableRoom
+
+sys.modules[__name__].__class__ = CallableRoom

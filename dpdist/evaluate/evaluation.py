@@ -30,7 +30,7 @@ from dpdist.evaluate.utility.baselines import baseline_section
 from dpdist.evaluate.utility.holdout import holdout_section
 from dpdist.evaluate.utility.trial import Trial, make_trial, named_target
 from dpdist.privacy.arrays import Codes
-from dpdist.publish.manifest import MANIFEST, Manifest
+from dpdist.publish.manifest import MANIFEST, OLD_NAMES, Manifest
 
 if TYPE_CHECKING:
     from dpdist.evaluate.publishable import Publication
@@ -188,10 +188,18 @@ def about_release(store: Store, manifest: Manifest, reports: Mapping[str, Any], 
         name=manifest.name,
         facts=tuple(facts),
         guarantees=tuple(str(item["sentence"]) for item in manifest.guarantees),
+        accuracy=_accuracy(manifest),
         not_private=manifest.not_private,
         footer=f"Release {manifest.name} at {store.uri}, made with dpdist {manifest.packages.get('dpdist', '')}. "
         "The same figures are in evaluation.json.",
     )
+
+
+def _accuracy(manifest: Manifest) -> str | None:
+    """The sentence of the manifest about the measured accuracy."""
+    found = manifest.parameters.get("accuracy")
+    sentence = found.get("sentence") if isinstance(found, dict) else None
+    return sentence if isinstance(sentence, str) and sentence else None
 
 
 def to_json(about: About, sections: Sequence[Section], manifest: Manifest) -> dict[str, Any]:
@@ -203,6 +211,7 @@ def to_json(about: About, sections: Sequence[Section], manifest: Manifest) -> di
         "attempt": manifest.attempt,
         **({"not_private": about.not_private} if about.not_private else {}),
         "guarantees": list(about.guarantees),
+        **({"accuracy": about.accuracy} if about.accuracy else {}),
         "facts": dict(about.facts),
         "sections": {section.name: section.to_json() for section in sections},
     }
@@ -222,7 +231,7 @@ def check_output(folder: Path, release: Store) -> None:
                 "release is published"
             )
     for above in inside:
-        if (above / MANIFEST).exists():
+        if (above / MANIFEST).exists() or (above / OLD_NAMES[MANIFEST]).exists():
             raise SpecError(f"--output {folder} is inside a release ({above}): an evaluation is confidential")
     standing = next(above for above in inside if above.exists())
     if not standing.is_dir() or not os.access(standing, os.W_OK | os.X_OK):

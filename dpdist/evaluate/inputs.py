@@ -12,18 +12,18 @@ from typing import Any
 
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
+from dpdist.data.inputs import Input
 from dpdist.data.operators import gather_operator, pair_counts_operator, together
 from dpdist.data.records import Records
 from dpdist.data.released import ReleasedTable
 from dpdist.data.report import RowReport, check
-from dpdist.data.source import TableSource, find_files, fingerprint
+from dpdist.data.source import find_files
 from dpdist.data.split import Split
-from dpdist.data.table import Table, open_table
 from dpdist.errors import DataError, EmptyTable, SpecError
 from dpdist.evaluate.binning import Look, View, through, view_of
 from dpdist.evaluate.utility.marginals import Marginals, Subset, chosen_triples, marginals_of, triples_operator
 from dpdist.families.base.attempt import Progress
-from dpdist.families.base.graph import locate, table_pass
+from dpdist.families.base.graph import located_on, table_pass
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Codes
 from dpdist.publish.manifest import Manifest
@@ -41,8 +41,9 @@ class Inputs:
     """A release and the tables it is compared with; confidential."""
 
     released: ReleasedTable
-    real: Table  # located
-    holdout: Table | None  # located
+    against: Input  # where the real records are
+    real: Records  # located
+    holdout: Records | None  # located
     real_schema: Schema  # of the real records
     look: Look  # from codes of real records to codes of the schema of the release
     executor: Executor
@@ -84,7 +85,7 @@ class Inputs:
         ]
         (released, _), (first, report), (second, _) = self._compute("counting marginals", graphs)
         self._checked("real", report)
-        if fingerprint(self.real.source) != self.real.fingerprint:
+        if self.against.fingerprint != self.real.fingerprint:
             raise DataError("the real table changed while it was read: leave its files alone and run it again")
         of = [marginals_of(pairs, cells, chosen) for pairs, cells in (released, first, second)]
         return {"released": of[0], "real": of[1] + of[2], "first half": of[1], "second half": of[2]}
@@ -135,13 +136,13 @@ class Inputs:
 def open_inputs(
     released: ReleasedTable,
     *,
-    against: TableSource,
-    holdout: TableSource | None,
+    against: Input,
+    holdout: Input | None,
     executor: Executor,
     seed: int,
     progress: Progress,
     real: tuple[Schema, Look] | None = None,
-    training: TableSource | None = None,
+    training: Input | None = None,
 ) -> Inputs:
     """Open what an evaluation of released records looks at; reads the manifest, file metadata and, of CSV, the lines.
 
@@ -153,15 +154,16 @@ def open_inputs(
     if not released.rows:
         raise EmptyTable("the release holds no record: there is nothing to evaluate")
     schema, look = real or (released.schema, released.decoder.merged)
-    tables = [open_table(against, schema)]
+    tables = [against.open(schema).on(executor)]
     if holdout is not None:
-        tables.append(open_table(holdout, schema))
-        _keep_apart(tables[1], {file.found.path for file in tables[0].files}, training)
+        tables.append(holdout.open(schema).on(executor))
+        _keep_apart(holdout, against, training)
     progress("finding rows", 0, 1)
-    located = executor.compute([locate(executor, table) for table in tables])
+    located = located_on(executor, tables)
     progress("finding rows", 1, 1)
     return Inputs(
         released=released,
+        against=against,
         real=located[0],
         holdout=located[1] if holdout is not None else None,
         real_schema=schema,
@@ -183,16 +185,18 @@ def _key(seed: int, purpose: str) -> KeyRef:
     return KeyRef.fixed(hashlib.sha256(f"evaluation/{seed}/{purpose}".encode()).hexdigest())
 
 
-def _keep_apart(holdout: Table, against: set[str], training: TableSource | None) -> None:
-    """Refuse a hold-out that shares a file with the table, or with what the release was made from."""
-    known = set(against)
-    if training is not None:
-        with suppress(DataError):  # the files of the spec may be elsewhere by now
-            known |= {file.path for file in find_files(training)}
-    for file in holdout.files:
-        if file.found.path in known:
-            where = "--against as well" if file.found.path in against else "the table that --spec names"
-            raise SpecError(
-                f"--holdout: {file.found.path} is in {where}; a hold-out holds records that the release was not made "
-                "from"
-            )
+def _keep_apart(holdout: Input, against: Input, training: Input | None) -> None:
+    """Refuse a hold-out that is the table, or shares a file with it or with what the release was made from."""
+    if holdout is against or (holdout.source is None and holdout.fingerprint == against.fingerprint):
+        raise SpecError("the hold-out is the table itself; a hold-out holds records that the release was not made from")
+    own, known = _paths(against), set()
+    with suppress(DataError):  # the files of the spec may be elsewhere by now
+        known = _paths(training)
+    for path in sorted(_paths(holdout) & (own | known)):
+        where = "--against as well" if path in own else "the table that --spec names"
+        raise SpecError(f"--holdout: {path} is in {where}; a hold-out holds records that the release was not made from")
+
+
+def _paths(table: Input | None) -> set[str]:
+    """The files of a table."""
+    return set() if table is None or table.source is None else {file.path for file in find_files(table.source)}

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.opening import open_cluster
+from dpdist.data.inputs import Files, Input, table_source
 from dpdist.data.released import ReleasedTable
-from dpdist.data.source import CsvOptions, TableSource, find_files
+from dpdist.data.source import TableSource, find_files
 from dpdist.errors import SpecError
 from dpdist.evaluate.evaluation import (
     Options,
@@ -48,8 +49,9 @@ class Request:
     """What to evaluate, and against what."""
 
     release: str  # folder or ``s3://`` prefix
-    against: tuple[str, ...] = ()  # files, folders or globs of the real table; empty for those of the spec
-    holdout: tuple[str, ...] = ()  # the same of a hold-out; empty for none
+    # files, folders or globs of the real table, or a table that is no file; empty for those of the spec
+    against: tuple[str, ...] | Input = ()
+    holdout: tuple[str, ...] | Input = ()  # the same of a hold-out; empty for none
     # says how the real table is read (CSV, storage); its schema where the release holds statistics
     spec: ReleaseSpec | None = None
     output: Path | None = None  # folder of the page; default: ``evaluation-<release>``
@@ -60,19 +62,16 @@ class Request:
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     publish: float | None = None  # epsilon of figures that may be published (`dpdist.evaluate.publishable`)
     ledger: str = DEFAULT_LEDGER  # SQLAlchemy URL of the ledger they are charged to
+    executor: Executor | None = None  # where tables are read, instead of `cluster`; it stays open
 
-    def source(self, paths: tuple[str, ...]) -> TableSource:
-        """How to read a real table at some paths."""
+    def source(self, table: tuple[str, ...] | Input) -> Input:
+        """A real table: how to read it, where it is given by paths."""
+        if not isinstance(table, tuple):
+            return table
         if self.spec is None:
-            return TableSource(paths=paths, extra_columns="ignore", storage_options=self.storage_options)
-        data = self.spec.data
-        return TableSource(
-            paths=paths,
-            format=data.format,
-            csv=CsvOptions(**data.csv.model_dump()),
-            extra_columns="ignore",
-            storage_options=data.storage.options or self.storage_options,
-        )
+            return Files(TableSource(table, extra_columns="ignore", storage_options=self.storage_options))
+        options = self.spec.data.storage.options or self.storage_options
+        return Files(replace(table_source(self.spec), paths=table, extra_columns="ignore", storage_options=options))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,11 +196,15 @@ def _statistics(request: Request, store: Store, manifest: Manifest, progress: Pr
 
 
 @contextmanager
-def opened_cluster(request: Request, source: TableSource) -> Iterator[Executor]:
+def opened_cluster(request: Request, table: Input) -> Iterator[Executor]:
     """The cluster of a request; by itself: this process for files up to `LARGE`, worker processes above."""
+    if request.executor is not None:
+        yield request.executor
+        return
     mode = request.cluster
     if mode == "auto":
-        mode = "embedded" if sum(file.size for file in find_files(source)) > LARGE else "threads"
+        files = () if table.source is None else find_files(table.source)
+        mode = "embedded" if sum(file.size for file in files) > LARGE else "threads"
     if mode not in ("threads", "embedded") and "://" not in mode:
         raise SpecError("--cluster is auto, threads, embedded or the address of a scheduler, such as tcp://host:8786")
     spec = request.spec.cluster if request.spec is not None else None

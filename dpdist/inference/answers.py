@@ -5,9 +5,10 @@ An estimate is that of the published model. Its interval is for the *private tab
 A count over several cells of a table of one to three attributes has the larger of two half widths: that of one cell
 with the same share, and the root of the sum of the squares of the cells' own, because the errors of cells that were
 fitted together are correlated in either direction. Where the cells were themselves measured and their noise adds up
-to less, the sum of the measurements is the estimate. Means add the half widths of the counts of each value in the
-same way; a quantile is between the values at which the interval of the distribution function holds its level
-(Woodruff 1952). Of four attributes or more nothing was measured, so that no interval is given.
+to less, the sum of the measurements is the estimate. Means add the squares of the half widths of the counts of each
+value, weighted with its distance to the mean, times 1.5 where there is a condition (set on Adult and ACS 2013); a
+quantile is between the values at which the interval of the distribution function holds its level (Woodruff 1952). Of
+four attributes or more nothing was measured, so that no interval is given.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from dpdist.publish.parts import PartFormat, decode
 NORMAL_95 = 1.96
 NO_ACCURACY = "the release has no measured accuracy (privacy.accuracy_share was 0)"
 TOO_MANY = "nothing was measured of the accuracy of four attributes or more at a time"
+_GIVEN_A_CONDITION = 1.5
+"""Half widths of means are so much larger where there is a condition: errors of neighbouring values are correlated."""
 _QUESTION = re.compile(
     r"\s*(?:(count|share)|(mean|median)\s+(`[^`]+`|\S+)|quantile\s+([0-9.]+)\s+(?:of\s+)?(`[^`]+`|\S+))"
     r"(?:\s+where\s+(.+))?\s*\Z",
@@ -206,6 +209,7 @@ def _of_values(release: Published, question: str, place: int, condition: Conditi
             return Answer(question, mean, None, None, None, table.why)
         halves = [table.total(mask.ravel())[1] or 0.0 for mask in of_value]
         half = math.sqrt(math.fsum(((v - mean) * h) ** 2 for v, h in zip(middle, halves, strict=True))) / total
+        half *= _GIVEN_A_CONDITION if len(attributes) > 1 else 1
         return Answer(question, mean, half / NORMAL_95, mean - half, mean + half)
     reached = np.cumsum(counts) / total
     estimate = float(middle[int(np.searchsorted(reached, level))])

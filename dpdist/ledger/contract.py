@@ -20,7 +20,7 @@ from dpdist.errors import ContractBroken, SpecError
 from dpdist.ledger.records import LARGEST_CAP, LEAST_CAP
 from dpdist.privacy.events import Event, takes_size_for_public
 from dpdist.schema.part import departures as schema_departures
-from dpdist.schema.schema import Schema, validation_message
+from dpdist.schema.schema import Schema, setting_names, validation_message
 from dpdist.schema.spec import CsvSpec, Exact, ReleaseSpec, Section, StorageSpec
 from dpdist.schema.strict_yaml import load_yaml
 
@@ -127,7 +127,9 @@ class Contract(Section):
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
-            raise SpecError(f"{path} is not a valid contract:\n{validation_message(error)}") from None
+            raise SpecError(
+                f"{path} is not a valid contract:\n{validation_message(error, setting_names(cls))}"
+            ) from None
 
     @classmethod
     def from_text(cls, text: str) -> Contract:

@@ -6,7 +6,7 @@ The signature is the 64 bytes of RFC 8032 in a file beside the manifest, so that
 
     openssl genpkey -algorithm ed25519 -out signing.pem && chmod 600 signing.pem
     openssl pkey -in signing.pem -pubout -out public.pem
-    openssl pkeyutl -verify -rawin -in manifest.json -sigfile manifest.sig -pubin -inkey public.pem
+    openssl pkeyutl -verify -rawin -in _manifest.json -sigfile _manifest.sig -pubin -inkey public.pem
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def check_signature(manifest: bytes, signature: bytes, key: Ed25519PublicKey) ->
         key.verify(signature, manifest)
     except InvalidSignature:
         raise VerificationFailed(
-            "the signature in manifest.sig does not fit manifest.json and the public key: the manifest was changed "
+            "the signature does not fit the manifest and the public key: the manifest was changed "
             "after signing, or signed with another key; get the release, or the key, again from its publisher"
         ) from None
 

@@ -189,21 +189,11 @@ def plausible_deniability(
 def calibrate(
     event_of: Callable[[float], Event], *, epsilon: float, delta: float, start: float = 1.0, tolerance: float = 1e-4
 ) -> float:
-    """Least scale whose event is within (epsilon, delta), for a family that leaks less at a larger scale.
+    """Least scale whose event is within (epsilon, delta), for a family that leaks less at a larger scale; the search
+    begins at `start`.
 
-    Parameters
-    ----------
-    event_of : callable
-        Scale to event.
-    start : float
-        First scale to try.
-    tolerance : float
-        Relative; the returned scale is always within the budget.
-
-    Raises
-    ------
-    AccountingError
-        No scale meets the budget, or the budget is not valid.
+    The returned scale is always within the budget, and within `tolerance` of it, relatively. Raises AccountingError: no
+    scale meets the budget, or the budget is not valid.
     """
     return least_scale(
         lambda scale: _at(event_of(scale), delta),

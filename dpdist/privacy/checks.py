@@ -114,18 +114,9 @@ def count_check(*, records: int, share: float = 1.0, epsilon: float, delta: floa
 
 
 def pass_count_sensitivity(*, candidates: int, seeds: int, growth: float, delta: float) -> int:
-    """G: how far one seed moves the number of passes among the first candidates, except with probability delta.
-
-    Parameters
-    ----------
-    candidates : int
-        M, the candidates drawn for the check.
-    seeds : int
-        Checked lower bound of the number of seeds.
-    growth : float
-        h, the most by which one seed raises the passing mass (`dpdist.privacy.deniability.growth`).
-    delta : float
-        Probability that the passes differ by more.
+    """G: how far one seed moves the number of passes among the first M `candidates`, except with probability delta.
+    `seeds` is a checked lower bound of their number; `growth`, h, the most by which one seed raises the passing mass
+    (`dpdist.privacy.deniability.growth`).
     """
     if candidates < 1 or seeds < 1 or not 0 < delta < 1:
         raise AccountingError(
@@ -138,17 +129,10 @@ def pass_count_sensitivity(*, candidates: int, seeds: int, growth: float, delta:
 def lower_bound_from_noisy_count(
     noisy: int, *, candidates: int, seeds: int, growth: float, scale: float, delta: float
 ) -> float:
-    """Lower bound of Z of the smaller neighbour: above the true one with probability at most delta.
+    """Lower bound of Z of the smaller neighbour: above the true one with probability at most delta. `noisy` is the
+    number of passes with discrete Laplace noise of this scale; the others are as in `pass_count_sensitivity`.
 
     Half of delta goes to the noise's tail, half to the Clopper-Pearson bound; h is subtracted.
-
-    Parameters
-    ----------
-    noisy : int
-        Noisy number of passes.
-    candidates, seeds, growth : as in `pass_count_sensitivity`
-    scale : float
-        Scale of the discrete Laplace noise on the number of passes.
     """
     count = min(int(noisy) - noise_tail(scale, delta / 2) + 1, candidates)
     if count < 1:

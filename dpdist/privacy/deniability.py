@@ -109,17 +109,8 @@ def certain_mass(*, seeds: int, combinations: int, k: int, epsilon0: float) -> f
 
 @lru_cache(maxsize=256)
 def record_pair(*, k: int, gamma: float, epsilon0: float, passing_mass: float) -> DominatingPair:
-    """The dominating pair of one released record, A with the added seed and B without it.
-
-    Parameters
-    ----------
-    k, gamma, epsilon0, passing_mass :
-        As in `dpdist.privacy.events.SeedRecords`.
-
-    Raises
-    ------
-    AccountingError
-        A parameter is out of range.
+    """The dominating pair of one released record, A with the added seed and B without it; parameters as in
+    `dpdist.privacy.events.SeedRecords`. Raises AccountingError: a parameter is out of range.
     """
     SeedRecords(k=k, gamma=gamma, epsilon0=epsilon0, passing_mass=passing_mass, records=1)
     intercept, slope, difference = _lines(k, gamma, epsilon0)

@@ -115,13 +115,8 @@ def largest_mu_squared(*, epsilon: Fraction, delta: Fraction) -> Fraction:
 
 
 def least_epsilon(*, mu_squared: Fraction, delta: Fraction) -> float:
-    """The least epsilon at which mu-GDP implies (epsilon, delta)-DP, about 1e-12 above it; infinite beyond 10**7.
-
-    Parameters
-    ----------
-    mu_squared : Fraction
-    delta : Fraction
-        In [1e-300, 1).
+    """The least epsilon at which mu-GDP implies (epsilon, delta)-DP, about 1e-12 above it; infinite beyond 10**7. Delta
+    is in [1e-300, 1).
     """
     mu = math.sqrt(mu_squared) * (1 + 2.0**-50)
     if not mu or _within(mu, Fraction(0), delta):

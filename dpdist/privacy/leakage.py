@@ -42,19 +42,8 @@ _UP = 1 + 2.0**-46  # covers the rounding of the closed forms
 
 
 def leakage(*, scale: float, alpha: float) -> float:
-    """eps_PML of Laplace noise, in nats, rounded upwards.
-
-    Parameters
-    ----------
-    scale : float
-        b, above 0.
-    alpha : float
-        Least probability of every bin, in (0, 1].
-
-    Raises
-    ------
-    AccountingError
-        A parameter is out of range.
+    """eps_PML of Laplace noise of scale b > 0, in nats, rounded upwards; alpha, in (0, 1], is the least probability of
+    every bin. Raises AccountingError: a parameter is out of range.
     """
     _check_alpha(alpha)
     if not 0 < scale < math.inf:

@@ -199,15 +199,11 @@ class Side:
 
     @classmethod
     def from_profile(cls, epsilons: Floats, deltas: Floats) -> Side:
-        """The side whose profile is the convex hull, in ``e^epsilon``, of points on or above the true profile.
+        """The side whose profile is the convex hull, in ``e^epsilon``, of points on or above the true profile:
+        `epsilons`, float64[n], ascend from 0.
 
-        Parameters
-        ----------
-        epsilons : float64[n]
-            From 0, ascending.
-        deltas : float64[n]
-            Upper bounds of a profile, which is convex and non-increasing: so is its hull, and stays above it. After the
-            last point the profile keeps its value.
+        `deltas` are upper bounds of a profile, which is convex and non-increasing: so is its hull, and stays above it.
+        After the last point the profile keeps its value.
         """
         apart = np.append(True, np.diff(epsilons) > 1e-12)  # coincident points would hide each other
         epsilons, deltas = epsilons[apart], np.minimum.accumulate(deltas)[apart]

@@ -281,13 +281,8 @@ def audit_in_one_run(
 
 
 def guessing_p_value(right: int, guesses: int, *, canaries: int, epsilon: float, delta: float) -> float:
-    """Most that the probability of at least `right` right guesses can be under (epsilon, delta)-DP.
-
-    Parameters
-    ----------
-    right, guesses, canaries : int
-        Right guesses, of how many, on how many coins; ``0 <= right <= guesses <= canaries``.
-    epsilon, delta : float
+    """Most that the probability of at least `right` right guesses, of so many on so many canaries' coins, can be under
+    (epsilon, delta)-DP; ``0 <= right <= guesses <= canaries``.
     """
     from scipy.stats import binom
 

@@ -63,19 +63,9 @@ def verify_with_account(
 
 
 def check_account(ledger: Ledger, manifest: Manifest, sha256: str) -> Account:
-    """Compare a manifest with the account of its data set.
-
-    Parameters
-    ----------
-    sha256 : str
-        Of the manifest's bytes.
-
-    Raises
-    ------
-    VerificationFailed
-        The ledger does not know the attempt, never committed it, or committed another manifest or another charge.
-    LedgerError
-        The ledger is damaged.
+    """Compare a manifest, whose bytes have this SHA-256, with the account of its data set. Raises VerificationFailed:
+    the ledger does not know the attempt, never committed it, or committed another manifest or another charge;
+    LedgerError: the ledger is damaged.
     """
     try:
         attempt = ledger.attempt(manifest.attempt)

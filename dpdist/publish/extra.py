@@ -10,7 +10,7 @@ from dpdist.errors import VerificationFailed
 from dpdist.publish.parts import MAX_PART_BYTES
 from dpdist.storage.store import Store
 
-FILE_NAME = r"^model/[0-9a-zA-Z]{1,8}/[a-z]+\.(json|parquet)$"
+FILE_NAME = r"^_model/[0-9a-zA-Z]{1,8}/[a-z]+\.(json|parquet)$"
 
 
 class FileRecord(BaseModel):
@@ -26,7 +26,7 @@ class FileRecord(BaseModel):
 def write_file(store: Store, attempt: str, name: str, content: bytes) -> FileRecord:
     """Write a file of an attempt; the errors are those of `Store.write_bytes`."""
     record = FileRecord(
-        name=f"model/{attempt[:8]}/{name}", bytes=len(content), sha256=hashlib.sha256(content).hexdigest()
+        name=f"_model/{attempt[:8]}/{name}", bytes=len(content), sha256=hashlib.sha256(content).hexdigest()
     )
     store.write_bytes(record.name, content)
     return record

@@ -30,8 +30,12 @@ from dpdist.publish.parts import PartFormat, PartRecord
 from dpdist.schema.schema import Schema, validation_message
 from dpdist.storage.store import Store
 
-MANIFEST = "manifest.json"
-SIGNATURE = "manifest.sig"
+MANIFEST = "_manifest.json"
+SIGNATURE = "_manifest.sig"
+"""Readers of folders of Parquet files, such as pandas, ignore names that begin with an underscore."""
+
+OLD_NAMES = {MANIFEST: "manifest.json", SIGNATURE: "manifest.sig"}
+"""Names in releases of earlier versions."""
 
 NOT_PRIVATE = (
     "not private: the noise came from a fixed test key that others know, so it hides nothing and the guarantee below "
@@ -50,7 +54,7 @@ _CREDENTIALS = re.compile(r"://[^/\s]*@|-----BEGIN")
 
 
 class Manifest(BaseModel):
-    """The public description of a release; written as ``manifest.json``."""
+    """The public description of a release; written as ``_manifest.json``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", title="dpdist release manifest")
 
@@ -215,13 +219,20 @@ def build_manifest(
     )
 
 
+def name_in(store: Store, name: str) -> str:
+    """The name of a manifest or signature in a folder: that of an earlier version, where only this is there."""
+    old = OLD_NAMES[name]
+    return old if store.exists(old) and not store.exists(name) else name
+
+
 def require_vacant(store: Store) -> None:
     """Refuse an output that holds a release. Raises OutputExists: there is a manifest; DataNotFound,
     StorageUnavailable: the output cannot be read.
     """
-    if store.exists(MANIFEST):
+    found = name_in(store, MANIFEST)
+    if store.exists(found):
         raise OutputExists(
-            f"{store.uri} already holds a release ({MANIFEST}): choose another output.path, or delete that one first"
+            f"{store.uri} already holds a release ({found}): choose another output.path, or delete that one first"
         )
 
 
@@ -235,8 +246,8 @@ def publish(store: Store, manifest: Manifest, *, signing_key: Ed25519PrivateKey 
     OutputUnwritable: a part is missing or has another size, or the place cannot be written; OutOfDisk,
     StorageUnavailable: as `Store.write_bytes`.
     """
-    content = manifest.to_bytes()
-    if not store.exists(MANIFEST):
+    content, name = manifest.to_bytes(), name_in(store, MANIFEST)
+    if not store.exists(name):
         sizes = store.sizes()
         for part in manifest.listed:
             if sizes.get(part.name) != part.bytes:
@@ -251,7 +262,7 @@ def publish(store: Store, manifest: Manifest, *, signing_key: Ed25519PrivateKey 
             store.write_bytes(SIGNATURE, sign(content, signing_key))
         content = store.write_exclusive(MANIFEST, content)
     else:
-        content = store.read_bytes(MANIFEST)
+        content = store.read_bytes(name)
     try:
         stored = Manifest.from_bytes(content)
     except VerificationFailed:
@@ -272,7 +283,7 @@ def fingerprint(value: Any) -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema of ``manifest.json``."""
+    """The JSON schema of ``_manifest.json``."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Manifest.model_json_schema()}
 
 

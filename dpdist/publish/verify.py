@@ -21,7 +21,7 @@ from dpdist.errors import DataNotFound, VerificationFailed
 from dpdist.ledger.signature import check_signature
 from dpdist.ledger.signing import key_fingerprint
 from dpdist.publish.extra import read_file
-from dpdist.publish.manifest import MANIFEST, SIGNATURE, Manifest
+from dpdist.publish.manifest import MANIFEST, SIGNATURE, Manifest, name_in
 from dpdist.publish.parts import PartRecord, arrow_schema, released_columns
 from dpdist.publish.statement import check_statement
 from dpdist.storage.store import Store
@@ -74,7 +74,7 @@ class VerifyReport:
             return f"by the key {self.signer}"
         if self.signature == "foreign":
             return (
-                "by a key that is not the data set's: none that the ledger knows made manifest.sig. If the spec named "
+                "by a key that is not the data set's: none that the ledger knows made the signature. If the spec named "
                 "a key of its own (output.signing_key), check it with --public-key; else do not trust the signature"
             )
         state = (
@@ -129,7 +129,7 @@ def verify(
                     )
     for file in manifest.files:
         read_file(store, file)
-    listed = {MANIFEST, SIGNATURE, *(file.name for file in manifest.listed)}
+    listed = {name_in(store, MANIFEST), name_in(store, SIGNATURE), *(file.name for file in manifest.listed)}
     return VerifyReport(
         uri=store.uri,
         kind=manifest.kind,
@@ -232,14 +232,15 @@ def read_release(
 
 def _open(store: Store, key: Ed25519PublicKey | None) -> tuple[Manifest, Literal["valid", "not checked", "none"]]:
     try:
-        content = store.read_bytes(MANIFEST)
+        content = store.read_bytes(name_in(store, MANIFEST))
     except DataNotFound as error:
         raise DataNotFound(f"there is no finished release at {store.uri}: {error}") from None
-    signed = store.exists(SIGNATURE)
+    signature = name_in(store, SIGNATURE)
+    signed = store.exists(signature)
     if key is not None:
         if not signed:
-            raise VerificationFailed(f"{SIGNATURE} is missing, but a public key was given: {_AGAIN}")
-        check_signature(content, store.read_bytes(SIGNATURE), key)
+            raise VerificationFailed(f"{signature} is missing, but a public key was given: {_AGAIN}")
+        check_signature(content, store.read_bytes(signature), key)
     manifest = Manifest.from_bytes(content)
     return manifest, "none" if not signed else "not checked" if key is None else "valid"
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.inputs import csv_options
+from dpdist.cluster.executor import Executor, InProcess
+from dpdist.data.inputs import Files, Input, csv_options
 from dpdist.data.operators import Operator
 from dpdist.data.report import RowReport, check
-from dpdist.data.source import TableSource, fingerprint
-from dpdist.data.table import open_table
+from dpdist.data.source import TableSource
 from dpdist.errors import DataError, ReleaseConflict, SpecError
-from dpdist.families.base.graph import located_table, run_pass
+from dpdist.families.base.graph import located_on, table_pass
 from dpdist.ledger.contract import Contract
 
 if TYPE_CHECKING:
@@ -33,10 +33,14 @@ class Conformity:
     counts: dict[str, Any]  # rows read and kept, and by column the values that policies apply to
 
 
-def check_input(contract: Contract, paths: Sequence[str] = ()) -> Conformity:
-    """Read an input once and compare it with a contract; `paths` are files that its `data.later` admits, by default its
-    own. Raises SpecError: the contract does not name such files; DataError: they cannot be read; ReleaseConflict: they
-    changed while they were read.
+def check_input(
+    contract: Contract, paths: Sequence[str] = (), *, given: Input | None = None, executor: Executor | None = None
+) -> Conformity:
+    """Read an input once and compare it with a contract.
+
+    `paths` are files that its `data.later` admits, by default its own; `given` is a table that is no file, read by an
+    executor (by default in this process). Raises SpecError: the contract does not name such files; DataError: they
+    cannot be read; ReleaseConflict: they changed while they were read.
     """
     data = contract.data
     if data.clients:
@@ -44,19 +48,20 @@ def check_input(contract: Contract, paths: Sequence[str] = ()) -> Conformity:
     for path in paths:
         if not any(fnmatchcase(path, pattern) for pattern in data.later):
             raise SpecError(f"--data {path}: no pattern of the contract's data.later admits it")
-    source = TableSource(
+    files = TableSource(
         paths=tuple(paths) or data.paths,
         format=data.format,
         csv=csv_options(data.csv),
         extra_columns=data.extra_columns,
         storage_options=data.storage.options,
     )
-    table = located_table(open_table(source, contract.table))
+    source, executor = given or Files(files), executor or InProcess()
+    table = located_on(executor, [source.open(contract.table).on(executor)])[0]
     names = contract.table.names
     counted = {names.index(name): contract.table.attributes[names.index(name)].cardinality for name in contract.minima}
     operator = Operator(name="classes", chunk=partial(_counts, sizes=counted), combine=_added)
-    counts, report = run_pass(table, operator)
-    if fingerprint(source) != table.fingerprint:
+    counts, report = executor.compute([table_pass(executor, table, operator, name="check")])[0]
+    if source.fingerprint != table.fingerprint:
         raise ReleaseConflict("the files changed while they were read: leave them alone, and check them again")
     problems = [*_of_policies(report, contract), *_of_numbers(report, contract), *_of_classes(counts, contract)]
     return Conformity(table.fingerprint, tuple(problems), report.confidential(contract.table))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dpdist.data.table import Table
+from dpdist.data.inputs import Opened
 
 if TYPE_CHECKING:
     from dpdist.schema.spec import ReleaseSpec
@@ -15,13 +15,11 @@ IN_PROCESS_CELLS = 1 << 22
 THREADS_CELLS = 1 << 29
 """Values up to which the threads of this process are faster than worker processes, which take seconds to start."""
 
-_BYTES_PER_VALUE = 4  # of a CSV file, about
 
-
-def executor_mode(spec: ReleaseSpec, table: Table) -> str:
+def executor_mode(spec: ReleaseSpec, table: Opened) -> str:
     """The mode that a spec names, or else the one for the size of the table.
 
-    The size comes from the files' metadata. It decides where the work is done, never what is released.
+    The size decides where the work is done, never what is released.
 
     Returns {"in-process", "threads", "embedded", "address"}.
     """
@@ -29,8 +27,6 @@ def executor_mode(spec: ReleaseSpec, table: Table) -> str:
         return spec.cluster.mode
     if spec.worker_resources:  # clients of a federated release, each with a worker of its own
         return "embedded"
-    length = sum(file.length for file in table.files)
-    cells = length * len(spec.table.attributes) if table.format == "parquet" else length // _BYTES_PER_VALUE
-    if cells <= IN_PROCESS_CELLS:
+    if table.cells <= IN_PROCESS_CELLS:
         return "in-process"
-    return "threads" if cells <= THREADS_CELLS else "embedded"
+    return "threads" if table.cells <= THREADS_CELLS else "embedded"

@@ -18,7 +18,7 @@ from typing import Any
 
 from dpdist.errors import LedgerError
 from dpdist.ledger import Ledger
-from dpdist.publish.manifest import MANIFEST
+from dpdist.publish.manifest import MANIFEST, name_in
 from dpdist.storage.store import Store
 
 log = logging.getLogger("dpdist")
@@ -32,7 +32,7 @@ ERROR_FILE = "dpdist-error-"
 ERRORS_KEPT = 7 * 24 * 3600
 """Seconds after which the next run deletes them."""
 
-_PART = re.compile(r"data/([0-9a-f]{8})/part-[0-9]+\.parquet|model/([0-9a-f]{8})/[a-z]+\.(?:json|parquet)")
+_PART = re.compile(r"data/([0-9a-f]{8})/part-[0-9]+\.parquet|_model/([0-9a-f]{8})/[a-z]+\.(?:json|parquet)")
 
 
 def sweep_store(store: Store) -> list[str]:
@@ -54,7 +54,7 @@ def sweep_output(ledger: Ledger, output: Store) -> list[str]:
         output.delete(CLAIM)
         swept.append(f"{output.uri}/{CLAIM}")
     if output.is_local:
-        for folder in (*Path(output.uri).glob("data/*"), *Path(output.uri).glob("model/*")):
+        for folder in (*Path(output.uri).glob("data/*"), *Path(output.uri).glob("_model/*")):
             with suppress(OSError):  # it holds files
                 folder.rmdir()
     return swept
@@ -72,7 +72,7 @@ def _is_void(ledger: Ledger, output: Store) -> bool:
         state = ledger.attempt(claimed).state
     except LedgerError:  # of another ledger
         return False
-    return state in ("void", "abandoned") or (state == "committed" and output.exists(MANIFEST))
+    return state in ("void", "abandoned") or (state == "committed" and output.exists(name_in(output, MANIFEST)))
 
 
 def sweep_errors(*, older: float = ERRORS_KEPT) -> list[str]:

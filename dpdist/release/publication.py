@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpdist.data.inputs import input_fingerprint
+from dpdist.data.inputs import Input
 from dpdist.errors import DpdistError, LedgerError, OutputExists, ReleaseConflict
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Plan
 from dpdist.ledger import Attempt as Reservation
 from dpdist.ledger import Ledger
-from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, publish, require_vacant
+from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, name_in, publish, require_vacant
 from dpdist.release.history import write_record
 from dpdist.release.leftovers import CLAIM, sweep_output
 from dpdist.release.outcome import Outcome, outcome_of
@@ -40,6 +40,7 @@ class Publication:
     work: Store
     signing_key: Ed25519PrivateKey | None  # the key that the spec names; None for the identity of the data set
     bound: str  # what an attempt is bound to besides its input (`dpdist.release.run.Run`)
+    input: Input  # what the release reads
     _committing: bool = False
 
     def committed(self) -> Outcome | None:
@@ -58,7 +59,8 @@ class Publication:
             )
         folder = self.work / reserved.id
         for place in (output, folder):
-            content = place.read_bytes(MANIFEST) if place.exists(MANIFEST) else b""
+            name = name_in(place, MANIFEST)
+            content = place.read_bytes(name) if place.exists(name) else b""
             if hashlib.sha256(content).hexdigest() == reserved.manifest_sha256:
                 published = self._make_visible(content)
                 ledger.erase(reserved)
@@ -77,7 +79,7 @@ class Publication:
             if finished is not None:
                 return finished
         content = self._stored_manifest(attempt, reserved, fixed_key=fixed_key)
-        if input_fingerprint(self.spec) != reserved.input_fingerprint:
+        if self.input.fingerprint != reserved.input_fingerprint:
             raise ReleaseConflict(
                 "the input changed while it was read, so nothing is published: leave the files alone during a release, "
                 "and start a new attempt (--new-attempt). The charge stays spent"
@@ -104,8 +106,9 @@ class Publication:
 
     def _stored_manifest(self, attempt: Attempt[Any, Any], reserved: Reservation, *, fixed_key: bool) -> bytes:
         """The manifest's bytes, made once and stored in the work folder."""
-        if attempt.work.exists(MANIFEST):
-            return attempt.work.read_bytes(MANIFEST)
+        name = name_in(attempt.work, MANIFEST)
+        if attempt.work.exists(name):
+            return attempt.work.read_bytes(name)
         manifest = build_manifest(
             guarantees=self.plan.guarantees,
             kind=self.spec.kind,

@@ -20,8 +20,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from dpdist.cluster.executor import Executor
 from dpdist.cluster.opening import open_cluster
-from dpdist.data.inputs import input_fingerprint, open_input, table_source
+from dpdist.data.inputs import Input, Opened, input_of
 from dpdist.data.table import Table
 from dpdist.errors import (
     DataError,
@@ -86,6 +87,10 @@ class Run:
         Called with (stage, finished steps, all steps).
     announce : callable
         Called with lines for people, such as the address of the dashboard.
+    input : Input, optional
+        What is read; by default the files that the spec names.
+    executor : Executor, optional
+        Where the stages compute, and what stays open; by default one that the spec names.
 
     Attributes
     ----------
@@ -104,6 +109,8 @@ class Run:
         fixed_key: str | None = None,
         progress: Progress = silent,
         announce: Callable[[str], None] = lambda text: None,
+        input: Input | None = None,
+        executor: Executor | None = None,
     ) -> None:
         if once and (resume or new_attempt):
             raise SpecError("`once` decides by itself whether to resume: give it without `resume` and `new_attempt`")
@@ -112,6 +119,7 @@ class Run:
         self.outcome: Outcome | None = None
         self._resume, self._new_attempt, self._once, self._fixed_key = resume, new_attempt, once, fixed_key
         self._progress, self._announce = progress, announce
+        self._input, self._given = input or input_of(spec), executor
         self._identity = str(uuid4())
         self._logged: dict[str, Any] = {"release": spec.name, "dataset": spec.dataset}
         self._stack = ExitStack()
@@ -144,7 +152,7 @@ class Run:
         self._ledger = Ledger.open(spec.ledger, create=False)
         stack.callback(self._ledger.close)
         self._publication = Publication(
-            spec, self.plan, self._ledger, self._output, self._work, signing_key, self._bound
+            spec, self.plan, self._ledger, self._output, self._work, signing_key, self._bound, self._input
         )
         if self._once:
             self._resume = self._ledger.find(spec.dataset, spec.name) is not None
@@ -153,23 +161,23 @@ class Run:
             if self.outcome is not None:
                 return
         self._contract = kept_contract(self._ledger, spec, dataset=spec.dataset, event=self.plan.event)
-        source = table_source(spec) if spec.data.paths else None
-        keep_apart(source, self._output, self._work, self._ledger)
+        keep_apart(self._input.source, self._output, self._work, self._ledger)
         if signing_key is None:
             self._ledger.signing_key(spec.dataset)  # KeyUnavailable if it cannot be opened
         require_vacant(self._output)
-        self._fingerprint = input_fingerprint(spec)
+        self._fingerprint = self._input.fingerprint
         if not self._resume:
             self._ledger.rehearse(**self._reservation)  # a refusal here says nothing of the table's content
-        self._table = self._opened_table()
+        opened = self._opened_table()
         self._output.check_writable()
         self._work.make_private()
         self._work.check_writable()
         sweep_before(self._ledger, self._output, self._work)
-        self._executor = stack.enter_context(
+        self._executor = self._given or stack.enter_context(
             open_cluster(
-                mode=executor_mode(spec, self._table),
+                mode=executor_mode(spec, opened),
                 address=spec.cluster.address,
+                scheduler_file=spec.cluster.scheduler_file,
                 workers=spec.cluster.workers,
                 memory_limit=spec.cluster.memory_limit,
                 timeout=spec.cluster.timeout,
@@ -177,10 +185,11 @@ class Run:
                 resources=spec.worker_resources,
             )
         )
+        self._table = opened.on(self._executor)
         if self._executor.dashboard:
             self._announce(f"dashboard  {self._executor.dashboard}")
 
-    def _opened_table(self) -> Table:
+    def _opened_table(self) -> Opened:
         """The table.
 
         Where the spec says which line of a CSV file is looked at, a refusal has read a record, and is charged. The
@@ -188,7 +197,9 @@ class Run:
         """
         csv = self.spec.data.csv
         try:
-            return open_input(self.spec, checked=self._contract is not None)
+            return self._input.open(
+                self.spec.table, partitions=self.spec.cluster.partitions, checked=self._contract is not None
+            )
         except DataError as error:
             first_line = csv.header and not csv.skip_rows and csv.comment is None
             if first_line or isinstance(error, DataNotFound) or self._contract is not None or self.plan.event is None:
@@ -250,8 +261,8 @@ class Run:
         except OutputExists:
             self._give_back()
             raise
-        layout = {"partitions": len(self._table.partitions), "files": len(self._table.files)}
-        self._logged |= {"attempt": attempt.id, **layout}
+        files = len(self._table.files) if isinstance(self._table, Table) else 0
+        self._logged |= {"attempt": attempt.id, "partitions": len(self._table.partitions), "files": files}
         self._log("attempt resumed" if self._resume else "attempt reserved")
         self._executor.attempt = attempt.id
         self._announce(f"attempt    {attempt.id}")
@@ -322,13 +333,15 @@ def run_release(
     fixed_key: str | None = None,
     progress: Progress = silent,
     announce: Callable[[str], None] = lambda text: None,
+    input: Input | None = None,
+    executor: Executor | None = None,
 ) -> Outcome:
     """Run a release from its spec to its manifest; parameters as for `Run`. Returns Outcome. Raises DpdistError: see
     `dpdist.errors`; nothing is published, the ledger is consistent, and unless the message says otherwise the attempt
     can be resumed.
     """
     options: dict[str, Any] = {"resume": resume, "new_attempt": new_attempt, "once": once, "fixed_key": fixed_key}
-    with Run(spec, **options, progress=progress, announce=announce) as run:
+    with Run(spec, **options, input=input, executor=executor, progress=progress, announce=announce) as run:
         for step in run.steps.values():
             step()
         if run.outcome is None:

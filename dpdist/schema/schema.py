@@ -405,7 +405,7 @@ class Schema(_Frozen):
         try:
             return cls.model_validate(load_yaml(path))
         except ValidationError as error:
-            raise SpecError(f"{path} is not a valid schema:\n{validation_message(error)}") from None
+            raise SpecError(f"{path} is not a valid schema:\n{validation_message(error, setting_names(cls))}") from None
 
 
 def _one_type(numbers: tuple[Any, ...], kind: str | None, name: str | None) -> tuple[Any, ...]:
@@ -424,6 +424,13 @@ _EXPECTED = {
     "too_short": "expected at least {min_length} item(s)",
 }
 """What is said in place of the message of pydantic, by its type of error."""
+
+
+def setting_names(kind: type[BaseModel]) -> list[str]:
+    """Names of all settings of a file, whatever section they stand in."""
+    schema = kind.model_json_schema(by_alias=True)
+    parts = (schema, *schema.get("$defs", {}).values())
+    return sorted({name for part in parts for name in part.get("properties", ())})
 
 
 def validation_message(error: ValidationError, settings: Collection[str] = ()) -> str:

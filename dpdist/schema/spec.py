@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from dpdist.errors import SpecError
-from dpdist.schema.schema import Schema, StrictModel, validation_message
+from dpdist.schema.schema import Schema, StrictModel, setting_names, validation_message
 from dpdist.schema.strict_yaml import LONGEST_NUMBER, check_characters, parse_yaml
 
 DEFAULT_LEDGER = "sqlite:///dpdist-ledger.db"
@@ -171,6 +171,9 @@ class ClusterSpec(Section):
         ),
     )
     address: str | None = Field(default=None, description="Scheduler address, such as tls://scheduler:8786.")
+    scheduler_file: str | None = Field(
+        default=None, description="File that a Dask scheduler wrote (`--scheduler-file`), instead of `address`."
+    )
     security: SecuritySpec | None = Field(default=None, description="Certificates, for an address tls://…")
     workers: int | None = Field(
         default=None,
@@ -186,8 +189,10 @@ class ClusterSpec(Section):
 
     @model_validator(mode="after")
     def _addressed(self) -> ClusterSpec:
-        if (self.mode == "address") != (self.address is not None):
-            raise ValueError("`address` goes with `mode: address`, and only with it")
+        if (self.mode == "address") != (self.address is not None or self.scheduler_file is not None):
+            raise ValueError("`address` (or `scheduler_file`) goes with `mode: address`, and only with it")
+        if self.address is not None and self.scheduler_file is not None:
+            raise ValueError("`address` or `scheduler_file`: give one of them")
         if self.mode == "auto" and (self.workers is not None or self.memory_limit != "auto"):
             object.__setattr__(self, "mode", "embedded")  # settings of worker processes ask for them
         if self.address is not None and not re.fullmatch(r"(tcp|tls|ucx|ws|wss)://[^\s/]+:\d+/?", self.address):
@@ -199,7 +204,7 @@ class ClusterSpec(Section):
                 raise ValueError("`memory_limit` is auto or a size such as 3GiB") from None
             if not enough:
                 raise ValueError("`memory_limit` is too small for a worker: give it 256MiB or more")
-        if self.security is not None and not (self.address or "").startswith("tls://"):
+        if self.security is not None and not (self.scheduler_file or (self.address or "").startswith("tls://")):
             raise ValueError("`security` goes with an address that begins with tls://")
         return self
 
@@ -354,13 +359,6 @@ def change(spec: AnySpec, settings: Mapping[str, Any]) -> AnySpec:
     return validated(type(spec), override(spec.model_dump(mode="json", by_alias=True), settings))
 
 
-def _settings(kind: type[ReleaseSpec]) -> list[str]:
-    """Names of all settings of a spec, whatever section they stand in."""
-    schema = kind.model_json_schema(by_alias=True)
-    parts = (schema, *schema.get("$defs", {}).values())
-    return sorted({name for part in parts for name in part.get("properties", ())})
-
-
 def validated(kind: type[AnySpec], tree: Mapping[str, Any], source: str = "the spec") -> AnySpec:
     """A spec of the given class from a mapping. Raises SpecError: the mapping is not valid; the message names each
     setting.
@@ -368,4 +366,4 @@ def validated(kind: type[AnySpec], tree: Mapping[str, Any], source: str = "the s
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        raise SpecError(f"{source} is not a valid spec:\n{validation_message(error, _settings(kind))}") from None
+        raise SpecError(f"{source} is not a valid spec:\n{validation_message(error, setting_names(kind))}") from None

@@ -141,7 +141,7 @@ def test_errors_have_codes_and_no_traceback(
     assert result.code == code, result.err
     assert "Traceback" not in result.err
     assert result.err.strip()
-    assert not (tmp_path / "release" / "manifest.json").exists()
+    assert not (tmp_path / "release" / "_manifest.json").exists()
     assert dpdist("ledger", "verify", "--ledger", f"sqlite:///{tmp_path}/ledger.db").code == 0
 
 

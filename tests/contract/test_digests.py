@@ -422,7 +422,7 @@ def released(name: str, find: Find, folder: Path, *, partitions: int = 3, interr
             if interrupted:
                 with contextlib.suppress(_Interrupted):
                     run_release(spec, fixed_key=KEY, progress=progress)
-                if len(stages) < interrupted or Path("release/manifest.json").exists():
+                if len(stages) < interrupted or Path("release/_manifest.json").exists():
                     raise ValueError(f"{name} has no stage {interrupted}: it has {', '.join(stages)}")
             run_release(spec, fixed_key=KEY, resume=bool(interrupted))
         with contextlib.closing(Ledger.open(spec.ledger, create=False)) as ledger:
@@ -439,7 +439,7 @@ LEFT_OUT = ("guarantee", "computational_security", "not_private", "attempt", "cr
 
 def digests(release: Path) -> dict[str, Any]:
     """The digests of a release: of its parts, of the fields of its manifest, and of both to the last bit."""
-    manifest = json.loads((release / "manifest.json").read_text())
+    manifest = json.loads((release / "_manifest.json").read_text())
     files = [release / part["name"] for part in manifest["parts"]]
     fields = {name: _without_sentences(value) for name, value in manifest.items() if name not in LEFT_OUT}
     return {

@@ -117,4 +117,4 @@ def test_the_commands_of_the_heading_release(house: House) -> None:
         "s3", endpoint_url=house._given["AWS_ENDPOINT_URL"], aws_access_key_id="a", aws_secret_access_key="b"
     )
     keys = [entry["Key"] for entry in store.list_objects_v2(Bucket="census")["Contents"]]
-    assert "demo/manifest.json" in keys
+    assert "demo/_manifest.json" in keys

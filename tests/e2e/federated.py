@@ -197,7 +197,7 @@ def main() -> None:
         for key, _, worker in tasks:
             match = re.match(r"client-\w+-(c\d)-", key)
             expect(match and own_address[match[1]] == worker, f"{key} on {worker}")
-        manifest = json.loads((folder / "coordinator/release/manifest.json").read_text())
+        manifest = json.loads((folder / "coordinator/release/_manifest.json").read_text())
         width, records = manifest["parameters"]["coordinates"], manifest["records"]
         left = {name: len(processes.left(name)) - before[name] for name in NAMES}
         message = 8 * width * records

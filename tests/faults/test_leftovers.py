@@ -126,7 +126,7 @@ def test_what_others_put_there_and_what_is_being_written_stays(dpdist: Command, 
     writer.wait()
     clean(dpdist, tmp_path)
     assert hidden(output) == [".hidden"]
-    assert isinstance(Manifest.from_bytes((output / "manifest.json").read_bytes()), Manifest)
+    assert isinstance(Manifest.from_bytes((output / "_manifest.json").read_bytes()), Manifest)
 
 
 def test_a_second_name_of_the_key_encryption_key(dpdist: Command, tmp_path: Path) -> None:

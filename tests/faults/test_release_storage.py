@@ -107,7 +107,9 @@ def test_one_attempt_survives_an_outage_at_each_moment(
 
 REQUESTS: dict[str, Callable[[str], bool]] = {
     "the key is erased": lambda request: request.endswith("/key.json") and not request.startswith("GET"),
-    "the manifest is written": lambda request: request.startswith("PUT") and request.endswith("/release/manifest.json"),
+    "the manifest is written": lambda request: (
+        request.startswith("PUT") and request.endswith("/release/_manifest.json")
+    ),
     "the claim is deleted": lambda request: request.startswith("DELETE") and request.endswith("/claim"),
 }
 
@@ -196,4 +198,4 @@ def test_the_spec_says_where_the_storage_is(tmp_path: Path, flaky_s3: FlakyS3, m
         monkeypatch.delenv(name, raising=False)
     run_release(spec)
     assert states(spec) == ["committed"]
-    assert Store(spec.output.path, spec.output.storage.options).exists("manifest.json")
+    assert Store(spec.output.path, spec.output.storage.options).exists("_manifest.json")

@@ -48,7 +48,7 @@ def test_without_its_ledger_a_release_stops_and_is_resumed(tmp_path: Path, calm:
     spec, ledger, away = project(tmp_path), tmp_path / "ledger.db", tmp_path / "away.db"
     with at("publishing", lambda: ledger.rename(away)) as progress, pytest.raises(errors.LedgerError):
         run_release(spec, fixed_key=KEY, progress=progress)
-    assert not (tmp_path / "release" / "manifest.json").exists()
+    assert not (tmp_path / "release" / "_manifest.json").exists()
     ledger.unlink(missing_ok=True)
     away.rename(ledger)
     run_release(spec, fixed_key=KEY, resume=True)

@@ -92,7 +92,7 @@ def test_what_prefect_holds_of_a_private_flow_has_no_count_of_the_table(
 
     tree = private(project(tmp_path, "held-two", guarantees=("dp",), rows=619))  # ROWS is published by another test
     release(tree)
-    manifest = (tmp_path / "release" / "manifest.json").read_bytes()
+    manifest = (tmp_path / "release" / "_manifest.json").read_bytes()
     time.sleep(1)  # logs are sent in batches
     held = b"".join(path.read_bytes() for folder in prefect_home for path in folder.rglob("*") if path.is_file())
     assert b"d-held-two-plan" in held
@@ -106,4 +106,4 @@ def test_a_flow_refuses_what_the_data_set_does_not_allow(tmp_path: Path, prefect
 
     with pytest.raises(GuaranteeRefused, match="not 'lid'"):
         release(project(tmp_path, "refused", guarantees=("dp",)))
-    assert not (tmp_path / "release" / "manifest.json").exists()
+    assert not (tmp_path / "release" / "_manifest.json").exists()

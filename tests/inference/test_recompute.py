@@ -6,57 +6,26 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from releases import SCHEMA, table
+from published import published
 
 from dpdist.errors import DataNotFound, VerificationFailed
 from dpdist.families.base.attempt import drawing_key
-from dpdist.families.base.registry import build_spec
 from dpdist.families.synthesis.model_files import read_model
 from dpdist.inference.recompute import recompute
-from dpdist.ledger import Ledger
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.parts import parquet_bytes
 from dpdist.publish.verify import open_release, verify
-from dpdist.release.run import run_release
 
 RAKED = {"one_way": 0.1, "tree": 0.2, "pairs": 0.1, "picks": 0.05, "misfit": 0.05, "rake": 0.5}
 
 
-def release(folder: Path, **changes: Any) -> Path:
-    """A release; only its folder is left."""
-    made = folder / "made"
-    made.mkdir()
-    pq.write_table(table(6_000), made / "table.parquet")
-    ledger = Ledger.open(f"sqlite:///{made}/ledger.db")
-    ledger.create_dataset("people", epsilon="50", delta="1e-5", guarantees=("dp",))
-    ledger.close()
-    spec: dict[str, Any] = {
-        "kind": "synthesis",
-        "name": "first",
-        "dataset": "people",
-        "schema": SCHEMA,
-        "data": {"path": str(made / "table.parquet"), "minimum_records": 5_000},
-        "output": {"path": str(folder / "release"), "rows_per_part": 1_000},
-        "ledger": f"sqlite:///{made}/ledger.db",
-        "work": str(made / "work"),
-        "cluster": {"mode": "in-process"},
-        "privacy": {"epsilon": 8, "delta": 1e-7},
-        "model": {"rounds": 1, "balance": 10},
-        "synthesis": {"records": 2_500},
-    }
-    run_release(build_spec(spec | changes))
-    shutil.rmtree(made)
-    return folder / "release"
-
-
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return release(tmp_path_factory.mktemp("plain"))
+    return published(tmp_path_factory.mktemp("plain"))
 
 
 @pytest.fixture
@@ -81,7 +50,7 @@ def test_all_bytes_again(plain: Path) -> None:
 
 def test_a_raked_release_too(tmp_path: Path) -> None:
     model = {"shares": RAKED, "rounds": 1}
-    folder = release(tmp_path, model=model, privacy={"epsilon": 20, "delta": 1e-7})
+    folder = published(tmp_path, model=model, privacy={"epsilon": 20, "delta": 1e-7})
     assert recompute(folder).rewritten == ()
     store, manifest = open_release(folder)
     assert read_model(store, manifest).fitted.adjustment is not None
@@ -143,7 +112,7 @@ def test_a_damaged_model_is_refused(copy: Path) -> None:
 
 def test_without_measurements_there_is_no_model(tmp_path: Path) -> None:
     output = {"path": str(tmp_path / "release"), "rows_per_part": 1_000, "measurements": False}
-    folder = release(tmp_path, output=output)
+    folder = published(tmp_path, output=output)
     assert verify(folder).records == 2_500
     with pytest.raises(DataNotFound, match=r"output\.measurements"):
         recompute(folder)

@@ -170,7 +170,7 @@ class TestWholeOrNotAtAll:
 
     def test_s3_files_are_one_put(self, unruly: Any) -> None:
         app, options = unruly
-        Store("s3://unruly/x", options).write_bytes("manifest.json", bytes(12 << 20))
+        Store("s3://unruly/x", options).write_bytes("_manifest.json", bytes(12 << 20))
         assert app.requests == ["PUT"]
 
     def test_s3_is_asked_no_more_than_it_must(self, unruly: Any) -> None:

@@ -40,7 +40,7 @@ def rewritten(place: Path, change: Callable[[Tree], None]) -> None:
     change(tree)
     tree["guarantee"] = " ".join(item["sentence"] for item in tree["guarantees"])
     (place / MANIFEST).write_bytes(Manifest.model_validate(tree).to_bytes())
-    (place / "manifest.sig").unlink(missing_ok=True)
+    (place / "_manifest.sig").unlink(missing_ok=True)
 
 
 def stated(tree: Tree, index: int, **changes: Any) -> None:

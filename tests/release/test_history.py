@@ -46,7 +46,7 @@ def test_runs_are_listed_with_what_they_stored(two_runs: tuple[list[str], str]) 
     assert [(run["release"], run["state"]) for run in listed] == [("first", "committed"), ("second", "drawing")]
     assert "run-record.json" in listed[0]["stored"]
     assert "network.bin" in listed[1]["stored"]
-    assert "manifest.json" not in listed[1]["stored"]
+    assert "_manifest.json" not in listed[1]["stored"]
     table = CliRunner().invoke(runs_app, ["list", *options]).output
     assert "committed" in table
     assert "drawing" in table

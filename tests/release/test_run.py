@@ -92,7 +92,7 @@ def test_the_key_is_destroyed_and_private_counts_stay_in_the_run_record(tmp_path
     record = json.loads((work / "run-record.json").read_text())
     assert record["confidential"].startswith("confidential")
     assert record["table"]["rows_read"] == 30_000
-    manifest = readable((tmp_path / "release" / "manifest.json").read_text())
+    manifest = readable((tmp_path / "release" / "_manifest.json").read_text())
     for private in ("30000", "30,000", str(record["seeds"]), str(record["candidates"]["passed"]), "tried"):
         assert not re.search(rf"(?<!\w){private}(?!\w)", manifest)
 
@@ -142,7 +142,7 @@ def test_another_key_other_records(tmp_path: Path) -> None:
 
 def test_a_fixed_key_is_declared_first(tmp_path: Path) -> None:
     run_release(project(tmp_path), fixed_key=KEY)
-    lines = (tmp_path / "release" / "manifest.json").read_text().splitlines()
+    lines = (tmp_path / "release" / "_manifest.json").read_text().splitlines()
     assert lines[1].strip().startswith('"not_private": "not private')
 
 
@@ -219,7 +219,7 @@ def test_an_input_that_changes_while_it_is_read_is_not_published(tmp_path: Path)
     spec = project(tmp_path)
     with pytest.raises(errors.ReleaseConflict, match="changed while it was read"):
         run_release(spec, progress=progress)
-    assert not (tmp_path / "release" / "manifest.json").exists()
+    assert not (tmp_path / "release" / "_manifest.json").exists()
     assert states(spec) == ["drawing"]
 
 
@@ -300,7 +300,7 @@ def test_bad_tables_are_refused(tmp_path: Path, kind: str, error: type[Exception
         run_release(spec)
     assert "secret" not in str(caught.value)
     assert "77" not in readable(str(caught.value))
-    assert not (tmp_path / "release" / "manifest.json").exists()
+    assert not (tmp_path / "release" / "_manifest.json").exists()
     ledger = Ledger.open(spec.ledger, create=False)
     read = kind in ("out of domain", "missing value", "text in an integer column", "damaged inside")
     assert [attempt.state for attempt in ledger.show("people").attempts] == ["drawing"] * read
@@ -320,7 +320,7 @@ def test_fewer_records_than_declared(tmp_path: Path) -> None:
     with pytest.raises(errors.CheckFailed, match="minimum_records") as caught:
         run_release(spec)
     assert "30" not in readable(str(caught.value)).replace("300", "")
-    assert not (tmp_path / "release" / "manifest.json").exists()
+    assert not (tmp_path / "release" / "_manifest.json").exists()
     assert states(spec) == ["drawing"]  # the check itself is spent
 
 
@@ -542,7 +542,7 @@ def test_too_few_pass(tmp_path: Path) -> None:
     )
     with pytest.raises(errors.CheckFailed, match="minimum_pass_rate"):
         run_release(spec)
-    assert not (tmp_path / "release" / "manifest.json").exists()
+    assert not (tmp_path / "release" / "_manifest.json").exists()
 
 
 def test_progress_does_not_show_how_many_candidates_pass(tmp_path: Path) -> None:

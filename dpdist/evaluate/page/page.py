@@ -61,6 +61,7 @@ class About:
     name: str  # name of the release
     facts: tuple[tuple[str, str], ...]  # what was released, from what, how much of it, with which seed
     guarantees: tuple[str, ...]  # a sentence each, with adjacency, delta and what it covers
+    accuracy: str | None = None  # how accurate the records were measured to be, within the guarantee
     not_private: str | None = None  # why the guarantee does not hold, for a release made with a fixed key
     banner: str = CONFIDENTIAL
     footer: str = ""

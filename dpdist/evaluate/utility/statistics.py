@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from dpdist.cluster.executor import Executor
+from dpdist.data.inputs import Input
 from dpdist.data.report import RowReport, check
-from dpdist.data.source import TableSource
-from dpdist.data.table import open_table
 from dpdist.errors import SpecError, VerificationFailed
 from dpdist.evaluate.inputs import require_records
 from dpdist.evaluate.page import plots
@@ -19,7 +18,7 @@ from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_
 from dpdist.evaluate.utility.marginals import total_variation
 from dpdist.families.base.attempt import Progress
 from dpdist.families.base.family import Truth
-from dpdist.families.base.graph import locate, table_pass
+from dpdist.families.base.graph import located_on, table_pass
 from dpdist.families.base.registry import family_of, make_plan, respecified
 from dpdist.privacy.arrays import Floats
 from dpdist.publish.manifest import Manifest
@@ -32,7 +31,7 @@ _SHOWN = 15
 
 
 def statistics_sections(
-    store: Store, manifest: Manifest, against: TableSource, cluster: Executor, *, progress: Progress
+    store: Store, manifest: Manifest, against: Input, cluster: Executor, *, progress: Progress
 ) -> tuple[list[Section], RowReport]:
     """Compare released statistics with those of the real table; also the report of that table. Raises DataError: it
     cannot be read by the release's schema; VerificationFailed: the parts are not what the manifest says.
@@ -42,9 +41,9 @@ def statistics_sections(
     if truth is None:
         raise SpecError(f"a release of kind {spec.kind!r} with statistics cannot be evaluated: update dpdist")
     operator, truths = truth(make_plan(spec))
-    table = open_table(against, manifest.table)
+    table = against.open(manifest.table).on(cluster)
     progress("counting", 0, 1)
-    located = cluster.compute([locate(cluster, table)])[0]
+    located = located_on(cluster, [table])[0]
     summary, report = cluster.compute([table_pass(cluster, located, operator, name="true-statistics")])[0]
     check(report, manifest.table)
     require_records(report)

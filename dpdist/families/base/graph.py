@@ -16,6 +16,7 @@ from functools import partial
 
 from dpdist.cluster.executor import Executor, InProcess
 from dpdist.cluster.tasks import Deferred, Tasks
+from dpdist.data.arrow import HeldRecords
 from dpdist.data.operators import Operator
 from dpdist.data.read import BATCH_ROWS
 from dpdist.data.records import Records
@@ -42,6 +43,13 @@ def locate(executor: Executor, table: Records, *, name: str = "locate") -> Defer
         return shared
     counts = [task("scan", _counted, shared, i) for i in range(len(table.partitions))]
     return task("table", _located, shared, counts)
+
+
+def located_on(executor: Executor, tables: Sequence[Records]) -> list[Records]:
+    """Tables with their row numbers, found together by an executor; see `locate`."""
+    wanted = [table for table in tables if not table.is_located]
+    found = iter(executor.compute([locate(executor, table) for table in wanted]) if wanted else ())
+    return [table if table.is_located else next(found) for table in tables]
 
 
 def table_pass(
@@ -80,10 +88,9 @@ def table_pass(
     """
     _check(table, split, label)
     task = executor.tasks(name)
-    shared = task.constant("plan", table)
     parts = [
-        task(operator.name, pass_partition, shared, i, operator, split, label, batch_rows)
-        for i in range(len(table.partitions))
+        task(operator.name, pass_partition, records, i, operator, split, label, batch_rows)
+        for records, i in _by_partition(task, table)
     ]
     return _tree(task, operator, parts)
 
@@ -123,8 +130,10 @@ def encoded_partitions(
     """
     _check(table, split, label)
     task = executor.tasks(name)
-    shared = task.constant("plan", table)
-    return [task("encode", encode_partition, shared, i, split, label, batch_rows) for i in range(len(table.partitions))]
+    return [
+        task("encode", encode_partition, records, i, split, label, batch_rows)
+        for records, i in _by_partition(task, table)
+    ]
 
 
 def partition_codes(
@@ -151,6 +160,14 @@ def reduce_partitions(
         operator,
         [task(operator.name, pass_encoded, part, operator, label, batch_rows) for part in parts],
     )
+
+
+def _by_partition(task: Tasks, table: Records) -> list[tuple[Deferred, int]]:
+    """For each partition the records that tasks find it in, and its number there."""
+    if isinstance(table, HeldRecords):
+        return [(part, 0) for part in table.partitions]
+    shared = task.constant("plan", table)
+    return [(shared, i) for i in range(len(table.partitions))]
 
 
 def _tree(task: Tasks, operator: Operator, parts: list[Deferred]) -> Deferred:

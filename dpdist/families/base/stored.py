@@ -1,4 +1,4 @@
-"""How results of stages are stored: a frozen dataclass as one NumPy archive, by the types of its fields."""
+"""How results of stages are stored: a frozen dataclass as JSON or a NumPy archive, by the types of its fields."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ class Stored:
     COMPRESSED: ClassVar[bool] = False
 
     def to_bytes(self) -> bytes:
-        """The archive: a JSON header, and the arrays that it names. Equal results give equal bytes."""
+        """JSON, or an archive of JSON and the arrays that it names. Equal results give equal bytes."""
         arrays: dict[str, NDArray[Any]] = {}
         header = json.dumps({"type": type(self).__name__, "value": _tree(self, arrays)}).encode()
+        if not arrays:
+            return header
         buffer = io.BytesIO()
         save = np.savez_compressed if self.COMPRESSED else np.savez
         save(buffer, allow_pickle=False, **{_HEADER: np.frombuffer(header, np.uint8)}, **arrays)
@@ -41,14 +43,20 @@ class Stored:
     def from_bytes(cls, content: bytes) -> Self:
         """Read what `to_bytes` wrote. Raises UnreadableFile: the bytes are damaged, or of another type or version."""
         try:
+            if content.startswith(b"{"):
+                return cls._of(content, {})
             with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-                header = json.loads(arrays[_HEADER].tobytes())
-                if header["type"] != cls.__name__:
-                    raise ValueError("another type")
-                made: Self = _built(cls, header["value"], arrays)
-                return made
+                return cls._of(arrays[_HEADER].tobytes(), arrays)
         except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile):
             raise UnreadableFile(f"{cls.FILE} is damaged or of another version; begin a new attempt") from None
+
+    @classmethod
+    def _of(cls, content: bytes, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        header = json.loads(content)
+        if header["type"] != cls.__name__:
+            raise ValueError("another type")
+        made: Self = _built(cls, header["value"], arrays)
+        return made
 
 
 def _tree(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:

@@ -387,7 +387,7 @@ def test_true_counts_are_nowhere_but_in_the_run_record(dpdist: Command, tmp_path
     secrets = {str(ROWS), f"{ROWS:,}", *map(str, x[x > 1000])}
     seen = made.out + made.err + dpdist("plan", str(spec)).out + dpdist("runs", "list", "--json").out
     names = " ".join(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
-    manifest = (tmp_path / "out" / "manifest.json").read_text()
+    manifest = (tmp_path / "out" / "_manifest.json").read_text()
     for secret in secrets:
         assert not re.search(rf"\b{secret}\b", readable(seen, names, manifest)), secret
     found = [

@@ -108,5 +108,5 @@ def test_a_release_is_planned_released_and_verified(form: str, spec: Path) -> No
     released = read_release(folder / "release")
     assert released.column_names[-1] == "employed"
     assert ("region=north" in released.column_names) == (form == "vectors")
-    manifest = json.loads((folder / "release" / "manifest.json").read_text())
+    manifest = json.loads((folder / "release" / "_manifest.json").read_text())
     assert manifest["parameters"]["classes_left_out"] == []

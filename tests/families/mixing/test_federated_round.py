@@ -73,11 +73,11 @@ def whole(spec: MixingSpec, calm: list[bytes]) -> None:
 
 
 def unpublished(spec: MixingSpec) -> bool:
-    return not (Path(spec.output.path) / "manifest.json").exists()
+    return not (Path(spec.output.path) / "_manifest.json").exists()
 
 
 def manifest(spec: MixingSpec) -> Manifest:
-    return Manifest.from_bytes((Path(spec.output.path) / "manifest.json").read_bytes())
+    return Manifest.from_bytes((Path(spec.output.path) / "_manifest.json").read_bytes())
 
 
 # --- drop-outs --------------------------------------------------------------------------------------------------------

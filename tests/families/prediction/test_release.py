@@ -21,6 +21,7 @@ from dpdist.errors import CheckFailed, GuaranteeRefused, OutOfDomain, SpecError
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.registry import build_spec, json_schema
 from dpdist.families.prediction.blocks import joined
+from dpdist.families.prediction.lid.inputs import Disclosed
 from dpdist.families.prediction.lid.method import Disclosure
 from dpdist.families.prediction.lid.plan import LidPlan
 from dpdist.families.prediction.lid.stages import SyntheticInputs, TableBlocks
@@ -215,7 +216,7 @@ def test_a_resumed_run_uses_what_is_stored(table: Path, tmp_path: Path) -> None:
     again.output = Store(str(tmp_path / "again"))
     assert released(again).equals(whole)
     stored = Path(first.work.uri) / "alpha.json"
-    stored.write_text(json.dumps({"alpha": 0.0, "near": 0}))
+    stored.write_bytes(Disclosed(alpha=0.0, near=0).to_bytes())
     third = attempt(table, tmp_path)
     third.output = Store(str(tmp_path / "third"))
     assert not released(third).equals(whole)
@@ -404,13 +405,13 @@ def run_spec(folder: Path, *, guarantees: tuple[str, ...] = ("dp", "lid"), dp: b
 def test_the_published_method_needs_the_data_sets_permission(tmp_path: Path) -> None:
     with pytest.raises(GuaranteeRefused, match="not 'lid'"):
         run_release(run_spec(tmp_path, guarantees=("dp",)))
-    assert not (tmp_path / "release" / "manifest.json").exists()
+    assert not (tmp_path / "release" / "_manifest.json").exists()
 
 
 def test_the_manifest_says_first_that_it_is_not_private(tmp_path: Path) -> None:
     made = run_spec(tmp_path)
     outcome = run_release(made)
-    manifest = (tmp_path / "release" / "manifest.json").read_text()
+    manifest = (tmp_path / "release" / "_manifest.json").read_text()
     assert manifest.splitlines()[1].strip().startswith('"guarantee": "Not differentially private')
     assert "without differential privacy" in outcome.budget
     report = verify(str(tmp_path / "release"))

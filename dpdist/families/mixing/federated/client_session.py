@@ -164,11 +164,8 @@ def own_spec(session: ClientSession) -> MixingSpec:
 
 def contract_of(session: ClientSession, ledger: Ledger) -> str | None:
     """The digest of the contract of the client's data set, which its part of the spec keeps; None where it has none.
-
-    Raises
-    ------
-    ContractBroken
-        The spec asks its table for something else, or only the coordinator's data set has a contract.
+    Raises ContractBroken: the spec asks its table for something else, or only the coordinator's data set has a
+    contract.
     """
     digest = kept_contract(ledger, own_spec(session), dataset=session.client.dataset, event=session.plan.event)
     if digest is None and session.under_contract:

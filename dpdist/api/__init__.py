@@ -1,0 +1,1 @@
+"""The public Python API: thin, as the command line is; both call the same functions of the rooms below."""

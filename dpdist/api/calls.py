@@ -1,0 +1,335 @@
+"""The functions of the public API: plan, release, open_release, verify, evaluate."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpdist.api.containers import as_input, column_names, is_partitioned, paths_of
+from dpdist.api.ledger import Ledger, url_of
+from dpdist.api.planned import PlannedRelease
+from dpdist.api.progress import bars
+from dpdist.api.released import Release
+from dpdist.api.specs import AnySpecification, specified
+from dpdist.errors import LedgerError, SpecError
+from dpdist.families.base.attempt import Progress, silent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from distributed import Client
+
+    from dpdist.cluster.cluster import Cluster
+    from dpdist.data.inputs import Input
+    from dpdist.evaluate.run import Evaluated
+    from dpdist.publish.verify import VerifyReport
+    from dpdist.release.run import Run
+    from dpdist.schema.spec import ReleaseSpec
+
+AnyLedger = Ledger | str | None
+
+IN_MEMORY = "given as a table"
+"""What stands for `data.path` in the spec of a release whose table is no file."""
+
+
+def plan(
+    spec: AnySpecification,
+    *,
+    data: Any = None,
+    ledger: AnyLedger = None,
+    settings: Mapping[str, Any] | None = None,
+) -> PlannedRelease:
+    """Say what a release would guarantee, cost and need: ``dpdist plan``. Reads no record.
+
+    Parameters
+    ----------
+    spec : path, mapping or ReleaseSpec
+    data : table, optional
+        The table that would be released; only the names of its columns are looked at.
+    ledger : Ledger or URL, optional
+        By default the one that ``DPDIST_LEDGER`` or the spec names.
+    settings : mapping, optional
+        Values that replace those of the spec, by dotted path: ``{"synthesis.records": 1000}``.
+
+    Raises
+    ------
+    SpecError
+        The spec is not valid, or the settings contradict each other.
+    ColumnMismatch
+        The columns of `data` are not those of the schema.
+    AccountingError, GuaranteeRefused
+        There is no valid guarantee, or none that the spec asks for.
+    """
+    from dpdist.data.files import check_columns
+    from dpdist.families.base.registry import make_plan
+
+    loaded = _loaded(spec, data, ledger, settings)
+    names = column_names(data) if data is not None and paths_of(data) is None else None
+    if names is not None:
+        check_columns("data", names, loaded.table, extra=loaded.data.extra_columns)
+    return PlannedRelease(make_plan(loaded))
+
+
+def release(
+    spec: AnySpecification,
+    *,
+    data: Any = None,
+    ledger: AnyLedger = None,
+    client: Client | None = None,
+    progress: bool | Progress = False,
+    resume: bool = False,
+    new_attempt: bool = False,
+    once: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    test_key: str | None = None,
+) -> Release:
+    """Run a release: charge, compute, publish: ``dpdist release``.
+
+    Parameters
+    ----------
+    spec : path, mapping or ReleaseSpec
+    data : table, optional
+        Paths, a pandas, Polars or Dask DataFrame, a pyarrow table or dataset, or what streams Arrow batches (a DuckDB
+        relation, an ADBC cursor); by default the files that the spec names.
+    ledger : Ledger or URL, optional
+        By default the one that ``DPDIST_LEDGER`` or the spec names.
+    client : distributed.Client, optional
+        A live client of any Dask cluster, which stays open; by default what the spec names: this process for small
+        tables.
+    progress : bool or callable
+        Show bars, or call ``progress(stage, done, total)``.
+    resume : bool
+        Continue the attempt that was interrupted; costs nothing more.
+    new_attempt : bool
+        Give up an interrupted attempt; its charge stays, and a new one is made.
+    once : bool
+        Begin, or continue what was interrupted, or return what is published: safe to repeat.
+    settings : mapping, optional
+        Values that replace those of the spec, by dotted path.
+    test_key : str, optional
+        64 hexadecimal digits, for tests only: NOT PRIVATE.
+
+    Raises
+    ------
+    DpdistError
+        See `dpdist.errors`. Nothing is published, and unless the message says otherwise nothing was charged or the
+        attempt can be resumed.
+    """
+    options: dict[str, Any] = {"resume": resume, "new_attempt": new_attempt, "once": once, "test_key": test_key}
+    with opened_run(
+        spec, data=data, ledger=ledger, client=client, progress=progress, settings=settings, **options
+    ) as run:
+        for step in run.steps.values():
+            step()
+        outcome = run.outcome
+    if outcome is None:
+        raise LedgerError(f"release {run.spec.name!r} ended without an outcome: resume it")
+    return Release(outcome.uri, storage_options=run.spec.output.storage.options, budget=outcome.budget)
+
+
+@contextmanager
+def opened_run(
+    spec: AnySpecification,
+    *,
+    data: Any = None,
+    ledger: AnyLedger = None,
+    client: Client | None = None,
+    progress: bool | Progress = False,
+    settings: Mapping[str, Any] | None = None,
+    test_key: str | None = None,
+    **options: Any,
+) -> Iterator[Run]:
+    """A run of a release, opened; parameters as for `release`."""
+    from dpdist.release.run import Run
+
+    loaded = _loaded(spec, data, ledger, settings)
+    executor, given = _given(data, client, extra_columns=loaded.data.extra_columns)
+    shown: Any = bars() if progress is True else nullcontext(progress or silent)
+    with (
+        shown as report,
+        Run(loaded, fixed_key=test_key, progress=report, input=given, executor=executor, **options) as run,
+    ):
+        yield run
+
+
+def open_release(
+    path: str | os.PathLike[str],
+    *,
+    public_key: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Release:
+    """Verify a release, and open it.
+
+    Parameters
+    ----------
+    path : str or path
+        Folder or ``s3://`` prefix.
+    public_key : Ed25519PublicKey or path of a PEM file, optional
+        The signature is then required.
+    storage_options : mapping, optional
+        Of object storage.
+
+    Raises
+    ------
+    VerificationFailed
+        A file is not what the manifest or the signature says; the message names the file.
+    DataNotFound
+        There is no release.
+    """
+    from dpdist.publish.verify import verify as verified
+
+    key = _key(public_key)
+    verified(path, key, storage_options=storage_options)
+    return Release(path, public_key=key, storage_options=storage_options)
+
+
+def verify(
+    path: str | os.PathLike[str] | Release,
+    *,
+    public_key: Any = None,
+    ledger: AnyLedger = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> VerifyReport:
+    """Check every file of a release against its manifest, the guarantee against its events, and the signature.
+
+    Parameters
+    ----------
+    path : str, path or Release
+    public_key : Ed25519PublicKey or path of a PEM file, optional
+        The signature is then required.
+    ledger : Ledger or URL, optional
+        Also compare the release with the account of its data set.
+    storage_options : mapping, optional
+        Of object storage.
+
+    Raises
+    ------
+    VerificationFailed
+        Something is not what the manifest, the signature or the ledger says.
+    """
+    from dpdist.publish.account import verify_with_account
+    from dpdist.publish.verify import verify as verified
+
+    where = path.path if isinstance(path, Release) else path
+    url, key = url_of(ledger), _key(public_key)
+    if url is None:
+        return verified(where, key, storage_options=storage_options)
+    with Ledger(url).opened() as opened:
+        return verify_with_account(opened, where, key, storage_options=storage_options)[0]
+
+
+def evaluate(
+    release: str | os.PathLike[str] | Release,
+    against: Any = None,
+    *,
+    holdout: Any = None,
+    spec: AnySpecification | None = None,
+    output: str | os.PathLike[str] | None = None,
+    client: Client | None = None,
+    progress: bool | Progress = False,
+    public_key: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Evaluated:
+    """Compare a release with the real table: ``dpdist evaluate``. The page and the figures are CONFIDENTIAL.
+
+    Parameters
+    ----------
+    release : str, path or Release
+    against : table, optional
+        The real table, as for `release`; by default the files that `spec` names.
+    holdout : table, optional
+        Records like its own that the release was not made from; attacks need them.
+    spec : path, mapping or ReleaseSpec, optional
+        How the files of the real table are read.
+    output : path, optional
+        Folder of the page; default: ``evaluation-NAME``.
+    client : distributed.Client, optional
+        A live client, which stays open.
+    progress : bool or callable
+    public_key : Ed25519PublicKey or path of a PEM file, optional
+    storage_options : mapping, optional
+    options : dict
+        Fields of `dpdist.evaluate.evaluation.Options`: ``target``, ``train``, ``test``, ``seed``, ``attacks``.
+
+    Raises
+    ------
+    DpdistError
+        A table cannot be read, or does not fit the schema of the release.
+    """
+    from dpdist.evaluate.evaluation import Options
+    from dpdist.evaluate.run import Request, run_evaluation
+
+    try:
+        chosen = Options(**options)
+    except TypeError:
+        raise SpecError(f"evaluate: unknown options among {', '.join(options)}") from None
+    dask = is_partitioned(against) or is_partitioned(holdout)
+    executor = _executor(client, dask=dask)
+    request = Request(
+        release=release.path if isinstance(release, Release) else os.fspath(release),
+        against=_table(against, executor),
+        holdout=_table(holdout, executor),
+        spec=None if spec is None else specified(spec, {}),
+        output=None if output is None else Path(output),
+        options=chosen,
+        executor=executor,
+        public_key=_key(public_key),
+        storage_options=dict(storage_options or {}),
+    )
+    shown: Any = bars() if progress is True else nullcontext(progress or silent)
+    with shown as report:
+        evaluated = run_evaluation(request, progress=report)
+    return evaluated
+
+
+def _loaded(spec: AnySpecification, data: Any, ledger: AnyLedger, settings: Mapping[str, Any] | None) -> ReleaseSpec:
+    """The spec of a call."""
+    overrides = dict(settings or {})
+    if data is not None:
+        overrides["data.path"] = paths_of(data) or IN_MEMORY
+    url = url_of(ledger)
+    if url is not None:
+        overrides["ledger"] = url
+    return specified(spec, overrides)
+
+
+def _given(data: Any, client: Client | None, *, extra_columns: Any) -> tuple[Cluster | None, Input | None]:
+    """The executor and the input of a call, where they are not those of the spec."""
+    executor = _executor(client, dask=is_partitioned(data))
+    if data is None or paths_of(data) is not None:
+        return executor, None
+    return executor, as_input(data, executor=executor, extra_columns=extra_columns)
+
+
+def _executor(client: Client | None, *, dask: bool) -> Cluster | None:
+    """The executor of the caller's client; for a Dask DataFrame without one, the threads of this process."""
+    if client is not None:
+        from dpdist.cluster.opening import executor_of
+
+        return executor_of(client)
+    if not dask:
+        return None
+    from dpdist.cluster.cluster import Cluster
+
+    return Cluster()
+
+
+def _table(data: Any, executor: Cluster | None) -> Any:
+    """A table of an evaluation."""
+    if data is None:
+        return ()
+    paths = paths_of(data)
+    return tuple(paths) if paths is not None else as_input(data, executor=executor, extra_columns="ignore")
+
+
+def _key(key: Any) -> Ed25519PublicKey | None:
+    if isinstance(key, str | os.PathLike):
+        from dpdist.ledger.signature import load_public_key
+
+        return load_public_key(Path(key))
+    return key  # type: ignore[no-any-return]

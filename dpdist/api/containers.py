@@ -1,0 +1,114 @@
+"""Tables of other packages as inputs: found by what they can do, so that none of the packages is imported here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from dpdist.cluster.executor import Executor
+from dpdist.data.arrow import PartitionedTable, TableInMemory
+from dpdist.data.inputs import Input
+from dpdist.data.source import ExtraColumns
+from dpdist.errors import ColumnMismatch, SpecError
+
+EXPECTED = "a path, a pandas, Polars or Dask DataFrame, a pyarrow table or dataset, a DuckDB relation or an ADBC cursor"
+
+
+def paths_of(data: object) -> list[str] | None:
+    """The paths that a table is given by; None where it is no path."""
+    if isinstance(data, str | os.PathLike):
+        return [os.fspath(data)]
+    if isinstance(data, list | tuple) and data and all(isinstance(path, str | os.PathLike) for path in data):
+        return [os.fspath(path) for path in data]
+    return None
+
+
+def is_partitioned(data: object) -> bool:
+    """Whether it is a Dask DataFrame."""
+    return hasattr(data, "to_delayed") and hasattr(data, "npartitions")
+
+
+def as_input(data: Any, *, executor: Executor | None, extra_columns: ExtraColumns = "refuse") -> Input:
+    """A table that is no path as an input of a release or an evaluation.
+
+    Parameters
+    ----------
+    data : table
+        See `EXPECTED`.
+    executor : Executor or None
+        Where the partitions of a Dask DataFrame are computed.
+    extra_columns : {"refuse", "ignore"}
+        What to do with columns that the schema does not name.
+
+    Raises
+    ------
+    SpecError
+        It is none of these.
+    ColumnMismatch
+        A column holds values of several types.
+    """
+    what = f"the {_name(data)}"
+    if is_partitioned(data):
+        if executor is None:
+            raise SpecError("data: a Dask DataFrame needs a Dask executor")
+        return PartitionedTable(data.to_delayed(), partial(to_arrow, what=what), executor, what, extra_columns)
+    return TableInMemory(to_arrow(data, what=what), what, extra_columns)
+
+
+def to_arrow(data: Any, *, what: str) -> pa.Table:
+    """A table of any package as an Arrow table, without copies where that is possible."""
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if _package(data) == "pandas" and hasattr(data, "columns"):
+        return _of_pandas(data, what)
+    if hasattr(data, "__arrow_c_stream__"):
+        with suppress(pa.ArrowInvalid):  # a single column
+            return pa.RecordBatchReader.from_stream(data).read_all()
+    if hasattr(data, "fetch_record_batch"):  # a cursor of ADBC
+        return data.fetch_record_batch().read_all()
+    if hasattr(data, "to_table") and _package(data) == "pyarrow":
+        return data.to_table()
+    raise SpecError(f"data: expected {EXPECTED}; {what} is none of these")
+
+
+def column_names(data: Any) -> Sequence[str] | None:
+    """The names of the columns, where they are known without reading a record."""
+    columns = getattr(data, "columns", None)
+    if columns is not None and _package(data) in ("pandas", "polars", "dask", "duckdb"):
+        return [str(name) for name in columns]
+    names = getattr(getattr(data, "schema", None), "names", None)
+    return None if names is None or callable(names) else [str(name) for name in names]
+
+
+def _package(data: object) -> str:
+    return type(data).__module__.lstrip("_").partition(".")[0]
+
+
+def _name(data: object) -> str:
+    return f"{_package(data)} {type(data).__name__}"
+
+
+def _of_pandas(data: Any, what: str) -> pa.Table:
+    """A pandas DataFrame without its index; NaN and None are missing values."""
+    if not data.columns.is_unique:
+        raise ColumnMismatch(f"{what}: two columns have the same name")
+    try:
+        return pa.Table.from_pandas(data, preserve_index=False).replace_schema_metadata(None)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):  # their text quotes a value
+        mixed = [name for name in data.columns if not _converts(data[name])]
+    raise ColumnMismatch(f"{what}: the column {str(mixed[0])!r} holds values of several types: give it one") from None
+
+
+def _converts(column: Any) -> bool:
+    try:
+        pa.Array.from_pandas(column)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return False
+    return True

@@ -1,0 +1,49 @@
+"""Progress of long work: bars on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+def stage_bars(console: Any) -> Any:
+    """The progress display of a release: a bar per stage."""
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        SpinnerColumn(finished_text="✓"),
+        TextColumn("{task.description:<22}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        console=console,
+    )
+
+
+@contextmanager
+def bars() -> Iterator[Any]:
+    """One progress bar per stage on a terminal or in a notebook; one plain line per finished stage elsewhere."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not (console.is_terminal or console.is_jupyter):
+        finished: set[str] = set()
+
+        def plain(stage: str, done: int, total: int) -> None:
+            if total and done >= total and stage not in finished:
+                finished.add(stage)
+                print(f"{stage}: done", file=sys.stderr)
+
+        yield plain
+        return
+    with stage_bars(console) as progress:
+        tasks: dict[str, Any] = {}
+
+        def draw(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = progress.add_task(stage, total=max(total, 1))
+            progress.update(tasks[stage], completed=done if total else 1, total=max(total, 1))
+
+        yield draw

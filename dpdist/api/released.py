@@ -1,0 +1,175 @@
+"""A release as an object: its guarantee, its records as frames, its evaluation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dpdist.api.display import html_table
+from dpdist.api.frames import to_pandas, typed
+from dpdist.publish.manifest import Manifest
+from dpdist.publish.parts import arrow_schema
+from dpdist.publish.verify import part_batches, read_manifest, read_release
+from dpdist.storage.store import Store
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from pandas import DataFrame
+
+    from dpdist.evaluate.run import Evaluated
+    from dpdist.publish.verify import VerifyReport
+    from dpdist.schema.schema import Schema
+
+
+class Release:
+    """A release that can be read; `dpdist.release` and `dpdist.open_release` return one.
+
+    Parameters
+    ----------
+    path : str or path
+        Folder or ``s3://`` prefix.
+    public_key : Ed25519PublicKey, optional
+        The signature is then required.
+    storage_options : mapping, optional
+        Of object storage.
+    budget : str
+        What the data set has left, where the release has just been made.
+
+    Attributes
+    ----------
+    path : str
+    manifest : Manifest
+    budget : str
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        public_key: Ed25519PublicKey | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        budget: str = "",
+    ) -> None:
+        self._key, self._options = public_key, dict(storage_options or {})
+        self.manifest: Manifest = read_manifest(path, public_key, storage_options=self._options)
+        self.path = Store(path, self._options).uri
+        self.budget = budget
+
+    @property
+    def name(self) -> str:
+        """Name of the release."""
+        return self.manifest.name
+
+    @property
+    def schema(self) -> Schema:
+        """The schema of the released records."""
+        return self.manifest.table
+
+    @property
+    def guarantee(self) -> str:
+        """What is guaranteed, in sentences."""
+        return self.manifest.guarantee
+
+    @property
+    def guarantees(self) -> tuple[dict[str, Any], ...]:
+        """The same in numbers; the one about the whole release first."""
+        return self.manifest.guarantees
+
+    @property
+    def epsilon(self) -> float | None:
+        """Epsilon of the first guarantee, if it has one."""
+        found = self.guarantees[0].get("epsilon")
+        return None if found is None else float(found)
+
+    @property
+    def delta(self) -> float | None:
+        """Delta of the first guarantee, if it has one."""
+        found = self.guarantees[0].get("delta")
+        return None if found is None else float(found)
+
+    def __len__(self) -> int:
+        return self.manifest.rows
+
+    @cached_property
+    def _raw(self) -> pa.Table:
+        return read_release(self.path, self._key, storage_options=self._options)
+
+    def to_arrow(self, *, labels: bool = False) -> pa.Table:
+        """The records; texts are dictionaries of all declared values, ordered where the attribute is.
+
+        Parameters
+        ----------
+        labels : bool
+            Whether declared labels take the place of values.
+
+        Raises
+        ------
+        VerificationFailed
+            A part is not what the manifest says.
+        """
+        return typed(self._raw, self.schema, self.manifest.format, labels=labels)
+
+    def to_pandas(self, *, labels: bool = False) -> DataFrame:
+        """The records as a DataFrame: categoricals, ordered where ordinal, and nullable integers. As `to_arrow`."""
+        return to_pandas(self._raw, self.schema, self.manifest.format, labels=labels)
+
+    def to_dask(self, *, labels: bool = False) -> Any:
+        """The records as a Dask DataFrame, with a partition for each part, which is read where it is computed."""
+        from dpdist.cluster.frames import frame_of_parts
+
+        store = Store(self.path, self._options)
+        form = self.manifest.format
+        empty = to_pandas(arrow_schema(self.schema, form).empty_table(), self.schema, form, labels=labels)
+        return frame_of_parts(
+            _part, len(self.manifest.parts), empty, store=store, manifest=self.manifest, labels=labels
+        )
+
+    def to_csv(self, path: str | os.PathLike[str], *, labels: bool = False) -> None:
+        """Write the records to one CSV file; nulls are empty fields."""
+        from pyarrow import csv
+
+        table = self.to_arrow(labels=labels)
+        plain = [c.cast(pa.string()) if pa.types.is_dictionary(c.type) else c for c in table.columns]
+        csv.write_csv(pa.table(plain, names=table.column_names), os.fspath(path))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def verify(self) -> VerifyReport:
+        """Check every file, value and sentence of the release again; see `dpdist.verify`."""
+        from dpdist.publish.verify import verify
+
+        return verify(self.path, self._key, storage_options=self._options)
+
+    def evaluate(self, against: Any = None, *, holdout: Any = None, **options: Any) -> Evaluated:
+        """Compare the release with the real table; see `dpdist.evaluate`."""
+        from dpdist.api.calls import evaluate
+
+        return evaluate(self, against, holdout=holdout, **options)
+
+    def _lines(self) -> list[str]:
+        manifest = self.manifest
+        lines = ["NOT PRIVATE  made with a fixed test key"] if manifest.not_private else []
+        lines += [
+            f"Guarantee    {self.guarantee}",
+            f"Release      {self.path}",
+            f"{manifest.counted.capitalize():<13}{manifest.rows:,}",
+        ]
+        return [*lines, f"Budget       {self.budget}"] if self.budget else lines
+
+    def __repr__(self) -> str:
+        return "\n".join([f"Release {self.name!r} ({self.manifest.kind})", *self._lines()])
+
+    def _repr_html_(self) -> str:
+        return html_table(self._lines(), title=f"Release {self.name} ({self.manifest.kind})")
+
+
+def _part(number: int, *, store: Store, manifest: Manifest, labels: bool) -> DataFrame:
+    """One part of a release as a DataFrame."""
+    batches = part_batches(store, manifest, number)
+    table = pa.Table.from_batches(batches, arrow_schema(manifest.table, manifest.format)).unify_dictionaries()
+    return to_pandas(table, manifest.table, manifest.format, labels=labels)

@@ -1,0 +1,65 @@
+"""``dpdist schema``: schemas drafted from public descriptions, and checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from dpdist.cli.output import show_json
+
+schema_app = typer.Typer(help="Schemas: draft and check them.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@schema_app.command("draft")
+def schema_draft(
+    source: Annotated[Path, typer.Argument(help="Codebook, data dictionary, table schema or Parquet file.")],
+    columns: Annotated[list[str] | None, typer.Option("--column", help="A column that is wanted; repeatable.")] = None,
+    public: Annotated[
+        bool, typer.Option("--public", help="The table is PUBLIC: take values and ranges from its records.")
+    ] = False,
+) -> None:
+    """Print a schema drafted from a public description of a table; what is left to decide is marked TODO.
+
+    Reads Frictionless Table Schema, CSVW, DDI-Codebook, data dictionaries of NIST and the Census Bureau (JSON, CSV),
+    names files of the UCI repository, and the types of Parquet files. Reads no record, unless --public is given.
+    """
+    from dpdist.schema.draft import draft
+
+    typer.echo(draft(source, public=public, columns=tuple(columns or ())), nl=False)
+
+
+@schema_app.command("check")
+def schema_check(schema: Annotated[Path, typer.Argument(metavar="SCHEMA", help="Schema file (YAML).")]) -> None:
+    """Say what is missing or wrong in a schema, and what it declares."""
+    from dpdist.privacy.formatting import number_of
+    from dpdist.schema.schema import Schema
+
+    read = Schema.from_yaml(schema)
+    typer.echo(f"{schema}: a valid schema of {number_of(len(read.attributes), 'attribute')}")
+    for attribute in read.attributes:
+        domain = "continuous" if attribute.is_continuous else number_of(attribute.cardinality, "code")
+        missing = attribute.missing if isinstance(attribute.missing, str) else f"as {attribute.missing.category!r}"
+        outside = attribute.out_of_domain
+        beyond = outside if isinstance(outside, str) else f"as {outside.category!r}"
+        typer.echo(f"  {attribute.name:<24}{attribute.kind:<12}{domain:>14}   missing: {missing}; outside: {beyond}")
+
+
+@schema_app.command("json")
+def schema_json(
+    of: Annotated[
+        Literal["schema", "spec", "contract"], typer.Argument(help="Which kind of file.", show_default=True)
+    ] = "schema",
+) -> None:
+    """Print the JSON schema of a kind of file, for editors."""
+    if of == "spec":
+        from dpdist.families.base.registry import json_schema
+
+        show_json(json_schema())
+        return
+    from dpdist.ledger.contract import Contract
+    from dpdist.schema.schema import Schema
+
+    kind = Schema if of == "schema" else Contract
+    show_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **kind.model_json_schema(by_alias=True)})

@@ -1,0 +1,290 @@
+"""Tables that are no files: in memory as Arrow, or in partitions that a cluster holds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dpdist.cluster.executor import Executor
+from dpdist.cluster.tasks import Deferred
+from dpdist.data.encode import TableEncoder, is_text
+from dpdist.data.files import check_arrow
+from dpdist.data.read import BATCH_ROWS, EncodedBatch
+from dpdist.data.records import Records
+from dpdist.data.source import ExtraColumns
+from dpdist.data.table import PARTITION_ROWS
+from dpdist.errors import ColumnMismatch, EmptyTable, SpecError
+from dpdist.schema.schema import Schema
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as Hash
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ArrowRecords:
+    """Rows of an Arrow table, read as one file would be.
+
+    Parameters
+    ----------
+    schema : Schema
+    table : pyarrow.Table
+        The columns of the schema.
+    partitions : sequence of (int, int)
+        First row and the row after the last of each partition, in `table`.
+    fingerprint : str
+    first_row : int
+        Number of the first row of `table` in the whole input.
+    """
+
+    schema: Schema
+    table: pa.Table
+    partitions: Sequence[tuple[int, int]]
+    fingerprint: str
+    first_row: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Number of rows; confidential."""
+        return int(self.table.num_rows)
+
+    @property
+    def is_located(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def cells(self) -> int:
+        """Number of values; it decides where the work is done."""
+        return self.rows * len(self.schema.attributes)
+
+    def batches(self, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
+        """The encoded rows of a partition, at most `batch_rows` at a time."""
+        start, stop = self.partitions[partition]
+        row, encoder = self.first_row + start, TableEncoder(self.schema)
+        for batch in self.table.slice(start, stop - start).to_batches(max_chunksize=batch_rows):
+            encoded = encoder.encode(batch)
+            yield EncodedBatch(0, row, encoded.codes, encoded.keep, encoded.report)
+            row += batch.num_rows
+
+    def counted(self, partition: int) -> list[int]:
+        """The number of rows of a partition."""
+        start, stop = self.partitions[partition]
+        return [stop - start]
+
+    def located(self, counts: Sequence[Sequence[int]]) -> ArrowRecords:
+        """The records themselves."""
+        return self
+
+    def on(self, executor: Executor) -> Records:
+        """The records where tasks of an executor find them: each partition goes to one worker."""
+        parts = [
+            replace(
+                self,
+                table=self.table.slice(start, stop - start),
+                partitions=((0, stop - start),),
+                first_row=self.first_row + start,
+            )
+            for start, stop in self.partitions
+        ]
+        return HeldRecords(self.schema, executor.hold(parts), self.rows, self.fingerprint)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class HeldRecords:
+    """Records whose partitions are results of tasks, each an `ArrowRecords` of one partition.
+
+    Parameters
+    ----------
+    schema : Schema
+    partitions : sequence of Deferred of ArrowRecords
+        Read in place by the tasks of a pass.
+    rows : int
+        Number of rows; confidential.
+    fingerprint : str
+    """
+
+    schema: Schema
+    partitions: Sequence[Deferred]
+    rows: int
+    fingerprint: str
+
+    @property
+    def is_located(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def cells(self) -> int:
+        """Number of values; it decides where the work is done."""
+        return self.rows * len(self.schema.attributes)
+
+    def batches(self, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
+        """Not here: a pass reads `partitions`."""
+        raise TypeError("these records are read by the tasks of a pass, where they are held")
+
+    def counted(self, partition: int) -> list[int]:
+        """Not needed: the rows are located."""
+        raise TypeError("these records are located")
+
+    def located(self, counts: Sequence[Sequence[int]]) -> HeldRecords:
+        """The records themselves."""
+        return self
+
+    def on(self, executor: Executor) -> Records:
+        """The records themselves."""
+        return self
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TableInMemory:
+    """An input that is an Arrow table.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+    what : str
+        What the table was given as, for messages.
+    extra_columns : {"refuse", "ignore"}
+        What to do with columns that the schema does not name.
+    """
+
+    table: pa.Table
+    what: str
+    extra_columns: ExtraColumns = "refuse"
+    source: None = None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the names of the columns and of their values in order; chunks and encodings do not matter."""
+        return digest_of(self.table)
+
+    def open(self, schema: Schema, *, partitions: int | None = None, checked: bool = False) -> ArrowRecords:
+        """The records, cut into partitions of about the same size."""
+        extra = "ignore" if checked else self.extra_columns
+        check_arrow(self.what, self.table.schema, schema, extra=extra)
+        rows = self.table.num_rows
+        if partitions is not None and partitions < 1:
+            raise SpecError("cluster.partitions must be 1 or more")
+        number = min(partitions or max(1, round(rows / PARTITION_ROWS)), max(rows, 1))
+        cuts = [rows * i // number for i in range(number + 1)]
+        return ArrowRecords(schema, self.table.select(list(schema.names)), tuple(pairwise(cuts)), self.fingerprint)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PartitionedTable:
+    """An input whose partitions are results of tasks; they stay where they are computed.
+
+    Parameters
+    ----------
+    parts : sequence of Deferred
+        Each a table that `to_arrow` takes.
+    to_arrow : callable
+        Makes an Arrow table of a partition.
+    executor : Executor
+        Where the partitions are.
+    what : str
+        What the table was given as, for messages.
+    extra_columns : {"refuse", "ignore"}
+    """
+
+    parts: Sequence[Deferred]
+    to_arrow: Callable[[object], pa.Table]
+    executor: Executor
+    what: str
+    extra_columns: ExtraColumns = "refuse"
+    source: None = None
+
+    @cached_property
+    def _found(self) -> list[tuple[str, int, pa.Schema]]:
+        """Digest, number of rows and Arrow types of each partition, found where it is."""
+        task = self.executor.tasks("identify")
+        return self.executor.compute([task("digest", _identified, part, self.to_arrow) for part in self.parts])
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the digests of the partitions, in order."""
+        return hashlib.sha256(" ".join(digest for digest, _, _ in self._found).encode()).hexdigest()
+
+    def open(self, schema: Schema, *, partitions: int | None = None, checked: bool = False) -> HeldRecords:
+        """The records, in the partitions that they have."""
+        if partitions is not None:
+            raise SpecError(f"cluster.partitions: {self.what} has its own partitions; leave the setting out")
+        found = self._found
+        for _, _, types in found:
+            check_arrow(self.what, types, schema, extra="ignore" if checked else self.extra_columns)
+        if not found:
+            raise EmptyTable(f"{self.what} has no partitions")
+        firsts = [0, *accumulate(rows for _, rows, _ in found)]
+        task = self.executor.tasks("rows")
+        how = task.constant("how", (schema, self.to_arrow))
+        held = [task("part", _records, how, part, row) for part, row in zip(self.parts, firsts[:-1], strict=True)]
+        return HeldRecords(schema, held, firsts[-1], self.fingerprint)
+
+
+def _identified(part: object, to_arrow: Callable[[object], pa.Table]) -> tuple[str, int, pa.Schema]:
+    table = to_arrow(part)
+    return digest_of(table), table.num_rows, table.schema
+
+
+def _records(how: tuple[Schema, Callable[[object], pa.Table]], part: object, first_row: int) -> ArrowRecords:
+    schema, to_arrow = how
+    table = to_arrow(part).select(list(schema.names))
+    return ArrowRecords(schema, table, ((0, table.num_rows),), "", first_row)
+
+
+def digest_of(table: pa.Table) -> str:
+    """SHA-256 of a table: names of columns and their values in order, whatever the chunks and the encodings.
+
+    Integers count by value, whatever their width, and so do texts in dictionaries.
+
+    Raises
+    ------
+    ColumnMismatch
+        A column holds lists or other values inside values.
+    """
+    whole = hashlib.sha256(f"{table.num_rows}".encode())
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        parts = [hashlib.sha256() for _ in range(3)]
+        kinds = {_update(parts, chunk, name) for chunk in column.chunks}
+        whole.update(json.dumps([name, sorted(kinds), *(part.hexdigest() for part in parts)]).encode())
+    return whole.hexdigest()
+
+
+def _update(parts: Sequence[Hash], chunk: pa.Array, name: str) -> str:
+    """Add a chunk of a column to its digests (absence, values, lengths of texts); return the kind of its values."""
+    absent, values, lengths = parts
+    if pa.types.is_dictionary(chunk.type):
+        chunk = chunk.dictionary_decode()
+    absent.update(chunk.is_null().cast(pa.uint8()).to_numpy())
+    kind, label = chunk.type, "integer"
+    if pa.types.is_null(kind):
+        return "null"
+    if pa.types.is_decimal(kind):
+        chunk, kind = chunk.cast(pa.string()), pa.string()
+    if is_text(kind):
+        texts = chunk.cast(pa.large_string()).fill_null("")
+        lengths.update(pc.binary_length(texts).to_numpy())
+        if len(texts):
+            ends = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
+            values.update(memoryview(texts.buffers()[2] or b"")[ends[0] : ends[-1]])
+        return "text"
+    if pa.types.is_floating(kind):
+        label, chunk = "number", chunk.cast(pa.float64())
+    elif pa.types.is_boolean(kind):
+        label, chunk = "boolean", chunk.cast(pa.int64())
+    elif pa.types.is_temporal(kind):
+        label, chunk = str(kind), chunk.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
+    elif not pa.types.is_integer(kind):
+        raise ColumnMismatch(f"the column {name!r} holds values of type {kind}: leave it out of the table")
+    numbers = chunk.fill_null(0).to_numpy(zero_copy_only=False)
+    values.update((numbers if label == "number" else numbers.astype(np.int64)).tobytes())
+    return label

@@ -1,0 +1,300 @@
+"""Reading descriptions of tables that others publish: codebooks, data dictionaries, table schemas.
+
+Each reader gives the columns in the order of its source. None of them reads a record, but for a table that its owner
+declares to be public.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from dpdist.errors import SpecError
+
+FORMATS = (
+    "Parquet, Frictionless Table Schema, CSVW, NIST or Census data dictionary (JSON, CSV), DDI-Codebook, UCI names"
+)
+
+_NOT_APPLICABLE = re.compile(r"N/?A\b|not applicable|missing|blank", re.IGNORECASE)
+_NUMBERS = {"number", "decimal", "double", "float", "numeric"}
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a source says about one column.
+
+    Attributes
+    ----------
+    name, note : str
+        Name of the column, and what it is in words.
+    items : mapping of str to str
+        Code to label, in order; labels may be empty.
+    low, high : str
+        Ends of a range, empty where there is none.
+    integers : bool
+        Whether a range is of integers.
+    ordered : bool
+        Whether the codes are in an order.
+    absent : tuple of str
+        Texts that mean missing.
+    nullable : bool
+        Whether values may be missing.
+    """
+
+    name: str
+    note: str = ""
+    items: Mapping[str, str] | None = None
+    low: str = ""
+    high: str = ""
+    integers: bool = True
+    ordered: bool = False
+    absent: tuple[str, ...] = ()
+    nullable: bool = False
+
+
+def described(path: Path, *, public: bool = False) -> tuple[str, list[Described]]:
+    """What a file says about a table: its format, and the columns.
+
+    Parameters
+    ----------
+    path : Path
+    public : bool
+        Whether a table is public: its values may then be looked at.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read, or is of no known format.
+    """
+    try:
+        if path.suffix.lower() in (".parquet", ".pq", ".parq") or path.is_dir():
+            return "Parquet types", list(_parquet(path, public=public))
+        text = path.read_text(encoding="utf-8-sig")
+        if path.suffix.lower() == ".xml":
+            return "DDI-Codebook", list(_ddi(text))
+        if path.suffix.lower() == ".csv":
+            return "Census data dictionary", list(_census_csv(text))
+        if path.suffix.lower() == ".names":
+            return "UCI names file", list(_names(text))
+        return _json(json.loads(text))
+    except OSError as error:
+        raise SpecError(f"{path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, ElementTree.ParseError):
+        raise SpecError(f"{path}: its format is not known; expected one of {FORMATS}") from None
+
+
+def _json(tree: dict[str, Any]) -> tuple[str, list[Described]]:
+    for resource in tree.get("resources", ())[:1]:  # a data package
+        tree = resource["schema"]
+    if isinstance(tree.get("fields"), list):
+        return "Frictionless Table Schema", list(_frictionless(tree))
+    for table in tree.get("tables", ())[:1]:
+        tree = table
+    if "tableSchema" in tree:
+        return "CSVW", list(_csvw(tree))
+    if isinstance(tree.get("variables"), dict):
+        return "Census variables", list(_census_json(tree["variables"]))
+    columns = list(_dictionary(tree))
+    if not columns:
+        raise ValueError("no columns")
+    return "data dictionary", columns
+
+
+def _frictionless(tree: dict[str, Any]) -> Iterator[Described]:
+    absent = tuple(text for text in tree.get("missingValues", ()) if text)
+    for field in tree["fields"]:
+        limits, kind = field.get("constraints", {}), field.get("type", "string")
+        given = field.get("categories") or limits.get("enum") or (["true", "false"] if kind == "boolean" else ())
+        pairs = [(item["value"], item.get("label", "")) if isinstance(item, dict) else (item, "") for item in given]
+        yield Described(
+            field["name"],
+            _words(field.get("title"), field.get("description")),
+            {str(value): str(label) for value, label in pairs} or None,
+            low=_text(limits.get("minimum")),
+            high=_text(limits.get("maximum")),
+            integers=kind not in _NUMBERS,
+            ordered=bool(field.get("categoriesOrdered")),
+            absent=absent,
+            nullable=not limits.get("required", False),
+        )
+
+
+def _csvw(tree: dict[str, Any]) -> Iterator[Described]:
+    for column in tree["tableSchema"]["columns"]:
+        if column.get("virtual"):
+            continue
+        kind = column.get("datatype", "string")
+        facets = kind if isinstance(kind, dict) else {"base": kind}
+        titles, null = column.get("titles"), column.get("null", "")
+        title = next(iter(titles.values())) if isinstance(titles, dict) else titles
+        title = title[0] if isinstance(title, list) else title
+        choices = str(facets.get("format", "")) if facets.get("base") == "string" else ""
+        plain = re.fullmatch(r"\(?([\w .-]+(?:\|[\w .-]+)+)\)?", choices)
+        yield Described(
+            column.get("name") or title,
+            _words(title, column.get("dc:description")),
+            dict.fromkeys(plain[1].split("|"), "") if plain else None,
+            low=_text(facets.get("minimum", facets.get("minInclusive"))),
+            high=_text(facets.get("maximum", facets.get("maxInclusive"))),
+            integers=facets.get("base") not in _NUMBERS,
+            absent=tuple(text for text in ([null] if isinstance(null, str) else null) if text),
+            nullable=not column.get("required", False),
+        )
+
+
+def _dictionary(tree: dict[str, Any]) -> Iterator[Described]:
+    """Name to description and values: codes with labels, ``min`` and ``max``, and codes for what does not apply."""
+    for name, about in tree.items():
+        if not isinstance(about, dict):
+            continue
+        found = about.get("values", about)
+        if isinstance(found, list):
+            found = dict.fromkeys(map(str, found), "")
+        items = {
+            str(code): str(label) for code, label in found.items()
+            if code not in ("min", "max", "description", "link", "values", "details", "dtype", "kind")
+        }  # fmt: skip
+        low, high = (_text(found.get(end)) for end in ("min", "max"))
+        absent = tuple(code for code, label in items.items() if not _number(code) and _NOT_APPLICABLE.match(label))
+        yield Described(
+            name,
+            _words(about.get("description")),
+            {code: label for code, label in items.items() if code not in absent} or None,
+            low,
+            high,
+            integers=_whole(low) and _whole(high),
+            absent=absent,
+            nullable=bool(absent),
+        )
+
+
+def _census_json(variables: dict[str, Any]) -> Iterator[Described]:
+    """``variables.json`` of the Census Bureau's API: items and ranges."""
+    for name, about in variables.items():
+        values = about.get("values", {})
+        ranges = [(r["min"], r["max"]) for r in values.get("range", ()) if _number(r["min"]) and _number(r["max"])]
+        if not values:
+            continue
+        yield _of_ranges(name, about.get("label", ""), values.get("item", {}), ranges)
+
+
+def _census_csv(text: str) -> Iterator[Described]:
+    """The CSV form of a PUMS data dictionary: lines NAME and VAL."""
+    found: dict[str, tuple[str, dict[str, str], list[tuple[str, str]]]] = {}
+    for line in csv.reader(text.splitlines()):
+        if line[:1] == ["NAME"]:
+            found.setdefault(line[1], (line[4], {}, []))
+        elif line[:1] == ["VAL"] and line[1] in found:
+            _, items, ranges = found[line[1]]
+            if line[4] == line[5] or not _number(line[4]):
+                items[line[4]] = line[6]
+            else:
+                ranges.append((line[4], line[5]))
+    if not found:
+        raise ValueError("no lines NAME")
+    for name, (label, items, ranges) in found.items():
+        yield _of_ranges(name, label, items, ranges)
+
+
+def _of_ranges(name: str, label: str, items: dict[str, str], ranges: list[tuple[str, str]]) -> Described:
+    """A column of codes and ranges; a code of b's, or of no number beside a range, stands for what does not apply."""
+    absent = tuple(code for code in items if re.fullmatch("b+", code) or (ranges and not _number(code)))
+    low = min((low for low, _ in ranges), key=float, default="")
+    high = max((high for _, high in ranges), key=float, default="")
+    kept = {code: text for code, text in items.items() if code not in absent}
+    whole = _whole(low) and _whole(high)
+    return Described(name, _words(label), kept or None, low, high, whole, absent=absent, nullable=bool(absent))
+
+
+def _ddi(text: str) -> Iterator[Described]:
+    """Variables of a DDI-Codebook, of any version of its name space."""
+    if "<!DOCTYPE" in text or "<!ENTITY" in text:
+        raise ValueError("a document type")
+    for variable in _each(ElementTree.fromstring(text), "var"):
+        codes = list(_each(variable, "catgry"))
+        found = [(_inside(code, "catValu"), _inside(code, "labl"), code.get("missing") == "Y") for code in codes]
+        ends = next(_each(next(_each(variable, "valrng"), ElementTree.Element("none")), "range"), None)
+        form = next(_each(variable, "varFormat"), None)
+        low, high = ("", "") if ends is None else (ends.get("min", ""), ends.get("max", ""))
+        continuous = variable.get("intrvl") == "contin" and (low or high)
+        absent = tuple(value for value, _, missing in found if missing)
+        yield Described(
+            variable.get("name") or variable.attrib["ID"],
+            _words(_inside(variable, "labl")),
+            None if continuous else {value: label for value, label, missing in found if not missing} or None,
+            low,
+            high,
+            integers=_whole(low) and _whole(high) and (form is None or form.get("type") != "character"),
+            ordered=variable.get("nature") == "ordinal",
+            absent=absent,
+            nullable=bool(absent),
+        )
+
+
+def _names(text: str) -> Iterator[Described]:
+    """A names file of the UCI repository: ``name: continuous.`` or ``name: a, b, c.``"""
+    found = re.findall(r"^([^|:\s][^|:]*): *([^|]+?)\.?\s*$", text, flags=re.MULTILINE)
+    if not found:
+        raise ValueError("no attributes")
+    for name, values in found:
+        items = None if values.strip() == "continuous" else dict.fromkeys(map(str.strip, values.split(",")), "")
+        yield Described(name, items=items, integers=items is not None, absent=("?",), nullable=True)
+
+
+def _parquet(path: Path, *, public: bool) -> Iterator[Described]:
+    """Arrow types; of a public table also the values of short columns and the ranges of numbers."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.dataset as ds
+
+    try:
+        table = ds.dataset(path, format="parquet")
+        types: pa.Schema = table.schema
+    except (pa.ArrowException, OSError):
+        raise ValueError("not Parquet") from None
+    for field in types:
+        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        whole, is_number = pa.types.is_integer(kind), pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+        items, low, high = dict.fromkeys(("false", "true"), "") if pa.types.is_boolean(kind) else None, "", ""
+        nullable = field.nullable
+        if public:
+            column = table.to_table(columns=[field.name]).column(0)
+            nullable = bool(column.null_count)
+            if whole or is_number:
+                ends = pc.min_max(column).as_py()
+                low, high = _text(ends["min"]), _text(ends["max"])
+            elif items is None:
+                items = dict.fromkeys(sorted(map(str, column.drop_null().unique().to_pylist())), "")
+        yield Described(field.name, f"{field.type}", items, low, high, integers=not is_number, nullable=nullable)
+
+
+def _each(node: ElementTree.Element, name: str) -> Iterator[ElementTree.Element]:
+    return (child for child in node.iter() if child.tag.rpartition("}")[2] == name)
+
+
+def _inside(node: ElementTree.Element, name: str) -> str:
+    """The text of a direct child."""
+    found = (child for child in node if child.tag.rpartition("}")[2] == name)
+    return " ".join("".join(next(found, ElementTree.Element("none")).itertext()).split())
+
+
+def _words(*texts: Any) -> str:
+    return ": ".join(" ".join(str(text).split()) for text in texts if text)
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _number(text: str) -> bool:
+    return re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text.strip()) is not None
+
+
+def _whole(text: str) -> bool:
+    return not text or re.fullmatch(r"[-+]?\d+(\.0*)?", text.strip()) is not None

@@ -1,0 +1,117 @@
+"""Drafts of schemas from public descriptions of a table, with comments that say what was taken from where."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpdist.errors import SpecError
+from dpdist.schema.codebooks import Described, described
+from dpdist.schema.schema import LARGEST_INTEGER, MAX_CARDINALITY
+
+MOST_VALUES = 2_000
+"""Integers in a range from which on a draft has bins."""
+
+BINS = 50
+"""Bins of a draft, where it has some."""
+
+NOT_APPLICABLE = "not applicable"
+
+
+def draft(path: Path, *, public: bool = False, columns: tuple[str, ...] = ()) -> str:
+    """A schema file drafted from the description of a table; what is left to decide is marked ``TODO``.
+
+    Parameters
+    ----------
+    path : Path
+        See `dpdist.schema.codebooks.FORMATS`.
+    public : bool
+        Whether `path` is a table that is public: its values and ranges are then taken.
+    columns : tuple of str
+        The columns that are wanted, in order; by default all.
+
+    Raises
+    ------
+    SpecError
+        The file is of no known format, or does not describe a column.
+    """
+    kind, found = described(path, public=public)
+    if columns:
+        known = {column.name: column for column in found}
+        for name in columns:
+            if name not in known:
+                raise SpecError(f"{path} does not describe a column {name!r}; it has {', '.join(known)}")
+        found = [known[name] for name in columns]
+    lines = [
+        f"# Drafted from {path.name} ({kind}). Everything here is public: check each line against public sources only.",
+        "# Policies: `missing` and `out_of_domain` refuse a table unless they say drop, clip or {category: NAME}.",
+        "attributes:",
+    ]
+    for column in found:
+        attribute, notes = _attribute(column)
+        lines += [f"  # {_visible(note)}" for note in notes if note]
+        text = yaml.safe_dump(attribute, default_flow_style=None, sort_keys=False, allow_unicode=True, width=100)
+        lines += [f"  {'  ' if i else '- '}{line}" for i, line in enumerate(text.splitlines())]
+    return "\n".join(lines) + "\n"
+
+
+def _attribute(column: Described) -> tuple[dict[str, Any], list[str]]:
+    """An attribute as a mapping for YAML, and what to say about it."""
+    items, notes = dict(column.items or {}), [column.note]
+    attribute: dict[str, Any] = {"name": column.name}
+    if column.low and column.high:
+        notes += _range(attribute, column, items)
+    elif items:
+        values: list[Any] = list(items)
+        if all(re.fullmatch(r"-?(0|[1-9]\d*)", code) and abs(int(code)) <= LARGEST_INTEGER for code in items):
+            values = [int(code) for code in items]
+        attribute |= {"kind": "ordinal" if column.ordered else "categorical", "values": values}
+        if len(values) > MAX_CARDINALITY:
+            notes.append(f"TODO: {len(values):,} values are too many; group them, or leave the column out")
+        if all(items.values()):
+            attribute["labels"] = list(items.values())
+    elif column.integers:
+        attribute |= {"kind": "categorical"}
+        notes.append("TODO: declare `values`, or kind: integer and `bounds`; the source has neither")
+    else:
+        attribute |= {"kind": "number"}
+        notes.append("TODO: declare `bounds`, and `bins` such as {count: 50}; the source has no range")
+    if column.absent:
+        attribute["missing_values"] = list(column.absent)
+        notes.append(f"missing where the source says {', '.join(column.absent)}")
+    if column.nullable:
+        continuous = attribute["kind"] == "number" and "bins" not in attribute
+        attribute["missing"] = "drop" if continuous else {"category": _category(items)}
+    return attribute, notes
+
+
+def _range(attribute: dict[str, Any], column: Described, items: dict[str, str]) -> list[str]:
+    """Set a range, which also covers codes beside it; return what to say about these."""
+    codes = [float(code) for code in items if re.fullmatch(r"[-+]?\d+(\.\d+)?", code)]
+    low, high = min([float(column.low), *codes]), max([float(column.high), *codes])
+    notes = (
+        [f"codes beside the range: {', '.join(f'{code} = {label}' for code, label in items.items())}"] if items else []
+    )
+    if not column.integers:
+        attribute |= {"kind": "number", "bounds": [low, high], "bins": {"count": BINS}}
+        return [*notes, "TODO: choose public bins"]
+    attribute |= {"kind": "integer", "bounds": [int(low), int(high)]}
+    if high - low + 1 > MOST_VALUES:
+        attribute["bins"] = {"count": BINS}
+        notes.append("TODO: choose public bins")
+    return notes
+
+
+def _category(items: dict[str, str]) -> str:
+    """A name of the category for missing values that is no value."""
+    return NOT_APPLICABLE if NOT_APPLICABLE not in items else f"{NOT_APPLICABLE} (missing)"
+
+
+def _visible(text: str) -> str:
+    """A text for a comment: one line, without characters that an editor does not show."""
+    shown = "".join(c for c in text if c == " " or unicodedata.category(c)[0] not in "CZ")
+    return shown if len(shown) <= 110 else f"{shown[:110]}…"

@@ -1,0 +1,119 @@
+"""Draws, tables and answers from a whole release, by function and by command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from published import published
+from releases import table
+from typer.testing import CliRunner
+
+from dpdist.cli import app
+from dpdist.errors import SpecError
+from dpdist.inference.answers import infer, tabulate
+from dpdist.inference.draw import draw_table
+from dpdist.inference.published import Published
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return published(tmp_path_factory.mktemp("answers"))
+
+
+@pytest.fixture(scope="module")
+def opened(folder: Path) -> Published:
+    return Published.open(folder)
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_draws_are_records_of_the_release_that_meet_the_condition(opened: Published) -> None:
+    region = opened.schema.attributes[opened.schema.names.index("region")].values
+    assert region is not None
+    drawn = draw_table(opened, 500, where=f"region = '{region[0]}'").table
+    assert drawn.num_rows == 500
+    assert drawn.column_names == list(opened.schema.names)
+    assert set(drawn["region"].to_pylist()) == {region[0]}
+    assert draw_table(opened, 500, where=f"region = '{region[0]}'").table.equals(drawn)
+    assert not draw_table(opened, 500, where=f"region = '{region[0]}'", seed=1).table.equals(drawn)
+    with pytest.raises(SpecError, match="no record of the model meets"):
+        draw_table(opened, 5, where=f"region = '{region[0]}' and region != '{region[0]}'")
+
+
+def test_a_table_has_all_cells_with_intervals(opened: Published) -> None:
+    found = tabulate(opened, ["region", "employed"])
+    sizes = [opened.schema.attributes[opened.schema.names.index(n)].cardinality for n in ("region", "employed")]
+    assert found.num_rows == np.prod(sizes)
+    assert found.column_names == ["region", "employed", "count", "standard_error", "low", "high"]
+    assert pc.all(pc.less_equal(found["low"], found["count"])).as_py() or pc.min(found["count"]).as_py() < 0
+    turned = tabulate(opened, ["employed", "region"])
+    key = lambda t: {(r["region"], r["employed"]): r["count"] for r in t.to_pylist()}  # noqa: E731
+    assert key(found) == pytest.approx(key(turned))
+    with pytest.raises(SpecError, match="did you mean 'region'"):
+        tabulate(opened, ["regio"])
+    with pytest.raises(SpecError, match="twice"):
+        tabulate(opened, ["region", "region"])
+
+
+def test_answers_cover_the_table(opened: Published) -> None:
+    private = table(6_000)
+    regions = private["region"].to_pylist()
+    name = max(set(regions), key=regions.count)
+    answer = infer(opened, f"count where region = '{name}'")
+    assert answer.low is not None
+    assert answer.high is not None
+    assert answer.low <= regions.count(name) <= answer.high
+    share = infer(opened, f"share where region = '{name}'")
+    assert share.estimate == pytest.approx(answer.estimate / opened.records)
+    assert answer.high - answer.low < 0.2 * 6_000
+    everything = infer(opened, "count")
+    assert everything.estimate == pytest.approx(6_000, abs=200)
+
+
+def test_numbers_have_means_and_quantiles(opened: Published) -> None:
+    scores = np.array(table(6_000)["score"].to_pylist(), np.float64)
+    mean, median = infer(opened, "mean score"), infer(opened, "median score")
+    assert mean.low is not None
+    assert mean.high is not None
+    assert mean.low - 0.5 <= scores.mean() <= mean.high + 0.5
+    assert median.low is not None
+    assert median.high is not None
+    assert median.low <= np.median(scores) <= median.high
+    high = infer(opened, "quantile 0.9 of score where employed is not missing")
+    assert high.estimate >= median.estimate
+
+
+def test_four_attributes_have_no_interval(opened: Published) -> None:
+    names = list(opened.schema.names)[:4]
+    question = "count where " + " and ".join(f"`{name}` is not missing" for name in names)
+    answer = infer(opened, question)
+    assert answer.low is None
+    assert "four attributes" in answer.note
+
+
+@pytest.mark.parametrize("question", ["sum score", "mean", "quantile 2 score", "mean region", "count where"])
+def test_what_cannot_be_answered(opened: Published, question: str) -> None:
+    with pytest.raises(SpecError):
+        infer(opened, question)
+
+
+def test_commands(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "drawn.parquet"
+    assert "300 rows" in run("draw", str(folder), "--records", "300", "--out", str(out))
+    assert pq.read_table(out).num_rows == 300
+    (answer,) = json.loads(run("infer", str(folder), "count", "--json"))
+    assert answer["question"] == "count"
+    assert "95 % interval" in run("infer", str(folder), "mean score")
+    rows = json.loads(run("tabulate", str(folder), "region", "--json"))
+    assert {"region", "count", "standard_error", "low", "high"} == set(rows[0])
+    assert "Recomputed  all 2,500 records" in run("verify", str(folder), "--recompute")
+    assert json.loads(run("verify", str(folder), "--recompute", "--json"))["recomputed"]["parts"] == 3

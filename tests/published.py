@@ -1,0 +1,44 @@
+"""A small release of a synthesis of which only the folder is left."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from releases import SCHEMA, table
+
+from dpdist.families.base.registry import build_spec
+from dpdist.ledger import Ledger
+from dpdist.release.run import run_release
+
+ROWS = 6_000
+"""Records of the table, `releases.table(ROWS)`."""
+
+
+def published(folder: Path, **changes: Any) -> Path:
+    """A release; only its folder is left."""
+    made = folder / "made"
+    made.mkdir()
+    pq.write_table(table(ROWS), made / "table.parquet")
+    ledger = Ledger.open(f"sqlite:///{made}/ledger.db")
+    ledger.create_dataset("people", epsilon="50", delta="1e-5", guarantees=("dp",))
+    ledger.close()
+    spec: dict[str, Any] = {
+        "kind": "synthesis",
+        "name": "first",
+        "dataset": "people",
+        "schema": SCHEMA,
+        "data": {"path": str(made / "table.parquet"), "minimum_records": 5_000},
+        "output": {"path": str(folder / "release"), "rows_per_part": 1_000},
+        "ledger": f"sqlite:///{made}/ledger.db",
+        "work": str(made / "work"),
+        "cluster": {"mode": "in-process"},
+        "privacy": {"epsilon": 8, "delta": 1e-7},
+        "model": {"rounds": 1, "balance": 10},
+        "synthesis": {"records": 2_500},
+    }
+    run_release(build_spec(spec | changes))
+    shutil.rmtree(made)
+    return folder / "release"

@@ -1,0 +1,206 @@
+"""Schemas drafted from public descriptions of tables, in the formats in which others publish them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from commands import Command
+
+from dpdist.errors import SpecError
+from dpdist.schema.draft import draft
+from dpdist.schema.schema import Schema
+
+NIST = {
+    "AGEP": {"description": "Person's age", "values": {"min": 0, "max": 99}},
+    "MSP": {
+        "description": "Marital Status",
+        "values": {"N": "N/A (age less than 15 years)", "1": "Now married", "2": "Widowed"},
+    },
+    "NOC": {"description": "Own children", "values": {"N": "N/A (GQ/vacant)", "0": "None", "min": 1, "max": 19}},
+    "PUMA": {"description": "Area", "values": {"25-00503": "Middlesex", "25-00703": "Essex"}},
+    "DENSITY": {"description": "Population density", "values": {"min": 16.3, "max": 52864.7}},
+    "PINCP": {"description": "Income", "N": "N/A (less than 15 years old)", "min": -9000, "max": 1341000},
+    "INDP": {"description": "Industry codes", "link": "https://www2.census.gov"},
+}
+CENSUS_API = {
+    "variables": {
+        "SEX": {"label": "Sex", "values": {"item": {"1": "Male", "2": "Female"}}},
+        "AGEP": {"label": "Age", "values": {"item": {"0": "Under 1"}, "range": [{"min": "1", "max": "99"}]}},
+        "for": {"label": "Census API FIPS 'for' clause"},
+    }
+}
+CENSUS_CSV = """NAME,MAR,C,1,"Marital status"
+VAL,MAR,C,1,1,1,"Married"
+VAL,MAR,C,1,2,2,"Widowed"
+NAME,WAGP,N,6,"Wages or salary income"
+VAL,WAGP,N,6,bbbbbb,bbbbbb,"N/A (less than 15 years old)"
+VAL,WAGP,N,6,0,0,"None"
+VAL,WAGP,N,6,4,999999,"$4 to $999999"
+"""
+FRICTIONLESS = {
+    "missingValues": ["", "NA"],
+    "fields": [
+        {
+            "name": "id",
+            "type": "integer",
+            "title": "Age",
+            "constraints": {"minimum": 0, "maximum": 120, "required": True},
+        },
+        {"name": "grade", "type": "string", "categories": ["low", "high"], "categoriesOrdered": True},
+        {
+            "name": "sex",
+            "type": "integer",
+            "categories": [{"value": 1, "label": "male"}, {"value": 2, "label": "female"}],
+        },
+        {"name": "price", "type": "number", "constraints": {"minimum": 0, "maximum": 9.5}},
+        {"name": "free", "type": "string"},
+        {"name": "employed", "type": "boolean", "constraints": {"required": True}},
+    ],
+}
+CSVW = {
+    "@context": "http://www.w3.org/ns/csvw",
+    "tableSchema": {
+        "columns": [
+            {
+                "name": "age",
+                "titles": "Age",
+                "required": True,
+                "datatype": {"base": "integer", "minimum": 0, "maximum": 9},
+            },
+            {"titles": {"en": "region"}, "datatype": {"base": "string", "format": "north|south"}, "null": "?"},
+        ]
+    },
+}
+DDI = """<?xml version="1.0"?>
+<codeBook xmlns="ddi:codebook:2_5"><dataDscr>
+  <var ID="V1" name="SEX" intrvl="discrete" nature="nominal"><labl>Sex of
+    respondent</labl>
+    <catgry><catValu>1</catValu><labl>Male</labl></catgry>
+    <catgry><catValu>2</catValu><labl>Female</labl></catgry>
+    <catgry missing="Y"><catValu>9</catValu><labl>Not stated</labl></catgry><varFormat type="numeric"/></var>
+  <var ID="V2" name="AGE" intrvl="contin"><labl>Age</labl><valrng><range min="0" max="110"/></valrng>
+    <varFormat type="numeric"/></var>
+  <var ID="V3" name="HEALTH" nature="ordinal"><catgry><catValu>1</catValu><labl>Good</labl></catgry>
+    <catgry><catValu>2</catValu><labl>Bad</labl></catgry></var>
+</dataDscr></codeBook>
+"""
+
+
+def drafted(path: Path, **options: Any) -> tuple[str, Schema]:
+    """The text of a draft, and the schema that it is."""
+    text = draft(path, **options)
+    path.with_suffix(".yaml").write_text(text)
+    return text, Schema.from_yaml(path.with_suffix(".yaml"))
+
+
+def written(folder: Path, name: str, content: object) -> Path:
+    path = folder / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def test_a_dictionary_of_nist(tmp_path: Path) -> None:
+    path = written(tmp_path, "dictionary.json", NIST)
+    assert "TODO: declare `values`" in draft(path)
+    text, schema = drafted(path, columns=("AGEP", "MSP", "NOC", "PUMA", "DENSITY", "PINCP"))
+    age, marital, children, puma, density, income = schema.attributes
+    assert "# Person's age" in text
+    assert (age.kind, age.bounds) == ("integer", (0, 99))
+    assert (marital.values, marital.labels, marital.missing_values) == ((1, 2), ("Now married", "Widowed"), ("N",))
+    assert marital.missing_code == 2
+    assert children.bounds == (0, 19)
+    assert "codes beside the range: 0 = None" in text
+    assert puma.values == ("25-00503", "25-00703")
+    assert (density.kind, density.bounds) == ("number", (16.3, 52864.7))
+    assert income.cardinality == 51
+    assert "TODO: choose public bins" in text
+
+
+def test_dictionaries_of_the_census_bureau(tmp_path: Path) -> None:
+    sex, age = drafted(written(tmp_path, "variables.json", CENSUS_API))[1].attributes
+    assert (sex.values, sex.labels) == ((1, 2), ("Male", "Female"))
+    assert age.bounds == (0, 99)
+    marital, wages = drafted(written(tmp_path, "dictionary.csv", CENSUS_CSV))[1].attributes
+    assert marital.labels == ("Married", "Widowed")
+    assert (wages.bounds, wages.missing_values, wages.cardinality) == ((0, 999_999), ("bbbbbb",), 51)
+
+
+def test_table_schemas_of_frictionless_and_csvw(tmp_path: Path) -> None:
+    path = written(tmp_path, "schema.json", FRICTIONLESS)
+    assert "TODO" in draft(path)
+    wanted = ("id", "grade", "sex", "price", "employed")
+    number, grade, sex, price, employed = drafted(path, columns=wanted)[1].attributes
+    assert (number.bounds, number.missing) == ((0, 120), "refuse")
+    assert (grade.kind, grade.missing_values) == ("ordinal", ("NA",))
+    assert sex.labels == ("male", "female")
+    assert price.kind == "number"
+    assert employed.values == ("true", "false")
+    age, region = drafted(written(tmp_path, "csvw.json", CSVW))[1].attributes
+    assert age.bounds == (0, 9)
+    assert (region.name, region.values, region.missing_values) == ("region", ("north", "south"), ("?",))
+
+
+def test_a_ddi_codebook(tmp_path: Path) -> None:
+    text, schema = drafted(written(tmp_path, "codebook.xml", DDI))
+    sex, age, health = schema.attributes
+    assert (sex.values, sex.labels, sex.missing_values) == ((1, 2), ("Male", "Female"), ("9",))
+    assert "# Sex of respondent" in text
+    assert (age.kind, age.bounds) == ("integer", (0, 110))
+    assert health.kind == "ordinal"
+    bomb = '<!DOCTYPE x [<!ENTITY a "aa">]>' + DDI.split("?>")[1]
+    with pytest.raises(SpecError, match="format is not known"):
+        draft(written(tmp_path, "bomb.xml", bomb))
+
+
+def test_types_of_parquet_and_the_values_of_a_public_table(tmp_path: Path) -> None:
+    table = pa.table({"region": ["north", "south"], "age": [3, 90], "share": [0.5, 1.5], "flag": [True, None]})
+    pq.write_table(table, tmp_path / "table.parquet")
+    private = draft(tmp_path / "table.parquet")
+    assert "north" not in private
+    assert "90" not in private
+    assert private.count("TODO") == 3
+    region, age, share, flag = drafted(tmp_path / "table.parquet", public=True)[1].attributes
+    assert region.values == ("north", "south")
+    assert age.bounds == (3, 90)
+    assert share.bounds == (0.5, 1.5)
+    assert flag.missing_code == 2
+
+
+def test_the_names_file_of_adult(shared_data: Callable[[str], Path], tmp_path: Path) -> None:
+    path = written(tmp_path, "adult.names", shared_data("adult.names").read_text())
+    text, schema = drafted(path, columns=("workclass", "education", "sex"))
+    assert schema.attributes[2].values == ("Female", "Male")
+    assert len(schema.attributes[1].values or ()) == 16
+    assert schema.attributes[0].missing_values == ("?",)
+    assert "UCI names file" in text
+
+
+@pytest.mark.parametrize("content", ["{}", "[1]", "nonsense", '{"a": 1}'])
+def test_what_is_no_description_is_refused(content: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="format is not known"):
+        draft(written(tmp_path, "x.json", content))
+
+
+def test_the_commands_draft_and_check(dpdist: Command, tmp_path: Path) -> None:
+    written(tmp_path, "dictionary.json", NIST)
+    made = dpdist("schema", "draft", "dictionary.json", "--column", "AGEP", "--column", "MSP")
+    assert made.code == 0
+    (tmp_path / "schema.yaml").write_text(made.out)
+    checked = dpdist("schema", "check", "schema.yaml")
+    assert "a valid schema of 2 attributes" in checked.out
+    assert "3 codes" in checked.out
+    (tmp_path / "schema.yaml").write_text(made.out.replace("bounds:", "bound:").replace("labels:", "label:"))
+    wrong = dpdist("schema", "check", "schema.yaml")
+    assert wrong.code == 2
+    assert "did you mean 'bounds'?" in wrong.err
+    assert "did you mean 'labels'?" in wrong.err
+    assert dpdist("schema", "draft", "nowhere.json").code == 2
+    assert dpdist("schema", "draft", "dictionary.json", "--column", "AGE").code == 2
+    for kind in ("schema", "spec", "contract"):
+        assert json.loads(dpdist("schema", "json", kind).out)["$schema"]
