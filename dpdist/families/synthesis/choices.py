@@ -107,6 +107,7 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
         pool_rows=pool // parts,
         balance=0 if number > 1000 else 150,
     )
+    found = _with_shares(found, cardinalities, records=records)
     noise = 0.4 * float(np.mean(np.minimum(sizes, 2000))) * math.sqrt(number) / (mu * math.sqrt(0.5)) / records
     if noise < 0.06 and number <= 300:
         found = replace(
@@ -130,6 +131,19 @@ def with_prior(choices: Choices, attributes: int) -> Choices:
         per_round=choices.per_round + (0 if few else of_tree),
         prior_cells=choices.cells // 2 if few else 0,
     )
+
+
+def _with_shares(choices: Choices, cardinalities: Sequence[int], *, records: int) -> Choices:
+    """With shares of the one-way and pair tables without raking.
+
+    One-way tables get a quarter, and up to two fifths where their noise would be more than a few hundredths of the
+    records: pair tables tell little then, and what is released follows the one-way tables.
+    """
+    d = len(cardinalities)
+    noise = 0.4 * sum(cardinalities) / d * math.sqrt(d) / (choices.mu * math.sqrt(0.25)) / records
+    one_way = min(max(0.25 * math.sqrt(noise / 0.0125), 0.25), 0.4)
+    first, rest = 0.06 + 0.02 * (one_way - 0.25) / 0.15, 0.96 - one_way
+    return replace(choices, one_way=first, one_way_again=one_way - first, tree=0.42 * rest, pairs=0.58 * rest)
 
 
 def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:

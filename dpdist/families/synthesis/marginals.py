@@ -5,18 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.count import PairCounts
 from dpdist.families.synthesis.account import Account
+from dpdist.families.synthesis.portable import exp, exp2
 from dpdist.privacy.arrays import Counts, Floats
 
-_NORMAL = NormalDist()
 SEEN = 4.0
 """A value is rare in the first measurement where its noisy count is below so many deviations."""
+
+_LARGE = 8.0
+_GRID: Floats = np.concatenate([[0.02], exp2(np.arange(-24.0, 0.0) / 6), np.arange(1.0, 12.0, 0.25)])
+"""Counts of rare values, in deviations."""
+
+_PRIOR: Floats = np.concatenate([[3.0], np.ones(24), 0.25 / (0.1155 * _GRID[25:])])
+_PRIOR /= _PRIOR.sum()
+_PRIOR_VALUES = 8.0
+_UPDATES = 50
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +94,7 @@ class Merging:
     rare : ndarray of int64
         The merged values; empty where nothing was merged.
     weights : ndarray of float64, shape of `rare`
-        Expected counts of the rare values given their noisy counts; positive.
+        Expected counts of the rare values; positive.
     """
 
     codes: Counts
@@ -95,23 +103,52 @@ class Merging:
     weights: Floats
 
 
-def merge_rare(counts: Floats, sigma: float, *, below: float) -> Merging:
-    """Merge the values whose noisy counts are under ``below * sigma``, if there are two or more.
-
-    A merged value's weight is the mean of its noisy count's distribution given that it is not negative.
-    """
+def merge_rare(counts: Floats, sigma: float, *, below: float, records: float) -> Merging:
+    """Merge the values whose noisy counts are under ``below * sigma``, if there are two or more."""
     kept = counts >= below * sigma
     if np.count_nonzero(~kept) < 2:
         kept = np.ones(len(counts), bool)
-    rare = np.flatnonzero(~kept)
     codes = np.where(kept, np.cumsum(kept) - 1, np.count_nonzero(kept))
-    weights = np.array([_truncated_mean(y) * sigma for y in (counts[rare] / sigma).tolist()])
+    rare = np.flatnonzero(~kept)
+    weights = expected_counts(counts, sigma, records=records)[rare]
     return Merging(codes, int(np.count_nonzero(kept)) + bool(len(rare)), rare, weights)
 
 
-def _truncated_mean(y: float) -> float:
-    """Mean of N(y, 1) given that it is not negative."""
-    return y + _NORMAL.pdf(y) / _NORMAL.cdf(y) if y > -6 else 1 / (2 - y)
+def expected_counts(counts: Floats, sigma: float, *, records: float) -> Floats:
+    """Empirical Bayes means of the counts of one table: what few records and much noise would make of them.
+
+    Small counts have a prior on `_GRID` that is fitted to all of them, starting from density ``1/count``, which
+    counts as `_PRIOR_VALUES` values. Noisy counts over `_LARGE` deviations stay as they are. Then the counts are
+    conditioned on their sum, by their variances.
+
+    Parameters
+    ----------
+    counts : ndarray of float64
+        Unbiased noisy counts with deviation `sigma`.
+    sigma, records : float
+
+    Returns
+    -------
+    ndarray of float64
+        Positive.
+    """
+    noisy = counts / sigma
+    small = np.flatnonzero(noisy < _LARGE)
+    mean, variance = noisy.copy(), np.ones(len(noisy))
+    if len(small):
+        exponent = -((noisy[small, None] - _GRID) ** 2) / 2
+        likelihood = exp(exponent - exponent.max(1, keepdims=True))
+        prior = _PRIOR
+        for _ in range(_UPDATES):
+            posterior = likelihood * prior
+            posterior /= posterior.sum(1, keepdims=True)
+            prior = (posterior.sum(0) + _PRIOR_VALUES * _PRIOR) / (len(small) + _PRIOR_VALUES)
+        posterior = likelihood * prior
+        posterior /= posterior.sum(1, keepdims=True)
+        mean[small] = (posterior * _GRID).sum(1)
+        variance[small] = (posterior * (_GRID - mean[small, None]) ** 2).sum(1)
+    mean += variance * ((records / sigma - mean.sum()) / variance.sum())
+    return np.asarray(np.maximum(mean, _GRID[0]) * sigma)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +191,7 @@ def coding_of(one_way: OneWay, *, merge_below: float, coarse: Sequence[tuple[int
         so many groups of about equal noisy mass, in code order.
     """
     merging = tuple(
-        merge_rare(table, sigma, below=merge_below)
+        merge_rare(table, sigma, below=merge_below, records=one_way.records)
         for table, sigma in zip(one_way.counts, one_way.sigmas.tolist(), strict=True)
     )
     found: list[tuple[int, int, int, Counts]] = []  # cardinality, level, attribute, map

@@ -15,7 +15,7 @@ from dpdist.families.synthesis.allpairs import PairMarginals
 from dpdist.families.synthesis.choices import L1_OF_NOISE, Choices
 from dpdist.families.synthesis.descent import Measurement, Model, fit
 from dpdist.families.synthesis.junction import Components, Graph, JunctionTree, Set, cliques_of
-from dpdist.families.synthesis.marginals import Coding, OneWay
+from dpdist.families.synthesis.marginals import Coding, OneWay, expected_counts
 from dpdist.families.synthesis.portable import exp
 from dpdist.families.synthesis.tables import Pair, PairTables
 from dpdist.privacy.arrays import Floats
@@ -114,9 +114,13 @@ class Learner:
         self._weights = self._priorities()
         self.marginals: dict[Pair, Floats] = {}
         self._public: Floats = np.zeros(0)
+        self._expected_values = tuple(
+            expected_counts(table, sigma, records=records)
+            for table, sigma in zip(self.one_way.counts, self.one_way.sigmas.tolist(), strict=True)
+        )
         for i, k in enumerate(self.coding.fine):
             merging, sigma = self.coding.merging[i], float(self.one_way.sigmas[i])
-            counts = np.bincount(merging.codes, weights=self.one_way.counts[i], minlength=merging.cardinality)
+            counts = np.bincount(merging.codes, weights=self._expected_values[i], minlength=merging.cardinality)
             self.measurements.append(Measurement((k,), counts / records, (records / sigma) ** 2))
         self._predict(self._independent())
 
@@ -133,8 +137,8 @@ class Learner:
         for source, codes, cardinality in zip(
             self.coding.source, self.coding.maps, self.coding.cardinalities, strict=True
         ):
-            counts = np.maximum(np.bincount(codes, weights=self.one_way.counts[source], minlength=cardinality), 0)
-            single.append(counts / max(counts.sum(), 1e-300))
+            counts = np.bincount(codes, weights=self._expected_values[source], minlength=cardinality)
+            single.append(counts / counts.sum())
         return {(a, b): np.outer(single[a], single[b]) for a, b in self.tables.pairs}
 
     def _predict(self, marginals: dict[Pair, Floats]) -> None:

@@ -21,7 +21,7 @@ from dpdist.families.synthesis.choices import Choices, choose
 from dpdist.families.synthesis.draw import draw_part, draw_records, rounded_groups
 from dpdist.families.synthesis.fitted import UNIT, cumulative_of
 from dpdist.families.synthesis.learn import Learned, learn
-from dpdist.families.synthesis.marginals import OneWay, coding_of, combine, merge_rare
+from dpdist.families.synthesis.marginals import OneWay, coding_of, combine, expected_counts, merge_rare
 from dpdist.families.synthesis.portable import exp, log2, power, probability_product
 from dpdist.families.synthesis.rake import power_of_two, rake, shrink
 from dpdist.families.synthesis.rounds import LARGEST_WEIGHT
@@ -116,14 +116,26 @@ def test_combined_measurements_are_weighted_by_precision() -> None:
 
 
 def test_rare_values_are_merged_with_positive_weights() -> None:
-    merging = merge_rare(np.array([100.0, -30.0, 5.0, 60.0, 19.0]), 10.0, below=2.0)
+    merging = merge_rare(np.array([100.0, -30.0, 5.0, 60.0, 19.0]), 10.0, below=2.0, records=160.0)
     assert merging.codes.tolist() == [0, 2, 2, 1, 2]
     assert merging.rare.tolist() == [1, 2, 4]
     assert (merging.weights > 0).all()
     assert merging.weights[2] > merging.weights[1] > merging.weights[0]
-    alone = merge_rare(np.array([100.0, 1.0]), 10.0, below=2.0)
+    alone = merge_rare(np.array([100.0, 1.0]), 10.0, below=2.0, records=100.0)
     assert alone.cardinality == 2
     assert not len(alone.rare)
+
+
+def test_expected_counts_are_closer_than_noisy_ones_and_have_the_sum() -> None:
+    rng, sigma = np.random.default_rng(0), 30.0
+    counts = np.concatenate([[20_000.0], 2_000 / np.arange(1, 60) ** 1.5])
+    noisy = counts + sigma * rng.normal(size=(50, len(counts)))
+    expected = np.array([expected_counts(row, sigma, records=counts.sum()) for row in noisy])
+    assert (expected > 0).all()
+    np.testing.assert_allclose(expected.sum(1), counts.sum(), rtol=1e-3)
+    clipped = np.maximum(noisy, 0)
+    clipped *= counts.sum() / clipped.sum(1, keepdims=True)
+    assert np.abs(expected - counts).sum() < 0.75 * np.abs(clipped - counts).sum()
 
 
 def test_coarse_copies_are_functions_of_their_attribute() -> None:
