@@ -16,7 +16,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpdist.api.calls import evaluate, open_release, plan, release, verify
+    from dpdist.api.calls import open_release, plan, release, verify
+    from dpdist.api.evaluation import evaluate
     from dpdist.api.ledger import Ledger
     from dpdist.api.synthesizer import Synthesizer
     from dpdist.schema.schema import Schema
@@ -27,7 +28,8 @@ _MODULES = {
     "Ledger": "dpdist.api.ledger",
     "Schema": "dpdist.schema.schema",
     "Synthesizer": "dpdist.api.synthesizer",
-    **dict.fromkeys(("evaluate", "open_release", "plan", "release", "verify"), "dpdist.api.calls"),
+    "evaluate": "dpdist.api.evaluation",
+    **dict.fromkeys(("open_release", "plan", "release", "verify"), "dpdist.api.calls"),
 }
 
 _ROOMS = ("errors", "evaluate", "release")
@@ -39,8 +41,9 @@ class CallableRoom(ModuleType):
     """A package that has the name of a public function: calling the package calls the function."""
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
-        """Call the function of `dpdist.api.calls`."""
-        return getattr(import_module("dpdist.api.calls"), self.__name__.rpartition(".")[2])(*arguments, **settings)
+        """Call the function of `dpdist.api`."""
+        name = self.__name__.rpartition(".")[2]
+        return getattr(import_module(_MODULES[name]), name)(*arguments, **settings)
 
 
 def __getattr__(name: str) -> Any:

@@ -5,27 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpdist.api.containers import as_input, column_names, is_partitioned, paths_of
+from dpdist.api.given import executor_for, key_of
 from dpdist.api.ledger import Ledger, url_of
 from dpdist.api.planned import PlannedRelease
 from dpdist.api.progress import bars
 from dpdist.api.released import Release
 from dpdist.api.specs import AnySpecification, specified
-from dpdist.errors import LedgerError, SpecError
+from dpdist.errors import LedgerError
 from dpdist.families.base.attempt import Progress, silent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from distributed import Client
 
     from dpdist.cluster.cluster import Cluster
     from dpdist.data.inputs import Input
-    from dpdist.evaluate.run import Evaluated
     from dpdist.publish.verify import VerifyReport
     from dpdist.release.run import Run
     from dpdist.schema.spec import ReleaseSpec
@@ -182,7 +180,7 @@ def open_release(
     """
     from dpdist.publish.verify import verify as verified
 
-    key = _key(public_key)
+    key = key_of(public_key)
     verified(path, key, storage_options=storage_options)
     return Release(path, public_key=key, storage_options=storage_options)
 
@@ -215,76 +213,11 @@ def verify(
     from dpdist.publish.verify import verify as verified
 
     where = path.path if isinstance(path, Release) else path
-    url, key = url_of(ledger), _key(public_key)
+    url, key = url_of(ledger), key_of(public_key)
     if url is None:
         return verified(where, key, storage_options=storage_options)
     with Ledger(url).opened() as opened:
         return verify_with_account(opened, where, key, storage_options=storage_options)[0]
-
-
-def evaluate(
-    release: str | os.PathLike[str] | Release,
-    against: Any = None,
-    *,
-    holdout: Any = None,
-    spec: AnySpecification | None = None,
-    output: str | os.PathLike[str] | None = None,
-    client: Client | None = None,
-    progress: bool | Progress = False,
-    public_key: Any = None,
-    storage_options: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> Evaluated:
-    """Compare a release with the real table: ``dpdist evaluate``. The page and the figures are CONFIDENTIAL.
-
-    Parameters
-    ----------
-    release : str, path or Release
-    against : table, optional
-        The real table, as for `release`; by default the files that `spec` names.
-    holdout : table, optional
-        Records like its own that the release was not made from; attacks need them.
-    spec : path, mapping or ReleaseSpec, optional
-        How the files of the real table are read.
-    output : path, optional
-        Folder of the page; default: ``evaluation-NAME``.
-    client : distributed.Client, optional
-        A live client, which stays open.
-    progress : bool or callable
-    public_key : Ed25519PublicKey or path of a PEM file, optional
-    storage_options : mapping, optional
-    options : dict
-        Fields of `dpdist.evaluate.evaluation.Options`: ``target``, ``train``, ``test``, ``seed``, ``attacks``.
-
-    Raises
-    ------
-    DpdistError
-        A table cannot be read, or does not fit the schema of the release.
-    """
-    from dpdist.evaluate.evaluation import Options
-    from dpdist.evaluate.run import Request, run_evaluation
-
-    try:
-        chosen = Options(**options)
-    except TypeError:
-        raise SpecError(f"evaluate: unknown options among {', '.join(options)}") from None
-    dask = is_partitioned(against) or is_partitioned(holdout)
-    executor = _executor(client, dask=dask)
-    request = Request(
-        release=release.path if isinstance(release, Release) else os.fspath(release),
-        against=_table(against, executor),
-        holdout=_table(holdout, executor),
-        spec=None if spec is None else specified(spec, {}),
-        output=None if output is None else Path(output),
-        options=chosen,
-        executor=executor,
-        public_key=_key(public_key),
-        storage_options=dict(storage_options or {}),
-    )
-    shown: Any = bars() if progress is True else nullcontext(progress or silent)
-    with shown as report:
-        evaluated = run_evaluation(request, progress=report)
-    return evaluated
 
 
 def _loaded(spec: AnySpecification, data: Any, ledger: AnyLedger, settings: Mapping[str, Any] | None) -> ReleaseSpec:
@@ -300,36 +233,7 @@ def _loaded(spec: AnySpecification, data: Any, ledger: AnyLedger, settings: Mapp
 
 def _given(data: Any, client: Client | None, *, extra_columns: Any) -> tuple[Cluster | None, Input | None]:
     """The executor and the input of a call, where they are not those of the spec."""
-    executor = _executor(client, dask=is_partitioned(data))
+    executor = executor_for(client, dask=is_partitioned(data))
     if data is None or paths_of(data) is not None:
         return executor, None
     return executor, as_input(data, executor=executor, extra_columns=extra_columns)
-
-
-def _executor(client: Client | None, *, dask: bool) -> Cluster | None:
-    """The executor of the caller's client; for a Dask DataFrame without one, the threads of this process."""
-    if client is not None:
-        from dpdist.cluster.opening import executor_of
-
-        return executor_of(client)
-    if not dask:
-        return None
-    from dpdist.cluster.cluster import Cluster
-
-    return Cluster()
-
-
-def _table(data: Any, executor: Cluster | None) -> Any:
-    """A table of an evaluation."""
-    if data is None:
-        return ()
-    paths = paths_of(data)
-    return tuple(paths) if paths is not None else as_input(data, executor=executor, extra_columns="ignore")
-
-
-def _key(key: Any) -> Ed25519PublicKey | None:
-    if isinstance(key, str | os.PathLike):
-        from dpdist.ledger.signature import load_public_key
-
-        return load_public_key(Path(key))
-    return key  # type: ignore[no-any-return]

@@ -136,6 +136,9 @@ class Release:
         plain = [c.cast(pa.string()) if pa.types.is_dictionary(c.type) else c for c in table.columns]
         csv.write_csv(pa.table(plain, names=table.column_names), os.fspath(path))
 
+    def __fspath__(self) -> str:
+        return self.path
+
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
@@ -147,7 +150,7 @@ class Release:
 
     def evaluate(self, against: Any = None, *, holdout: Any = None, **options: Any) -> Evaluated:
         """Compare the release with the real table; see `dpdist.evaluate`."""
-        from dpdist.api.calls import evaluate
+        from dpdist.api.evaluation import evaluate
 
         return evaluate(self, against, holdout=holdout, **options)
 

@@ -1,4 +1,4 @@
-"""Is the guarantee true, and is the release useful? ``dpdist.evaluate(…)`` is `dpdist.api.calls.evaluate`."""
+"""Is the guarantee true, and is the release useful? ``dpdist.evaluate(…)`` is `dpdist.api.evaluation.evaluate`."""
 
 import sys
 

@@ -211,14 +211,14 @@ def plan(spec: PlausibleDeniabilitySpec) -> PlausibleDeniabilityPlan:
     if spec.model.structure == "learned":
         pair_cells(spec.table.cardinalities)  # refuses domains whose pairs do not fit a worker
     seeds = plan_seeds(spec) if spec.uses_seeds else None
-    model = _budgeted(spec)
+    model = _budgeted(spec, tolerance=_STAGE_TOLERANCE)
     event = model.event
     if seeds is not None and seeds.event is not None:
         event = combined(spec, model.structure_event, model.parameters_event, seeds.event)
     return PlausibleDeniabilityPlan(spec=spec, model=model, seeds=seeds, event=event)
 
 
-def _budgeted(spec: PlausibleDeniabilitySpec, *, tolerance: float = _STAGE_TOLERANCE) -> ModelPlan:
+def _budgeted(spec: PlausibleDeniabilitySpec, *, tolerance: float) -> ModelPlan:
     """The model whose stages spend as much as its budget admits."""
     budget = spec.privacy.model
 

@@ -1,0 +1,92 @@
+"""The evaluation of a release, from Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpdist.api.containers import as_input, is_partitioned, paths_of
+from dpdist.api.given import executor_for, key_of
+from dpdist.api.progress import bars
+from dpdist.api.specs import AnySpecification, specified
+from dpdist.errors import SpecError
+from dpdist.families.base.attempt import Progress, silent
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from dpdist.cluster.cluster import Cluster
+    from dpdist.evaluate.run import Evaluated
+
+
+def evaluate(
+    release: str | os.PathLike[str],
+    against: Any = None,
+    *,
+    holdout: Any = None,
+    spec: AnySpecification | None = None,
+    output: str | os.PathLike[str] | None = None,
+    client: Client | None = None,
+    progress: bool | Progress = False,
+    public_key: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Evaluated:
+    """Compare a release with the real table: ``dpdist evaluate``. The page and the figures are CONFIDENTIAL.
+
+    Parameters
+    ----------
+    release : str, path or Release
+    against : table, optional
+        The real table, as for `release`; by default the files that `spec` names.
+    holdout : table, optional
+        Records like its own that the release was not made from; attacks need them.
+    spec : path, mapping or ReleaseSpec, optional
+        How the files of the real table are read.
+    output : path, optional
+        Folder of the page; default: ``evaluation-NAME``.
+    client : distributed.Client, optional
+        A live client, which stays open.
+    public_key : Ed25519PublicKey or path of a PEM file, optional
+    options : dict
+        Fields of `dpdist.evaluate.evaluation.Options`: ``target``, ``train``, ``test``, ``seed``, ``attacks``.
+
+    Raises
+    ------
+    DpdistError
+        A table cannot be read, or does not fit the schema of the release.
+    """
+    from dpdist.evaluate.evaluation import Options
+    from dpdist.evaluate.run import Request, run_evaluation
+
+    try:
+        chosen = Options(**options)
+    except TypeError:
+        raise SpecError(f"evaluate: unknown options among {', '.join(options)}") from None
+    dask = is_partitioned(against) or is_partitioned(holdout)
+    executor = executor_for(client, dask=dask)
+    request = Request(
+        release=os.fspath(release),
+        against=_table(against, executor),
+        holdout=_table(holdout, executor),
+        spec=None if spec is None else specified(spec, {}),
+        output=None if output is None else Path(output),
+        options=chosen,
+        executor=executor,
+        public_key=key_of(public_key),
+        storage_options=dict(storage_options or {}),
+    )
+    shown: Any = bars() if progress is True else nullcontext(progress or silent)
+    with shown as report:
+        return run_evaluation(request, progress=report)
+
+
+def _table(data: Any, executor: Cluster | None) -> Any:
+    """A table of an evaluation."""
+    if data is None:
+        return ()
+    paths = paths_of(data)
+    return tuple(paths) if paths is not None else as_input(data, executor=executor, extra_columns="ignore")

@@ -1,0 +1,35 @@
+"""What the caller of the Python API gives: a client, a key."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from distributed import Client
+
+    from dpdist.cluster.cluster import Cluster
+
+
+def executor_for(client: Client | None, *, dask: bool) -> Cluster | None:
+    """The executor of the caller's client; for a Dask DataFrame without one, the threads of this process."""
+    if client is not None:
+        from dpdist.cluster.opening import executor_of
+
+        return executor_of(client)
+    if not dask:
+        return None
+    from dpdist.cluster.cluster import Cluster
+
+    return Cluster()
+
+
+def key_of(key: Any) -> Ed25519PublicKey | None:
+    """A public key, or the one in a PEM file."""
+    if isinstance(key, str | os.PathLike):
+        from dpdist.ledger.signature import load_public_key
+
+        return load_public_key(Path(key))
+    return key  # type: ignore[no-any-return]
