@@ -17,7 +17,7 @@ ROWS = 6_000
 """Records of the table, `releases.table(ROWS)`."""
 
 
-def published(folder: Path, **changes: Any) -> Path:
+def published(folder: Path, *, fixed_key: str | None = None, **changes: Any) -> Path:
     """A release; only its folder is left."""
     made = folder / "made"
     made.mkdir()
@@ -39,6 +39,6 @@ def published(folder: Path, **changes: Any) -> Path:
         "model": {"rounds": 1, "balance": 10},
         "synthesis": {"records": 2_500},
     }
-    run_release(build_spec(spec | changes))
+    run_release(build_spec(spec | changes), fixed_key=fixed_key)
     shutil.rmtree(made)
     return folder / "release"
