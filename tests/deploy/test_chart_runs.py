@@ -83,6 +83,9 @@ def house(tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch) ->
     pq.write_table(table(30_000), content, row_group_size=7_000)
     store.put_object(Bucket="census", Key="people.parquet", Body=content.getvalue())
     yield House(tmp_path, endpoint, postgres_url)
+    bucket = boto3.resource("s3", endpoint_url=endpoint, region_name="us-east-1").Bucket("census")
+    bucket.objects.all().delete()  # servers of one process share their buckets
+    bucket.delete()
     server.stop()
 
 

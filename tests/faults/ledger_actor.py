@@ -24,7 +24,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dpdist.errors import BudgetExceeded, DatasetExists, ReleaseConflict
+from dpdist.errors import BudgetExceeded, DatasetExists, KeyUnavailable, ReleaseConflict
 from dpdist.ledger import Ledger, Price
 from dpdist.ledger.anchor import Anchor
 from dpdist.ledger.database import Database
@@ -153,7 +153,10 @@ def release_once(release: str, report: Report) -> None:
     report(attempt=attempt.id)
     if attempt.manifest_sha256 is None:
         ledger.mark_drawing(attempt)
-        words = [int(word) for word in load_noise(ledger.share_key(attempt, key_file(release))).words("x", 2)]
+        try:
+            words = [int(word) for word in load_noise(ledger.share_key(attempt, key_file(release))).words("x", 2)]
+        except KeyUnavailable:  # another process has committed the attempt, and erased its key
+            return release_once(release, report)
         report(words=words)
         sha = hashlib.sha256(json.dumps(words).encode()).hexdigest()
     else:

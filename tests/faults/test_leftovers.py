@@ -27,7 +27,7 @@ LEFT = {  # what is left: the event before which the run is killed, the file, an
     "a probe in the output": ("os.remove", rf"\.probe-{HEX}", "release"),
     "an unfinished probe in the output": ("os.remove", rf"\.\.probe-{HEX}\.{HEX}", "release"),
     "exact counts": ("os.rename", rf"\.run-record\.json\.{HEX}", "work"),
-    "a second name of the manifest": ("os.remove", rf"\.manifest\.json\.{HEX}", "work"),
+    "a second name of the manifest": ("os.remove", rf"\._manifest\.json\.{HEX}", "work"),
     "a part that was not finished": ("os.rename", rf"\.part-00000\.parquet\.{HEX}", "release"),
     "a second name of the claim": ("os.remove", rf"\.claim\.{HEX}", "release"),
 }
@@ -80,7 +80,7 @@ def test_clean_sweeps_all_of_it_at_once(dpdist: Command, tmp_path: Path) -> None
 
 def test_parts_and_claim_of_an_attempt_that_was_given_up(dpdist: Command, tmp_path: Path) -> None:
     output = tmp_path / "release"
-    assert begin(tmp_path, at=("os.remove", rf"\.manifest\.json\.{HEX}")).returncode == -9
+    assert begin(tmp_path, at=("os.remove", rf"\._manifest\.json\.{HEX}")).returncode == -9
     url = f"sqlite:///{tmp_path}/ledger.db"
     ledger = Ledger.open(url)
     (attempt,) = ledger.show("people").attempts
@@ -96,7 +96,7 @@ def test_parts_and_claim_of_an_attempt_that_was_given_up(dpdist: Command, tmp_pa
 
 
 def test_a_new_attempt_publishes_nothing_of_the_one_before(tmp_path: Path) -> None:
-    assert begin(tmp_path, at=("os.remove", rf"\.manifest\.json\.{HEX}")).returncode == -9
+    assert begin(tmp_path, at=("os.remove", rf"\._manifest\.json\.{HEX}")).returncode == -9
     again = begin(tmp_path, "--new-attempt")
     assert again.returncode == 0, again.stderr
     assert verify(tmp_path / "release").unlisted == ()

@@ -108,7 +108,7 @@ class TestSignedReleases:
         manifest = release(store, signing_key=key)
         other = Ed25519PrivateKey.generate()
         for call in (verify, read_release, read_manifest):
-            with pytest.raises(VerificationFailed, match=r"does not fit manifest\.json and the public key"):
+            with pytest.raises(VerificationFailed, match=r"does not fit the manifest and the public key"):
                 call(place, other.public_key())
         for forged in (sign(manifest.to_bytes(), other), b"", bytes(64)):
             store.write_bytes(SIGNATURE, forged)

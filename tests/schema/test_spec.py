@@ -115,7 +115,7 @@ def test_the_fingerprint_ignores_where_it_runs_and_nothing_else() -> None:
         ("synthesis.colour=red", "synthesis.colour: there is no such setting here"),
         ("synthesis.record=5", "synthesis.record: there is no such setting here; did you mean 'records'?"),
         ("data.minimum_record=5", "did you mean 'minimum_records'?"),
-        ("cluster.mode=address", "`address` goes with"),
+        ("cluster.mode=address", "`address` (or `scheduler_file`) goes with"),
         ("cluster={mode: address, address: nowhere}", "a scheduler's"),
         ("cluster.memory_limit=20MiB", "too small"),
         ("cluster.memory_limit=lots", "a size such as 3GiB"),

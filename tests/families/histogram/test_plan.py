@@ -11,10 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from dpdist.errors import AccountingError, GuaranteeRefused, SpecError
-from dpdist.families.histogram import entropy
 from dpdist.families.histogram.plan import HistogramPlan, plan
 from dpdist.families.histogram.spec import HistogramSpec
-from dpdist.privacy import accountant, leakage
+from dpdist.privacy import accountant, leakage, sensitivity
 from dpdist.privacy.guarantee import PML, DifferentialPrivacy
 
 SCHEMA = {
@@ -220,11 +219,11 @@ def test_fingerprint_is_about_what_is_released() -> None:
 
 
 def test_accounts_for_the_command_line() -> None:
-    renyi = entropy.account(records=10_000, order=2, adjacency="replacement")
+    renyi = sensitivity.account(records=10_000, order=2, adjacency="replacement")
     assert renyi["sensitivity"] == pytest.approx(0.0144, abs=5e-5)
     assert renyi["published_bound"] == pytest.approx(0.00058, abs=5e-6)
     assert renyi["published_bound_holds"] is False
-    assert entropy.account(records=10_000, order=1, adjacency="add/remove")["published_bound_holds"] is True
+    assert sensitivity.account(records=10_000, order=1, adjacency="add/remove")["published_bound_holds"] is True
     pml = leakage.account(epsilon=0.5, alpha=0.05)
     assert pml["scale"] == pytest.approx(3.7401, abs=5e-5)
     assert pml["dp_epsilon"] == pytest.approx(2 / 3.7401, rel=1e-4)
