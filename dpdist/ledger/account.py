@@ -101,7 +101,7 @@ class Account:
 
     def is_kept(self, portfolio: Portfolio) -> bool:
         """Whether a filter holds, or the only release is within the caps by itself."""
-        return portfolio.holds(self.taken) or self.alone is not None
+        return portfolio.holds(self.taken) or (self.alone is not None and self.alone <= portfolio.epsilon)
 
     def to_json(self) -> dict[str, Any]:
         """The sums, exactly, as text."""

@@ -93,6 +93,21 @@ class Anchor:
         """
         self._store.write_bytes(_name(dataset), json.dumps({"dataset": dataset, **asdict(mark)}).encode())
 
+    def begin(self, dataset: str, mark: Mark) -> None:
+        """Set the first mark of a data set; again, where nothing followed it.
+
+        Raises
+        ------
+        LedgerError
+            It has seen more of a data set of this name, which is in another database.
+        """
+        if self._store.exists(_name(dataset)) and self.read(dataset).length > 1:
+            raise LedgerError(
+                f"the anchor in {self._store.uri} has seen charges or acts of a data set {dataset!r}, which is not in "
+                "this ledger: restore the newest backup of its database, or choose another name"
+            )
+        self.write(dataset, mark)
+
     def advance(self, dataset: str, mark: Mark) -> None:
         """Set the mark of a data set unless it has seen more already."""
         if mark.length > self.read(dataset).length:

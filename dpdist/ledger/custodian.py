@@ -48,7 +48,8 @@ class Custodian(Access):
         contract : str, optional
             The contract as JSON (`create_from_contract`).
 
-        Raises DatasetExists: the name is taken; LedgerError: a cap is out of range, or a kind is unknown.
+        Raises DatasetExists: the name is taken; LedgerError: a cap is out of range, a kind is unknown, or the anchor
+        knows a data set of this name that was used.
         """
         terms = catalogue.terms_of(name, epsilon, delta, guarantees, pml, contract)
         keys = signing.make_if_protected(self.database)
@@ -56,7 +57,7 @@ class Custodian(Access):
         def create(connection: sa.Connection) -> Dataset:
             created = catalogue.create(connection, terms, keys)
             if self._anchor is not None:  # before anybody sees the data set
-                self._anchor.write(name, catalogue.head(connection, name))
+                self._anchor.begin(name, catalogue.head(connection, name))
             return created
 
         try:

@@ -1,0 +1,54 @@
+"""What a custodian does begins nothing anew: neither a lost database nor a lower cap makes spent budget available."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from charges import add_up
+
+from dpdist.errors import BudgetExceeded, LedgerError
+from dpdist.ledger import Ledger
+from dpdist.ledger.anchor import VARIABLE
+from dpdist.ledger.contract import Contract
+from dpdist.privacy.events import Gaussian
+
+SCHEMA = {"attributes": [{"name": "sex", "kind": "categorical", "values": ["f", "m"]}]}
+
+
+def _reserve(ledger: Ledger, release: str, event: object) -> None:
+    ledger.reserve(dataset="acs", release=release, spec_hash="s", input_fingerprint="f", guarantee="dp", event=event)
+
+
+def test_an_anchor_of_a_used_data_set_admits_no_second_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new database with a data set of the same name moved the anchor back to its own first entry."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "anchors"))
+    first = Ledger.open(f"sqlite:///{tmp_path}/first.db", price=add_up)
+    first.create_dataset("acs", epsilon=1, delta="1e-8")
+    _reserve(first, "counts", '"9/10"')
+    second = Ledger.open(f"sqlite:///{tmp_path}/second.db", price=add_up)
+    with pytest.raises(LedgerError, match="anchor"):
+        second.create_dataset("acs", epsilon=1, delta="1e-8")
+    assert second.datasets() == ()
+    _reserve(first, "more", '"1/20"')
+
+
+def test_an_anchor_of_an_unused_data_set_may_be_set_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A creation that was interrupted after its anchor was written can be repeated."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "anchors"))
+    for name in ("first", "second"):
+        Ledger.open(f"sqlite:///{tmp_path}/{name}.db", price=add_up).create_dataset("acs", epsilon=1, delta="1e-8")
+
+
+def test_a_cap_is_not_lowered_below_a_release_that_took_all(tmp_path: Path) -> None:
+    """With a cap of 1/2 the account showed 1 of 1/2 as spent."""
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger.create_dataset("acs", epsilon=1, delta="1e-6")
+    _reserve(ledger, "all", Gaussian(4.3))
+    assert ledger.show("acs").budget.account.alone is not None
+    terms = {"schema": SCHEMA, "data": {"path": "p.csv"}, "minimum_records": 1, "delta": "1e-6"}
+    with pytest.raises(BudgetExceeded):
+        ledger.amend("acs", Contract.model_validate({**terms, "epsilon": "1/2"}), reason="less")
+    ledger.amend("acs", Contract.model_validate({**terms, "epsilon": 2}), reason="more")
+    assert ledger.verify("acs").budget.epsilon_cap == Fraction(2)
