@@ -175,7 +175,7 @@ class Contract(Section):
         found += [
             f"model.prior: {path} is none of the contract's public_tables"
             for path in spec.public_tables
-            if not any(fnmatchcase(path, pattern) for pattern in self.public_tables)
+            if ".." in path.split("/") or not any(fnmatchcase(path, pattern) for pattern in self.public_tables)
         ]
         if spec.asks_of_table is not None:
             found.append(spec.asks_of_table)
