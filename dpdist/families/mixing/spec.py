@@ -167,6 +167,8 @@ class MixingSpec(ReleaseSpec):
             raise ValueError("mixing.order: clients do not try orders; give one, or auto")
         if self.federated is not None and self.cluster.mode in ("threads", "in-process"):
             raise ValueError("cluster.mode: clients need worker processes of their own; use embedded or address")
+        if self.federated is not None:
+            self.federated.refuse_shared_files(one_machine=self.cluster.mode == "embedded")
         return self
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -9,6 +10,7 @@ from pydantic import Field, model_validator
 
 from dpdist.families.mixing.federated.identity import parse_identity
 from dpdist.schema.spec import Section, StorageSpec
+from dpdist.storage.s3 import is_s3
 
 
 class ClientSpec(Section):
@@ -86,6 +88,23 @@ class FederatedSpec(Section):
     def minimum(self) -> int:
         """Clients that must be ready."""
         return self.at_least or (self.colluding + 2 if self.trust == "correlated" else 1)
+
+    def refuse_shared_files(self, *, one_machine: bool) -> None:
+        """Refuse two clients that name the same objects of a store, or with `one_machine` the same files, by their
+        addresses. Raises ValueError.
+        """
+        owners: dict[tuple[str | None, str], str] = {}
+        for client in self.clients:
+            for path in client.paths:
+                if not is_s3(path) and not one_machine:  # the same name on another machine is another file
+                    continue
+                where = path.rstrip("/") if is_s3(path) else os.path.realpath(path)
+                owner = owners.setdefault((client.storage.endpoint_url if is_s3(path) else None, where), client.name)
+                if owner != client.name:
+                    raise ValueError(
+                        f"federated.clients: {owner} and {client.name} have the same files ({path}), and each is "
+                        "charged for its own records alone; leave one of them out"
+                    )
 
     @model_validator(mode="after")
     def _consistent(self) -> FederatedSpec:
