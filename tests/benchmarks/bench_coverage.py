@@ -80,7 +80,7 @@ def coverage(codes: Codes, cards: tuple[int, ...], plan: Any, seed: int) -> dict
 
 def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """One row for each epsilon and order, averaged over the keys."""
-    codes, shipped = table_of(name)
+    codes, _, shipped = table_of(name)
     cards, rows = shipped.table.cardinalities, len(codes[0])
     for epsilon in options.epsilon:
         plan = make_plan(spec_of(shipped, "synthesis", epsilon=epsilon, records=rows))

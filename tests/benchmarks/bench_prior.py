@@ -38,8 +38,8 @@ def sample(codes: Codes, rows: np.ndarray, seed: int) -> Codes:
 
 def cases() -> Iterator[tuple[str, Codes, Codes, tuple[int, ...]]]:
     """Name, table, public table and numbers of values."""
-    old, old_spec = table_of("acs2013")
-    new, new_spec = table_of("acs2024")
+    old, _, old_spec = table_of("acs2013")
+    new, _, new_spec = table_of("acs2024")
     both = [name for name in old_spec.table.names if name in new_spec.table.names]
     pairs = [(old_spec.table.names.index(name), new_spec.table.names.index(name)) for name in both]
     sizes = tuple(new_spec.table.cardinalities[j] for _, j in pairs)
