@@ -151,15 +151,20 @@ class Publication:
         )
 
     def reserve(self, input_fingerprint: str) -> None:
-        """Charge the figures, or take up the run that was interrupted. Raises ReleaseConflict: the table is not the one
-        that the release was made from, or figures of this release were published already with other settings;
-        BudgetExceeded, GuaranteeRefused, DatasetUnknown: the ledger does not admit the charge.
+        """Charge the figures, or take up the run that was interrupted. Raises ReleaseConflict: the manifest
+        is not the committed one, the table is not the one that the release was made from, or figures of this release
+        were published already with other settings; BudgetExceeded, GuaranteeRefused, DatasetUnknown: the ledger does not admit the charge.
         """
         release = self.ledger.find(self.dataset, self.manifest.name)
         if release is None or release.state != "committed" or release.id != self.manifest.attempt:
             raise ReleaseConflict(
                 f"the ledger does not know this release of data set {self.dataset!r}: give the --ledger that it was "
                 "charged to"
+            )
+        if release.manifest_sha256 != hashlib.sha256(self.manifest.to_bytes()).hexdigest():
+            raise ReleaseConflict(
+                "manifest.json is not the one that the ledger committed, so its schema and parts may be other ones: "
+                "copy the release again from its publisher"
             )
         if release.input_fingerprint != input_fingerprint:
             raise ReleaseConflict(

@@ -263,6 +263,23 @@ def test_a_ledger_that_does_not_know_the_release_is_refused(own: Made) -> None:
         publish(own, replace(request(own), ledger=f"sqlite:///{own.folder}/other.db"))
 
 
+def test_figures_are_of_the_manifest_that_was_committed(own: Made) -> None:
+    """With another schema in a copy of the manifest, figures were charged and said to be of the release."""
+    _, manifest = open_release(own.release)
+    attributes = tuple(manifest.table.attributes)
+    age = attributes[0].model_copy(update={"out_of_domain": "drop"})
+    forged = manifest.model_copy(
+        update={"table": manifest.table.model_copy(update={"attributes": (age, *attributes[1:])})}
+    )
+    ledger = Ledger.open(f"sqlite:///{own.folder}/ledger.db", create=False)
+    release = ledger.find("people", manifest.name)
+    assert release is not None
+    with pytest.raises(errors.ReleaseConflict, match="manifest"):
+        Publication(ledger, forged, FiguresPlan(0.5), own.folder, 0).reserve(release.input_fingerprint)
+    ledger.close()
+    assert all(name != "first/evaluation" for name, _, _ in charges(own))
+
+
 def test_publication_needs_its_charge(own: Made) -> None:
     ledger = Ledger.open(f"sqlite:///{own.folder}/ledger.db", create=False)
     publication = Publication(ledger, open_release(own.release)[1], FiguresPlan(1.0), own.folder, 0)
