@@ -164,7 +164,7 @@ class Publication:
             )
         if release.manifest_sha256 != hashlib.sha256(self.manifest.to_bytes()).hexdigest():
             raise ReleaseConflict(
-                "manifest.json is not the one that the ledger committed, so its schema and parts may be other ones: "
+                "the manifest is not the one that the ledger committed, so its schema and parts may be other ones: "
                 "copy the release again from its publisher"
             )
         if release.input_fingerprint != input_fingerprint:
