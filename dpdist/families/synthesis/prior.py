@@ -8,6 +8,8 @@ not contradict it (James and Stein).
 
 from __future__ import annotations
 
+import hashlib
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from dpdist.data.operators import pair_counts_operator
 from dpdist.data.report import check
 from dpdist.data.source import TableSource, find_files, is_input, would_find
 from dpdist.data.table import open_table
-from dpdist.errors import EmptyTable, SpecError
+from dpdist.errors import EmptyTable, ReleaseConflict, SpecError
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.choices import Choices
@@ -30,6 +32,7 @@ from dpdist.families.synthesis.spec import PriorSpec, WholeSynthesisSpec
 from dpdist.families.synthesis.tables import PairTables, recode
 from dpdist.privacy.noise import Noise
 from dpdist.storage.s3 import is_s3
+from dpdist.storage.store import Store
 
 _SMOOTHING = 0.05
 _MU = 30.0  # the noise of a public table: less than a record a cell
@@ -75,9 +78,9 @@ def read_prior(spec: WholeSynthesisSpec) -> PairCounts | None:
     if prior is None:
         return None
     source = _source(spec, prior)
-    own = {file.path for file in find_files(table_source(spec))} if spec.data.paths else set()
+    own = {_identity(file.path) for file in find_files(table_source(spec))} if spec.data.paths else set()
     for file in find_files(source):
-        if file.path in own:
+        if _identity(file.path) in own:
             raise _is_own(file.path)
     table = located_table(open_table(source, spec.table))
     counts, report = run_pass(table, pair_counts_operator(spec.table.cardinalities))
@@ -86,6 +89,27 @@ def read_prior(spec: WholeSynthesisSpec) -> PairCounts | None:
         raise EmptyTable("model.prior: the public table has no rows that the policies of the schema keep")
     found: PairCounts = counts
     return found
+
+
+def _identity(path: str) -> object:
+    """The same for all names of a local file, hard links too."""
+    try:
+        found = os.stat(path)
+    except OSError:  # in a store
+        return path
+    return found.st_dev, found.st_ino
+
+
+def bind_prior(work: Store, prior: PairCounts) -> None:
+    """Keep what an attempt learned of its prior, or compare: noise is drawn for one prior only. Raises
+    ReleaseConflict: the public table was changed after the attempt began.
+    """
+    digest = hashlib.sha256(prior.cells.tobytes()).hexdigest().encode()
+    if work.write_exclusive("prior", digest) != digest:
+        raise ReleaseConflict(
+            "model.prior: the public table was changed after this attempt began: put the earlier one back, or begin a "
+            "new attempt"
+        )
 
 
 def towards(one_way: OneWay, prior: PairCounts) -> OneWay:

@@ -16,7 +16,7 @@ from dpdist.families.synthesis.fitted import Fitted
 from dpdist.families.synthesis.learn import Learned, learn
 from dpdist.families.synthesis.model_files import model_files
 from dpdist.families.synthesis.plan import SynthesisPlan
-from dpdist.families.synthesis.prior import read_prior
+from dpdist.families.synthesis.prior import bind_prior, read_prior
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
@@ -44,6 +44,8 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
 
     def make() -> Learned:
         prior = read_prior(attempt.spec)  # before the ledger is told that the table is read
+        if prior is not None:
+            bind_prior(attempt.work, prior)
         if attempt.plan.accuracy_mu:
             counts = count_tables(attempt).pairs
         else:

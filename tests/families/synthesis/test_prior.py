@@ -12,10 +12,11 @@ import pytest
 from releases import SCHEMA, table
 
 from dpdist.data.count import pair_counts
-from dpdist.errors import SpecError
+from dpdist.errors import ReleaseConflict, SpecError
 from dpdist.families.base.registry import build_spec, make_plan
 from dpdist.families.synthesis.choices import choose, with_prior
 from dpdist.families.synthesis.learn import learn
+from dpdist.families.synthesis.prior import read_prior
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
 from dpdist.privacy.noise import Noise
@@ -123,3 +124,33 @@ def test_a_release_with_a_prior_names_it_and_keeps_its_contract(tmp_path: Path) 
     assert outcome.parameters["learned"]["prior"] == {"records": 8_000}
     stored = outcome.uri.removeprefix("file://")
     assert any(str(prior) in file.read_text() for file in Path(stored).rglob("*.json"))
+
+
+def test_another_name_of_the_table_is_no_prior(tmp_path: Path) -> None:
+    (tmp_path / "public").mkdir()
+    spec = build_spec(spec_with(tmp_path, str(tmp_path / "public" / "t.parquet")))
+    (tmp_path / "public" / "t.parquet").hardlink_to(tmp_path / "table.parquet")
+    with pytest.raises(SpecError, match=r"model\.prior: .* belongs to the table"):
+        read_prior(spec)
+
+
+def test_an_attempt_keeps_to_its_prior(tmp_path: Path) -> None:
+    prior = tmp_path / "prior.parquet"
+    pq.write_table(table(8_000), prior)
+    spec = build_spec(spec_with(tmp_path, str(prior)))
+    ledger = Ledger.open(spec.ledger)
+    ledger.create_dataset("people", epsilon="10", delta="1e-6")
+    ledger.close()
+
+    def stop(stage: str, done: int, total: int) -> None:
+        if stage == "fitting":
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        run_release(spec, progress=stop)
+    content = prior.read_bytes()
+    pq.write_table(table(7_000), prior)
+    with pytest.raises(ReleaseConflict, match="public table was changed"):
+        run_release(spec, resume=True)
+    prior.write_bytes(content)
+    assert run_release(spec, resume=True) is not None
