@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import buckets
 import pytest
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def s3_server() -> Iterator[str]:
     """Endpoint of an S3 server in this process."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with buckets.s3_server() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture
@@ -34,5 +30,4 @@ def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     fs.mkdir("census")
     yield fs
     fs.invalidate_cache()
-    fs.rm("census", recursive=True)
     s3fs.S3FileSystem.clear_instance_cache()

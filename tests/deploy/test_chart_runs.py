@@ -12,6 +12,7 @@ import forkserver
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from buckets import s3_server
 from charts import Rendered, need_tools, render
 from pods import Pods
 from releases import project, table
@@ -70,23 +71,16 @@ class House:
 def house(tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     need_tools()
     import boto3
-    from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    endpoint = f"http://127.0.0.1:{server._server.server_port}"  # type: ignore[union-attr]
-    for name, value in {**ENDPOINT, "AWS_ENDPOINT_URL": endpoint}.items():
-        monkeypatch.setenv(name, value)
-    store = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
-    store.create_bucket(Bucket="census")
-    content = io.BytesIO()
-    pq.write_table(table(30_000), content, row_group_size=7_000)
-    store.put_object(Bucket="census", Key="people.parquet", Body=content.getvalue())
-    yield House(tmp_path, endpoint, postgres_url)
-    bucket = boto3.resource("s3", endpoint_url=endpoint, region_name="us-east-1").Bucket("census")
-    bucket.objects.all().delete()  # servers of one process share their buckets
-    bucket.delete()
-    server.stop()
+    with s3_server() as endpoint:
+        for name, value in {**ENDPOINT, "AWS_ENDPOINT_URL": endpoint}.items():
+            monkeypatch.setenv(name, value)
+        store = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+        store.create_bucket(Bucket="census")
+        content = io.BytesIO()
+        pq.write_table(table(30_000), content, row_group_size=7_000)
+        store.put_object(Bucket="census", Key="people.parquet", Body=content.getvalue())
+        yield House(tmp_path, endpoint, postgres_url)
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ import boto3
 import forkserver
 import pytest
 import yaml
+from buckets import s3_server
 from charts import ROOT
-from moto.server import ThreadedMotoServer
 from ports import free_port
 
 FILE = ROOT / "deploy" / "compose.yaml"
@@ -89,14 +89,11 @@ class House:
 @pytest.fixture
 def house(tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    endpoint = f"http://127.0.0.1:{server._server.server_port}"  # type: ignore[union-attr]
-    kek = os.environ["DPDIST_KEK"]
-    made = House(tmp_path, {"LEDGER": postgres_url, "ENDPOINT": endpoint, "S3_SECRET": "planted", "DPDIST_KEK": kek})
-    yield made
-    made.stop()
-    server.stop()
+    with s3_server() as endpoint:
+        variables = {"LEDGER": postgres_url, "ENDPOINT": endpoint, "S3_SECRET": "planted"}
+        made = House(tmp_path, {**variables, "DPDIST_KEK": os.environ["DPDIST_KEK"]})
+        yield made
+        made.stop()
 
 
 def test_the_commands_of_the_heading_release(house: House) -> None:

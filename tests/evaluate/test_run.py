@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from moto.server import ThreadedMotoServer
+from buckets import s3_server
 from releases import KEY, SCHEMA, table
 from typer.testing import CliRunner
 
@@ -180,11 +180,7 @@ def test_from_object_storage(made: Made, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        endpoint = f"http://{host}:{port}"
+    with s3_server() as endpoint:
         client = boto3.client("s3", endpoint_url=endpoint)
         client.create_bucket(Bucket="bucket")
         for path in Path(made.release).rglob("*"):
@@ -200,8 +196,6 @@ def test_from_object_storage(made: Made, tmp_path: Path, monkeypatch: pytest.Mon
                 storage_options={"endpoint_url": endpoint},
             )
         )
-    finally:
-        server.stop()
     assert json.loads(Path(done.figures).read_text())["facts"]["released records"] == "2,500"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from moto.server import ThreadedMotoServer
+from buckets import s3_server
 
 from dpdist.errors import SpecError
 from dpdist.storage.store import Store
@@ -23,10 +23,8 @@ def endpoint(prefect_home: tuple[Path, ...], tmp_path: Path, monkeypatch: pytest
     (tmp_path / "config").write_text("[profile other]\nregion = us-west-2\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_PROFILE", "other")
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    yield "http://{}:{}".format(*server.get_host_and_port())
-    server.stop()
+    with s3_server() as endpoint:
+        yield endpoint
 
 
 @pytest.mark.parametrize("kind", ["aws-credentials", "minio-credentials"])

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from botocore.exceptions import ClientError
+from buckets import s3_server
 from charges import add_up
 from commands import Command
 from sqlalchemy.engine import make_url
@@ -333,18 +334,14 @@ def test_the_command_line_sets_an_anchor(dpdist: Command, tmp_path: Path, monkey
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A client of an S3 server in this process, whose address the environment holds."""
     import boto3
-    from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-    yield boto3.client("s3", region_name="us-east-1")
-    server.stop()
+    with s3_server() as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        yield boto3.client("s3", region_name="us-east-1")
 
 
 def lengths(s3: Any, bucket: str) -> list[int]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
+from buckets import s3_server
 
 from dpdist.errors import KeyUnavailable, StorageUnavailable
 from dpdist.ledger import keys
@@ -134,18 +135,13 @@ def test_workers_load_the_noise_from_the_key_file(kek: KeyEncryptionKey, tmp_pat
 
 
 def test_keys_on_s3(kek: KeyEncryptionKey, monkeypatch: pytest.MonkeyPatch) -> None:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # nobody there: the address says where
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    options = {"endpoint_url": f"http://{host}:{port}", "client_kwargs": {"region_name": "us-east-1"}}
-    uri = address("s3://keys/run/key.json", options)
-    s3 = fsspec.filesystem("s3", endpoint_url=options["endpoint_url"])
-    try:
+    with s3_server() as endpoint:
+        options = {"endpoint_url": endpoint, "client_kwargs": {"region_name": "us-east-1"}}
+        uri = address("s3://keys/run/key.json", options)
+        s3 = fsspec.filesystem("s3", endpoint_url=options["endpoint_url"])
         with pytest.raises(KeyUnavailable, match="check that the folder or bucket exists"):
             share(kek, uri)
         s3.mkdir("keys")
@@ -159,9 +155,7 @@ def test_keys_on_s3(kek: KeyEncryptionKey, monkeypatch: pytest.MonkeyPatch) -> N
         with pytest.raises(KeyUnavailable, match="the key of attempt a1 is not at"):
             load_noise(ref)
         erase_key_file(ref.uri, attempt="a1")
-    finally:
         s3.clear_instance_cache()
-        server.stop()
 
 
 def test_a_storage_that_is_away_lets_the_run_be_resumed(

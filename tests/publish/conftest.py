@@ -19,9 +19,9 @@ from typing import Any, Literal
 import fsspec
 import numpy as np
 import pytest
+from buckets import s3_server
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from moto.s3.responses import S3Response
-from moto.server import ThreadedMotoServer
 from werkzeug import Request, Response
 from werkzeug.serving import make_server
 
@@ -83,14 +83,11 @@ def s3() -> Iterator[str]:
                 return plain(response)
 
         patch.setattr(S3Response, "put_object", put_object)
-        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        server.start()
-        host, port = server.get_host_and_port()
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
         patch.setenv("AWS_ACCESS_KEY_ID", "planted-access-key")
         patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-        yield f"http://{host}:{port}"
-        server.stop()
+        with s3_server() as endpoint:
+            patch.setenv("AWS_ENDPOINT_URL", endpoint)
+            yield endpoint
 
 
 @pytest.fixture
