@@ -194,9 +194,7 @@ class Attribute(_Frozen):
         if set(map(str, self.aliases.values())) - set(map(str, self.values or ())):
             raise ValueError(f"attribute {self.name!r}: an alias points to a value that is not declared")
         if self.kind == "integer":
-            if self.bounds is None or self.values is not None:
-                raise ValueError(f"attribute {self.name!r}: an integer attribute takes `bounds`, not `values`")
-            lo, hi = self.bounds
+            lo, hi = self._bounded()
             if lo > hi:
                 raise ValueError(f"attribute {self.name!r}: the lower bound exceeds the upper bound")
             if lo < -LARGEST_INTEGER or hi > LARGEST_INTEGER:
@@ -210,8 +208,10 @@ class Attribute(_Frozen):
             if self.is_continuous:
                 return self
         else:
-            if not self.values or self.bounds is not None or self.bins is not None:
+            if self.bounds is not None or self.bins is not None:
                 raise ValueError(f"attribute {self.name!r}: a {self.kind} attribute takes `values` only")
+            if not self.values:
+                raise ValueError(f"attribute {self.name!r}: declare its `values`, such as [north, south]")
             if len(set(map(str, self.values))) != len(self.values):
                 raise ValueError(f"attribute {self.name!r}: a value is declared twice")
             if len({isinstance(v, int) for v in self.values}) > 1:
@@ -237,11 +237,17 @@ class Attribute(_Frozen):
         self.bucket_map  # noqa: B018  (validates the buckets)
         return self
 
+    def _bounded(self) -> tuple[Any, Any]:
+        """The bounds of an integer or a number, which have no `values`."""
+        if self.values is not None:
+            raise ValueError(f"attribute {self.name!r}: of kind {self.kind}, it takes `bounds`, not `values`")
+        if self.bounds is None:
+            raise ValueError(f"attribute {self.name!r}: declare its `bounds`, such as [0, 100]")
+        return self.bounds
+
     def _check_number(self) -> None:
         """Refuse what a number attribute cannot be."""
-        if self.bounds is None or self.values is not None:
-            raise ValueError(f"attribute {self.name!r}: a number attribute takes `bounds`, not `values`")
-        lo, hi = self.bounds
+        lo, hi = self._bounded()
         if lo >= hi:
             raise ValueError(f"attribute {self.name!r}: the lower bound of a number is below the upper bound")
         if not np.isfinite(hi - lo):
@@ -422,8 +428,36 @@ _EXPECTED = {
     "dict_type": "expected a section",
     "model_type": "expected a section",
     "too_short": "expected at least {min_length} item(s)",
+    "too_long": "expected at most {max_length} item(s)",
+    "missing": "is not set, and has no default",
+    "bool_type": "expected true or false",
+    "bool_parsing": "expected true or false",
+    "int_type": "expected an integer",
+    "int_parsing": "expected an integer",
+    "int_from_float": "expected an integer",
+    "float_type": "expected a number",
+    "float_parsing": "expected a number",
+    "finite_number": "expected a finite number",
+    "string_type": "expected a text; quote it",
+    "string_too_short": "expected a text of {min_length} character(s) or more",
+    "string_too_long": "expected a text of at most {max_length} character(s)",
+    "string_pattern_mismatch": "expected a text of the form {pattern}",
+    "literal_error": "expected {expected}",
+    "greater_than": "expected more than {gt}",
+    "greater_than_equal": "expected {ge} or more",
+    "less_than": "expected less than {lt}",
+    "less_than_equal": "expected {le} or less",
+    "union_tag_invalid": "expected one of {expected_tags}",
+    "union_tag_not_found": "expected {discriminator}",
 }
 """What is said in place of the message of pydantic, by its type of error."""
+
+
+def _plain(value: Any) -> str:
+    """A limit as people write it: 0.000001 and 1,000,000."""
+    if isinstance(value, float) and not value.is_integer():
+        return np.format_float_positional(value)
+    return f"{int(value):,}" if isinstance(value, int | float) else str(value)
 
 
 def setting_names(kind: type[BaseModel]) -> list[str]:
@@ -452,7 +486,7 @@ def validation_message(error: ValidationError, settings: Collection[str] = ()) -
             continue  # pydantic counts only the items that are valid
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] in _EXPECTED:
-            message = _EXPECTED[item["type"]].format(**item.get("ctx", {}))
+            message = _EXPECTED[item["type"]].format_map({k: _plain(v) for k, v in item.get("ctx", {}).items()})
         if loc[-1:] in (("int",), ("str",)) and item["type"] in ("int_type", "string_type"):  # a member of `Value`
             loc, message = loc[:-1], "expected a text or an integer"
         where = ".".join(map(str, loc))
