@@ -116,6 +116,15 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
     return found
 
 
+def draws_at_most(choices: Choices, cardinalities: Sequence[int]) -> int:
+    """A bound of the keyed draws that carry a model's guarantee."""
+    cells = sum(a * b for a, b in combinations(cardinalities, 2))
+    largest = math.prod(sorted(cardinalities)[-2:])
+    tables = len(cardinalities) + 2 * choices.rounds * choices.per_round
+    raked = cells if choices.rake else 0
+    return 2 * sum(cardinalities) + 1 + tables * (min(largest, cells) + 1) + raked
+
+
 def with_prior(choices: Choices, attributes: int) -> Choices:
     """The choices with a model of a public table to start from: its tree needs no share of its own.
 

@@ -20,11 +20,14 @@ from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim
+from dpdist.schema.schema import Schema
 
 _OTHERS = 40  # records of the table beside the canary
 
 
-def model_claim(plan: SynthesisPlan, *, others: int = _OTHERS) -> Claim:
+def model_claim(
+    schema: Schema, choices: Choices, *, accuracy_mu: float = 0.0, epsilon: float, delta: float, others: int = _OTHERS
+) -> Claim:
     """All that is released of a table of two kinds of records, with and without one that differs in every attribute.
 
     The noisy numbers are combined into their log likelihood ratio: of all together, of the one-way tables, of the
@@ -33,12 +36,17 @@ def model_claim(plan: SynthesisPlan, *, others: int = _OTHERS) -> Claim:
 
     Parameters
     ----------
-    plan : SynthesisPlan
+    schema : Schema
+    choices : Choices
+    accuracy_mu : float
+        The measurement of the records' accuracy is so many mu-GDP; 0 where nothing is measured.
+    epsilon, delta : float
+        What is stated.
     others : int
         Records beside the canary: half of them have the first value of every attribute, half the second where there
         are three.
     """
-    attributes, cards = plan.spec.table.attributes, plan.spec.table.cardinalities
+    attributes, cards = schema.attributes, schema.cardinalities
     table: Codes = [
         (np.arange(others) % min(max(attribute.cardinality - 1, 1), 2)).astype(attribute.dtype)
         for attribute in attributes
@@ -46,17 +54,17 @@ def model_claim(plan: SynthesisPlan, *, others: int = _OTHERS) -> Claim:
     canary: Codes = [np.array([attribute.cardinality - 1], attribute.dtype) for attribute in attributes]
     joined = [np.concatenate(columns) for columns in zip(table, canary, strict=True)]
     # the fit is post-processing: a few steps keep the next round's distances near those of a release
-    choices = replace(plan.choices, iterations=(5,))
+    choices = replace(choices, iterations=(5,))
     released = tables_of(table, cards)
     absent, present = (
-        partial(_evidence, tables_of(codes, cards), released, choices, plan.accuracy_mu) for codes in (table, joined)
+        partial(_evidence, tables_of(codes, cards), released, choices, accuracy_mu) for codes in (table, joined)
     )
     return Claim(
         name=f"model of {len(attributes)} attributes",
         absent=absent,
         present=present,
-        epsilon=plan.epsilon,
-        delta=plan.delta,
+        epsilon=epsilon,
+        delta=delta,
     )
 
 
@@ -110,4 +118,5 @@ def _of_accuracy(exact: Tables, released: Tables, mu: float, noise: Noise) -> fl
 
 def claims(plan: SynthesisPlan) -> tuple[Claim, ...]:
     """All that is measured; fitting, raking and drawing are post-processing."""
-    return (model_claim(plan),)
+    mu, epsilon, delta = plan.accuracy_mu, plan.epsilon, plan.delta
+    return (model_claim(plan.spec.table, plan.choices, accuracy_mu=mu, epsilon=epsilon, delta=delta),)

@@ -11,7 +11,7 @@ from dpdist.accuracy.measured import draws, triples_of
 from dpdist.data.count import pair_cells
 from dpdist.errors import SpecError
 from dpdist.families.base.event_plan import EventPlan
-from dpdist.families.synthesis.choices import Choices, choose, reasons, with_prior
+from dpdist.families.synthesis.choices import Choices, choose, draws_at_most, reasons, with_prior
 from dpdist.families.synthesis.draw import LARGEST_PART
 from dpdist.families.synthesis.prior import refuse_own_table
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
@@ -151,13 +151,15 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     AccountingError
         No amount of noise meets the budget.
     """
-    cells = pair_cells(spec.table.cardinalities)
+    sizes = spec.table.cardinalities
+    pair_cells(sizes)  # refuses domains whose pairs do not fit a worker
     refuse_own_table(spec)
     if spec.output.rows_per_part > LARGEST_PART and spec.records > LARGEST_PART:
         raise SpecError(f"output.rows_per_part: at most {LARGEST_PART:,} for a synthesis")
     epsilon, delta = spec.privacy.epsilon, spec.privacy.delta
-    lost = ApproximateDP(0.0, draws_at_most(_choices(spec, 1.0), spec, cells) * SAMPLER_DELTA, label="draws")
-
+    accuracy = draws(sizes) if spec.privacy.accuracy_share else 0
+    most = draws_at_most(_choices(spec, 1.0), sizes) + accuracy
+    lost = ApproximateDP(0.0, most * SAMPLER_DELTA, label="draws")
     multiplier = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta - lost.delta)
     event = Composed((Gaussian(multiplier, label="all noisy tables, distances and picks"), lost))
     form = PartFormat(values=spec.output.values, bins=spec.output.bins)
@@ -199,13 +201,3 @@ def priorities_of(spec: WholeSynthesisSpec) -> tuple[tuple[int, int, float], ...
         i, j = sorted(names.index(name) for name in priority.attributes)
         found[i, j] = priority.weight
     return tuple((i, j, weight) for (i, j), weight in sorted(found.items()))
-
-
-def draws_at_most(choices: Choices, spec: WholeSynthesisSpec, cells: int) -> int:
-    """A bound of the keyed draws that carry the guarantee."""
-    sizes = spec.table.cardinalities
-    m = len(sizes)
-    largest = math.prod(sorted(sizes)[-2:])
-    tables = m + 2 * choices.rounds * choices.per_round
-    accuracy = draws(sizes) if spec.privacy.accuracy_share else 0
-    return 2 * sum(sizes) + 1 + tables * (min(largest, cells) + 1) + (cells if choices.rake else 0) + accuracy
