@@ -5,6 +5,7 @@ MkDocs calls the functions below (`hooks` in mkdocs.yml). Links that leave docs/
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File
+
+from dpdist.cli.schema import json_schema_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -27,6 +30,9 @@ def on_files(files: Any, config: Any) -> Any:
         ("reference/cli.md", command_page()),
     ):
         files.append(File.generated(config, name, content=content))
+    for kind in ("spec", "schema", "contract"):
+        text = json.dumps(json_schema_of(kind), indent=1)
+        files.append(File.generated(config, f"schemas/{kind}.json", content=text))
     return files
 
 
