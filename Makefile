@@ -79,7 +79,7 @@ e2e: setup ## the whole thing on real servers: PostgreSQL, Ceph, Prefect, Dask w
 
 lock: setup ## resolve the dependencies again
 	@$(BIN)/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
-		--extra flows --extra evaluate --extra dashboard --extra docs --group dev pyproject.toml --output-file requirements.lock
+		--extra flows --extra evaluate --extra docs --group dev pyproject.toml --output-file requirements.lock
 	@$(BIN)/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
 		--extra flows --constraint requirements.lock pyproject.toml deploy/image.in --output-file deploy/image.lock
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from distributed.security import Security
 
 import dpdist
 from dpdist.cluster.certificates import write_certificates
+from dpdist.cluster.opening import executor_of
 
 TABLE = releases.table(3_000)
 SETTINGS = {"cluster.partitions": 3}
@@ -64,6 +66,8 @@ def test_a_local_cluster(place: Place) -> None:
         LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster) as client,
     ):
+        has_bokeh = find_spec("bokeh") is not None
+        assert (executor_of(client).dashboard is not None) == has_bokeh  # what is announced is there
         assert place.release("there", client=client, settings=SETTINGS) == place.expected
         assert alive(client)
         Path("scheduler.json").write_text(json.dumps({"address": cluster.scheduler_address}))
