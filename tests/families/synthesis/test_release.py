@@ -273,7 +273,7 @@ STEPS = {
     "rounds": {"one_way": 0.05, "one_way_again": 0.05, "pairs": 0.8, "picks": 0.1},
     "all pairs": {"one_way": 0.04, "tree": 0.04, "picks": 0.02, "misfit": 0.1, "rake": 0.8},
     "triples": {
-        "one_way": 0.03, "tree": 0.03, "picks": 0.02, "misfit": 0.02, "rake": 0.02, "triples": 0.78, "triple_picks": 0.1
+        "one_way": 0.03, "tree": 0.03, "picks": 0.02, "misfit": 0.1, "rake": 0.3, "triples": 0.47, "triple_picks": 0.05
     },
     "accuracy": {"one_way": 0.05},
 }  # fmt: skip
