@@ -23,7 +23,7 @@ from dpdist.errors import SpecError
 from dpdist.families.base.stored import Stored
 from dpdist.families.deniability.candidates import Candidates, SeedSynthesis
 from dpdist.families.deniability.network import strides
-from dpdist.families.synthesis.choices import Choices, choose
+from dpdist.families.synthesis.choices import Choices, choose, without_triples
 from dpdist.families.synthesis.draw import draw_part
 from dpdist.families.synthesis.learn import learn
 from dpdist.privacy.accountant import calibrate_gaussian
@@ -86,7 +86,7 @@ def pool_plan(schema: Schema, *, records: int, kept: int, epsilon: float, delta:
     cards = schema.cardinalities
     multiplier = calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta)
     choices = choose(cards, records=max(records, 1), mu=1 / multiplier / _UP)
-    choices = replace(choices, balance=0)
+    choices = replace(without_triples(choices), balance=0)
     if kept * ROWS_EACH > choices.pool_rows:
         raise SpecError(
             f"model.structure: a pool has {choices.pool_rows:,} rows, at least {ROWS_EACH} for each combination of "
