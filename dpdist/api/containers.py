@@ -17,8 +17,8 @@ from dpdist.data.source import ExtraColumns
 from dpdist.errors import ColumnMismatch, SpecError
 
 EXPECTED = (
-    "a path, a pandas, Polars or Dask DataFrame, a pyarrow table or dataset, a DuckDB relation, an ADBC cursor, a Delta "
-    "or an Iceberg table"
+    "a path, a pandas, Polars or Dask DataFrame, a pyarrow table or dataset, a DuckDB relation, an ADBC cursor, "
+    "a Delta or an Iceberg table"
 )
 
 
