@@ -196,7 +196,7 @@ def test_equality_is_by_field_also_when_arrays_are_cached() -> None:
         (5, "attributes: expected a list"),
         ([], "attributes: expected at least 1 item(s)"),
         (["x"], "attributes.0: expected a section"),
-        ([{"name": "a", "kind": "ordinal", "values": [None]}], "attributes.0.values.0: expected a text or an integer"),
+        ([{"name": "a", "kind": "ordinal", "values": [None]}], "attributes.0.values.0: expected an integer or a text"),
         (
             [{"name": "a", "kind": "ordinal"}],
             "attributes.0: attribute 'a': declare its `values`, such as [north, south]",
