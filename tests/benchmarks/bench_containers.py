@@ -1,6 +1,6 @@
 """One release of ACS 2024 from a table in each container: the same released bytes, seconds, and peak memory.
 
-    python tests/benchmarks/bench_containers.py --json bench/containers.json
+    python tests/benchmarks/bench_containers.py --json bench/containers.json [--copies 8]
 
 Each container runs in a process of its own: it opens the table, then calls `dpdist.release` with a fixed key. The
 memory is that of the process at most, above what it had before and after the container was made.
@@ -24,7 +24,8 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).parents[2]
-TABLE = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data")) / "acs2024_workers.parquet"
+DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data")) / "acs2024_workers.parquet"
+TABLE = Path(os.environ.get("BENCH_TABLE", DATA))
 KEY = "0b" * 32
 
 
@@ -103,19 +104,35 @@ def released(container: str) -> dict[str, Any]:
     }
 
 
+def _repeated(folder: Path, copies: int) -> Path:
+    """The table so many times in one file."""
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(DATA)
+    with pyarrow.parquet.ParquetWriter(folder / "table.parquet", table.schema) as writer:
+        for _ in range(copies):
+            writer.write_table(table)
+    return folder / "table.parquet"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", choices=CONTAINERS, nargs="*", default=list(CONTAINERS))
     parser.add_argument("--one", choices=CONTAINERS, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--copies", type=int, default=1, help="Times that the table is repeated, to see what is copied."
+    )
     options = parser.parse_args()
     if options.one:
         print(json.dumps(released(options.one)))
         return
     found = []
+    repeated = tempfile.TemporaryDirectory()
+    table = DATA if options.copies == 1 else _repeated(Path(repeated.name), options.copies)
     for container in options.only:
         with tempfile.TemporaryDirectory() as folder:
-            environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+            environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "BENCH_TABLE": str(table)}
             command = [sys.executable, str(Path(__file__).resolve()), "--one", container]
             done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
         found.append(json.loads(done.stdout.splitlines()[-1]))
