@@ -251,7 +251,8 @@ def _explain(release: str, report: VerifyReport, account: Account | None, again:
     if report.epsilon is not None:
         lines.append(f"Events      epsilon {upwards(report.epsilon)}, recomputed from the events in the manifest")
     if report.unlisted:
-        shown = ", ".join(report.unlisted[:10]) + (", ..." if len(report.unlisted) > 10 else "")
+        names = [name if name.isprintable() else repr(name) for name in report.unlisted[:10]]  # whoever made them
+        shown = ", ".join(names) + (", ..." if len(report.unlisted) > 10 else "")
         lines.append(
             f"WARNING     {number_of(len(report.unlisted), 'file')} beside it that the manifest does not name and that "
             f"were not checked: {shown}"
