@@ -40,7 +40,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    add_completion=False,
 )
 app.command()(plan)
 app.command()(evaluate)
@@ -85,7 +84,7 @@ def main() -> None:
             signal.signal(signal.SIGINT, _terminated)
         app(standalone_mode=True)
     except DpdistError as error:
-        typer.echo(error_text(f"dpdist: {error}"), err=True)
+        typer.echo(error_text(f"dpdist: {error}", terminal=sys.stderr.isatty()), err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(1)

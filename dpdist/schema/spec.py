@@ -24,8 +24,9 @@ from pydantic import (
 )
 
 from dpdist.errors import SpecError
-from dpdist.schema.schema import Schema, StrictModel, setting_names, validation_message
+from dpdist.schema.schema import Schema, StrictModel
 from dpdist.schema.strict_yaml import LONGEST_NUMBER, check_characters, parse_yaml
+from dpdist.schema.validation import setting_names, validation_message
 
 DEFAULT_LEDGER = "sqlite:///dpdist-ledger.db"
 
