@@ -5,9 +5,9 @@ noisy sums of the classes; each class is then moved from the curve to its own me
 distance over what the curve expects of it gives a factor for the pair, moved towards 1 in proportion to its noise.
 Errors are taken to have tails ``P(|error| > x) = 20^(-x / (q e))`` with e the mean error and q from `_MULTIPLIERS`:
 the 95 % interval is the released count and q e to both sides. Where the cell's table itself was measured with Gaussian
-noise of known deviation, the interval around the measurement is taken unless the other one is shorter even with a mean error
-two standard deviations above its estimate: nothing is estimated in the interval around the measurement, and whoever
-took the shorter one of the two would take the other one where its mean error is estimated too small.
+noise of known deviation, the interval around the measurement is taken unless the other one is shorter even with a mean
+error two standard deviations above its estimate: nothing is estimated in the interval around the measurement, and who
+takes the shorter one of the two takes the other one mostly where its mean error is estimated too small.
 
 The multipliers were chosen on Adult and ACS 2013; `tests/benchmarks/bench_coverage.py` shows how often intervals cover.
 """
@@ -34,7 +34,7 @@ _ERROR_OF_CURVE = 0.3  # relative deviation of a class from the curve, before it
 _FACTORS = (0.4, 2.5)
 _LEAST_SPREAD = 0.02  # variance of the pairs' factors, at least
 _SURE = 2.0
-"""An interval by mean errors must be shorter than one around a measurement with a mean error so many deviations larger."""
+"""An interval by mean errors is taken if it is the shorter one even with a mean error so many deviations larger."""
 _LN20 = math.log(20)
 
 
@@ -193,6 +193,11 @@ class CellErrors:
         multiplier = np.where(counts > SMALL * self.accuracy.released, large, small)
         return self.mean_error(attributes, counts) * multiplier * (-math.log(1 - confidence) / _LN20)
 
+    def surely(self, attributes: Attributes, counts: Counts) -> Floats:
+        """Half of the length that each cell's interval has at most: a measurement with a shorter one is preferred."""
+        unsure = self._errors[len(attributes)].relative_deviation(counts / self.accuracy.released)
+        return self.half_width(attributes, counts) * (1 + _SURE * unsure)
+
     def interval(
         self,
         attributes: Attributes,
@@ -215,8 +220,7 @@ class CellErrors:
         if measured is not None:
             noisy, sigma = measured
             known = NormalDist().inv_cdf(0.5 + confidence / 2) * sigma
-            unsure = self._errors[len(attributes)].relative_deviation(counts / accuracy.released)
-            better = known < half * (1 + _SURE * unsure)
+            better = sigma * 1.96 < self.surely(attributes, counts)
             estimate, half = np.where(better, noisy, estimate), np.where(better, known, half)
             deviation = np.where(better, sigma, deviation)
         return Interval(estimate, deviation, np.maximum(estimate - half, 0), np.maximum(estimate + half, 0))

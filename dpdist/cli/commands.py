@@ -17,7 +17,7 @@ from dpdist.cli.account import account_app
 from dpdist.cli.cluster import cluster_app
 from dpdist.cli.contract import contract_app
 from dpdist.cli.evaluate import evaluate
-from dpdist.cli.inference import draw, infer, tabulate
+from dpdist.cli.inference import draw, infer, replicates, tabulate
 from dpdist.cli.ledger import ledger_app
 from dpdist.cli.options import AsJson, Endpoint, PublicKey, Settings, SpecPath, load, storage_options
 from dpdist.cli.output import error_text, folded, guarantee_lines, show_json
@@ -46,6 +46,7 @@ app.command()(plan)
 app.command()(evaluate)
 app.command()(draw)
 app.command()(tabulate)
+app.command()(replicates)
 app.command()(infer)
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(contract_app, name="contract")

@@ -70,7 +70,9 @@ def infer(
     questions: Annotated[
         list[str],
         typer.Argument(
-            metavar="QUESTION...", help='"count where state = 8", "share where ...", "mean age", "quantile 0.9 age".'
+            metavar="QUESTION...",
+            help='"count where state = 8", "mean age", "quantile 0.9 age", "share where ... minus share where ...", '
+            '"regression income on age, sex = 1".',
         ),
     ],
     public_key: PublicKey = None,
@@ -78,10 +80,10 @@ def infer(
     as_json: AsJson = False,
 ) -> None:
     """Answer questions about the private table, with 95 % intervals."""
-    from dpdist.inference.answers import infer as answer
+    from dpdist.inference.comparisons import answer
 
     opened = _open(release, public_key, endpoint_url)
-    answers = [answer(opened, question) for question in questions]
+    answers = [item for question in questions for item in answer(opened, question)]
     if as_json:
         show_json([item.to_json() for item in answers])
         return
@@ -90,13 +92,35 @@ def infer(
         typer.echo(f"{item.question}: {item.estimate:,.6g} ({ends}{'; ' + item.note if item.note else ''})")
 
 
+def replicates(
+    release: Release,
+    out: Annotated[Path, typer.Option(help="File to write: .csv, or else Parquet.")],
+    number: Annotated[int, typer.Option(min=20, max=1_000, help="Number of replicates.")] = 80,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, other replicates.")] = 0,
+    public_key: PublicKey = None,
+    endpoint_url: Endpoint = None,
+) -> None:
+    """The released records with replicate weights, for R's survey package, Stata or samplics; it costs nothing."""
+    from dpdist.inference.replicates import make_replicates
+
+    made = make_replicates(_open(release, public_key, endpoint_url), number, seed=seed)
+    _write(made.to_arrow(), out, False)
+    typer.echo(f"Fay's coefficient {made.fay!r}, mse about the full sample")
+
+
 def _write(table: pa.Table, out: Path | None, as_json: bool) -> None:
     if out is not None:
         import pyarrow.parquet as pq
+        from pyarrow import csv
+
+        from dpdist.inference.replicates import plain
 
         if out.exists():
             raise OutputExists(f"{out} exists: choose another --out")
-        pq.write_table(table, out)
+        if out.suffix == ".csv":
+            csv.write_csv(plain(table), out)
+        else:
+            pq.write_table(table, out)
         typer.echo(f"{out}: {table.num_rows:,} rows")
     elif as_json:
         show_json(table.to_pylist())
