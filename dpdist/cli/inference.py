@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from dpdist.errors import OutputExists
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from dpdist.families.base.family import Plan
     from dpdist.inference.published import Published
 
 Release = Annotated[str, typer.Argument(metavar="RELEASE", help="Folder or s3:// prefix of a release.")]
@@ -22,6 +24,7 @@ Where = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(help="Parquet file to write; default: the first rows are printed.")]
 _SHOWN = 20
+_MOST_MADE_UP = 100_000  # records of a made-up table
 
 
 def _open(release: str, public_key: Path | None, endpoint_url: str | None) -> Published:
@@ -106,6 +109,22 @@ def replicates(
     made = make_replicates(_open(release, public_key, endpoint_url), number, seed=seed)
     _write(made.to_arrow(), out, False)
     typer.echo(f"Fay's coefficient {made.fay!r}, mse about the full sample")
+
+
+def audit_coverage(plan: Plan, runs: int, as_json: bool) -> None:
+    """How often intervals cover, by releases of made-up tables whose law is known."""
+    from dpdist.inference.coverage import against_law
+
+    records = min(max(plan.spec.data.minimum_records, 1_000), _MOST_MADE_UP)
+    found = against_law(plan, records=records, runs=runs)
+    if as_json:
+        show_json({of: [asdict(one) for one in covered] for of, covered in found.items()})
+        return
+    typer.echo(f"{'nominal 95 % intervals':<24}{'of':<8}{'number':>8}{'covered':>9}{'naive':>8}{'length':>8}")
+    for of, covered in found.items():
+        for one in covered:
+            line = f"{one.number:>8,}{one.coverage:>9.1%}{one.naive:>8.1%}{one.width:>8.2f}"
+            typer.echo(f"{one.of:<24}{of:<8}{line}")
 
 
 def _write(table: pa.Table, out: Path | None, as_json: bool) -> None:
