@@ -29,7 +29,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from bench_synthesis import FILES, spec_of, table_of
+from bench_synthesis import DATA, FILES, spec_of, table_of
 
 from dpdist.accuracy.intervals import CellErrors
 from dpdist.accuracy.measured import Accuracy
@@ -41,6 +41,7 @@ from dpdist.families.synthesis.learn import Learned
 from dpdist.families.synthesis.measurements import Measurements
 from dpdist.inference.comparisons import _listed, _term, by_replicates
 from dpdist.inference.conditions import ends_of
+from dpdist.inference.coverage import Rehearsed, coverage_of
 from dpdist.inference.published import Published
 from dpdist.inference.replicates import Replicates, linear, logistic, make_replicates
 from dpdist.privacy.arrays import Codes
@@ -49,6 +50,7 @@ from dpdist.schema.schema import Schema
 
 TRIPLES = 150
 MEANS = 3
+PERSONS = ["STATE", "AGEP", "SEX", "RAC1P", "CIT", "MAR", "SCHL", "ESR", "COW", "WKHP", "DIS", "HICOV", "MIL"]
 REGRESSIONS = {
     "adult": (
         "income = '>50K'",
@@ -214,16 +216,49 @@ def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             yield {"table": name, "epsilon": epsilon, "of": kind, "keys": options.keys, **means, **ends}
 
 
+def persons() -> tuple[Codes, Schema]:
+    """60,000 persons of ACS 2024, 13 attributes, nulls as a value: a table that nothing was set on."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(DATA / "acs2024_persons.parquet", columns=PERSONS).to_pandas()
+    drawn = table.sample(60_000, random_state=0)
+    attributes, codes = [], []
+    for name in PERSONS:
+        values = sorted(int(value) for value in table[name].dropna().unique())
+        values += [-1] if table[name].isna().any() else []
+        places = {value: place for place, value in enumerate(values)}
+        codes.append(np.array([places[int(value)] for value in drawn[name].fillna(-1)], np.uint8))
+        attributes.append({"name": name, "kind": "categorical", "values": values})
+    return codes, Schema.model_validate({"attributes": attributes})
+
+
+def measure_persons(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """One row for each epsilon and kind of estimate, by `dpdist.inference.coverage`."""
+    codes, schema = persons()
+    for epsilon in options.epsilon:
+        spec = spec_of(SimpleNamespace(table=schema), "synthesis", epsilon=epsilon, records=len(codes[0]))
+        releases = (release_of(codes, make_plan(spec), seed) for seed in range(options.keys))
+        found = [
+            coverage_of(codes, Rehearsed(schema, made.codes, made.__dict__["accuracy"], made.measurements))
+            for made in releases
+        ]
+        for same in zip(*found, strict=True):
+            figures = np.mean([[one.coverage, one.naive, one.width] for one in same], axis=0).round(3).tolist()
+            named = dict(zip(("coverage", "naive", "width"), figures, strict=True))
+            yield {"table": "persons", "epsilon": epsilon, "of": same[0].of, "keys": options.keys, **named}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, help="file to write")
     parser.add_argument("--tables", nargs="*", choices=list(FILES), default=list(FILES))
     parser.add_argument("--epsilon", nargs="*", type=float, default=[0.25, 1, 4])
     parser.add_argument("--keys", type=int, default=5)
+    parser.add_argument("--persons", action="store_true", help="instead, a table that nothing was set on")
     options = parser.parse_args()
     rows = []
-    for name in options.tables:
-        for row in measure(name, options):
+    for name in ["persons"] if options.persons else options.tables:
+        for row in measure_persons(options) if options.persons else measure(name, options):
             print(json.dumps(row), flush=True)
             rows.append(row)
     if options.json:

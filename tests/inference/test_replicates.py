@@ -68,7 +68,8 @@ def test_deviations_are_as_large_as_errors(replicates: Replicates) -> None:
                 if truth > 0.01:
                     ratios.append((found.estimate - truth) / found.deviation)
     assert len(ratios) > 40
-    assert 0.4 < np.sqrt(np.mean(np.square(ratios))) < 1.5
+    # errors of cells may be well below those of a simple random sample, which no deviation of a replicate is
+    assert 0.25 < np.sqrt(np.mean(np.square(ratios))) < 1.5
 
 
 def test_differences_ratios_and_regressions(opened: Published) -> None:
