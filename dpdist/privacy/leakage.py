@@ -35,7 +35,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpdist.errors import AccountingError, GuaranteeRefused
-from dpdist.privacy.events import LaplaceLeakage
+from dpdist.privacy.calibrate import least_scale
+from dpdist.privacy.events import Composed, Event, LaplaceLeakage
 
 _LARGE = 700.0
 _UP = 1 + 2.0**-46  # covers the rounding of the closed forms
@@ -91,6 +92,37 @@ def scale_for(*, epsilon: float, alpha: float) -> float:
             "by name with `accept_no_noise: true`"
         )
     return 2 / (epsilon - math.log1p(-alpha * math.expm1(epsilon) / (1 - alpha))) * _UP
+
+
+def common_scale(*, epsilon: float, alpha: float, histograms: int) -> float:
+    """Least common Laplace scale of several histograms of the same records that leak at most `epsilon` nats together,
+    rounded upwards; `alpha` is the least probability of every bin of each.
+
+    The leakage of two or more grows without bound as the noise falls, so there is always noise. Raises as `scale_for`.
+
+    Examples
+    --------
+    >>> round(common_scale(epsilon=0.5, alpha=0.05, histograms=1), 4)
+    3.7401
+    >>> round(common_scale(epsilon=0.5, alpha=0.05, histograms=2), 4)
+    7.5488
+    """
+    if histograms == 1:
+        return scale_for(epsilon=epsilon, alpha=alpha)
+    _check_alpha(alpha)
+
+    def together(scale: float) -> float:
+        return composed([LaplaceLeakage(scale, alpha)] * histograms)
+
+    start = 2 * histograms / epsilon  # enough: by composition of differential privacy
+    return least_scale(together, epsilon=epsilon, delta=0.0, start=start, tolerance=1e-9, tolerance_of="scale")
+
+
+def histograms_of(event: Event) -> tuple[LaplaceLeakage, ...]:
+    """The histograms of a release whose leakage is accounted; empty where the event has anything else."""
+    parts = event.events if isinstance(event, Composed) else (event,)
+    known = tuple(part for part in parts if isinstance(part, LaplaceLeakage))
+    return known if len(known) == len(parts) else ()
 
 
 def check_alpha(alpha: float, *, bins: int) -> None:

@@ -247,7 +247,7 @@ def pml_figure(spec: Record) -> list[Record]:
         for share in wanted["alphas"]:
             alpha = share / bins
             for epsilon in [e for e in wanted["epsilons"] if e < noiseless_leakage(alpha)]:
-                leakage = plan_leakage(epsilon=epsilon, alpha=alpha, bins=bins)
+                leakage = plan_leakage(epsilon=epsilon, alpha=alpha, bins=[bins])
                 scales = {
                     "pml": leakage.scale or 0.0,
                     "dp": measured(bins, "laplace", epsilon, adjacency="replacement").scales[0],

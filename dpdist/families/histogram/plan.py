@@ -43,7 +43,7 @@ class HistogramPlan(Plan):
     spec: HistogramSpec
     counts: CountPlan | None = None  # what one pass counts; None for curves
     measurement: Measurement | None = None  # noise of the histograms, unless it is calibrated to leakage
-    leakage: LeakagePlan | None = None  # noise of the one histogram whose leakage is bounded
+    leakage: LeakagePlan | None = None  # noise of histograms whose leakage is bounded
     entropies: EntropyPlan | None = None
     # the check of ``data.minimum_records`` that entropies need (add/remove; under replacement the number is public)
     count: CountCheck | None = None
@@ -95,7 +95,7 @@ class HistogramPlan(Plan):
     def noise(self) -> tuple[tuple[Mechanism, float | None], ...]:
         """(mechanism, scale) of each histogram; a scale of None is no noise."""
         if self.leakage is not None:
-            return (("laplace", self.leakage.scale),)
+            return (("laplace", self.leakage.scale),) * self.leakage.histograms
         if self.measurement is None:
             return ()
         return tuple((self.measurement.mechanism, scale) for scale in self.measurement.scales)
@@ -255,7 +255,7 @@ def _plan(spec: HistogramSpec) -> HistogramPlan:
         leakage = plan_leakage(
             epsilon=privacy.epsilon,
             alpha=privacy.alpha or 0.0,
-            bins=counts.table_cells[0],
+            bins=counts.table_cells,
             accept_no_noise=privacy.accept_no_noise,
         )
         return HistogramPlan(spec=spec, counts=counts, leakage=leakage, event=leakage.event)

@@ -15,7 +15,7 @@ from dpdist.errors import AccountingError, GuaranteeRefused
 from dpdist.families.histogram.measurement import plan_leakage
 from dpdist.privacy import accountant
 from dpdist.privacy.events import LaplaceLeakage
-from dpdist.privacy.leakage import check_alpha, composed, leakage, noiseless_leakage, scale_for
+from dpdist.privacy.leakage import check_alpha, common_scale, composed, leakage, noiseless_leakage, scale_for
 
 
 def exact_leakage(priors: np.ndarray, *, scale: float) -> float:
@@ -97,6 +97,17 @@ class TestComposition:
             assert attained <= bound * (1 + 1e-7)
             assert prior is not worst or attained > 0.99 * bound
 
+    @pytest.mark.parametrize("epsilon", [0.2, 1.0, 3.0])
+    def test_the_common_noise_of_two_histograms_fills_the_budget(self, epsilon: float) -> None:
+        tiny = 1e-9
+        worst = np.array([[tiny, 0.2 - tiny], [0.2 - tiny, 0.6 + tiny]])
+        scale = common_scale(epsilon=epsilon, alpha=0.2, histograms=2)
+        attained = exact_leakage_of_two(worst, scales=(scale, scale), records=2)
+        assert 0.98 * epsilon < attained <= epsilon * (1 + 1e-7)
+        assert composed([LaplaceLeakage(scale, 0.2)] * 2) <= epsilon
+        less = exact_leakage_of_two(worst, scales=(0.9 * scale, 0.9 * scale), records=2)
+        assert less > epsilon * (1 + 1e-3)  # ten per cent less noise would not do
+
     def test_of_one_and_of_none(self) -> None:
         assert composed([]) == 0
         assert composed([LaplaceLeakage(2.0, 0.1)]) == leakage(scale=2.0, alpha=0.1)
@@ -161,7 +172,7 @@ class TestClosedForms:
 
 class TestPlan:
     def test_charges_the_equal_parameter_of_differential_privacy(self) -> None:
-        plan = plan_leakage(epsilon=0.5, alpha=0.05, bins=20)
+        plan = plan_leakage(epsilon=0.5, alpha=0.05, bins=[20])
         assert plan.scale is not None
         assert plan.guarantee.dp_epsilon == 2 / plan.scale
         assert plan.guarantee.dp_epsilon > 0.5
@@ -171,14 +182,14 @@ class TestPlan:
 
     def test_no_noise_only_by_name(self) -> None:
         with pytest.raises(GuaranteeRefused, match="accept_no_noise"):
-            plan_leakage(epsilon=3.0, alpha=0.05, bins=20)
-        plan = plan_leakage(epsilon=3.0, alpha=0.05, bins=20, accept_no_noise=True)
+            plan_leakage(epsilon=3.0, alpha=0.05, bins=[20])
+        plan = plan_leakage(epsilon=3.0, alpha=0.05, bins=[20], accept_no_noise=True)
         assert plan.scale is None
         with pytest.raises(AccountingError, match="no finite epsilon"):
             accountant.epsilon(plan.event, delta=0.5)
         assert plan.guarantee.dp_epsilon is None
         assert plan.guarantee.epsilon == noiseless_leakage(0.05) < 3.0
-        assert plan_leakage(epsilon=2.9, alpha=0.05, bins=20, accept_no_noise=True).scale is not None
+        assert plan_leakage(epsilon=2.9, alpha=0.05, bins=[20], accept_no_noise=True).scale is not None
 
     @pytest.mark.parametrize("bins", [1, 2, 3, 7, 10, 49, 1000])
     def test_alpha_may_be_one_over_k_and_no_more(self, bins: int) -> None:
@@ -194,7 +205,7 @@ class TestPlan:
     @pytest.mark.parametrize("epsilon", [0.0, -1.0, float("inf"), float("nan")])
     def test_epsilon_out_of_range(self, epsilon: float) -> None:
         with pytest.raises(AccountingError, match="epsilon must be finite"):
-            plan_leakage(epsilon=epsilon, alpha=0.05, bins=20, accept_no_noise=True)
+            plan_leakage(epsilon=epsilon, alpha=0.05, bins=[20], accept_no_noise=True)
 
     @pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])
     def test_scale_out_of_range(self, scale: float) -> None:
