@@ -85,9 +85,9 @@ def composed_leakage(events: Sequence[str]) -> Fraction | None:
     """
     from dpdist.privacy.events import from_json
     from dpdist.privacy.leakage import composed as leak
-    from dpdist.privacy.leakage import histograms_of
+    from dpdist.privacy.leakage import leaking_parts
 
-    read = [histograms_of(from_json(text)) for text in events]
+    read = [leaking_parts(from_json(text)) for text in events]
     if not all(read):
         raise AccountingError("the account of leakage takes charges of histograms with a bound on their leakage only")
     total = leak([histogram for release in read for histogram in release])

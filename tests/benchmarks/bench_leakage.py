@@ -7,7 +7,7 @@ total variation distance of 10,000 repetitions. Panel (a): against epsilon, alph
 against k. *composed*: the noise by composition of k - 1 counts, of which each leaks ``(1 - a)/b + a^2/(2 b^2)`` at most
 (under differential privacy ``1/b``). The values of k, alpha and epsilon of the paper's figure are not in its text.
 *several*: scale of the noise of m histograms in one release against m releases with a share of epsilon each, and
-against differential privacy.
+against differential privacy. *levels*: the counts of a binary tree in one release.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def several() -> list[dict[str, float]]:
             "histograms": count,
             "alpha": alpha,
             "epsilon": epsilon,
-            "one release": common_scale(epsilon=epsilon, alpha=alpha, histograms=count),
+            "one release": common_scale(epsilon=epsilon, alphas=[(alpha,)] * count),
             "shares of epsilon": scale_for(epsilon=epsilon / count, alpha=alpha),
             "differential privacy": 2 * count / epsilon,
         }
@@ -90,18 +90,33 @@ def several() -> list[dict[str, float]]:
     ]
 
 
+def levels() -> list[dict[str, float]]:
+    """Counts of a binary tree over k equal bins: scale of the common noise, deviation of the sum of half the bins."""
+    found = []
+    for bins in (8, 64, 1024):
+        tree = [tuple(2**level / bins for level in range(round(math.log2(bins))))]
+        for epsilon in (0.1, 0.5, 1.0):
+            chain = common_scale(epsilon=epsilon, alphas=tree)
+            apart = common_scale(epsilon=epsilon, alphas=[(alpha,) for alpha in tree[0]])
+            flat = scale_for(epsilon=epsilon, alpha=1 / bins)
+            row = {"bins": bins, "epsilon": epsilon, "chain": chain, "apart": apart, "dp": 2 * len(tree[0]) / epsilon}
+            half = {"half by the tree": math.sqrt(2) * chain, "half by bins": math.sqrt(bins) * flat}
+            found.append(row | half)
+    return found
+
+
 def main() -> None:
     """Print and, with ``--json``, write the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--repeats", type=int, default=10_000)
     options = parser.parse_args()
-    report = {"figure": figure(options.repeats), "several": several()}
+    report = {"figure": figure(options.repeats), "several": several(), "levels": levels()}
     for panel, points in report["figure"].items():
         for one in points:
             text = " ".join(f"{how} {one[how]['mean']:.4f}±{one[how]['sd']:.4f}" for how in WAYS)
             print(panel, one["bins"], f"{one['alpha']:.3g}", one["epsilon"], text)
-    for row in report["several"]:
+    for row in report["several"] + report["levels"]:
         print({name: round(value, 4) for name, value in row.items()})
     if options.json:
         options.json.write_text(json.dumps(report, indent=2))

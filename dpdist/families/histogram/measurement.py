@@ -26,7 +26,7 @@ from dpdist.privacy.arrays import Counts
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event, Gaussian, LaplaceLeakage
 from dpdist.privacy.grid import LARGEST_SCALE
 from dpdist.privacy.guarantee import PML, Adjacency
-from dpdist.privacy.leakage import check_alpha, common_scale, composed, noiseless_leakage
+from dpdist.privacy.leakage import chain_event, check_alpha, common_scale, composed, noiseless_leakage
 from dpdist.privacy.noise import SAMPLER_DELTA, Noise
 
 Mechanism = Literal["laplace", "gaussian"]
@@ -233,10 +233,18 @@ class LeakagePlan:
     event: Event
 
 
-def plan_leakage(*, epsilon: float, alpha: float, bins: Sequence[int], accept_no_noise: bool = False) -> LeakagePlan:
+def plan_leakage(
+    *,
+    epsilon: float,
+    alpha: float,
+    bins: Sequence[int],
+    chains: Sequence[tuple[tuple[int, int], ...]] = (),
+    accept_no_noise: bool = False,
+) -> LeakagePlan:
     """The least common noise for histograms of so many bins, for a leakage of `epsilon` nats together.
 
-    `alpha` is the assumed least probability of every bin, for every record; never estimated from the data.
+    `alpha` is the assumed least probability of every bin, for every record; never estimated from the data. `chains`
+    lists histograms from fine to coarse, as (number, fewest cells of the finest in one of its cells).
     `accept_no_noise` releases exact counts of one histogram where ``epsilon >= ln(1/alpha)``. Raises AccountingError: a
     parameter is out of range, or ``alpha`` is above 1 / bins; GuaranteeRefused: no noise is needed, and that was not
     asked for.
@@ -247,13 +255,16 @@ def plan_leakage(*, epsilon: float, alpha: float, bins: Sequence[int], accept_no
         exact = LaplaceLeakage(None, alpha, label="histogram")
         guarantee = PML(epsilon=noiseless_leakage(alpha), alpha=alpha)
         return LeakagePlan(scale=None, histograms=1, guarantee=guarantee, event=exact)
-    scale = common_scale(epsilon=epsilon, alpha=alpha, histograms=count)
-    deltas = [sampler_delta(size) for size in bins]
-    events = tuple(LaplaceLeakage(scale, alpha, failure=delta, label="histogram") for delta in deltas)
+    chained = {number for chain in chains for number, _ in chain}
+    every = [*chains, *(((number, 1),) for number in range(count) if number not in chained)]
+    alphas = [tuple(min(alpha * cells, 1.0) for _, cells in chain) for chain in every]
+    scale = common_scale(epsilon=epsilon, alphas=alphas)
+    failures = [math.fsum(sampler_delta(bins[number]) for number, _ in chain) for chain in every]
+    events = tuple(chain_event(scale, chain, failure=failure) for chain, failure in zip(alphas, failures, strict=True))
     leaked = epsilon if count == 1 else composed(events)
     return LeakagePlan(
         scale=scale,
         histograms=count,
-        guarantee=PML(epsilon=leaked, alpha=alpha, dp_epsilon=count * 2 / scale, delta=math.fsum(deltas)),
-        event=events[0] if count == 1 else Composed(events),
+        guarantee=PML(epsilon=leaked, alpha=alpha, dp_epsilon=count * 2 / scale, delta=math.fsum(failures)),
+        event=events[0] if len(events) == 1 else Composed(events),
     )

@@ -320,6 +320,22 @@ def test_histograms_share_a_leakage(dpdist: Command, tmp_path: Path) -> None:
     more = event | {"events": [*event["events"], event["events"][0]]}  # three histograms leak more than is stated
     with pytest.raises(VerificationFailed, match="leakage"):
         check_statement(manifest.model_copy(update={"parameters": manifest.parameters | {"event": more}}))
+    levels = {"hierarchies": [[0, 1]]}
+    nested = [{"columns": ["x", "sex"]}, {"columns": ["x"]}]
+    changes = [
+        "--set",
+        "dataset=with",
+        "--set",
+        f"counts={levels}",
+        "--set",
+        "output.path=levels",
+        "--set",
+        "name=levels",
+    ]
+    made = release(dpdist, project(tmp_path, privacy={**PML, "alpha": 0.1}, histograms=nested), *changes)
+    assert made.code == 0, made.err
+    assert dpdist("verify", str(tmp_path / "levels")).code == 0
+    assert read_manifest(tmp_path / "levels").parameters["event"]["alphas"] == pytest.approx([0.1, 0.2])
     ledger(dpdist, "budget", "--allow", "pml")  # without an account the equal differential privacy is charged
     other = release(dpdist, spec, "--set", "dataset=budget", "--set", "output.path=two", "--set", "name=two")
     assert other.code == 0, other.err

@@ -14,7 +14,7 @@ from scipy import optimize
 from dpdist.errors import AccountingError, GuaranteeRefused
 from dpdist.families.histogram.measurement import plan_leakage
 from dpdist.privacy import accountant
-from dpdist.privacy.events import LaplaceLeakage
+from dpdist.privacy.events import LaplaceLeakage, NestedLeakage, from_json
 from dpdist.privacy.leakage import check_alpha, common_scale, composed, leakage, noiseless_leakage, scale_for
 
 
@@ -83,6 +83,51 @@ def exact_leakage_of_two(prior: np.ndarray, *, scales: tuple[float, float], reco
     return float(np.log(worst))
 
 
+def exact_leakage_of_levels(prior: np.ndarray, *, scale: float, records: int) -> float:
+    """As `exact_leakage`, of the histograms of four bins and of their two halves, for all records alike."""
+    datasets = np.array(list(product(range(4), repeat=records)))
+    weight = np.prod(prior[datasets], axis=1)
+    joint = np.ones((1, len(datasets)))
+    for bins, codes in ((4, datasets), (2, datasets // 2)):
+        counts = (codes[:, :, None] == np.arange(bins)).sum(axis=1)
+        outputs = np.array(list(product(range(-1, records + 2), repeat=bins)))
+        likelihood = np.exp(-np.abs(outputs[:, None] - counts[None]).sum(axis=-1) / scale)
+        joint = np.einsum("ad,bd->abd", joint, likelihood).reshape(-1, len(datasets))
+    average = joint @ weight
+    given = [datasets[:, 0] == x for x in range(4)]
+    return float(np.log(max((joint[:, g] @ weight[g] / prior[x] / average).max() for x, g in enumerate(given))))
+
+
+class TestLevels:
+    @pytest.mark.parametrize("scale", [0.7, 2.0, 5.0])
+    @pytest.mark.parametrize("records", [1, 2])
+    def test_never_above_and_attained(self, records: int, scale: float) -> None:
+        rng = np.random.default_rng(records)
+        bound = composed([NestedLeakage(scale, (0.1, 0.2))])
+        assert 0.99 * bound < exact_leakage_of_levels(np.array([0.1, 0.1, 0.4, 0.4]), scale=scale, records=records)
+        for prior in ([0.1, 0.1, 0.4, 0.4], [0.1, 0.1, 0.1, 0.7], *(0.1 + 0.6 * rng.dirichlet(np.ones(4), size=4))):
+            attained = exact_leakage_of_levels(np.array(prior), scale=scale, records=records)
+            assert attained <= bound * (1 + 1e-9)
+        assert bound < composed([LaplaceLeakage(scale, 0.1), LaplaceLeakage(scale, 0.2)])
+
+    def test_a_chain_of_one_is_a_histogram(self) -> None:
+        for scale in (0.001, 0.5, 4.0):
+            one = composed([NestedLeakage(scale, (0.1,))])
+            assert one == pytest.approx(leakage(scale=scale, alpha=0.1))
+
+    def test_a_plan_knows_its_chains(self) -> None:
+        apart = plan_leakage(epsilon=1, alpha=0.05, bins=[8, 4, 2])
+        chain = plan_leakage(epsilon=1, alpha=0.05, bins=[8, 4, 2], chains=[((0, 1), (1, 2), (2, 4))])
+        assert isinstance(chain.event, NestedLeakage)
+        assert chain.event.alphas == pytest.approx((0.05, 0.1, 0.2))
+        assert apart.scale is not None
+        assert chain.scale is not None
+        assert chain.scale < 0.95 * apart.scale
+        assert chain.guarantee.dp_epsilon == pytest.approx(6 / chain.scale)
+        assert accountant.epsilon(chain.event, delta=1e-12) == pytest.approx(6 / chain.scale, rel=1e-6)
+        assert from_json(chain.event.to_json()) == chain.event
+
+
 class TestComposition:
     @pytest.mark.parametrize("scales", [(2.0, 2.0), (0.7, 3.0), (5.0, 1.0)])
     @pytest.mark.parametrize("records", [1, 2, 3])
@@ -101,7 +146,7 @@ class TestComposition:
     def test_the_common_noise_of_two_histograms_fills_the_budget(self, epsilon: float) -> None:
         tiny = 1e-9
         worst = np.array([[tiny, 0.2 - tiny], [0.2 - tiny, 0.6 + tiny]])
-        scale = common_scale(epsilon=epsilon, alpha=0.2, histograms=2)
+        scale = common_scale(epsilon=epsilon, alphas=[(0.2,), (0.2,)])
         attained = exact_leakage_of_two(worst, scales=(scale, scale), records=2)
         assert 0.98 * epsilon < attained <= epsilon * (1 + 1e-7)
         assert composed([LaplaceLeakage(scale, 0.2)] * 2) <= epsilon
