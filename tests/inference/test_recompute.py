@@ -20,7 +20,16 @@ from dpdist.publish.manifest import MANIFEST, Manifest
 from dpdist.publish.parts import parquet_bytes
 from dpdist.publish.verify import open_release, verify
 
-RAKED = {"one_way": 0.1, "tree": 0.2, "pairs": 0.1, "picks": 0.05, "misfit": 0.05, "rake": 0.5}
+RAKED = {
+    "one_way": 0.1,
+    "tree": 0.2,
+    "pairs": 0.1,
+    "picks": 0.05,
+    "misfit": 0.05,
+    "rake": 0.3,
+    "triples": 0.1,
+    "triple_picks": 0.1,
+}
 
 
 @pytest.fixture(scope="module")

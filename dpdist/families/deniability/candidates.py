@@ -6,6 +6,7 @@ their own. Any range of candidates can be made anywhere, in any order, twice.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,8 +36,44 @@ class Candidates:
         return self.levels.nbytes + sum(column.nbytes for column in self.codes)
 
 
+class SeedSynthesis(ABC):
+    """Candidates from seeds: each keeps a prefix of its seed, in an order of the attributes."""
+
+    @property
+    @abstractmethod
+    def order(self) -> tuple[int, ...]:
+        """All attributes, those that are kept first."""
+
+    @property
+    @abstractmethod
+    def cardinalities(self) -> tuple[int, ...]:
+        """Number of codes of each attribute."""
+
+    @property
+    @abstractmethod
+    def lengths(self) -> tuple[int, ...]:
+        """Lengths of the prefix that a candidate may keep of its seed, ascending."""
+
+    @property
+    def uses_seeds(self) -> bool:
+        """Whether any candidate keeps values of its seed."""
+        return self.lengths[-1] > 0
+
+    @cached_property
+    def prefix_code(self) -> PrefixCode:
+        """Keys of the seeds; ValueError when they are not used."""
+        kept = self.order[: self.lengths[-1]]
+        return PrefixCode(kept, tuple(self.cardinalities[i] for i in kept), self.lengths)
+
+    @abstractmethod
+    def propose(self, noise: Noise, prefix: Sequence[NDArray[Any]], start: int, stop: int) -> Candidates:
+        """Candidates `start` to `stop` - 1, made from their seeds. `prefix` holds the longest prefix that may be kept
+        of each candidate's seed (`seed_ranks`), in the order: unsigned integers, shape (stop - start,) each.
+        """
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Synthesizer:
+class Synthesizer(SeedSynthesis):
     """The seed-based synthesis of PD, Section 3: a network, and how many attributes are resampled. Raises SpecError: a
     number is repeated or not between 1 and the number of attributes.
     """
@@ -55,20 +92,17 @@ class Synthesizer:
         return tuple(sorted(len(self.network) - omega for omega in self.omegas))
 
     @property
-    def uses_seeds(self) -> bool:
-        """Whether any candidate keeps values of its seed."""
-        return self.lengths[-1] > 0
+    def order(self) -> tuple[int, ...]:
+        """Sigma."""
+        return self.network.order
 
-    @cached_property
-    def prefix_code(self) -> PrefixCode:
-        """Keys of the seeds; ValueError when they are not used."""
-        kept = self.network.order[: self.lengths[-1]]
-        return PrefixCode(kept, tuple(self.network.cardinalities[i] for i in kept), self.lengths)
+    @property
+    def cardinalities(self) -> tuple[int, ...]:
+        """Number of codes of each attribute."""
+        return self.network.cardinalities
 
     def propose(self, noise: Noise, prefix: Sequence[NDArray[Any]], start: int, stop: int) -> Candidates:
-        """Candidates `start` to `stop` - 1, made from their seeds. `prefix` holds the longest prefix that may be kept
-        of each candidate's seed (`seed_ranks`), in sigma order: unsigned integers, shape (stop - start,) each.
-        """
+        """Candidates `start` to `stop` - 1: the values that are not kept are drawn from the network."""
         network, count = self.network, stop - start
         levels = self._levels(noise, start, count)
         kept = np.array(self.lengths)[levels]

@@ -24,12 +24,13 @@ from numpy.typing import NDArray
 from dpdist.data.count import PairCounts, pair_counts
 from dpdist.errors import CheckFailed
 from dpdist.families.base.rehearsal import EXECUTOR, key_from, rehearse, released_codes
-from dpdist.families.deniability.candidates import Synthesizer
+from dpdist.families.deniability.candidates import SeedSynthesis, Synthesizer
 from dpdist.families.deniability.deniability import PrivacyTest
 from dpdist.families.deniability.graph import first_passing, released_parts
 from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.parameters import NoisyTables, ParameterPlan, measure_tables
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
+from dpdist.families.deniability.pool import PoolPlan
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.stages import IndexedSeeds, stages
 from dpdist.families.deniability.statistics import count_tables
@@ -41,6 +42,7 @@ from dpdist.families.deniability.structure import (
     measure_structure,
 )
 from dpdist.families.deniability.thresholds import thresholds_from_weights
+from dpdist.families.synthesis.claims import model_claim
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.deniability import pass_probability
@@ -202,14 +204,14 @@ def _released(
     return resemblance(synthesizer, codes, canary)
 
 
-def resemblance(synthesizer: Synthesizer, codes: Codes, canary: Codes) -> Floats:
+def resemblance(synthesizer: SeedSynthesis, codes: Codes, canary: Codes) -> Floats:
     """How many records agree with the canary on each kept prefix, and how many have each value of the first attribute.
     Returns ndarray of float64, shape (kept lengths above zero + values of the first attribute in sigma order,).
     """
-    order, lengths = synthesizer.network.order, synthesizer.lengths
+    order, lengths = synthesizer.order, synthesizer.lengths
     same = np.cumprod([codes[i] == canary[i][0] for i in order[: lengths[-1]]], axis=0)
     agree = [int(same[length - 1].sum()) for length in lengths if length]
-    values = np.bincount(codes[order[0]], minlength=synthesizer.network.cardinalities[order[0]])
+    values = np.bincount(codes[order[0]], minlength=synthesizer.cardinalities[order[0]])
     return np.array([*agree, *values], np.float64)
 
 
@@ -229,15 +231,18 @@ def _everything(plan: PlausibleDeniabilityPlan, canary: Codes, codes: Codes, noi
     schema, structure = plan.spec.table, plan.model.structure
     m = len(schema.attributes)
     kept = sum(omega < m for omega in plan.spec.omegas)
+    pooled = isinstance(plan.model.parameters, PoolPlan)
     try:
         made = rehearse(plan, stages(plan), codes, key=key_from(noise))
     except CheckFailed:
-        return np.zeros(1 + (0 if structure is None else structure.statistics) + m + kept)
+        return np.zeros(1 + kept + (0 if pooled else m) + (0 if structure is None else structure.statistics))
+    alike_canary = resemblance(made.result(IndexedSeeds).synthesizer, released_codes(made), canary)[:kept]
+    if pooled:
+        return np.array([1.0, *alike_canary])
     values = () if structure is None else made.result(StructureStatistics).values
     maps = [attribute.bucket_map for attribute in schema.attributes]
     own = count_tables(canary, structure=made.result(Structure), bucket_maps=maps) > 0
     cells = np.concatenate([table.reshape(-1) for table in made.result(NoisyTables).tables])[own]
-    alike_canary = resemblance(made.result(IndexedSeeds).synthesizer, released_codes(made), canary)[:kept]
     return np.array([1.0, *values, *cells, *alike_canary])
 
 
@@ -254,9 +259,12 @@ def claims(plan: PlausibleDeniabilityPlan) -> tuple[Claim, ...]:
     claims = []
     if model.structure is not None:
         claims.append(structure_claim(spec.table, model.structure, delta=spec.privacy.model.delta))
-    claims.append(
-        tables_claim(spec.table, independent_structure(spec.table), model.parameters, delta=spec.privacy.model.delta)
-    )
+    delta, parameters = spec.privacy.model.delta, model.parameters
+    if isinstance(parameters, PoolPlan):
+        epsilon = accountant.epsilon(parameters.event, delta=delta)
+        claims.append(model_claim(spec.table, parameters.choices, epsilon=epsilon, delta=delta))
+    else:
+        claims.append(tables_claim(spec.table, independent_structure(spec.table), parameters, delta=delta))
     if plan.seeds is not None and plan.seeds.whole_release:
         claims.append(
             records_claim(

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
-from dpdist.families.deniability.candidates import Candidates, Synthesizer, seed_ranks
+from dpdist.families.deniability.candidates import Candidates, SeedSynthesis, Synthesizer, seed_ranks
 from dpdist.families.deniability.prefixes import SeedIndex
 from dpdist.families.deniability.spec import DeniabilitySpec
 from dpdist.privacy.arrays import Codes
@@ -76,7 +76,7 @@ class PrivacyTest:
     def passes(
         self,
         noise: Noise,
-        synthesizer: Synthesizer,
+        synthesizer: SeedSynthesis,
         candidates: Candidates,
         counts: NDArray[np.int64],
         start: int,
@@ -111,7 +111,7 @@ def log_probabilities(synthesizer: Synthesizer, codes: Codes) -> NDArray[np.floa
 
 
 def plausible_seeds(
-    synthesizer: Synthesizer, candidates: Candidates, counts: NDArray[np.int64], *, gamma: float
+    synthesizer: SeedSynthesis, candidates: Candidates, counts: NDArray[np.int64], *, gamma: float
 ) -> NDArray[np.int64]:
     """Number of seeds whose probability of giving the candidate is in the bucket of its own seed's: int64[n], at least
     1.
@@ -121,6 +121,8 @@ def plausible_seeds(
     result: NDArray[np.int64] = counts[0]
     if len(counts) == 1:  # one omega: all seeds that can give the candidate do so with one probability
         return result
+    if not isinstance(synthesizer, Synthesizer):
+        raise TypeError("several numbers of resampled attributes need a network's probabilities")
     width = log(gamma) * _NARROWER
     buckets = np.floor(log_probabilities(synthesizer, candidates.codes) / -width)
     own = np.take_along_axis(buckets, candidates.levels[np.newaxis].astype(np.intp), axis=0)
@@ -153,7 +155,7 @@ class Passed:
 
 def candidate_batch(
     noise: Noise,
-    synthesizer: Synthesizer,
+    synthesizer: SeedSynthesis,
     seeds: SeedIndex | None,
     test: PrivacyTest,
     start: int,

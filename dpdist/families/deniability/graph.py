@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.families.deniability.candidates import Candidates, Synthesizer, seed_ranks
+from dpdist.families.deniability.candidates import Candidates, SeedSynthesis, seed_ranks
 from dpdist.families.deniability.deniability import Passed, PrivacyTest, candidate_batch
 from dpdist.families.deniability.prefixes import (
     PrefixCode,
@@ -76,7 +76,7 @@ def seed_sizes(executor: Executor, indexes: Sequence[Deferred]) -> list[Deferred
 
 def candidate_batches(
     executor: Executor,
-    synthesizer: Synthesizer,
+    synthesizer: SeedSynthesis,
     test: PrivacyTest,
     seeds: Sequence[Deferred],
     key: KeyRef,
@@ -120,7 +120,7 @@ def passed_counts(executor: Executor, batches: Sequence[Deferred], *, below: int
 
 def first_passing(
     executor: Executor,
-    synthesizer: Synthesizer,
+    synthesizer: SeedSynthesis,
     test: PrivacyTest,
     seeds: Sequence[Deferred],
     key: KeyRef,
@@ -208,7 +208,7 @@ def _size(index: SeedIndex) -> int:
 
 
 def _make_and_test(
-    key: KeyRef, synthesizer: Synthesizer, seeds: SeedIndex | None, test: PrivacyTest, start: int, stop: int
+    key: KeyRef, synthesizer: SeedSynthesis, seeds: SeedIndex | None, test: PrivacyTest, start: int, stop: int
 ) -> Passed:
     return candidate_batch(load_noise(key), synthesizer, seeds, test, start, stop)
 
@@ -218,7 +218,7 @@ def _find_seeds(key: KeyRef, index: SeedIndex, sizes: list[int], shard: int, sta
     return index.prefixes(ranks, offset=sum(sizes[:shard]))
 
 
-def _make(key: KeyRef, synthesizer: Synthesizer, found: list[Codes], start: int, stop: int) -> Candidates:
+def _make(key: KeyRef, synthesizer: SeedSynthesis, found: list[Codes], start: int, stop: int) -> Candidates:
     prefix = [_add_all(list(columns)) for columns in zip(*found, strict=True)]
     return synthesizer.propose(load_noise(key), prefix, start, stop)
 
@@ -229,7 +229,7 @@ def _count(index: SeedIndex, candidates: Candidates) -> NDArray[np.int64]:
 
 def _test(
     key: KeyRef,
-    synthesizer: Synthesizer,
+    synthesizer: SeedSynthesis,
     candidates: Candidates,
     counts: list[NDArray[np.int64]],
     test: PrivacyTest,

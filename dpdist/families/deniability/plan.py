@@ -157,7 +157,8 @@ class PlausibleDeniabilityPlan(Plan):
         ]
         if self.model.structure is not None:
             lines.append(f"Structure   {self.model.structure.explain()}")
-        lines.append(f"Parameters  {self.model.parameters.explain()}")
+        pooled = spec.model.structure == "synthesis"
+        lines.append(f"{'Model' if pooled else 'Parameters':<12}{self.model.parameters.explain()}")
         if self.seeds is not None:
             test = spec.privacy.deniability
             noisy = f", epsilon0 {test.epsilon0:g}" if test.test == "randomised" else ", deterministic"

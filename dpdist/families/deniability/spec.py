@@ -119,10 +119,12 @@ ALL_RECORDS = Shares(Fraction(1), Fraction(1), Fraction(1))
 
 
 class ModelSpec(Section):
-    """The Bayesian network that generates the records."""
+    """The model that generates the records."""
 
-    structure: Literal["learned", "independent"] = Field(
-        default="learned", description="Learn the parents, or release independent marginals (the baseline)."
+    structure: Literal["learned", "independent", "synthesis"] = Field(
+        default="learned",
+        description="A Bayesian network with learned parents, or independent marginals (the baseline); or synthesis: "
+        "records of the model of kind: synthesis, of which one that agrees with what a candidate keeps gives the rest.",
     )
     score: Literal["cfs", "mutual-information", "total-variation"] = Field(
         default="total-variation",
@@ -197,7 +199,19 @@ class PlausibleDeniabilitySpec(ReleaseSpec):
             raise ValueError("model.order: a declared order names every attribute of the schema once")
         if self.model.structure == "learned" and self.split.shares.structure == 0:
             raise ValueError("split.structure: must be above 0 when the structure is learned")
+        if self.model.structure == "synthesis":
+            self._pooled()
         return self
+
+    def _pooled(self) -> None:
+        """Check what a model of kind synthesis needs."""
+        if len(self.omegas) > 1 or not self.uses_seeds:
+            raise ValueError(
+                "synthesis.omega: with model.structure=synthesis, one number of attributes below all of them is "
+                "resampled; kind: synthesis resamples all"
+            )
+        if self.split.records == "disjoint" and self.split.structure:
+            raise ValueError("split.structure: expected 0 with model.structure=synthesis, which has one stage")
 
     @property
     def omegas(self) -> tuple[int, ...]:
@@ -216,10 +230,21 @@ class PlausibleDeniabilitySpec(ReleaseSpec):
     def kept_combinations(self) -> int | None:
         """Combinations of values that candidates can keep of their seeds; None where they are not declared.
 
-        Known where the order is declared and one number of attributes is resampled.
+        Known where the order is declared, or no network decides it, and one number of attributes is resampled.
         """
-        order = self.model.order
-        if not isinstance(order, tuple) or len(self.omegas) > 1:
+        order = self.declared_order
+        if order is None or len(self.omegas) > 1:
             return None
         sizes = dict(zip(self.table.names, self.table.cardinalities, strict=True))
         return math.prod(sizes[name] for name in order[: len(order) - self.omegas[0]])
+
+    @property
+    def declared_order(self) -> tuple[str, ...] | None:
+        """Names of all attributes, those first that candidates keep; None where a network decides."""
+        order = self.model.order
+        if isinstance(order, tuple):
+            return order
+        if self.model.structure != "synthesis":
+            return None
+        sizes = dict(zip(self.table.names, self.table.cardinalities, strict=True))
+        return tuple(sorted(sizes, key=sizes.__getitem__))

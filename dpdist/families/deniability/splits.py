@@ -13,8 +13,10 @@ from functools import cached_property
 
 from dpdist.errors import SpecError
 from dpdist.families.deniability.parameters import ParameterPlan, parameter_plan
+from dpdist.families.deniability.pool import PoolPlan, pool_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.structure import MAX_CELLS, StructurePlan, structure_plan
+from dpdist.families.synthesis.choices import draws_at_most
 from dpdist.privacy.checks import CountCheck, PassCheck, candidates_needed, count_check, pass_check
 from dpdist.privacy.deniability import certain_mass
 from dpdist.privacy.events import ApproximateDP, Composed, Event, RandomSplit, SeedRecords
@@ -25,7 +27,14 @@ LARGEST_BATCH = 1 << 18
 
 _FEWER = 5_000
 _DRAWS_LOST = SAMPLER_DELTA * 2 * MAX_CELLS  # more than the cells of all tables and the statistics of pairs
-_LOST = ApproximateDP(0.0, _DRAWS_LOST, label="draws")
+
+
+def _lost(draws: int) -> ApproximateDP:
+    """What so many draws may miss of their distributions."""
+    return ApproximateDP(0.0, SAMPLER_DELTA * draws, label="draws")
+
+
+_LOST = _lost(2 * MAX_CELLS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +55,12 @@ class SeedPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPlan:
-    """What is done to the splits T and P."""
+    """What is done to the splits T and P; with a pool, only to P."""
 
     spec: PlausibleDeniabilitySpec
     check: CountCheck | None  # of the number of records in T; its minimum scales the noise of the entropies
     structure: StructurePlan | None  # None for independent marginals
-    parameters: ParameterPlan
+    parameters: ParameterPlan | PoolPlan
 
     @property
     def structure_event(self) -> Event | None:
@@ -63,7 +72,10 @@ class ModelPlan:
     @property
     def parameters_event(self) -> Event:
         """What P costs."""
-        return Composed((self.parameters.event, _LOST), label="parameters")
+        lost = _LOST
+        if isinstance(self.parameters, PoolPlan):
+            lost = _lost(draws_at_most(self.parameters.choices, self.spec.table.cardinalities))
+        return Composed((self.parameters.event, lost), label="parameters")
 
     @cached_property
     def event(self) -> Event:
@@ -90,7 +102,13 @@ def plan_model(spec: PlausibleDeniabilitySpec, factor: float) -> ModelPlan:
             delta=delta * (1 - spent) - _DRAWS_LOST,
             score=spec.model.score,
         )
-    parameters = parameter_plan(spec.table, epsilon=epsilon, delta=delta - _DRAWS_LOST)
+    parameters: ParameterPlan | PoolPlan
+    if spec.model.structure == "synthesis":
+        records = int(spec.data.minimum_records * spec.split.shares.parameters)
+        kept = spec.kept_combinations or 1
+        parameters = pool_plan(spec.table, records=records, kept=kept, epsilon=epsilon, delta=delta - _DRAWS_LOST)
+    else:
+        parameters = parameter_plan(spec.table, epsilon=epsilon, delta=delta - _DRAWS_LOST)
     return ModelPlan(spec=spec, check=check, structure=structure, parameters=parameters)
 
 

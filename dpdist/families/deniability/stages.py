@@ -14,7 +14,7 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Stage
 from dpdist.families.base.passes import Passes
 from dpdist.families.base.writing import ReleasedRecords, write_records
-from dpdist.families.deniability.candidates import Synthesizer
+from dpdist.families.deniability.candidates import SeedSynthesis, Synthesizer
 from dpdist.families.deniability.deniability import PrivacyTest
 from dpdist.families.deniability.estimation import estimate_network
 from dpdist.families.deniability.graph import (
@@ -26,8 +26,9 @@ from dpdist.families.deniability.graph import (
     sharded_seeds,
 )
 from dpdist.families.deniability.network import Network
-from dpdist.families.deniability.parameters import NoisyTables, measure_tables
+from dpdist.families.deniability.parameters import NoisyTables, ParameterPlan, measure_tables
 from dpdist.families.deniability.plan import MEMORY_FOR_SEEDS, PlausibleDeniabilityPlan
+from dpdist.families.deniability.pool import Pool, PoolPlan, PoolSynthesizer, learn_pool
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.statistics import seed_operator, tables_operator
 from dpdist.families.deniability.structure import (
@@ -52,16 +53,16 @@ STRUCTURE, PARAMETERS, SEEDS = range(3)
 class IndexedSeeds:
     """What candidates are made from."""
 
-    synthesizer: Synthesizer
+    synthesizer: SeedSynthesis
     # one index of all seeds, or those of their ranges in order; none when every attribute is resampled
     indexes: Sequence[Deferred]
 
 
 def stages(plan: PlausibleDeniabilityPlan) -> Sequence[Stage[PlausibleDeniabilitySpec, PlausibleDeniabilityPlan]]:
     """The stages of a plausible-deniability release, in order."""
+    network = (Stage("structure", learn_parents), Stage("parameters", learn_parameters))
     return (
-        Stage("structure", learn_parents),
-        Stage("parameters", learn_parameters),
+        *((Stage("model", learn_model),) if isinstance(plan.model.parameters, PoolPlan) else network),
         Stage("seeds", index_seeds),
         Stage("records", synthesise),
         Stage("write", write_records),
@@ -98,6 +99,7 @@ def learn_parameters(attempt: DeniabilityAttempt) -> Network:
     breaks its declared policies.
     """
     spec, plan, structure = attempt.spec, attempt.plan.model.parameters, attempt.result(Structure)
+    assert isinstance(plan, ParameterPlan)
 
     def measure() -> NoisyTables:
         counts = _passes(attempt).run(
@@ -116,12 +118,34 @@ def learn_parameters(attempt: DeniabilityAttempt) -> Network:
         return attempt.stored(Network, estimate)
 
 
+def learn_model(attempt: DeniabilityAttempt) -> Pool:
+    """The pool of model records that agree with what candidates keep. Raises DataError: the table breaks its declared
+    policies.
+    """
+    spec, plan = attempt.spec, attempt.plan.model.parameters
+    assert isinstance(plan, PoolPlan)
+
+    def make() -> Pool:
+        operator = pair_counts_operator(spec.table.cardinalities)
+        counts = _passes(attempt).run(operator, label=_label(spec, PARAMETERS), stage="counting")
+        noise = attempt.noise
+        with attempt.stage("fitting"):
+            order = [spec.table.names.index(name) for name in spec.declared_order or ()]
+            return learn_pool(counts, plan, order=order, kept=len(order) - spec.omegas[0], noise=noise)
+
+    return attempt.stored(Pool, make)
+
+
 def index_seeds(attempt: DeniabilityAttempt) -> IndexedSeeds:
     """Indexes of the seeds, held by the workers; their number is confirmed first. Raises CheckFailed: too few seeds for
     the declared minimum.
     """
     spec, plan, executor = attempt.spec, attempt.plan.seeds, attempt.executor
-    synthesizer = Synthesizer(attempt.result(Network), spec.omegas)
+    synthesizer: SeedSynthesis
+    if isinstance(attempt.plan.model.parameters, PoolPlan):
+        synthesizer = PoolSynthesizer(attempt.result(Pool))
+    else:
+        synthesizer = Synthesizer(attempt.result(Network), spec.omegas)
     if plan is None:
         return IndexedSeeds(synthesizer, [])
     passes, code = _passes(attempt), synthesizer.prefix_code

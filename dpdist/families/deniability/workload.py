@@ -7,6 +7,8 @@ import math
 from dpdist.data.count import pair_cells
 from dpdist.families.base.workload import GIB, Layout, Unit, Work, values_read
 from dpdist.families.deniability.plan import MEMORY_FOR_SEEDS, PlausibleDeniabilityPlan
+from dpdist.families.deniability.pool import PoolPlan
+from dpdist.families.synthesis.workload import fitting
 
 _CODES = 0.25  # share of the workers' memory that codes may take
 _TABLE_CELLS = 1 << 13  # of an attribute's count table, in the networks that were learned from public tables
@@ -39,6 +41,11 @@ def _learning(plan: PlausibleDeniabilityPlan, layout: Layout, *, again: float) -
         units: dict[Unit, float] = {"read": again, "pair": rows * float(share.structure) * width * (width - 1) / 2}
         summary = 8 * pair_cells(spec.table.cardinalities)
         stages.append(Work(name="counting", tasks=layout.partitions, units=units, summary=summary))
+    if isinstance(plan.model.parameters, PoolPlan):
+        units = {"read": again, "pair": rows * float(share.parameters) * width * (width - 1) / 2}
+        summary = 8 * pair_cells(spec.table.cardinalities)
+        counting = Work(name="counting", tasks=layout.partitions, units=units, summary=summary)
+        return [counting, fitting(plan.model.parameters.choices)]
     cells = table_cells(plan)
     units = {"read": again, "table": rows * float(share.parameters) * width}
     stages.append(Work(name="learning parameters", tasks=layout.partitions, units=units, summary=8 * cells))

@@ -14,7 +14,19 @@ L1_OF_NOISE = math.sqrt(2 / math.pi)
 
 
 FEWEST = 4
-"""Fewest pairs of a round."""
+"""Fewest pairs of a round, and fewest triples."""
+
+MOST_TRIPLES = 20
+"""Triples that are measured at most: their noise grows with the root of their number."""
+
+TRIPLE_CELLS = 1 << 16
+"""Cells of a triple's table at most."""
+
+_TRIPLES, _TRIPLE_PICKS = 0.1, 0.01
+"""Shares of the triples' tables and of their picks, where there are any; raking's tables have so much less."""
+
+_RESOLVED = 10_000
+"""Triples are measured where the records are so many deviations of the noise in their tables."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +43,10 @@ class Choices:
         Shares of the tree's tables, of all further rounds' tables, and of all picks.
     misfit, rake : float
         Shares of the noisy misfit that decides about raking, and of all pair tables; 0 without raking.
+    triples, triple_picks : float
+        Shares of the tables of triples that records are raked to as well, and of their picks.
+    triple_tables : int
+        Most triples.
     rounds, per_round : int
         Further rounds, and pairs measured in each at most.
     merge_below : float
@@ -63,6 +79,9 @@ class Choices:
     picks: float = 0.04
     misfit: float = 0.0
     rake: float = 0.0
+    triples: float = 0.0
+    triple_picks: float = 0.0
+    triple_tables: int = 0
     rounds: int = 5
     per_round: int = 5
     merge_below: float = 1.5
@@ -88,7 +107,7 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
         Declared minimum of records.
     mu : float
     parts : int
-        Parts of the release; the parts of a pool serve them in turn.
+        Whole parts of the release; the parts of a pool serve them in turn.
     """
     d = len(cardinalities)
     number = d * (d - 1) // 2
@@ -113,7 +132,39 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
         found = replace(
             found, one_way=0.03, one_way_again=0.05, tree=0.12, pairs=0.21, misfit=0.004, rake=0.546, balance=0
         )
+        found = _with_triples(found, cardinalities, records=records)
     return found
+
+
+def _with_triples(choices: Choices, cardinalities: Sequence[int], *, records: int) -> Choices:
+    """With as many triples as the records are enough for.
+
+    What a triple's table tells beyond its pairs is in its cells of more records than the noise. There are at most
+    records / deviation such cells, and the deviation grows with the root of the number of triples.
+    """
+    fitting = sum(math.prod(cells) <= TRIPLE_CELLS for cells in combinations(cardinalities, 3))
+    enough = int((records * choices.mu / _RESOLVED) ** 2 * _TRIPLES)
+    number = min(enough, MOST_TRIPLES, fitting // 4)
+    if number < FEWEST:
+        return choices
+    rake = choices.rake - _TRIPLES - _TRIPLE_PICKS
+    return replace(choices, triples=_TRIPLES, triple_picks=_TRIPLE_PICKS, triple_tables=number, rake=rake)
+
+
+def without_triples(choices: Choices) -> Choices:
+    """Their shares go to the tables of all pairs."""
+    rake = choices.rake + choices.triples + choices.triple_picks
+    return replace(choices, triples=0.0, triple_picks=0.0, triple_tables=0, rake=rake)
+
+
+def draws_at_most(choices: Choices, cardinalities: Sequence[int]) -> int:
+    """A bound of the keyed draws that carry a model's guarantee."""
+    cells = sum(a * b for a, b in combinations(cardinalities, 2))
+    largest = math.prod(sorted(cardinalities)[-2:])
+    tables = len(cardinalities) + 2 * choices.rounds * choices.per_round
+    raked = cells if choices.rake else 0
+    triples = choices.triple_tables * (TRIPLE_CELLS + 1)
+    return 2 * sum(cardinalities) + 1 + tables * (min(largest, cells) + 1) + raked + triples
 
 
 def with_prior(choices: Choices, attributes: int) -> Choices:
@@ -176,6 +227,11 @@ def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:
             f"({_percent(c.rake)}) and a pool of {c.pool_parts * c.pool_rows:,} model records is weighted to them, "
             f"unless a noisy misfit ({_percent(c.misfit)}) says that the model is as good; the share then buys rounds"
         )
+        if c.triple_tables:
+            found["Triples"] = (
+                f"up to {c.triple_tables} tables of three attributes ({_percent(c.triples)}), picked where the pool "
+                f"misses most ({_percent(c.triple_picks)}); the pool is weighted to them too"
+            )
     elif d > 1:
         found["Raking"] = "none: a table of all pairs would be noisier than the model"
     if c.balance:

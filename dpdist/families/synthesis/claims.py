@@ -15,30 +15,39 @@ from dpdist.accuracy.measured import Tables, measure_accuracy, triples_of
 from dpdist.data.count import pair_counts, table_counts
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.choices import Choices
-from dpdist.families.synthesis.measure import Measured, measure
+from dpdist.families.synthesis.measure import Measured, Triples, measure, measure_triples
 from dpdist.families.synthesis.plan import SynthesisPlan
+from dpdist.families.synthesis.pool import fitting_triples
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim
+from dpdist.schema.schema import Schema
 
 _OTHERS = 40  # records of the table beside the canary
 
 
-def model_claim(plan: SynthesisPlan, *, others: int = _OTHERS) -> Claim:
+def model_claim(
+    schema: Schema, choices: Choices, *, accuracy_mu: float = 0.0, epsilon: float, delta: float, others: int = _OTHERS
+) -> Claim:
     """All that is released of a table of two kinds of records, with and without one that differs in every attribute.
 
     The noisy numbers are combined into their log likelihood ratio: of all together, of the one-way tables, of the
-    picked pairs, of all pairs, and of the accuracy of records that are the table without the canary. The number of
-    picks, the first pick and whether all pairs were measured follow.
+    picked pairs, of all pairs, of picked triples, and of the accuracy of records that are the table without the canary.
+    The number of picks, the first pick and whether all pairs were measured follow.
 
     Parameters
     ----------
-    plan : SynthesisPlan
+    schema : Schema
+    choices : Choices
+    accuracy_mu : float
+        The measurement of the records' accuracy is so many mu-GDP; 0 where nothing is measured.
+    epsilon, delta : float
+        What is stated.
     others : int
         Records beside the canary: half of them have the first value of every attribute, half the second where there
         are three.
     """
-    attributes, cards = plan.spec.table.attributes, plan.spec.table.cardinalities
+    attributes, cards = schema.attributes, schema.cardinalities
     table: Codes = [
         (np.arange(others) % min(max(attribute.cardinality - 1, 1), 2)).astype(attribute.dtype)
         for attribute in attributes
@@ -46,17 +55,17 @@ def model_claim(plan: SynthesisPlan, *, others: int = _OTHERS) -> Claim:
     canary: Codes = [np.array([attribute.cardinality - 1], attribute.dtype) for attribute in attributes]
     joined = [np.concatenate(columns) for columns in zip(table, canary, strict=True)]
     # the fit is post-processing: a few steps keep the next round's distances near those of a release
-    choices = replace(plan.choices, iterations=(5,))
+    choices = replace(choices, iterations=(5,))
     released = tables_of(table, cards)
     absent, present = (
-        partial(_evidence, tables_of(codes, cards), released, choices, plan.accuracy_mu) for codes in (table, joined)
+        partial(_evidence, tables_of(codes, cards), released, choices, accuracy_mu) for codes in (table, joined)
     )
     return Claim(
         name=f"model of {len(attributes)} attributes",
         absent=absent,
         present=present,
-        epsilon=plan.epsilon,
-        delta=plan.delta,
+        epsilon=epsilon,
+        delta=delta,
     )
 
 
@@ -66,15 +75,24 @@ def tables_of(codes: Codes, cardinalities: tuple[int, ...]) -> Tables:
 
 
 def _evidence(exact: Tables, released: Tables, choices: Choices, accuracy_mu: float, noise: Noise) -> Floats:
-    measured = measure(exact.pairs, choices=choices, account=Account(choices.mu, noise))
+    account = Account(choices.mu, noise)
+    measured = measure(exact.pairs, choices=choices, account=account)
     learner = measured.learner
     one_way = zip(learner.one_way.counts, learner.one_way.sigmas.tolist(), strict=True)
     pairs = [m.attributes for m in learner.measurements if len(m.attributes) == 2]
     first = learner.tables.pairs.index((pairs[0][0], pairs[0][1])) if pairs else -1
+    if choices.triple_tables and measured.all_pairs is not None:  # against the released records' tables, which are public
+        names = triples_of(exact.pairs.cardinalities)
+        tables = fitting_triples(dict(zip(names, exact.of(3), strict=True)))
+        model = {t: table.astype(np.float64) for t, table in zip(names, released.of(3), strict=True) if t in tables}
+        triples = measure_triples(tables, model, choices=choices, account=account)
+    else:
+        triples = Triples((), (), 0.0)
     parts = [
         math.fsum((float(table[-1]) - 0.5) / sigma**2 for table, sigma in one_way),
         _of_picked(measured),
         _of_all_pairs(measured),
+        math.fsum((float(table[-1]) - 0.5) / triples.sigma**2 for table in triples.tables),
         _of_accuracy(exact, released, accuracy_mu, noise) if accuracy_mu else 0.0,
     ]
     return np.array([math.fsum(parts), *parts, len(pairs), first, measured.all_pairs is not None], np.float64)
@@ -110,4 +128,5 @@ def _of_accuracy(exact: Tables, released: Tables, mu: float, noise: Noise) -> fl
 
 def claims(plan: SynthesisPlan) -> tuple[Claim, ...]:
     """All that is measured; fitting, raking and drawing are post-processing."""
-    return (model_claim(plan),)
+    mu, epsilon, delta = plan.accuracy_mu, plan.epsilon, plan.delta
+    return (model_claim(plan.spec.table, plan.choices, accuracy_mu=mu, epsilon=epsilon, delta=delta),)

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from itertools import combinations
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpdist.accuracy.measured import Attributes
 from dpdist.data.count import PairCounts
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.choices import Choices
-from dpdist.families.synthesis.draw import draw_part
 from dpdist.families.synthesis.fitted import Fitted, fitted_of
-from dpdist.families.synthesis.marginals import OneWay
-from dpdist.families.synthesis.measure import AllPairs, measure
+from dpdist.families.synthesis.measure import measure
 from dpdist.families.synthesis.measurements import Measurements, measurements_of
-from dpdist.families.synthesis.rake import rake, shrink
+from dpdist.families.synthesis.pool import Pool, fitting_triples
 from dpdist.families.synthesis.rounds import Learner
-from dpdist.privacy.arrays import Floats
+from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
 
 
@@ -79,6 +76,7 @@ def learn(
     noise: Noise,
     drawing: Noise,
     prior: PairCounts | None = None,
+    triples: Mapping[Attributes, Counts] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Learned:
     """Measure, pick, fit and, on large tables, rake.
@@ -94,6 +92,8 @@ def learn(
         Of the records: public, and independent of `noise`.
     prior : PairCounts, optional
         Of a public table, from which the model starts.
+    triples : mapping, optional
+        Exact tables of the triples that may be measured, flat. Confidential. Needed where the choices have any.
     progress : callable
         Called with (done, total) after each round.
 
@@ -107,13 +107,20 @@ def learn(
     learner = measured.learner
     model = learner.model or learner.refit(1)
     fitted = fitted_of(model, learner.coding, learner.marginals if choices.balance else None)
+    picked: tuple[Attributes, ...] = ()
     if measured.all_pairs is not None:
-        fitted = _raked(fitted, counts.cardinalities, learner.one_way, measured.all_pairs, drawing, choices)
+        pool = Pool.drawn(fitted, counts.cardinalities, drawing, choices, records=learner.one_way.records)
+        pool.rake_to_pairs(learner.one_way, measured.all_pairs)
+        if choices.triple_tables:
+            picked = pool.rake_to_triples(fitting_triples(triples or {}), account)
+        fitted = pool.fitted(fitted)
     report = _report(learner, raked=measured.all_pairs is not None)
+    if picked:
+        report["triples"] = [list(triple) for triple in picked]
     if prior is not None:
         report["prior"] = {"records": prior.total}
-    picked = [m.attributes for m in learner.measurements if len(m.attributes) > 1]
-    return Learned(fitted, learner.one_way.counts, report, measurements_of(account, learner.coding, picked))
+    coded = [m.attributes for m in learner.measurements if len(m.attributes) > 1]
+    return Learned(fitted, learner.one_way.counts, report, measurements_of(account, learner.coding, coded, picked))
 
 
 def _report(learner: Learner, *, raked: bool) -> dict[str, Any]:
@@ -128,41 +135,3 @@ def _report(learner: Learner, *, raked: bool) -> dict[str, Any]:
         "raked": raked,
         "account": [[line.name, line.spent / account.mu**2] for line in account.lines],
     }
-
-
-def _raked(
-    fitted: Fitted,
-    cardinalities: tuple[int, ...],
-    one_way: OneWay,
-    all_pairs: AllPairs,
-    drawing: Noise,
-    choices: Choices,
-) -> Fitted:
-    """Adjust the weights of the pool that records will be taken from."""
-    d = len(cardinalities)
-    parts = [draw_part(fitted, drawing, f"pool/{p}", choices.pool_rows) for p in range(choices.pool_parts)]
-    pool = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
-    scale = one_way.records / len(pool[0])
-    targets: dict[tuple[int, ...], Floats] = {}
-    found = zip(combinations(range(d), 2), all_pairs.tables, all_pairs.sigmas.tolist(), strict=True)
-    for pair, table, sigma in found:
-        a, b = pair
-        width = cardinalities[b]
-        model = np.bincount(pool[a] * width + pool[b], minlength=table.size).astype(np.float64) * scale
-        targets[pair] = _share(shrink(table.ravel().astype(np.float64), model, sigma)).reshape(table.shape)
-    for i in range(d):
-        model = np.bincount(pool[i], minlength=cardinalities[i]).astype(np.float64) * scale
-        targets[(i,)] = _share(shrink(one_way.counts[i], model, float(one_way.sigmas[i])))
-    adjustment, expected = rake(pool, cardinalities, targets, sweeps=choices.sweeps)
-    return replace(
-        fitted,
-        adjustment=adjustment,
-        expected=expected if choices.balance else fitted.expected,
-        pool_parts=choices.pool_parts,
-        pool_rows=choices.pool_rows,
-    )
-
-
-def _share(table: NDArray[np.float64]) -> NDArray[np.float64]:
-    total = float(table.sum())
-    return table / total if total > 0 else np.full(table.shape, 1 / table.size)

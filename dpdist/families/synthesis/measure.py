@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.accuracy.measured import Attributes
 from dpdist.data.count import PairCounts
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.choices import L1_OF_NOISE, Choices
 from dpdist.families.synthesis.marginals import coding_of, measure_one_way
 from dpdist.families.synthesis.prior import public_model, towards
-from dpdist.families.synthesis.rounds import Learner
+from dpdist.families.synthesis.rounds import EMPTY, Learner, pick_sets
 from dpdist.families.synthesis.tables import recode
+from dpdist.privacy.arrays import Counts, Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +109,76 @@ def measure(
     return Measured(learner, AllPairs(tuple(noisy), sigmas))
 
 
+@dataclass(frozen=True, eq=False)
+class Triples:
+    """Noisy tables of picked triples of the table's attributes.
+
+    Attributes
+    ----------
+    attributes : tuple of (int, int, int)
+    tables : tuple of ndarray of int64
+        Flat.
+    sigma : float
+    """
+
+    attributes: tuple[Attributes, ...]
+    tables: tuple[NDArray[np.int64], ...]
+    sigma: float
+
+
+def measure_triples(
+    exact: Mapping[Attributes, Counts],
+    expected: Mapping[Attributes, Floats],
+    *,
+    choices: Choices,
+    account: Account,
+) -> Triples:
+    """Pick triples that a public model misses most, and measure their tables.
+
+    A triple's score is as a pair's (`Learner.round`): the L1 distance of its table to the model, less a part of the
+    error that measuring it would leave.
+
+    Parameters
+    ----------
+    exact : mapping
+        Tables of the candidates, flat. Confidential.
+    expected : mapping
+        The model's counts of the same tables. Public.
+
+    Raises
+    ------
+    AccountingError
+        The steps would cost more than the account has.
+    """
+    most, candidates = choices.triple_tables, tuple(exact)
+    sigma = float(account.deviations(choices.triples, [1.0] * most)[0])
+    picked = pick_sets(
+        "triples",
+        triple_scores(exact, expected, sigma=sigma, penalty=choices.penalty),
+        candidates,
+        account,
+        scale=account.pick_scale(choices.triple_picks, most),
+        most=most,
+        valid=lambda picked: lambda triple: True,
+    )
+    if not picked:
+        return Triples((), (), 0.0)
+    noisy, sigmas = account.measure("triples", [exact[triple] for triple in picked], share=choices.triples)
+    return Triples(tuple(picked), tuple(noisy), float(sigmas[0]))
+
+
+def triple_scores(
+    exact: Mapping[Attributes, Counts], expected: Mapping[Attributes, Floats], *, sigma: float, penalty: float
+) -> Counts:
+    """Scores of triples, for noise of this deviation; one record changes each by at most 1. Confidential."""
+    scores = []
+    for triple, table in exact.items():
+        model = np.rint(expected[triple]).astype(np.int64)
+        error = np.minimum(L1_OF_NOISE * sigma, model + EMPTY * sigma).sum()
+        scores.append(int(np.abs(table - model).sum()) - round(penalty * float(error)))
+    return np.array(scores, np.int64)
+
+
 def _own_pairs(learner: Learner) -> NDArray[np.int64]:
     """Numbers of the pairs without coarse copies."""
     fine = set(learner.coding.fine)
@@ -127,8 +199,8 @@ def _worth_raking(learner: Learner, counts: PairCounts, choices: Choices) -> boo
 
 
 def _more_rounds(learner: Learner, choices: Choices) -> None:
-    """Spend raking's share on further rounds."""
+    """Spend the share of raking, and of triples, on further rounds."""
     for r in range(choices.rounds, 2 * choices.rounds):
-        share = choices.rake / choices.rounds
+        share = (choices.rake + choices.triples + choices.triple_picks) / choices.rounds
         if learner.round(f"round/{r}", share=0.95 * share, pick_share=0.05 * share, most=choices.per_round):
             learner.refit(choices.iterations[-1])

@@ -131,13 +131,17 @@ class Measurements:
             return np.nan_to_num(sums / weights).ravel(), (1 / np.sqrt(weights)).ravel()
 
 
-def measurements_of(account: Account, coding: Coding, coded: Sequence[tuple[int, ...]]) -> Measurements:
+def measurements_of(
+    account: Account, coding: Coding, coded: Sequence[tuple[int, ...]], triples: Sequence[tuple[int, ...]] = ()
+) -> Measurements:
     """The noisy tables that an account has drawn.
 
     Parameters
     ----------
     coded : sequence of tuple of int
         The model's attributes of the tables that were picked in rounds, in their order.
+    triples : sequence of tuple of int
+        The table's attributes of the picked triples.
     """
     picked, m = iter(coded), len(coding.fine)
     pairs = list(combinations(range(m), 2))
@@ -149,6 +153,8 @@ def measurements_of(account: Account, coding: Coding, coded: Sequence[tuple[int,
             attributes = next(picked)
         elif name.startswith("one-way"):
             attributes = (number,)
+        elif name == "triples":
+            attributes = triples[number]
         else:
             attributes = pairs[number] if name == "all pairs" else ()
         tables.append(NoisyTable(name, attributes, in_model, sigma, noisy.shape, noisy.ravel()))

@@ -11,7 +11,15 @@ from dpdist.accuracy.measured import draws, triples_of
 from dpdist.data.count import pair_cells
 from dpdist.errors import SpecError
 from dpdist.families.base.event_plan import EventPlan
-from dpdist.families.synthesis.choices import Choices, choose, reasons, with_prior
+from dpdist.families.synthesis.choices import (
+    MOST_TRIPLES,
+    Choices,
+    choose,
+    draws_at_most,
+    reasons,
+    with_prior,
+    without_triples,
+)
 from dpdist.families.synthesis.draw import LARGEST_PART
 from dpdist.families.synthesis.prior import refuse_own_table
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
@@ -24,6 +32,9 @@ from dpdist.publish.parts import PartFormat
 PARTITION_ROWS = 1 << 20
 
 _UP = 1 + 2.0**-40
+
+_LOST = 0.01
+"""Part of delta that the draws of triples' tables may miss their distributions by."""
 
 TARGET_WEIGHT = 2.0
 """Weight of the pairs of a target attribute."""
@@ -58,13 +69,15 @@ class SynthesisPlan(EventPlan):
         return {
             **super().public_parameters(),
             "records": self.spec.records,
-            "choices": {
-                name: _listed(value)
-                for name, value in asdict(self.choices).items()
-                if name != "prior_cells" or self.spec.model.prior
-            },
+            "choices": {name: _listed(value) for name, value in asdict(self.choices).items() if self._chosen(name)},
             "accuracy_mu": self.accuracy_mu,
         }
+
+    def _chosen(self, name: str) -> bool:
+        """Whether a choice is made: of a prior and of triples there is none without them."""
+        if name.startswith("triple"):
+            return bool(self.choices.triple_tables)
+        return name != "prior_cells" or self.spec.model.prior is not None
 
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON object."""
@@ -151,13 +164,15 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     AccountingError
         No amount of noise meets the budget.
     """
-    cells = pair_cells(spec.table.cardinalities)
+    sizes = spec.table.cardinalities
+    pair_cells(sizes)  # refuses domains whose pairs do not fit a worker
     refuse_own_table(spec)
     if spec.output.rows_per_part > LARGEST_PART and spec.records > LARGEST_PART:
         raise SpecError(f"output.rows_per_part: at most {LARGEST_PART:,} for a synthesis")
     epsilon, delta = spec.privacy.epsilon, spec.privacy.delta
-    lost = ApproximateDP(0.0, draws_at_most(_choices(spec, 1.0), spec, cells) * SAMPLER_DELTA, label="draws")
-
+    accuracy = draws(sizes) if spec.privacy.accuracy_share else 0
+    most = draws_at_most(_choices(spec, 1.0), sizes) + accuracy
+    lost = ApproximateDP(0.0, most * SAMPLER_DELTA, label="draws")
     multiplier = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta - lost.delta)
     event = Composed((Gaussian(multiplier, label="all noisy tables, distances and picks"), lost))
     form = PartFormat(values=spec.output.values, bins=spec.output.bins)
@@ -176,12 +191,17 @@ def _divided(mu: float, accuracy_share: float) -> tuple[float, float]:
 def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     """The choices that the spec does not make."""
     m = len(spec.table.attributes)
-    parts = len(parts_of(spec.records, spec.output.rows_per_part))
-    found = choose(spec.table.cardinalities, records=spec.data.minimum_records, mu=mu, parts=parts)
+    parts = spec.records // spec.output.rows_per_part  # whole ones: each uses as much of the pool as any other
+    sizes = spec.table.cardinalities
+    found = choose(sizes, records=spec.data.minimum_records, mu=mu, parts=parts)
+    if draws_at_most(found, sizes) * SAMPLER_DELTA > _LOST * spec.privacy.delta:
+        found = without_triples(found)
     if spec.model.prior:
         found = with_prior(found, m)
     own = spec.model.model_dump(exclude_none=True, exclude={"target", "priorities", "prior"})
     own |= own.pop("shares", {})
+    if "rake" in own:
+        own["triple_tables"] = min(found.triple_tables or MOST_TRIPLES, MOST_TRIPLES) if own["triples"] else 0
     own["priorities"] = priorities_of(spec)
     if "per_round" in own:
         own["per_round"] = min(own["per_round"], max(m * m, 1))
@@ -199,13 +219,3 @@ def priorities_of(spec: WholeSynthesisSpec) -> tuple[tuple[int, int, float], ...
         i, j = sorted(names.index(name) for name in priority.attributes)
         found[i, j] = priority.weight
     return tuple((i, j, weight) for (i, j), weight in sorted(found.items()))
-
-
-def draws_at_most(choices: Choices, spec: WholeSynthesisSpec, cells: int) -> int:
-    """A bound of the keyed draws that carry the guarantee."""
-    sizes = spec.table.cardinalities
-    m = len(sizes)
-    largest = math.prod(sorted(sizes)[-2:])
-    tables = m + 2 * choices.rounds * choices.per_round
-    accuracy = draws(sizes) if spec.privacy.accuracy_share else 0
-    return 2 * sum(sizes) + 1 + tables * (min(largest, cells) + 1) + (cells if choices.rake else 0) + accuracy

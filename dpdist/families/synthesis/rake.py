@@ -112,17 +112,20 @@ def rake(
     targets: dict[tuple[int, ...], Floats],
     *,
     sweeps: int,
+    start: Adjustment | None = None,
 ) -> tuple[Adjustment, Counts]:
-    """Fit the weights of a pool to targets of one-way and pair tables.
+    """Fit the weights of a pool to targets of tables of one, two and three attributes.
 
     Parameters
     ----------
     columns : sequence of ndarray
         The pool.
     targets : dict
-        Shares, summing to 1: (i,) and (i, j), i < j, shape of the domain.
+        Shares, summing to 1: (i,), (i, j) and (i, j, k), i < j < k, shape of the domain.
     sweeps : int
         Passes over the blocks. The steps are damped more and more, as the targets contradict each other by their noise.
+    start : Adjustment, optional
+        Weights of an earlier fit, to blocks that come first again.
 
     Returns
     -------
@@ -132,6 +135,7 @@ def rake(
     """
     rows = len(columns[0])
     blocks = covering_blocks(tuple(cardinalities))
+    blocks += tuple(t for t in targets if len(t) == 3 and not any(set(t) <= set(block) for block in blocks))
     shapes = [tuple(cardinalities[i] for i in block) for block in blocks]
     keys = [
         configuration_index([columns[i] for i in block], shape).astype(np.int32)
@@ -139,11 +143,15 @@ def rake(
     ]
     logs = [np.zeros(prod(shape)) for shape in shapes]
     weights = np.ones(rows)
+    if start is not None:
+        for b, log in enumerate(start.logs):
+            logs[b] += log.reshape(-1) / (1 << LOG_BITS)
+        weights = start.weights(columns, cardinalities) / float(1 << 30)
     power = 1.0
     for _ in range(sweeps):
         for b, (block, shape) in enumerate(zip(blocks, shapes, strict=True)):
             table = np.bincount(keys[b], weights=weights, minlength=prod(shape)).reshape(shape) / rows
-            change = _block_change(table, block, targets, power).ravel()
+            change = block_change(table, block, targets, power).ravel()
             change /= float((table.ravel() * change).sum())
             weights *= change.take(keys[b])
             logs[b] += log2(change)
@@ -161,13 +169,16 @@ def _integers(log: Floats) -> NDArray[np.int32]:
     return np.rint(np.clip(log, -1000, 1000) * (1 << LOG_BITS)).astype(np.int32)
 
 
-def _block_change(
-    table: Floats, block: tuple[int, ...], targets: dict[tuple[int, ...], Floats], power: float
-) -> Floats:
-    """Factors that take a block's table towards the targets of its pairs, then of its attributes."""
+def block_change(table: Floats, block: tuple[int, ...], targets: dict[tuple[int, ...], Floats], power: float) -> Floats:
+    """Factors that take a block's table towards the targets of its triples, then of its pairs, then of its attributes.
+
+    Sums over a triple's noisy cells have more noise than the tables of its pairs, which therefore come later.
+    """
     change = np.ones_like(table)
-    places = [*combinations(range(len(block)), 2)]
-    scopes = [place for _ in range(INNER) for place in places] + [(k,) for k in range(len(block))]
+    places: list[tuple[int, ...]] = [*combinations(range(len(block)), 2)]
+    triples = combinations(range(len(block)), 3)
+    scopes: list[tuple[int, ...]] = [place for place in triples if tuple(block[k] for k in place) in targets]
+    scopes += [place for _ in range(INNER) for place in places] + [(k,) for k in range(len(block))]
     for place in scopes:
         target = targets.get(tuple(block[k] for k in place))
         if target is None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,47 +28,49 @@ LARGEST_WEIGHT = 1 << 10
 EMPTY = 0.2
 """What a fitted cell of an empty table keeps of the noise, in deviations: the fit allows no negative counts."""
 
-Valid = Callable[[list[Pair]], Callable[[Pair], bool]]
-"""A public rule: from the pairs picked in this round, whether a pair may follow."""
+A = TypeVar("A", bound=tuple[int, ...])
+
+Valid = Callable[[list[A]], Callable[[A], bool]]
+"""A public rule: from the sets picked in this round, whether a set may follow."""
 
 
-def pick_pairs(
+def pick_sets(
     name: str,
     scores: NDArray[np.int64],
-    pairs: tuple[Pair, ...],
+    sets: tuple[A, ...],
     account: Account,
     *,
     scale: float,
     most: int,
-    valid: Valid,
-) -> list[Pair]:
-    """Pick pairs one after another by the exponential mechanism, among those that a public rule allows.
+    valid: Valid[A],
+) -> list[A]:
+    """Pick sets of attributes one after another by the exponential mechanism, among those that a public rule allows.
 
     To stop is a candidate with score 0. Only the picks that are made are charged.
 
     Parameters
     ----------
-    scores : ndarray of int64, shape (pairs,)
+    scores : ndarray of int64, shape (sets,)
         One record changes each by at most 1.
     most : int
         Picks at most.
     """
-    picked: list[Pair] = []
-    stop = len(pairs)
+    picked: list[A] = []
+    stop = len(sets)
     candidates = Candidates(np.append(scores, 0), scale=scale)
     while len(picked) < most:
-        follows = partial(_follows, pairs, valid(picked))
+        follows = partial(_follows, sets, valid(picked))
         choice = account.pick(f"{name}/pick/{len(picked)}", candidates, scale=scale, allowed=follows)
         if choice == stop:
             break
         candidates.remove(choice)
-        picked.append(pairs[choice])
+        picked.append(sets[choice])
     return picked
 
 
-def _follows(pairs: tuple[Pair, ...], rule: Callable[[Pair], bool], index: int) -> bool:
+def _follows(sets: tuple[A, ...], rule: Callable[[A], bool], index: int) -> bool:
     """Whether a candidate may be picked; the last one, to stop, always."""
-    return index == len(pairs) or rule(pairs[index])
+    return index == len(sets) or rule(sets[index])
 
 
 @dataclass
@@ -172,7 +175,7 @@ class Learner:
         noise = np.rint(self.choices.penalty * errors).astype(np.int64)
         scores = (self.tables.distances(expected) - noise) * self._weights // LARGEST_WEIGHT
         scale = self.account.pick_scale(pick_share, most)
-        picked = pick_pairs(
+        picked = pick_sets(
             name,
             scores,
             self.tables.pairs,

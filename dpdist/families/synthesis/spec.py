@@ -33,6 +33,8 @@ class SharesSpec(Section):
     picks: float = Field(default=0, ge=0, le=1, description="All picks of pairs.")
     misfit: float = Field(default=0, ge=0, le=1, description="The noisy misfit that decides about raking.")
     rake: float = Field(default=0, ge=0, le=1, description="Tables of all pairs, for raking.")
+    triples: float = Field(default=0, ge=0, le=1, description="Tables of three attributes, for raking.")
+    triple_picks: float = Field(default=0, ge=0, le=1, description="All picks of triples.")
 
     @model_validator(mode="after")
     def _one(self) -> SharesSpec:
@@ -43,6 +45,8 @@ class SharesSpec(Section):
             raise ValueError("`rake` and `misfit` go together")
         if (self.tree or self.pairs) and not self.picks:
             raise ValueError("`tree` and `pairs` need a share for `picks`")
+        if bool(self.triples) != bool(self.triple_picks) or (self.triples and not self.rake):
+            raise ValueError("`triples` and `triple_picks` go together, and with `rake`")
         return self
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dpdist.accuracy.measured import triples_of
 from dpdist.data.operators import pair_counts_operator
 from dpdist.families.base.accuracy import ReleaseAccuracy, accuracy_stage, count_tables
 from dpdist.families.base.attempt import Attempt
@@ -46,15 +47,24 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
         prior = read_prior(attempt.spec)  # before the ledger is told that the table is read
         if prior is not None:
             bind_prior(attempt.work, prior)
-        if attempt.plan.accuracy_mu:
-            counts = count_tables(attempt).pairs
+        triples = None
+        if attempt.plan.accuracy_mu or attempt.plan.choices.triple_tables:
+            tables = count_tables(attempt)
+            counts = tables.pairs
+            triples = dict(zip(triples_of(counts.cardinalities), tables.of(3), strict=True))
         else:
             counts = Passes(attempt).run(pair_counts_operator(attempt.spec.table.cardinalities), stage="counting")
         noise = attempt.noise
         with attempt.stage("fitting") as progress:
             drawing = load_noise(attempt.drawing_key)
             return learn(
-                counts, choices=attempt.plan.choices, noise=noise, drawing=drawing, prior=prior, progress=progress
+                counts,
+                choices=attempt.plan.choices,
+                noise=noise,
+                drawing=drawing,
+                prior=prior,
+                triples=triples,
+                progress=progress,
             )
 
     learned = attempt.stored(Learned, make)
@@ -65,6 +75,8 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
             [f"{names[i]} (coarse)" if coarse else names[i] for i, coarse in pair] for pair in learned.report["pairs"]
         ],
     }
+    if "triples" in learned.report:
+        attempt.public["learned"]["triples"] = [[names[i] for i in triple] for triple in learned.report["triples"]]
     return learned
 
 

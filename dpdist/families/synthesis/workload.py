@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from dpdist.data.count import pair_cells
 from dpdist.families.base.workload import Layout, Work, values_read
+from dpdist.families.synthesis.choices import Choices
 from dpdist.families.synthesis.plan import SynthesisPlan
 
 _PASSES = 8
 """Evaluations of the model's cells for each iteration, in units of a cell that is estimated once."""
 
 
+def fitting(choices: Choices) -> Work:
+    """The fit of a model, by the driver."""
+    iterations = sum(choices.iterations[min(r, len(choices.iterations) - 1)] for r in range(choices.rounds + 1))
+    return Work(name="fitting", tasks=0, units={}, driver={"cell": _PASSES * iterations * choices.cells / 100})
+
+
 def workload(plan: SynthesisPlan, layout: Layout) -> list[Work]:
     """The stages of a release, as its graphs have them; the model is fitted by the driver."""
     spec, choices = plan.spec, plan.choices
     rows, width = spec.data.minimum_records, len(spec.table.attributes)
-    iterations = sum(choices.iterations[min(r, len(choices.iterations) - 1)] for r in range(choices.rounds + 1))
     drawn = choices.pool_rows if choices.rake else 2 * max(plan.parts)
     return [
         Work(
@@ -23,7 +29,7 @@ def workload(plan: SynthesisPlan, layout: Layout) -> list[Work]:
             units={"read": values_read(plan), "pair": rows * width * (width - 1) / 2},
             summary=8 * pair_cells(spec.table.cardinalities),
         ),
-        Work(name="fitting", tasks=0, units={}, driver={"cell": _PASSES * iterations * choices.cells / 100}),
+        fitting(choices),
         Work(
             name="records",
             tasks=len(plan.parts),

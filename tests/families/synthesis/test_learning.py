@@ -22,6 +22,7 @@ from dpdist.families.synthesis.draw import draw_part, draw_records, rounded_grou
 from dpdist.families.synthesis.fitted import UNIT, cumulative_of
 from dpdist.families.synthesis.learn import Learned, learn
 from dpdist.families.synthesis.marginals import OneWay, coding_of, combine, expected_counts, merge_rare
+from dpdist.families.synthesis.measure import measure_triples, triple_scores
 from dpdist.families.synthesis.portable import exp, log2, power, probability_product
 from dpdist.families.synthesis.rake import power_of_two, rake, shrink
 from dpdist.families.synthesis.rounds import LARGEST_WEIGHT
@@ -293,6 +294,63 @@ def test_raking_meets_consistent_tables() -> None:
     assert np.abs(found - flat).sum() / 2 / 6 < 0.01
 
 
+def triple_of(columns: list[np.ndarray], weights: np.ndarray | None = None) -> np.ndarray:
+    """Shares of the first three attributes' table."""
+    index = np.ravel_multi_index([column.astype(np.int64) for column in columns[:3]], CARDS[:3])
+    table = np.bincount(index, weights=weights, minlength=math.prod(CARDS[:3])).reshape(CARDS[:3])
+    return np.asarray(table / table.sum())
+
+
+def test_raking_meets_triples_as_well() -> None:
+    """An interaction of three attributes that no pair shows."""
+    rng = np.random.default_rng(4)
+    a, b, c = (rng.integers(0, 2, 80_000) for _ in range(3))
+    pool = [a, b, c, np.zeros(80_000, np.int64)]
+    odd = [a, b, np.where(rng.random(80_000) < 0.9, a ^ b, c), pool[3]]
+    counts = pair_counts([column.astype(np.uint8) for column in odd], CARDS)
+    targets = {(i, j): counts.pair(i, j) / 80_000 for i in range(4) for j in range(i + 1, 4)}
+    targets |= {(i,): counts.single(i) / 80_000 for i in range(4)}
+    truth = triple_of(odd)
+    pairs, _ = rake(pool, CARDS, targets, sweeps=8)
+    assert np.abs(triple_of(pool, pairs.weights(pool, CARDS)) - truth).sum() / 2 > 0.4
+    both, _ = rake(pool, CARDS, targets | {(0, 1, 2): truth}, sweeps=8, start=pairs)
+    assert np.abs(triple_of(pool, both.weights(pool, CARDS)) - truth).sum() / 2 < 0.01
+
+
+def test_one_record_moves_a_triples_score_by_one_at_most() -> None:
+    rng = np.random.default_rng(0)
+    model = {(0, 1, 2): rng.gamma(0.5, 20, 24)}
+    exact = rng.poisson(model[0, 1, 2])
+    (score,) = triple_scores({(0, 1, 2): exact}, model, sigma=7.3, penalty=0.5)
+    moved = set()
+    for cell in range(24):
+        more = exact.copy()
+        more[cell] += 1
+        (other,) = triple_scores({(0, 1, 2): more}, model, sigma=7.3, penalty=0.5)
+        moved.add(int(other - score))
+    assert moved == {-1, 1}
+
+
+def test_triples_are_picked_where_the_model_misses_and_within_the_account() -> None:
+    choices = replace(choose(CARDS, records=10**6, mu=2.0), triples=0.2, triple_picks=0.05, triple_tables=1)
+    account = Account(2.0, KEY)
+    rng = np.random.default_rng(0)
+    exact = {(0, 1, k): rng.poisson(400, 24) for k in (2, 3)}
+    expected = {(0, 1, 2): exact[0, 1, 2] + 0.0, (0, 1, 3): np.full(24, float(exact[0, 1, 3].sum()))}
+    found = measure_triples(exact, expected, choices=choices, account=account)
+    assert found.attributes == ((0, 1, 3),)
+    assert np.abs(found.tables[0] - exact[0, 1, 3]).max() < 8 * found.sigma
+    assert account.left == pytest.approx(0.75, abs=1e-6)
+
+
+def test_many_records_have_triples_and_few_have_none() -> None:
+    cards = (51, 79, 8, 24, 5, 25, 5, 2, 99, 2, 2)
+    assert choose(cards, records=1_200_000, mu=0.18).triple_tables == 20
+    assert choose(cards, records=1_200_000, mu=0.02).triple_tables == 0
+    assert choose(cards, records=100_000, mu=0.18).triple_tables == 0
+    assert choose(CARDS, records=10**8, mu=2.0).triple_tables == 0  # there are four triples
+
+
 def test_balancing_brings_tables_closer_and_keeps_the_size() -> None:
     rows = np.stack(records(8000, seed=6)).astype(np.int32)
     index = PairIndex.of(CARDS)
@@ -362,7 +420,9 @@ def test_products_of_probabilities_are_exact_on_their_grid() -> None:
 @pytest.mark.parametrize("cards", [(2, 2), CARDS, (2,) * 60, (79, 8, 24, 5, 25, 18, 5, 2, 99, 8, 2)])
 def test_shares_are_of_one_account(mu: float, rows: int, cards: tuple[int, ...]) -> None:
     c = choose(cards, records=rows, mu=mu)
-    total = math.fsum([c.one_way, c.one_way_again, c.tree, c.pairs, c.picks, c.misfit, c.rake])
+    total = math.fsum(
+        [c.one_way, c.one_way_again, c.tree, c.pairs, c.picks, c.misfit, c.rake, c.triples, c.triple_picks]
+    )
     assert total == pytest.approx(1, abs=1e-9)
     assert isinstance(c, Choices)
 

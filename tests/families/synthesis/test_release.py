@@ -66,6 +66,22 @@ def planned(folder: Path, **changes: Any) -> SynthesisPlan:
     return plan
 
 
+WITH_TRIPLES = {
+    "model": {
+        "shares": {
+            "one_way": 0.1,
+            "one_way_again": 0.1,
+            "tree": 0.2,
+            "pairs": 0.1,
+            "picks": 0.05,
+            "misfit": 0.05,
+            "rake": 0.2,
+            "triples": 0.15,
+            "triple_picks": 0.05,
+        }
+    },
+    "privacy": {"epsilon": 20, "delta": 1e-7},
+}
 RAKED = {
     "model": {
         "shares": {
@@ -125,6 +141,7 @@ def test_a_target_and_priorities_are_weights_of_pairs(tmp_path: Path) -> None:
         ({"model": {"shares": {"one_way": 0.5, "tree": 0.6, "picks": 0.1}}}, "sum to 1.2"),
         ({"model": {"shares": {"one_way": 0.5, "rake": 0.5}}}, "go together"),
         ({"model": {"shares": {"one_way": 0.5, "tree": 0.5}}}, "picks"),
+        ({"model": {"shares": {"one_way": 0.5, "triples": 0.5}}}, "with `rake`"),
         ({"model": {"coarse": [[4, 6]]}}, "at least 2 groups"),
         ({"privacy": {"epsilon": 0, "delta": 1e-7}}, "epsilon"),
         ({"synthesis": {"records": 0}}, "records"),
@@ -156,7 +173,7 @@ def test_parts() -> None:
 MODEL = {"privacy": {"epsilon": 0.5, "delta": 1e-7}}
 
 
-@pytest.mark.parametrize("changes", [MODEL, RAKED], ids=["model", "raked"])
+@pytest.mark.parametrize("changes", [MODEL, RAKED, WITH_TRIPLES], ids=["model", "raked", "triples"])
 def test_the_same_bits_for_any_partitions_and_executor(changes: dict[str, Any], tmp_path: Path) -> None:
     spec = project(tmp_path, **changes)
     attempts = [
@@ -164,7 +181,11 @@ def test_the_same_bits_for_any_partitions_and_executor(changes: dict[str, Any], 
     ]
     attempts.append(run_stages(attempt_of(spec, tmp_path / "dask", executor=Cluster(), partitions=3)))
     first = attempts[0]
-    assert first.result(Learned).report["raked"] is (changes is RAKED)
+    report = first.result(Learned).report
+    assert report["raked"] is (changes is not MODEL)
+    assert ("triples" in report) is (changes is WITH_TRIPLES)
+    measured_at = [table.step for table in first.result(Learned).measurements.tables]
+    assert measured_at.count("triples") == len(report.get("triples", []))
     assert [part.rows for part in first.parts] == [2_000, 2_000, 1_000]
     for other in attempts[1:]:
         assert [part.sha256 for part in other.parts] == [part.sha256 for part in first.parts]
@@ -246,22 +267,23 @@ SMALL = {
         {"name": name, "kind": "categorical", "values": list(range(size))} for name, size in (("a", 3), ("b", 2))
     ]
 }
-AUDITED = {
-    "attributes": [{"name": name, "kind": "categorical", "values": [0, 1, 2]} for name in ("a", "b")],
-}
 STEPS = {
     "one-way": {"one_way": 0.5, "one_way_again": 0.5},
     "tree": {"one_way": 0.05, "one_way_again": 0.05, "tree": 0.8, "picks": 0.1},
     "rounds": {"one_way": 0.05, "one_way_again": 0.05, "pairs": 0.8, "picks": 0.1},
     "all pairs": {"one_way": 0.04, "tree": 0.04, "picks": 0.02, "misfit": 0.1, "rake": 0.8},
+    "triples": {
+        "one_way": 0.03, "tree": 0.03, "picks": 0.02, "misfit": 0.1, "rake": 0.3, "triples": 0.47, "triple_picks": 0.05
+    },
     "accuracy": {"one_way": 0.05},
-}
+}  # fmt: skip
 
 
 def claim(folder: Path, step: str, *, epsilon: float) -> Claim:
     """What is released where nearly all of the account goes to one step."""
+    names = "abc" if step == "triples" else "ab"
     changes = {
-        "schema": AUDITED,
+        "schema": {"attributes": [{"name": name, "kind": "categorical", "values": [0, 1, 2]} for name in names]},
         "data": {"path": "unused", "minimum_records": 100},
         "model": {"shares": STEPS[step], "rounds": 1, "per_round": 1, "balance": 0},
         "privacy": {"epsilon": epsilon, "delta": 0.09, "accuracy_share": 0.5 if step == "accuracy" else 0.03},

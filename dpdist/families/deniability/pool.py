@@ -1,0 +1,209 @@
+"""Candidates from a pool of model records: what a candidate does not keep is that of a record that agrees with it.
+
+The model is that of a synthesis (`dpdist.families.synthesis`), learned from the split P alone in one Gaussian account.
+Its pool of records, with their weights, is a distribution on records. A candidate keeps a prefix of its seed, in the
+order of the attributes, and takes all other values from a row of the pool that has the same prefix, drawn by weight;
+where no row has it, from any row. So every seed with this prefix gives the candidate with one probability, and no
+other seed can give it: the privacy test counts them, exactly as for a network with one number of resampled attributes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.data.count import PairCounts, pair_cells
+from dpdist.errors import SpecError
+from dpdist.families.base.stored import Stored
+from dpdist.families.deniability.candidates import Candidates, SeedSynthesis
+from dpdist.families.deniability.network import strides
+from dpdist.families.synthesis.choices import Choices, choose, without_triples
+from dpdist.families.synthesis.draw import draw_part
+from dpdist.families.synthesis.learn import learn
+from dpdist.privacy.accountant import calibrate_gaussian
+from dpdist.privacy.arrays import Codes, Counts
+from dpdist.privacy.events import Event, Gaussian
+from dpdist.privacy.noise import Noise
+from dpdist.schema.schema import Schema
+
+ROWS_EACH = 16
+"""Rows of the pool for each combination of kept values, at least."""
+
+_HALF = np.uint64(32)
+_UP = 1 + 2.0**-40
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolPlan:
+    """The noise of the model's tables and picks, fixed before a record is read."""
+
+    choices: Choices
+    standard_deviation: float  # of the noise in a cell where all pairs of a tree are measured, and nothing else
+    cells_at_most: int
+    event: Event
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as a JSON object of public parameters."""
+        names = ("mu", "rounds", "per_round", "cells", "rake", "pool_rows")
+        choices = {name: getattr(self.choices, name) for name in names}
+        return choices | {"standard_deviation": self.standard_deviation, "event": self.event.to_json()}
+
+    def explain(self) -> str:
+        """The plan in one line."""
+        choices = self.choices
+        pairs = (
+            "all pairs, to which it is raked" if choices.rake else f"up to {choices.rounds * choices.per_round} more"
+        )
+        return (
+            f"a pool of {choices.pool_rows:,} records of a junction tree, from a tree of pair tables and {pairs}, in "
+            f"one Gaussian account of mu {choices.mu:.4g}"
+        )
+
+
+def pool_plan(schema: Schema, *, records: int, kept: int, epsilon: float, delta: float) -> PoolPlan:
+    """Plan a pool within the budget of the stage (add/remove).
+
+    Parameters
+    ----------
+    records : int
+        Expected records of the split P.
+    kept : int
+        Combinations of values that candidates can keep.
+
+    Raises
+    ------
+    AccountingError
+        The budget is not valid.
+    SpecError
+        The kept attributes have too many combinations for a pool.
+    """
+    cards = schema.cardinalities
+    multiplier = calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta)
+    choices = choose(cards, records=max(records, 1), mu=1 / multiplier / _UP)
+    choices = replace(without_triples(choices), balance=0)
+    if kept * ROWS_EACH > choices.pool_rows:
+        raise SpecError(
+            f"model.structure: a pool has {choices.pool_rows:,} rows, at least {ROWS_EACH} for each combination of "
+            f"kept values, and there are {kept:,} combinations: keep fewer attributes (synthesis.omega), declare an "
+            "order that begins with small ones (model.order), or use model.structure=learned"
+        )
+    return PoolPlan(
+        choices=choices,
+        standard_deviation=multiplier * math.sqrt(max(len(cards) - 1, 1) / (choices.tree + choices.pairs or 1)),
+        cells_at_most=choices.cells + pair_cells(cards),
+        event=Gaussian(multiplier, label="all noisy tables, distances and picks"),
+    )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Pool(Stored):
+    """Records of a model, sorted by the values of the kept attributes; safe to store and to read back."""
+
+    FILE: ClassVar[str] = "pool.npz"
+
+    cardinalities: tuple[int, ...]
+    order: tuple[int, ...]  # all attributes, the kept ones first
+    kept: int  # number of kept attributes
+    columns: tuple[NDArray[np.uint16], ...]  # one array for each attribute, in schema order
+    starts: NDArray[np.int64]  # first row of each combination of kept values, and the number of rows
+    cumulative: NDArray[np.int64]  # 0, and the sums of the weights up to each row; below 2**62
+
+    @classmethod
+    def of(
+        cls, rows: Sequence[Counts], weights: Counts, cardinalities: tuple[int, ...], order: Sequence[int], kept: int
+    ) -> Pool:
+        """A pool of weighted rows."""
+        first = tuple(order[:kept])
+        sizes = [cardinalities[i] for i in first]
+        keys = _keys([rows[i] for i in first], sizes)
+        sorting = np.argsort(keys, kind="stable")
+        starts = np.searchsorted(keys[sorting], np.arange(math.prod(sizes) + 1))
+        return cls(
+            cardinalities,
+            tuple(order),
+            kept,
+            tuple(column[sorting].astype(np.uint16) for column in rows),
+            starts.astype(np.int64),
+            np.concatenate([[0], np.cumsum(weights[sorting])]),
+        )
+
+    def draw(self, prefix: Codes, words: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Rows that agree with prefixes, by weight; any row where none does, or where those that do weigh nothing.
+
+        A row is a function of its prefix and word alone.
+        """
+        keys = _keys(prefix, [self.cardinalities[i] for i in self.order[: self.kept]])
+        low, high = (self.cumulative[self.starts[keys + side]] for side in (0, 1))
+        nothing = high <= low
+        low, high = np.where(nothing, 0, low), np.where(nothing, self.cumulative[-1], high)
+        weight, fraction = (high - low).astype(np.uint64), words >> _HALF
+        # floor(weight * fraction / 2**32), of which no product outgrows 64 bits
+        offset = (weight >> _HALF) * fraction + ((weight & np.uint64(0xFFFFFFFF)) * fraction >> _HALF)
+        rows = np.searchsorted(self.cumulative, low + offset.astype(np.int64), side="right") - 1
+        found: NDArray[np.int64] = np.minimum(rows, len(self.cumulative) - 2)
+        return found
+
+
+def _keys(columns: Sequence[NDArray[Any]], sizes: Sequence[int]) -> NDArray[np.int64]:
+    """Mixed-radix code of some columns."""
+    keys = np.zeros(len(columns[0]), np.int64)
+    for column, stride in zip(columns, strides(sizes), strict=True):
+        keys += column.astype(np.int64) * stride
+    return keys
+
+
+def learn_pool(counts: PairCounts, plan: PoolPlan, *, order: Sequence[int], kept: int, noise: Noise) -> Pool:
+    """Measure, fit and draw the pool.
+
+    Parameters
+    ----------
+    counts : PairCounts
+        Exact counts of the split P. Confidential.
+    order : sequence of int
+        All attributes; candidates keep the first `kept` of them.
+    """
+    fitted = learn(counts, choices=plan.choices, noise=noise, drawing=noise).fitted
+    rows = draw_part(fitted, noise, "pool/0", plan.choices.pool_rows)
+    adjustment = fitted.adjustment
+    weights = np.ones(len(rows[0]), np.int64) if adjustment is None else adjustment.weights(rows, fitted.domain)
+    return Pool.of(rows, weights, counts.cardinalities, order, kept)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PoolSynthesizer(SeedSynthesis):
+    """Seed-based synthesis from a pool."""
+
+    pool: Pool
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """All attributes, the kept ones first."""
+        return self.pool.order
+
+    @property
+    def cardinalities(self) -> tuple[int, ...]:
+        """Number of codes of each attribute."""
+        return self.pool.cardinalities
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """The number of kept attributes."""
+        return (self.pool.kept,)
+
+    def propose(self, noise: Noise, prefix: Sequence[NDArray[Any]], start: int, stop: int) -> Candidates:
+        """Candidates `start` to `stop` - 1, made from their seeds' prefixes."""
+        count, pool = stop - start, self.pool
+        rows = pool.draw(list(prefix), noise.words("candidates/row", count, start=start))
+        codes: Codes = [
+            column[rows].astype(np.min_scalar_type(size - 1))
+            for column, size in zip(pool.columns, pool.cardinalities, strict=True)
+        ]
+        for i, values in zip(pool.order, prefix, strict=False):
+            codes[i] = np.ascontiguousarray(values)
+        return Candidates(codes, np.zeros(count, np.uint8))

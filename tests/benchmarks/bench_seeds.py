@@ -1,0 +1,68 @@
+"""Records from seeds, with a network or a synthesis for a model: distances of marginals to the table.
+
+    python tests/benchmarks/bench_seeds.py --json bench/seeds.json [--keys 2]
+
+ACS 2024 by `deploy/releases/acs2024-whole.yaml`, and with a network in place of the synthesis (the same epsilon of the
+model). A million records show the error of the model; they cost more than the spec's limit. Keys are seeded, **not
+private**.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from bench_synthesis import ROOT, Distances, table_of
+
+from dpdist.families.base.registry import load_spec, make_plan, stages_of
+from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
+from dpdist.privacy.noise import Noise
+
+MODELS: dict[str, dict[str, Any]] = {
+    "network": {"model.structure": "learned", "split": {"structure": "2/25", "parameters": "18/25", "seeds": "1/5"}},
+    "synthesis": {},
+}
+
+
+def measure(keys: int) -> Iterator[dict[str, Any]]:
+    """One row per number of records and model, averaged over the keys."""
+    codes, _, shipped = table_of("acs2024")
+    distances = Distances(codes, shipped.table.cardinalities)
+    for records in (10_000, 1_000_000):
+        rows = np.random.default_rng(0).integers(0, len(codes[0]), records)
+        yield {"records": records, "model": "sample", **distances.of([column[rows] for column in codes])}
+        for model, settings in MODELS.items():
+            limit = {"privacy.limit": None} if records > 10_000 else {}
+            changes = {"data.path": "unused", "synthesis.records": records, **limit, **settings}
+            plan = make_plan(load_spec(ROOT / "deploy/releases/acs2024-whole.yaml", changes))
+            found = []
+            for seed in range(keys):
+                key = key_from(Noise(np.random.default_rng([seed, 2]).bytes(32)))
+                cpu = time.process_time()
+                made = released_codes(rehearse(plan, stages_of(plan), codes, key=key))
+                found.append({**distances.of(made), "cpu": time.process_time() - cpu})
+            means = {name: float(np.mean([row[name] for row in found])) for name in found[0]}
+            yield {"records": records, "model": model, "epsilon": plan.epsilon, **means}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", type=Path, help="file to write")
+    parser.add_argument("--keys", type=int, default=2)
+    options = parser.parse_args()
+    rows = []
+    for row in measure(options.keys):
+        print(json.dumps(row), flush=True)
+        rows.append(row)
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
