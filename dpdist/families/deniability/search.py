@@ -15,6 +15,7 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpdist.privacy.arrays import AnyFloats
 
@@ -96,33 +97,78 @@ def dependence_parents(
         spread = sum(sqrt(bucket_counts[p]) for p in chosen) + (m - 1 - len(chosen))
         return NOISE_SHARE * relative_noise * cardinalities[i] * sqrt(configurations) * spread
 
-    def error() -> float:
-        left = np.triu(dependence - _carried(parents, correlation), 1)
-        pairs = np.sqrt(np.maximum(left, 0.0) / np.pi)
-        return float(pairs.sum()) + sum(noise(i, chosen) for i, chosen in enumerate(parents))
-
-    _add_best_edges(parents, error, admissible)
+    paths = _Paths(dependence, correlation)
+    _add_best_edges(parents, paths, noise, admissible)
     return [sorted(chosen) for chosen in parents]
 
 
-def _add_best_edges(parents: Parents, error: Callable[[], float], admissible: Admissible) -> None:
+class _Paths:
+    """The best path between each two attributes of a growing network, and what it leaves of their dependence.
+
+    A path goes up from one attribute to a common ancestor and down to the other; its correlations multiply. A new edge
+    from parent j to child i adds the paths that end at i, or at a descendant of it, by way of the edge: nothing else
+    changes, and the best of the old and the new is the best.
+
+    Parameters
+    ----------
+    dependence, correlation : ndarray of float64, shape (attributes, attributes)
+        As for `dependence_parents`; the correlation of a child (row) with the buckets of a parent.
+    """
+
+    def __init__(self, dependence: AnyFloats, correlation: AnyFloats) -> None:
+        upper = np.triu(dependence, 1)
+        self._dependence = upper + upper.T
+        self._correlation = correlation
+        self.best = np.eye(len(dependence))
+        self.down = np.eye(len(dependence))  # from an ancestor (column) to an attribute (row)
+        self._missed = self._error(self.best, slice(None))
+
+    def _error(self, best: AnyFloats, rows: slice | NDArray[np.intp]) -> AnyFloats:
+        """The total variation distance that the paths of some attributes leave."""
+        carried = -0.5 * np.log1p(-np.minimum(best * best, 1 - 1e-12))
+        missed: AnyFloats = np.sqrt(np.maximum(self._dependence[rows] - carried, 0.0) / np.pi)
+        return missed
+
+    def _with(self, i: int, j: int) -> tuple[NDArray[np.intp], AnyFloats]:
+        """Child i and its descendants, and their best paths with an edge from j."""
+        rows = np.flatnonzero(self.down[:, i])
+        down, along = self.down[rows, i], self._correlation[i, j] * self.best[j]
+        new = np.maximum(down[:, None] * along, along[rows][:, None] * self.down[:, i])
+        return rows, np.maximum(self.best[rows], new)
+
+    def gain(self, i: int, j: int) -> float:
+        """How much less the paths miss with an edge from j to i."""
+        rows, best = self._with(i, j)
+        less = self._missed[rows] - self._error(best, rows)
+        return float(less.sum()) - float(less[:, rows].sum()) / 2
+
+    def add(self, i: int, j: int) -> None:
+        """Add an edge from j to i."""
+        rows, best = self._with(i, j)
+        self.best[rows], self.best[:, rows] = best, best.T
+        self._missed[rows] = self._error(best, rows)
+        self._missed[:, rows] = self._missed[rows].T
+        down = np.outer(self.down[:, i] * self._correlation[i, j], self.down[j])
+        np.maximum(self.down, down, out=self.down)
+
+
+def _add_best_edges(
+    parents: Parents, paths: _Paths, noise: Callable[[int, Sequence[int]], float], admissible: Admissible
+) -> None:
     """Add the edge that lowers the error most, in place, while there is one.
 
     Gains hardly ever grow, so an edge whose recomputed gain still leads the stale ones is the best.
     """
-    m, current = len(parents), error()
 
     def gain(i: int, j: int) -> float:
-        parents[i].append(j)
-        after = error()
-        parents[i].pop()
-        return current - after
+        return paths.gain(i, j) - noise(i, [*parents[i], j]) + noise(i, parents[i])
 
+    m = len(parents)
     queue = [(-gain(i, j), i, j) for i in range(m) for j in range(m) if i != j and admissible(i, [j])]
     heapq.heapify(queue)
     while queue:
         _, i, j = heapq.heappop(queue)
-        if not admissible(i, [*parents[i], j]) or _reaches(parents, j, i):
+        if not admissible(i, [*parents[i], j]) or paths.down[j, i]:
             continue  # and so it stays
         fresh = gain(i, j)
         if fresh <= _LEAST_GAIN:
@@ -131,23 +177,7 @@ def _add_best_edges(parents: Parents, error: Callable[[], float], admissible: Ad
             heapq.heappush(queue, (-fresh, i, j))
             continue
         parents[i].append(j)
-        current -= fresh
-
-
-def _carried(parents: Parents, correlation: AnyFloats) -> AnyFloats:
-    """Mutual information (nats) of each pair along its best path through the parents."""
-    m = len(parents)
-    path = np.eye(m)
-    before: list[int] = []
-    for i in topological_order(parents, range(m)):
-        chosen = parents[i]
-        if chosen:
-            reach = np.max(correlation[i, chosen][:, None] * path[np.ix_(chosen, before)], axis=0)
-            path[i, before] = path[before, i] = reach
-        before.append(i)
-    np.fill_diagonal(path, 0.0)
-    carried: AnyFloats = -0.5 * np.log1p(-np.minimum(path * path, 1 - 1e-12))
-    return carried
+        paths.add(i, j)
 
 
 def topological_order(parents: Sequence[Sequence[int]], priority: Sequence[Any]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpdist.families.deniability.network import check_order
-from dpdist.families.deniability.search import _carried, cfs_parents, dependence_parents, merit, topological_order
+from dpdist.families.deniability.search import _Paths, cfs_parents, dependence_parents, merit, topological_order
 
 
 def _correlations(seed: int, m: int) -> tuple[np.ndarray, np.ndarray]:
@@ -102,19 +102,63 @@ def _dependence(information: np.ndarray, noise: float) -> list[list[int]]:
     )
 
 
+def best_paths(parents: list[list[int]], correlation: np.ndarray) -> np.ndarray:
+    """The best path between each two attributes, from scratch in topological order."""
+    path, before = np.eye(len(parents)), []
+    for i in topological_order(parents, range(len(parents))):
+        for x in before if parents[i] else []:
+            path[i, x] = path[x, i] = max(correlation[i, p] * path[p, x] for p in parents[i])
+        before.append(i)
+    return path
+
+
+def grown(parents: list[list[int]], correlation: np.ndarray, dependence: np.ndarray | None = None) -> _Paths:
+    paths = _Paths(np.zeros_like(correlation) if dependence is None else dependence, correlation)
+    for i, chosen in enumerate(parents):
+        for p in chosen:
+            paths.add(i, p)
+    return paths
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_paths_grow_as_they_are_found_from_scratch(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    m = int(rng.integers(2, 9))
+    order = rng.permutation(m)
+    parents: list[list[int]] = [[] for _ in range(m)]
+    for place, i in enumerate(order):
+        parents[i] = sorted(rng.permutation(order[:place])[: rng.integers(0, 4)].tolist())
+    correlation = rng.uniform(0.1, 0.95, (m, m))
+    dependence = rng.gamma(0.5, 0.5, (m, m))
+    dependence = np.triu(dependence, 1) + np.triu(dependence, 1).T
+    paths = grown(parents, correlation, dependence)
+    np.testing.assert_allclose(paths.best, best_paths(parents, correlation), rtol=1e-12)
+
+    def error(chosen: list[list[int]]) -> float:
+        carried = -0.5 * np.log1p(-np.minimum(best_paths(chosen, correlation) ** 2, 1 - 1e-12))
+        return float(np.sqrt(np.maximum(np.triu(dependence - carried, 1), 0) / np.pi).sum())
+
+    for i in range(m):
+        for j in range(m):
+            if i != j and not paths.down[j, i] and j not in parents[i]:
+                more = [[*chosen, j] if k == i else chosen for k, chosen in enumerate(parents)]
+                assert paths.gain(i, j) == pytest.approx(error(parents) - error(more), abs=1e-12)
+
+
 def test_a_chain_is_found_and_carries_all_pairs():
     parents = _dependence(_chain(6, 0.2), noise=1e-5)
     edges = {frozenset((i, p)) for i, chosen in enumerate(parents) for p in chosen}
     assert edges == {frozenset((i, i + 1)) for i in range(5)}
     chain = [[i - 1] if i else [] for i in range(6)]
-    np.testing.assert_allclose(_carried(chain, np.sqrt(-np.expm1(-2 * _chain(6, 0.2)))), _chain(6, 0.2), atol=1e-9)
+    best = grown(chain, np.sqrt(-np.expm1(-2 * _chain(6, 0.2)))).best
+    np.testing.assert_allclose(-0.5 * np.log1p(-(best**2) * (1 - np.eye(6))), _chain(6, 0.2), atol=1e-9)
 
 
 def test_a_common_child_carries_nothing_between_its_parents():
     correlation = np.full((3, 3), 0.5)
-    carried = _carried([[], [], [0, 1]], correlation)
-    assert carried[0, 1] == 0
-    assert carried[0, 2] == carried[1, 2] == pytest.approx(-0.5 * np.log(0.75))
+    best = grown([[], [], [0, 1]], correlation).best
+    assert best[0, 1] == 0
+    assert best[0, 2] == best[1, 2] == 0.5
 
 
 def test_more_noise_keeps_fewer_parents():
