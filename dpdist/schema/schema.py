@@ -54,6 +54,8 @@ class StrictModel(BaseModel):
             kind: Any = field.annotation
             if kind is bool and isinstance(value, int | float | str) and not isinstance(value, bool):
                 raise ValueError(f"{name}: expected true or false")
+            if isinstance(value, str) and "_" in value and _kinds(kind) & {int, float} and str not in _kinds(kind):
+                raise ValueError(f"{name}: expected a number, written without underscores")
             if not _admits_truth(kind) and _holds_truth(value, inside=not _has_sections(kind)):
                 raise ValueError(
                     f"{name}: true or false where a number or a text is expected; quote it if it is a text"
