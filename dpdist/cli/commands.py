@@ -40,7 +40,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    add_completion=False,
 )
 app.command()(plan)
 app.command()(evaluate)
@@ -86,7 +85,7 @@ def main() -> None:
             signal.signal(signal.SIGINT, _terminated)
         app(standalone_mode=True)
     except DpdistError as error:
-        typer.echo(error_text(f"dpdist: {error}"), err=True)
+        typer.echo(error_text(f"dpdist: {error}", terminal=sys.stderr.isatty()), err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(1)
@@ -252,7 +251,8 @@ def _explain(release: str, report: VerifyReport, account: Account | None, again:
     if report.epsilon is not None:
         lines.append(f"Events      epsilon {upwards(report.epsilon)}, recomputed from the events in the manifest")
     if report.unlisted:
-        shown = ", ".join(report.unlisted[:10]) + (", ..." if len(report.unlisted) > 10 else "")
+        names = [name if name.isprintable() else repr(name) for name in report.unlisted[:10]]  # whoever made them
+        shown = ", ".join(names) + (", ..." if len(report.unlisted) > 10 else "")
         lines.append(
             f"WARNING     {number_of(len(report.unlisted), 'file')} beside it that the manifest does not name and that "
             f"were not checked: {shown}"

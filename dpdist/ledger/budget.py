@@ -83,14 +83,14 @@ def composed_leakage(events: Sequence[str]) -> Fraction | None:
     AccountingError
         A charge is not one of leakage.
     """
-    from dpdist.privacy.events import LaplaceLeakage, from_json
+    from dpdist.privacy.events import from_json
     from dpdist.privacy.leakage import composed as leak
+    from dpdist.privacy.leakage import leaking_parts
 
-    read = [from_json(text) for text in events]
-    known = [event for event in read if isinstance(event, LaplaceLeakage)]
-    if len(known) < len(read):
+    read = [leaking_parts(from_json(text)) for text in events]
+    if not all(read):
         raise AccountingError("the account of leakage takes charges of histograms with a bound on their leakage only")
-    total = leak(known)
+    total = leak([histogram for release in read for histogram in release])
     return None if total == math.inf else Fraction(total)
 
 

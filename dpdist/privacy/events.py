@@ -209,6 +209,36 @@ class LaplaceLeakage(Event):
 
 
 @dataclass(frozen=True)
+class NestedLeakage(Event):
+    """Histograms from fine to coarse, each a sum of cells of the one before, with discrete Laplace noise of one scale,
+    whose pointwise maximal leakage is accounted (replacement).
+    """
+
+    type: ClassVar[str] = "nested-leakage/1"
+    scale: float  # of the noise of each
+    alphas: tuple[float, ...]  # assumed least probability of the bins of each, for every record
+    failure: float = 0.0  # probability that the samplers are not exact
+
+    def __post_init__(self) -> None:
+        _number(self, "scale", low=0)
+        object.__setattr__(self, "alphas", tuple(self.alphas))
+        if not self.alphas or not all(isinstance(a, (int, float)) and 0 < a <= 1 for a in self.alphas):
+            raise AccountingError(f"{self.type}: alphas must be above 0 and at most 1, got {self.alphas}")
+        _number(self, "failure", low=0, high=1, closed=True)
+
+    @property
+    def alpha(self) -> float:
+        """The least probability of a bin of the finest."""
+        return self.alphas[0]
+
+    @property
+    def equal(self) -> Event:
+        """The same noise as differential privacy (replacement, and more than enough for add/remove)."""
+        noise = DiscreteLaplace(self.scale, count=2 * len(self.alphas))
+        return Composed((noise, ApproximateDP(0.0, self.failure)))
+
+
+@dataclass(frozen=True)
 class SeedRecords(Event):
     """``records`` released records, each conditional on passing the randomised plausible-deniability test.
 
@@ -281,7 +311,7 @@ def takes_size_for_public(event: Event) -> bool:
     """Whether a charge, or a part of it, holds for replacement only: the number of records is taken for public."""
     if isinstance(event, Composed):
         return any(map(takes_size_for_public, event.events))
-    return isinstance(event, (Replacement, LaplaceLeakage))
+    return isinstance(event, (Replacement, LaplaceLeakage, NestedLeakage))
 
 
 @dataclass(frozen=True)

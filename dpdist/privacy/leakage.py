@@ -23,6 +23,13 @@ histogram is shared with probability alpha_j or more, together they leak at most
 for adaptive releases too, as each ratio holds given what was released before. A histogram without noise counts as
 ``x_j -> infinity``: one of them adds ``ln(1/alpha_j)`` to the others' X, and two leave no bound.
 
+In a chain from fine to coarse each histogram is a sum of cells of the one before, so who shares a bin shares all
+coarser ones. With levels l = 1 (fine) to L of one x, and p_l >= alpha_l the probability of sharing the bin of level l,
+
+    E exp(sum_S x) = 1 + sum_l p_l e^((L-l)x) (e^x - 1),
+
+and a chain adds this, less 1, to the sum above in place of its histograms: ``e^(a+b) >= e^a + e^b - 1``.
+
 References
 ----------
 .. [1] Saeidian et al., *A Tight Context-aware Privacy Bound for Histogram Publication*, 2025.
@@ -35,7 +42,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpdist.errors import AccountingError, GuaranteeRefused
-from dpdist.privacy.events import LaplaceLeakage
+from dpdist.privacy.calibrate import least_scale
+from dpdist.privacy.events import Composed, Event, LaplaceLeakage, NestedLeakage
+
+Leaking = LaplaceLeakage | NestedLeakage
+"""Events whose leakage is accounted."""
 
 _LARGE = 700.0
 _UP = 1 + 2.0**-46  # covers the rounding of the closed forms
@@ -93,6 +104,56 @@ def scale_for(*, epsilon: float, alpha: float) -> float:
     return 2 / (epsilon - math.log1p(-alpha * math.expm1(epsilon) / (1 - alpha))) * _UP
 
 
+def common_scale(*, epsilon: float, alphas: Sequence[tuple[float, ...]]) -> float:
+    """Least common Laplace scale of histograms of the same records that leak at most `epsilon` nats together, rounded
+    upwards. `alphas` has an entry for each chain of histograms from fine to coarse, with the least probability of the
+    bins of each; a histogram by itself is a chain of one.
+
+    The leakage of two or more grows without bound as the noise falls, so there is always noise. Raises as `scale_for`.
+
+    Examples
+    --------
+    >>> round(common_scale(epsilon=0.5, alphas=[(0.05,)]), 4)
+    3.7401
+    >>> round(common_scale(epsilon=0.5, alphas=[(0.05,), (0.05,)]), 4)
+    7.5488
+    >>> round(common_scale(epsilon=0.5, alphas=[(0.05, 0.25)]), 4) < 7
+    True
+    """
+    count = sum(map(len, alphas))
+    if count == 1:
+        return scale_for(epsilon=epsilon, alpha=alphas[0][0])
+    for alpha in (alpha for chain in alphas for alpha in chain):
+        _check_alpha(alpha)
+
+    def together(scale: float) -> float:
+        return composed([chain_event(scale, chain) for chain in alphas])
+
+    start = 2 * count / epsilon  # enough: by composition of differential privacy
+    return least_scale(together, epsilon=epsilon, delta=0.0, start=start, tolerance=1e-9, tolerance_of="scale")
+
+
+def chain_event(scale: float, alphas: tuple[float, ...], *, failure: float = 0.0) -> Leaking:
+    """The event of a chain of histograms."""
+    if len(alphas) == 1:
+        return LaplaceLeakage(scale, alphas[0], failure=failure, label="histogram")
+    return NestedLeakage(scale, alphas, failure=failure, label="histograms")
+
+
+def leaking_parts(event: Event) -> tuple[Leaking, ...]:
+    """The histograms of a release whose leakage is accounted; empty where the event has anything else."""
+    parts = event.events if isinstance(event, Composed) else (event,)
+    known = tuple(part for part in parts if isinstance(part, LaplaceLeakage | NestedLeakage))
+    return known if len(known) == len(parts) else ()
+
+
+def total_ratio(event: Leaking) -> float | None:
+    """The largest log ratio of the probabilities of an output under two values of a record; None without noise."""
+    if event.scale is None:
+        return None
+    return 2 / event.scale * (len(event.alphas) if isinstance(event, NestedLeakage) else 1)
+
+
 def check_alpha(alpha: float, *, bins: int) -> None:
     """Check that so many bins can all have probability alpha. Raises AccountingError: ``alpha > 1 / bins``, or alpha is
     not in (0, 1].
@@ -123,7 +184,7 @@ def account(*, epsilon: float, alpha: float) -> dict[str, Any]:
     }
 
 
-def composed(events: Sequence[LaplaceLeakage]) -> float:
+def composed(events: Sequence[Leaking]) -> float:
     """Leakage of several histograms of the same records together, in nats, rounded upwards; infinite if unbounded.
 
     Examples
@@ -132,18 +193,29 @@ def composed(events: Sequence[LaplaceLeakage]) -> float:
     >>> round(composed([one]), 4), round(composed([one, one]), 4)
     (0.4681, 0.9371)
     """
-    if len(events) < 2:
+    if all(isinstance(event, LaplaceLeakage) for event in events) and len(events) < 2:
         return sum(
-            noiseless_leakage(e.alpha) if e.scale is None else leakage(scale=e.scale, alpha=e.alpha) for e in events
+            noiseless_leakage(e.alpha) if e.scale is None else leakage(scale=e.scale, alpha=e.alpha)
+            for e in events
+            if isinstance(e, LaplaceLeakage)
         )
     exact = [event.alpha for event in events if event.scale is None]
-    noisy = [(2 / event.scale, event.alpha) for event in events if event.scale is not None]
+    noisy = [(2 / event.scale, _alphas(event)) for event in events if event.scale is not None]
     if len(exact) > 1:
         return math.inf
-    total = math.fsum(x for x, _ in noisy)
+    total = math.fsum(x * len(alphas) for x, alphas in noisy)
     if exact:
         return (total + noiseless_leakage(exact[0])) * _UP
     if total > _LARGE:  # the exponentials would overflow: the best of the histograms alone
-        return min(total - x + leakage(scale=2 / x, alpha=alpha) for x, alpha in noisy) * _UP
-    shared = math.fsum(alpha * math.expm1(x) for x, alpha in noisy)
+        alone = [(x, alpha) for x, alphas in noisy for alpha in alphas]
+        return min(total - x + leakage(scale=2 / x, alpha=alpha) for x, alpha in alone) * _UP
+    shared = math.fsum(
+        alpha * math.exp((len(alphas) - 1 - level) * x) * math.expm1(x)
+        for x, alphas in noisy
+        for level, alpha in enumerate(alphas)
+    )
     return total - math.log1p(shared) + total * (_UP - 1)
+
+
+def _alphas(event: Leaking) -> tuple[float, ...]:
+    return event.alphas if isinstance(event, NestedLeakage) else (event.alpha,)

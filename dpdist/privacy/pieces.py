@@ -19,6 +19,7 @@ from dpdist.privacy.events import (
     Event,
     Gaussian,
     LaplaceLeakage,
+    NestedLeakage,
     Parallel,
     RandomSplit,
     Replacement,
@@ -39,7 +40,7 @@ def flat(events: Iterable[Event]) -> Iterator[Event]:
                 stack.extend(event.events[::-1])
             case Replacement():
                 stack.append(event.event)
-            case LaplaceLeakage():
+            case LaplaceLeakage() | NestedLeakage():
                 stack.append(event.equal)
             case _:
                 yield event
@@ -107,7 +108,7 @@ def extreme(event: Event) -> tuple[float, float]:
             return math.inf, 0.0
         case DiscreteLaplace():
             return event.count * event.sensitivity / event.scale, 0.0
-        case LaplaceLeakage():
+        case LaplaceLeakage() | NestedLeakage():
             return extreme(event.equal)
         case Replacement():
             return extreme(event.event)

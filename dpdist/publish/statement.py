@@ -6,17 +6,18 @@ ledger, say who states it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from dpdist.errors import AccountingError, VerificationFailed
 from dpdist.privacy import accountant
 from dpdist.privacy.deniability import theorem1
-from dpdist.privacy.events import Event, LaplaceLeakage, SeedRecords, from_json, takes_size_for_public
+from dpdist.privacy.events import Event, SeedRecords, from_json, takes_size_for_public
 from dpdist.privacy.formatting import upwards
 from dpdist.privacy.guarantee import PML, DifferentialPrivacy, FederatedPrivacy, Guarantee, PlausibleDeniability
 from dpdist.privacy.guarantee import from_json as guarantee_from_json
-from dpdist.privacy.leakage import composed
+from dpdist.privacy.leakage import composed, leaking_parts, total_ratio
 from dpdist.publish.manifest import MANIFEST, Manifest
 
 TOLERANCE: Final = 1e-4
@@ -67,11 +68,13 @@ def _checked(item: Guarantee, guarantees: list[Guarantee], event: Event | None) 
     if event is None:
         raise VerificationFailed(f"{MANIFEST} states a guarantee and not the events that it follows from: {_ADVICE}")
     if isinstance(item, PML):
-        if not isinstance(event, LaplaceLeakage) or event.alpha != item.alpha:
+        histograms = leaking_parts(event)
+        if not histograms or any(one.alpha != item.alpha for one in histograms):
             raise VerificationFailed(f"{MANIFEST}: the leakage is not that of its events: {_ADVICE}")
-        _compare("leakage", item.epsilon, composed([event]))
-        if event.scale is not None:
-            _compare("epsilon beside the leakage", item.dp_epsilon or 0.0, 2 / event.scale)
+        _compare("leakage", item.epsilon, composed(histograms))
+        ratios = [ratio for ratio in map(total_ratio, histograms) if ratio is not None]
+        if ratios:
+            _compare("epsilon beside the leakage", item.dp_epsilon or 0.0, math.fsum(ratios))
         return
     adjacency = "replacement" if takes_size_for_public(event) else "add/remove"
     if item.adjacency != adjacency:

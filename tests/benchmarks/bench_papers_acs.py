@@ -186,19 +186,21 @@ def pass_rates(train: Codes, candidates: int, seed: int) -> dict[str, Any]:
         seeds = [column[labels == 2] for column in train]
         result["seeds"] = len(seeds[0])
         result[order] = {
-            name: _passing(Synthesizer(network, tuple(omegas)), seeds, noise, candidates)
+            name: passing(Synthesizer(network, tuple(omegas)), seeds, noise, candidates)
             for name, omegas in PASSING.items()
         }
         result[order]["attributes"] = [spec.table.names[i] for i in network.order]
     return result
 
 
-def _passing(synthesizer: Synthesizer, seeds: Codes, noise: Noise, candidates: int) -> list[float]:
+def passing(
+    synthesizer: Synthesizer, seeds: Codes, noise: Noise, candidates: int, *, gamma: float = 4.0
+) -> list[float]:
     """Expected share that passes for each k, over the threshold noise."""
     index = SeedIndex(synthesizer.prefix_code, seed_keys(synthesizer.prefix_code, seeds))
     prefix = index.prefixes(seed_ranks(noise, 0, candidates, seeds=index.size))
     made = synthesizer.propose(noise, prefix, 0, candidates)
-    plausible = plausible_seeds(synthesizer, made, index.counts(made.codes), gamma=4.0)
+    plausible = plausible_seeds(synthesizer, made, index.counts(made.codes), gamma=gamma)
     return [round(float(pass_probability(plausible, k=k, epsilon0=1.0).mean()), 4) for k in KS]
 
 
@@ -245,6 +247,30 @@ def markdown(report: dict[str, Any], paper: dict[str, Any]) -> str:
     return "\n".join(lines[1:])
 
 
+def split(options: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """All tables, and the pass rates of the first split."""
+    start = time.perf_counter()
+    train, test, schema = people(options.rows, seed)
+    tables = Tables(train, test, schema, options.records, seed)
+    report: dict[str, Any] = {"rows": len(train[0]), "table3": {}, "table4": {}, "table5": {}}
+    for name, records in releases(train, options.records, seed):
+        report["table3"][name] = tables.classifiers(records)
+        report["table4"][name] = tables.linear(records, epsilon=1.0 if name == "reals" else None)
+        report["table5"][name] = tables.game(records)
+        print(f"{time.perf_counter() - start:7.1f} s  {name}", flush=True)
+    if seed == options.seed:
+        report["pass_rates"] = pass_rates(train, options.candidates, seed)
+    return report
+
+
+def averaged(reports: list[Any]) -> Any:
+    """Reports of several splits as one: means of numbers, and what the first says of all else."""
+    first = reports[0]
+    if isinstance(first, dict):
+        return {name: averaged([r[name] for r in reports if name in r]) for name in first}
+    return float(np.mean(reports)) if isinstance(first, float) else first
+
+
 def main() -> None:
     """Make the releases and the tables; print Markdown, write JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -252,31 +278,19 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="records of the table, for a quick look")
     parser.add_argument("--records", type=int, default=40_000, help="released records")
     parser.add_argument("--candidates", type=int, default=100_000, help="of the pass rates")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the first split")
+    parser.add_argument("--splits", type=int, default=5, help="of the records, over which tables are averaged")
     parser.add_argument("--paper", type=Path, help="JSON of the paper's figures, to print beside ours")
     options = parser.parse_args()
-    start = time.perf_counter()
-    train, test, schema = people(options.rows, options.seed)
-    tables = Tables(train, test, schema, options.records, options.seed)
-    report: dict[str, Any] = {
-        "rows": len(train[0]),
-        "records": options.records,
-        "table3": {},
-        "table4": {},
-        "table5": {},
-    }
-    for name, records in releases(train, options.records, options.seed):
-        report["table3"][name] = tables.classifiers(records)
-        report["table4"][name] = tables.linear(records, epsilon=1.0 if name == "reals" else None)
-        report["table5"][name] = tables.game(records)
-        print(f"{time.perf_counter() - start:7.1f} s  {name}", flush=True)
-    report["pass_rates"] = pass_rates(train, options.candidates, options.seed)
-    report["seconds"] = round(time.perf_counter() - start, 1)
-    paper = json.loads(options.paper.read_text()) if options.paper else {}
+    reports = []
+    for seed in range(options.seed, options.seed + options.splits):
+        reports.append(split(options, seed))
+        report = averaged(reports) | {"splits": len(reports), "records": options.records, "each": reports}
+        paper = json.loads(options.paper.read_text()) if options.paper else {}
+        if options.json:  # after every split, because a split takes minutes
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            options.json.write_text(json.dumps(report | {"paper": paper or None}, indent=2))
     print(markdown(report, paper))
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(report | {"paper": paper or None}, indent=2))
 
 
 if __name__ == "__main__":

@@ -4,9 +4,12 @@ Run ``python tests/benchmarks/bench_prediction.py simulation --json simulation.j
 other tasks are ``stages``, ``mismatch``, ``pricing``, ``tables``, ``linked``, ``private``, ``scale`` and
 ``estimators``. Tables are read from ``../shared/data`` or the folder that DPDIST_DATA names; ``--only`` chooses some.
 
-*simulation*: 1,000 private records, three inputs, y = g(x) + noise; a user has 200 public records of the same kind and
-trains on them, on the synthetic records, or on both. g is Wendland's function ``(1 - r)^6_+ (35 r^2 + 18 r + 3)``, the
-noise has variance 0.2, the inputs are Gaussian (mean 0.4, deviation 0.15, correlation 0.5) on the unit cube.
+*published*: the paper's simulated regression with its first stages; *shifted*: the same, predicted where x3 has
+another mean; *paper-prices* and *paper-tables*: its five brands, and its five tables with its columns, sizes and
+requirements. *simulation*: 1,000 private records, three inputs, y = g(x) + noise; a user has 200 public ones
+and trains on them, on the synthetic records, or on both. g is Wendland's function
+``(1 - r)^6_+ (35 r^2 + 18 r + 3)``, the noise has variance 0.2, the inputs are Gaussian (mean 0.4, deviation 0.15,
+correlation 0.5) on the unit cube.
 *stages*: the same with four models for each first stage and alpha. *mismatch*: the public records have another mean.
 *pricing*: five simulated brands with log-log demand and known elasticities, and canned tuna where ``tuna.csv`` (of the
 R package bayesm) is there. *tables*: five public tables. *linked*: how often a released row is nearest to the row it
@@ -26,8 +29,10 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from prediction_models import FILES
+from prediction_paper_tables import paper_prices, paper_tables
 from prediction_pricing import pricing
 from prediction_private import private
+from prediction_published import published, shifted
 from prediction_simulated import mismatch, simulation, stages
 from prediction_speed import estimators, scale
 from prediction_tables import linkage, tables
@@ -36,6 +41,10 @@ from prediction_tables import linkage, tables
 def main() -> None:
     """Run one task, or all of them."""
     tasks: dict[str, tuple[Callable[..., dict[str, Any]], int]] = {
+        "published": (published, 20),
+        "shifted": (shifted, 20),
+        "paper-prices": (paper_prices, 10),
+        "paper-tables": (paper_tables, 20),
         "simulation": (simulation, 20),
         "stages": (stages, 20),
         "mismatch": (mismatch, 10),

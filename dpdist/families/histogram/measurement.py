@@ -26,7 +26,7 @@ from dpdist.privacy.arrays import Counts
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event, Gaussian, LaplaceLeakage
 from dpdist.privacy.grid import LARGEST_SCALE
 from dpdist.privacy.guarantee import PML, Adjacency
-from dpdist.privacy.leakage import check_alpha, noiseless_leakage, scale_for
+from dpdist.privacy.leakage import chain_event, check_alpha, common_scale, composed, noiseless_leakage
 from dpdist.privacy.noise import SAMPLER_DELTA, Noise
 
 Mechanism = Literal["laplace", "gaussian"]
@@ -223,29 +223,48 @@ def add_noise(table: Counts, *, mechanism: Mechanism, scale: float, noise: Noise
 
 @dataclass(frozen=True, kw_only=True)
 class LeakagePlan:
-    """Noise of one histogram under a bound on its leakage."""
+    """Noise of histograms under a bound on what they leak together."""
 
-    scale: float | None  # scale of the discrete Laplace noise; None where exact counts were asked for by name
-    guarantee: PML  # with alpha, and the equal parameter of differential privacy ``2/b`` (replacement)
+    # common scale of the discrete Laplace noise; None where the exact counts of one histogram were asked for by name
+    scale: float | None
+    histograms: int
+    guarantee: PML  # with alpha, and the equal parameter of differential privacy, ``2/b`` each (replacement)
     # what to charge: to a PML account its leakage, else its differential privacy, which exact counts do not have
-    event: LaplaceLeakage
+    event: Event
 
 
-def plan_leakage(*, epsilon: float, alpha: float, bins: int, accept_no_noise: bool = False) -> LeakagePlan:
-    """The least noise for one histogram of so many bins, for a leakage of `epsilon` nats.
+def plan_leakage(
+    *,
+    epsilon: float,
+    alpha: float,
+    bins: Sequence[int],
+    chains: Sequence[tuple[tuple[int, int], ...]] = (),
+    accept_no_noise: bool = False,
+) -> LeakagePlan:
+    """The least common noise for histograms of so many bins, for a leakage of `epsilon` nats together.
 
-    `alpha` is the assumed least probability of every bin, for every record; never estimated from the data.
-    `accept_no_noise` releases exact counts where ``epsilon >= ln(1/alpha)``. Raises AccountingError: a parameter is out
-    of range, or ``alpha * bins > 1``; GuaranteeRefused: no noise is needed, and that was not asked for.
+    `alpha` is the assumed least probability of every bin, for every record; never estimated from the data. `chains`
+    lists histograms from fine to coarse, as (number, fewest cells of the finest in one of its cells).
+    `accept_no_noise` releases exact counts of one histogram where ``epsilon >= ln(1/alpha)``. Raises AccountingError: a
+    parameter is out of range, or ``alpha`` is above 1 / bins; GuaranteeRefused: no noise is needed, and that was not
+    asked for.
     """
-    check_alpha(alpha, bins=bins)
-    if accept_no_noise and noiseless_leakage(alpha) <= epsilon < math.inf:
+    count = len(bins)
+    check_alpha(alpha, bins=max(bins))
+    if count == 1 and accept_no_noise and noiseless_leakage(alpha) <= epsilon < math.inf:
         exact = LaplaceLeakage(None, alpha, label="histogram")
-        return LeakagePlan(scale=None, guarantee=PML(epsilon=noiseless_leakage(alpha), alpha=alpha), event=exact)
-    scale = scale_for(epsilon=epsilon, alpha=alpha)
-    delta = sampler_delta(bins)
+        guarantee = PML(epsilon=noiseless_leakage(alpha), alpha=alpha)
+        return LeakagePlan(scale=None, histograms=1, guarantee=guarantee, event=exact)
+    chained = {number for chain in chains for number, _ in chain}
+    every = [*chains, *(((number, 1),) for number in range(count) if number not in chained)]
+    alphas = [tuple(min(alpha * cells, 1.0) for _, cells in chain) for chain in every]
+    scale = common_scale(epsilon=epsilon, alphas=alphas)
+    failures = [math.fsum(sampler_delta(bins[number]) for number, _ in chain) for chain in every]
+    events = tuple(chain_event(scale, chain, failure=failure) for chain, failure in zip(alphas, failures, strict=True))
+    leaked = epsilon if count == 1 else composed(events)
     return LeakagePlan(
         scale=scale,
-        guarantee=PML(epsilon=epsilon, alpha=alpha, dp_epsilon=2 / scale, delta=delta),
-        event=LaplaceLeakage(scale, alpha, failure=delta, label="histogram"),
+        histograms=count,
+        guarantee=PML(epsilon=leaked, alpha=alpha, dp_epsilon=count * 2 / scale, delta=math.fsum(failures)),
+        event=events[0] if len(events) == 1 else Composed(events),
     )

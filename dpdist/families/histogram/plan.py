@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from dpdist.data.read import BATCH_ROWS
 from dpdist.errors import AccountingError, SpecError
@@ -26,7 +29,7 @@ from dpdist.families.histogram.measurement import (
 )
 from dpdist.families.histogram.spec import HistogramSpec
 from dpdist.privacy.checks import CountCheck, count_check
-from dpdist.privacy.events import ApproximateDP, Composed, Event, LaplaceLeakage, Replacement
+from dpdist.privacy.events import ApproximateDP, Composed, Event, LaplaceLeakage, NestedLeakage, Replacement
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
 from dpdist.publish.parts import PartFormat
 from dpdist.schema.spec import parse_bytes
@@ -43,7 +46,7 @@ class HistogramPlan(Plan):
     spec: HistogramSpec
     counts: CountPlan | None = None  # what one pass counts; None for curves
     measurement: Measurement | None = None  # noise of the histograms, unless it is calibrated to leakage
-    leakage: LeakagePlan | None = None  # noise of the one histogram whose leakage is bounded
+    leakage: LeakagePlan | None = None  # noise of histograms whose leakage is bounded
     entropies: EntropyPlan | None = None
     # the check of ``data.minimum_records`` that entropies need (add/remove; under replacement the number is public)
     count: CountCheck | None = None
@@ -95,7 +98,7 @@ class HistogramPlan(Plan):
     def noise(self) -> tuple[tuple[Mechanism, float | None], ...]:
         """(mechanism, scale) of each histogram; a scale of None is no noise."""
         if self.leakage is not None:
-            return (("laplace", self.leakage.scale),)
+            return (("laplace", self.leakage.scale),) * self.leakage.histograms
         if self.measurement is None:
             return ()
         return tuple((self.measurement.mechanism, scale) for scale in self.measurement.scales)
@@ -255,11 +258,23 @@ def _plan(spec: HistogramSpec) -> HistogramPlan:
         leakage = plan_leakage(
             epsilon=privacy.epsilon,
             alpha=privacy.alpha or 0.0,
-            bins=counts.table_cells[0],
+            bins=counts.table_cells,
+            chains=[_chain(counts, chain) for chain in spec.counts.hierarchies],
             accept_no_noise=privacy.accept_no_noise,
         )
         return HistogramPlan(spec=spec, counts=counts, leakage=leakage, event=leakage.event)
     return _filled(_plan_counts(spec, counts))
+
+
+def _chain(counts: CountPlan, chain: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """(number of the histogram, fewest cells of the finest in one of its cells), from fine to coarse."""
+    places = np.arange(counts.table_cells[chain[0]])
+    out = [(chain[0], 1)]
+    for fine, coarse in pairwise(chain):
+        places = np.asarray(parent_cells(counts, fine, coarse))[places]
+        fewest = int(np.bincount(places, minlength=counts.table_cells[coarse]).min())
+        out.append((coarse, max(fewest, 1)))  # every bin has the assumed probability, also one without finer cells
+    return tuple(out)
 
 
 def _refuse_private_number(spec: HistogramSpec) -> None:
@@ -382,6 +397,6 @@ def _sampler_deltas(event: Event) -> list[float]:
         return [delta for part in event.events for delta in _sampler_deltas(part)]
     if isinstance(event, Replacement):
         return _sampler_deltas(event.event)
-    if isinstance(event, LaplaceLeakage):
+    if isinstance(event, LaplaceLeakage | NestedLeakage):
         return [event.failure]
     return [event.delta] if isinstance(event, ApproximateDP) else []

@@ -24,7 +24,7 @@ class HistogramPrivacySpec(PrivacyLimit):
     mechanism: Literal["auto", "laplace", "gaussian", "pml"] = Field(
         default="auto",
         description="Discrete Laplace or rounded Gaussian noise, whichever errs less (auto), or discrete Laplace noise "
-        "calibrated to pointwise maximal leakage (pml: not differential privacy at that epsilon).",
+        "calibrated to pointwise maximal leakage of all together (pml: not differential privacy at that epsilon).",
     )
     epsilon: float = Field(ge=1e-6, le=1e6, allow_inf_nan=False, description="Budget: epsilon, or PML leakage in nats.")
     delta: float = Field(default=0, ge=0, lt=1, allow_inf_nan=False, description="Budget; 0 takes Laplace noise only.")
@@ -215,8 +215,10 @@ class HistogramSpec(ReleaseSpec):
         stated = [query.share for query in self.queries if query.share is not None]
         if stated and (len(stated) != len(self.queries) or sum(stated) != 1):
             raise ValueError("histograms.share: state it for all histograms or for none; they sum to exactly 1")
-        if self.privacy.mechanism == "pml" and (len(self.queries) > 1 or self.entropies is not None):
-            raise ValueError("`mechanism: pml` covers one histogram and nothing else; count the columns jointly")
+        if self.privacy.mechanism == "pml" and (stated or self.entropies is not None):
+            raise ValueError("`mechanism: pml` covers histograms, all with the same noise: no shares and no entropies")
+        if self.privacy.accept_no_noise and len(self.queries) > 1:
+            raise ValueError("privacy.accept_no_noise: two exact histograms leak without bound; release one")
         dropping = [a.name for a in self.table.attributes if "drop" in (a.missing, a.out_of_domain)]
         if self.privacy.mechanism == "pml" and dropping:
             raise ValueError(

@@ -44,7 +44,18 @@ class ClassSpec(Section):
         description="Declared public lower bound on its records; checked with a noisy count. A class that fails the "
         "check is left out, and the manifest says so.",
     )
-    records: int = Field(ge=1, le=MOST_RECORDS, description="Mixtures to release.")
+    records: int = Field(
+        ge=1, le=MOST_RECORDS, description="Mixtures to release; absent where mixing.records shares them out."
+    )
+
+
+class SharedRecordsSpec(Section):
+    """Mixtures of all classes together, and how the classes share them."""
+
+    total: int = Field(ge=1, le=MOST_RECORDS, description="Mixtures to release of all classes together, at most.")
+    per_class: Literal["equal"] = Field(
+        default="equal", description="Every class gets the same number, rounded down (balanced, as published)."
+    )
 
 
 class OrderSearchSpec(Section):
@@ -70,6 +81,9 @@ class MixturesSpec(Section):
     label: str = Field(alias="class", description="The attribute that holds the class.")
     classes: Mapping[Value, ClassSpec] = Field(
         min_length=1, description="The classes to release, by value; records of other classes are not used."
+    )
+    records: SharedRecordsSpec | None = Field(
+        default=None, exclude=True, description="Share mixtures out to the classes, instead of a number for each."
     )
     order: int | Literal["auto"] | OrderSearchSpec = Field(
         default="auto",
@@ -100,6 +114,21 @@ class MixturesSpec(Section):
         default="restored",
         description="Release mixtures as they are, or scaled so that they vary like records (costs nothing).",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shared_out(cls, tree: Any) -> Any:
+        """Write the number of each class where `records` shares them out, so that the classes say all."""
+        if not isinstance(tree, dict) or tree.get("records") is None or not isinstance(tree.get("classes"), Mapping):
+            return tree
+        shared, classes = SharedRecordsSpec.model_validate(tree["records"]), tree["classes"]
+        if any(isinstance(one, Mapping) and "records" in one for one in classes.values()):
+            raise ValueError("mixing.records shares mixtures out to all classes: give it, or `records` of each class")
+        if shared.total < len(classes):
+            raise ValueError(f"mixing.records.total: {len(classes)} classes need a mixture each")
+        each = shared.total // max(len(classes), 1)
+        full = {value: {**one, "records": each} if isinstance(one, Mapping) else one for value, one in classes.items()}
+        return tree | {"classes": full}
 
     @field_validator("order", mode="before")
     @classmethod

@@ -152,9 +152,10 @@ class PredictionSpec(Section):
     bandwidth: Literal["cross-validated", "silverman"] = Field(
         default="cross-validated", description="Bandwidth of each column's kernel density."
     )
-    matching: Literal["nearest", "independent"] = Field(
+    matching: Literal["nearest", "greedy", "independent"] = Field(
         default="nearest",
-        description="Mix each original row with its nearest unused synthetic row (published), or with any.",
+        description="Mix each original row with its nearest unused synthetic row, by the assignment with the least "
+        "total distance (nearest) or row by row (greedy, as published); or with any row (independent).",
     )
     alpha: float | None = Field(
         default=None,

@@ -19,7 +19,7 @@ from reading import readable
 
 from dpdist.data.inputs import table_source
 from dpdist.data.table import open_table
-from dpdist.errors import ResourceError
+from dpdist.errors import ResourceError, VerificationFailed
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.registry import load_spec
 from dpdist.families.histogram.entropy import shannon
@@ -27,6 +27,7 @@ from dpdist.families.histogram.plan import HistogramPlan, plan
 from dpdist.families.histogram.spec import HistogramSpec
 from dpdist.families.histogram.stages import NoisyStatistics
 from dpdist.families.histogram.statistics import histogram_operator
+from dpdist.publish.statement import check_statement
 from dpdist.publish.verify import read_manifest, read_release
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -200,7 +201,7 @@ WIDE = {"attributes": [{"name": c, "kind": "integer", "bounds": [0, 9999]} for c
         ({"schema": attributes(bins={"edges": [1, 2]})}, 2, "attribute 'x': the bins do not cover the domain"),
         ({"schema": attributes(bins={"edges": [0, 10]})}, 2, "attribute 'x': the bins do not cover the domain"),
         ({"schema": attributes(bins=None)}, 2, "histograms need bins, and 'x' is a number without"),
-        ({"privacy": {"epsilon": 1, "adjacency": "swap"}}, 2, "privacy.adjacency: Input should be 'add/remove' or"),
+        ({"privacy": {"epsilon": 1, "adjacency": "swap"}}, 2, "privacy.adjacency: expected 'add/remove' or"),
         ({"privacy": PML, "histograms": [{"columns": ["x", "n"]}]}, 4, "alpha = 0.2 is above 1/40"),
         ({"privacy": {**PML, "epsilon": 3}, "histograms": [{"columns": ["x"]}]}, 4, "accept_no_noise: true"),
         (
@@ -301,6 +302,44 @@ def test_a_data_set_decides_about_leakage(dpdist: Command, tmp_path: Path) -> No
     assert "infinite leakage" in again.err
     limited = release(dpdist, spec, "--set", "dataset=with", "--set", "name=two", "--set", "privacy.limit=5")
     assert "costs epsilon inf" in limited.err
+
+
+def test_histograms_share_a_leakage(dpdist: Command, tmp_path: Path) -> None:
+    spec = project(tmp_path, privacy=PML, histograms=[{"columns": ["x"]}, {"columns": ["sex"]}])
+    ledger(dpdist, "with", "--allow", "pml", "--pml", "2")
+    made = release(dpdist, spec, "--set", "dataset=with")
+    assert made.code == 0, made.err
+    assert made.json["guarantee"].startswith("Pointwise maximal leakage of at most 0.5 nats")
+    assert "leakage of 1.5 of 2 nats left" in made.json["budget"]
+    assert dpdist("verify", str(tmp_path / "out")).code == 0
+    manifest = read_manifest(tmp_path / "out")
+    (scale,) = {one["scale"] for one in manifest.parameters["histograms"]}
+    assert manifest.guarantees[0]["dp_epsilon"] == pytest.approx(4 / scale)
+    check_statement(manifest)
+    event = manifest.parameters["event"]
+    more = event | {"events": [*event["events"], event["events"][0]]}  # three histograms leak more than is stated
+    with pytest.raises(VerificationFailed, match="leakage"):
+        check_statement(manifest.model_copy(update={"parameters": manifest.parameters | {"event": more}}))
+    levels = {"hierarchies": [[0, 1]]}
+    nested = [{"columns": ["x", "sex"]}, {"columns": ["x"]}]
+    changes = [
+        "--set",
+        "dataset=with",
+        "--set",
+        f"counts={levels}",
+        "--set",
+        "output.path=levels",
+        "--set",
+        "name=levels",
+    ]
+    made = release(dpdist, project(tmp_path, privacy={**PML, "alpha": 0.1}, histograms=nested), *changes)
+    assert made.code == 0, made.err
+    assert dpdist("verify", str(tmp_path / "levels")).code == 0
+    assert read_manifest(tmp_path / "levels").parameters["event"]["alphas"] == pytest.approx([0.1, 0.2])
+    ledger(dpdist, "budget", "--allow", "pml")  # without an account the equal differential privacy is charged
+    other = release(dpdist, spec, "--set", "dataset=budget", "--set", "output.path=two", "--set", "name=two")
+    assert other.code == 0, other.err
+    assert "0.5 nats" in other.json["guarantee"]
 
 
 # --- curves -----------------------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from scipy import optimize
 from dpdist.errors import AccountingError, GuaranteeRefused
 from dpdist.families.histogram.measurement import plan_leakage
 from dpdist.privacy import accountant
-from dpdist.privacy.events import LaplaceLeakage
-from dpdist.privacy.leakage import check_alpha, composed, leakage, noiseless_leakage, scale_for
+from dpdist.privacy.events import LaplaceLeakage, NestedLeakage, from_json
+from dpdist.privacy.leakage import check_alpha, common_scale, composed, leakage, noiseless_leakage, scale_for
 
 
 def exact_leakage(priors: np.ndarray, *, scale: float) -> float:
@@ -83,6 +83,51 @@ def exact_leakage_of_two(prior: np.ndarray, *, scales: tuple[float, float], reco
     return float(np.log(worst))
 
 
+def exact_leakage_of_levels(prior: np.ndarray, *, scale: float, records: int) -> float:
+    """As `exact_leakage`, of the histograms of four bins and of their two halves, for all records alike."""
+    datasets = np.array(list(product(range(4), repeat=records)))
+    weight = np.prod(prior[datasets], axis=1)
+    joint = np.ones((1, len(datasets)))
+    for bins, codes in ((4, datasets), (2, datasets // 2)):
+        counts = (codes[:, :, None] == np.arange(bins)).sum(axis=1)
+        outputs = np.array(list(product(range(-1, records + 2), repeat=bins)))
+        likelihood = np.exp(-np.abs(outputs[:, None] - counts[None]).sum(axis=-1) / scale)
+        joint = np.einsum("ad,bd->abd", joint, likelihood).reshape(-1, len(datasets))
+    average = joint @ weight
+    given = [datasets[:, 0] == x for x in range(4)]
+    return float(np.log(max((joint[:, g] @ weight[g] / prior[x] / average).max() for x, g in enumerate(given))))
+
+
+class TestLevels:
+    @pytest.mark.parametrize("scale", [0.7, 2.0, 5.0])
+    @pytest.mark.parametrize("records", [1, 2])
+    def test_never_above_and_attained(self, records: int, scale: float) -> None:
+        rng = np.random.default_rng(records)
+        bound = composed([NestedLeakage(scale, (0.1, 0.2))])
+        assert 0.99 * bound < exact_leakage_of_levels(np.array([0.1, 0.1, 0.4, 0.4]), scale=scale, records=records)
+        for prior in ([0.1, 0.1, 0.4, 0.4], [0.1, 0.1, 0.1, 0.7], *(0.1 + 0.6 * rng.dirichlet(np.ones(4), size=4))):
+            attained = exact_leakage_of_levels(np.array(prior), scale=scale, records=records)
+            assert attained <= bound * (1 + 1e-9)
+        assert bound < composed([LaplaceLeakage(scale, 0.1), LaplaceLeakage(scale, 0.2)])
+
+    def test_a_chain_of_one_is_a_histogram(self) -> None:
+        for scale in (0.001, 0.5, 4.0):
+            one = composed([NestedLeakage(scale, (0.1,))])
+            assert one == pytest.approx(leakage(scale=scale, alpha=0.1))
+
+    def test_a_plan_knows_its_chains(self) -> None:
+        apart = plan_leakage(epsilon=1, alpha=0.05, bins=[8, 4, 2])
+        chain = plan_leakage(epsilon=1, alpha=0.05, bins=[8, 4, 2], chains=[((0, 1), (1, 2), (2, 4))])
+        assert isinstance(chain.event, NestedLeakage)
+        assert chain.event.alphas == pytest.approx((0.05, 0.1, 0.2))
+        assert apart.scale is not None
+        assert chain.scale is not None
+        assert chain.scale < 0.95 * apart.scale
+        assert chain.guarantee.dp_epsilon == pytest.approx(6 / chain.scale)
+        assert accountant.epsilon(chain.event, delta=1e-12) == pytest.approx(6 / chain.scale, rel=1e-6)
+        assert from_json(chain.event.to_json()) == chain.event
+
+
 class TestComposition:
     @pytest.mark.parametrize("scales", [(2.0, 2.0), (0.7, 3.0), (5.0, 1.0)])
     @pytest.mark.parametrize("records", [1, 2, 3])
@@ -96,6 +141,17 @@ class TestComposition:
             attained, bound = exact_leakage_of_two(prior, scales=scales, records=records), composed(events)
             assert attained <= bound * (1 + 1e-7)
             assert prior is not worst or attained > 0.99 * bound
+
+    @pytest.mark.parametrize("epsilon", [0.2, 1.0, 3.0])
+    def test_the_common_noise_of_two_histograms_fills_the_budget(self, epsilon: float) -> None:
+        tiny = 1e-9
+        worst = np.array([[tiny, 0.2 - tiny], [0.2 - tiny, 0.6 + tiny]])
+        scale = common_scale(epsilon=epsilon, alphas=[(0.2,), (0.2,)])
+        attained = exact_leakage_of_two(worst, scales=(scale, scale), records=2)
+        assert 0.98 * epsilon < attained <= epsilon * (1 + 1e-7)
+        assert composed([LaplaceLeakage(scale, 0.2)] * 2) <= epsilon
+        less = exact_leakage_of_two(worst, scales=(0.9 * scale, 0.9 * scale), records=2)
+        assert less > epsilon * (1 + 1e-3)  # ten per cent less noise would not do
 
     def test_of_one_and_of_none(self) -> None:
         assert composed([]) == 0
@@ -161,7 +217,7 @@ class TestClosedForms:
 
 class TestPlan:
     def test_charges_the_equal_parameter_of_differential_privacy(self) -> None:
-        plan = plan_leakage(epsilon=0.5, alpha=0.05, bins=20)
+        plan = plan_leakage(epsilon=0.5, alpha=0.05, bins=[20])
         assert plan.scale is not None
         assert plan.guarantee.dp_epsilon == 2 / plan.scale
         assert plan.guarantee.dp_epsilon > 0.5
@@ -171,14 +227,14 @@ class TestPlan:
 
     def test_no_noise_only_by_name(self) -> None:
         with pytest.raises(GuaranteeRefused, match="accept_no_noise"):
-            plan_leakage(epsilon=3.0, alpha=0.05, bins=20)
-        plan = plan_leakage(epsilon=3.0, alpha=0.05, bins=20, accept_no_noise=True)
+            plan_leakage(epsilon=3.0, alpha=0.05, bins=[20])
+        plan = plan_leakage(epsilon=3.0, alpha=0.05, bins=[20], accept_no_noise=True)
         assert plan.scale is None
         with pytest.raises(AccountingError, match="no finite epsilon"):
             accountant.epsilon(plan.event, delta=0.5)
         assert plan.guarantee.dp_epsilon is None
         assert plan.guarantee.epsilon == noiseless_leakage(0.05) < 3.0
-        assert plan_leakage(epsilon=2.9, alpha=0.05, bins=20, accept_no_noise=True).scale is not None
+        assert plan_leakage(epsilon=2.9, alpha=0.05, bins=[20], accept_no_noise=True).scale is not None
 
     @pytest.mark.parametrize("bins", [1, 2, 3, 7, 10, 49, 1000])
     def test_alpha_may_be_one_over_k_and_no_more(self, bins: int) -> None:
@@ -194,7 +250,7 @@ class TestPlan:
     @pytest.mark.parametrize("epsilon", [0.0, -1.0, float("inf"), float("nan")])
     def test_epsilon_out_of_range(self, epsilon: float) -> None:
         with pytest.raises(AccountingError, match="epsilon must be finite"):
-            plan_leakage(epsilon=epsilon, alpha=0.05, bins=20, accept_no_noise=True)
+            plan_leakage(epsilon=epsilon, alpha=0.05, bins=[20], accept_no_noise=True)
 
     @pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])
     def test_scale_out_of_range(self, scale: float) -> None:

@@ -170,8 +170,23 @@ class TestPlan:
         ({"privacy": {"epsilon": 1, "mechanism": "pml", "alpha": 0.1}}, "adjacency: replacement"),
         ({"privacy": {"epsilon": 1, "accept_no_noise": True}}, "goes with `mechanism: pml`"),
         (
-            {"privacy": {"epsilon": 1, "mechanism": "pml", "alpha": 0.01, "adjacency": "replacement"}},
-            "covers one histogram",
+            {
+                "privacy": {"epsilon": 1, "mechanism": "pml", "alpha": 0.01, "adjacency": "replacement"},
+                "entropies": {"share": 0.5},
+            },
+            "no shares and no entropies",
+        ),
+        (
+            {
+                "privacy": {
+                    "epsilon": 9,
+                    "mechanism": "pml",
+                    "alpha": 0.01,
+                    "adjacency": "replacement",
+                    "accept_no_noise": True,
+                }
+            },
+            "two exact histograms leak without bound",
         ),
         (
             {

@@ -351,3 +351,19 @@ def test_a_resumed_attempt_releases_the_same_bytes(people, tmp_path):
     again = attempt(people, tmp_path, scaling="standardised", partitions=2)
     released(again)
     assert [part.sha256 for part in again.parts] == [part.sha256 for part in first.parts]
+
+
+def test_classes_share_mixtures_equally() -> None:
+    minima = {"low": {"minimum": 12_000}, "high": {"minimum": 5_000}}
+    shared = {"total": 1_201, "per_class": "equal"}
+    made = spec(classes=minima, records=shared)
+    each = {value: one | {"records": 600} for value, one in minima.items()}
+    assert made.decisive() == spec(classes=each).decisive()  # it is another way to write the same
+    assert plan(made).event == plan(spec(classes=each)).event
+    assert type(made).model_validate(made.model_dump(mode="json", by_alias=True)).mixing.classes == made.mixing.classes
+    with pytest.raises(ValueError, match="or `records` of each class"):
+        spec(classes=each, records=shared)
+    with pytest.raises(ValueError, match="2 classes need a mixture each"):
+        spec(classes=minima, records={"total": 1})
+    with pytest.raises(ValueError, match="records"):
+        spec(classes=minima)

@@ -34,7 +34,7 @@ from dpdist.families.prediction.latin import (
     score_sums,
 )
 from dpdist.families.prediction.lid.disclosure import ALPHAS, largest_alpha
-from dpdist.families.prediction.lid.hybrid import match, match_blockwise, match_exactly, mix
+from dpdist.families.prediction.lid.hybrid import match, match_blockwise, match_exactly, match_greedily, mix
 from dpdist.families.prediction.lid.inputs import disclosed, mixed_rows, near_counts
 from dpdist.families.prediction.lid.method import Disclosure, Method
 from dpdist.families.prediction.scales import Scale, snapped, to_units
@@ -203,6 +203,16 @@ def test_exact_matching_is_the_best_of_all_permutations(rows: int, width: int, s
     assert cost[np.arange(rows), match_exactly(a, b)].sum() == pytest.approx(best)
 
 
+@given(st.integers(1, 30), st.integers(1, 3), st.integers(0, 2**32))
+def test_greedy_matching_takes_the_nearest_row_that_is_left(rows: int, width: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    a, b = rng.random((rows, width)), rng.random((rows, width))
+    left = list(range(rows))
+    for row, place in enumerate(match_greedily(a, b)):
+        assert place == min(left, key=lambda one: float(((a[row] - b[one]) ** 2).sum()))
+        left.remove(place)
+
+
 @given(st.integers(1, 300), st.integers(0, 2**32))
 @settings(max_examples=20, deadline=None)
 def test_blockwise_matching_uses_every_row_once(rows: int, seed: int) -> None:
@@ -221,7 +231,10 @@ def test_blockwise_matching_costs_little_more_than_exact() -> None:
     exact, blocks = cost(match_exactly(a, b)), cost(match(a, b, exact_rows=1000))
     assert exact <= blocks < 2 * exact
     assert blocks < 0.05 * cost(match(a, b, method="independent"))
-    with pytest.raises(ValueError, match="nearest or independent"):
+    greedy = match(a, b, method="greedy")
+    assert exact < cost(greedy) < 20 * exact
+    assert (np.sort(match(a, b, method="greedy", exact_rows=1000)) == np.arange(1500)).all()
+    with pytest.raises(ValueError, match="nearest, greedy or independent"):
         match(a, b, method="other")
     with pytest.raises(ValueError, match="as many"):
         match(a, b[:-1])

@@ -80,9 +80,10 @@ class LidPlan(TwoStagePlan):
         made, method = self.spec.prediction, self.method
         watched = ", ".join(self._names[i] for i in method.disclosure.columns) or "none"
         matching = "synthetic row that stands at the same place, whichever it is"
-        if made.matching == "nearest":
+        if made.matching != "independent":
+            kind = "exact" if made.matching == "nearest" else "greedy"
             matching = (
-                f"nearest unused synthetic row: exact assignment up to {MATCHED_ROWS:,} records, else in "
+                f"nearest unused synthetic row: {kind} assignment up to {MATCHED_ROWS:,} records, else in "
                 f"blocks of at most {NEIGHBOURS} neighbours within {BLOCK_ROWS:,} records"
             )
         alpha = (

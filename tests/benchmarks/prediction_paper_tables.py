@@ -1,0 +1,201 @@
+"""The five brands and the five tables of the two-stage paper, with its columns, sizes and requirements."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow.csv as pa_csv
+from prediction_models import DATA, FILES, Ridge, Rows, both, errors, mean_sd
+from prediction_published import hypercube, near
+
+from dpdist.evaluate.utility.regression import (
+    delta_mse,
+    mean_absolute_percentage_deviation,
+    optimal_markup,
+    optimal_profit_ratio,
+)
+from dpdist.families.prediction.lid.hybrid import match, mix
+from dpdist.privacy.arrays import Floats
+
+ETAS = (1e-3, 1e-4)
+MATCHINGS = ("nearest", "greedy", "independent")
+
+# --- prices -----------------------------------------------------------------------------------------------------------
+
+BETAS = (-1.5, -1.7, -2.01, -1.98, -1.9)
+"""Elasticities, derived from the paper's mark-ups."""
+
+LEVEL, SPREAD, NOISE = 2.0, 0.18, 0.5
+"""Mean and deviation of log prices and deviation of the noise; the text has none of them, and two determine MAPD."""
+
+
+def slope(x: Floats, y: Floats) -> float:
+    """Least squares through the origin."""
+    return float(x @ y / (x @ x))
+
+
+def paper_prices(trials: int) -> dict[str, Any]:
+    """Mark-ups, profits and deviations of elasticities, as in the paper's Tables 4 and 8."""
+    found: dict[str, dict[str, list[Any]]] = {}
+
+    def add(name: str, betas: list[float], lid: float | None = None) -> None:
+        row = found.setdefault(name, {})
+        row.setdefault("omu", []).append(100 * np.array(optimal_markup(betas)))
+        row.setdefault("opr", []).append(100 * np.array(optimal_profit_ratio(BETAS, betas)))
+        row.setdefault("mapd", []).append(100 * mean_absolute_percentage_deviation(BETAS, betas))
+        if lid is not None:
+            row.setdefault("lid", []).append(100 * lid)
+
+    for trial in range(trials):
+        rng = np.random.default_rng(trial)
+        x, noise = rng.normal(LEVEL, SPREAD, 1040), rng.normal(0, NOISE, 1040)  # as printed, one draw for all brands
+        x_public, public = rng.normal(LEVEL, SPREAD, 20), rng.normal(0, NOISE, 20)
+        made = hypercube(x[:, None], [(x.min() - 0.5, x.max() + 0.5)], rng)
+        teachers = []
+        for beta in BETAS:
+            teacher = Ridge()
+            teacher.fit(x[:, None], beta * x + noise)
+            teachers.append(teacher)
+        add("original D", [slope(x, beta * x + noise) for beta in BETAS])
+        add("public D'", [slope(x_public, beta * x_public + public) for beta in BETAS])
+        for matching in MATCHINGS:
+            matched = made[match(x[:, None], made, method=matching)]
+            for alpha in (0.2, 0.5, 0.8, 1.0):
+                mixed = mix(x[:, None], matched, alpha=alpha)
+                told = [teacher.predict(mixed) for teacher in teachers]
+                lid = near(x[:, None], mixed, 1e-4)
+                add(f"{matching}, alpha {alpha:g}", [slope(mixed[:, 0], y) for y in told], lid)
+                if alpha == 0.2:
+                    x_all = np.concatenate([x_public, mixed[:, 0]])
+                    pairs = zip(BETAS, told, strict=True)
+                    all_y = [np.concatenate([beta * x_public + public, y]) for beta, y in pairs]
+                    add(f"{matching}, alpha 0.2, with D'", [slope(x_all, y) for y in all_y])
+    return {
+        name: {what: np.mean(values, axis=0).round(3).tolist() for what, values in row.items()}
+        | {"mapd_sd": float(np.std(row["mapd"]))}
+        for name, row in found.items()
+    }
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A table as the paper uses it."""
+
+    inputs: str  # column names
+    response: str
+    sizes: tuple[int, int, int]  # private, public and test records
+    lid: tuple[float, float]  # most LID of inputs and of the response, per cent
+    gain: float  # least delta MSE, per cent
+    kept: str = ""  # inputs that stay original
+
+
+TABLES = {
+    "insurance": PaperTable(
+        "age bmi children sex smoker region", "charges", (1000, 200, 138), (15, 2), 5, "children sex smoker region"
+    ),
+    "eia": PaperTable(
+        "RESREVENUE RESSALES COMREVENUE COMSALES INDSALES OTHREVENUE OTHRSALES TOTREVENUE TOTSALES",
+        "INDREVENUE",
+        (1000, 300, 200),
+        (5, 12),
+        50,
+    ),
+    "california": PaperTable(
+        "longitude latitude housing_median_age total_rooms total_bedrooms population households median_income "
+        "ocean_proximity",
+        "median_house_value",
+        (1000, 300, 200),
+        (12, 1.5),
+        10,
+        "ocean_proximity",
+    ),
+    "census1080": PaperTable(
+        "AFNLWGT AGI EMCONTRB PTOTVAL STATETAX TAXINC POTHVAL INTVAL PEARNVAL FICA WSALVAL ERNVAL",
+        "FEDTAX",
+        (800, 180, 100),
+        (6, 5),
+        30,
+    ),
+    "tarragona": PaperTable("PAID.UP.CAPITAL OPERATING.PROFIT GROSS.PROFIT", "NET.PROFIT", (600, 134, 100), (5, 3), 50),
+}
+
+
+def columns(name: str) -> tuple[Floats, Floats, list[int]]:
+    """Inputs and response of a table on [0, 1] by their ranges, and the places of the inputs that are synthesised."""
+    paper, table = TABLES[name], pa_csv.read_csv(DATA / FILES[name]).drop_null()
+    names, kept, inputs, made = paper.inputs.split(), paper.kept.split(), [], []
+    for column in names:
+        values = table[column].to_numpy(zero_copy_only=False)
+        if values.dtype == object:
+            _, codes = np.unique(values.astype(str), return_inverse=True)
+            inputs += list(np.eye(codes.max() + 1)[codes].T)  # an indicator for each category
+            continue
+        if column not in kept:
+            made.append(len(inputs))
+        inputs.append(np.asarray(values, np.float64))
+    response = table[paper.response].to_numpy(zero_copy_only=False).astype(np.float64)
+    every = np.column_stack([*inputs, response])
+    every = (every - every.min(axis=0)) / np.ptp(every, axis=0)
+    return every[:, :-1], every[:, -1], made
+
+
+def synthetic(x: Floats, made: list[int], rng: np.random.Generator) -> dict[str, Floats]:
+    """The matched synthetic rows of each way of matching."""
+    original = x[:, made]
+    drawn = hypercube(original, [(0.0, 1.0)] * len(made), rng)
+    weights = 1 / np.maximum(original.std(axis=0), 1e-9)
+    return {how: drawn[match(original * weights, drawn * weights, method=how)] for how in MATCHINGS}
+
+
+def paper_tables(trials: int, names: Sequence[str] = tuple(TABLES)) -> dict[str, Any]:
+    """LID of inputs and response at both etas, and the gain for four models, at alpha 0.5; and the alphas that meet."""
+    out: dict[str, Any] = {}
+    for name in names:
+        paper, found = TABLES[name], dict[str, list[float]]()
+        x, y, made = columns(name)
+
+        def add(what: str, value: float, found: dict[str, list[float]] = found) -> None:
+            found.setdefault(what, []).append(value)
+
+        for trial in range(trials):
+            rng = np.random.default_rng(trial)
+            rows = rng.permutation(len(y))[: sum(paper.sizes)]
+            parts = np.split(rows, np.cumsum(paper.sizes)[:-1])
+            private, public, test = ((x[part], y[part]) for part in parts)
+            teacher = Ridge()
+            teacher.fit(*private)
+            alone = errors(public, test)
+            for how, matched in synthetic(private[0], made, rng).items():
+                mixed = _mixed(private[0], matched, made, 0.5)
+                told: Rows = mixed, teacher.predict(mixed)
+                for eta in ETAS:
+                    add(f"{how}, LID input, {eta:g}", 100 * near(private[0][:, made], mixed[:, made], eta))
+                    add(f"{how}, LID output, {eta:g}", 100 * near(private[1], told[1], eta))
+                    add(f"{how}, largest alpha, {eta:g}", _largest(private[0][:, made], matched, paper.lid[0], eta))
+                if how != "greedy":
+                    for model, error in errors(both(public, told), test).items():
+                        add(f"{how}, delta MSE, {model}", 100 * delta_mse(alone[model], error))
+        out[name] = {"required": {"LID": paper.lid, "delta MSE": paper.gain}, "trials": trials} | {
+            what: mean_sd(values) | {"least": min(values)} for what, values in found.items()
+        }
+        print(name, file=sys.stderr, flush=True)
+    return out
+
+
+def _mixed(x: Floats, matched: Floats, made: list[int], alpha: float) -> Floats:
+    out = x.copy()
+    out[:, made] = mix(x[:, made], matched, alpha=alpha)
+    return out
+
+
+def _largest(original: Floats, matched: Floats, most: float, eta: float) -> float:
+    """The largest alpha, of a grid, whose LID is within the requirement; -1 where there is none."""
+    within = [a / 20 for a in range(20) if 100 * near(original, mix(original, matched, alpha=a / 20), eta) <= most]
+    return max(within, default=-1.0)
