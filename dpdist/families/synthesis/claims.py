@@ -15,6 +15,7 @@ from dpdist.accuracy.measured import Tables, measure_accuracy, triples_of
 from dpdist.data.count import pair_counts, table_counts
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.choices import Choices
+from dpdist.families.synthesis.folder_claim import folder_claim
 from dpdist.families.synthesis.measure import Measured, Triples, measure, measure_triples
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.families.synthesis.pool import fitting_triples
@@ -127,6 +128,7 @@ def _of_accuracy(exact: Tables, released: Tables, mu: float, noise: Noise) -> fl
 
 
 def claims(plan: SynthesisPlan) -> tuple[Claim, ...]:
-    """All that is measured; fitting, raking and drawing are post-processing."""
+    """All that is measured, and the folder that is published with what fitting and drawing make of it."""
     mu, epsilon, delta = plan.accuracy_mu, plan.epsilon, plan.delta
-    return (model_claim(plan.spec.table, plan.choices, accuracy_mu=mu, epsilon=epsilon, delta=delta),)
+    model = model_claim(plan.spec.table, plan.choices, accuracy_mu=mu, epsilon=epsilon, delta=delta)
+    return (model, folder_claim(plan)) if plan.spec.output.measurements else (model,)

@@ -279,7 +279,7 @@ STEPS = {
 }  # fmt: skip
 
 
-def claim(folder: Path, step: str, *, epsilon: float) -> Claim:
+def claim(folder: Path, step: str, *, epsilon: float, folder_too: bool = False) -> Claim:
     """What is released where nearly all of the account goes to one step."""
     names = "abc" if step == "triples" else "ab"
     changes = {
@@ -288,8 +288,16 @@ def claim(folder: Path, step: str, *, epsilon: float) -> Claim:
         "model": {"shares": STEPS[step], "rounds": 1, "per_round": 1, "balance": 0},
         "privacy": {"epsilon": epsilon, "delta": 0.09, "accuracy_share": 0.5 if step == "accuracy" else 0.03},
     }
-    (found,) = claims(planned(folder, **changes))
-    return found
+    return claims(planned(folder, **changes))[folder_too]
+
+
+def test_the_whole_folder_is_attacked(tmp_path: Path) -> None:
+    """By its files and records alone; the bound is near what is stated, so the attack has power."""
+    found = claim(tmp_path, "one-way", epsilon=4, folder_too=True)
+    assert found.name == "folder of 2 attributes"
+    finding = audit(found, runs=200, key=bytes(32))
+    assert not finding.rejected
+    assert finding.lower_bound > 0.5
 
 
 @pytest.mark.parametrize("step", STEPS)
