@@ -32,7 +32,8 @@ from dpdist.accuracy.measured import at_scale
 from dpdist.data.count import PairCounts, pair_counts
 from dpdist.errors import SpecError
 from dpdist.families.synthesis.measurements import Measurements
-from dpdist.inference.scores import NoisyPair, Pair, largest_error, noisy_pairs, scores_of
+from dpdist.families.synthesis.tables import Pair
+from dpdist.inference.scores import NoisyPair, largest_error, noisy_pairs, scores_of
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 

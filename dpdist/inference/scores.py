@@ -10,9 +10,9 @@ import numpy as np
 
 from dpdist.data.count import PairCounts
 from dpdist.families.synthesis.measurements import Measurements
+from dpdist.families.synthesis.tables import Pair
 from dpdist.privacy.arrays import Counts, Floats
 
-Pair = tuple[int, int]
 _RARE = 5  # values with fewer records have no score
 _LARGEST = 4.0  # score, in units of its deviation
 
