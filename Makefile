@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/dpdist
 
-.PHONY: help setup tools demo check test lint manifests e2e lock bench compare clean
+.PHONY: help setup tools demo check test lint site wheel manifests e2e lock bench compare clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -63,6 +63,13 @@ lint: setup ## formatting, style, types and layers
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
+site: setup ## the documents as a site in site/, with the reference and the notebooks executed
+	@PYTHONPATH=. NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --quiet --strict
+
+wheel: setup ## build the wheel, and run the tutorial with it in an empty environment
+	@rm -rf dist && $(BIN)/python -m hatchling build --target wheel
+	@$(BIN)/python tests/wheel.py dist/*.whl
+
 manifests: setup tools ## write deploy/kubernetes from the chart
 	@$(BIN)/python deploy/kubernetes/render.py
 
@@ -72,7 +79,7 @@ e2e: setup ## the whole thing on real servers: PostgreSQL, Ceph, Prefect, Dask w
 
 lock: setup ## resolve the dependencies again
 	@$(BIN)/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
-		--extra flows --extra evaluate --group dev pyproject.toml --output-file requirements.lock
+		--extra flows --extra evaluate --extra docs --group dev pyproject.toml --output-file requirements.lock
 	@$(BIN)/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
 		--extra flows --constraint requirements.lock pyproject.toml deploy/image.in --output-file deploy/image.lock
 
@@ -85,4 +92,4 @@ compare: setup ## ours beside other packages, each in an environment of its own 
 	@$(BIN)/python tests/benchmarks/peers/run.py --json bench/compare.json
 
 clean: ## remove what the targets above made
-	@rm -rf demo bench $(VENV) .tools .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf demo bench dist site $(VENV) .tools .pytest_cache .mypy_cache .ruff_cache .hypothesis

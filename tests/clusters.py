@@ -78,7 +78,8 @@ class DaskProcesses:
         if self.processes and all(process.poll() is None for process in self.processes):
             return
         self.stop()
-        self.processes = [self._start("scheduler", "--port", str(self.port))]
+        file = ["--scheduler-file", str(self.folder / "scheduler.json")]
+        self.processes = [self._start("scheduler", "--port", str(self.port), *file)]
         for number in range(2):
             options = ["--nthreads", "1", "--memory-limit", self.memory, "--death-timeout", "60"]
             options += ["--local-directory", str(self.folder / f"worker-{number}"), "--no-dashboard"]

@@ -5,7 +5,9 @@ noisy sums of the classes; each class is then moved from the curve to its own me
 distance over what the curve expects of it gives a factor for the pair, moved towards 1 in proportion to its noise.
 Errors are taken to have tails ``P(|error| > x) = 20^(-x / (q e))`` with e the mean error and q from `_MULTIPLIERS`:
 the 95 % interval is the released count and q e to both sides. Where the cell's table itself was measured with Gaussian
-noise of known deviation, the interval around the measurement is taken if it is shorter: nothing is estimated in it.
+noise of known deviation, the interval around the measurement is taken unless the other one is shorter even with a mean
+error two standard deviations above its estimate: nothing is estimated in the interval around the measurement, and who
+takes the shorter one of the two takes the other one mostly where its mean error is estimated too small.
 
 The multipliers were chosen on Adult and ACS 2013; `tests/benchmarks/bench_coverage.py` shows how often intervals cover.
 """
@@ -31,8 +33,8 @@ _LEAST_SHARE = 2e-5
 _ERROR_OF_CURVE = 0.3  # relative deviation of a class from the curve, before it is measured
 _FACTORS = (0.4, 2.5)
 _LEAST_SPREAD = 0.02  # variance of the pairs' factors, at least
-_PREFERENCE = 2.0
-"""A one-way measurement is preferred if its interval is at most so many times as long: nothing in it is estimated."""
+_SURE = 2.0
+"""An interval by mean errors is taken if it is the shorter one even with a mean error so many deviations larger."""
 _LN20 = math.log(20)
 
 
@@ -78,14 +80,19 @@ def _fitted(
 
 @dataclass(frozen=True, eq=False)
 class _Errors:
-    """Mean errors of the cells of one order: at the mean shares of the classes, and between them by logarithms."""
+    """Mean errors of the cells of one order, and their relative deviations: of each class, and between them."""
 
     shares: Floats
     means: Floats
+    deviations: Floats
 
     def at(self, shares: Floats) -> Floats:
         found = np.interp(np.log(np.maximum(shares, _LEAST_SHARE)), np.log(self.shares), np.log(self.means))
         return np.asarray(np.exp(found))
+
+    def relative_deviation(self, shares: Floats) -> Floats:
+        """How far the mean errors may be from what they are estimated at."""
+        return np.interp(np.log(np.maximum(shares, _LEAST_SHARE)), np.log(self.shares), self.deviations)
 
 
 def _errors(order: Order, released: int, prior: _Curve | None) -> tuple[_Errors, _Curve]:
@@ -99,7 +106,7 @@ def _errors(order: Order, released: int, prior: _Curve | None) -> tuple[_Errors,
     precision = 1 / deviations**2 + 1 / variance
     posterior = np.maximum((means / deviations**2 + expected / variance) / precision, 0.3 * expected)
     # an error of the scale itself makes intervals cover less: half of the second derivative of the tail, about
-    return _Errors(shares, posterior * (1 + 1 / (precision * expected**2))), curve
+    return _Errors(shares, posterior * (1 + 1 / (precision * expected**2)), 1 / np.sqrt(precision) / posterior), curve
 
 
 def _from_pairs(pairs: _Curve, order: int) -> tuple[float, float, float, float]:
@@ -186,6 +193,11 @@ class CellErrors:
         multiplier = np.where(counts > SMALL * self.accuracy.released, large, small)
         return self.mean_error(attributes, counts) * multiplier * (-math.log(1 - confidence) / _LN20)
 
+    def surely(self, attributes: Attributes, counts: Counts) -> Floats:
+        """Half of the length that each cell's interval has at most: a measurement with a shorter one is preferred."""
+        unsure = self._errors[len(attributes)].relative_deviation(counts / self.accuracy.released)
+        return self.half_width(attributes, counts) * (1 + _SURE * unsure)
+
     def interval(
         self,
         attributes: Attributes,
@@ -208,7 +220,7 @@ class CellErrors:
         if measured is not None:
             noisy, sigma = measured
             known = NormalDist().inv_cdf(0.5 + confidence / 2) * sigma
-            better = known < half * (_PREFERENCE if len(attributes) == 1 else 1)
+            better = sigma * 1.96 < self.surely(attributes, counts)
             estimate, half = np.where(better, noisy, estimate), np.where(better, known, half)
             deviation = np.where(better, sigma, deviation)
         return Interval(estimate, deviation, np.maximum(estimate - half, 0), np.maximum(estimate + half, 0))

@@ -91,8 +91,8 @@ def release(
     ----------
     spec : path, mapping or ReleaseSpec
     data : table, optional
-        Paths, a pandas, Polars or Dask DataFrame, a pyarrow table or dataset, or what streams Arrow batches (a DuckDB
-        relation, an ADBC cursor); by default the files that the spec names.
+        Paths, a pandas, Polars or Dask DataFrame, a pyarrow table or dataset, what streams Arrow batches (a DuckDB
+        relation, an ADBC cursor), a Delta or Iceberg table; by default the files that the spec names.
     ledger : Ledger or URL, optional
         By default the one that ``DPDIST_LEDGER`` or the spec names.
     client : distributed.Client, optional

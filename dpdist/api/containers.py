@@ -16,7 +16,10 @@ from dpdist.data.inputs import Input
 from dpdist.data.source import ExtraColumns
 from dpdist.errors import ColumnMismatch, SpecError
 
-EXPECTED = "a path, a pandas, Polars or Dask DataFrame, a pyarrow table or dataset, a DuckDB relation or an ADBC cursor"
+EXPECTED = (
+    "a path, a pandas, Polars or Dask DataFrame, a pyarrow table or dataset, a DuckDB relation, an ADBC cursor, "
+    "a Delta or an Iceberg table"
+)
 
 
 def paths_of(data: object) -> list[str] | None:
@@ -73,8 +76,12 @@ def to_arrow(data: Any, *, what: str) -> pa.Table:
             return pa.RecordBatchReader.from_stream(data).read_all()
     if hasattr(data, "fetch_record_batch"):  # a cursor of ADBC
         return data.fetch_record_batch().read_all()
+    if hasattr(data, "to_pyarrow_dataset"):  # a Delta table
+        data = data.to_pyarrow_dataset()
     if hasattr(data, "to_table") and _package(data) == "pyarrow":
         return data.to_table()
+    if _package(data) == "pyiceberg" and hasattr(data, "scan"):
+        return data.scan().to_arrow()
     raise SpecError(f"data: expected {EXPECTED}; {what} is none of these")
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpdist.publish.parts import Column, PartFormat, columns
-from dpdist.schema.schema import Attribute, Schema
+from dpdist.schema.schema import Attribute, Category, Schema
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -44,6 +44,8 @@ def _typed(values: pa.Array | pa.ChunkedArray, column: Column, attribute: Attrib
         if names is None:
             return values
         places, shown = pc.index_in(values, pa.array(attribute.values, values.type)), list(names)
+        if isinstance(attribute.missing, Category):  # a null, where integers are written
+            places, shown = places.fill_null(len(shown)), [*shown, attribute.missing.category]
     else:
         shown = list(dict.fromkeys(column.texts))
         places = pc.index_in(values.dictionary, pa.array(shown)).take(values.indices)

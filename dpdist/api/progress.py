@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,10 +25,13 @@ def stage_bars(console: Any) -> Any:
 
 @contextmanager
 def bars() -> Iterator[Any]:
-    """One progress bar per stage on a terminal or in a notebook; one plain line per finished stage elsewhere."""
+    """One progress bar per stage on a terminal or in a notebook; one plain line per finished stage elsewhere.
+
+    At the end the time that all of it took.
+    """
     from rich.console import Console
 
-    console = Console(stderr=True)
+    console, start = Console(stderr=True), time.monotonic()
     if not (console.is_terminal or console.is_jupyter):
         finished: set[str] = set()
 
@@ -37,6 +41,7 @@ def bars() -> Iterator[Any]:
                 print(f"{stage}: done", file=sys.stderr)
 
         yield plain
+        print(f"total: {time.monotonic() - start:.1f} s", file=sys.stderr)
         return
     with stage_bars(console) as progress:
         tasks: dict[str, Any] = {}
@@ -47,3 +52,4 @@ def bars() -> Iterator[Any]:
             progress.update(tasks[stage], completed=done if total else 1, total=max(total, 1))
 
         yield draw
+    console.print(f"  {'total':<22}{time.monotonic() - start:.1f} s", highlight=False)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from dpdist.evaluate.run import Evaluated
+    from dpdist.inference.answers import Answer
+    from dpdist.inference.published import Published
+    from dpdist.inference.replicates import Replicates
     from dpdist.publish.verify import VerifyReport
     from dpdist.schema.schema import Schema
 
@@ -147,6 +150,36 @@ class Release:
         from dpdist.publish.verify import verify
 
         return verify(self.path, self._key, storage_options=self._options)
+
+    @cached_property
+    def _published(self) -> Published:
+        from dpdist.inference.published import Published
+
+        return Published.open(self.path, self._key, storage_options=self._options)
+
+    def sample(self, records: int, *, where: str | None = None, seed: int = 0) -> pa.Table:
+        """New records from the published model, given a condition; it costs nothing. See docs/inference.md."""
+        from dpdist.inference.draw import draw_table
+
+        return draw_table(self._published, records, where=where, seed=seed).table
+
+    def tabulate(self, *names: str) -> pa.Table:
+        """The model's counts of all cells of some attributes, with standard errors and 95 % intervals."""
+        from dpdist.inference.answers import tabulate
+
+        return tabulate(self._published, list(names))
+
+    def infer(self, question: str) -> list[Answer]:
+        """Answers with intervals: one, or one for each term of a regression. See docs/inference.md."""
+        from dpdist.inference.comparisons import answer
+
+        return answer(self._published, question)
+
+    def replicates(self, number: int = 80, *, seed: int = 0) -> Replicates:
+        """The records with replicate weights, for R's survey package, Stata or samplics."""
+        from dpdist.inference.replicates import make_replicates
+
+        return make_replicates(self._published, number, seed=seed)
 
     def evaluate(self, against: Any = None, *, holdout: Any = None, **options: Any) -> Evaluated:
         """Compare the release with the real table; see `dpdist.evaluate`."""

@@ -17,7 +17,7 @@ from dpdist.cli.account import account_app
 from dpdist.cli.cluster import cluster_app
 from dpdist.cli.contract import contract_app
 from dpdist.cli.evaluate import evaluate
-from dpdist.cli.inference import draw, infer, tabulate
+from dpdist.cli.inference import audit_coverage, draw, infer, replicates, tabulate
 from dpdist.cli.ledger import ledger_app
 from dpdist.cli.options import AsJson, Endpoint, PublicKey, Settings, SpecPath, load, storage_options
 from dpdist.cli.output import error_text, folded, guarantee_lines, show_json
@@ -40,12 +40,12 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    add_completion=False,
 )
 app.command()(plan)
 app.command()(evaluate)
 app.command()(draw)
 app.command()(tabulate)
+app.command()(replicates)
 app.command()(infer)
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(contract_app, name="contract")
@@ -85,7 +85,7 @@ def main() -> None:
             signal.signal(signal.SIGINT, _terminated)
         app(standalone_mode=True)
     except DpdistError as error:
-        typer.echo(error_text(f"dpdist: {error}"), err=True)
+        typer.echo(error_text(f"dpdist: {error}", terminal=sys.stderr.isatty()), err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(1)
@@ -251,7 +251,8 @@ def _explain(release: str, report: VerifyReport, account: Account | None, again:
     if report.epsilon is not None:
         lines.append(f"Events      epsilon {upwards(report.epsilon)}, recomputed from the events in the manifest")
     if report.unlisted:
-        shown = ", ".join(report.unlisted[:10]) + (", ..." if len(report.unlisted) > 10 else "")
+        names = [name if name.isprintable() else repr(name) for name in report.unlisted[:10]]  # whoever made them
+        shown = ", ".join(names) + (", ..." if len(report.unlisted) > 10 else "")
         lines.append(
             f"WARNING     {number_of(len(report.unlisted), 'file')} beside it that the manifest does not name and that "
             f"were not checked: {shown}"
@@ -282,6 +283,10 @@ def audit(
     one_run: Annotated[
         bool, typer.Option("--one-run", help="Also audit histograms by many canaries at once, which is tighter.")
     ] = False,
+    coverage: Annotated[
+        int,
+        typer.Option(min=0, help="Instead, measure how often intervals cover, by so many releases of made-up tables."),
+    ] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Attack the mechanisms of a spec on made-up tables: stated epsilon against a measured lower bound."""
@@ -290,6 +295,9 @@ def audit(
     from dpdist.privacy.testing import audit_in_one_run, table_of
 
     plan = make_plan(load(spec, settings))
+    if coverage:
+        audit_coverage(plan, coverage, as_json)
+        return
     family = family_of(plan.spec)
     claims = family.claims(plan)
     findings = []

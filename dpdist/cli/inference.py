@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from dpdist.errors import OutputExists
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from dpdist.families.base.family import Plan
     from dpdist.inference.published import Published
 
 Release = Annotated[str, typer.Argument(metavar="RELEASE", help="Folder or s3:// prefix of a release.")]
@@ -22,6 +24,7 @@ Where = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(help="Parquet file to write; default: the first rows are printed.")]
 _SHOWN = 20
+_MOST_MADE_UP = 100_000  # records of a made-up table
 
 
 def _open(release: str, public_key: Path | None, endpoint_url: str | None) -> Published:
@@ -70,7 +73,9 @@ def infer(
     questions: Annotated[
         list[str],
         typer.Argument(
-            metavar="QUESTION...", help='"count where state = 8", "share where ...", "mean age", "quantile 0.9 age".'
+            metavar="QUESTION...",
+            help='"count where state = 8", "mean age", "quantile 0.9 age", "share where ... minus share where ...", '
+            '"regression income on age, sex = 1".',
         ),
     ],
     public_key: PublicKey = None,
@@ -78,10 +83,10 @@ def infer(
     as_json: AsJson = False,
 ) -> None:
     """Answer questions about the private table, with 95 % intervals."""
-    from dpdist.inference.answers import infer as answer
+    from dpdist.inference.comparisons import answer
 
     opened = _open(release, public_key, endpoint_url)
-    answers = [answer(opened, question) for question in questions]
+    answers = [item for question in questions for item in answer(opened, question)]
     if as_json:
         show_json([item.to_json() for item in answers])
         return
@@ -90,13 +95,51 @@ def infer(
         typer.echo(f"{item.question}: {item.estimate:,.6g} ({ends}{'; ' + item.note if item.note else ''})")
 
 
+def replicates(
+    release: Release,
+    out: Annotated[Path, typer.Option(help="File to write: .csv, or else Parquet.")],
+    number: Annotated[int, typer.Option(min=20, max=1_000, help="Number of replicates.")] = 80,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, other replicates.")] = 0,
+    public_key: PublicKey = None,
+    endpoint_url: Endpoint = None,
+) -> None:
+    """The released records with replicate weights, for R's survey package, Stata or samplics; it costs nothing."""
+    from dpdist.inference.replicates import make_replicates
+
+    made = make_replicates(_open(release, public_key, endpoint_url), number, seed=seed)
+    _write(made.to_arrow(), out, False)
+    typer.echo(f"Fay's coefficient {made.fay!r}, mse about the full sample")
+
+
+def audit_coverage(plan: Plan, runs: int, as_json: bool) -> None:
+    """How often intervals cover, by releases of made-up tables whose law is known."""
+    from dpdist.inference.coverage import against_law
+
+    records = min(max(plan.spec.data.minimum_records, 1_000), _MOST_MADE_UP)
+    found = against_law(plan, records=records, runs=runs)
+    if as_json:
+        show_json({of: [asdict(one) for one in covered] for of, covered in found.items()})
+        return
+    typer.echo(f"{'nominal 95 % intervals':<24}{'of':<8}{'number':>8}{'covered':>9}{'naive':>8}{'length':>8}")
+    for of, covered in found.items():
+        for one in covered:
+            line = f"{one.number:>8,}{one.coverage:>9.1%}{one.naive:>8.1%}{one.width:>8.2f}"
+            typer.echo(f"{one.of:<24}{of:<8}{line}")
+
+
 def _write(table: pa.Table, out: Path | None, as_json: bool) -> None:
     if out is not None:
         import pyarrow.parquet as pq
+        from pyarrow import csv
+
+        from dpdist.inference.replicates import plain
 
         if out.exists():
             raise OutputExists(f"{out} exists: choose another --out")
-        pq.write_table(table, out)
+        if out.suffix == ".csv":
+            csv.write_csv(plain(table), out)
+        else:
+            pq.write_table(table, out)
         typer.echo(f"{out}: {table.num_rows:,} rows")
     elif as_json:
         show_json(table.to_pylist())

@@ -81,6 +81,7 @@ def ledger_identity(
     with open_ledger(ledger) as opened:
         if new:
             opened.new_identity(dataset)
+        opened.verify(dataset)  # readers will trust this key
         keys = opened.public_keys(dataset)
         lines = _identity_lines(opened, dataset) if new else []
     if not keys:

@@ -55,13 +55,20 @@ def _folded(line: str) -> str:
     if len(line) <= WIDTH or line.startswith("--") or _TABLE.search(line):
         return line
     label = _LABEL.match(line)
-    indent = " " * (label.end() if label else 0)
+    return _cut(line, " " * (label.end() if label else 0))
+
+
+def _cut(line: str, indent: str) -> str:
+    """A line in `WIDTH` columns, cut at spaces."""
     return textwrap.fill(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def error_text(text: str) -> str:
-    """An error for a terminal: a long line is its first sentence, and the details folded below it."""
-    return "\n".join(map(_told, text.split("\n")))
+def error_text(text: str, *, terminal: bool = False) -> str:
+    """An error: a long line is its first sentence, and the details folded below it; on a terminal `WIDTH` columns."""
+    told = "\n".join(map(_told, text.split("\n")))
+    if not terminal:
+        return told
+    return "\n".join(_cut(line, "  ") for line in told.split("\n"))
 
 
 def _told(line: str) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from dpdist.cli.output import show_json
+
+SITE = "https://dpdist.example/docs"
+"""Where the documents are."""
 
 schema_app = typer.Typer(help="Schemas: draft and check them.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -43,7 +46,7 @@ def schema_check(schema: Annotated[Path, typer.Argument(metavar="SCHEMA", help="
         missing = attribute.missing if isinstance(attribute.missing, str) else f"as {attribute.missing.category!r}"
         outside = attribute.out_of_domain
         beyond = outside if isinstance(outside, str) else f"as {outside.category!r}"
-        typer.echo(f"  {attribute.name:<24}{attribute.kind:<12}{domain:>14}   missing: {missing}; outside: {beyond}")
+        typer.echo(f"  {attribute.name:<18}{attribute.kind:<12}{domain:>12}  missing: {missing}; outside: {beyond}")
 
 
 @schema_app.command("json")
@@ -53,13 +56,19 @@ def schema_json(
     ] = "schema",
 ) -> None:
     """Print the JSON schema of a kind of file, for editors."""
-    if of == "spec":
+    show_json(json_schema_of(of))
+
+
+def json_schema_of(kind: str) -> dict[str, Any]:
+    """The JSON schema of spec, schema or contract files, with the address at which the site has it."""
+    if kind == "spec":
         from dpdist.families.base.registry import json_schema
 
-        show_json(json_schema())
-        return
-    from dpdist.ledger.contract import Contract
-    from dpdist.schema.schema import Schema
+        tree = json_schema()
+    else:
+        from dpdist.ledger.contract import Contract
+        from dpdist.schema.schema import Schema
 
-    kind = Schema if of == "schema" else Contract
-    show_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **kind.model_json_schema(by_alias=True)})
+        tree = (Schema if kind == "schema" else Contract).model_json_schema(by_alias=True)
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"{SITE}/schemas/{kind}.json"}
+    return {**head, **tree, "title": f"dpdist {kind}"}

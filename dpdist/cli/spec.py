@@ -6,6 +6,7 @@ import typer
 
 from dpdist.cli.options import Settings, SpecPath, load
 from dpdist.cli.output import show_json
+from dpdist.cli.schema import json_schema_of
 
 spec_app = typer.Typer(help="Specs: their JSON schema.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -13,9 +14,7 @@ spec_app = typer.Typer(help="Specs: their JSON schema.", no_args_is_help=True, r
 @spec_app.command("schema")
 def spec_schema() -> None:
     """Print the JSON schema of a spec file."""
-    from dpdist.families.base.registry import json_schema
-
-    show_json(json_schema())
+    show_json(json_schema_of("spec"))
 
 
 @spec_app.command("show")

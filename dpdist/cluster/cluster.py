@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import dask
@@ -55,8 +56,10 @@ class Cluster:
 
     @property
     def dashboard(self) -> str | None:
-        """Address of the dashboard, if there is one."""
-        return None if self._client is None else self._client.dashboard_link
+        """Address of the dashboard, if there is one: a scheduler of this process needs bokeh for it."""
+        if self._client is None or (self._client.cluster is not None and find_spec("bokeh") is None):
+            return None
+        return str(self._client.dashboard_link)
 
     @property
     def slots(self) -> int:

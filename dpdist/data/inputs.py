@@ -9,6 +9,7 @@ from dpdist.cluster.executor import Executor
 from dpdist.data.records import Records
 from dpdist.data.source import CsvOptions, TableSource, fingerprint, fingerprint_of
 from dpdist.data.table import Table, open_table
+from dpdist.ledger.contract import InputSpec
 from dpdist.schema.schema import Schema
 from dpdist.schema.spec import CsvSpec, ReleaseSpec
 
@@ -94,6 +95,17 @@ def table_source(spec: ReleaseSpec, *, checked: bool = False) -> TableSource:
         format=data.format,
         csv=csv_options(data.csv),
         extra_columns="ignore" if checked else data.extra_columns,
+        storage_options=data.storage.options,
+    )
+
+
+def contract_source(data: InputSpec, *, paths: tuple[str, ...]) -> TableSource:
+    """Files that the contract of a data set names, read as it says."""
+    return TableSource(
+        paths=paths,
+        format=data.format,
+        csv=csv_options(data.csv),
+        extra_columns=data.extra_columns,
         storage_options=data.storage.options,
     )
 

@@ -27,6 +27,7 @@ from dpdist.evaluate.page.page import About, render
 from dpdist.evaluate.page.sections import Section, does_not_apply
 from dpdist.evaluate.utility import correlations, learning, regression, similarity
 from dpdist.evaluate.utility.baselines import baseline_section
+from dpdist.evaluate.utility.coverage import coverage_section
 from dpdist.evaluate.utility.holdout import holdout_section
 from dpdist.evaluate.utility.trial import Trial, make_trial, named_target
 from dpdist.privacy.arrays import Codes
@@ -74,6 +75,7 @@ def record_sections(inputs: Inputs, options: Options, publication: Publication |
     del counts
     samples = inputs.samples()
     sections += _without_bad_holdout(samples, inputs)
+    sections += coverage_section(samples["real"], inputs.released, rows=inputs.reports["real"].kept)
     real, released = (drawn(samples[name], _PART_ROWS, np.random.default_rng(seed)) for name in ("real", "released"))
     sections.append(correlations.component_section(view.codes(real), view.codes(released), view))
     trial = _trial(samples, options)

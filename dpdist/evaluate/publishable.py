@@ -29,6 +29,8 @@ from typing import Any
 
 import numpy as np
 
+from dpdist.data.inputs import Input
+from dpdist.data.source import find_files, format_of
 from dpdist.errors import LedgerError, ReleaseConflict, SpecError
 from dpdist.evaluate.page.files import write_private
 from dpdist.evaluate.page.sections import Section, Table
@@ -40,6 +42,7 @@ from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace
 from dpdist.privacy.guarantee import DifferentialPrivacy
 from dpdist.privacy.noise import SAMPLER_DELTA, Noise
 from dpdist.publish.manifest import Manifest, fingerprint
+from dpdist.schema.spec import ReleaseSpec
 
 FILE = "publishable.json"
 
@@ -130,6 +133,33 @@ def measure(released: Marginals, real: Marginals, plan: FiguresPlan, noise: Nois
             scores[str(k)] = round(min(max(1000 * (1 - distance), 0.0), 1000.0), 3)
             widths[str(k)] = round(1000 * half / max(n, 1), 3)
     return {"k_marginal_score": scores, "half_width_95": widths, "records": n}
+
+
+def refuse_another_reading(manifest: Manifest, spec: ReleaseSpec | None, table: Input) -> None:
+    """Refuse a table that may be read otherwise than it was for the release; opens nothing.
+
+    How a CSV file is read decides which records it has, so whoever chose it could ask the file anything. Parquet files
+    and tables in memory are read in one way.
+
+    Parameters
+    ----------
+    manifest : Manifest
+    spec : ReleaseSpec, optional
+        What says how the table is read.
+    table : Input
+
+    Raises
+    ------
+    SpecError
+        The table is of CSV files, and the spec is not that of the release.
+    """
+    if spec is not None and spec.fingerprint == manifest.spec_sha256:
+        return
+    if table.source is not None and format_of(table.source, find_files(table.source)) == "csv":
+        raise SpecError(
+            "--publish: CSV files are read as the release has read them, which its spec says: give it as --spec, as it "
+            "was released"
+        )
 
 
 class Publication:

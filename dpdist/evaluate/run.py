@@ -147,6 +147,10 @@ def _records(
 ) -> tuple[About, list[Section]]:
     against = request.source(request.against)
     holdout = request.source(request.holdout) if request.holdout else None
+    if request.publish is not None:
+        from dpdist.evaluate.publishable import refuse_another_reading
+
+        refuse_another_reading(manifest, request.spec, against)
     with opened_cluster(request, against) as cluster:
         inputs = open_inputs(
             ReleasedTable(store, manifest),

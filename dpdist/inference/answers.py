@@ -5,10 +5,9 @@ An estimate is that of the published model. Its interval is for the *private tab
 A count over several cells of a table of one to three attributes has the larger of two half widths: that of one cell
 with the same share, and the root of the sum of the squares of the cells' own, because the errors of cells that were
 fitted together are correlated in either direction. Where the cells were themselves measured and their noise adds up
-to less, the sum of the measurements is the estimate. Means add the squares of the half widths of the counts of each
-value, weighted with its distance to the mean, times 1.5 where there is a condition (set on Adult and ACS 2013); a
-quantile is between the values at which the interval of the distribution function holds its level (Woodruff 1952). Of
-four attributes or more nothing was measured, so that no interval is given.
+to less, the sum of the measurements is the estimate. A quantile is between the values at which the interval of the
+distribution function holds its level (Woodruff 1952). Intervals of means are those of `dpdist.inference.comparisons`.
+Of four attributes or more nothing was measured, so that no interval is given.
 """
 
 from __future__ import annotations
@@ -23,17 +22,14 @@ import pyarrow as pa
 
 from dpdist.errors import SpecError
 from dpdist.inference.conditions import Condition, Mask, ends_of, parse_condition
-from dpdist.inference.published import Published
+from dpdist.inference.published import NO_ACCURACY, Published
 from dpdist.privacy.arrays import Floats
 from dpdist.publish.parts import PartFormat, decode
 
 NORMAL_95 = 1.96
-NO_ACCURACY = "the release has no measured accuracy (privacy.accuracy_share was 0)"
 TOO_MANY = "nothing was measured of the accuracy of four attributes or more at a time"
-_GIVEN_A_CONDITION = 1.5
-"""Half widths of means are so much larger where there is a condition: errors of neighbouring values are correlated."""
-_QUESTION = re.compile(
-    r"\s*(?:(count|share)|(mean|median)\s+(`[^`]+`|\S+)|quantile\s+([0-9.]+)\s+(?:of\s+)?(`[^`]+`|\S+))"
+QUESTION = re.compile(
+    r"\s*(?:(count|share)|(mean|median)\s+(?:of\s+)?(`[^`]+`|\S+)|quantile\s+([0-9.]+)\s+(?:of\s+)?(`[^`]+`|\S+))"
     r"(?:\s+where\s+(.+))?\s*\Z",
     re.DOTALL,
 )
@@ -73,7 +69,7 @@ def infer(release: Published, question: str) -> Answer:
     SpecError
         The question or its condition cannot be read, or its attribute has no numbers.
     """
-    match = _QUESTION.fullmatch(question)
+    match = QUESTION.fullmatch(question)
     if match is None:
         raise SpecError(
             f"the question {question!r} cannot be read: ask for count, share, mean NAME, median NAME or quantile 0.9 "
@@ -140,15 +136,15 @@ class _Table:
         self.measured = release.measured(attributes) if len(attributes) <= 2 else None
         self.why = TOO_MANY if len(attributes) > 3 else NO_ACCURACY
         if self.errors is not None:
-            self._half = self.half_of(self.counts)
+            self._half, self._surely = self.halves_of(self.counts)
 
-    def half_of(self, counts: Floats) -> Floats:
-        """Half widths of cells with these counts."""
+    def halves_of(self, counts: Floats) -> tuple[Floats, Floats]:
+        """Half widths of cells with these counts: estimated, and at most."""
         if self.errors is None:
             raise ValueError(self.why)
         at = np.minimum(counts, np.maximum(self.records - counts, 0))
         released = np.rint(at * self.errors.accuracy.released / max(self.records, 1)).astype(np.int64)
-        return self.errors.half_width(self.attributes, released)
+        return self.errors.half_width(self.attributes, released), self.errors.surely(self.attributes, released)
 
     def cells(self) -> tuple[Floats, Floats | None]:
         """The estimate of each cell, and its half width."""
@@ -157,7 +153,7 @@ class _Table:
         if self.measured is None:
             return self.counts, self._half
         noisy, deviations = self.measured
-        better = deviations * NORMAL_95 < self._half
+        better = deviations * NORMAL_95 < self._surely
         return np.where(better, noisy, self.counts), np.where(better, deviations * NORMAL_95, self._half)
 
     def total(self, mask: Mask) -> tuple[float, float | None]:
@@ -165,12 +161,14 @@ class _Table:
         estimate = float(self.counts[mask].sum())
         if self.errors is None:
             return estimate, None
-        together = float(self.half_of(np.array([estimate]))[0])
-        half = max(together, math.sqrt(float((self._half[mask] ** 2).sum())))
+        half, most = (
+            max(float(together[0]), math.sqrt(float((each[mask] ** 2).sum())))
+            for together, each in zip(self.halves_of(np.array([estimate])), (self._half, self._surely), strict=True)
+        )
         if self.measured is not None:
             noisy, deviations = self.measured
             known = NORMAL_95 * math.sqrt(float((deviations[mask] ** 2).sum()))
-            if known < half:
+            if known < most:
                 return float(noisy[mask].sum()), known
         return estimate, half
 
@@ -205,12 +203,7 @@ def _of_values(release: Published, question: str, place: int, condition: Conditi
         raise SpecError(f"no record of the model meets the condition {condition.text!r}")
     if level is None:
         mean = float((counts * middle).sum()) / total
-        if table.errors is None:
-            return Answer(question, mean, None, None, None, table.why)
-        halves = [table.total(mask.ravel())[1] or 0.0 for mask in of_value]
-        half = math.sqrt(math.fsum(((v - mean) * h) ** 2 for v, h in zip(middle, halves, strict=True))) / total
-        half *= _GIVEN_A_CONDITION if len(attributes) > 1 else 1
-        return Answer(question, mean, half / NORMAL_95, mean - half, mean + half)
+        return Answer(question, mean, None, None, None, NO_ACCURACY)
     reached = np.cumsum(counts) / total
     estimate = float(middle[int(np.searchsorted(reached, level))])
     if table.errors is None:

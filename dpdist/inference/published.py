@@ -17,7 +17,8 @@ from dpdist.accuracy.intervals import CellErrors
 from dpdist.accuracy.measured import Accuracy
 from dpdist.data.count import pair_counts
 from dpdist.data.released import ReleasedTable
-from dpdist.errors import SpecError, VerificationFailed
+from dpdist.errors import DataNotFound, SpecError, VerificationFailed
+from dpdist.families.synthesis.measurements import Measurements
 from dpdist.families.synthesis.model_files import PublishedModel, read_model
 from dpdist.inference.law import Law
 from dpdist.privacy.arrays import Codes, Floats
@@ -25,6 +26,8 @@ from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import open_release
 from dpdist.schema.schema import Schema
 from dpdist.storage.store import Store
+
+NO_ACCURACY = "the release has no measured accuracy (privacy.accuracy_share was 0)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +63,14 @@ class Published:
     def model(self) -> PublishedModel:
         """The published model; the errors are those of `read_model`."""
         return read_model(self.store, self.manifest)
+
+    @cached_property
+    def measurements(self) -> Measurements | None:
+        """The published noisy tables; None where the release publishes none."""
+        try:
+            return self.model.measurements
+        except DataNotFound:
+            return None
 
     @cached_property
     def law(self) -> Law:

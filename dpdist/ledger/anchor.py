@@ -83,6 +83,10 @@ class Anchor:
             f"the anchor of data set {dataset!r} in {self._store.uri} is damaged: restore it from an earlier version"
         )
 
+    def is_set(self, dataset: str) -> bool:
+        """Whether there is a mark of a data set. Raises StorageUnavailable: the storage does not answer."""
+        return self._store.exists(_name(dataset))
+
     def write(self, dataset: str, mark: Mark) -> None:
         """Set the mark of a data set.
 
@@ -101,7 +105,7 @@ class Anchor:
         LedgerError
             It has seen more of a data set of this name, which is in another database.
         """
-        if self._store.exists(_name(dataset)) and self.read(dataset).length > 1:
+        if self.is_set(dataset) and self.read(dataset).length > 1:
             raise LedgerError(
                 f"the anchor in {self._store.uri} has seen charges or acts of a data set {dataset!r}, which is not in "
                 "this ledger: restore the newest backup of its database, or choose another name"

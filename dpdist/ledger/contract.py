@@ -20,9 +20,10 @@ from dpdist.errors import ContractBroken, SpecError
 from dpdist.ledger.records import LARGEST_CAP, LEAST_CAP
 from dpdist.privacy.events import Event, takes_size_for_public
 from dpdist.schema.part import departures as schema_departures
-from dpdist.schema.schema import Schema, setting_names, validation_message
+from dpdist.schema.schema import Schema
 from dpdist.schema.spec import CsvSpec, Exact, ReleaseSpec, Section, StorageSpec
 from dpdist.schema.strict_yaml import load_yaml
+from dpdist.schema.validation import setting_names, validation_message
 
 if TYPE_CHECKING:
     from dpdist.ledger.ledger import Ledger

@@ -123,13 +123,15 @@ class Custodian(Access):
     def anchor(self, dataset: str) -> Mark:
         """Set the anchor of a data set to the newest entry of its journal, once all of it is verified.
 
-        Raises DatasetUnknown; LedgerError: the ledger has no anchor, or is damaged.
+        Raises DatasetUnknown; LedgerError: the ledger has no anchor, is damaged, or is older than its anchor.
         """
         if self._anchor is None:
             raise LedgerError(f"the ledger has no anchor: set {VARIABLE} to a folder or an S3 prefix outside of it")
         problems = self.database.read(lambda connection: catalogue.problems_of(connection, dataset, ()))
         if problems:
             raise journal.damaged(dataset, problems)
+        if self._anchor.is_set(dataset):  # an old backup agrees with itself
+            self._read(dataset)
         mark = self._head(dataset)
         self._anchor.write(dataset, mark)
         return mark

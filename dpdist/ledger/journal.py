@@ -37,6 +37,8 @@ FILTERS: Final = "filters"
 IDENTITY: Final = "identity"
 """The entry of a new signing identity; the first one may stand in entry 0."""
 
+IDENTITIES_ALTERED: Final = "the signing identities were altered"
+
 WINDOW: Final = 128
 """Entries of the journal that a reservation checks at two places."""
 
@@ -206,6 +208,20 @@ def check_charge(connection: sa.Connection, dataset: Row, charge: Row) -> None:
     altered = [name for name, value in expected.items() if charge[name] != value]
     if altered:
         raise damaged(dataset["name"], [f"the charge of attempt {attempt} was altered: {', '.join(altered)}"])
+
+
+def entered_keys(connection: sa.Connection, dataset: Row) -> list[str]:
+    """The public keys of the signing identities that the journal has, oldest first."""
+    entry = tables.journal.c
+    entered = sa.or_(entry.sequence == 0, entry.record.contains(f'"state":"{IDENTITY}"', autoescape=True))
+    query = sa.select(entry.record).where(entry.dataset_id == dataset["id"], entered).order_by(entry.sequence)
+    return public_keys_in([json.loads(record) for record in connection.execute(query).scalars()])
+
+
+def public_keys_in(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The public keys of the signing identities in records of a journal, from its first one on; oldest first."""
+    first = [records[0][IDENTITY]] if records and IDENTITY in records[0] else []
+    return first + [record["public_key"] for record in records if record["state"] == IDENTITY]
 
 
 def _said_of(attempt: str, record: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from dpdist.storage.failures import resource_error
 from dpdist.storage.s3 import IMPATIENT, filesystem, is_s3, split_address
 
 _CACHED_KEYS: Final = 8
+_HEAD_BYTES: Final = 1024
 _FIXED: Final = "fixed:"
 
 
@@ -97,8 +98,7 @@ def write_key_file(uri: str, *, attempt: str, wrapped: bytes, kek_file: str = ""
     StorageUnavailable, OutOfDisk
         The storage does not answer or is full.
     """
-    record = {"format": FORMAT, "attempt": attempt, "wrapped": base64.b64encode(wrapped).decode()}
-    content = json.dumps(record).encode()
+    content = _beginning(attempt) + json.dumps(base64.b64encode(wrapped).decode()).encode() + b"}"
     try:
         fs, path = filesystem(*split_address(uri))
         if _is_local(fs):
@@ -117,6 +117,21 @@ def write_key_file(uri: str, *, attempt: str, wrapped: bytes, kek_file: str = ""
             "check that the folder or bucket exists and may be written, then resume"
         ) from None
     return KeyRef(attempt, uri, kek_file)
+
+
+def _beginning(attempt: str) -> bytes:
+    """How the key file of an attempt begins."""
+    return json.dumps({"format": FORMAT, "attempt": attempt})[:-1].encode() + b', "wrapped": '
+
+
+def _require_key_file(content: bytes, uri: str, attempt: str) -> None:
+    """Refuse a file that is not the key file of an attempt, nor the beginning of it, nor an overwritten one."""
+    known = _beginning(attempt)
+    if not (content.startswith(known) or known.startswith(content) or not content.strip(b"\0")):
+        raise KeyUnavailable(
+            f"the file at {_shown(uri)} is not the key file of attempt {attempt}, which the ledger says: it is left "
+            "as it is; check the ledger (dpdist ledger verify)"
+        )
 
 
 def erase_key_file(uri: str, *, attempt: str, patient: bool = True) -> bool:
@@ -141,12 +156,15 @@ def erase_key_file(uri: str, *, attempt: str, patient: bool = True) -> bool:
         where, options = split_address(uri)
         fs, path = filesystem(where, options | ({} if patient or not is_s3(uri) else {"config_kwargs": IMPATIENT}))
         if _is_local(fs):
-            return _erase_local(path)
+            return _erase_local(path, attempt)
         fs.invalidate_cache(path)  # a stale listing must not hide the file
+        _require_key_file(fs.cat_file(path, end=_HEAD_BYTES), uri, attempt)
         fs.pipe_file(path, bytes(fs.info(path)["size"]))
         fs.rm_file(path)
     except FileNotFoundError:
         return False
+    except KeyUnavailable:
+        raise
     except Exception as error:  # every storage has its own
         _raise_passing(error, f"the key file of attempt {attempt} at {_shown(uri)} cannot be deleted")
         raise KeyUnavailable(
@@ -156,12 +174,14 @@ def erase_key_file(uri: str, *, attempt: str, patient: bool = True) -> bool:
     return True
 
 
-def _erase_local(path: str) -> bool:
+def _erase_local(path: str, attempt: str) -> bool:
     """Overwrite and delete a file, and what a process that was killed while it wrote the file left beside it."""
     folder, name = os.path.split(path)
     found = [entry for entry in os.listdir(folder) if entry == name or entry.startswith(f".{name}.")]
     for entry in found:
         with open(os.path.join(folder, entry), "r+b") as file:
+            _require_key_file(file.read(_HEAD_BYTES), file.name, attempt)
+            file.seek(0)
             file.write(bytes(os.fstat(file.fileno()).st_size))
             os.fsync(file.fileno())
         os.unlink(os.path.join(folder, entry))

@@ -13,10 +13,12 @@ from dpdist.ledger.journal import (
     AMENDED,
     CREATED,
     FILTERS,
+    IDENTITIES_ALTERED,
     IDENTITY,
     RESERVATION,
     Row,
     digest,
+    public_keys_in,
     terms_digest,
     terms_of,
 )
@@ -53,9 +55,8 @@ def check_journal(
     attempts, account, problems = _replayed(dataset, entries)
     problems += _differences(attempts, charges)
     records = [json.loads(entry["record"]) for entry in entries]
-    entered = [record["public_key"] for record in records if record["state"] == IDENTITY]
-    if ([records[0][IDENTITY]] if IDENTITY in records[0] else []) + entered != list(keys):
-        problems.append("the signing identities were altered")
+    if public_keys_in(records) != list(keys):
+        problems.append(IDENTITIES_ALTERED)
     last = json.loads(entries[-1]["record"])
     if last.get("terms") != terms_digest(dataset) or last.get("account") != account.to_json():
         problems.append("the sums of the account were altered")

@@ -79,7 +79,16 @@ def identities(connection: sa.Connection, dataset: Row) -> list[Row]:
 
 
 def _read(database: Database, dataset: str) -> list[Row]:
-    return database.read(lambda connection: identities(connection, lock_dataset(connection, dataset, lock=False)))
+    """The identities of a data set, oldest first. Raises LedgerError: they are not those of its journal."""
+
+    def read(connection: sa.Connection) -> list[Row]:
+        row = lock_dataset(connection, dataset, lock=False)
+        found = identities(connection, row)
+        if [one["public_key"] for one in found] != journal.entered_keys(connection, row):
+            raise journal.damaged(dataset, [journal.IDENTITIES_ALTERED])
+        return found
+
+    return database.read(read)
 
 
 def public_keys(database: Database, dataset: str) -> tuple[Ed25519PublicKey, ...]:

@@ -204,7 +204,11 @@ def give_up(connection: sa.Connection, attempt: str, *, mark: Mark | None = None
 def live(connection: sa.Connection, dataset: str, release: str) -> Row | None:
     """The open or committed charge of a release, None when it has none."""
     row = lock_dataset(connection, dataset, lock=False)
-    return live_charge(release_charges(connection, row, release), release)
+    charge = live_charge(release_charges(connection, row, release), release)
+    if charge is not None:  # what it committed to is signed
+        journal.checked_account(connection, row)
+        journal.check_charge(connection, row, charge)
+    return charge
 
 
 def resume(connection: sa.Connection, dataset: str, release: str, spec_hash: str, input_fingerprint: str) -> Attempt:

@@ -47,6 +47,9 @@ from statistics import NormalDist
 
 from dpdist.errors import AccountingError
 
+LARGEST_COST = 6
+"""Largest m of a pick."""
+
 _NORMAL = NormalDist()
 _UP = 1 + 2.0**-30  # more than what the floating-point functions lose
 
@@ -67,8 +70,8 @@ def pick_scale(*, cost: float) -> float:
     """The least scale at which a pick is `cost`-GDP. Rounded upwards. Raises AccountingError: the cost is not in (0,
     6], or its scale is out of range.
     """
-    if not 0 < cost <= 6:
-        raise AccountingError(f"a pick can cost more than 0 and at most 6, got {cost!r}")
+    if not 0 < cost <= LARGEST_COST:
+        raise AccountingError(f"a pick can cost more than 0 and at most {LARGEST_COST}, got {cost!r}")
     probability = 0.5 * math.erfc(cost / 2 / math.sqrt(2))  # of the worse end
     scale = 1 / (math.log1p(-probability) - math.log(probability)) * (1 + 2.0**-20)
     if pick_cost(scale=scale) > cost:

@@ -27,7 +27,8 @@ from dpdist.ledger.signature import sign
 from dpdist.privacy.guarantee import Guarantee
 from dpdist.publish.extra import FileRecord
 from dpdist.publish.parts import PartFormat, PartRecord
-from dpdist.schema.schema import Schema, validation_message
+from dpdist.schema.schema import Schema
+from dpdist.schema.validation import validation_message
 from dpdist.storage.store import Store
 
 MANIFEST = "_manifest.json"

@@ -16,11 +16,13 @@ STATISTICS = pa.schema(
         pa.field("cell", _TEXT, nullable=False),
         pa.field("noisy", pa.float64(), nullable=False),
         pa.field("value", pa.float64(), nullable=False),
+        pa.field("standard_error", pa.float64()),
     ]
 )
 """``statistic``: count, entropy of an order, or mean. ``of``: the columns. ``cell``: a value, values of several columns
 joined by a bar between blanks (a bar or backslash of a value has a backslash before it), or a time. ``noisy``: as
-drawn, which carries the guarantee. ``value``: fitted to it (non-negative, consistent)."""
+drawn, which carries the guarantee. ``value``: fitted to it (non-negative, consistent). ``standard_error``: of a fitted
+count, before negative ones were set to zero; null where none is known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +33,8 @@ class StatisticColumn:
     non_negative: bool = False  # whether the release promises that no number is negative
 
     def admits(self, values: pa.Array | pa.ChunkedArray) -> bool:
-        """Whether the values are of the type, present, finite and, where promised, not negative."""
-        if values.type != self.field.type or values.null_count:
+        """Whether the values are of the type, present where they must be, finite and, where promised, not negative."""
+        if values.type != self.field.type or (values.null_count and not self.field.nullable):
             return False
         if not pa.types.is_floating(values.type):
             return True

@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.cluster.executor import Executor, InProcess
-from dpdist.data.inputs import Files, Input, csv_options
+from dpdist.data.inputs import Files, Input, contract_source
 from dpdist.data.operators import Operator
 from dpdist.data.report import RowReport, check
-from dpdist.data.source import TableSource
 from dpdist.errors import DataError, ReleaseConflict, SpecError
 from dpdist.families.base.graph import located_on, table_pass
 from dpdist.ledger.contract import Contract
@@ -48,13 +47,7 @@ def check_input(
     for path in paths:
         if not any(fnmatchcase(path, pattern) for pattern in data.later):
             raise SpecError(f"--data {path}: no pattern of the contract's data.later admits it")
-    files = TableSource(
-        paths=tuple(paths) or data.paths,
-        format=data.format,
-        csv=csv_options(data.csv),
-        extra_columns=data.extra_columns,
-        storage_options=data.storage.options,
-    )
+    files = contract_source(data, paths=tuple(paths) or data.paths)
     source, executor = given or Files(files), executor or InProcess()
     table = located_on(executor, [source.open(contract.table).on(executor)])[0]
     names = contract.table.names

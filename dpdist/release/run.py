@@ -37,6 +37,7 @@ from dpdist.errors import (
 )
 from dpdist.families.base.attempt import Attempt, Progress, silent
 from dpdist.families.base.family import Stage
+from dpdist.families.base.owners import refuse_tables_of_others
 from dpdist.families.base.registry import family_of, make_plan
 from dpdist.ledger import Attempt as Reservation
 from dpdist.ledger import Ledger
@@ -161,6 +162,7 @@ class Run:
             if self.outcome is not None:
                 return
         self._contract = kept_contract(self._ledger, spec, dataset=spec.dataset, event=self.plan.event)
+        refuse_tables_of_others(self._ledger, spec, self._input.source, dataset=spec.dataset)
         keep_apart(self._input.source, self._output, self._work, self._ledger)
         if signing_key is None:
             self._ledger.signing_key(spec.dataset)  # KeyUnavailable if it cannot be opened

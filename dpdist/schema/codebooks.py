@@ -21,6 +21,9 @@ FORMATS = (
     "Parquet, Frictionless Table Schema, CSVW, NIST or Census data dictionary (JSON, CSV), DDI-Codebook, UCI names"
 )
 
+MOST_CODES = 1_000
+"""Distinct integers of a public table up to which they may be codes."""
+
 _NOT_APPLICABLE = re.compile(r"N/?A\b|not applicable|missing|blank", re.IGNORECASE)
 _NUMBERS = {"number", "decimal", "double", "float", "numeric"}
 
@@ -45,6 +48,8 @@ class Described:
         Texts that mean missing.
     nullable : bool
         Whether values may be missing.
+    nothing : str
+        What a missing value is called.
     """
 
     name: str
@@ -56,6 +61,7 @@ class Described:
     ordered: bool = False
     absent: tuple[str, ...] = ()
     nullable: bool = False
+    nothing: str = "missing"
 
 
 def described(path: Path, *, public: bool = False) -> tuple[str, list[Described]]:
@@ -171,6 +177,7 @@ def _dictionary(tree: dict[str, Any]) -> Iterator[Described]:
             integers=_whole(low) and _whole(high),
             absent=absent,
             nullable=bool(absent),
+            nothing="not applicable",
         )
 
 
@@ -209,7 +216,10 @@ def _of_ranges(name: str, label: str, items: dict[str, str], ranges: list[tuple[
     high = max((high for _, high in ranges), key=float, default="")
     kept = {code: text for code, text in items.items() if code not in absent}
     whole = _whole(low) and _whole(high)
-    return Described(name, _words(label), kept or None, low, high, whole, absent=absent, nullable=bool(absent))
+    return Described(
+        name, _words(label), kept or None, low, high, whole,
+        absent=absent, nullable=bool(absent), nothing="not applicable",
+    )  # fmt: skip
 
 
 def _ddi(text: str) -> Iterator[Described]:
@@ -238,13 +248,18 @@ def _ddi(text: str) -> Iterator[Described]:
 
 
 def _names(text: str) -> Iterator[Described]:
-    """A names file of the UCI repository: ``name: continuous.`` or ``name: a, b, c.``"""
-    found = re.findall(r"^([^|:\s][^|:]*): *([^|]+?)\.?\s*$", text, flags=re.MULTILINE)
+    """A names file of the UCI repository: ``name: continuous.`` or ``name: a, b, c.``; its first line is the class."""
+    lines = [line.partition("|")[0].strip().removesuffix(".") for line in text.splitlines()]
+    found = [(name.strip(), values.strip()) for name, colon, values in (line.partition(":") for line in lines) if colon]
     if not found:
         raise ValueError("no attributes")
     for name, values in found:
-        items = None if values.strip() == "continuous" else dict.fromkeys(map(str.strip, values.split(",")), "")
+        items = None if values == "continuous" else dict.fromkeys(map(str.strip, values.split(",")), "")
         yield Described(name, items=items, integers=items is not None, absent=("?",), nullable=True)
+    classes = next((line for line in lines if line and ":" not in line), "")
+    if classes:
+        note = "the class, the last column; TODO: the source does not name it"
+        yield Described("class", note, items=dict.fromkeys(map(str.strip, classes.split(",")), ""))
 
 
 def _parquet(path: Path, *, public: bool) -> Iterator[Described]:
@@ -262,16 +277,24 @@ def _parquet(path: Path, *, public: bool) -> Iterator[Described]:
         kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         whole, is_number = pa.types.is_integer(kind), pa.types.is_floating(kind) or pa.types.is_decimal(kind)
         items, low, high = dict.fromkeys(("false", "true"), "") if pa.types.is_boolean(kind) else None, "", ""
-        nullable = field.nullable
+        nullable, note = field.nullable, f"{field.type}"
         if public:
             column = table.to_table(columns=[field.name]).column(0)
             nullable = bool(column.null_count)
-            if whole or is_number:
-                ends = pc.min_max(column).as_py()
+            ends = pc.min_max(column).as_py() if whole or is_number else {"min": None, "max": None}
+            found = sorted(column.unique().drop_null().to_pylist()) if not is_number and items is None else []
+            if is_number or (whole and not _are_codes(found, len(column))):
                 low, high = _text(ends["min"]), _text(ends["max"])
             elif items is None:
-                items = dict.fromkeys(sorted(map(str, column.drop_null().unique().to_pylist())), "")
-        yield Described(field.name, f"{field.type}", items, low, high, integers=not is_number, nullable=nullable)
+                items = dict.fromkeys(map(str, found), "")
+            if len(found) > max(MOST_CODES, len(column) / 3):
+                note += "; TODO: it names records or their groups: leave it out"
+        yield Described(field.name, note, items, low, high, integers=not is_number, nullable=nullable)
+
+
+def _are_codes(found: list[int], rows: int) -> bool:
+    """Whether the distinct integers of a column are codes rather than a range: a few hundred of them, with gaps."""
+    return len(found) <= min(MOST_CODES, rows / 10) and len(found) < 0.9 * (found[-1] - found[0] + 1 if found else 0)
 
 
 def _each(node: ElementTree.Element, name: str) -> Iterator[ElementTree.Element]:

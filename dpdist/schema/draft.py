@@ -19,8 +19,6 @@ MOST_VALUES = 2_000
 BINS = 50
 """Bins of a draft, where it has some."""
 
-NOT_APPLICABLE = "not applicable"
-
 
 def draft(path: Path, *, public: bool = False, columns: tuple[str, ...] = ()) -> str:
     """A schema file drafted from the description of a table; what is left to decide is marked ``TODO``.
@@ -84,8 +82,11 @@ def _attribute(column: Described) -> tuple[dict[str, Any], list[str]]:
         attribute["missing_values"] = list(column.absent)
         notes.append(f"missing where the source says {', '.join(column.absent)}")
     if column.nullable:
-        continuous = attribute["kind"] == "number" and "bins" not in attribute
-        attribute["missing"] = "drop" if continuous else {"category": _category(items)}
+        if attribute["kind"] == "number" and "bins" not in attribute:
+            attribute["missing"] = "drop"
+            notes.append("records without it are left out; with `bins`, missing may be a {category: NAME}")
+        else:
+            attribute["missing"] = {"category": _category(column.nothing, items)}
     return attribute, notes
 
 
@@ -106,9 +107,9 @@ def _range(attribute: dict[str, Any], column: Described, items: dict[str, str]) 
     return notes
 
 
-def _category(items: dict[str, str]) -> str:
+def _category(name: str, items: dict[str, str]) -> str:
     """A name of the category for missing values that is no value."""
-    return NOT_APPLICABLE if NOT_APPLICABLE not in items else f"{NOT_APPLICABLE} (missing)"
+    return name if name not in items else f"{name} (no value)"
 
 
 def _visible(text: str) -> str:

@@ -60,6 +60,10 @@ def _departure_of_values(part: Attribute, whole: Attribute) -> str | None:
         return (
             "its values are not all integers, and integers outside of the domain are clipped: merge them into integers"
         )
+    if _has_integers(whole) and not _has_integers(part):  # a column of floats or decimals is no longer read
+        return "integers are among the values or aliases of the contract, and of none of its own: keep them as aliases"
+    if _has_integers(part) and not _has_integers(whole) and (odd := _missing_integers(whole)):
+        return f"merging integers makes {odd[0]} mean missing, which is {odd[1]!r} in `missing_values`"
     for folded in (False, True):
         if why := _departure_of_spellings(part, whole, folded=folded):
             return why
@@ -76,6 +80,8 @@ def _departure_of_spellings(part: Attribute, whole: Attribute, *, folded: bool) 
     if any(text not in to_part for text in to_whole):
         return "values are left out (merge them into others by `aliases`)"
     for text, value in to_whole.items():
+        if (to_part[text] is None) != (value is None):
+            return "values are left out that are `missing_values` as well (merge them into others by `aliases`)"
         if to_part[text] != (None if value is None else to_part[_fold(value) if folded else value]):
             return "other spellings of one value, or texts that mean missing, become different values"
     names = set(map(str, part.values or ()))
@@ -100,6 +106,20 @@ def _meanings(attribute: Attribute, *, folded: bool) -> dict[str, str | None]:
 
 def _only_integers(attribute: Attribute) -> bool:
     return all(_INTEGER.fullmatch(text) and _fold(text) == text for text in map(str, attribute.values or ()))
+
+
+def _has_integers(attribute: Attribute) -> bool:
+    """Whether encoders read its values as integers: all of them are, or one of its aliases is."""
+    return _only_integers(attribute) or any(
+        _INTEGER.fullmatch(text) and _fold(text) == text for text in attribute.aliases
+    )
+
+
+def _missing_integers(attribute: Attribute) -> tuple[str, str] | None:
+    """An integer that means missing where values are read as integers only, and how it is spelt; None without one."""
+    known = _meanings(attribute, folded=False)
+    spelt = ((_fold(text), text) for text in attribute.missing_values if _INTEGER.fullmatch(text))
+    return next(((number, text) for number, text in spelt if known.get(number, text) is not None), None)
 
 
 def _fold(text: str) -> str:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -29,6 +28,7 @@ from pydantic import (
 
 from dpdist.errors import SpecError
 from dpdist.schema.strict_yaml import load_yaml
+from dpdist.schema.validation import setting_names, validation_message
 
 Value = Annotated[int | str, Field(union_mode="smart")]
 
@@ -54,6 +54,8 @@ class StrictModel(BaseModel):
             kind: Any = field.annotation
             if kind is bool and isinstance(value, int | float | str) and not isinstance(value, bool):
                 raise ValueError(f"{name}: expected true or false")
+            if isinstance(value, str) and "_" in value and _kinds(kind) & {int, float} and str not in _kinds(kind):
+                raise ValueError(f"{name}: expected a number, written without underscores")
             if not _admits_truth(kind) and _holds_truth(value, inside=not _has_sections(kind)):
                 raise ValueError(
                     f"{name}: true or false where a number or a text is expected; quote it if it is a text"
@@ -194,9 +196,7 @@ class Attribute(_Frozen):
         if set(map(str, self.aliases.values())) - set(map(str, self.values or ())):
             raise ValueError(f"attribute {self.name!r}: an alias points to a value that is not declared")
         if self.kind == "integer":
-            if self.bounds is None or self.values is not None:
-                raise ValueError(f"attribute {self.name!r}: an integer attribute takes `bounds`, not `values`")
-            lo, hi = self.bounds
+            lo, hi = self._bounded()
             if lo > hi:
                 raise ValueError(f"attribute {self.name!r}: the lower bound exceeds the upper bound")
             if lo < -LARGEST_INTEGER or hi > LARGEST_INTEGER:
@@ -210,8 +210,10 @@ class Attribute(_Frozen):
             if self.is_continuous:
                 return self
         else:
-            if not self.values or self.bounds is not None or self.bins is not None:
+            if self.bounds is not None or self.bins is not None:
                 raise ValueError(f"attribute {self.name!r}: a {self.kind} attribute takes `values` only")
+            if not self.values:
+                raise ValueError(f"attribute {self.name!r}: declare its `values`, such as [north, south]")
             if len(set(map(str, self.values))) != len(self.values):
                 raise ValueError(f"attribute {self.name!r}: a value is declared twice")
             if len({isinstance(v, int) for v in self.values}) > 1:
@@ -237,11 +239,17 @@ class Attribute(_Frozen):
         self.bucket_map  # noqa: B018  (validates the buckets)
         return self
 
+    def _bounded(self) -> tuple[Any, Any]:
+        """The bounds of an integer or a number, which have no `values`."""
+        if self.values is not None:
+            raise ValueError(f"attribute {self.name!r}: of kind {self.kind}, it takes `bounds`, not `values`")
+        if self.bounds is None:
+            raise ValueError(f"attribute {self.name!r}: declare its `bounds`, such as [0, 100]")
+        return self.bounds
+
     def _check_number(self) -> None:
         """Refuse what a number attribute cannot be."""
-        if self.bounds is None or self.values is not None:
-            raise ValueError(f"attribute {self.name!r}: a number attribute takes `bounds`, not `values`")
-        lo, hi = self.bounds
+        lo, hi = self._bounded()
         if lo >= hi:
             raise ValueError(f"attribute {self.name!r}: the lower bound of a number is below the upper bound")
         if not np.isfinite(hi - lo):
@@ -415,50 +423,3 @@ def _one_type(numbers: tuple[Any, ...], kind: str | None, name: str | None) -> t
     if any(int(number) != number for number in numbers):
         raise ValueError(f"attribute {name!r}: bounds and edges of integers are integers")
     return tuple(map(int, numbers))
-
-
-_EXPECTED = {
-    "tuple_type": "expected a list",
-    "dict_type": "expected a section",
-    "model_type": "expected a section",
-    "too_short": "expected at least {min_length} item(s)",
-}
-"""What is said in place of the message of pydantic, by its type of error."""
-
-
-def setting_names(kind: type[BaseModel]) -> list[str]:
-    """Names of all settings of a file, whatever section they stand in."""
-    schema = kind.model_json_schema(by_alias=True)
-    parts = (schema, *schema.get("$defs", {}).values())
-    return sorted({name for part in parts for name in part.get("properties", ())})
-
-
-def validation_message(error: ValidationError, settings: Collection[str] = ()) -> str:
-    """The problems of a pydantic error as one readable text, a line each.
-
-    Parameters
-    ----------
-    error : ValidationError
-    settings : collection of str, optional
-        Names of settings there are, one of which a misspelt one may mean.
-    """
-    lines = []
-    items = error.errors(include_url=False, include_input=False)
-    for item in items:
-        loc = item["loc"]
-        if item["type"] == "too_short" and any(
-            other["loc"] != loc and other["loc"][: len(loc)] == loc for other in items
-        ):
-            continue  # pydantic counts only the items that are valid
-        message = item["msg"].removeprefix("Value error, ")
-        if item["type"] in _EXPECTED:
-            message = _EXPECTED[item["type"]].format(**item.get("ctx", {}))
-        if loc[-1:] in (("int",), ("str",)) and item["type"] in ("int_type", "string_type"):  # a member of `Value`
-            loc, message = loc[:-1], "expected a text or an integer"
-        where = ".".join(map(str, loc))
-        if item["type"] == "extra_forbidden":
-            near = get_close_matches(str(item["loc"][-1]), settings, n=1, cutoff=0.75)
-            meant = f"; did you mean {near[0]!r}?" if near and near[0] != item["loc"][-1] else ""
-            message = f"there is no such setting here{meant}"
-        lines.append(f"{where}: {message}" if where else message)
-    return "\n".join(dict.fromkeys(lines))

@@ -24,8 +24,9 @@ from pydantic import (
 )
 
 from dpdist.errors import SpecError
-from dpdist.schema.schema import Schema, StrictModel, setting_names, validation_message
+from dpdist.schema.schema import Schema, StrictModel
 from dpdist.schema.strict_yaml import LONGEST_NUMBER, check_characters, parse_yaml
+from dpdist.schema.validation import setting_names, validation_message
 
 DEFAULT_LEDGER = "sqlite:///dpdist-ledger.db"
 
@@ -39,7 +40,9 @@ def _exact(value: object) -> object:
         return value
     try:
         text = str(value)  # ValueError for thousands of digits
-        if isinstance(value, str) and (not text.isascii() or len(text) > LONGEST_NUMBER or _VAST.search(text)):
+        if isinstance(value, str) and (
+            not text.isascii() or "_" in text or len(text) > LONGEST_NUMBER or _VAST.search(text)
+        ):
             raise ValueError
         return Fraction(text)
     except (ValueError, ZeroDivisionError):
@@ -346,7 +349,8 @@ def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
             out[path] = parse_yaml(text)
         except SpecError as error:
             raise SpecError(f"--set {path}: {error}") from None
-        if isinstance(out[path], str) and out[path].isascii():  # YAML 1.1 reads 1e-9 as text
+        plain = isinstance(out[path], str) and out[path].isascii() and "_" not in out[path]
+        if plain:  # YAML 1.1 reads 1e-9 as text
             try:
                 out[path] = float(out[path])
             except ValueError:

@@ -45,6 +45,9 @@ _MERGE = "tag:yaml.org,2002:merge"
 _NUMBER = re.compile(
     r"[-+]?(0|[1-9][0-9]*|[1-9][0-9]{0,2}(_[0-9]{3})+|(0|[1-9][0-9]*)?\.[0-9]+|(0|[1-9][0-9]*)\.[0-9]*)([eE][-+]?[0-9]+)?"
 )
+_OTHER_NUMBER = re.compile(r"[-+]?0(o[0-7]+|[0-9]+)", re.ASCII)
+"""Texts of YAML 1.1 that are numbers of YAML 1.2."""
+
 _TRUTHS = {"true", "false", "True", "False", "TRUE", "FALSE"}
 
 
@@ -204,6 +207,8 @@ def _check_plain(node: ScalarNode, key: str) -> None:
             _refuse(node, key, f"is read as the number {value}: write that number, or put the text in quotes")
     elif kind == "bool" and node.value not in _TRUTHS:
         _refuse(node, key, "is read as true or false by some and as text by others: write true or false, or quote it")
+    elif kind == "str" and _OTHER_NUMBER.fullmatch(node.value):
+        _refuse(node, key, "is read as a number by some and as text by others: write that number, or quote the text")
     elif kind == "timestamp":
         _refuse(node, key, "is read as a date: put it in quotes")
 

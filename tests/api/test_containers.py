@@ -58,6 +58,22 @@ def _duckdb(table: pa.Table) -> Any:
     return connection.sql("select * from people")
 
 
+def _delta(table: pa.Table) -> Any:
+    deltalake = pytest.importorskip("deltalake")
+    deltalake.write_deltalake("delta", table)
+    return deltalake.DeltaTable("delta")
+
+
+def _iceberg(table: pa.Table) -> Any:
+    sql = pytest.importorskip("pyiceberg.catalog.sql")
+    catalog = sql.SqlCatalog("tests", uri="sqlite:///catalog.db", warehouse=f"file://{Path.cwd()}/warehouse")
+    catalog.create_namespace("tests")
+    made = catalog.create_table("tests.people", schema=table.schema)
+    made.append(table)
+    catalog.close()
+    return made
+
+
 def _pandas(table: pa.Table) -> Any:
     pytest.importorskip("pandas")
     return table.to_pandas()
@@ -71,6 +87,8 @@ CONTAINERS: dict[str, Callable[[pa.Table], Any]] = {
     "polars": lambda table: pytest.importorskip("polars").from_arrow(table),
     "duckdb": _duckdb,
     "dask": _dask,
+    "delta": _delta,
+    "iceberg": _iceberg,
 }
 
 

@@ -108,6 +108,40 @@ def test_frames_have_the_types_of_the_schema(ledger: dpdist.Ledger) -> None:
     assert pa.table(release).num_rows == 3_000
 
 
+@pytest.mark.parametrize("values", ["values", "labels"])
+def test_a_missing_category_comes_back_as_the_schema_names_it(values: str, ledger: dpdist.Ledger) -> None:
+    """By its name among texts and labels, as a null among integers: in the parts, in frames, Arrow and CSV alike."""
+    schema = {
+        "attributes": [
+            {"name": "sex", "kind": "categorical", "values": [1, 2], "labels": ["f", "m"]},
+            {"name": "grade", "kind": "ordinal", "values": ["low", "high"]},
+            {"name": "age", "kind": "integer", "bounds": [0, 9]},
+        ]
+    }
+    for attribute in schema["attributes"]:
+        attribute["missing"] = {"category": "not stated"}
+    real = frame().replace({"grade": {"mid": None}})[["sex", "grade", "age"]].astype({"sex": "Int64"})
+    real.loc[::3, "sex"] = None
+    changes = {"schema": schema, "output": {"path": "out/first", "values": values, "rows_per_part": 1_000}}
+    release = dpdist.release(spec(**changes), data=real, ledger=ledger)
+    name = "not stated"
+    for labels in (False, True):
+        named = {"sex": labels or values == "labels", "grade": True, "age": False}
+        release.to_csv("records.csv", labels=labels)
+        written = pd.read_csv("records.csv", dtype=str, keep_default_na=False)
+        found, arrow = release.to_pandas(labels=labels), release.to_arrow(labels=labels).to_pandas()
+        parts = pd.read_parquet("out/first")
+        for column, by_name in named.items():
+            assert (found[column].isna().any(), (found[column] == name).any()) == (not by_name, by_name)
+            assert (arrow[column].isna().any(), (arrow[column] == name).any()) == (not by_name, by_name)
+            assert (written[column] == (name if by_name else "")).sum() == (
+                found[column].isna() | (found[column] == name)
+            ).sum()
+            if not labels:
+                assert (parts[column].isna().any(), (parts[column] == name).any()) == (not by_name, by_name)
+        assert found["grade"].cat.ordered
+
+
 def test_a_release_shows_its_guarantee_and_opens_verified(ledger: dpdist.Ledger) -> None:
     release = dpdist.release(spec(), data=frame(), ledger=ledger)
     assert release.guarantee == release.manifest.guarantee

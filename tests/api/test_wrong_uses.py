@@ -231,28 +231,3 @@ def test_a_script_with_a_guard_may_start_processes(tmp_path: Path) -> None:
     lines = "from dpdist.cluster.opening import require_guard\nif __name__ == '__main__':\n    require_guard()\n"
     (tmp_path / "script.py").write_text(lines)
     subprocess.run([sys.executable, str(tmp_path / "script.py")], check=True)
-
-
-def test_a_client_of_the_caller_computes_and_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a scheduler file as well; tables in memory go to the workers, partition by partition."""
-    monkeypatch.chdir(tmp_path)
-    ledger = dpdist.Ledger("sqlite:///ledger.db")
-    ledger.create("people", epsilon=20, delta="1e-4")
-    here = dpdist.release(spec("here"), data=TABLE, ledger=ledger, test_key=releases.KEY)
-    settings = {"cluster.partitions": 3}
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0") as cluster,
-        Client(cluster) as client,
-    ):
-        there = dpdist.release(
-            spec("there"), data=TABLE, ledger=ledger, client=client, settings=settings, test_key=releases.KEY
-        )
-        assert client.status == "running"
-        assert client.submit(sum, [1, 2]).result() == 3
-        Path("scheduler.json").write_text(json.dumps({"address": cluster.scheduler_address}))
-        by_file = {"cluster.mode": "address", "cluster.scheduler_file": "scheduler.json"}
-        third = dpdist.release(
-            spec("third"), data=TABLE, ledger=ledger, settings=settings | by_file, test_key=releases.KEY
-        )
-    found = [[part.sha256 for part in release.manifest.parts] for release in (here, there, third)]
-    assert found[0] == found[1] == found[2]

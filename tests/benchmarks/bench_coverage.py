@@ -1,14 +1,19 @@
-"""How often intervals of the cells of a synthesis cover the cells of the table, beside naive ones.
+"""How often intervals of a synthesis cover what the table says of cells, means and regressions, beside naive ones.
 
-    python tests/benchmarks/bench_coverage.py --json bench/coverage.json [--tables adult] [--epsilon 1] [--keys 5]
+    python tests/benchmarks/bench_coverage.py --json bench/coverage.json [--tables adult] [--epsilon 1] [--keys 20]
 
 For each table and epsilon (delta 1e-9) the table of the shipped spec is synthesised with the defaults, with the
-measurement of the accuracy, as many records as the input has. Nominal 95 % intervals of all one-way and two-way cells
-and of 150 triples (drawn at random, apart from those that are measured) that hold more than 1 % of the released
-records: *accuracy* from the measured accuracy alone, *coverage* with the published noisy tables too, *naive* from the
-binomial variance of the released share, as if the records were a sample. *below* is the coverage of cells of 0.1 to 1
-%. Widths are medians of half lengths, in percent of the table. *sentence*: how many cells are within the points that
-the manifest states. Keys are seeded, **not private**.
+measurement of the accuracy, as many records as the input has. Nominal 95 % intervals of
+
+- *cells 1*, *2*, *3*: all one-way and two-way cells and those of 150 triples (drawn at random, apart from those that
+  are measured) that hold more than 1 % of the released records, with the published noisy tables;
+- *means*: of three attributes with numbers, over all records and where each term that is a condition holds;
+- *linear*, *logistic*: ten coefficients of one regression (`REGRESSIONS`), by 80 replicates.
+
+*naive* intervals take the records for a simple random sample: binomial, of a mean, and of a regression with robust
+standard errors. Widths are medians of half lengths of ours, and of naive ones in the table itself: those of a simple
+random sample of its size. *below* is the coverage of cells of 0.1 to 1 %, *sentence* how many cells are within the
+points that the manifest states. Keys are seeded, **not private**.
 """
 
 from __future__ import annotations
@@ -16,25 +21,68 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import combinations
 from math import prod
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from bench_synthesis import FILES, spec_of, table_of
+from bench_synthesis import DATA, FILES, spec_of, table_of
 
 from dpdist.accuracy.intervals import CellErrors
+from dpdist.accuracy.measured import Accuracy
 from dpdist.data.count import pair_counts, table_counts
 from dpdist.families.base.accuracy import ReleaseAccuracy
 from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis.learn import Learned
+from dpdist.families.synthesis.measurements import Measurements
+from dpdist.inference.comparisons import _listed, _term, by_replicates
+from dpdist.inference.conditions import ends_of
+from dpdist.inference.coverage import Rehearsed, coverage_of
+from dpdist.inference.published import Published
+from dpdist.inference.replicates import Replicates, linear, logistic, make_replicates
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
+from dpdist.schema.schema import Schema
 
 TRIPLES = 150
-COLUMNS = ("coverage", "accuracy", "naive", "below", "sentence", "half_width", "naive_half_width")
+MEANS = 3
+PERSONS = ["STATE", "AGEP", "SEX", "RAC1P", "CIT", "MAR", "SCHL", "ESR", "COW", "WKHP", "DIS", "HICOV", "MIL"]
+REGRESSIONS = {
+    "adult": (
+        "income = '>50K'",
+        "age, `hours-per-week`, `education-num`, sex = 'Male', `marital-status` = 'Married-civ-spouse', "
+        "race = 'White', "
+        "workclass = 'Private', `native-country` = 'United-States', "
+        "occupation in ('Exec-managerial', 'Prof-specialty'), relationship = 'Not-in-family'",
+    ),
+    "acs2013": ("incc = 2", "age, hpw, edu, sex = 1, ms = 1, race = 5, wc = 1, waob = 1, rel = 1, occ in (16, 6)"),
+    "acs2024": (
+        "incc = 2",
+        "age, hpw, edu, sex = 1, ms = 1, race = 5, wc = 1, nat = 1, state in (36, 12), occ in (16, 6)",
+    ),
+}
+"""Outcome and ten terms of each table; the terms that are conditions are those of the means."""
+
+
+class Made(Published):
+    """A release that was rehearsed and not written."""
+
+    def __init__(self, schema: Schema, codes: Codes, accuracy: Accuracy, measurements: Measurements) -> None:
+        for name, value in (("table", schema), ("attempt", "rehearsal")):
+            self.__dict__.setdefault("manifest", SimpleNamespace()).__dict__[name] = value
+        self.__dict__ |= {"codes": codes, "records": accuracy.records, "measurements": measurements}
+        self.__dict__["accuracy"] = accuracy
+
+    @cached_property
+    def errors(self) -> CellErrors:
+        cards = self.schema.cardinalities
+        counts, m = pair_counts(self.codes, cards), range(len(cards))
+        pairs = {pair: counts.pair(*pair).ravel() for pair in combinations(m, 2)}
+        return CellErrors(self.__dict__["accuracy"], pairs, len(cards))
 
 
 def flat_tables(codes: Codes, cards: tuple[int, ...], sets: list[tuple[int, ...]]) -> list[np.ndarray]:
@@ -42,54 +90,162 @@ def flat_tables(codes: Codes, cards: tuple[int, ...], sets: list[tuple[int, ...]
     return np.split(table_counts(codes, cards, sets), ends[:-1])
 
 
-def coverage(codes: Codes, cards: tuple[int, ...], plan: Any, seed: int) -> dict[int, list[float]]:
-    """The columns of each order, for one key."""
-    key = key_from(Noise(np.random.default_rng([seed, 6]).bytes(32)))
-    made = rehearse(
-        plan, [s for s in stages_of(plan) if s.name in ("model", "records", "accuracy")], codes, key=key, until=None
-    )
-    records, rows = released_codes(made), len(codes[0])
-    measured = made.result(Learned).measurements
-    found, m = made.result(ReleaseAccuracy).accuracy, range(len(cards))
-    released = pair_counts(records, cards)
-    pairs = {pair: released.pair(*pair).ravel() for pair in combinations(m, 2)}
-    errors = CellErrors(found, pairs, len(cards))
+def of_cells(codes: Codes, made: Made) -> dict[str, list[float]]:
+    """The columns of the cells of each order, for one key."""
+    cards, rows, released = made.schema.cardinalities, len(codes[0]), len(made.codes[0])
+    m, found = range(len(cards)), {}
     triples = list(combinations(m, 3))
     drawn = [triples[i] for i in np.random.default_rng(99).permutation(len(triples))[:TRIPLES]]
-    rows_of = {}
-    for order, sets in ((1, [(i,) for i in m]), (2, list(pairs)), (3, drawn)):
+    for order, sets in ((1, [(i,) for i in m]), (2, list(combinations(m, 2))), (3, drawn)):
         cells = []
-        for s, truth, ours in zip(
-            sets, flat_tables(codes, cards, sets), flat_tables(records, cards, sets), strict=True
-        ):
-            share = ours / found.released
-            known = measured.combined(s, tuple(cards[i] for i in s))
-            best, alone = errors.interval(s, ours, measured=known), errors.interval(s, ours)
-            naive = 1.96 * np.sqrt(rows * share * (1 - share))
+        pairs = zip(sets, flat_tables(codes, cards, sets), flat_tables(made.codes, cards, sets), strict=True)
+        for s, truth, ours in pairs:
+            share, real = ours / released, truth / rows
+            known = made.measurements.combined(s, tuple(cards[i] for i in s)) if order < 3 else None
+            best = made.errors.interval(s, ours, measured=known)
             off = np.abs(truth - share * rows)
-            covered = [(i.low <= truth) & (truth <= i.high) for i in (best, alone)]
-            stated = off <= errors.within(order) * rows
-            cells.append(np.stack([share, *covered, off <= naive, stated, (best.high - best.low) / 2, naive]))
-        share, best, alone, simple, stated, half, naive = np.concatenate(cells, axis=1)
+            naive = off <= 1.96 * np.sqrt(rows * share * (1 - share))
+            stated = off <= made.errors.within(order) * rows
+            covered, half = (best.low <= truth) & (truth <= best.high), (best.high - best.low) / 2
+            cells.append(
+                np.stack([share, covered, naive, stated, half / rows, 1.96 * np.sqrt(real * (1 - real) / rows)])
+            )
+        share, covered, naive, stated, half, sample = np.concatenate(cells, axis=1)
         large, small = share > 0.01, (share > 0.001) & (share <= 0.01)
-        shares = [best[large], alone[large], simple[large], best[small], stated[large]]
-        widths = [np.median(half[large]) / rows, np.median(naive[large]) / rows]
-        rows_of[order] = [100 * float(x) for x in (*(np.mean(column) for column in shares), *widths)]
-    return rows_of
+        means = [np.mean(column) for column in (covered[large], naive[large], covered[small], stated[large])]
+        found[f"cells {order}"] = [100 * float(x) for x in (*means, np.median(half[large]), np.median(sample[large]))]
+    return found
+
+
+def of_estimates(codes: Codes, made: Made, name: str) -> dict[str, list[float]]:
+    """The columns of means and regressions, for one key."""
+    replicates = make_replicates(made)
+    real = Replicates(
+        Made(made.schema, codes, made.__dict__["accuracy"], made.measurements), codes, 1.0, _ones(codes), 1.0
+    )
+    outcome, listed = REGRESSIONS[name]
+    found = {}
+    for kind, fit, prefix in (("linear", linear, ""), ("logistic", logistic, "logistic ")):
+        answers = by_replicates(replicates, f"{prefix}regression {outcome} on {listed}")[1:]
+        rows = []
+        for of in (real, replicates):
+            columns = [_term(of, text) for text in (outcome, *_listed(listed))]
+            grouped, weights = of.grouped(columns)
+            terms = np.concatenate([np.ones((len(grouped), 1)), grouped[:, 1:]], axis=1)
+            weights = weights[:, :1] / of.weight
+            rows.append(
+                _robust(terms, grouped[:, 0], weights[:, 0], fit(terms, grouped[:, 0], weights)[:, 0], bool(prefix))
+            )
+        (truth, sample), (ours, naive) = rows
+        low, high = (np.array([getattr(a, end) for a in answers]) for end in ("low", "high"))
+        covered = (low <= truth[1:]) & (truth[1:] <= high)
+        plain = np.abs(ours - truth)[1:] <= 1.96 * naive[1:]
+        widths = (high - low) / 2, 1.96 * sample[1:]
+        found[kind] = [100 * covered.mean(), 100 * plain.mean(), 0.0, 0.0, *(float(np.median(w)) for w in widths)]
+    found["means"] = _of_means(replicates, real, [text for text in _listed(listed) if not _is_name(made, text)])
+    return found
+
+
+def _of_means(replicates: Replicates, real: Replicates, conditions: list[str]) -> list[float]:
+    schema, rows = real.release.schema, []
+    named = [a.name for a in schema.attributes if not a.is_continuous and a.cardinality > 2 and ends_of(a) is not None]
+    for name in named[:MEANS]:
+        for where in ("", *(f" where {text}" for text in conditions if not text.startswith(name))):
+            (answer,) = by_replicates(replicates, f"mean `{name}`{where}")
+            sides = []
+            for of in (real, replicates):
+                inside = _term(of, where[7:]) > 0 if where else np.ones(len(of.codes[0]), bool)
+                values = _term(of, name)[inside]
+                sides.append((values.mean(), 1.96 * values.std() / np.sqrt(len(values))))
+            (truth, sample), (ours, naive) = sides
+            assert answer.low is not None
+            assert answer.high is not None
+            half = (answer.high - answer.low) / 2
+            rows.append([answer.low <= truth <= answer.high, abs(ours - truth) <= naive, half / sample])
+    table = np.array(rows, np.float64)
+    return [100 * table[:, 0].mean(), 100 * table[:, 1].mean(), 0.0, 0.0, float(np.median(table[:, 2])), 1.0]
+
+
+def _is_name(made: Made, text: str) -> bool:
+    return text.strip("`") in made.schema.names
+
+
+def _ones(codes: Codes) -> np.ndarray:
+    return np.ones((len(codes[0]), 1), np.float32)
+
+
+def _robust(
+    terms: np.ndarray, outcome: np.ndarray, weights: np.ndarray, found: np.ndarray, is_logistic: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Coefficients, and their standard errors in a simple random sample."""
+    p = terms @ found
+    slope = np.ones(len(p))
+    if is_logistic:
+        p = 1 / (1 + np.exp(-p))
+        slope = p * (1 - p)
+    inverse = np.linalg.inv((terms * (weights * slope)[:, None]).T @ terms)
+    middle = (terms * (weights * (outcome - p) ** 2)[:, None]).T @ terms
+    return found, np.sqrt(np.diag(inverse @ middle @ inverse))
+
+
+COLUMNS = ("coverage", "naive", "below", "sentence", "half_width", "sample_half_width")
+
+
+def release_of(codes: Codes, plan: Any, seed: int) -> Made:
+    """One release by a seeded key."""
+    key = key_from(Noise(np.random.default_rng([seed, 6]).bytes(32)))
+    stages = [s for s in stages_of(plan) if s.name in ("model", "records", "accuracy")]
+    made = rehearse(plan, stages, codes, key=key, until=None)
+    accuracy, measurements = made.result(ReleaseAccuracy).accuracy, made.result(Learned).measurements
+    return Made(plan.spec.table, released_codes(made), accuracy, measurements)
 
 
 def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """One row for each epsilon and order, averaged over the keys."""
+    """One row for each epsilon and kind of estimate, averaged over the keys."""
     codes, _, shipped = table_of(name)
-    cards, rows = shipped.table.cardinalities, len(codes[0])
     for epsilon in options.epsilon:
-        plan = make_plan(spec_of(shipped, "synthesis", epsilon=epsilon, records=rows))
-        runs = [coverage(codes, cards, plan, seed) for seed in range(options.keys)]
-        for order in (1, 2, 3):
-            table = np.array([run[order] for run in runs])
-            means = dict(zip(COLUMNS, np.round(table.mean(0), 3).tolist(), strict=True))
+        plan = make_plan(spec_of(shipped, "synthesis", epsilon=epsilon, records=len(codes[0])))
+        runs = []
+        for seed in range(options.keys):
+            made = release_of(codes, plan, seed)
+            runs.append(of_cells(codes, made) | of_estimates(codes, made, name))
+        for kind in runs[0]:
+            table = np.array([run[kind] for run in runs])
+            means = dict(zip(COLUMNS, np.round(table.mean(0), 5).tolist(), strict=True))
             ends = {"least": round(float(table[:, 0].min()), 1), "most": round(float(table[:, 0].max()), 1)}
-            yield {"table": name, "epsilon": epsilon, "order": order, "keys": options.keys, **means, **ends}
+            yield {"table": name, "epsilon": epsilon, "of": kind, "keys": options.keys, **means, **ends}
+
+
+def persons() -> tuple[Codes, Schema]:
+    """60,000 persons of ACS 2024, 13 attributes, nulls as a value: a table that nothing was set on."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(DATA / "acs2024_persons.parquet", columns=PERSONS).to_pandas()
+    drawn = table.sample(60_000, random_state=0)
+    attributes, codes = [], []
+    for name in PERSONS:
+        values = sorted(int(value) for value in table[name].dropna().unique())
+        values += [-1] if table[name].isna().any() else []
+        places = {value: place for place, value in enumerate(values)}
+        codes.append(np.array([places[int(value)] for value in drawn[name].fillna(-1)], np.uint8))
+        attributes.append({"name": name, "kind": "categorical", "values": values})
+    return codes, Schema.model_validate({"attributes": attributes})
+
+
+def measure_persons(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """One row for each epsilon and kind of estimate, by `dpdist.inference.coverage`."""
+    codes, schema = persons()
+    for epsilon in options.epsilon:
+        spec = spec_of(SimpleNamespace(table=schema), "synthesis", epsilon=epsilon, records=len(codes[0]))
+        releases = (release_of(codes, make_plan(spec), seed) for seed in range(options.keys))
+        found = [
+            coverage_of(codes, Rehearsed(schema, made.codes, made.__dict__["accuracy"], made.measurements))
+            for made in releases
+        ]
+        for same in zip(*found, strict=True):
+            figures = np.mean([[one.coverage, one.naive, one.width] for one in same], axis=0).round(3).tolist()
+            named = dict(zip(("coverage", "naive", "width"), figures, strict=True))
+            yield {"table": "persons", "epsilon": epsilon, "of": same[0].of, "keys": options.keys, **named}
 
 
 def main() -> None:
@@ -98,10 +254,11 @@ def main() -> None:
     parser.add_argument("--tables", nargs="*", choices=list(FILES), default=list(FILES))
     parser.add_argument("--epsilon", nargs="*", type=float, default=[0.25, 1, 4])
     parser.add_argument("--keys", type=int, default=5)
+    parser.add_argument("--persons", action="store_true", help="instead, a table that nothing was set on")
     options = parser.parse_args()
     rows = []
-    for name in options.tables:
-        for row in measure(name, options):
+    for name in ["persons"] if options.persons else options.tables:
+        for row in measure_persons(options) if options.persons else measure(name, options):
             print(json.dumps(row), flush=True)
             rows.append(row)
     if options.json:

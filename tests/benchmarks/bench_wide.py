@@ -1,10 +1,10 @@
-"""Wide tables: what a synthesis of 22 to 200 attributes costs, whole processes, and how close its pairs are.
+"""Wide tables: what records of 22 to 200 attributes cost, whole processes, and how close its pairs are.
 
-    python tests/benchmarks/bench_wide.py --json bench/wide.json [--attributes 24 60 200] [--persons]
+    python tests/benchmarks/bench_wide.py --json bench/wide.json [--attributes 24 60 200] [--kind plausible-deniability]
 
 Made-up tables are random Bayesian networks (`wide_tables.made_up`), 100,000 rows; *persons* is the ACS 2024 file with
-22 attributes, nulls and lists of 226 areas, 266 industries and 531 occupations. Defaults, (epsilon, delta) = (1, 1e-9).
-Distances are means of total variation over all pairs, and over the pairs that are edges of the network.
+22 attributes, nulls and lists of 226 areas, 266 industries and 531 occupations. Defaults at (1, 1e-9), a synthesis or
+a network. Distances are means of total variation over all pairs, and over the pairs that are edges of the network.
 """
 
 from __future__ import annotations
@@ -36,8 +36,16 @@ ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
 
 
-def spec_of(schema: dict[str, Any], path: Path, records: int, epsilon: float) -> dict[str, Any]:
-    """A release with defaults."""
+NETWORK: dict[str, Any] = {
+    "kind": "plausible-deniability",
+    "split": {"structure": "3/20", "parameters": "17/20", "seeds": 0},
+}
+
+
+def spec_of(schema: dict[str, Any], path: Path, records: int, options: argparse.Namespace) -> dict[str, Any]:
+    """A release with defaults; of a network with every attribute resampled where it is asked for."""
+    budget = {"epsilon": options.epsilon, "delta": 1e-9}
+    network = options.kind == NETWORK["kind"]
     return {
         "kind": "synthesis",
         "name": "wide",
@@ -45,9 +53,9 @@ def spec_of(schema: dict[str, Any], path: Path, records: int, epsilon: float) ->
         "schema": schema,
         "data": {"path": str(path), "minimum_records": round(0.9 * records), "extra_columns": "ignore"},
         "output": {"path": "release", "values": "codes", "bins": "label"},
-        "privacy": {"epsilon": epsilon, "delta": 1e-9},
+        "privacy": {"model": budget} if network else budget,
         "synthesis": {"records": records},
-    }
+    } | (NETWORK if network else {})
 
 
 def released(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -105,7 +113,7 @@ def measure(attributes: int | None, options: argparse.Namespace) -> dict[str, An
             codes, sizes, edges = made_up(attributes, options.rows)
             schema, path, rows = schema_of_codes(sizes), folder / "table.parquet", options.rows
             write_codes(codes, path)
-        result = released(spec_of(schema, path, rows, options.epsilon), folder)
+        result = released(spec_of(schema, path, rows, options), folder)
         truth, sizes = codes_of(folder / "spec.yaml")
         table = read_release(str(folder / "release"))
         made = [table[entry["name"]].to_numpy() for entry in schema["attributes"]]
@@ -119,6 +127,7 @@ def main() -> None:
     parser.add_argument("--attributes", nargs="*", type=int, default=[24, 60, 200])
     parser.add_argument("--persons", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--kind", choices=["synthesis", NETWORK["kind"]], default="synthesis")
     parser.add_argument("--epsilon", type=float, default=1.0)
     options = parser.parse_args()
     rows = []

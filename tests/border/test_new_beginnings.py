@@ -34,6 +34,21 @@ def test_an_anchor_of_a_used_data_set_admits_no_second_one(tmp_path: Path, monke
     _reserve(first, "more", '"1/20"')
 
 
+def test_an_old_backup_gets_no_new_anchor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`dpdist ledger anchor`, run on the backup that its anchor had refused, set the anchor back to it."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "anchors"))
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db", price=add_up)
+    ledger.create_dataset("acs", epsilon=1, delta="1e-8")
+    _reserve(ledger, "counts", '"1/10"')
+    backup = (tmp_path / "ledger.db").read_bytes()
+    _reserve(ledger, "more", '"9/10"')
+    (tmp_path / "ledger.db").write_bytes(backup)
+    with pytest.raises(LedgerError, match="not the one that its anchor has seen"):
+        ledger.anchor("acs")
+    with pytest.raises(LedgerError, match="not the one that its anchor has seen"):
+        _reserve(ledger, "again", '"9/10"')
+
+
 def test_an_anchor_of_an_unused_data_set_may_be_set_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A creation that was interrupted after its anchor was written can be repeated."""
     monkeypatch.setenv(VARIABLE, str(tmp_path / "anchors"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
 from dpdist.errors import SpecError
@@ -34,3 +36,23 @@ def test_escapes_that_are_no_text_are_refused_before_anything_is_charged(escape:
     with pytest.raises(SpecError, match=r"--set data\.path: line 1: an escape"):
         parse_overrides([f'data.path="a{escape}"'])
     assert parse_yaml('"\\U0001F600"') == "\U0001f600"
+
+
+@pytest.mark.parametrize("number", ["08", "-09", "0o17"])
+def test_what_only_yaml_1_2_takes_for_a_number_is_refused(number: str) -> None:
+    with pytest.raises(SpecError, match=r"line 1: code: .* quote the text"):
+        parse_yaml(f"code: {number}")
+
+
+class _Numbers(_Budget):
+    epsilon: Exact = Fraction(1)
+    records: int = 1
+    limit: float | None = None
+
+
+@pytest.mark.parametrize("setting", ["epsilon", "records", "limit"])
+def test_a_number_in_quotes_has_no_underscores(setting: str) -> None:
+    """``"1_0"`` was ten."""
+    with pytest.raises(ValueError, match="expected a number"):
+        _Numbers.model_validate(parse_yaml(f'{setting}: "1_0"'))
+    assert parse_overrides([f'{setting}="1_0"']) == {setting: "1_0"}

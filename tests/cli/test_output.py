@@ -63,3 +63,32 @@ def test_a_long_error_is_a_sentence_and_details() -> None:
     assert (first, sentence) == (short, "dpdist: the ledger of data set 'acs' is damaged: entry 3")
     assert all(line.startswith("  ") and (len(line) <= 100 or "/a" in line) for line in details)
     assert " ".join(told.split()) == " ".join(f"{short}\n{long}".replace("entry 3; ", "entry 3 ").split())
+
+
+def test_an_error_on_a_terminal_is_folded_at_spaces() -> None:
+    from dpdist.cli.output import error_text
+
+    text = "dpdist: the spec is not valid:\nmodel.rounds: " + "expected a number, " * 9 + "/a" * 60
+    lines = error_text(text, terminal=True).split("\n")
+    assert all(len(line) <= WIDTH or "/a" in line for line in lines)
+    assert " ".join(" ".join(lines).split()) == " ".join(text.split())
+
+
+def test_a_shell_completes_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.testing import CliRunner
+
+    from dpdist.cli.commands import app
+
+    words = {"COMP_WORDS": "dpdist led", "COMP_CWORD": "1", "_DPDIST_COMPLETE": "complete_bash"}
+    assert CliRunner().invoke(app, [], prog_name="dpdist", env=words).output.split() == ["ledger"]
+    assert "dpdist" in CliRunner().invoke(app, ["--show-completion", "bash"], prog_name="dpdist").output
+
+
+def test_the_total_time_comes_last(capsys: pytest.CaptureFixture[str]) -> None:
+    from dpdist.api.progress import bars
+
+    with bars() as progress:
+        progress("counting", 1, 1)
+    first, last = capsys.readouterr().err.splitlines()
+    assert first == "counting: done"
+    assert last.startswith("total: ")

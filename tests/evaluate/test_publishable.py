@@ -13,21 +13,31 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from releases import table
+from releases import project, table
 
 from dpdist import errors
 from dpdist.cluster.opening import open_cluster
 from dpdist.data.count import pair_counts
+from dpdist.data.inputs import input_of
 from dpdist.data.released import ReleasedTable
 from dpdist.evaluate.evaluation import Options
 from dpdist.evaluate.inputs import Inputs, open_inputs
-from dpdist.evaluate.publishable import FILE, STEPS, FiguresPlan, Publication, measure, steps_of_distance
+from dpdist.evaluate.publishable import (
+    FILE,
+    STEPS,
+    FiguresPlan,
+    Publication,
+    measure,
+    refuse_another_reading,
+    steps_of_distance,
+)
 from dpdist.evaluate.run import Request, charged, run_evaluation
 from dpdist.evaluate.utility.marginals import Marginals, chosen_triples, distances, marginals_of, triples_operator
 from dpdist.ledger import Ledger
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import open_release
+from dpdist.schema.spec import change
 from tests.evaluate.conftest import Made
 
 SIZES = (2, 3, 2)
@@ -286,3 +296,17 @@ def test_publication_needs_its_charge(own: Made) -> None:
     with pytest.raises(errors.LedgerError, match="reserve comes first"):
         publication.publish({})
     ledger.close()
+
+
+def test_csv_files_are_read_as_the_release_read_them(made: Made, tmp_path: Path) -> None:
+    """With other options a comment or a line passed over decided which records there are, or that there are none."""
+    (tmp_path / "t.csv").write_text("a\n1\n")
+    spec = project(tmp_path, rows=10, data__path=f"{tmp_path}/t.csv")
+    _, manifest = open_release(made.release)
+    manifest = manifest.model_copy(update={"spec_sha256": spec.fingerprint})
+    files = input_of(spec)
+    refuse_another_reading(manifest, spec, files)
+    for other in (None, change(spec, {"data.csv.comment": "1"}), change(spec, {"data.csv.skip_rows": 1})):
+        with pytest.raises(errors.SpecError, match="give it as --spec"):
+            refuse_another_reading(manifest, other, files if other is None else input_of(other))
+    refuse_another_reading(manifest, None, input_of(project(tmp_path)))

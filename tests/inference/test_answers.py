@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from dpdist.cli import app
 from dpdist.errors import SpecError
 from dpdist.inference.answers import infer, tabulate
+from dpdist.inference.comparisons import answer as answers_of
 from dpdist.inference.draw import draw_table
 from dpdist.inference.published import Published
 
@@ -81,7 +82,7 @@ def test_answers_cover_the_table(opened: Published) -> None:
 
 def test_numbers_have_means_and_quantiles(opened: Published) -> None:
     scores = np.array(table(6_000)["score"].to_pylist(), np.float64)
-    mean, median = infer(opened, "mean score"), infer(opened, "median score")
+    (mean,), median = answers_of(opened, "mean score"), infer(opened, "median score")
     assert mean.low is not None
     assert mean.high is not None
     assert mean.low - 0.5 <= scores.mean() <= mean.high + 0.5

@@ -28,7 +28,8 @@ ATTEMPT = "0123abcd-4567"
 
 def statistics(noisy: list[Any], value: list[Any], schema: pa.Schema = STATISTICS) -> pa.Table:
     texts = [pa.array(["x"] * len(noisy)).dictionary_encode() for _ in range(3)]
-    return pa.Table.from_arrays([*texts, pa.array(noisy), pa.array(value)], schema=schema)
+    errors = pa.array([1.0] + [None] * (len(noisy) - 1), pa.float64())
+    return pa.Table.from_arrays([*texts, pa.array(noisy), pa.array(value), errors], schema=schema)
 
 
 def released(place: Path, table: pa.Table, **form: Any) -> Manifest:
@@ -87,7 +88,7 @@ def test_negative_values_are_fine_where_nothing_is_promised(tmp_path: Path) -> N
 
 
 def test_other_columns_are_refused(tmp_path: Path) -> None:
-    other = pa.schema([*list(STATISTICS)[:4], pa.field("value", pa.int64(), nullable=False)])
+    other = pa.schema([*list(STATISTICS)[:4], pa.field("value", pa.int64(), nullable=False), STATISTICS[5]])
     released(tmp_path, statistics([1.0], [1], other))
     with pytest.raises(VerificationFailed, match="part-00000"):
         verify(tmp_path)

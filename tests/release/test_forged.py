@@ -179,9 +179,11 @@ def test_files_that_the_manifest_does_not_name_are_told(dpdist: Command, place: 
     (place / ".claim").write_bytes(b"secret")
     os.symlink("/etc", place / "etc")
     os.symlink("/nowhere", place / "gone")
+    (place / "x\nSignature   by the key sha256:0").write_bytes(b"")
     answer = dpdist("verify", str(place))
     assert answer.code == 0
     assert "WARNING" in answer.out
+    assert answer.out.count("\nSignature") == 1, "the name of a file is no line of the answer"
     for name in (".claim", "data/.hidden.parquet", "etc", "gone"):
         assert name in answer.out
         assert name in dpdist("verify", str(place), "--json").json["unlisted"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from commands import Command
 
 from dpdist.errors import SpecError
@@ -204,3 +206,73 @@ def test_the_commands_draft_and_check(dpdist: Command, tmp_path: Path) -> None:
     assert dpdist("schema", "draft", "dictionary.json", "--column", "AGE").code == 2
     for kind in ("schema", "spec", "contract"):
         assert json.loads(dpdist("schema", "json", kind).out)["$schema"]
+
+
+ADULT = {
+    "age": {"kind": "integer", "bounds": [17, 90]},
+    "education-num": {"kind": "integer", "bounds": [1, 16]},
+    "hours-per-week": {"kind": "integer", "bounds": [1, 99], "out_of_domain": "clip"},
+}
+"""What a reader of Adult's documentation decides about the columns for which the names file has no range."""
+
+
+def released(dpdist: Command, folder: Path, data: dict[str, Any]) -> Any:
+    """Release the columns of ``schema.yaml`` as a reader of the guide does."""
+    spec = {
+        "kind": "synthesis",
+        "name": "first",
+        "dataset": "people",
+        "schema": "schema.yaml",
+        "data": {"minimum_records": 4_000, **data},
+        "output": {"path": "out"},
+        "privacy": {"epsilon": 1, "delta": 1e-9},
+        "model": {"rounds": 1},
+    }
+    (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
+    for command in ("ledger create people --epsilon 4 --delta 1e-8", "plan spec.yaml", "release spec.yaml"):
+        answer = dpdist(*command.split())
+        assert answer.code == 0, answer.err
+    return pq.read_table(folder / "out")
+
+
+def test_from_the_names_file_of_adult_to_a_release(
+    shared_data: Callable[[str], Path], dpdist: Command, tmp_path: Path
+) -> None:
+    written(tmp_path, "adult.names", shared_data("adult.names").read_text())
+    names = re.findall(r"- name: (\S+)", dpdist("schema", "draft", "adult.names").out)
+    assert len(names) == 15
+    wanted = ["age", "workclass", "education-num", "sex", "hours-per-week", "class"]
+    columns = [part for name in wanted for part in ("--column", name)]
+    tree = yaml.safe_load(dpdist("schema", "draft", "adult.names", *columns).out)
+    (tmp_path / "schema.yaml").write_text(yaml.safe_dump(tree))
+    told = dpdist("schema", "check", "schema.yaml")
+    assert told.code == 2
+    assert "attribute 'age': declare its `bounds`, such as [0, 100]" in told.err
+    decided = [{**attribute, **ADULT.get(attribute["name"], {})} for attribute in tree["attributes"]]
+    (tmp_path / "schema.yaml").write_text(yaml.safe_dump({"attributes": decided}))
+    lines = shared_data("adult.data").read_text().splitlines(keepends=True)
+    (tmp_path / "adult.data").write_text("".join(lines[:5_000]))
+    csv = {"header": False, "columns": names}
+    table = released(dpdist, tmp_path, {"path": "adult.data", "format": "csv", "csv": csv, "extra_columns": "ignore"})
+    assert table.column_names == wanted
+    assert set(table["class"].unique().to_pylist()) == {">50K", "<=50K"}
+
+
+def test_from_a_public_table_of_persons_to_a_release(
+    shared_data: Callable[[str], Path], dpdist: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "persons.parquet").symlink_to(shared_data("acs2024_persons.parquet"))
+    types = dpdist("schema", "draft", "persons.parquet").out
+    assert types.count("TODO") == 23
+    all_of_it = dpdist("schema", "draft", "persons.parquet", "--public").out
+    assert (
+        "it names records or their groups: leave it out\n  # TODO: choose public bins\n  - name: household" in all_of_it
+    )
+    wanted = ["AGEP", "SEX", "MAR", "SCHL", "OCCP"]
+    columns = [part for name in wanted for part in ("--column", name)]
+    (tmp_path / "schema.yaml").write_text(dpdist("schema", "draft", "persons.parquet", "--public", *columns).out)
+    shown = dpdist("schema", "check", "schema.yaml").out
+    assert re.search(r"OCCP +categorical +531 codes  missing: as 'missing'", shown)
+    pq.write_table(pq.read_table(shared_data("acs2024_persons.parquet")).slice(0, 5_000), tmp_path / "sample.parquet")
+    table = released(dpdist, tmp_path, {"path": "sample.parquet", "extra_columns": "ignore"})
+    assert table.column_names == wanted

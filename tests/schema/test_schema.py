@@ -65,7 +65,7 @@ def test_bucket_edges_of_binned_integers() -> None:
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"kind": "integer"}, "takes `bounds`"),
+        ({"kind": "integer"}, "declare its `bounds`"),
         ({"kind": "integer", "bounds": (5, 1)}, "lower bound exceeds"),
         ({"kind": "integer", "bounds": (0, 10), "bins": {"edges": (1, 2)}}, "start at the lower bound"),
         ({"kind": "integer", "bounds": (0, 3), "bins": {"count": 5}}, "more bins than integers"),
@@ -76,8 +76,8 @@ def test_bucket_edges_of_binned_integers() -> None:
         ({"kind": "categorical", "values": ("a", "b"), "missing": {"category": "a"}}, "also a declared value"),
         ({"kind": "integer", "bounds": (0, 9.5)}, "of integers are integers"),
         ({"kind": "integer", "bounds": (0, 9), "bins": {"edges": (0, 2.5)}}, "of integers are integers"),
-        ({"kind": "number"}, "number attribute takes `bounds`"),
-        ({"kind": "number", "bounds": (0, 1), "values": (1,)}, "number attribute takes `bounds`"),
+        ({"kind": "number"}, "declare its `bounds`"),
+        ({"kind": "number", "bounds": (0, 1), "values": (1,)}, "takes `bounds`, not `values`"),
         ({"kind": "number", "bounds": (1, 1)}, "below the upper bound"),
         ({"kind": "number", "bounds": (0, float("inf"))}, "finite number"),
         ({"kind": "number", "bounds": (float("nan"), 1)}, "finite number"),
@@ -95,7 +95,7 @@ def test_bucket_edges_of_binned_integers() -> None:
         ({"kind": "number", "bounds": (0, 1), "bins": {"count": 2}, "buckets": {"groups": ((0, 1),)}}, "by {width"),
         ({"kind": "number", "bounds": (0, 1), "bins": {"count": 2}, "labels": ("x",)}, "expected 2 labels"),
         ({"kind": "number", "bounds": (0, 1), "bins": {"count": 2}, "out_of_domain": NONE}, "must be a value"),
-        ({"kind": "categorical"}, "takes `values` only"),
+        ({"kind": "categorical"}, "declare its `values`"),
         ({"kind": "categorical", "values": ("a", "a")}, "declared twice"),
         ({"kind": "categorical", "values": ("a", 1)}, "all integers or all texts"),
         ({"kind": "categorical", "values": ("a", "b"), "labels": ("x",)}, "expected 2 labels"),
@@ -163,7 +163,7 @@ def test_errors_of_a_schema_file(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="not valid YAML"):
         Schema.from_yaml(bad)
     bad.write_text("attributes: [{name: x, kind: integer}]")
-    with pytest.raises(SpecError, match="takes `bounds`"):
+    with pytest.raises(SpecError, match="declare its `bounds`"):
         Schema.from_yaml(bad)
 
 
@@ -196,8 +196,11 @@ def test_equality_is_by_field_also_when_arrays_are_cached() -> None:
         (5, "attributes: expected a list"),
         ([], "attributes: expected at least 1 item(s)"),
         (["x"], "attributes.0: expected a section"),
-        ([{"name": "a", "kind": "ordinal", "values": [None]}], "attributes.0.values.0: expected a text or an integer"),
-        ([{"name": "a", "kind": "ordinal"}], "attributes.0: attribute 'a': a ordinal attribute takes `values` only"),
+        ([{"name": "a", "kind": "ordinal", "values": [None]}], "attributes.0.values.0: expected an integer or a text"),
+        (
+            [{"name": "a", "kind": "ordinal"}],
+            "attributes.0: attribute 'a': declare its `values`, such as [north, south]",
+        ),
     ],
 )
 def test_one_line_says_what_is_wrong(attributes: object, message: str) -> None:

@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
+from dpdist.cli.schema import json_schema_of
 from dpdist.errors import SpecError
 from dpdist.families.base.registry import FAMILIES, build_spec, json_schema, load_spec
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
@@ -100,8 +101,8 @@ def test_the_fingerprint_ignores_where_it_runs_and_nothing_else() -> None:
         ("kind=nope", "`kind` is 'nope'"),
         ("split.seeds=0.4", "must be exactly 1"),
         ("split.seeds=many", "expected a number"),
-        ("privacy.model.epsilon=0", "privacy.model.epsilon: Input should be greater than or equal to 0.000001"),
-        ("privacy.model.epsilon=-1", "greater than or equal to"),
+        ("privacy.model.epsilon=0", "privacy.model.epsilon: expected 0.000001 or more"),
+        ("privacy.model.epsilon=-1", "expected 0.000001 or more"),
         ("privacy.model.epsilon=.inf", "privacy.model.epsilon"),
         ("privacy.model.epsilon=.nan", "privacy.model.epsilon"),
         ("privacy.model.delta=1", "privacy.model.delta"),
@@ -176,3 +177,22 @@ def test_files_that_are_no_specs(tmp_path: Path) -> None:
     path.write_text("a: [")
     with pytest.raises(SpecError, match="not valid YAML"):
         load_spec(path)
+
+
+def test_without_seeds_no_share_need_be_set_to_zero() -> None:
+    """`omega: all` uses no seeds: shares that are not set are those of the model."""
+    spec = load(name="adult-paper.yaml")
+    assert (spec.split.structure, spec.split.parameters, spec.split.seeds) == (Fraction(1, 5), Fraction(4, 5), 0)
+    assert load("split={structure: 0.3, parameters: 0.7}", name="adult-paper.yaml").split.seeds == 0
+    assert load("split.seeds=0.5", "split.parameters=0.4", name="adult-paper.yaml").split.structure == Fraction(1, 10)
+    assert load("synthesis.omega=4", name="adult-paper.yaml").split.seeds == Fraction(1, 2)
+    explicit = "split={structure: 0.2, parameters: 0.8, seeds: 0}"
+    assert load(explicit, name="adult-paper.yaml").fingerprint == spec.fingerprint
+
+
+def test_json_schemas_have_a_title_and_an_id() -> None:
+    for kind in ("spec", "schema", "contract"):
+        found = json_schema_of(kind)
+        assert found["title"] == f"dpdist {kind}"
+        assert found["$id"].endswith(f"/{kind}.json")
+        jsonschema.Draft202012Validator.check_schema(found)

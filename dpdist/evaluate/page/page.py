@@ -28,6 +28,7 @@ QUESTIONS = {
     "holdout": "Are the held-out records ones that the release has never seen?",
     "marginals": "Counted by one, two or three attributes at a time, do released records look like the real ones?",
     "correlations": "Do attributes depend on each other as they do in the real table?",
+    "coverage": "Do the 95 % intervals that the release gives hold what the real table says?",
     "components": "Do released records lie where real ones lie, if all attributes are looked at together?",
     "models": "Does a model that learns from released records do as well on real people as one that learns from real "
     "records?",

@@ -82,7 +82,10 @@ class Shares(NamedTuple):
 
 
 class SplitSpec(Section):
-    """Shares of the records used for structure, parameters and seeds; exact, they sum to one."""
+    """Shares of the records used for structure, parameters and seeds; exact, they sum to one.
+
+    Where every attribute is resampled (`synthesis.omega: all`), the defaults are 1/5, 4/5 and 0.
+    """
 
     records: Literal["disjoint", "all"] = Field(
         default="disjoint",
@@ -116,6 +119,9 @@ class SplitSpec(Section):
 
 
 ALL_RECORDS = Shares(Fraction(1), Fraction(1), Fraction(1))
+
+WITHOUT_SEEDS = {"structure": "1/5", "parameters": "4/5", "seeds": "0"}
+"""Default shares of a release whose records keep nothing of a seed: no record waits for what is not done."""
 
 
 class ModelSpec(Section):
@@ -183,6 +189,17 @@ class PlausibleDeniabilitySpec(ReleaseSpec):
     split: SplitSpec = Field(default_factory=SplitSpec)
     model: ModelSpec = Field(default_factory=ModelSpec)
     synthesis: SynthesisSpec
+
+    @model_validator(mode="before")
+    @classmethod
+    def _seeds_that_are_used(cls, tree: Any) -> Any:
+        """Without seeds, shares that are not set are those of the model alone."""
+        if not isinstance(tree, dict) or not isinstance(tree.get("synthesis", {}), dict):
+            return tree
+        split = tree.get("split", {})
+        if tree.get("synthesis", {}).get("omega", "all") == "all" and isinstance(split, dict) and "seeds" not in split:
+            return {**tree, "split": WITHOUT_SEEDS | split}
+        return tree
 
     @model_validator(mode="after")
     def _consistent(self) -> PlausibleDeniabilitySpec:

@@ -82,8 +82,9 @@ def common_total(tables: Sequence[NDArray[np.int64]], *, variances: Sequence[flo
 
 def fit_hierarchy(
     levels: Sequence[ArrayLike], *, parents: Sequence[ArrayLike], variances: Sequence[float]
-) -> list[Floats]:
-    """Least-squares counts of a hierarchy in which children sum to their parent; they may be negative.
+) -> tuple[list[Floats], list[Floats]]:
+    """Least-squares counts of a hierarchy in which children sum to their parent, and their variances; counts may be
+    negative.
 
     Going up, a node's own noisy count and the sum of its children's estimates are averaged by inverse variance; going
     down, the difference of a parent's estimate and its children's sum is spread over them by variance (Hay et al. 2010,
@@ -110,9 +111,12 @@ def fit_hierarchy(
     for level in range(len(links) - 1, -1, -1):
         link, size = links[level], counts[level + 1].size
         missing = estimates[level + 1] - np.bincount(link, estimates[level], size)
-        share = spreads[level] / np.bincount(link, spreads[level], size)[link]
+        total = np.bincount(link, spreads[level], size)
+        share = spreads[level] / total[link]
         estimates[level] = estimates[level] + missing[link] * share
-    return estimates
+        # the parent's own count and the rest of the tree move the sum of its children from variance total to spreads
+        spreads[level] = spreads[level] - share**2 * (total - spreads[level + 1])[link]
+    return estimates, spreads
 
 
 def synthetic_counts(counts: NDArray[np.int64], *, records: int, noise: Noise, name: str) -> NDArray[np.int64]:

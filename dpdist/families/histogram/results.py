@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,7 +24,7 @@ from dpdist.families.histogram.postprocess import (
     synthetic_counts,
 )
 from dpdist.families.histogram.spec import CountsSpec
-from dpdist.privacy.arrays import Counts
+from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.publish.statistics import STATISTICS
 from dpdist.schema.schema import Attribute, Category, Schema
@@ -33,23 +34,26 @@ Names = Literal["values", "labels", "codes"]
 
 def fit(
     noisy: Sequence[Counts], settings: CountsSpec, plan: CountPlan, *, variances: Sequence[float], noise: Noise
-) -> list[NDArray[Any]]:
+) -> tuple[list[NDArray[Any]], list[Floats | None]]:
     """Post-process the noisy tables of a release as its spec says: int64 if non-negative or synthetic, else float64.
-    `variances` are those of the noise in one cell of each table; the noise draws synthetic records.
+
+    Also the standard error of each cell, before counts are made non-negative (None of synthetic records). `variances`
+    are those of the noise in one cell of each table; the noise draws synthetic records.
     """
     tables: list[NDArray[Any]] = [table.astype(np.float64) for table in noisy]
     spreads = [max(variance, 1e-12) for variance in variances]
+    errors: list[Floats | None] = [np.full(t.size, math.sqrt(v)) for t, v in zip(tables, variances, strict=True)]
     links: dict[int, tuple[int, NDArray[np.intp]]] = {}
     for chain in settings.hierarchies:
         parents = [parent_cells(plan, fine, coarse) for fine, coarse in pairwise(chain)]
-        fitted = fit_hierarchy(
+        fitted, spread = fit_hierarchy(
             [tables[i].ravel() for i in chain], parents=parents, variances=[spreads[i] for i in chain]
         )
-        for number, table in zip(chain, fitted, strict=True):
-            tables[number] = table.reshape(tables[number].shape)
+        for number, table, variance in zip(chain, fitted, spread, strict=True):
+            tables[number], errors[number] = table.reshape(tables[number].shape), np.sqrt(variance)
         links |= {fine: (coarse, link) for (fine, coarse), link in zip(pairwise(chain), parents, strict=True)}
     if not settings.non_negative and settings.synthetic_records is None:
-        return tables
+        return tables, errors
     shared: int | None = None
     if settings.total != "own":
         shared = round(common_total(noisy, variances=spreads)) if settings.total == "common" else settings.total
@@ -72,7 +76,8 @@ def fit(
             synthetic_counts(table, records=records, noise=noise, name=f"histogram/synthetic/{i}")
             for i, table in enumerate(result)
         ]
-    return list(result)
+        errors = [None] * len(result)
+    return list(result), errors
 
 
 def _below(table: NDArray[Any], totals: NDArray[np.int64], link: NDArray[np.intp]) -> NDArray[np.int64]:
@@ -95,6 +100,7 @@ class Statistics:
     axes: tuple[tuple[str, ...], ...]  # labels along each axis; the cells are their combinations in C order
     noisy: NDArray[np.float64]  # noisy, value: ndarray of float64, shape (cells,): as drawn, and fitted to it
     value: NDArray[np.float64]
+    error: Floats | None = None  # of the values
 
     def table(self, start: int, stop: int) -> pa.Table:
         """Rows ``[start, stop)``."""
@@ -109,6 +115,7 @@ class Statistics:
             cells.dictionary_encode(),
             pa.array(self.noisy[start:stop]),
             pa.array(self.value[start:stop]),
+            pa.nulls(stop - start, pa.float64()) if self.error is None else pa.array(self.error[start:stop]),
         ]
         return pa.Table.from_arrays(arrays, schema=STATISTICS)
 
@@ -136,12 +143,18 @@ def tables(statistics: Sequence[Statistics], *, rows: int) -> Iterator[pa.Table]
 
 
 def count_statistics(
-    noisy: Sequence[Counts], fitted: Sequence[NDArray[Any]], plan: CountPlan, schema: Schema, *, names: Names = "values"
+    noisy: Sequence[Counts],
+    fitted: Sequence[NDArray[Any]],
+    errors: Sequence[Floats | None],
+    plan: CountPlan,
+    schema: Schema,
+    *,
+    names: Names = "values",
 ) -> list[Statistics]:
     """The counts of each histogram; cells are named by the declared values, their labels or their codes."""
     return [
-        _statistics("count", _of(query, schema), _axes(query, schema, names), table.ravel(), values.ravel())
-        for query, table, values in zip(plan.queries, noisy, fitted, strict=True)
+        _statistics("count", _of(query, schema), _axes(query, schema, names), table.ravel(), values.ravel(), error)
+        for query, table, values, error in zip(plan.queries, noisy, fitted, errors, strict=True)
     ]
 
 
@@ -220,6 +233,11 @@ def _groups(attribute: Attribute, names: list[str]) -> list[str]:
 
 
 def _statistics(
-    statistic: str, of: str, axes: tuple[tuple[str, ...], ...], noisy: NDArray[Any], value: NDArray[Any]
+    statistic: str,
+    of: str,
+    axes: tuple[tuple[str, ...], ...],
+    noisy: NDArray[Any],
+    value: NDArray[Any],
+    error: Floats | None = None,
 ) -> Statistics:
-    return Statistics(statistic, of, axes, noisy.astype(np.float64), value.astype(np.float64))
+    return Statistics(statistic, of, axes, noisy.astype(np.float64), value.astype(np.float64), error)

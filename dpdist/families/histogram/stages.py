@@ -144,8 +144,8 @@ def _statistics(attempt: HistogramAttempt, arrays: dict[str, NDArray[Any]]) -> l
         raise ValueError("a histogram release has histograms or curves")
     noisy = [arrays[f"table_{number}"] for number in range(len(plan.noise))]
     variances = [sd**2 for sd in plan.deviations]
-    fitted = fit(noisy, spec.counts, plan.counts, variances=variances, noise=attempt.noise)
-    statistics = count_statistics(noisy, fitted, plan.counts, spec.table, names=spec.output.values)
+    fitted, errors = fit(noisy, spec.counts, plan.counts, variances=variances, noise=attempt.noise)
+    statistics = count_statistics(noisy, fitted, errors, plan.counts, spec.table, names=spec.output.values)
     if spec.counts.entropies:
         statistics += released_entropies(fitted, spec.counts.entropies, plan.counts, spec.table)
     if plan.entropies is not None:

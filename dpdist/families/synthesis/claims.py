@@ -81,9 +81,7 @@ def _evidence(exact: Tables, released: Tables, choices: Choices, accuracy_mu: fl
     one_way = zip(learner.one_way.counts, learner.one_way.sigmas.tolist(), strict=True)
     pairs = [m.attributes for m in learner.measurements if len(m.attributes) == 2]
     first = learner.tables.pairs.index((pairs[0][0], pairs[0][1])) if pairs else -1
-    if (
-        choices.triple_tables and measured.all_pairs is not None
-    ):  # against the released records' tables, which are public
+    if choices.triple_tables and measured.all_pairs is not None:  # against tables of the released records: public
         names = triples_of(exact.pairs.cardinalities)
         tables = fitting_triples(dict(zip(names, exact.of(3), strict=True)))
         model = {t: table.astype(np.float64) for t, table in zip(names, released.of(3), strict=True) if t in tables}

@@ -9,7 +9,6 @@ not contradict it (James and Stein).
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,10 +18,11 @@ from dpdist.data.count import PairCounts
 from dpdist.data.inputs import csv_options, table_source
 from dpdist.data.operators import pair_counts_operator
 from dpdist.data.report import check
-from dpdist.data.source import TableSource, find_files, is_input, would_find
+from dpdist.data.source import TableSource, is_input, would_find
 from dpdist.data.table import open_table
 from dpdist.errors import EmptyTable, ReleaseConflict, SpecError
 from dpdist.families.base.graph import located_table, run_pass
+from dpdist.families.base.owners import shared_file
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.choices import Choices
 from dpdist.families.synthesis.marginals import Coding, OneWay
@@ -31,6 +31,7 @@ from dpdist.families.synthesis.rounds import Learner
 from dpdist.families.synthesis.spec import PriorSpec, WholeSynthesisSpec
 from dpdist.families.synthesis.tables import PairTables, recode
 from dpdist.privacy.noise import Noise
+from dpdist.privacy.selection import LARGEST_COST
 from dpdist.storage.s3 import is_s3
 from dpdist.storage.store import Store
 
@@ -78,10 +79,8 @@ def read_prior(spec: WholeSynthesisSpec) -> PairCounts | None:
     if prior is None:
         return None
     source = _source(spec, prior)
-    own = {_identity(file.path) for file in find_files(table_source(spec))} if spec.data.paths else set()
-    for file in find_files(source):
-        if _identity(file.path) in own:
-            raise _is_own(file.path)
+    if spec.data.paths and (path := shared_file(source, table_source(spec))):
+        raise _is_own(path)
     table = located_table(open_table(source, spec.table))
     counts, report = run_pass(table, pair_counts_operator(spec.table.cardinalities))
     check(report, spec.table)
@@ -89,15 +88,6 @@ def read_prior(spec: WholeSynthesisSpec) -> PairCounts | None:
         raise EmptyTable("model.prior: the public table has no rows that the policies of the schema keep")
     found: PairCounts = counts
     return found
-
-
-def _identity(path: str) -> object:
-    """The same for all names of a local file, hard links too."""
-    try:
-        found = os.stat(path)
-    except OSError:  # in a store
-        return path
-    return found.st_dev, found.st_ino
 
 
 def bind_prior(work: Store, prior: PairCounts) -> None:
@@ -130,12 +120,13 @@ def public_model(prior: PairCounts, coding: Coding, choices: Choices) -> Learner
     sigmas = account.deviations(0.1, [1.0] * attributes)
     one_way = OneWay(exact, sigmas, float(prior.total))
     learner = Learner(_smoothed(recode(prior, coding)), coding, one_way, account, replace(choices, mu=_MU))
-    if learner.round("tree", share=0.2, pick_share=0.1, most=attributes, tree=True):
+    most = 0.9 * (LARGEST_COST / _MU) ** 2 * attributes  # a share of picks that are as precise as they can be
+    if learner.round("tree", share=0.2, pick_share=min(0.1, most), most=attributes, tree=True):
         learner.refit(choices.iterations[0])
     for r in range(choices.rounds if choices.prior_cells else 0):
         learner.cells = choices.prior_cells * (r + 1) // choices.rounds
         share = 0.2 / choices.rounds
-        if learner.round(f"round/{r}", share=2 * share, pick_share=share, most=attributes):
+        if learner.round(f"round/{r}", share=2 * share, pick_share=min(share, most), most=attributes):
             learner.refit(choices.iterations[-1])
     return learner
 

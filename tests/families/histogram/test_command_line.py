@@ -201,7 +201,7 @@ WIDE = {"attributes": [{"name": c, "kind": "integer", "bounds": [0, 9999]} for c
         ({"schema": attributes(bins={"edges": [1, 2]})}, 2, "attribute 'x': the bins do not cover the domain"),
         ({"schema": attributes(bins={"edges": [0, 10]})}, 2, "attribute 'x': the bins do not cover the domain"),
         ({"schema": attributes(bins=None)}, 2, "histograms need bins, and 'x' is a number without"),
-        ({"privacy": {"epsilon": 1, "adjacency": "swap"}}, 2, "privacy.adjacency: Input should be 'add/remove' or"),
+        ({"privacy": {"epsilon": 1, "adjacency": "swap"}}, 2, "privacy.adjacency: expected 'add/remove' or"),
         ({"privacy": PML, "histograms": [{"columns": ["x", "n"]}]}, 4, "alpha = 0.2 is above 1/40"),
         ({"privacy": {**PML, "epsilon": 3}, "histograms": [{"columns": ["x"]}]}, 4, "accept_no_noise: true"),
         (

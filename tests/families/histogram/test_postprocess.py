@@ -114,15 +114,19 @@ class TestConsistency:
         levels = [rng.normal(0, 10, size) for size in sizes]
         variances = rng.uniform(0.1, 5, depth)
         # Counts of every level as sums of the finest.
-        up, design = np.eye(sizes[0]), []
+        up, design, sums = np.eye(sizes[0]), [], []
         for level in range(depth):
+            sums.append(up)
             design.append(up / np.sqrt(variances[level]))
             if level < depth - 1:
                 up = np.array([[link == node for link in parents[level]] for node in range(sizes[level + 1])]) @ up
         weighted = np.concatenate([y / np.sqrt(v) for y, v in zip(levels, variances, strict=True)])
         finest = np.linalg.lstsq(np.concatenate(design), weighted, rcond=None)[0]
-        fitted = fit_hierarchy(levels, parents=parents, variances=variances.tolist())
+        fitted, spreads = fit_hierarchy(levels, parents=parents, variances=variances.tolist())
         np.testing.assert_allclose(fitted[0], finest, atol=1e-8)
+        covariance = np.linalg.inv(np.concatenate(design).T @ np.concatenate(design))
+        for matrix, spread in zip(sums, spreads, strict=True):
+            np.testing.assert_allclose(spread, np.diag(matrix @ covariance @ matrix.T), rtol=1e-9)
         for below, above, link in zip(fitted, fitted[1:], parents, strict=False):
             np.testing.assert_allclose(np.bincount(link, below, above.size), above, atol=1e-9)
 
@@ -132,9 +136,10 @@ class TestConsistency:
         fine = rng.integers(0, 100, 1000)
         coarse = np.bincount(link, fine)
         noisy = [fine + NOISE.discrete_laplace("f", 1000, scale=4), coarse + NOISE.discrete_laplace("c", 50, scale=4)]
-        fitted = fit_hierarchy(noisy, parents=[link], variances=[32, 32])
+        fitted, spreads = fit_hierarchy(noisy, parents=[link], variances=[32, 32])
         errors = [np.mean((a - b) ** 2) for a, b in [(fitted[1], coarse), (np.bincount(link, noisy[0]), coarse)]]
         assert errors[0] < 33
+        assert np.mean((fitted[0] - fine) ** 2) == pytest.approx(spreads[0].mean(), rel=0.2)
         assert errors[1] > 300
 
     @pytest.mark.parametrize(

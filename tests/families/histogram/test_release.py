@@ -183,7 +183,7 @@ class TestFit:
         return [t + NOISE.discrete_laplace(f"t{i}", t.size, scale=scale).reshape(t.shape) for i, t in enumerate(tables)]
 
     def fitted(self, **settings: Any) -> list[np.ndarray]:
-        return fit(self.noisy(), CountsSpec(**settings), self.plan, variances=[50.0] * 3, noise=NOISE)
+        return fit(self.noisy(), CountsSpec(**settings), self.plan, variances=[50.0] * 3, noise=NOISE)[0]
 
     def test_own_total(self) -> None:
         for table, noisy in zip(self.fitted(), self.noisy(), strict=True):
@@ -260,7 +260,9 @@ class TestTables:
         made = {
             names: [
                 block.axes[0]
-                for block in count_statistics(counts, counts, plan, Schema(attributes=(values,)), names=names)
+                for block in count_statistics(
+                    counts, counts, [None] * len(counts), plan, Schema(attributes=(values,)), names=names
+                )
             ]
             for names in ("values", "labels", "codes")
         }
@@ -277,7 +279,7 @@ class TestTables:
         plan = CountPlan((Query((0,)), Query((1,))), (3, 2))
         schema = Schema(attributes=(number, integer))
         counts = [np.zeros(3, np.int64), np.zeros(2, np.int64)]
-        numbers, integers = count_statistics(counts, counts, plan, schema)
+        numbers, integers = count_statistics(counts, counts, [None] * len(counts), plan, schema)
         assert numbers.axes == (("0.0..0.5", "0.5..1.0", "1.0..2.5"),)
         assert integers.axes == (("0..2", "3..5"),)
 
@@ -301,7 +303,7 @@ def test_entropies_of_counts_that_are_all_zero() -> None:
 
 
 def test_statistics_schema() -> None:
-    assert STATISTICS.names == ["statistic", "of", "cell", "noisy", "value"]
+    assert STATISTICS.names == ["statistic", "of", "cell", "noisy", "value", "standard_error"]
 
 
 def test_no_two_cells_have_the_same_name() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from federations import NAMES, contract_of_client, federation, states, table
 
 from dpdist.errors import ColumnMismatch
-from dpdist.families.base.registry import make_plan
+from dpdist.families.base.registry import build_spec, make_plan
 from dpdist.families.mixing.federated import client, client_session
 from dpdist.families.mixing.federated.client import Joined
 from dpdist.families.mixing.federated.client_calls import session_of
@@ -26,6 +27,7 @@ from dpdist.families.mixing.federated.messages import Message, average, check_me
 from dpdist.families.mixing.mixture import clip_rows
 from dpdist.families.mixing.plan import planned
 from dpdist.families.mixing.spec import MixingSpec
+from dpdist.ledger import Ledger
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.noise import Noise
 
@@ -269,6 +271,20 @@ def test_a_client_under_a_contract(spec: MixingSpec, sessions: dict[str, ClientS
     contract_of_client(spec, "north")
     well(client.join(under))
     assert states(spec) == {"": [], "north": ["reserved"], "south": [], "west": []}
+
+
+def test_a_client_charges_no_other_data_set_for_its_files(spec: MixingSpec, sessions: dict[str, ClientSession]) -> None:
+    """Once their time had changed, a data set without a contract was charged for them, in the same ledger."""
+    contract_of_client(spec, "north")
+    north = sessions["north"]
+    Ledger.open(north.client.ledger or "").create_dataset("free", epsilon=1000, delta="1e-3")
+    tree = spec.model_dump(mode="json", by_alias=True)
+    tree["federated"]["clients"][0]["dataset"] = "free"
+    free = replace(north, spec=build_spec(tree))
+    os.utime(north.client.paths[0])
+    for task in (client.hello, client.join):
+        assert task(free).error.startswith("ContractBroken")
+    assert "belongs to data set 'people-north'" in client_session.work_of(free).read_bytes("error.txt").decode()
 
 
 def test_the_contract_says_which_columns_there_are_besides(

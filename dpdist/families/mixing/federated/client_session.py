@@ -23,6 +23,7 @@ from dpdist.data.source import TableSource, fingerprint
 from dpdist.data.table import Table, open_table
 from dpdist.errors import ContractBroken, ReleaseConflict, SpecError
 from dpdist.families.base.attempt import Attempt, silent
+from dpdist.families.base.owners import refuse_tables_of_others
 from dpdist.families.mixing.classes import gather
 from dpdist.families.mixing.federated.identity import load_identity
 from dpdist.families.mixing.federated.plan import FederatedPlan
@@ -167,10 +168,12 @@ def contract_of(session: ClientSession, ledger: Ledger) -> str | None:
     Raises ContractBroken: the spec asks its table for something else, or only the coordinator's data set has a
     contract.
     """
-    digest = kept_contract(ledger, own_spec(session), dataset=session.client.dataset, event=session.plan.event)
+    dataset = session.client.dataset
+    digest = kept_contract(ledger, own_spec(session), dataset=dataset, event=session.plan.event)
+    refuse_tables_of_others(ledger, session.spec, source_of(session), dataset=dataset)
     if digest is None and session.under_contract:
         raise ContractBroken(
-            f"data set {session.client.dataset!r} has no contract, and that of the coordinator has one: give it one "
+            f"data set {dataset!r} has no contract, and that of the coordinator has one: give it one "
             "with dpdist contract amend, and admit its input with dpdist contract check"
         )
     return digest

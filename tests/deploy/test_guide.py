@@ -1,4 +1,4 @@
-"""The README's five commands for Kubernetes are the chart's and the command line's."""
+"""The five commands for Kubernetes in the guide are the chart's and the command line's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dpdist.schema.spec import parse_overrides
 @pytest.fixture(scope="module")
 def commands() -> list[list[str]]:
     """The five commands, as words; a pipe is a word."""
-    section = (ROOT / "README.md").read_text().split("## On Kubernetes")[1]
+    section = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text()
     block = section.split("```sh\n")[1].split("```")[0].replace("\\\n", " ")
     return [shlex.split(line) for line in block.splitlines() if line.strip()]
 

@@ -1,0 +1,84 @@
+"""Whose files a release reads: those of a data set with a contract are read under its name, and as nothing else."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from dpdist.data.inputs import contract_source
+from dpdist.data.source import TableSource, find_files, is_input, would_find
+from dpdist.errors import ContractBroken, DataNotFound, ResourceError
+from dpdist.ledger import Ledger
+from dpdist.ledger.contract import Contract
+from dpdist.schema.spec import ReleaseSpec
+from dpdist.storage.files import is_local
+
+
+def refuse_tables_of_others(ledger: Ledger, spec: ReleaseSpec, source: TableSource | None, *, dataset: str) -> None:
+    """Refuse files that a contract in the ledger names, unless it is that of the data set.
+
+    As `model.prior` they are refused whoever has the contract: such a table is read without a charge. Copies are not
+    recognised.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    spec : ReleaseSpec
+    source : TableSource, optional
+        The files that the release reads.
+    dataset : str
+        The data set that is charged.
+
+    Raises
+    ------
+    ContractBroken
+    DataError
+        The files cannot be found.
+    """
+    public = None
+    if spec.public_tables:
+        public = TableSource(spec.public_tables, storage_options=spec.data.storage.options)
+    for owner in ledger.datasets():
+        text = ledger.dataset(owner).contract
+        data = None if text is None else Contract.from_text(text).data
+        if data is None or data.clients:
+            continue
+        own = contract_source(data, paths=(*data.paths, *data.later))
+        if source is not None and owner != dataset and (path := shared_file(source, own)):
+            raise ContractBroken(
+                f"dataset: {path} belongs to data set {owner!r}, which has a contract and caps for it, and the spec "
+                f"names {dataset!r}: write `dataset: {owner}`"
+            )
+        if public is not None and (path := shared_file(public, own)):
+            raise ContractBroken(
+                f"model.prior: {path} belongs to data set {owner!r}, which has a contract and caps for it: give a "
+                "table that is public"
+            )
+
+
+def shared_file(source: TableSource, other: TableSource) -> str | None:
+    """The first file of a table that is one of another table as well, by its address or as a hard link; None if none
+    is. Raises DataError: the files of the first cannot be found.
+    """
+    identities = set()
+    for path in other.paths:
+        with suppress(DataNotFound, ResourceError):  # a later file that is not there yet
+            identities |= {identity_of(file.path) for file in find_files(replace(other, paths=(path,)))}
+    for file in find_files(source):
+        with suppress(DataNotFound, ResourceError):
+            if identity_of(file.path) in identities:
+                return file.path
+            if is_input(other, Path(file.path)) if is_local(file.path) else would_find(other, file.path):
+                return file.path
+    return None
+
+
+def identity_of(path: str) -> object:
+    """The same for all names of a local file, hard links too."""
+    try:
+        found = os.stat(path)
+    except OSError:  # in a store
+        return path
+    return found.st_dev, found.st_ino

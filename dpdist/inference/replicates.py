@@ -1,0 +1,201 @@
+"""Replicate weights: the released records with weights whose spread is that of the records' errors.
+
+An estimate is computed with the weights of all records, and again with each replicate's weights; the mean of the
+squared differences, divided by the square of `Replicates.step`, is its variance. This is Fay's method of balanced
+repeated replication (Judkins 1990, *Fay's method for variance estimation*, Journal of Official Statistics 6, 223-239)
+with the coefficient 1 - step: R's survey package, Stata and samplics read it so. Where `dpdist.inference.perturbation`
+says what the perturbations are.
+
+The estimates are for the private table. For a population, a sample of which the table is, add its sampling variance.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv
+from scipy.stats import t as student
+
+from dpdist.errors import SpecError
+from dpdist.inference.conditions import ends_of
+from dpdist.inference.perturbation import ErrorField
+from dpdist.inference.published import NO_ACCURACY, Published
+from dpdist.privacy.arrays import AnyFloats, Codes, Floats
+from dpdist.privacy.noise import Noise
+from dpdist.publish.parts import decode
+from dpdist.schema.schema import Attribute
+
+NUMBER = 80
+"""Replicates, unless another number is asked for."""
+_LARGEST = 0.9
+"""No weight moves by more than this share of itself."""
+
+
+@dataclass(frozen=True, eq=False)
+class Replicates:
+    """Released records with replicate weights.
+
+    Attributes
+    ----------
+    release : Published
+    codes : Codes
+        The released records.
+    weight : float
+        Of each record: all together are the noisy number of records of the table.
+    ratios : ndarray of float32
+        Records x replicates: a replicate's weight over `weight`.
+    step : float
+        Variances are divided by its square: 1 minus Fay's coefficient.
+    """
+
+    release: Published
+    codes: Codes
+    weight: float
+    ratios: AnyFloats
+    step: float
+
+    @property
+    def number(self) -> int:
+        """How many replicates there are."""
+        return int(self.ratios.shape[1])
+
+    @property
+    def fay(self) -> float:
+        """Fay's coefficient, as R's survey package (rho), Stata (fay) and samplics (fay_coef) take it."""
+        return 1 - self.step
+
+    def to_arrow(self) -> pa.Table:
+        """The records, their ``weight``, and ``replicate_1`` and so on."""
+        manifest = self.release.manifest
+        noise = Noise(hashlib.sha256(b"dpdist replicates values\0" + manifest.attempt.encode()).digest())
+        table = decode(self.release.schema, self.codes, form=manifest.format, noise=noise)
+        table = table.append_column("weight", pa.array(np.full(len(self.ratios), self.weight)))
+        for k in range(self.number):
+            column = self.weight * self.ratios[:, k].astype(np.float64)
+            table = table.append_column(f"replicate_{k + 1}", pa.array(column))
+        return table
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """What `to_arrow` gives, as one CSV file."""
+        csv.write_csv(plain(self.to_arrow()), os.fspath(path))
+
+    def variances(self, estimate: Floats, replicates: Floats) -> Floats:
+        """Of estimates: from those of the replicates, estimates x replicates."""
+        return np.asarray(((replicates - estimate[:, None]) ** 2).mean(1) / self.step**2)
+
+    def multiple(self, confidence: float = 0.95) -> float:
+        """Standard errors to each side of an interval: Student's, as the variance is from so many replicates."""
+        return float(student.ppf(0.5 + confidence / 2, self.number))
+
+    def grouped(self, columns: list[Floats]) -> tuple[Floats, Floats]:
+        """The different rows of some columns, and their weights: of all records, and of each replicate."""
+        rows, inverse = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+        sums = np.empty((len(rows), 1 + self.number))
+        sums[:, 0] = np.bincount(inverse, minlength=len(rows))
+        for k in range(self.number):
+            sums[:, 1 + k] = np.bincount(inverse, weights=self.ratios[:, k], minlength=len(rows))
+        return rows, sums * self.weight
+
+
+def plain(table: pa.Table) -> pa.Table:
+    """A table without dictionaries, as CSV needs it."""
+    columns = [c.cast(c.type.value_type) if pa.types.is_dictionary(c.type) else c for c in table.columns]
+    return pa.table(columns, names=table.column_names)
+
+
+def make_replicates(release: Published, number: int = NUMBER, *, seed: int = 0) -> Replicates:
+    """Replicate weights for the records of a release; the same number and seed give the same.
+
+    Raises
+    ------
+    SpecError
+        The accuracy of the release was not measured, or the number is not between 20 and 1,000.
+    """
+    if not 20 <= number <= 1_000:
+        raise SpecError(f"{number} replicates: ask for 40 to 100 (20 to 1,000 are admitted)")
+    if release.errors is None:
+        raise SpecError(f"{NO_ACCURACY}: nothing says how far its records are from the table")
+    schema, codes = release.schema, release.codes
+    numbers = [_numbers(attribute) for attribute in schema.attributes]
+    field = ErrorField(codes, schema.cardinalities, release.errors, numbers, release.measurements)
+    source = f"dpdist replicates\0{release.manifest.attempt}\0{number}\0{seed}".encode()
+    parts = field.draw(number, Noise(hashlib.sha256(source).digest()))
+    return Replicates(release, codes, release.records / len(codes[0]), *ratios_of(list(parts)))
+
+
+def ratios_of(parts: list[Floats]) -> tuple[AnyFloats, float]:
+    """Perturbations as ratios of weights, none of them below ``1 - _LARGEST``, and the step they were shortened by."""
+    largest = max(float(np.abs(part).max()) for part in parts)
+    step = min(1.0, _LARGEST / largest)
+    digits = 2 - math.floor(math.log10(step)) - 1
+    step = math.floor(step * 10**digits) / 10**digits
+    return np.concatenate([(1 + step * part).astype(np.float32) for part in parts], axis=1), step
+
+
+def _numbers(attribute: Attribute) -> Floats | None:
+    """The number of each code of an attribute whose values are ordered; the mean where it has none."""
+    ends = ends_of(attribute)
+    if ends is not None:
+        found = (ends[0].astype(np.float64) + ends[1]) / 2
+    elif attribute.kind == "ordinal":
+        found = np.arange(len(attribute.values or ()), dtype=np.float64)
+    else:
+        return None
+    return np.append(found, np.full(attribute.cardinality - len(found), found.mean()))
+
+
+def linear(rows: Floats, outcome: Floats, weights: Floats) -> Floats:
+    """Coefficients of weighted least squares, for each column of weights: coefficients x columns.
+
+    Raises
+    ------
+    SpecError
+        The terms are not linearly independent.
+    """
+    products = rows[:, :, None] * rows[:, None, :]
+    left = np.einsum("kij,kr->rij", products, weights, optimize=True)
+    right = np.einsum("ki,kr->ri", rows * outcome[:, None], weights, optimize=True)
+    _check_rank(left[0])
+    return np.asarray(np.linalg.solve(left, right[:, :, None])[:, :, 0].T)
+
+
+def logistic(rows: Floats, outcome: Floats, weights: Floats) -> Floats:
+    """Coefficients of weighted logistic regression, as `linear`.
+
+    Raises
+    ------
+    SpecError
+        The terms are not linearly independent, or the coefficients are infinite.
+    """
+    scale = np.abs(rows).max(0)
+    rows, found = rows / scale, np.zeros((rows.shape[1], weights.shape[1]))
+    first = _newton(rows, outcome, weights[:, 0], found[:, 0])
+    for r in range(weights.shape[1]):
+        found[:, r] = first if not r else _newton(rows, outcome, weights[:, r], first)
+    return np.asarray(found / scale[:, None])
+
+
+def _newton(rows: Floats, outcome: Floats, weights: Floats, start: Floats) -> Floats:
+    found = start.copy()
+    for _ in range(50):
+        p = 1 / (1 + np.exp(-np.clip(rows @ found, -50, 50)))
+        left = (rows * (weights * p * (1 - p))[:, None]).T @ rows
+        _check_rank(left)
+        step = np.linalg.solve(left, rows.T @ (weights * (outcome - p)))
+        found += step
+        if np.abs(step).max() < 1e-10:
+            return np.asarray(found)
+        if np.abs(found).max() > 1e4:
+            break
+    raise SpecError("the logistic regression has no finite coefficients: leave out a term that separates the outcome")
+
+
+def _check_rank(normal: Floats) -> None:
+    diagonal = np.sqrt(np.maximum(np.diag(normal), 1e-300))
+    if np.linalg.cond(normal / np.outer(diagonal, diagonal)) > 1e10:
+        raise SpecError("the terms are not linearly independent in the records: leave one out")

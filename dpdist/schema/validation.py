@@ -1,0 +1,96 @@
+"""What is wrong with a spec, a schema or a contract, in our words in place of those of pydantic."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ValidationError
+
+_EXPECTED = {
+    "tuple_type": "expected a list",
+    "dict_type": "expected a section",
+    "model_type": "expected a section",
+    "too_short": "expected at least {min_length} item(s)",
+    "too_long": "expected at most {max_length} item(s)",
+    "missing": "is not set, and has no default",
+    "bool_type": "expected true or false",
+    "bool_parsing": "expected true or false",
+    "int_type": "expected an integer",
+    "int_parsing": "expected an integer",
+    "int_from_float": "expected an integer",
+    "float_type": "expected a number",
+    "float_parsing": "expected a number",
+    "finite_number": "expected a finite number",
+    "string_type": "expected a text; quote it",
+    "string_too_short": "expected a text of {min_length} character(s) or more",
+    "string_too_long": "expected a text of at most {max_length} character(s)",
+    "string_pattern_mismatch": "expected a text of the form {pattern}",
+    "literal_error": "expected {expected}",
+    "greater_than": "expected more than {gt}",
+    "greater_than_equal": "expected {ge} or more",
+    "less_than": "expected less than {lt}",
+    "less_than_equal": "expected {le} or less",
+    "union_tag_invalid": "expected one of {expected_tags}",
+    "union_tag_not_found": "expected {discriminator}",
+}
+"""What is said in place of the message of pydantic, by its type of error."""
+
+_MEMBER = re.compile(r"int|str|float|bool|(literal|tuple|list|dict|nullable|function-\w+|constrained-\w+)(\[.*\])?")
+"""The part of a place that names a member of a union, and no setting."""
+
+
+def _plain(value: Any) -> str:
+    """A limit as people write it: 0.000001 and 1,000,000."""
+    if isinstance(value, float) and not value.is_integer():
+        return np.format_float_positional(value)
+    return f"{int(value):,}" if isinstance(value, int | float) else str(value)
+
+
+def setting_names(kind: type[BaseModel]) -> list[str]:
+    """Names of all settings of a file, whatever section they stand in."""
+    schema = kind.model_json_schema(by_alias=True)
+    parts = (schema, *schema.get("$defs", {}).values())
+    return sorted({name for part in parts for name in part.get("properties", ())})
+
+
+def validation_message(error: ValidationError, settings: Collection[str] = ()) -> str:
+    """The problems of a pydantic error as one readable text, a line each.
+
+    Parameters
+    ----------
+    error : ValidationError
+    settings : collection of str, optional
+        Names of settings there are, one of which a misspelt one may mean.
+    """
+    told: dict[str, list[str]] = {}
+    items = error.errors(include_url=False, include_input=False)
+    for item in items:
+        loc = item["loc"]
+        if item["type"] == "too_short" and any(
+            other["loc"] != loc and other["loc"][: len(loc)] == loc for other in items
+        ):
+            continue  # pydantic counts only the items that are valid
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] in _EXPECTED:
+            message = _EXPECTED[item["type"]].format_map({k: _plain(v) for k, v in item.get("ctx", {}).items()})
+        if item["type"] == "extra_forbidden":
+            near = get_close_matches(str(loc[-1]), settings, n=1, cutoff=0.75)
+            meant = f"; did you mean {near[0]!r}?" if near and near[0] != loc[-1] else ""
+            message = f"there is no such setting here{meant}"
+        where = ".".join(str(part) for part in loc if not _MEMBER.fullmatch(str(part)))
+        told.setdefault(where, []).append(message)
+    return "\n".join(f"{where}: {text}" if where else text for where, found in told.items() for text in _joined(found))
+
+
+def _joined(messages: list[str]) -> list[str]:
+    """What was expected of the members of a union, in one text, and whatever else is wrong."""
+    found = list(dict.fromkeys(messages))
+    expected = [text.removeprefix("expected ").partition(";")[0] for text in found if text.startswith("expected ")]
+    if len(expected) < 2:
+        return found
+    others = [text for text in found if not text.startswith("expected ")]
+    return [f"expected {', '.join(expected[:-1])} or {expected[-1]}", *others]

@@ -1,0 +1,157 @@
+"""Replicate weights: what they say of the errors of records, and what R's survey package makes of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.csv as pa_csv
+import pytest
+from published import published
+from releases import KEY, table
+from typer.testing import CliRunner
+
+from dpdist.cli import app
+from dpdist.errors import SpecError
+from dpdist.inference.comparisons import answer, by_replicates
+from dpdist.inference.published import Published
+from dpdist.inference.replicates import Replicates, make_replicates
+
+QUESTIONS = (
+    "count where employed = 'yes'",
+    "mean score",
+    "count where employed = 'yes' over count where sex = 1",
+    "regression score on employed = 'yes', sex = 1",
+    "logistic regression employed = 'yes' on score, sex = 1",
+)
+DOCUMENT = Path(__file__).parents[2] / "docs" / "inference.md"
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Published:
+    return Published.open(published(tmp_path_factory.mktemp("replicates"), fixed_key=KEY))
+
+
+@pytest.fixture(scope="module")
+def replicates(opened: Published) -> Replicates:
+    return make_replicates(opened, 80)
+
+
+def test_weights_are_of_the_table_and_positive(opened: Published, replicates: Replicates) -> None:
+    assert replicates.ratios.shape == (2_500, 80)
+    assert replicates.ratios.min() > 0
+    found = replicates.to_arrow()
+    assert found.column_names[:5] == list(opened.schema.names)
+    assert found["weight"].to_numpy().sum() == pytest.approx(opened.records)
+    assert make_replicates(opened, 80).to_arrow().equals(found)
+    assert not make_replicates(opened, 80, seed=1).to_arrow().equals(found)
+    with pytest.raises(SpecError, match="40 to 100"):
+        make_replicates(opened, 5)
+
+
+def test_deviations_are_as_large_as_errors(replicates: Replicates) -> None:
+    """Of all shares of one and two values: the errors of one release, beside the deviations of its replicates."""
+    real, names = table(6_000).to_pandas(), ("region", "employed", "sex")
+    ratios = []
+    for name in names:
+        for value in real[name].unique():
+            text = f"'{value}'" if isinstance(value, str) else value
+            for score in range(8):
+                (found,) = by_replicates(replicates, f"share where {name} = {text} and score = {score}")
+                truth = float(((real[name] == value) & (real["score"] == score)).mean())
+                assert found.deviation is not None
+                if truth > 0.01:
+                    ratios.append((found.estimate - truth) / found.deviation)
+    assert len(ratios) > 40
+    # errors of cells may be well below those of a simple random sample, which no deviation of a replicate is
+    assert 0.25 < np.sqrt(np.mean(np.square(ratios))) < 1.5
+
+
+def test_differences_ratios_and_regressions(opened: Published) -> None:
+    real = table(6_000).to_pandas()
+    yes = real["employed"] == "yes"
+    truths = {
+        "mean score where employed = 'yes' minus mean score where employed = 'no'": real["score"][yes].mean()
+        - real["score"][~yes].mean(),
+        "count where employed = 'yes' over count where employed = 'no'": yes.sum() / (~yes).sum(),
+    }
+    for question, truth in truths.items():
+        (found,) = answer(opened, question)
+        assert found.low is not None
+        assert found.high is not None
+        assert found.low <= truth <= found.high
+        assert found.high - found.low < 1
+    constant, slope = answer(opened, "regression score on employed = 'yes'")
+    assert slope.question.endswith(": employed = 'yes'")
+    assert slope.low is not None
+    assert slope.high is not None
+    assert slope.low <= next(iter(truths.values())) <= slope.high
+    assert constant.estimate > 0
+    found, _ = answer(opened, "logistic regression employed = 'yes' on score")
+    assert "approximate" in found.note
+
+
+def test_a_product_with_more_than_three_attributes_has_no_interval(opened: Published) -> None:
+    question = "regression score on employed = 'yes', sex = 1 where region = 'north' and age >= 40"
+    assert {found.low for found in answer(opened, question)} == {None}
+    (found,) = answer(opened, "mean score where employed = 'yes' and sex = 1 and age >= 40 minus mean score")
+    assert "four attributes" in found.note
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        ("regression score on employed = 'yes' and sex = 1", "not of one attribute"),
+        ("regression score on sex = 1, sex = 2", "not linearly independent"),
+        ("logistic regression score on sex = 1", "is a condition"),
+        ("regression region on sex = 1", "has no numbers"),
+        ("median score minus mean score", "not what replicates answer"),
+        ("count minus count minus count", "two at a time"),
+        ("count over count where region = 'north' and region = 'south'", "no record"),
+    ],
+)
+def test_what_cannot_be_answered(opened: Published, question: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        answer(opened, question)
+
+
+def test_the_command_writes_what_r_reads(opened: Published, tmp_path: Path) -> None:
+    out = tmp_path / "people.csv"
+    arguments = ["replicates", opened.store.uri.removeprefix("file://"), "--out", str(out), "--number", "40"]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert "2,500 rows" in result.stdout
+    assert pa_csv.read_csv(out).num_columns == 5 + 1 + 40
+    arguments = ["infer", arguments[1], "share where sex = 1 minus share where sex = 2", "--json"]
+    (found,) = json.loads(CliRunner().invoke(app, arguments, catch_exceptions=False).stdout)
+    assert found["low"] < found["estimate"] < found["high"]
+
+
+@pytest.mark.skipif(shutil.which("Rscript") is None, reason="R is not here (Debian: r-cran-survey)")
+def test_r_gives_the_same_standard_errors(opened: Published, replicates: Replicates, tmp_path: Path) -> None:
+    """The walkthrough of docs/inference.md."""
+    if subprocess.run(["Rscript", "-e", "library(survey)"], capture_output=True, check=False).returncode:
+        pytest.skip("R's survey package is not here (Debian: r-cran-survey)")
+    replicates.to_csv(tmp_path / "people.csv")
+    ours = [found.deviation for question in QUESTIONS for found in by_replicates(replicates, question)]
+    (code,) = re.findall(r"```r\n(.+?)```", DOCUMENT.read_text(), re.DOTALL)
+    (tmp_path / "read.R").write_text(code.replace("rho = 0.62", f"rho = {replicates.fay}"))
+    ran = subprocess.run(["Rscript", "read.R"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert [float(line) for line in ran.stdout.split()] == pytest.approx(ours, rel=1e-6)
+
+
+def test_a_stranger_gets_the_same_variance_from_the_file(replicates: Replicates, tmp_path: Path) -> None:
+    """With pandas and Fay's formula alone."""
+    replicates.to_csv(tmp_path / "people.csv")
+    people = pd.read_csv(tmp_path / "people.csv")
+    weights = people.filter(like="replicate_")
+    estimate = (people["score"] * people["weight"]).sum() / people["weight"].sum()
+    again = weights.mul(people["score"], axis=0).sum() / weights.sum()
+    deviation = np.sqrt(((again - estimate) ** 2).mean() / (1 - replicates.fay) ** 2)
+    (found,) = by_replicates(replicates, "mean score")
+    assert (found.estimate, found.deviation) == (pytest.approx(estimate), pytest.approx(deviation))
