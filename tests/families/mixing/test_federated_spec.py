@@ -79,7 +79,7 @@ def test_specs_that_make_no_sense_are_refused(tree: dict[str, Any], changes: dic
         ({"public_key": "c2hvcnQ="}, "line between the dashes"),
         ({"public_key": "not base64"}, "line between the dashes"),
         ({"ledger": "postgresql+psycopg://me:word@db/ledger"}, "password"),
-        ({"name": "b/../a"}, "pattern"),
+        ({"name": "b/../a"}, "name: expected a text of the form"),
     ],
 )
 def test_clients_that_make_no_sense_are_refused(tree: dict[str, Any], change: dict[str, Any], message: str) -> None:
