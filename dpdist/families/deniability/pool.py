@@ -110,7 +110,7 @@ class Pool(Stored):
     cardinalities: tuple[int, ...]
     order: tuple[int, ...]  # all attributes, the kept ones first
     kept: int  # number of kept attributes
-    columns: tuple[NDArray[np.uint16], ...]  # one array for each attribute, in schema order
+    columns: tuple[NDArray[np.uint32], ...]  # one array for each attribute, in schema order
     starts: NDArray[np.int64]  # first row of each combination of kept values, and the number of rows
     cumulative: NDArray[np.int64]  # 0, and the sums of the weights up to each row; below 2**62
 
@@ -128,7 +128,7 @@ class Pool(Stored):
             cardinalities,
             tuple(order),
             kept,
-            tuple(column[sorting].astype(np.uint16) for column in rows),
+            tuple(column[sorting].astype(np.uint32) for column in rows),
             starts.astype(np.int64),
             np.concatenate([[0], np.cumsum(weights[sorting])]),
         )

@@ -77,6 +77,13 @@ def test_the_rest_comes_from_rows_with_the_prefix_by_weight(chi_square: PValue) 
         assert chi_square(seen, even) < 1e-6  # the test sees weights that were ignored
 
 
+def test_a_list_of_a_hundred_thousand_codes() -> None:
+    rows = [np.array([0, 1, 1]), np.array([99_999, 70_000, 3])]
+    pool = Pool.of(rows, np.array([1, 0, 2]), (2, 100_000), (0, 1), 1)
+    found = PoolSynthesizer(pool).propose(NOISE, [np.array([0, 1, 1, 0], np.uint8)], 0, 4).codes[1]
+    assert found.tolist() == [99_999, 3, 3, 99_999]
+
+
 def test_a_candidate_is_a_function_of_its_number_and_prefix() -> None:
     made = PoolSynthesizer(Pool.of(*weighted(), SIZES, ORDER, KEPT))
     prefix = every_prefix(50)
