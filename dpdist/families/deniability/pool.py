@@ -45,7 +45,7 @@ class PoolPlan:
 
     choices: Choices
     standard_deviation: float  # of the noise in a cell where all pairs of a tree are measured, and nothing else
-    cells_at_most: int
+    cells_at_most: int  # of the model, its counts and its pool, in words of 8 bytes
     event: Event
 
     def to_json(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def pool_plan(schema: Schema, *, records: int, kept: int, epsilon: float, delta:
     return PoolPlan(
         choices=choices,
         standard_deviation=multiplier * math.sqrt(max(len(cards) - 1, 1) / (choices.tree + choices.pairs or 1)),
-        cells_at_most=choices.cells + pair_cells(cards),
+        cells_at_most=choices.cells + pair_cells(cards) + choices.pool_rows * (len(cards) // 2 + 1),
         event=Gaussian(multiplier, label="all noisy tables, distances and picks"),
     )
 
