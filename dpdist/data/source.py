@@ -56,11 +56,50 @@ class CsvOptions:
             raise SpecError("csv.columns names a column twice")
 
 
+STORES = frozenset(
+    (
+        "file",
+        "local",
+        "memory",
+        "s3",
+        "s3a",
+        "gs",
+        "gcs",
+        "abfs",
+        "abfss",
+        "az",
+        "adl",
+        "hdfs",
+        "http",
+        "https",
+        "sftp",
+        "ssh",
+    )
+)
+"""Protocols of paths: file systems that hold files themselves."""
+
+
+def _refuse_wrapped(path: str) -> None:
+    """Refuse an address within another one: a file that a contract names would have a second name."""
+    protocol, _, rest = path.partition("://")
+    if "::" not in path:
+        if not rest or protocol in STORES:
+            return
+        from fsspec import available_protocols
+
+        if protocol not in available_protocols():
+            return  # there is no such file system
+    raise SpecError(
+        f"data.path: {path!r} is an address within another file system (a cache, an archive or a chain with `::`); "
+        "give the plain path of the file, or its s3:// address"
+    )
+
+
 @dataclass(frozen=True)
 class TableSource:
     """The files of a table."""
 
-    # files, folders (searched at every depth) or globs; local, ``s3://`` or any fsspec protocol. Files found twice, by
+    # files, folders (searched at every depth) or globs; local, ``s3://`` or another of `STORES`. Files found twice, by
     # symbolic links as well, count once; in folders and globs, names that start with ``_`` or ``.`` are ignored, and
     # links to folders are not followed
     paths: tuple[str, ...]
@@ -79,6 +118,8 @@ class TableSource:
                 "data.path holds a password, which errors would show: withdraw it, and give credentials through the "
                 "environment (AWS_ACCESS_KEY_ID, ...) or a profile"
             )
+        for path in map(str, self.paths):
+            _refuse_wrapped(path)
         object.__setattr__(self, "paths", tuple(map(str, self.paths)))
         object.__setattr__(self, "storage_options", dict(self.storage_options))
 

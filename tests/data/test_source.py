@@ -206,6 +206,22 @@ def test_a_path_holds_no_password(path: str) -> None:
     TableSource(("sftp://me@host/x.csv", "s3://bucket/a:b@c.csv", "a:b@c.csv"))
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "simplecache::file:///data/t.csv",
+        "filecache::s3://b/t.csv",
+        "zip://t.csv::/data/t.zip",
+        "dir://t.csv::/data",
+        "asyncwrapper:///data/t.csv",
+        "simplecache:///data/t.csv",
+    ],
+)
+def test_a_file_has_no_second_name(path: str) -> None:
+    with pytest.raises(SpecError, match="address within another file system"):
+        TableSource((path,))
+
+
 def test_an_unknown_protocol() -> None:
     with pytest.raises(SpecError, match="s4://b/k cannot be opened: Protocol not known"):
         find_files(TableSource(("s4://b/k",)))
