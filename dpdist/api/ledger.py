@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,7 +92,7 @@ class Ledger:
             ledger.create_from_contract(name, declared)
         return self.budget(name)
 
-    def check(self, name: str, data: Any = None) -> Text:
+    def check(self, name: str, data: Any = None, *, besides: Sequence[str] = ()) -> Text:
         """Read a table once and admit it if it keeps the contract of the data set: ``dpdist contract check``.
 
         An act of the custodian. It costs nothing; the answer holds private counts.
@@ -102,9 +102,13 @@ class Ledger:
         name : str
         data : table, optional
             A frame, or paths that the contract admits; by default the contract's own files.
+        besides : sequence of str, optional
+            Data sets that charged the same input before: their releases come on top of the caps of this one.
 
         Raises
         ------
+        ContractBroken
+            Another data set, not among `besides`, charged the same input.
         OutOfDomain
             The table does not keep the contract; for the custodian alone.
         SpecError
@@ -127,7 +131,7 @@ class Ledger:
             found = check_input(contract, paths or (), given=given, executor=executor)
             if found.problems:
                 raise OutOfDomain("the table does not keep the contract:\n" + "\n".join(found.problems))
-            ledger.admit_input(name, fingerprint=found.fingerprint, contract=contract.digest)
+            ledger.admit_input(name, fingerprint=found.fingerprint, contract=contract.digest, besides=besides)
         kept, read = found.counts["rows_kept"], found.counts["rows_read"]
         return Text(f"confidential: {kept:,} of {read:,} rows are kept\nthe contract is kept")
 

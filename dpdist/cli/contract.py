@@ -50,6 +50,10 @@ def contract_check(
     data: Annotated[
         list[str] | None, typer.Option(help="Files that data.later admits, instead of the contract's own.")
     ] = None,
+    besides: Annotated[
+        list[str] | None,
+        typer.Option(help="A data set that charged the same input before; its releases come on top of the caps."),
+    ] = None,
     ledger: LedgerUrl = DEFAULT_LEDGER,
 ) -> None:
     """Read the table once and find whether it keeps the contract. Costs nothing: for the custodian's eyes only.
@@ -74,7 +78,8 @@ def contract_check(
         raise OutOfDomain("the table does not keep the contract:\n" + "\n".join(found.problems))
     if dataset is not None:
         with open_ledger(ledger) as opened:
-            opened.admit_input(dataset, fingerprint=found.fingerprint, contract=checked.digest)
+            digest, known = checked.digest, besides or ()
+            opened.admit_input(dataset, fingerprint=found.fingerprint, contract=digest, besides=known)
     typer.echo("the contract is kept" + (f"; data set {dataset} may be released from this input" if dataset else ""))
 
 

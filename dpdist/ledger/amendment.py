@@ -7,7 +7,7 @@ before take from them what they took. Delta stays: each filter has its part of i
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -57,14 +57,22 @@ def amend(connection: sa.Connection, name: str, *, contract: Contract, reason: s
 
 
 def admit_input(
-    connection: sa.Connection, name: str, *, fingerprint: str, contract: str, mark: Mark | None = None
+    connection: sa.Connection,
+    name: str,
+    *,
+    fingerprint: str,
+    contract: str,
+    besides: Collection[str] = (),
+    mark: Mark | None = None,
 ) -> None:
     """Write down that an input keeps the contract with this digest; again, it finds its work done.
+
+    `besides` are the data sets that charged the input before, or admit it: their charges are not in this account.
 
     Raises
     ------
     ContractBroken
-        The data set has another contract by now, or none.
+        The data set has another contract by now, or none; data sets that charge the input are not among `besides`.
     """
     row = lock_dataset(connection, name)
     account = journal.checked_account(connection, row, mark=mark)
@@ -72,10 +80,36 @@ def admit_input(
         raise ContractBroken(f"data set {name!r} has not the contract that this input was checked against")
     if _admission(connection, row, fingerprint, contract) is not None:
         return
+    known = [one for one in others_of(connection, row, [fingerprint]) if one in besides]
+    if unknown := [one for one in others_of(connection, row, [fingerprint]) if one not in besides]:
+        options = " ".join(f"--besides {one}" for one in unknown)
+        raise ContractBroken(
+            f"data set {name!r}: releases of the same input are charged to {', '.join(map(repr, unknown))}, and the "
+            f"caps of {name!r} do not cover them: choose its caps with them in mind, and admit the input with {options}"
+        )
     fields = {"fingerprint": fingerprint, "contract": contract}
     insert = sa.insert(tables.admitted_input).values(dataset_id=row["id"], sequence=row["length"], **fields)
     connection.execute(insert)
-    journal.append(connection, row, journal.ADMITTED, now(), fields, account=account)
+    said = {**fields, "besides": known} if known else fields
+    journal.append(connection, row, journal.ADMITTED, now(), said, account=account)
+
+
+def others_of(connection: sa.Connection, row: Row, fingerprints: Collection[str]) -> list[str]:
+    """The other data sets that charged one of these inputs, or admit it, in order."""
+    charged, admitted = tables.charge.c, tables.admitted_input.c
+    spent = sa.select(charged.dataset_id).where(
+        charged.input_fingerprint.in_(fingerprints), charged.state.in_(tables.SPENT)
+    )
+    theirs = sa.union(spent, sa.select(admitted.dataset_id).where(admitted.fingerprint.in_(fingerprints)))
+    found = sa.select(tables.dataset.c.name).where(tables.dataset.c.id.in_(theirs), tables.dataset.c.id != row["id"])
+    return list(connection.execute(found.order_by(tables.dataset.c.name)).scalars())
+
+
+def besides(connection: sa.Connection, row: Row) -> list[str]:
+    """The other data sets that charge an input which this one admits, in order."""
+    columns = tables.admitted_input.c
+    own = connection.execute(sa.select(columns.fingerprint).where(columns.dataset_id == row["id"]).distinct())
+    return others_of(connection, row, list(own.scalars()))
 
 
 def refuse_unadmitted(connection: sa.Connection, row: Row, request: Mapping[str, str], contract: str | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -91,14 +91,15 @@ class Custodian(Access):
         self._write(work, dataset)
         return self.dataset(dataset)
 
-    def admit_input(self, dataset: str, *, fingerprint: str, contract: str) -> None:
+    def admit_input(self, dataset: str, *, fingerprint: str, contract: str, besides: Collection[str] = ()) -> None:
         """Write down that an input keeps the contract with this digest: an act of the custodian, who checked it.
 
-        Raises DatasetUnknown; ContractBroken: the data set has another contract by now, or none.
+        Raises DatasetUnknown; ContractBroken: see `dpdist.ledger.amendment.admit_input`.
         """
 
         def work(connection: sa.Connection, mark: Mark | None) -> None:
-            amendment.admit_input(connection, dataset, fingerprint=fingerprint, contract=contract, mark=mark)
+            given = {"fingerprint": fingerprint, "contract": contract}
+            amendment.admit_input(connection, dataset, **given, besides=besides, mark=mark)
 
         self._write(work, dataset)
 
@@ -180,4 +181,5 @@ class Custodian(Access):
         terms = rows.dataset_record(row)
         charges = self.database.read(lambda connection: rows.charges_of(connection, row))
         attempts = tuple(rows.attempt_record(charge, dataset) for charge in charges)
-        return Statement(terms, budget_of(terms, account, leakage), attempts, row["head"])
+        besides = self.database.read(lambda connection: amendment.besides(connection, row))
+        return Statement(terms, budget_of(terms, account, leakage), attempts, row["head"], tuple(besides))

@@ -155,13 +155,14 @@ class Statement:
     """A data set with its budget and all its attempts, oldest first.
 
     ``head`` is the digest of the newest journal entry: noted elsewhere, it proves later that nothing before it
-    was altered (`Ledger.verify`).
+    was altered (`Ledger.verify`). ``besides`` are the other data sets that charge the same inputs.
     """
 
     dataset: Dataset
     budget: Budget
     attempts: tuple[Attempt, ...]
     head: str
+    besides: tuple[str, ...] = ()
 
 
 def rational(value: Rational, *, setting: str) -> Fraction:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from dpdist.errors import AccountingError, DpdistError, LedgerError, LedgerUnavailable
-from dpdist.ledger import Attempt, Budget, Ledger
+from dpdist.ledger import Budget, Ledger
 from dpdist.ledger.account import Charged
 from dpdist.ledger.contract import kept_contract
+from dpdist.ledger.records import Statement
 from dpdist.ledger.signing import key_fingerprint
 from dpdist.privacy.events import from_json, takes_size_for_public
 from dpdist.privacy.formatting import downwards, number_of, upwards
@@ -25,7 +25,7 @@ def budget_sentence(ledger: Ledger, dataset: str) -> str:
     statement = ledger.show(dataset)
     budget = statement.budget
     live = [attempt for attempt in statement.attempts if attempt.state != "void"]
-    words = uncovered(live)
+    words = uncovered(statement)
     words.append(
         f"epsilon {downwards(budget.epsilon_remaining)} of {downwards(budget.epsilon_cap)} left for data set {dataset} "
         f"at delta {upwards(budget.delta_cap)} (add/remove adjacency)"
@@ -38,12 +38,15 @@ def budget_sentence(ledger: Ledger, dataset: str) -> str:
     return "; ".join(words)
 
 
-def uncovered(live: Iterable[Attempt]) -> list[str]:
-    """What no budget covers of the attempts that are not void, in words; empty where there is nothing."""
-    kinds = Counter(attempt.guarantee for attempt in live)
+def uncovered(statement: Statement) -> list[str]:
+    """What the budget of a data set does not cover, in words; empty where there is nothing."""
+    kinds = Counter(attempt.guarantee for attempt in statement.attempts if attempt.state != "void")
     found = [f"the seeds of {number_of(kinds['pd-per-record'], 'per-record release')}"] * bool(kinds["pd-per-record"])
     found += [f"{number_of(kinds['lid'], 'release')} without differential privacy"] * bool(kinds["lid"])
-    return [f"no budget covers {' and '.join(found)}"] if found else []
+    words = [f"no budget covers {' and '.join(found)}"] if found else []
+    if statement.besides:
+        words.append(f"other releases of the same input are charged to {', '.join(statement.besides)}")
+    return words
 
 
 def budget_lines(plan: Plan) -> list[str]:
@@ -149,7 +152,7 @@ def _dataset_row(ledger: Ledger, name: str) -> dict[str, Any]:
     spent = statement.budget.epsilon_spent
     return {
         "dataset": name,
-        "uncovered": uncovered(a for a in statement.attempts if a.state != "void"),
+        "uncovered": uncovered(statement),
         "epsilon": float(statement.budget.epsilon_cap),
         "delta": float(statement.budget.delta_cap),
         "adjacency": "add/remove",

@@ -28,6 +28,7 @@ from dpdist.errors import (
 from dpdist.families.base.registry import build_spec, load_spec, make_plan
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
+from dpdist.ledger.statement import budget_sentence
 from dpdist.release.run import run_release
 from dpdist.schema.part import departures
 from dpdist.schema.schema import Attribute, Schema
@@ -348,8 +349,36 @@ def test_an_input_is_charged_to_the_data_set_that_admitted_it(has_contract: bool
     with pytest.raises(ContractBroken, match=r"dataset: the input is that of data set 'people'.*`dataset: people`"):
         ledger.reserve(**charge, input_fingerprint="f" * 64, contract=given)
     if has_contract:  # an act of the custodian
-        ledger.admit_input("other", fingerprint="f" * 64, contract=declared.digest)
+        with pytest.raises(ContractBroken, match="--besides people"):
+            ledger.admit_input("other", fingerprint="f" * 64, contract=declared.digest)
+        ledger.admit_input("other", fingerprint="f" * 64, contract=declared.digest, besides=["people"])
+        ledger.verify("other")
+        assert "charged to people" in budget_sentence(ledger, "other")
     ledger.reserve(**charge, input_fingerprint=("f" if has_contract else "0") * 64, contract=given)
+
+
+def test_what_an_input_was_charged_before_its_contract(tmp_path: Path) -> None:
+    """The caps of the contract do not cover it, so the custodian has to say that it is known."""
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger.create_dataset("early", epsilon=4, delta="1e-6", guarantees=("lid",))
+    charge = {"spec_hash": "s", "input_fingerprint": "f" * 64, "event": None, "guarantee": "lid"}
+    given_back = ledger.reserve(**charge, dataset="early", release="r")
+    ledger.void(given_back)
+    declared = contract(tmp_path)
+    admission = {"fingerprint": "f" * 64, "contract": declared.digest}
+    ledger.create_from_contract("first", declared)
+    ledger.admit_input("first", **admission)  # nothing of it was released
+    ledger.create_dataset("late", epsilon=4, delta="1e-6", guarantees=("lid",))
+    ledger.reserve(**{**charge, "input_fingerprint": "e" * 64}, dataset="late", release="r")
+    admission["fingerprint"] = "e" * 64
+    for known in ((), ("early",)):
+        with pytest.raises(ContractBroken, match=r"charged to 'late'.*--besides late"):
+            ledger.admit_input("first", **admission, besides=known)
+    assert "charged to" not in budget_sentence(ledger, "first")
+    ledger.admit_input("first", **admission, besides=("early", "late"))
+    assert ledger.show("first").besides == ("late",)
+    assert "charged to late" in budget_sentence(ledger, "first")
+    ledger.verify("first")
 
 
 def test_an_attempt_id_of_another_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
