@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.accuracy.measured import Attributes
+from dpdist.accuracy.tables import Attributes
 from dpdist.data.count import configuration_index
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.choices import TRIPLE_CELLS, Choices
