@@ -25,6 +25,9 @@ TRIPLE_CELLS = 1 << 16
 _TRIPLES, _TRIPLE_PICKS = 0.1, 0.01
 """Shares of the triples' tables and of their picks, where there are any; raking's tables have so much less."""
 
+_NOTHING = 1e-5
+"""Where fewer pairs than this could be told from their noise, even one-way tables are noise: no pair is measured."""
+
 _RESOLVED = 10_000
 """Triples are measured where the records are so many deviations of the noise in their tables."""
 
@@ -111,11 +114,14 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
     """
     d = len(cardinalities)
     number = d * (d - 1) // 2
+    one_way = Choices(mu=mu, one_way=0.3, one_way_again=0.7, tree=0, pairs=0, picks=0, rounds=0, balance=0)
     if not number:
-        return Choices(mu=mu, one_way=0.3, one_way_again=0.7, tree=0, pairs=0, picks=0, rounds=0, balance=0)
+        return one_way
     sizes = np.array([a * b for a, b in combinations(cardinalities, 2)], float)
     capped = np.array([min(a, 24) * min(b, 24) for a, b in combinations(cardinalities, 2)], float)
     measurable = (0.045 * records * mu * math.sqrt(0.09) / (0.4 * float(np.median(capped)))) ** 2
+    if measurable < _NOTHING:
+        return one_way
     per_round = int(min(max(measurable, FEWEST), max(5, min(d, number / 9))))
     pool, parts = int(min(max(4 * records, 200_000), 1_000_000)), min(max(parts, 1), 8)
     found = Choices(

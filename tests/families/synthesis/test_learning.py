@@ -461,3 +461,12 @@ def test_what_is_measured_does_not_depend_on_the_drawing_key() -> None:
     assert (np.abs(noisy - truth) < 5 * sigma).all()
     assert (sigma <= tables["all pairs"].deviation).all()
     assert one.combined((0, 1, 2), cards) is None
+
+
+def test_nothing_but_one_way_tables_where_they_are_noise_already() -> None:
+    """Fitting pairs to noise alone took minutes, and changed records at random."""
+    cards = (20, 9, 16, 42, 300, 300)
+    assert choose(cards, records=27, mu=1e-4).rounds == 0
+    few = choose(cards, records=40_000, mu=0.0167)  # epsilon 0.1
+    assert few.rounds
+    assert few.tree
