@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 from dpdist.errors import SpecError
 from dpdist.privacy import accountant
@@ -24,6 +24,7 @@ from dpdist.privacy.testing import Canaries, Claim
 from dpdist.publish.parts import PartFormat
 from dpdist.schema.schema import Schema
 from dpdist.schema.spec import ReleaseSpec
+from dpdist.schema.unit import MOST_RECORDS_OF_A_UNIT
 
 if TYPE_CHECKING:
     from dpdist.data.operators import Operator
@@ -71,7 +72,15 @@ class Plan:
     def guarantees(self) -> tuple[Guarantee, ...]:
         """What the release promises, the first thing first."""
         epsilon, delta = self.epsilon, self.delta
-        return (DifferentialPrivacy(epsilon=epsilon, delta=delta, adjacency="add/remove", covers="the whole release"),)
+        return (
+            DifferentialPrivacy(
+                epsilon=epsilon,
+                delta=delta,
+                adjacency="add/remove",
+                covers="the whole release",
+                **self.spec.protected,
+            ),
+        )
 
     @property
     def covers(self) -> str:
@@ -132,6 +141,7 @@ class Plan:
                 "",
                 *self.charge_lines(),
                 *self.details(),
+                *self.unit_lines(),
                 f"Resources   about {number_of(needs['partitions'], 'partition')}, {needs['tasks_about']} tasks; "
                 f"{self.held(needs)}{mebibytes(needs['task_bytes'])} per running task",
             ]
@@ -139,7 +149,36 @@ class Plan:
 
     def charge_lines(self) -> list[str]:
         """The lines of `explain` that say what is charged."""
-        return [f"Charge      {self.charged} (add/remove adjacency)"]
+        return [f"Charge      {self.charged} ({self.adjacency})"]
+
+    @property
+    def adjacency(self) -> str:
+        """What neighbouring tables differ by, in words."""
+        unit = self.spec.unit
+        if unit is None:
+            return "add/remove adjacency"
+        return f"add/remove adjacency of a {unit.name} with at most {unit.at_most:,} records"
+
+    noise_name: ClassVar[str] = ""  # what `noise_at` is, for families that protect units
+
+    def noise_at(self, at_most: int) -> float:
+        """How far off a typical released number is, if at most so many records of each unit are used."""
+        raise NotImplementedError
+
+    def unit_lines(self) -> list[str]:
+        """The lines of `explain` that say what the bound on the records of a unit costs."""
+        unit = self.spec.unit
+        if unit is None:
+            return []
+        bounds = sorted({1, max(unit.at_most // 4, 1), max(unit.at_most // 2, 1), unit.at_most, 2 * unit.at_most})
+        shown = ", ".join(
+            f"{self.noise_at(bound):.4g} for {bound:,}" for bound in bounds if bound <= MOST_RECORDS_OF_A_UNIT
+        )
+        return [
+            f"Unit        at most {number_of(unit.at_most, 'record')} of each {unit.name} (column {unit.by!r}) are "
+            f"used, and none without an id. {self.noise_name} at this epsilon, by unit.at_most: "
+            f"{shown}"
+        ]
 
     def details(self) -> list[str]:
         """The lines of `explain` that only this family has."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from dpdist.accuracy.measured import draws, triples_of
 from dpdist.data.count import pair_cells
@@ -28,6 +28,7 @@ from dpdist.privacy.events import ApproximateDP, Composed, Gaussian
 from dpdist.privacy.formatting import number_of, upwards
 from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.publish.parts import PartFormat
+from dpdist.schema.spec import change
 
 PARTITION_ROWS = 1 << 20
 
@@ -55,6 +56,8 @@ class SynthesisPlan(EventPlan):
         The measurement of the records' accuracy is so many mu-GDP; 0 where nothing is measured.
     """
 
+    noise_name: ClassVar[str] = "Expected error of two-way tables (as --accuracy has it)"
+
     spec: WholeSynthesisSpec
     choices: Choices
     accuracy_mu: float = 0.0
@@ -72,6 +75,12 @@ class SynthesisPlan(EventPlan):
             "choices": {name: _listed(value) for name, value in asdict(self.choices).items() if self._chosen(name)},
             "accuracy_mu": self.accuracy_mu,
         }
+
+    def noise_at(self, at_most: int) -> float:
+        """The expected error of two-way tables."""
+        from dpdist.families.synthesis.accuracy import expected_of
+
+        return expected_of(plan(change(self.spec, {"unit.at_most": at_most}))).error
 
     def _chosen(self, name: str) -> bool:
         """Whether a choice is made: of a prior and of triples there is none without them."""
@@ -112,8 +121,8 @@ class SynthesisPlan(EventPlan):
         lines += [guarantee.sentence() for guarantee in self.guarantees]
         lines += [
             "",
-            f"Charge      epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} (add/remove adjacency): one "
-            f"Gaussian mechanism, mu {math.hypot(self.choices.mu, self.accuracy_mu):.4g}",
+            f"Charge      epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} ({self.adjacency}): one "
+            f"Gaussian mechanism, mu {math.hypot(self.choices.mu, self.accuracy_mu) * spec.records_of_a_unit:.4g}",
         ]
         lines += [f"{title:<12}{text}" for title, text in reasons(self.choices, spec.table.cardinalities).items()]
         if self.accuracy_mu:
@@ -127,6 +136,7 @@ class SynthesisPlan(EventPlan):
                 + ("pairs" if self.choices.prior_cells else "a tree of pairs")
                 + f" of the public table {', '.join(spec.model.prior.paths)}; that table is not protected"
             )
+        lines += self.unit_lines()
         lines.append(f"Records     {spec.records:,} in {number_of(len(self.parts), 'part')}; any number costs the same")
         lines.append(
             f"Resources   about {number_of(resources['partitions'], 'partition')}, {resources['tasks_about']} tasks; "
@@ -176,7 +186,8 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     multiplier = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta - lost.delta)
     event = Composed((Gaussian(multiplier, label="all noisy tables, distances and picks"), lost))
     form = PartFormat(values=spec.output.values, bins=spec.output.bins)
-    model_mu, accuracy_mu = _divided(1 / multiplier, spec.privacy.accuracy_share)
+    # what is mu-GDP for one record is (c mu)-GDP for c of them, so a record may have a c-th of the unit's mu
+    model_mu, accuracy_mu = _divided(1 / multiplier / spec.records_of_a_unit, spec.privacy.accuracy_share)
     choices = _choices(spec, model_mu)
     return SynthesisPlan(spec=spec, event=event, delta=delta, form=form, choices=choices, accuracy_mu=accuracy_mu)
 
