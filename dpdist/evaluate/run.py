@@ -124,6 +124,8 @@ def run_evaluation(request: Request, *, progress: Progress = silent) -> Evaluate
     statistics, real = manifest.format.layout == "statistics", real_records(manifest, request.spec)
     if request.publish is not None and (statistics or real is not None):
         raise SpecError("--publish: there are such figures for released records only")
+    if request.publish is not None and manifest.spec.get("unit") is not None:
+        raise SpecError("--publish: the noise of these figures protects single records, and the release protects units")
     if statistics:
         about, sections = _statistics(request, store, manifest, progress)
     else:
