@@ -248,7 +248,6 @@ SYNTHESIS = Case(
 )
 
 
-
 def visits(rows: int) -> pa.Table:
     """The invented table with ids: some patients have many records, anywhere in the table, and some rows have no id."""
     ids = np.random.default_rng(2).integers(0, rows // 3, rows) ** 2 // (rows // 3) + PATIENT

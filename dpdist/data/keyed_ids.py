@@ -87,9 +87,8 @@ class UnitHashes:
         number = np.empty(len(rows), np.int64)  # of each row among the equal ones of its unit
         number[by_value] = _places(value)
         priority = self.numbers.of_rows(digests, [number])
-        group = group[many]
-        by_priority = np.lexsort((priority[:, 1], priority[:, 0], group))
-        chosen = by_priority[_places(group[by_priority]) < at_most]
+        by_priority = _ordered(group[many], priority)
+        chosen = by_priority[_places(group[many][by_priority]) < at_most]
         return np.concatenate([order[~many], rows[chosen]])
 
 
@@ -103,6 +102,16 @@ def _grouped(hashes: Hashes) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         first, second = hashes[order].T
         changes = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
     return order, np.cumsum(np.concatenate([np.zeros(min(len(order), 1), np.intp), changes]), dtype=np.intp)
+
+
+def _ordered(group: NDArray[np.intp], priority: Hashes) -> NDArray[np.intp]:
+    """An order by group, and in a group by priority."""
+    bits = np.uint64(int(group.max(initial=0)).bit_length())
+    key = group.astype(np.uint64) << (np.uint64(63) - bits) | priority[:, 0] >> (bits + np.uint64(1))
+    order = np.argsort(key)
+    if (np.diff(key[order]) == 0).any():  # the first bits of two priorities are the same
+        order = np.lexsort((priority[:, 1], priority[:, 0], group))
+    return order
 
 
 def _places(group: NDArray[np.intp]) -> NDArray[np.intp]:

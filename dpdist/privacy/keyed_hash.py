@@ -1,6 +1,7 @@
 """Keyed hashes of many values at once: 128 bits by AES, so that nobody without the key can tell what was hashed.
 
-A hash is the CBC-MAC of a message in blocks of 16 bytes. Messages begin with their length, or all have one length; then
+A hash is the CBC-MAC of a message in blocks of 16 bytes. The first block of a message has its length, or all
+have one length; then
 none is the beginning of another, and CBC-MAC is a pseudorandom function [1]_. Two of q messages have one hash with
 probability q^2 / 2^128.
 
@@ -25,7 +26,7 @@ Hashes: TypeAlias = NDArray[np.uint64]
 """Two words for each value, shape (values, 2)."""
 
 _BLOCK = 16
-_HEAD = 12  # bytes of a text in its first block, after its length
+_HEAD = 12  # bytes of a text in its first block, before its length
 
 
 class KeyedHash:
@@ -37,13 +38,13 @@ class KeyedHash:
 
     def of_texts(self, starts: NDArray[np.int64], lengths: NDArray[np.int64], data: NDArray[np.uint8]) -> Hashes:
         """Hashes of texts, which lie at `starts` in `data`."""
-        blocks = np.zeros((len(starts), _BLOCK), np.uint8)
-        blocks[:, : _BLOCK - _HEAD] = lengths.astype("<u4").view(np.uint8).reshape(-1, _BLOCK - _HEAD)
-        blocks[:, _BLOCK - _HEAD :] = _bytes_at(data, starts, lengths, _HEAD)
-        state, done = self._encrypt(blocks.view(np.uint64)), _HEAD
+        padded = np.concatenate([data, np.zeros(_BLOCK, np.uint8)])
+        head = _blocks(padded, starts, np.minimum(lengths, _HEAD)).view(np.uint32)
+        head[:, _HEAD // 4] = lengths
+        state, done = self._encrypt(head.view(np.uint64)), _HEAD
         while (left := np.flatnonzero(lengths > done)).size:
-            more = _bytes_at(data, starts[left] + done, lengths[left] - done, _BLOCK)
-            state[left] = self._encrypt(state[left] ^ more.view(np.uint64))
+            more = _blocks(padded, starts[left] + done, np.minimum(lengths[left] - done, _BLOCK))
+            state[left] = self._encrypt(state[left] ^ more)
             done += _BLOCK
         return state
 
@@ -64,13 +65,11 @@ class KeyedHash:
         return np.frombuffer(bytearray(secret), "<u8").reshape(-1, 2).astype(np.uint64, copy=False)
 
 
-def _bytes_at(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], width: int
-) -> NDArray[np.uint8]:
-    """The first bytes of texts, zero beyond their ends, shape (texts, width)."""
-    places = np.arange(width)
-    if not data.size:
-        return np.zeros((len(starts), width), np.uint8)
-    found = data.take(starts[:, None] + places, mode="clip")
-    found[places >= lengths[:, None]] = 0
-    return found
+def _blocks(padded: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Hashes:
+    """Blocks that begin at `starts`, zero from `lengths` on."""
+    windows = np.ndarray((len(padded) - _BLOCK + 1,), f"V{_BLOCK}", padded, strides=(1,))
+    return windows.take(starts).view(np.uint64).reshape(-1, 2) & _MASKS[lengths]
+
+
+_MASKS: Hashes = (255 * (np.arange(_BLOCK) < np.arange(_BLOCK + 1)[:, None])).astype(np.uint8).view(np.uint64)
+"""What keeps the first bytes of a block, by their number."""

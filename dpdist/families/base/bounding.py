@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpdist.cluster.executor import Executor
 from dpdist.data.arrow import HeldRecords
@@ -21,6 +22,7 @@ from dpdist.data.read import BATCH_ROWS, EncodedBatch
 from dpdist.data.records import Records
 from dpdist.data.report import RowReport
 from dpdist.families.base.graph import by_partition
+from dpdist.families.base.partitions import no_codes
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.keyed_hash import Hashes
@@ -31,16 +33,26 @@ SHARD_ROWS = 1 << 20
 
 MOST_SHARDS = 256
 
+BLOCK_ROWS = 1 << 15
+"""Rows of a block of a shard, about: they are sorted in the cache of a processor."""
+
+MOST_BLOCKS = 256
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Piece:
-    """Records of one partition for one shard: hashes of their units' ids, and codes."""
+    """Records of one partition for one shard, block by block: hashes of their units' ids, and codes."""
 
     units: Hashes
     codes: Codes
+    ends: NDArray[np.intp]  # of the blocks, after a first 0
 
     def __sizeof__(self) -> int:
         return self.units.nbytes + sum(column.nbytes for column in self.codes)
+
+    def rows(self, block: int) -> slice:
+        """The rows of a block."""
+        return slice(self.ends[block], self.ends[block + 1])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -77,8 +89,11 @@ def bounded(executor: Executor, table: Records, *, at_most: int, key: KeyRef) ->
     """
     rows = table.rows or 0
     shards = min(max(-(-rows // SHARD_ROWS), 1), MOST_SHARDS)
+    blocks = min(max(rows // shards // BLOCK_ROWS, 1), MOST_BLOCKS)
     task = executor.tasks("bounding")
-    parts = [task("split", split_partition, records, i, shards, key) for records, i in by_partition(task, table)]
+    parts = [
+        task("split", split_partition, records, i, (shards, blocks), key) for records, i in by_partition(task, table)
+    ]
     reports = [task("report", operator.itemgetter(shards), part) for part in parts]
     schema, bounds = task.constant("schema", table.schema), []
     for shard in range(shards):
@@ -87,36 +102,50 @@ def bounded(executor: Executor, table: Records, *, at_most: int, key: KeyRef) ->
     return HeldRecords(table.schema, bounds, rows, table.fingerprint)
 
 
-def split_partition(table: Records, partition: int, shards: int, key: KeyRef) -> list[Piece | RowReport]:
-    """The records of a partition for each shard, and what the policies met."""
+def split_partition(table: Records, partition: int, sizes: tuple[int, int], key: KeyRef) -> list[Piece | RowReport]:
+    """The records of a partition for each of so many shards of so many blocks, and what the policies met."""
+    shards, blocks = sizes
     hashes, report = UnitHashes.of(load_noise(key)), RowReport.empty(table.schema)
-    found: list[list[Piece]] = [[] for _ in range(shards)]
+    units, codes = [np.empty((0, 2), np.uint64)], [no_codes(table.schema)]
     for batch in table.batches(partition):
         if batch.ids is None:
             raise TypeError("the table was opened without the column of the ids")
-        units, known = hashes.of_ids(batch.ids)
+        found, known = hashes.of_ids(batch.ids)
         keep = known if batch.keep is None else known & batch.keep
         report += replace(batch.report, kept=0, nameless=int(np.count_nonzero(~known)))
-        rows = np.flatnonzero(keep)
-        shard = ((units[rows, 0] >> np.uint64(48)) * np.uint64(shards) >> np.uint64(16)).astype(np.uint16)
-        rows = rows[np.argsort(shard, kind="stable")]
-        ends = np.cumsum(np.bincount(shard, minlength=shards))
-        for number, of_shard in enumerate(np.split(rows, ends[:-1])):
-            found[number].append(Piece(units[of_shard], [column[of_shard] for column in batch.codes]))
-    return [*(_joined(pieces, table.schema) for pieces in found), report]
+        if not keep.all():
+            found, batch_codes = found[keep], [column[keep] for column in batch.codes]
+        else:
+            batch_codes = batch.codes
+        units.append(found)
+        codes.append(batch_codes)
+    whole = np.concatenate(units)
+    block = ((whole[:, 0] >> np.uint64(48)) * np.uint64(shards * blocks) >> np.uint64(16)).astype(np.uint16)
+    order = np.argsort(block, kind="stable")
+    ends = np.append(0, np.cumsum(np.bincount(block, minlength=shards * blocks)))
+    whole, columns = whole[order], [column[order] for column in joined(codes)]
+    pieces: list[Piece | RowReport] = []
+    for first in range(0, shards * blocks, blocks):
+        own = ends[first : first + blocks + 1]
+        rows = slice(own[0], own[-1])
+        pieces.append(Piece(whole[rows].copy(), [column[rows].copy() for column in columns], own - own[0]))
+    return [*pieces, report]
 
 
 def bound_shard(schema: Schema, pieces: list[Piece], reports: list[RowReport], at_most: int, key: KeyRef) -> Shard:
     """The records of a shard that are kept, and a report that counts them and what the partitions met."""
-    whole = _joined(pieces, schema)
-    kept = UnitHashes.of(load_noise(key)).kept(whole.units, whole.codes, at_most=at_most)
+    hashes, found, seen = UnitHashes.of(load_noise(key)), [no_codes(schema)], 0
+    for block in range(len(pieces[0].ends) - 1 if pieces else 0):
+        units = np.concatenate([piece.units[piece.rows(block)] for piece in pieces])
+        codes = joined([[column[piece.rows(block)] for column in piece.codes] for piece in pieces])
+        kept = hashes.kept(units, codes, at_most=at_most)
+        found.append([column[kept] for column in codes])
+        seen += len(units)
+    whole = joined(found)
     report = sum(reports, start=RowReport.empty(schema))
-    report = replace(report, kept=len(kept), beyond=len(whole.units) - len(kept))
-    return Shard(schema, [column[kept] for column in whole.codes], report)
+    return Shard(schema, whole, replace(report, kept=len(whole[0]), beyond=seen - len(whole[0])))
 
 
-def _joined(pieces: list[Piece], schema: Schema) -> Piece:
-    empty = Piece(np.empty((0, 2), np.uint64), [np.empty(0, attribute.dtype) for attribute in schema.attributes])
-    columns = zip(*(piece.codes for piece in [empty, *pieces]), strict=True)
-    units = np.concatenate([piece.units for piece in [empty, *pieces]])
-    return Piece(units, [np.concatenate(column) for column in columns])
+def joined(pieces: list[Codes]) -> Codes:
+    """Records one after another."""
+    return [np.concatenate(columns) for columns in zip(*pieces, strict=True)]
