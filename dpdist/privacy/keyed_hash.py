@@ -1,9 +1,8 @@
 """Keyed hashes of many values at once: 128 bits by AES, so that nobody without the key can tell what was hashed.
 
-A hash is the CBC-MAC of a message in blocks of 16 bytes. The first block of a message has its length, or all
-have one length; then
-none is the beginning of another, and CBC-MAC is a pseudorandom function [1]_. Two of q messages have one hash with
-probability q^2 / 2^128.
+A hash is the CBC-MAC of a message in blocks of 16 bytes. The first block of a message has its length, or all messages
+under a key have one length; then none is the beginning of another, and CBC-MAC is a pseudorandom function [1]_. Two of
+q messages have one hash with a probability of about q^2 / 2^128.
 
 References
 ----------
@@ -50,7 +49,7 @@ class KeyedHash:
 
     def of_rows(self, hashes: Hashes, columns: Iterable[np.ndarray]) -> Hashes:
         """Hashes of rows: a hash and the values of some columns of fixed width."""
-        values = [np.ascontiguousarray(column).view(np.uint8).reshape(len(hashes), -1) for column in columns]
+        values = [np.ascontiguousarray(column).view(np.uint8).reshape(-1, column.itemsize) for column in columns]
         row = np.concatenate(values, axis=1) if values else np.zeros((len(hashes), 0), np.uint8)
         state = self._encrypt(hashes)
         for start in range(0, row.shape[1], _BLOCK):

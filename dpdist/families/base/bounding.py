@@ -88,8 +88,7 @@ def bounded(executor: Executor, table: Records, *, at_most: int, key: KeyRef) ->
         Of the attempt: it decides which records are kept.
     """
     rows = table.rows or 0
-    shards = min(max(-(-rows // SHARD_ROWS), 1), MOST_SHARDS)
-    blocks = min(max(rows // shards // BLOCK_ROWS, 1), MOST_BLOCKS)
+    shards, blocks = sizes_for(rows)
     task = executor.tasks("bounding")
     parts = [
         task("split", split_partition, records, i, (shards, blocks), key) for records, i in by_partition(task, table)
@@ -100,6 +99,12 @@ def bounded(executor: Executor, table: Records, *, at_most: int, key: KeyRef) ->
         pieces = [task("send", operator.itemgetter(shard), part) for part in parts]
         bounds.append(task("bound", bound_shard, schema, pieces, [] if shard else reports, at_most, key))
     return HeldRecords(table.schema, bounds, rows, table.fingerprint)
+
+
+def sizes_for(rows: int) -> tuple[int, int]:
+    """Number of shards of a table of so many rows, and of blocks of each shard."""
+    shards = min(max(-(-rows // SHARD_ROWS), 1), MOST_SHARDS)
+    return shards, min(max(rows // shards // BLOCK_ROWS, 1), MOST_BLOCKS)
 
 
 def split_partition(table: Records, partition: int, sizes: tuple[int, int], key: KeyRef) -> list[Piece | RowReport]:

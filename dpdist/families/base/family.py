@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 from dpdist.errors import SpecError
+from dpdist.families.base.bounding import sizes_for
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.events import Event
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from dpdist.families.base.attempt import Attempt
     from dpdist.families.base.workload import Layout, Work
     from dpdist.publish.manifest import Manifest
+
+
+_SORTED_BYTES = 128  # of a row while its block is sorted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +118,20 @@ class Plan:
     def resources(self) -> dict[str, Any]:
         """Memory and tasks, from public sizes only."""
         raise NotImplementedError
+
+    def bounding(self, needs: dict[str, Any]) -> dict[str, Any]:
+        """What `resources` found, and what bounding the records of the units needs besides."""
+        if self.spec.unit is None:
+            return needs
+        rows, partitions = self.spec.data.minimum_records, needs["partitions"]
+        held = sum(attribute.dtype.itemsize for attribute in self.spec.table.attributes) + 2 * 8
+        shards, blocks = sizes_for(rows)
+        largest = max(rows // partitions, rows // shards)
+        return needs | {
+            "bounding_bytes": rows * held,
+            "task_bytes": max(needs["task_bytes"], 3 * largest * held + _SORTED_BYTES * (rows // shards // blocks)),
+            "tasks_about": needs["tasks_about"] + partitions * (shards + 2) + shards,
+        }
 
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON object."""

@@ -170,7 +170,7 @@ class HistogramPlan(Plan):
         values = _NUMBER_BYTES * numbers + _VALUE_BYTES * (len(self.spec.table.attributes) - numbers)
         counts, reading = self.counts, values * BATCH_ROWS
         cells = (0,) if counts is None else counts.table_cells
-        return {
+        needs = {
             "records_at_least": self.spec.data.minimum_records,
             "partitions": partitions,
             "cells": 0 if counts is None else counts.cells,
@@ -178,6 +178,7 @@ class HistogramPlan(Plan):
             "publisher_bytes": 8 * ((0 if counts is None else counts.cells) + 4 * sum(cells) + 6 * max(cells)),
             "tasks_about": partitions + math.ceil(partitions / 7) + 2,
         }
+        return self.bounding(needs)
 
     def charge_lines(self) -> list[str]:
         """The charge, and the leakage of a release that bounds it."""

@@ -105,7 +105,7 @@ class SynthesisPlan(EventPlan):
         balancing = 8 * min(largest, 1 << 15) * pairs if choices.balance else 0
         cards = spec.table.cardinalities
         triples = sum(math.prod(cards[i] for i in t) for t in triples_of(cards)) if self.accuracy_mu else 0
-        return {
+        needs = {
             "records_at_least": rows,
             "partitions": partitions,
             "encoded_bytes": rows * (sum(attribute.dtype.itemsize for attribute in spec.table.attributes) + 1),
@@ -113,6 +113,7 @@ class SynthesisPlan(EventPlan):
             "task_bytes": 16 * m * drawn + balancing + 8 * choices.cells + 8 * triples,
             "tasks_about": 2 * partitions + 2 * len(self.parts),
         }
+        return self.bounding(needs)
 
     def explain(self) -> str:
         """The plan for people."""
