@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
 
 def check_id_type(where: str, name: str, kind: pa.DataType) -> None:
-    """Refuse a column that is neither of integers nor of texts. Raises ColumnMismatch."""
+    """Refuse a column that is not of integers, texts or floats, which integers become where some are missing. Raises
+    ColumnMismatch.
+    """
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (is_text(value) or pa.types.is_integer(value) or pa.types.is_null(value)):
+    if not any(fits(value) for fits in (is_text, pa.types.is_integer, pa.types.is_floating, pa.types.is_null)):
         raise ColumnMismatch(
             f"{where}: the column {name!r} of the units' ids (unit.by) has the type {kind}: write ids as integers or "
             "texts"
@@ -47,7 +49,14 @@ def ids_of(
     column = batch.column(unit)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    texts = column.cast(pa.large_string())
+    if pa.types.is_floating(column.type):
+        numbers = column.cast(pa.float64())
+        numbers = pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
+        whole = pc.and_(pc.equal(numbers, pc.trunc(numbers)), pc.less(pc.abs(numbers), 2.0**53))
+        integers = pc.if_else(whole, numbers, 0.0).cast(pa.int64())
+        texts = pc.if_else(whole, integers.cast(pa.large_string()), numbers.cast(pa.large_string()))
+    else:
+        texts = column.cast(pa.large_string())
     if strip:
         texts = pc.utf8_trim_whitespace(texts)
     if empty_is_missing:

@@ -23,7 +23,7 @@ from dpdist.schema.part import departures as schema_departures
 from dpdist.schema.schema import Schema
 from dpdist.schema.spec import CsvSpec, Exact, ReleaseSpec, Section, StorageSpec
 from dpdist.schema.strict_yaml import load_yaml
-from dpdist.schema.unit import UnitSpec, refuse_released_ids
+from dpdist.schema.unit import UnitSpec, adjacency_words, refuse_released_ids
 from dpdist.schema.validation import setting_names, validation_message
 
 if TYPE_CHECKING:
@@ -203,6 +203,11 @@ class Contract(Section):
         return found
 
 
+def adjacency_of(text: str | None) -> str:
+    """What the account of a data set is about, from the text of its contract."""
+    return adjacency_words(None if text is None else Contract.from_text(text).protected)
+
+
 def kept_contract(ledger: Ledger, spec: ReleaseSpec, *, dataset: str, event: Event | None) -> str | None:
     """The digest of the contract of a data set, which a release keeps; None where the data set has none.
 
@@ -214,6 +219,11 @@ def kept_contract(ledger: Ledger, spec: ReleaseSpec, *, dataset: str, event: Eve
     """
     text = ledger.dataset(dataset).contract
     if text is None:
+        if spec.unit is not None and spec.unit.at_most == 1:
+            raise ContractBroken(
+                f"unit.at_most: data set {dataset!r} has no contract, so its account is one of records, and a record "
+                "more may exchange the only one that is used of a unit: declare the unit in a contract, or at_most: 2"
+            )
         return None
     contract = Contract.from_text(text)
     found = contract.departures(spec, event=event)

@@ -49,3 +49,10 @@ def refuse_released_ids(unit: UnitSpec | None, table: Schema) -> None:
             f"unit.by: {unit.by!r} is an attribute of the schema, so the ids would be counted and released: leave it "
             "out of the schema"
         )
+
+
+def adjacency_words(unit: UnitSpec | None) -> str:
+    """What neighbouring tables differ by: a record, or a unit with its records."""
+    if unit is None:
+        return "add/remove adjacency"
+    return f"add/remove adjacency of a {unit.name} with at most {unit.at_most:,} records"

@@ -57,7 +57,13 @@ def test_csv_ids_are_stripped_and_empty_ones_are_missing() -> None:
     assert ids_of(batch, None) is None
 
 
-@pytest.mark.parametrize("kind", [pa.float64(), pa.bool_(), pa.timestamp("s"), pa.list_(pa.int8())])
+def test_integers_that_became_floats_are_the_same_ids() -> None:
+    values = pa.array([7.0, None, float("nan"), -3.0, 0.5, 2.0**60])
+    assert texts(values).to_pylist() == ["7", None, None, "-3", "0.5", "1.152921504606847e+18"]
+    assert texts(values.cast(pa.float32())).to_pylist()[:4] == ["7", None, None, "-3"]
+
+
+@pytest.mark.parametrize("kind", [pa.bool_(), pa.timestamp("s"), pa.list_(pa.int8())])
 def test_other_types_are_refused(kind: pa.DataType) -> None:
     with pytest.raises(ColumnMismatch, match=r"unit.by.*integers or texts"):
         check_id_type("file", "id", kind)

@@ -277,7 +277,7 @@ def test_units_that_make_no_sense(unit: dict[str, Any], message: str, tmp_path: 
 
 @pytest.mark.parametrize(
     ("column", "message"),
-    [(None, "'patient_id' is missing"), (pa.array([0.5] * 900), "write ids as integers or texts")],
+    [(None, "'patient_id' is missing"), (pa.array([True] * 900), "write ids as integers or texts")],
 )
 def test_a_table_without_ids_costs_nothing(column: pa.Array | None, message: str, tmp_path: Path) -> None:
     rows = table().drop_columns("patient_id")

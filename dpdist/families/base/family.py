@@ -25,7 +25,7 @@ from dpdist.privacy.testing import Canaries, Claim
 from dpdist.publish.parts import PartFormat
 from dpdist.schema.schema import Schema
 from dpdist.schema.spec import ReleaseSpec
-from dpdist.schema.unit import MOST_RECORDS_OF_A_UNIT
+from dpdist.schema.unit import MOST_RECORDS_OF_A_UNIT, adjacency_words
 
 if TYPE_CHECKING:
     from dpdist.data.operators import Operator
@@ -172,10 +172,7 @@ class Plan:
     @property
     def adjacency(self) -> str:
         """What neighbouring tables differ by, in words."""
-        unit = self.spec.unit
-        if unit is None:
-            return "add/remove adjacency"
-        return f"add/remove adjacency of a {unit.name} with at most {unit.at_most:,} records"
+        return adjacency_words(self.spec.unit)
 
     noise_name: ClassVar[str] = ""  # what `noise_at` is, for families that protect units
 
