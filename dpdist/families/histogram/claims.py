@@ -103,12 +103,12 @@ def canaries(plan: HistogramPlan) -> tuple[Canaries, ...]:
 
 
 def entropies_claim(plan: EntropyPlan, *, delta: float) -> Claim:
-    """The noisy entropies of a table of the fewest records, one of them alone in its bin or with the others; epsilon is
-    stated at `delta`.
+    """The noisy entropies of a table of the fewest records, one of them (or each of a unit's) alone in its bin or
+    with the others; epsilon is stated at `delta`.
     """
-    n = plan.records
-    alone = np.array([n - 1, 1], np.int64)
-    without = np.array([n - 1, 0] if plan.adjacency == "add/remove" else [n, 0], np.int64)
+    n, own = plan.records, plan.unit
+    alone = np.array([n - own] + [1] * own, np.int64)
+    without = np.array([n - own if plan.adjacency == "add/remove" else n] + [0] * own, np.int64)
     absent, present = (partial(_noisy_entropies, table, plan) for table in (without, alone))
     epsilon = accountant.epsilon(plan.event, delta=delta)
     name = f"{len(plan.orders)} entropies ({plan.mechanism}, {plan.adjacency})"

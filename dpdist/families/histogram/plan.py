@@ -318,7 +318,7 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
                     "entropies need a check of data.minimum_records, which may fail: set privacy.delta above 0"
                 )
             spent = privacy.check_share
-            check = _check(records, epsilon * float(spent), privacy.delta * float(spent))
+            check = _check(records, epsilon * float(spent), privacy.delta * float(spent), spec.records_of_a_unit)
             records = check.minimum
         entropies = plan_entropies(
             [order for _, order in spec.entropy_targets],
@@ -327,6 +327,7 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
             delta=privacy.delta * float(share),
             adjacency=privacy.adjacency,
             mechanism=spec.entropies.mechanism,
+            unit=spec.records_of_a_unit,
         )
         total -= share + spent
         if total <= 0:
@@ -353,9 +354,9 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
     )
 
 
-def _check(records: int, epsilon: float, delta: float) -> CountCheck:
+def _check(records: int, epsilon: float, delta: float, unit: int) -> CountCheck:
     try:
-        return count_check(records=records, epsilon=epsilon, delta=delta)
+        return count_check(records=records, epsilon=epsilon, delta=delta, unit=unit)
     except AccountingError as error:
         raise AccountingError(
             f"{error} (privacy.check_share of the budget); or choose privacy.adjacency: replacement if the number of "

@@ -201,12 +201,11 @@ class HistogramSpec(ReleaseSpec):
     def _consistent(self) -> HistogramSpec:
         names = set(self.table.names)
         if self.unit is not None and (
-            self.entropies or self.curves or self.privacy.adjacency != "add/remove" or self.privacy.mechanism == "pml"
+            self.curves or self.privacy.adjacency != "add/remove" or self.privacy.mechanism == "pml"
         ):
             raise ValueError(
-                "unit: of histograms, counts under add/remove protect units; `entropies`, `curves`, adjacency "
-                "replacement and `mechanism: pml` protect single records only: leave them out (counts.entropies, those "
-                "of the noisy counts, may stay)"
+                "unit: of histograms, counts and entropies under add/remove protect units; `curves`, adjacency "
+                "replacement and `mechanism: pml` protect single records only: leave them out"
             )
         if (self.curves is None) == (not self.queries):
             raise ValueError("a release has `histograms` or `curves`, one of the two")
