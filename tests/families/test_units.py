@@ -20,7 +20,7 @@ from cases import CASES, PATIENT, PATIENTS, PRIVATE, SYNTHESIS, survey, visits
 from releases import KEY, SCHEMA
 from scipy.special import ndtr
 
-from dpdist.data.arrow import TableInMemory
+from dpdist.data.arrow import PartitionedTable, TableInMemory
 from dpdist.data.inputs import input_of
 from dpdist.data.operators import gather_operator
 from dpdist.errors import ColumnMismatch, ContractBroken, SpecError, VerificationFailed
@@ -233,6 +233,9 @@ def test_releases_of_frames_and_files_are_the_same(tmp_path: Path) -> None:
     made = spec(tmp_path, settings, name="memory", output={"path": str(tmp_path / "release-memory")},
                 data={"path": "unused", "minimum_records": 100})  # fmt: skip
     found.add(released(tmp_path, made, input=TableInMemory(rows, "the table")))
+    made = change(made, {"name": "parts", "output.path": str(tmp_path / "release-parts")})
+    parts = PartitionedTable([rows.slice(0, 300), rows.slice(300)], lambda part: part, EXECUTOR, "the frame")
+    found.add(released(tmp_path, made, input=parts, executor=EXECUTOR))
     assert len(found) == 1
 
 
