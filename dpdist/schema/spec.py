@@ -26,7 +26,7 @@ from pydantic import (
 from dpdist.errors import SpecError
 from dpdist.schema.schema import Schema, StrictModel
 from dpdist.schema.strict_yaml import LONGEST_NUMBER, check_characters, parse_yaml
-from dpdist.schema.unit import UnitSpec, refuse_released_ids
+from dpdist.schema.unit import UnitSpec, protected, refuse_released_ids
 from dpdist.schema.validation import setting_names, validation_message
 
 DEFAULT_LEDGER = "sqlite:///dpdist-ledger.db"
@@ -259,8 +259,8 @@ class ReleaseSpec(Section):
 
     @property
     def protected(self) -> dict[str, Any]:
-        """The unit in the words of a guarantee: arguments of `dpdist.privacy.guarantee.DifferentialPrivacy`."""
-        return {} if self.unit is None else {"unit": self.unit.name, "records": self.unit.at_most}
+        """The unit in the words of a guarantee (`dpdist.schema.unit.protected`)."""
+        return protected(self.unit)
 
     @property
     def worker_resources(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -49,6 +49,11 @@ def refuse_released_ids(unit: UnitSpec | None, table: Schema) -> None:
             f"unit.by: {unit.by!r} is an attribute of the schema, so the ids would be counted and released: leave it "
             "out of the schema"
         )
+
+
+def protected(unit: UnitSpec | None) -> dict[str, Any]:
+    """The unit in the words of a guarantee: arguments of `dpdist.privacy.guarantee.DifferentialPrivacy`."""
+    return {} if unit is None else {"unit": unit.name, "records": unit.at_most}
 
 
 def adjacency_words(unit: UnitSpec | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -24,6 +25,9 @@ from dpdist.data.arrow import PartitionedTable, TableInMemory
 from dpdist.data.inputs import input_of
 from dpdist.data.operators import gather_operator
 from dpdist.errors import ColumnMismatch, ContractBroken, SpecError, VerificationFailed
+from dpdist.evaluate.evaluation import Options
+from dpdist.evaluate.publishable import FILE
+from dpdist.evaluate.run import Request, run_evaluation
 from dpdist.families.base.bounding import bounded
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.registry import build_spec, family_of, make_plan
@@ -251,6 +255,27 @@ def test_numbers_are_bounded_too(tmp_path: Path) -> None:
                             data={"path": str(tmp_path / name), "minimum_records": 100})  # fmt: skip
         found.add(released(tmp_path, made))
     assert len(found) == 1
+
+
+def test_published_figures_protect_units(tmp_path: Path) -> None:
+    """They are of the records that are used, with noise for units; a repeated run finds the same figures."""
+    rows = table(3_000)
+    pq.write_table(rows, tmp_path / "table.parquet")
+    made = SYNTHESIS.spec(tmp_path, unit=UNIT, data__minimum_records=1_000)
+    released(tmp_path, made)
+    asked = Request(release=made.output.path, against=(str(tmp_path / "table.parquet"),), output=tmp_path / "page",
+                    options=Options(train=50, test=50, attacks=False), cluster="threads", publish=5, ledger=made.ledger,
+                    )  # fmt: skip
+    run_evaluation(asked)
+    content = (tmp_path / "page" / FILE).read_bytes()
+    figures = json.loads(content)
+    assert "one patient with all its records" in figures["guarantee"]
+    assert figures["noise"]["scale_of_records"] == pytest.approx(3 / (5 / 4))
+    ids = Counter(rows["patient_id"].drop_null().to_pylist())
+    assert abs(figures["figures"]["records"] - sum(min(n, 3) for n in ids.values())) < 60
+    assert {path.name for path in (tmp_path / "page").iterdir() if "key" in path.name} == set()
+    run_evaluation(asked)
+    assert (tmp_path / "page" / FILE).read_bytes() == content
 
 
 def test_ids_are_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
