@@ -1,6 +1,6 @@
 """A made-up hospital table of visits, released with and without a bound on the visits of each patient.
 
-    python tests/benchmarks/bench_units.py --visits 10e6 --folder /tmp/hospital [--memory 3GiB] [--kill] [--json FILE]
+    python tests/benchmarks/bench_units.py --visits 10e6 --folder hospital [--memory 3GiB] [--kill] [--json FILE]
 
 Ten visits for each patient on average, many for some, anywhere in the files (10 million rows each); 12 attributes and
 the patients' ids. Each release runs in worker processes, two of them, as `dpdist release` would. Shown are seconds, CPU
