@@ -228,7 +228,11 @@ def test_releases_of_frames_and_files_are_the_same(tmp_path: Path) -> None:
     """A synthesis, from two files, from a table in memory, and on threads with other partitions."""
     rows, found = table(), set()
     settings = {**SYNTHESIS.settings, "unit": UNIT}
-    settings |= {"privacy": {"epsilon": 4, "delta": 1e-7}, "synthesis": {"records": 300}, "model": {"rounds": 1, "balance": 0}}
+    settings |= {
+        "privacy": {"epsilon": 4, "delta": 1e-7},
+        "synthesis": {"records": 300},
+        "model": {"rounds": 1, "balance": 0},
+    }
     for name, data in layouts(tmp_path, rows):
         cluster = {"mode": "threads", "partitions": 4} if name == "two" else {}
         made = spec(tmp_path, settings, name=name, data={**data, "minimum_records": 100}, cluster=cluster,
