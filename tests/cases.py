@@ -247,5 +247,29 @@ SYNTHESIS = Case(
     bad=("region", "planted-value"),
 )
 
-CASES = [DENIABILITY, HISTOGRAM, MIXING, FEDERATED, LID, PRIVATE, SYNTHESIS]
+
+def visits(rows: int) -> pa.Table:
+    """The invented table with ids: some patients have many records, anywhere in the table, and some rows have no id."""
+    ids = np.random.default_rng(2).integers(0, rows // 3, rows) ** 2 // (rows // 3) + PATIENT
+    return releases.table(rows).append_column("patient_id", pa.array(ids, mask=ids % 97 == 0))
+
+
+PATIENT = 730_004_000
+"""The first of the ids: looked for where they must not be."""
+
+PATIENTS = Case(
+    name="histogram of patients",
+    settings={
+        "kind": "histogram",
+        "schema": releases.SCHEMA,
+        "privacy": {"epsilon": 1, "delta": 1e-9},
+        "histograms": [{"columns": ["age", "sex"]}, {"columns": ["score"]}],
+        "unit": {"by": "patient_id", "at_most": 3},
+    },
+    table=visits,
+    rows=6_037,
+    bad=("region", "planted-value"),
+)
+
+CASES = [DENIABILITY, HISTOGRAM, PATIENTS, MIXING, FEDERATED, LID, PRIVATE, SYNTHESIS]
 """The shipped families, each variant of its own."""

@@ -72,6 +72,9 @@ def contract_check(
             checked = _contract_of(opened.dataset(str(dataset)).contract, str(dataset))
     found = check_input(checked, data or ())
     typer.echo(f"confidential: {found.counts['rows_kept']:,} of {found.counts['rows_read']:,} rows are kept")
+    for name in ("rows_without_id", "rows_beyond_bound"):
+        if name in found.counts:
+            typer.echo(f"confidential: {found.counts[name]:,} {name.replace('_', ' ')}")
     for name, counts in found.counts["columns"].items():
         typer.echo(f"confidential: {name}: " + ", ".join(f"{counts[k]:,} {k.replace('_', ' ')}" for k in counts))
     if found.problems:

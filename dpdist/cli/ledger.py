@@ -116,14 +116,16 @@ def _identity_lines(opened: Ledger, dataset: str) -> list[str]:
 
 def _create_from_contract(dataset: str, path: Path, ledger: str) -> None:
     from dpdist.ledger.contract import Contract
+    from dpdist.schema.unit import adjacency_words
 
     read = Contract.from_yaml(path)
     with open_ledger(ledger, create=True) as opened:
         opened.create_from_contract(dataset, read)
         signed = _identity_lines(opened, dataset)
     typer.echo(
-        f"data set {dataset}: epsilon at most {read.epsilon}, delta at most {read.delta}, add/remove adjacency; its "
-        f"contract admits an input once it is checked: dpdist contract check --dataset {dataset}"
+        f"data set {dataset}: epsilon at most {read.epsilon}, delta at most {read.delta}, "
+        f"{adjacency_words(read.protected)}; its contract admits an input once it is checked: "
+        f"dpdist contract check --dataset {dataset}"
     )
     typer.echo("\n".join(signed))
 
@@ -157,7 +159,7 @@ def _show_rows(rows: list[dict[str, Any]]) -> None:
         uncovered = "".join(f"{text}; " for text in row["uncovered"])
         console.print(
             f"[bold]{row['dataset']}[/bold]  {uncovered}epsilon {_spent(row)} of {row['epsilon']:g} spent at "
-            f"delta {upwards(row['delta'])} (add/remove adjacency); allows {', '.join(row['guarantees'])}"
+            f"delta {upwards(row['delta'])} ({row['adjacency_of']}); allows {', '.join(row['guarantees'])}"
             + (f"; leakage {upwards(row['spent_pml'])} of {row['pml']:g} nats spent" if row["pml"] is not None else "")
         )
         for line in _filters(row["filters"]):

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
 from dpdist.data.encode import TableEncoder, is_text
-from dpdist.data.files import check_arrow
+from dpdist.data.files import check_arrow, wanted_columns
+from dpdist.data.keyed_ids import ids_of
 from dpdist.data.read import BATCH_ROWS, EncodedBatch
 from dpdist.data.records import Records
 from dpdist.data.source import ExtraColumns
@@ -43,6 +44,8 @@ class ArrowRecords:
     fingerprint : str
     first_row : int
         Number of the first row of `table` in the whole input.
+    unit : str, optional
+        Column of the ids of the units.
     """
 
     schema: Schema
@@ -50,6 +53,7 @@ class ArrowRecords:
     partitions: Sequence[tuple[int, int]]
     fingerprint: str
     first_row: int = 0
+    unit: str | None = None
 
     @property
     def rows(self) -> int:
@@ -72,7 +76,8 @@ class ArrowRecords:
         row, encoder = self.first_row + start, TableEncoder(self.schema)
         for batch in self.table.slice(start, stop - start).to_batches(max_chunksize=batch_rows):
             encoded = encoder.encode(batch)
-            yield EncodedBatch(0, row, encoded.codes, encoded.keep, encoded.report)
+            ids = ids_of(batch, self.unit)
+            yield EncodedBatch(0, row, encoded.codes, encoded.keep, encoded.report, ids)
             row += batch.num_rows
 
     def counted(self, partition: int) -> list[int]:
@@ -167,16 +172,19 @@ class TableInMemory:
         """SHA-256 of the names of the columns and of their values in order; chunks and encodings do not matter."""
         return digest_of(self.table)
 
-    def open(self, schema: Schema, *, partitions: int | None = None, checked: bool = False) -> ArrowRecords:
+    def open(
+        self, schema: Schema, *, partitions: int | None = None, checked: bool = False, unit: str | None = None
+    ) -> ArrowRecords:
         """The records, cut into partitions of about the same size."""
         extra = "ignore" if checked else self.extra_columns
-        check_arrow(self.what, self.table.schema, schema, extra=extra)
+        check_arrow(self.what, self.table.schema, schema, extra=extra, unit=unit)
         rows = self.table.num_rows
         if partitions is not None and partitions < 1:
             raise SpecError("cluster.partitions must be 1 or more")
         number = min(partitions or max(1, round(rows / PARTITION_ROWS)), max(rows, 1))
         cuts = [rows * i // number for i in range(number + 1)]
-        return ArrowRecords(schema, self.table.select(list(schema.names)), tuple(pairwise(cuts)), self.fingerprint)
+        columns = self.table.select(list(wanted_columns(schema, unit)))
+        return ArrowRecords(schema, columns, tuple(pairwise(cuts)), self.fingerprint, unit=unit)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -214,18 +222,20 @@ class PartitionedTable:
         """SHA-256 of the digests of the partitions, in order."""
         return hashlib.sha256(" ".join(digest for digest, _, _ in self._found).encode()).hexdigest()
 
-    def open(self, schema: Schema, *, partitions: int | None = None, checked: bool = False) -> HeldRecords:
+    def open(
+        self, schema: Schema, *, partitions: int | None = None, checked: bool = False, unit: str | None = None
+    ) -> HeldRecords:
         """The records, in the partitions that they have."""
         if partitions is not None:
             raise SpecError(f"cluster.partitions: {self.what} has its own partitions; leave the setting out")
         found = self._found
         for _, _, types in found:
-            check_arrow(self.what, types, schema, extra="ignore" if checked else self.extra_columns)
+            check_arrow(self.what, types, schema, extra="ignore" if checked else self.extra_columns, unit=unit)
         if not found:
             raise EmptyTable(f"{self.what} has no partitions")
         firsts = [0, *accumulate(rows for _, rows, _ in found)]
         task = self.executor.tasks("rows")
-        how = task.constant("how", (schema, self.to_arrow))
+        how = task.constant("how", (schema, self.to_arrow, unit))
         held = [task("part", _records, how, part, row) for part, row in zip(self.parts, firsts[:-1], strict=True)]
         return HeldRecords(schema, held, firsts[-1], self.fingerprint)
 
@@ -235,10 +245,12 @@ def _identified(part: object, to_arrow: Callable[[object], pa.Table]) -> tuple[s
     return digest_of(table), table.num_rows, table.schema
 
 
-def _records(how: tuple[Schema, Callable[[object], pa.Table]], part: object, first_row: int) -> ArrowRecords:
-    schema, to_arrow = how
-    table = to_arrow(part).select(list(schema.names))
-    return ArrowRecords(schema, table, ((0, table.num_rows),), "", first_row)
+def _records(
+    how: tuple[Schema, Callable[[object], pa.Table], str | None], part: object, first_row: int
+) -> ArrowRecords:
+    schema, to_arrow, unit = how
+    table = to_arrow(part).select(list(wanted_columns(schema, unit)))
+    return ArrowRecords(schema, table, ((0, table.num_rows),), "", first_row, unit)
 
 
 def digest_of(table: pa.Table) -> str:

@@ -36,8 +36,10 @@ class Input(Protocol):
     def fingerprint(self) -> str:
         """The identity of the input as it is now, to which attempts are bound."""
 
-    def open(self, schema: Schema, *, partitions: int | None = None, checked: bool = False) -> Opened:
-        """The records, read by a schema.
+    def open(
+        self, schema: Schema, *, partitions: int | None = None, checked: bool = False, unit: str | None = None
+    ) -> Opened:
+        """The records, read by a schema, and the ids of their units where a column `unit` has them.
 
         Of an input that was `checked` against a contract, columns outside the schema are passed over: which columns a
         table may have besides is then said in the contract, not in the spec.
@@ -60,9 +62,11 @@ class Files:
         """See `dpdist.data.source.fingerprint`."""
         return fingerprint(self.source)
 
-    def open(self, schema: Schema, *, partitions: int | None = None, checked: bool = False) -> Table:
+    def open(
+        self, schema: Schema, *, partitions: int | None = None, checked: bool = False, unit: str | None = None
+    ) -> Table:
         """See `dpdist.data.table.open_table`."""
-        source = replace(self.source, extra_columns="ignore") if checked else self.source
+        source = replace(self.source, unit=unit, extra_columns="ignore" if checked else self.source.extra_columns)
         return open_table(source, schema, partitions=partitions)
 
 
@@ -77,7 +81,9 @@ class HeldByClients:
         """That of no files."""
         return fingerprint_of(())
 
-    def open(self, schema: Schema, *, partitions: int | None = None, checked: bool = False) -> Table:
+    def open(
+        self, schema: Schema, *, partitions: int | None = None, checked: bool = False, unit: str | None = None
+    ) -> Table:
         """A table without files."""
         return Table(TableSource(("held by clients",)), schema, "parquet", (), ())
 

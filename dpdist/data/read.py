@@ -14,7 +14,8 @@ import pyarrow.csv
 from numpy.typing import NDArray
 
 from dpdist.data.encode import TableEncoder
-from dpdist.data.files import open_parquet
+from dpdist.data.files import open_parquet, wanted_columns
+from dpdist.data.keyed_ids import ids_of
 from dpdist.data.lines import lines_of_range, records_of_lines
 from dpdist.data.report import RowReport
 from dpdist.errors import UnreadableFile
@@ -41,6 +42,7 @@ class EncodedBatch:
     codes: Codes  # unsigned int (float64 if continuous), shape (rows,), in schema order
     keep: NDArray[np.bool_] | None  # rows that no policy drops; None for all
     report: RowReport  # counts of defects
+    ids: pa.Array | None = None  # ids of the units, where there are any: they stay in the task that reads them
 
 
 def encoded_batches(table: Table, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
@@ -59,7 +61,8 @@ def encoded_batches(table: Table, partition: int, *, batch_rows: int = BATCH_ROW
         with storage_errors(path):
             for batch in read(table, piece, batch_rows):
                 encoded = encoder.encode(batch)
-                yield EncodedBatch(piece.file, row, encoded.codes, encoded.keep, encoded.report)
+                ids = ids_of(batch, table.source.unit, strip=is_csv and table.source.csv.strip, empty_is_missing=is_csv)
+                yield EncodedBatch(piece.file, row, encoded.codes, encoded.keep, encoded.report, ids)
                 row += batch.num_rows
         if row != stop:
             raise UnreadableFile(
@@ -88,7 +91,10 @@ def _parquet_batches(table: Table, piece: Slice, batch_rows: int) -> Iterator[pa
             return  # another file than the one that was opened: the caller notices the missing rows
         skip, left = piece.start - file.boundaries[groups[0]], piece.stop - piece.start
         batches = reader.iter_batches(
-            batch_rows, row_groups=groups, columns=list(table.schema.names), use_threads=False
+            batch_rows,
+            row_groups=groups,
+            columns=list(wanted_columns(table.schema, table.source.unit)),
+            use_threads=False,
         )
         message = f"{file.found.path} is a damaged Parquet file: write or copy it again"
         while left and (batch := unless_damaged(lambda: next(batches, None), message)) is not None:
@@ -99,12 +105,12 @@ def _parquet_batches(table: Table, piece: Slice, batch_rows: int) -> Iterator[pa
 
 
 def _csv_batches(table: Table, piece: Slice, batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """The records of a stretch of a CSV file; all columns are texts, but for continuous ones in dictionaries."""
+    """The records of a stretch of a CSV file; all columns are texts, but for numbers and ids in dictionaries."""
     file, options = table.files[piece.file], table.source.csv
-    names = list(table.schema.names)
+    names = list(wanted_columns(table.schema, table.source.unit))
     parse = pa.csv.ParseOptions(delimiter=options.delimiter, newlines_in_values=False)
     texts = dict.fromkeys(names, pa.dictionary(pa.int32(), pa.string())) | dict.fromkeys(
-        table.schema.continuous, pa.string()
+        (*table.schema.continuous, *names[len(table.schema.names) :]), pa.string()
     )
     convert = pa.csv.ConvertOptions(include_columns=names, column_types=texts, strings_can_be_null=False)
     message = (

@@ -27,12 +27,20 @@ class RowReport:
     # int64[attributes, 5]: missing values, numbers below and above the domain, other values outside it, values of the
     # wrong type
     counts: NDArray[np.int64]
+    nameless: int = 0  # rows without the id of their unit, which are not kept
+    beyond: int = 0  # rows that are not kept because their unit has too many
 
     def __repr__(self) -> str:
         return "RowReport(<counts hidden>)"
 
     def __add__(self, other: RowReport) -> RowReport:
-        return RowReport(self.rows + other.rows, self.kept + other.kept, self.counts + other.counts)
+        return RowReport(
+            self.rows + other.rows,
+            self.kept + other.kept,
+            self.counts + other.counts,
+            self.nameless + other.nameless,
+            self.beyond + other.beyond,
+        )
 
     @classmethod
     def empty(cls, schema: Schema) -> RowReport:
@@ -44,6 +52,8 @@ class RowReport:
         return {
             "rows_read": self.rows,
             "rows_kept": self.kept,
+            **({"rows_without_id": self.nameless} if self.nameless else {}),
+            **({"rows_beyond_bound": self.beyond} if self.beyond else {}),
             "columns": {
                 name: {
                     "missing": int(counts[MISSING]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from typing import Any
@@ -23,11 +23,13 @@ from dpdist.errors import DataError, EmptyTable, SpecError
 from dpdist.evaluate.binning import Look, View, through, view_of
 from dpdist.evaluate.utility.marginals import Marginals, Subset, chosen_triples, marginals_of, triples_operator
 from dpdist.families.base.attempt import Progress
+from dpdist.families.base.bounding import bounded
 from dpdist.families.base.graph import located_on, table_pass
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Codes
 from dpdist.publish.manifest import Manifest
 from dpdist.schema.schema import Schema
+from dpdist.schema.unit import UnitSpec
 
 LARGEST_SAMPLE = 2_000_000
 """Records of each table that are held at once, as codes; of a larger table a random sample."""
@@ -49,8 +51,16 @@ class Inputs:
     executor: Executor
     seed: int  # of every sample and of every model
     progress: Progress
+    unit: UnitSpec | None = None  # that the figures of the real records protect
+    used: Records | None = None  # the real records whose marginals are counted, where these are not all
     # what the policies met in ``real`` and ``holdout``, once they are read
     reports: dict[str, RowReport] = field(default_factory=dict)
+
+    def bounded(self, key: KeyRef) -> Inputs:
+        """The same, whose marginals are those of the real records that are used of each unit; samples are of all."""
+        if self.unit is None:
+            raise ValueError("the figures protect single records")
+        return replace(self, used=bounded(self.executor, self.real, at_most=self.unit.at_most, key=key))
 
     @property
     def manifest(self) -> Manifest:
@@ -79,7 +89,9 @@ class Inputs:
         graphs = [
             table_pass(self.executor, self.released, operator, name="released-marginals"),
             *(
-                table_pass(self.executor, self.real, seen, name="real-marginals", split=halves, label=label)
+                table_pass(
+                    self.executor, self.used or self.real, seen, name="real-marginals", split=halves, label=label
+                )
                 for label in (0, 1)
             ),
         ]
@@ -143,18 +155,20 @@ def open_inputs(
     progress: Progress,
     real: tuple[Schema, Look] | None = None,
     training: Input | None = None,
+    unit: UnitSpec | None = None,
 ) -> Inputs:
     """Open what an evaluation of released records looks at; reads the manifest, file metadata and, of CSV, the lines.
 
     `real` is the schema of the real table and what turns its codes into codes of the release's, where they differ;
-    `training` all that the release was made from, if it is known: no file of the hold-out may be among it. Raises
-    DataError: the table or the hold-out cannot be read by the release's schema (`dpdist.data.table.open_table`);
-    SpecError: the hold-out is the table itself; EmptyTable: the release holds no record.
+    `training` all that the release was made from, if it is known: no file of the hold-out may be among it; `unit` what
+    figures of the real records protect. Raises DataError: the table or the hold-out cannot be read by the release's
+    schema (`dpdist.data.table.open_table`); SpecError: the hold-out is the table itself; EmptyTable: the release holds
+    no record.
     """
     if not released.rows:
         raise EmptyTable("the release holds no record: there is nothing to evaluate")
     schema, look = real or (released.schema, released.decoder.merged)
-    tables = [against.open(schema).on(executor)]
+    tables = [against.open(schema, unit=None if unit is None else unit.by).on(executor)]
     if holdout is not None:
         tables.append(holdout.open(schema).on(executor))
         _keep_apart(holdout, against, training)
@@ -171,6 +185,7 @@ def open_inputs(
         executor=executor,
         seed=seed,
         progress=progress,
+        unit=unit,
     )
 
 

@@ -7,9 +7,9 @@ is the *sum*
     U_k = mean over marginals of 1/2 sum_x |c(x) - n q(x)|,
 
 c the real counts and q the released shares, which are public. A record in cell r adds [x = r] - q(x) to the terms, so
-U_k changes by at most 1 - q(r) <= 1 (add/remove), and so does n. U_1, U_2, U_3 and n take discrete Laplace noise at a
-quarter of epsilon each, on a grid; the scores are their quotients, which is post-processing. U_k is computed in exact
-integers and rounded down to the grid.
+U_k changes by at most 1 - q(r) <= 1 (add/remove), and so does n; the c records of a unit change them by c.
+U_1, U_2, U_3 and n take discrete Laplace noise at a quarter of epsilon each, on a grid; the scores are their quotients,
+which is post-processing. U_k is computed in exact integers and rounded down to the grid.
 
 The charge is reserved before the table is counted, the noise is drawn after the ledger wrote down that it will be, and
 what was drawn is stored before the commit: a run that dies is continued by running it again, at no new charge and with
@@ -37,12 +37,14 @@ from dpdist.evaluate.page.sections import Section, Table
 from dpdist.evaluate.utility.marginals import Marginals, Subset
 from dpdist.ledger import Attempt, Ledger
 from dpdist.ledger.contract import Contract
+from dpdist.ledger.keys import KeyRef
 from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace
 from dpdist.privacy.guarantee import DifferentialPrivacy
 from dpdist.privacy.noise import SAMPLER_DELTA, Noise
 from dpdist.publish.manifest import Manifest, fingerprint
 from dpdist.schema.spec import ReleaseSpec
+from dpdist.schema.unit import UnitSpec, protected
 
 FILE = "publishable.json"
 
@@ -61,6 +63,7 @@ class FiguresPlan:
     """Noise on the publishable figures."""
 
     epsilon: float  # of all figures together, add/remove adjacency
+    unit: UnitSpec | None = None  # what they protect; None for single records
 
     def __post_init__(self) -> None:
         if not 0 < self.epsilon <= LARGEST_EPSILON:
@@ -70,16 +73,23 @@ class FiguresPlan:
     def scales(self) -> tuple[float, float]:
         """Scales of the noise on each U_k, in steps of the grid, and on n."""
         share = self.epsilon / (len(_ORDERS) + 1)
-        return (STEPS + 1) / share * (1 + 2.0**-40), 1 / share * (1 + 2.0**-40)
+        sums, number = self.sensitivities
+        return sums / share * (1 + 2.0**-40), number / share * (1 + 2.0**-40)
+
+    @property
+    def sensitivities(self) -> tuple[int, int]:
+        """Most that a record, or a unit, changes each U_k, in steps of the grid, and n."""
+        records = 1 if self.unit is None else self.unit.at_most
+        return records * STEPS + 1, records
 
     @property
     def event(self) -> Composed:
         """The charge."""
-        sums, number = self.scales
+        (sums, number), (of_sums, of_number) = self.scales, self.sensitivities
         return Composed(
             (
-                DiscreteLaplace(scale=sums, sensitivity=STEPS + 1, count=len(_ORDERS), label="distances"),
-                DiscreteLaplace(scale=number, label="number of records"),
+                DiscreteLaplace(scale=sums, sensitivity=of_sums, count=len(_ORDERS), label="distances"),
+                DiscreteLaplace(scale=number, sensitivity=of_number, label="number of records"),
                 ApproximateDP(0.0, self.lost, label="samplers"),
             )
         )
@@ -97,6 +107,7 @@ class FiguresPlan:
             delta=self.lost,
             adjacency="add/remove",
             covers="the published figures",
+            **protected(self.unit),
         )
 
 
@@ -221,6 +232,15 @@ class Publication:
             )
         if self._attempt.state != "committed":  # the table is about to be read: from here on the charge stays
             self._attempt = self.ledger.mark_drawing(self._attempt)
+
+    def bounding_key(self) -> KeyRef | None:
+        """Where tasks find the key by which the records of units are chosen; None where nothing is to be chosen: for
+        single records, and once the figures are drawn and committed.
+        """
+        attempt = self._attempt
+        if self.plan.unit is None or attempt is None or attempt.state == "committed":
+            return None
+        return self.ledger.share_key(attempt, str((self.folder / f".key.{attempt.id}").absolute()))
 
     def publish(self, counts: Mapping[str, Marginals]) -> Section:
         """Draw the noise, store the figures, commit, and make them visible. Raises ReleaseConflict: the figures were

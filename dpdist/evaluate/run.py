@@ -32,6 +32,7 @@ from dpdist.families.base.registry import FAMILIES
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import open_release
 from dpdist.schema.spec import DEFAULT_LEDGER
+from dpdist.schema.unit import UnitSpec
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -161,13 +162,21 @@ def _records(
             progress=progress,
             real=real,
             training=request.source(request.spec.data.paths) if request.spec is not None else None,
+            unit=_unit(manifest) if request.publish is not None else None,
         )
         if real is not None:
             sections = vector_sections(inputs, request.options)
         else:
             with charged(request, inputs) as publication:
-                sections = record_sections(inputs, request.options, publication)
+                key = None if publication is None else publication.bounding_key()
+                sections = record_sections(inputs if key is None else inputs.bounded(key), request.options, publication)
     return about_release(store, manifest, inputs.reports, request.options), sections
+
+
+def _unit(manifest: Manifest) -> UnitSpec | None:
+    """The unit that a release protects."""
+    unit = manifest.spec.get("unit")
+    return None if unit is None else UnitSpec.model_validate(unit)
 
 
 @contextmanager
@@ -179,7 +188,7 @@ def charged(request: Request, inputs: Inputs) -> Iterator[Publication | None]:
     from dpdist.evaluate.publishable import FiguresPlan, Publication
     from dpdist.ledger import Ledger
 
-    plan = FiguresPlan(request.publish)
+    plan = FiguresPlan(request.publish, _unit(inputs.manifest))
     ledger = Ledger.open(request.ledger, create=False)
     folder = request.output or default_output(request.release)
     publication = Publication(ledger, inputs.manifest, plan, folder, request.options.seed)

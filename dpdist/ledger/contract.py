@@ -24,6 +24,7 @@ from dpdist.schema.part import departures as schema_departures
 from dpdist.schema.schema import Schema
 from dpdist.schema.spec import CsvSpec, Exact, ReleaseSpec, Section, StorageSpec
 from dpdist.schema.strict_yaml import load_yaml
+from dpdist.schema.unit import UnitSpec, adjacency_words, refuse_released_ids
 from dpdist.schema.validation import setting_names, validation_message
 from dpdist.storage.files import absolute
 
@@ -78,7 +79,9 @@ class Contract(Section):
 
     table: Schema = Field(alias="schema", description="The schema with its policies, or the path of its file.")
     data: InputSpec
-    unit: Literal["record"] = Field(default="record", description="Who is protected.")
+    unit: Literal["record"] | UnitSpec = Field(
+        default="record", description="Who is protected: a single record, or all records with one id."
+    )
     minimum_records: int = Field(ge=1, description="Public lower bound on the number of records that are kept.")
     number_of_records: int | None = Field(
         default=None, ge=1, description="The number of records, where it is public; without it none is."
@@ -119,7 +122,19 @@ class Contract(Section):
             )
         if self.number_of_records is not None and self.number_of_records < self.minimum_records:
             raise ValueError("number_of_records is below minimum_records")
+        if isinstance(self.unit, UnitSpec):
+            refuse_released_ids(self.unit, self.table)
+            if self.number_of_records is not None or self.minima or self.data.clients:
+                raise ValueError(
+                    "unit: how many records are kept of each unit is private, so number_of_records, minima by value "
+                    "and data.clients do not go with it: leave them out"
+                )
         return self
+
+    @property
+    def protected(self) -> UnitSpec | None:
+        """The unit; None where a single record is protected."""
+        return self.unit if isinstance(self.unit, UnitSpec) else None
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Contract:
@@ -176,6 +191,11 @@ class Contract(Section):
     def departures(self, spec: ReleaseSpec, *, event: Event | None) -> list[str]:
         """What a release asks for that the contract does not admit; empty where it keeps the contract."""
         found = schema_departures(spec.table, self.table)
+        if spec.unit != self.protected:
+            unit = self.protected
+            said = "leave `unit` out" if unit is None else f"`unit: {{by: {unit.by}, at_most: {unit.at_most}}}`"
+            more = f" with name {unit.name!r} and missing {unit.missing}" if unit else ""
+            found.append(f"unit: the contract decides who is protected: write {said}{more}")
         if spec.data.csv != self.data.csv or (spec.data.format or self.data.format) != self.data.format:
             found.append("data.csv and data.format: the files are read in another way")
         if self.data.clients and not spec.clients:
@@ -209,6 +229,11 @@ class Contract(Section):
         return found
 
 
+def adjacency_of(text: str | None) -> str:
+    """What the account of a data set is about, from the text of its contract."""
+    return adjacency_words(None if text is None else Contract.from_text(text).protected)
+
+
 def kept_contract(ledger: Ledger, spec: ReleaseSpec, *, dataset: str, event: Event | None) -> str | None:
     """The digest of the contract of a data set, which a release keeps; None where the data set has none.
 
@@ -220,6 +245,11 @@ def kept_contract(ledger: Ledger, spec: ReleaseSpec, *, dataset: str, event: Eve
     """
     text = ledger.dataset(dataset).contract
     if text is None:
+        if spec.unit is not None and spec.unit.at_most == 1:
+            raise ContractBroken(
+                f"unit.at_most: data set {dataset!r} has no contract, so its account is one of records, and a record "
+                "more may exchange the only one that is used of a unit: declare the unit in a contract, or at_most: 2"
+            )
         return None
     contract = Contract.from_text(text)
     found = contract.departures(spec, event=event)

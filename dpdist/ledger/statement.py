@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dpdist.errors import AccountingError, DpdistError, LedgerError, LedgerUnavailable
 from dpdist.ledger import Budget, Ledger
 from dpdist.ledger.account import Charged
-from dpdist.ledger.contract import kept_contract
+from dpdist.ledger.contract import adjacency_of, kept_contract
 from dpdist.ledger.keys import WITH_TEST_KEY
 from dpdist.ledger.records import Statement
 from dpdist.ledger.signing import key_fingerprint
@@ -29,7 +29,7 @@ def budget_sentence(ledger: Ledger, dataset: str) -> str:
     words = uncovered(statement)
     words.append(
         f"epsilon {downwards(budget.epsilon_remaining)} of {downwards(budget.epsilon_cap)} left for data set {dataset} "
-        f"at delta {upwards(budget.delta_cap)} (add/remove adjacency)"
+        f"at delta {upwards(budget.delta_cap)} ({adjacency_of(statement.dataset.contract)})"
     )
     if budget.pml_cap is not None:
         left = max(budget.pml_cap - budget.pml_spent, budget.pml_spent * 0)
@@ -159,6 +159,7 @@ def _dataset_row(ledger: Ledger, name: str) -> dict[str, Any]:
         "epsilon": float(statement.budget.epsilon_cap),
         "delta": float(statement.budget.delta_cap),
         "adjacency": "add/remove",
+        "adjacency_of": adjacency_of(statement.dataset.contract),
         "spent_epsilon": None if spent is None else float(spent),
         "remaining_epsilon": float(statement.budget.epsilon_remaining),
         "pml": None if statement.budget.pml_cap is None else float(statement.budget.pml_cap),

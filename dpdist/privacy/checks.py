@@ -63,6 +63,7 @@ class CountCheck:
     threshold: int  # the noisy count must reach it
     scale: float  # scale of the discrete Laplace noise on the count
     delta: float  # bound of the probability that a smaller count passes; charged
+    unit: int = 1  # records of a unit, at most: by so many neighbouring counts differ
 
     def passes(self, noisy: int) -> bool:
         """Whether the noisy count confirms the minimum."""
@@ -72,12 +73,17 @@ class CountCheck:
     def event(self) -> Composed:
         """What the check costs, false passes included."""
         return Composed(
-            (DiscreteLaplace(self.scale, label="noisy count"), ApproximateDP(0.0, self.delta, label="false pass")),
+            (
+                DiscreteLaplace(self.scale, self.unit, label="noisy count"),
+                ApproximateDP(0.0, self.delta, label="false pass"),
+            ),
             label="check of the number of records",
         )
 
 
-def count_check(*, records: int, share: float = 1.0, epsilon: float, delta: float, failure: float = 1e-6) -> CountCheck:
+def count_check(
+    *, records: int, share: float = 1.0, epsilon: float, delta: float, failure: float = 1e-6, unit: int = 1
+) -> CountCheck:
     """The check of a split's size, from the declared minimum of records of the whole table.
 
     Parameters
@@ -90,6 +96,8 @@ def count_check(*, records: int, share: float = 1.0, epsilon: float, delta: floa
         Budget of the check.
     failure : float
         Most that the probability may be that a table of `records` or more is refused.
+    unit : int
+        Records of a unit, at most.
 
     Raises
     ------
@@ -101,7 +109,7 @@ def count_check(*, records: int, share: float = 1.0, epsilon: float, delta: floa
             "a count check needs records >= 1, a share in (0, 1], epsilon > 0 and delta and failure in (0, 1), "
             f"got {records}, {share}, {epsilon}, {delta}, {failure}"
         )
-    scale = 1 / epsilon
+    scale = unit / epsilon
     expected = records if share == 1 else _binomial_quantile(failure / 2, records, share)
     threshold = expected - noise_tail(scale, failure / 2) + 1
     minimum = threshold + 1 - noise_tail(scale, delta)
@@ -110,7 +118,7 @@ def count_check(*, records: int, share: float = 1.0, epsilon: float, delta: floa
             f"a declared minimum of {records} records is too small to be confirmed for a share of {share:g} at "
             f"epsilon = {epsilon:g}, delta = {delta:g}: declare more records or give the check a larger epsilon"
         )
-    return CountCheck(minimum=minimum, threshold=threshold, scale=scale, delta=delta)
+    return CountCheck(minimum=minimum, threshold=threshold, scale=scale, delta=delta, unit=unit)
 
 
 def pass_count_sensitivity(*, candidates: int, seeds: int, growth: float, delta: float) -> int:

@@ -18,8 +18,6 @@ from dpdist.privacy.formatting import upwards
 Adjacency = Literal["add/remove", "replacement"]
 Covers = Literal["the whole release", "one released record", "the model", "the published figures"]
 
-Unit = Literal["record", "curve"]
-
 _ONE = {
     "add/remove": "one {} is present or absent",
     "replacement": "one {} is replaced by another, their number being public",
@@ -65,6 +63,8 @@ class Guarantee:
     def to_json(self) -> dict[str, Any]:
         """The guarantee as a JSON object, its sentence included."""
         fields = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        if fields.get("records", 0) is None:
+            del fields["records"]
         return {"kind": self.kind, **fields, "sentence": self.sentence()}
 
 
@@ -77,25 +77,34 @@ class DifferentialPrivacy(Guarantee):
     delta: float
     adjacency: Adjacency  # how two neighbouring tables differ
     covers: Covers  # what the numbers are about
-    unit: Unit = "record"  # what is protected: one record, or all records of one curve
+    unit: str = "record"  # what is protected: one record, all records of one curve, or those with one id
+    records: int | None = None  # records of one unit, at most; None where the unit is a record or a curve
 
     def __post_init__(self) -> None:
         _check(self.kind, "epsilon", self.epsilon, low=0)
         _check(self.kind, "delta", self.delta, low=0, high=1)
         _choice(self.kind, "adjacency", self.adjacency, Adjacency)
         _choice(self.kind, "covers", self.covers, Covers)
-        _choice(self.kind, "unit", self.unit, Unit)
+        if (self.records is None) != (self.unit in ("record", "curve")):
+            raise AccountingError(f"{self.kind}: records goes with a unit of several records, and only with it")
+        if self.records is not None:
+            _check(self.kind, "records", self.records, low=1)
 
     def statement(self) -> str:
         """What is promised, in one sentence without its full stop."""
         return (
             f"({upwards(self.epsilon)}, {upwards(self.delta)})-differential privacy for {self.covers} "
-            f"({self.adjacency})"
+            f"({self.adjacency}{self._whom})"
         )
+
+    @property
+    def _whom(self) -> str:
+        return "" if self.records is None else f" of one {self.unit} with all its records"
 
     def meaning(self) -> str:
         """What the statement means."""
-        change = _ONE[self.adjacency].format(self.unit)
+        each = "" if self.records is None else f" with all its records, of which at most {self.records:,} are used,"
+        change = _ONE[self.adjacency].format(f"{self.unit}{each}")
         return (
             f"when {change}, the probability of any event about it changes by at most a factor "
             f"exp({upwards(self.epsilon)}), plus {upwards(self.delta)}"

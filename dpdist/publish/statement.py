@@ -33,6 +33,7 @@ def check_statement(manifest: Manifest) -> float | None:
     """
     try:
         guarantees = [_as_stated(item) for item in manifest.guarantees]
+        _check_unit(manifest, guarantees)
         event = _event(manifest.parameters.get("event"))
         epsilons = [one for item in guarantees for one in _checked(item, guarantees, event)]
     except (AccountingError, ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
@@ -50,6 +51,16 @@ def _as_stated(item: Mapping[str, Any]) -> Guarantee:
             f"{guarantee.sentence()} {_ADVICE.capitalize()}"
         )
     return guarantee
+
+
+def _check_unit(manifest: Manifest, guarantees: list[Guarantee]) -> None:
+    """Whether all guarantees are about the unit that the spec names."""
+    unit = manifest.spec.get("unit")
+    stated = (unit.get("name"), unit.get("at_most")) if isinstance(unit, dict) else None
+    for item in guarantees:
+        own = (item.unit, item.records) if isinstance(item, DifferentialPrivacy) and item.records else None
+        if own != stated:
+            raise VerificationFailed(f"{MANIFEST}: its guarantee is about another unit than its spec: {_ADVICE}")
 
 
 def _event(data: Any) -> Event | None:

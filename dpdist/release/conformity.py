@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -16,8 +17,10 @@ from dpdist.data.inputs import Files, Input, contract_source
 from dpdist.data.operators import Operator
 from dpdist.data.report import RowReport, check
 from dpdist.errors import DataError, ReleaseConflict, SpecError
+from dpdist.families.base.bounding import bounded
 from dpdist.families.base.graph import located_on, table_pass
 from dpdist.ledger.contract import Contract
+from dpdist.ledger.keys import KeyRef
 from dpdist.storage.files import absolute
 
 if TYPE_CHECKING:
@@ -50,15 +53,24 @@ def check_input(
             raise SpecError(f"--data {path}: no pattern of the contract's data.later admits it")
     files = contract_source(data, paths=tuple(paths) or data.paths)
     source, executor = given or Files(files), executor or InProcess()
-    table = located_on(executor, [source.open(contract.table).on(executor)])[0]
+    unit = contract.protected
+    opened = source.open(contract.table, unit=unit.by if unit else None)
+    table = located = located_on(executor, [opened.on(executor)])[0]
+    if unit is not None:  # how many are kept does not depend on the key
+        table = bounded(executor, located, at_most=unit.at_most, key=KeyRef.fixed(secrets.token_hex(32)))
     names = contract.table.names
     counted = {names.index(name): contract.table.attributes[names.index(name)].cardinality for name in contract.minima}
     operator = Operator(name="classes", chunk=partial(_counts, sizes=counted), combine=_added)
     counts, report = executor.compute([table_pass(executor, table, operator, name="check")])[0]
-    if source.fingerprint != table.fingerprint:
+    if source.fingerprint != located.fingerprint:
         raise ReleaseConflict("the files changed while they were read: leave them alone, and check them again")
-    problems = [*_of_policies(report, contract), *_of_numbers(report, contract), *_of_classes(counts, contract)]
-    return Conformity(table.fingerprint, tuple(problems), report.confidential(contract.table))
+    problems = [
+        *_of_policies(report, contract),
+        *_of_ids(report, contract),
+        *_of_numbers(report, contract),
+        *_of_classes(counts, contract),
+    ]
+    return Conformity(located.fingerprint, tuple(problems), report.confidential(contract.table))
 
 
 def _counts(codes: Codes, sizes: Mapping[int, int]) -> dict[int, NDArray[np.int64]]:
@@ -75,6 +87,16 @@ def _of_policies(report: RowReport, contract: Contract) -> list[str]:
     except DataError as error:
         return str(error).splitlines()
     return []
+
+
+def _of_ids(report: RowReport, contract: Contract) -> list[str]:
+    unit = contract.protected
+    if unit is None or unit.missing == "drop" or not report.nameless:
+        return []
+    return [
+        f"column {unit.by!r}: records without an id, whose {unit.name} nobody knows; they are in no release. Find the "
+        "ids, or declare that with unit.missing: drop"
+    ]
 
 
 def _of_numbers(report: RowReport, contract: Contract) -> list[str]:

@@ -202,7 +202,10 @@ class Run:
         csv = self.spec.data.csv
         try:
             return self._input.open(
-                self.spec.table, partitions=self.spec.cluster.partitions, checked=self._contract is not None
+                self.spec.table,
+                partitions=self.spec.cluster.partitions,
+                checked=self._contract is not None,
+                unit=self.spec.unit.by if self.spec.unit else None,
             )
         except DataError as error:
             first_line = csv.header and not csv.skip_rows and csv.comment is None

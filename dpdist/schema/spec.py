@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from functools import cached_property
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     BeforeValidator,
@@ -26,6 +26,7 @@ from pydantic import (
 from dpdist.errors import SpecError
 from dpdist.schema.schema import Schema, StrictModel
 from dpdist.schema.strict_yaml import LONGEST_NUMBER, check_characters, parse_yaml
+from dpdist.schema.unit import UnitSpec, protected, refuse_released_ids
 from dpdist.schema.validation import setting_names, validation_message
 
 DEFAULT_LEDGER = "sqlite:///dpdist-ledger.db"
@@ -223,6 +224,8 @@ class PrivacyLimit(Section):
 class ReleaseSpec(Section):
     """What the spec of every kind of release says."""
 
+    protects_units: ClassVar[bool] = False  # whether the charge of the family is known for units of several records
+
     kind: str
     name: str = Field(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Name of the release, once per data set."
@@ -238,6 +241,26 @@ class ReleaseSpec(Section):
     )
     cluster: ClusterSpec = Field(default_factory=ClusterSpec)
     privacy: PrivacyLimit
+    unit: UnitSpec | None = Field(
+        default=None, description="Who is protected, as the contract says; without it a single record is."
+    )
+
+    @model_validator(mode="after")
+    def _protecting(self) -> ReleaseSpec:
+        if self.unit is not None and not self.protects_units:
+            raise ValueError(f"unit: this family ({self.kind}) protects single records only; leave the release out")
+        refuse_released_ids(self.unit, self.table)
+        return self
+
+    @property
+    def records_of_a_unit(self) -> int:
+        """Records by which neighbouring tables differ, at most."""
+        return 1 if self.unit is None else self.unit.at_most
+
+    @property
+    def protected(self) -> dict[str, Any]:
+        """The unit in the words of a guarantee (`dpdist.schema.unit.protected`)."""
+        return protected(self.unit)
 
     @property
     def worker_resources(self) -> tuple[str, ...]:
@@ -283,7 +306,7 @@ class ReleaseSpec(Section):
         """The settings that decide the released bytes: all but where the release runs and where its files are."""
         tree = self.model_dump(mode="json", by_alias=True, exclude={"cluster", "ledger", "work"})
         del tree["data"]["storage"], tree["output"]["storage"], tree["output"]["path"]
-        return tree
+        return _without_absent_unit(tree)
 
     def public(self) -> dict[str, Any]:
         """The public settings, for the manifest: not the schema, nor where the release runs and where its files are."""
@@ -291,7 +314,14 @@ class ReleaseSpec(Section):
         tree["data"] = {"minimum_records": self.data.minimum_records}
         for name in ("storage", "signing_key", "path"):
             del tree["output"][name]
-        return tree
+        return _without_absent_unit(tree)
+
+
+def _without_absent_unit(tree: dict[str, Any]) -> dict[str, Any]:
+    """The settings, without a unit where a single record is protected."""
+    if tree["unit"] is None:
+        del tree["unit"]
+    return tree
 
 
 AnySpec = TypeVar("AnySpec", bound=ReleaseSpec)

@@ -31,9 +31,10 @@ class EventPlan(Plan):
 
     def resources(self) -> dict[str, Any]:
         """Memory and tasks, from public sizes only."""
-        return {
+        needs = {
             "records_at_least": self.spec.data.minimum_records,
             "partitions": self.partitions,
             "task_bytes": _VALUE_BYTES * len(self.spec.table.attributes) * BATCH_ROWS,
             "tasks_about": self.partitions + math.ceil(self.partitions / 7) + 2,
         }
+        return self.bounding(needs)

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 from dpdist.errors import SpecError
+from dpdist.families.base.bounding import sizes_for
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.events import Event
@@ -24,12 +25,16 @@ from dpdist.privacy.testing import Canaries, Claim
 from dpdist.publish.parts import PartFormat
 from dpdist.schema.schema import Schema
 from dpdist.schema.spec import ReleaseSpec
+from dpdist.schema.unit import MOST_RECORDS_OF_A_UNIT, adjacency_words
 
 if TYPE_CHECKING:
     from dpdist.data.operators import Operator
     from dpdist.families.base.attempt import Attempt
     from dpdist.families.base.workload import Layout, Work
     from dpdist.publish.manifest import Manifest
+
+
+_SORTED_BYTES = 128  # of a row while its block is sorted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +76,15 @@ class Plan:
     def guarantees(self) -> tuple[Guarantee, ...]:
         """What the release promises, the first thing first."""
         epsilon, delta = self.epsilon, self.delta
-        return (DifferentialPrivacy(epsilon=epsilon, delta=delta, adjacency="add/remove", covers="the whole release"),)
+        return (
+            DifferentialPrivacy(
+                epsilon=epsilon,
+                delta=delta,
+                adjacency="add/remove",
+                covers="the whole release",
+                **self.spec.protected,
+            ),
+        )
 
     @property
     def covers(self) -> str:
@@ -106,6 +119,20 @@ class Plan:
         """Memory and tasks, from public sizes only."""
         raise NotImplementedError
 
+    def bounding(self, needs: dict[str, Any]) -> dict[str, Any]:
+        """What `resources` found, and what bounding the records of the units needs besides."""
+        if self.spec.unit is None:
+            return needs
+        rows, partitions = self.spec.data.minimum_records, needs["partitions"]
+        held = sum(attribute.dtype.itemsize for attribute in self.spec.table.attributes) + 2 * 8
+        shards, blocks = sizes_for(rows)
+        largest = max(rows // partitions, rows // shards)
+        return needs | {
+            "bounding_bytes": rows * held,
+            "task_bytes": max(needs["task_bytes"], 3 * largest * held + _SORTED_BYTES * (rows // shards // blocks)),
+            "tasks_about": needs["tasks_about"] + partitions * (shards + 2) + shards,
+        }
+
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON object."""
         return {
@@ -132,6 +159,7 @@ class Plan:
                 "",
                 *self.charge_lines(),
                 *self.details(),
+                *self.unit_lines(),
                 f"Resources   about {number_of(needs['partitions'], 'partition')}, {needs['tasks_about']} tasks; "
                 f"{self.held(needs)}{mebibytes(needs['task_bytes'])} per running task",
             ]
@@ -139,7 +167,33 @@ class Plan:
 
     def charge_lines(self) -> list[str]:
         """The lines of `explain` that say what is charged."""
-        return [f"Charge      {self.charged} (add/remove adjacency)"]
+        return [f"Charge      {self.charged} ({self.adjacency})"]
+
+    @property
+    def adjacency(self) -> str:
+        """What neighbouring tables differ by, in words."""
+        return adjacency_words(self.spec.unit)
+
+    noise_name: ClassVar[str] = ""  # what `noise_at` is, for families that protect units
+
+    def noise_at(self, at_most: int) -> float:
+        """How far off a typical released number is, if at most so many records of each unit are used."""
+        raise NotImplementedError
+
+    def unit_lines(self) -> list[str]:
+        """The lines of `explain` that say what the bound on the records of a unit costs."""
+        unit = self.spec.unit
+        if unit is None:
+            return []
+        bounds = sorted({1, max(unit.at_most // 4, 1), max(unit.at_most // 2, 1), unit.at_most, 2 * unit.at_most})
+        shown = ", ".join(
+            f"{self.noise_at(bound):.4g} for {bound:,}" for bound in bounds if bound <= MOST_RECORDS_OF_A_UNIT
+        )
+        return [
+            f"Unit        at most {number_of(unit.at_most, 'record')} of each {unit.name} (column {unit.by!r}) are "
+            f"used, and none without an id. {self.noise_name} at this epsilon, by unit.at_most: "
+            f"{shown}"
+        ]
 
     def details(self) -> list[str]:
         """The lines of `explain` that only this family has."""

@@ -90,7 +90,7 @@ def table_pass(
     task = executor.tasks(name)
     parts = [
         task(operator.name, pass_partition, records, i, operator, split, label, batch_rows)
-        for records, i in _by_partition(task, table)
+        for records, i in by_partition(task, table)
     ]
     return _tree(task, operator, parts)
 
@@ -132,7 +132,7 @@ def encoded_partitions(
     task = executor.tasks(name)
     return [
         task("encode", encode_partition, records, i, split, label, batch_rows)
-        for records, i in _by_partition(task, table)
+        for records, i in by_partition(task, table)
     ]
 
 
@@ -162,7 +162,7 @@ def reduce_partitions(
     )
 
 
-def _by_partition(task: Tasks, table: Records) -> list[tuple[Deferred, int]]:
+def by_partition(task: Tasks, table: Records) -> list[tuple[Deferred, int]]:
     """For each partition the records that tasks find it in, and its number there."""
     if isinstance(table, HeldRecords):
         return [(part, 0) for part in table.partitions]

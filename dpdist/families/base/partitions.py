@@ -17,6 +17,7 @@ from dpdist.data.report import RowReport
 from dpdist.data.split import Split, split_labels
 from dpdist.ledger.keys import load_noise
 from dpdist.privacy.arrays import Codes
+from dpdist.schema.schema import Schema
 
 Result = tuple[Any, RowReport]
 
@@ -39,7 +40,7 @@ def pass_partition(
     table: Records, partition: int, operator: Operator, split: Split | None, label: int | None, batch_rows: int
 ) -> Result:
     """Read a partition and summarise the records of one label."""
-    summary, report = operator.chunk(_no_codes(table)), RowReport.empty(table.schema)
+    summary, report = operator.chunk(no_codes(table.schema)), RowReport.empty(table.schema)
     for batch, labels in _labelled_batches(table, partition, split, batch_rows):
         codes, _ = _select(batch.codes, labels, batch.keep, label)
         summary = operator.add(summary, codes)
@@ -63,7 +64,7 @@ def encode_partition(
 ) -> EncodedPartition:
     """Read a partition and keep the records of one label, or all with their labels."""
     report = RowReport.empty(table.schema)
-    pieces = [_no_codes(table)]
+    pieces = [no_codes(table.schema)]
     labels_of_pieces = [np.empty(0, np.uint8)]
     for batch, labels in _labelled_batches(table, partition, split, batch_rows):
         codes, chosen = _select(batch.codes, labels, batch.keep, label)
@@ -122,5 +123,6 @@ def _select(
     return [column.take(rows) for column in codes], None if labels is None else labels.take(rows)
 
 
-def _no_codes(table: Records) -> Codes:
-    return [np.empty(0, attribute.dtype) for attribute in table.schema.attributes]
+def no_codes(schema: Schema) -> Codes:
+    """The codes of no records."""
+    return [np.empty(0, attribute.dtype) for attribute in schema.attributes]

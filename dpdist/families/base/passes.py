@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from dpdist.cluster.tasks import Deferred
 from dpdist.data.operators import Operator
-from dpdist.data.records import Records
+from dpdist.data.records import Records, RecordsInMemory
 from dpdist.data.report import RowReport, check
 from dpdist.data.split import Split
 from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.bounding import bounded
 from dpdist.families.base.graph import encoded_partitions, locate, partition_codes, reduce_partitions, table_pass
 
 _MEMORY_FOR_CODES = 0.25  # share of the workers' memory that codes may take
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class BoundedTable:
+    """The table with a bounded number of records of each unit, which all passes of an attempt share."""
+
+    records: Records
+
+
 class Passes:
     """Passes over the table of an attempt, or over one part of a random split of it.
+
+    Where several records may be about one unit, they pass over a table with a bounded number of each.
 
     The ledger is told before the first of them. From then on the charge stays, whatever the records are.
 
@@ -32,6 +43,8 @@ class Passes:
 
     def __init__(self, attempt: Attempt[Any, Any], *, split: Split | None = None, repeated: bool = False) -> None:
         attempt.before_noise()
+        if split is not None and attempt.spec.unit is not None:
+            raise ValueError("a split sends records, not units: the family protects single records only")
         self._attempt = attempt
         self._split = split
         self._repeated = repeated
@@ -49,7 +62,18 @@ class Passes:
 
     @cached_property
     def table(self) -> Records:
-        """The table with its row numbers."""
+        """The table with its row numbers, bounded by unit."""
+        attempt, unit = self._attempt, self._attempt.spec.unit
+        if unit is None or isinstance(attempt.table, RecordsInMemory):  # a rehearsal's records are bounded already
+            return self._located()
+        try:
+            return attempt.result(BoundedTable).records
+        except LookupError:
+            records = bounded(attempt.executor, self._located(), at_most=unit.at_most, key=attempt.key)
+            attempt.keep(BoundedTable(records))
+            return records
+
+    def _located(self) -> Records:
         attempt = self._attempt
         if attempt.table.is_located:
             return attempt.table

@@ -1,6 +1,7 @@
 """What the histogram family states, mechanism by mechanism, on small tables made to contradict it.
 
-- *counts*: one record or none (add/remove), or one record that moves to another cell of every table (replacement);
+- *counts*: one record or none (add/remove; all equal records of a unit or none), or one record that moves to another
+  cell of every table (replacement);
 - *entropies*: one record alone in its bin, where the entropy moves by its sensitivity;
 - *curves*: a curve of the largest norm in the direction that the kernel passes best.
 
@@ -35,6 +36,7 @@ def counts_claim(plan: HistogramPlan) -> Claim:
     replaced = plan.spec.privacy.adjacency == "replacement"
     other, canary = (_tables_of_one(plan.counts, second) for second in (False, True))
     absent = other if replaced else [np.zeros_like(table) for table in other]
+    canary = [table * plan.spec.records_of_a_unit for table in canary]
     inside = np.unique(
         np.concatenate([np.flatnonzero((a + b).reshape(-1)) for a, b in zip(other, canary, strict=True)])
     )
@@ -69,7 +71,7 @@ def _noisy_cells(tables: list[Counts], plan: HistogramPlan, places: list[NDArray
 
 
 def cells_canaries(plan: HistogramPlan) -> Canaries:
-    """The noisy table with the most cells; a canary for each cell, which is one record in it or none (add/remove).
+    """The noisy table with the most cells; a canary for each cell: one record (or unit) in it, or none (add/remove).
 
     What the other tables show of the canaries is left out, so the whole guarantee is tested by a part of the release.
     Raises ValueError: the plan has no noisy histograms, or another adjacency.
@@ -81,7 +83,7 @@ def cells_canaries(plan: HistogramPlan) -> Canaries:
     mechanism, scale = plan.measurement.mechanism, plan.measurement.scales[number]
 
     def scores(noise: Noise, present: NDArray[np.bool_]) -> Floats:
-        table, name = present.astype(np.int64), f"histogram/table/{number}"
+        table, name = present.astype(np.int64) * plan.spec.records_of_a_unit, f"histogram/table/{number}"
         return add_noise(table, mechanism=mechanism, scale=scale, noise=noise, name=name).astype(np.float64)
 
     return Canaries(
@@ -101,12 +103,12 @@ def canaries(plan: HistogramPlan) -> tuple[Canaries, ...]:
 
 
 def entropies_claim(plan: EntropyPlan, *, delta: float) -> Claim:
-    """The noisy entropies of a table of the fewest records, one of them alone in its bin or with the others; epsilon is
-    stated at `delta`.
+    """The noisy entropies of a table of the fewest records, one of them (or each of a unit's) alone in its bin or
+    with the others; epsilon is stated at `delta`.
     """
-    n = plan.records
-    alone = np.array([n - 1, 1], np.int64)
-    without = np.array([n - 1, 0] if plan.adjacency == "add/remove" else [n, 0], np.int64)
+    n, own = plan.records, plan.unit
+    alone = np.array([n - own] + [1] * own, np.int64)
+    without = np.array([n - own if plan.adjacency == "add/remove" else n] + [0] * own, np.int64)
     absent, present = (partial(_noisy_entropies, table, plan) for table in (without, alone))
     epsilon = accountant.epsilon(plan.event, delta=delta)
     name = f"{len(plan.orders)} entropies ({plan.mechanism}, {plan.adjacency})"

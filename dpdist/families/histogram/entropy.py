@@ -72,6 +72,7 @@ class EntropyPlan:
     records: int  # the public lower bound of the number of records, which the run must check
     adjacency: Adjacency
     event: Composed  # what it costs, the sampler's delta included
+    unit: int = 1  # records of a unit, at most
 
     @property
     def deviations(self) -> tuple[float, ...]:
@@ -99,10 +100,12 @@ def plan_entropies(
     delta: float,
     adjacency: Adjacency,
     mechanism: Mechanism | Literal["auto"] = "auto",
+    unit: int = 1,
 ) -> EntropyPlan:
     """The least noise for entropies of the given orders, each with the same share of the budget of all together.
 
-    `records` is a public lower bound. The mechanism ``auto`` is whichever deviates less. Raises SpecError: no entropy,
+    `records` is a public lower bound. The records of a unit, `unit` at most, leave one by one, so each changes a table
+    of at least ``records - unit + 1``. The mechanism ``auto`` is whichever deviates less. Raises SpecError: no entropy,
     unknown mechanism or adjacency; AccountingError: an order, the number of records or the budget is out of range.
     """
     if not orders:
@@ -110,20 +113,32 @@ def plan_entropies(
     if mechanism == "auto":
         kinds: list[Mechanism] = ["laplace"] if delta == 0 else ["laplace", "gaussian"]
         plans = [
-            plan_entropies(orders, records=records, epsilon=epsilon, delta=delta, adjacency=adjacency, mechanism=kind)
+            plan_entropies(
+                orders,
+                records=records,
+                epsilon=epsilon,
+                delta=delta,
+                adjacency=adjacency,
+                mechanism=kind,
+                unit=unit,
+            )
             for kind in kinds
         ]
         return min(plans, key=lambda plan: plan.deviations[0])
     if mechanism not in get_args(Mechanism):
         raise SpecError(f"mechanism must be laplace, gaussian or auto, got {mechanism!r}")
-    known = {order: bounds(records=records, order=order, adjacency=adjacency) for order in set(orders)}
+    if 1 < unit >= records:
+        raise AccountingError(f"entropies for units of {unit:,} records need more in data.minimum_records than that")
+    least = records - unit + 1
+    known = {order: bounds(records=least, order=order, adjacency=adjacency) for order in set(orders)}
+    charged = {order: unit * _charged(known[order], order) for order in known}
     count = len(orders)
     sampler = sampler_delta(count)
     if not 0 <= delta < 1 or 0 < delta <= sampler:
         raise AccountingError(f"delta must be 0, or in ({sampler:.1e}, 1), got {delta!r}")
     rest = delta - sampler if delta else 0.0
-    grids = {order: _grid(_charged(known[order], order), reach=count / epsilon) for order in known}
-    steps = {order: math.floor(_charged(known[order], order) / grids[order]) + 1 for order in known}
+    grids = {order: _grid(charged[order], reach=count / epsilon) for order in known}
+    steps = {order: math.floor(charged[order] / grids[order]) + 1 for order in known}
     if mechanism == "gaussian":
         relative = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=rest, count=count)
         events: tuple[Event, ...] = (Gaussian(relative, count=count, label="entropies"),)
@@ -138,6 +153,7 @@ def plan_entropies(
         records=records,
         adjacency=adjacency,
         event=Composed((*events, ApproximateDP(0.0, sampler, label="sampler"))),
+        unit=unit,
     )
 
 

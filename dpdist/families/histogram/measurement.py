@@ -1,9 +1,11 @@
 """Noise for many histograms that share one budget.
 
 One record changes one cell of a table by one (add/remove: L1 = L2 = 1), or takes one from a cell and adds it to another
-(replacement: L1 = 2, L2 = sqrt 2). So a table with discrete Laplace noise of scale b costs 1/b or 2/b, and m tables
-over the same records compose. A *share* divides what composes additively: epsilon for Laplace noise, 1/sigma^2 for
-Gaussian noise. The accountant then finds the least common noise; for Laplace, never more than by basic composition.
+(replacement: L1 = 2, L2 = sqrt 2). The c records of a unit may all be in one cell, and no unit changes a table by more
+than c in L1 norm: noise for units is c times as large. So a table with discrete Laplace noise of scale b costs 1/b or
+2/b, for units c/b, and m tables over the same records compose. A *share* divides what composes additively: epsilon for
+Laplace noise, 1/sigma^2 for Gaussian noise. The accountant then finds the least common noise; for Laplace, never more
+than by basic composition.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ class Measurement:
     adjacency: Adjacency  # what `event` is about
     shares: tuple[Fraction, ...]  # share of each table in the budget; exact, they sum to one
     event: Composed  # what it costs; its last part is the sampler's delta
+    unit: int = 1  # records of a unit, at most
 
     @property
     def deviations(self) -> tuple[float, ...]:
@@ -63,7 +66,7 @@ class Measurement:
     def with_less_noise(self, factor: float) -> Measurement:
         """The same with all scales divided by `factor`, and the event to match."""
         scales = tuple(scale / factor for scale in self.scales)
-        parts = _events(self.mechanism, scales, changed_cells(self.adjacency))
+        parts = _events(self.mechanism, scales, changed_cells(self.adjacency), self.unit)
         return replace(self, scales=scales, event=Composed((*parts, self.event.events[-1])))
 
 
@@ -82,17 +85,18 @@ def plan_measurement(
     delta: float,
     adjacency: Adjacency,
     shares: Shares = "equal",
+    unit: int = 1,
 ) -> Measurement:
     """The least noise for tables of so many cells each, within (epsilon, delta) for all together.
 
     The mechanism ``auto`` is the one with the smaller total expected squared error over all cells. At ``delta = 0``
     noise is Laplace, and the release has the delta of the sampler only (`sampler_delta`). Shares that are ``optimal``
-    minimise the total expected squared error; fractions are one per table and sum to one. Raises SpecError: unknown
-    mechanism or adjacency, or shares that do not fit; AccountingError: the budget is not valid, or smaller than what
-    the sampler costs.
+    minimise the total expected squared error; fractions are one per table and sum to one. `unit` is the most records
+    of a unit. Raises SpecError: unknown mechanism or adjacency, or shares that do not fit; AccountingError: the budget
+    is not valid, or smaller than what the sampler costs.
     """
     if mechanism == "auto":
-        return _of_least_error(cells, epsilon=epsilon, delta=delta, adjacency=adjacency, shares=shares)
+        return _of_least_error(cells, epsilon=epsilon, delta=delta, adjacency=adjacency, shares=shares, unit=unit)
     if mechanism not in get_args(Mechanism):
         raise SpecError(f"mechanism must be laplace, gaussian or auto, got {mechanism!r}")
     changed = changed_cells(adjacency)
@@ -102,31 +106,31 @@ def plan_measurement(
         raise AccountingError(f"delta must be 0, or in ({sampler:.1e}, 1) for so many cells, got {delta!r}")
     rest = delta - sampler if delta else 0.0
     if mechanism == "gaussian":
-        unit = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=rest, count=changed)
-        scales = tuple(unit / math.sqrt(share) for share in exact)
+        whole = accountant.calibrate_gaussian(sensitivity=float(unit), epsilon=epsilon, delta=rest, count=changed)
+        scales = tuple(whole / math.sqrt(share) for share in exact)
     else:
-        unit = _laplace_unit(exact, changed=changed, epsilon=epsilon, delta=rest)
-        scales = tuple(unit / float(share) for share in exact)
+        whole = _laplace_unit(exact, changed=changed, epsilon=epsilon, delta=rest, unit=unit)
+        scales = tuple(whole / float(share) for share in exact)
     if max(scales) > LARGEST_SCALE:
         raise AccountingError(
             f"a histogram would need noise of scale {max(scales):.3g}, above 2^45: raise privacy.epsilon or its share"
         )
-    event = Composed((*_events(mechanism, scales, changed), ApproximateDP(0.0, sampler, label="sampler")))
-    return Measurement(mechanism=mechanism, scales=scales, adjacency=adjacency, shares=exact, event=event)
+    event = Composed((*_events(mechanism, scales, changed, unit), ApproximateDP(0.0, sampler, label="sampler")))
+    return Measurement(mechanism=mechanism, scales=scales, adjacency=adjacency, shares=exact, event=event, unit=unit)
 
 
 def _of_least_error(
-    cells: Sequence[int], *, epsilon: float, delta: float, adjacency: Adjacency, shares: Shares
+    cells: Sequence[int], *, epsilon: float, delta: float, adjacency: Adjacency, shares: Shares, unit: int
 ) -> Measurement:
     """The measurement by the mechanism that errs less."""
-    made = partial(plan_measurement, cells, epsilon=epsilon, delta=delta, adjacency=adjacency, shares=shares)
+    made = partial(plan_measurement, cells, epsilon=epsilon, delta=delta, adjacency=adjacency, shares=shares, unit=unit)
     if delta == 0:
         return made(mechanism="laplace")
     gaussian = made(mechanism="gaussian")
     error = _error(cells, "gaussian", gaussian.scales)
     weights = [float(share) for share in resolve_shares(shares, cells, mechanism="laplace")]
-    unit = _unit_of_error(cells, weights, error=error)  # Laplace noise that errs as much must fit the budget
-    even = _events("laplace", [unit / weight for weight in weights], changed_cells(adjacency))
+    whole = _unit_of_error(cells, weights, error=error)  # Laplace noise that errs as much must fit the budget
+    even = _events("laplace", [whole / weight for weight in weights], changed_cells(adjacency), unit)
     if accountant.epsilon(Composed(even), delta=delta) > epsilon:
         return gaussian
     laplace = made(mechanism="laplace")
@@ -153,14 +157,14 @@ def _unit_of_error(cells: Sequence[int], weights: Sequence[float], *, error: flo
     return low if excess(low) > 0 else float(optimize.brentq(excess, low, high, rtol=1e-9))
 
 
-def _laplace_unit(shares: Sequence[Fraction], *, changed: int, epsilon: float, delta: float) -> float:
+def _laplace_unit(shares: Sequence[Fraction], *, changed: int, epsilon: float, delta: float, unit: int) -> float:
     """Scale of a table with the whole budget: by basic composition, or less where delta allows."""
-    basic = accountant.calibrate_discrete_laplace(epsilon=epsilon, delta=0.0, count=changed)
+    basic = accountant.calibrate_discrete_laplace(epsilon=epsilon, delta=0.0, sensitivity=unit, count=changed)
     if delta == 0:
         return basic
     weights = [float(share) for share in shares]
     calibrated = accountant.calibrate(
-        lambda unit: Composed(_events("laplace", [unit / weight for weight in weights], changed)),
+        lambda whole: Composed(_events("laplace", [whole / weight for weight in weights], changed, unit)),
         epsilon=epsilon,
         delta=delta,
         start=basic,
@@ -169,12 +173,12 @@ def _laplace_unit(shares: Sequence[Fraction], *, changed: int, epsilon: float, d
     return min(basic, calibrated)
 
 
-def _events(mechanism: Mechanism, scales: Sequence[float], changed: int) -> tuple[Event, ...]:
+def _events(mechanism: Mechanism, scales: Sequence[float], changed: int, unit: int) -> tuple[Event, ...]:
     """One event per distinct scale."""
     tables = Counter(scales)
     if mechanism == "gaussian":
-        return tuple(Gaussian(s / math.sqrt(changed), count=m, label="histograms") for s, m in tables.items())
-    return tuple(DiscreteLaplace(s, count=m * changed, label="histograms") for s, m in tables.items())
+        return tuple(Gaussian(s / (unit * math.sqrt(changed)), count=m, label="histograms") for s, m in tables.items())
+    return tuple(DiscreteLaplace(s, unit, count=m * changed, label="histograms") for s, m in tables.items())
 
 
 def sampler_delta(draws: int) -> float:

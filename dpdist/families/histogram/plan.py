@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.events import ApproximateDP, Composed, Event, LaplaceLeakage, NestedLeakage, Replacement
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
 from dpdist.publish.parts import PartFormat
-from dpdist.schema.spec import parse_bytes
+from dpdist.schema.spec import change, parse_bytes
 
 _STEPS = 9  # of the search for what composition leaves over
 _VALUE_BYTES = 40  # of a value while it is read and encoded
@@ -42,6 +42,8 @@ _NUMBER_BYTES = 64  # of a continuous number
 @dataclass(frozen=True, kw_only=True)
 class HistogramPlan(Plan):
     """Everything a histogram release will do and cost, before it reads a record."""
+
+    noise_name: ClassVar[str] = "Deviation of a count of the first histogram"
 
     spec: HistogramSpec
     counts: CountPlan | None = None  # what one pass counts; None for curves
@@ -85,7 +87,7 @@ class HistogramPlan(Plan):
                 delta=self.delta,
                 adjacency=privacy.adjacency,
                 covers="the whole release",
-                unit="record" if self.curves is None else "curve",
+                **({"unit": "curve"} if self.curves else self.spec.protected),
             ),
         )
 
@@ -168,7 +170,7 @@ class HistogramPlan(Plan):
         values = _NUMBER_BYTES * numbers + _VALUE_BYTES * (len(self.spec.table.attributes) - numbers)
         counts, reading = self.counts, values * BATCH_ROWS
         cells = (0,) if counts is None else counts.table_cells
-        return {
+        needs = {
             "records_at_least": self.spec.data.minimum_records,
             "partitions": partitions,
             "cells": 0 if counts is None else counts.cells,
@@ -176,16 +178,26 @@ class HistogramPlan(Plan):
             "publisher_bytes": 8 * ((0 if counts is None else counts.cells) + 4 * sum(cells) + 6 * max(cells)),
             "tasks_about": partitions + math.ceil(partitions / 7) + 2,
         }
+        return self.bounding(needs)
 
     def charge_lines(self) -> list[str]:
         """The charge, and the leakage of a release that bounds it."""
         lines = ["Charge      an account of leakage only: exact counts are released, as asked for by name"]
         if not self.is_exact:
-            lines = [f"Charge      {self.charged} ({self.spec.privacy.adjacency} adjacency)"]
+            lines = [f"Charge      {self.charged} ({self.adjacency})"]
         if self.leakage is not None:
             nats = self.leakage.guarantee.epsilon
             lines.append(f"            or, where the data set has an account of leakage, {nats:.6g} nats")
         return lines
+
+    def noise_at(self, at_most: int) -> float:
+        """The deviation of a count of the first histogram."""
+        return plan(change(self.spec, {"unit.at_most": at_most})).deviations[0]
+
+    @property
+    def adjacency(self) -> str:
+        """What neighbouring tables differ by, in words."""
+        return "replacement adjacency" if self.spec.privacy.adjacency == "replacement" else super().adjacency
 
     def details(self) -> list[str]:
         """The noise of each statistic."""
@@ -306,7 +318,7 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
                     "entropies need a check of data.minimum_records, which may fail: set privacy.delta above 0"
                 )
             spent = privacy.check_share
-            check = _check(records, epsilon * float(spent), privacy.delta * float(spent))
+            check = _check(records, epsilon * float(spent), privacy.delta * float(spent), spec.records_of_a_unit)
             records = check.minimum
         entropies = plan_entropies(
             [order for _, order in spec.entropy_targets],
@@ -315,6 +327,7 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
             delta=privacy.delta * float(share),
             adjacency=privacy.adjacency,
             mechanism=spec.entropies.mechanism,
+            unit=spec.records_of_a_unit,
         )
         total -= share + spent
         if total <= 0:
@@ -329,6 +342,7 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
         delta=privacy.delta * float(total),
         adjacency=privacy.adjacency,
         shares=stated or spec.shares,
+        unit=spec.records_of_a_unit,
     )
     return HistogramPlan(
         spec=spec,
@@ -340,9 +354,9 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
     )
 
 
-def _check(records: int, epsilon: float, delta: float) -> CountCheck:
+def _check(records: int, epsilon: float, delta: float, unit: int) -> CountCheck:
     try:
-        return count_check(records=records, epsilon=epsilon, delta=delta)
+        return count_check(records=records, epsilon=epsilon, delta=delta, unit=unit)
     except AccountingError as error:
         raise AccountingError(
             f"{error} (privacy.check_share of the budget); or choose privacy.adjacency: replacement if the number of "

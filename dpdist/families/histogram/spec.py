@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -178,6 +178,8 @@ class CurvesSpec(Section):
 class HistogramSpec(ReleaseSpec):
     """Histograms, cross-tabulations and entropies of one table in one pass, or a function-valued mean."""
 
+    protects_units: ClassVar[bool] = True
+
     kind: Literal["histogram"]
     privacy: HistogramPrivacySpec
     histograms: tuple[HistogramQuerySpec, ...] | Literal["each column"] = Field(
@@ -198,6 +200,13 @@ class HistogramSpec(ReleaseSpec):
     @model_validator(mode="after")
     def _consistent(self) -> HistogramSpec:
         names = set(self.table.names)
+        if self.unit is not None and (
+            self.curves or self.privacy.adjacency != "add/remove" or self.privacy.mechanism == "pml"
+        ):
+            raise ValueError(
+                "unit: of histograms, counts and entropies under add/remove protect units; `curves`, adjacency "
+                "replacement and `mechanism: pml` protect single records only: leave them out"
+            )
         if (self.curves is None) == (not self.queries):
             raise ValueError("a release has `histograms` or `curves`, one of the two")
         wanted = {name for query in self.queries for name in query.columns}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.mixing.moments import MomentPlan, moment_plan
@@ -75,7 +76,7 @@ def divide_budget(spec: MixingSpec) -> Budget:
 def _check(spec: MixingSpec, value: str, minimum: int) -> CountCheck:
     """The noisy count of a class against its declared minimum."""
     privacy, share = spec.privacy, float(spec.privacy.check_share)
-    budget = {"epsilon": privacy.epsilon * share, "delta": privacy.delta * share}
+    budget: dict[str, Any] = {"epsilon": privacy.epsilon * share, "delta": privacy.delta * share}
     try:
         return count_check(records=minimum, share=float(spec.mixed_share), **budget)
     except AccountingError:

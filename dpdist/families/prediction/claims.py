@@ -1,6 +1,7 @@
 """What the private variant of two-stage synthesis states, mechanism by mechanism, and as a whole.
 
-Some records all stand at one end of every column, and a canary at the other: its contribution to each statistic is
+Some records all stand at one end of every column, and a canary (a unit of equal records, where units are protected)
+at the other: its contribution to each statistic is
 known and has about the largest norm, so the log-likelihood ratio of the noisy statistic is the number to look at. The
 statistics are those of the stage `measure` on this table, where the later depend on the earlier.
 """
@@ -51,7 +52,7 @@ def claims(plan: TwoStagePlan) -> tuple[Claim, ...]:
 
 
 def _claim(plan: PrivatePlan, name: str, place: int | None, epsilon: float) -> Claim:
-    absent, present = (partial(_evidence, plan, canaries, place) for canaries in (0, 1))
+    absent, present = (partial(_evidence, plan, canaries, place) for canaries in (0, plan.spec.records_of_a_unit))
     return Claim(name=name, absent=absent, present=present, epsilon=epsilon, delta=plan.delta)
 
 

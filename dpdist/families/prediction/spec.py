@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -180,6 +180,8 @@ class PredictionSpec(Section):
 class TwoStageSpec(ReleaseSpec):
     """Synthetic inputs mixed with original ones and responses from kernel ridge regression, or the DP variant."""
 
+    protects_units: ClassVar[bool] = True  # under guarantee dp
+
     kind: Literal["two-stage"]
     privacy: TwoStagePrivacySpec
     prediction: PredictionSpec
@@ -206,6 +208,8 @@ class TwoStageSpec(ReleaseSpec):
         for scale in self.inputs:
             if scale.nominal and scale.name in made.log:
                 raise ValueError(f"prediction.log: {scale.name!r} has no order")
+        if self.unit is not None and self.privacy.guarantee != "dp":
+            raise ValueError("unit: guarantee lid protects single records only: leave the release out")
         if self.privacy.guarantee == "dp":
             self._private()
         else:

@@ -1,6 +1,7 @@
 """What a synthesis states, on a small table made to contradict it: the function that a release calls is run.
 
-The canary is alone in its values. It moves one cell of every table by one, and every distance.
+The canary is alone in its values. It moves one cell of every table by one, and every distance; where units are
+protected it is a unit of as many equal records as are used.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ _OTHERS = 40  # records of the table beside the canary
 
 
 def model_claim(
-    schema: Schema, choices: Choices, *, accuracy_mu: float = 0.0, epsilon: float, delta: float, others: int = _OTHERS
+    schema: Schema,
+    choices: Choices,
+    *,
+    accuracy_mu: float = 0.0,
+    epsilon: float,
+    delta: float,
+    others: int = _OTHERS,
+    copies: int = 1,
 ) -> Claim:
     """All that is released of a table of two kinds of records, with and without one that differs in every attribute.
 
@@ -47,19 +55,22 @@ def model_claim(
     others : int
         Records beside the canary: half of them have the first value of every attribute, half the second where there
         are three.
+    copies : int
+        Records of the canary.
     """
     attributes, cards = schema.attributes, schema.cardinalities
     table: Codes = [
         (np.arange(others) % min(max(attribute.cardinality - 1, 1), 2)).astype(attribute.dtype)
         for attribute in attributes
     ]
-    canary: Codes = [np.array([attribute.cardinality - 1], attribute.dtype) for attribute in attributes]
+    canary: Codes = [np.full(copies, attribute.cardinality - 1, attribute.dtype) for attribute in attributes]
     joined = [np.concatenate(columns) for columns in zip(table, canary, strict=True)]
     # the fit is post-processing: a few steps keep the next round's distances near those of a release
     choices = replace(choices, iterations=(5,))
     released = Tables.counted(table, cards)
     absent, present = (
-        partial(_evidence, Tables.counted(codes, cards), released, choices, accuracy_mu) for codes in (table, joined)
+        partial(_evidence, Tables.counted(codes, cards), released, choices, accuracy_mu, copies / 2)
+        for codes in (table, joined)
     )
     return Claim(
         name=f"model of {len(attributes)} attributes",
@@ -70,7 +81,9 @@ def model_claim(
     )
 
 
-def _evidence(exact: Tables, released: Tables, choices: Choices, accuracy_mu: float, noise: Noise) -> Floats:
+def _evidence(
+    exact: Tables, released: Tables, choices: Choices, accuracy_mu: float, half: float, noise: Noise
+) -> Floats:
     account = Account(choices.mu, noise)
     measured = measure(exact.pairs, choices=choices, account=account)
     learner = measured.learner
@@ -85,16 +98,16 @@ def _evidence(exact: Tables, released: Tables, choices: Choices, accuracy_mu: fl
     else:
         triples = Triples((), (), 0.0)
     parts = [
-        math.fsum((float(table[-1]) - 0.5) / sigma**2 for table, sigma in one_way),
-        _of_picked(measured),
-        _of_all_pairs(measured),
-        math.fsum((float(table[-1]) - 0.5) / triples.sigma**2 for table in triples.tables),
-        _of_accuracy(exact, released, accuracy_mu, noise) if accuracy_mu else 0.0,
+        math.fsum((float(table[-1]) - half) / sigma**2 for table, sigma in one_way),
+        _of_picked(measured, half),
+        _of_all_pairs(measured, half),
+        math.fsum((float(table[-1]) - half) / triples.sigma**2 for table in triples.tables),
+        _of_accuracy(exact, released, accuracy_mu, half, noise) if accuracy_mu else 0.0,
     ]
     return np.array([math.fsum(parts), *parts, len(pairs), first, measured.all_pairs is not None], np.float64)
 
 
-def _of_picked(measured: Measured) -> float:
+def _of_picked(measured: Measured, half: float) -> float:
     """The canary's cells of the picked pairs' tables, less their mean without it, by precision."""
     learner = measured.learner
     found, records = 0.0, learner.one_way.records
@@ -102,28 +115,29 @@ def _of_picked(measured: Measured) -> float:
     for m in learner.measurements:
         if len(m.attributes) == 2:
             precision = m.weight / records**2
-            found += (float(m.share[tuple(last[a] for a in m.attributes)]) * records - 0.5) * precision
+            found += (float(m.share[tuple(last[a] for a in m.attributes)]) * records - half) * precision
     return found
 
 
-def _of_all_pairs(measured: Measured) -> float:
+def _of_all_pairs(measured: Measured, half: float) -> float:
     """The same of the tables of all pairs."""
     if measured.all_pairs is None:
         return 0.0
     cells = zip(measured.all_pairs.tables, measured.all_pairs.sigmas.tolist(), strict=True)
-    return math.fsum((float(table[-1, -1]) - 0.5) / sigma**2 for table, sigma in cells)
+    return math.fsum((float(table[-1, -1]) - half) / sigma**2 for table, sigma in cells)
 
 
-def _of_accuracy(exact: Tables, released: Tables, mu: float, noise: Noise) -> float:
+def _of_accuracy(exact: Tables, released: Tables, mu: float, half: float, noise: Noise) -> float:
     """The same of the measured accuracy: the canary's cells are empty in the released records."""
     number = released.pairs.total
     found = measure_accuracy(exact, released, records=number, mu=mu, noise=noise)
-    sums = [(order.sums[0] - order.tables / 2) * order.tables / order.deviation**2 for order in found.orders]
-    return math.fsum(sums) + math.fsum((distance - 0.5) / found.pairs_deviation**2 for distance in found.pairs)
+    sums = [(order.sums[0] - order.tables * half) * order.tables / order.deviation**2 for order in found.orders]
+    return math.fsum(sums) + math.fsum((distance - half) / found.pairs_deviation**2 for distance in found.pairs)
 
 
 def claims(plan: SynthesisPlan) -> tuple[Claim, ...]:
     """All that is measured, and the folder that is published with what fitting and drawing make of it."""
     mu, epsilon, delta = plan.accuracy_mu, plan.epsilon, plan.delta
-    model = model_claim(plan.spec.table, plan.choices, accuracy_mu=mu, epsilon=epsilon, delta=delta)
+    copies = plan.spec.records_of_a_unit
+    model = model_claim(plan.spec.table, plan.choices, accuracy_mu=mu, epsilon=epsilon, delta=delta, copies=copies)
     return (model, folder_claim(plan)) if plan.spec.output.measurements else (model,)

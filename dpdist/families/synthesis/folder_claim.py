@@ -35,7 +35,8 @@ def folder_claim(plan: SynthesisPlan, *, others: int = _OTHERS) -> Claim:
         (np.arange(others) % min(max(attribute.cardinality - 1, 1), 2)).astype(attribute.dtype)
         for attribute in attributes
     ]
-    canary: Codes = [np.array([attribute.cardinality - 1], attribute.dtype) for attribute in attributes]
+    copies = plan.spec.records_of_a_unit
+    canary: Codes = [np.full(copies, attribute.cardinality - 1, attribute.dtype) for attribute in attributes]
     joined = [np.concatenate(columns) for columns in zip(table, canary, strict=True)]
     # fitting and drawing are post-processing: a few steps and records keep the rest near that of a release
     spec = change(plan.spec, {"synthesis.records": others})
@@ -51,6 +52,7 @@ def folder_claim(plan: SynthesisPlan, *, others: int = _OTHERS) -> Claim:
 
 def _evidence(plan: SynthesisPlan, codes: Codes, noise: Noise) -> Floats:
     """What the folder of a release of a table says of the canary."""
+    half = plan.spec.records_of_a_unit / 2
     stages = [stage for stage in stages_of(plan) if stage.name != "write"]
     made = rehearse(plan, stages, codes, key=key_from(noise), until=None)
     files = {record.name.rsplit("/", 1)[-1]: made.output.read_bytes(record.name) for record in made.files}
@@ -62,15 +64,15 @@ def _evidence(plan: SynthesisPlan, codes: Codes, noise: Noise) -> Floats:
             places = zip(table.attributes, table.shape, strict=True)
             last = [int(found.maps[a][-1]) if table.coded else size - 1 for a, size in places]
             cell = int(np.ravel_multi_index(last, table.shape))
-            evidence += (float(table.counts[cell]) - 0.5) / table.deviation**2
-    accuracy = _of_accuracy(Accuracy.from_json(made.public["accuracy"])) if plan.accuracy_mu else 0.0
+            evidence += (float(table.counts[cell]) - half) / table.deviation**2
+    accuracy = _of_accuracy(Accuracy.from_json(made.public["accuracy"]), half) if plan.accuracy_mu else 0.0
     ends = [attribute.cardinality - 1 for attribute in plan.spec.table.attributes]
     alike = np.sum([column == end for column, end in zip(released_codes(made), ends, strict=True)], axis=0)
     first = sum(len(found.source) ** k * a for k, a in enumerate(picked[0])) if picked else -1
     return np.array([evidence + accuracy, evidence, accuracy, len(picked), first, alike.sum(), alike.max()], np.float64)
 
 
-def _of_accuracy(found: Accuracy) -> float:
+def _of_accuracy(found: Accuracy, half: float) -> float:
     """The log likelihood ratio of the measured accuracy, if the canary's cells are empty in the released records."""
-    sums = [(order.sums[0] - order.tables / 2) * order.tables / order.deviation**2 for order in found.orders]
-    return math.fsum(sums) + math.fsum((distance - 0.5) / found.pairs_deviation**2 for distance in found.pairs)
+    sums = [(order.sums[0] - order.tables * half) * order.tables / order.deviation**2 for order in found.orders]
+    return math.fsum(sums) + math.fsum((distance - half) / found.pairs_deviation**2 for distance in found.pairs)

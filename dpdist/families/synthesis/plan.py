@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from dpdist.accuracy.measured import draws
 from dpdist.accuracy.tables import triples_of
@@ -29,6 +29,7 @@ from dpdist.privacy.events import ApproximateDP, Composed, Gaussian
 from dpdist.privacy.formatting import number_of, upwards
 from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.publish.parts import PartFormat
+from dpdist.schema.spec import change
 
 PARTITION_ROWS = 1 << 20
 
@@ -56,6 +57,8 @@ class SynthesisPlan(EventPlan):
         The measurement of the records' accuracy is so many mu-GDP; 0 where nothing is measured.
     """
 
+    noise_name: ClassVar[str] = "Expected error of two-way tables (as --accuracy has it)"
+
     spec: WholeSynthesisSpec
     choices: Choices
     accuracy_mu: float = 0.0
@@ -73,6 +76,12 @@ class SynthesisPlan(EventPlan):
             "choices": {name: _listed(value) for name, value in asdict(self.choices).items() if self._chosen(name)},
             "accuracy_mu": self.accuracy_mu,
         }
+
+    def noise_at(self, at_most: int) -> float:
+        """The expected error of two-way tables."""
+        from dpdist.families.synthesis.accuracy import expected_of
+
+        return expected_of(plan(change(self.spec, {"unit.at_most": at_most}))).error
 
     def _chosen(self, name: str) -> bool:
         """Whether a choice is made: of a prior and of triples there is none without them."""
@@ -97,7 +106,7 @@ class SynthesisPlan(EventPlan):
         balancing = 8 * min(largest, 1 << 15) * pairs if choices.balance else 0
         cards = spec.table.cardinalities
         triples = sum(math.prod(cards[i] for i in t) for t in triples_of(cards)) if self.accuracy_mu else 0
-        return {
+        needs = {
             "records_at_least": rows,
             "partitions": partitions,
             "encoded_bytes": rows * (sum(attribute.dtype.itemsize for attribute in spec.table.attributes) + 1),
@@ -105,6 +114,7 @@ class SynthesisPlan(EventPlan):
             "task_bytes": 16 * m * drawn + balancing + 8 * choices.cells + 8 * triples,
             "tasks_about": 2 * partitions + 2 * len(self.parts),
         }
+        return self.bounding(needs)
 
     def explain(self) -> str:
         """The plan for people."""
@@ -113,8 +123,8 @@ class SynthesisPlan(EventPlan):
         lines += [guarantee.sentence() for guarantee in self.guarantees]
         lines += [
             "",
-            f"Charge      epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} (add/remove adjacency): one "
-            f"Gaussian mechanism, mu {math.hypot(self.choices.mu, self.accuracy_mu):.4g}",
+            f"Charge      epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} ({self.adjacency}): one "
+            f"Gaussian mechanism, mu {math.hypot(self.choices.mu, self.accuracy_mu) * spec.records_of_a_unit:.4g}",
         ]
         lines += [f"{title:<12}{text}" for title, text in reasons(self.choices, spec.table.cardinalities).items()]
         if self.accuracy_mu:
@@ -128,6 +138,7 @@ class SynthesisPlan(EventPlan):
                 + ("pairs" if self.choices.prior_cells else "a tree of pairs")
                 + f" of the public table {', '.join(spec.model.prior.paths)}; that table is not protected"
             )
+        lines += self.unit_lines()
         lines.append(f"Records     {spec.records:,} in {number_of(len(self.parts), 'part')}; any number costs the same")
         lines.append(
             f"Resources   about {number_of(resources['partitions'], 'partition')}, {resources['tasks_about']} tasks; "
@@ -177,7 +188,8 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     multiplier = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta - lost.delta)
     event = Composed((Gaussian(multiplier, label="all noisy tables, distances and picks"), lost))
     form = PartFormat(values=spec.output.values, bins=spec.output.bins)
-    model_mu, accuracy_mu = _divided(1 / multiplier, spec.privacy.accuracy_share)
+    # what is mu-GDP for one record is (c mu)-GDP for c of them, so a record may have a c-th of the unit's mu
+    model_mu, accuracy_mu = _divided(1 / multiplier / spec.records_of_a_unit, spec.privacy.accuracy_share)
     choices = _choices(spec, model_mu)
     return SynthesisPlan(spec=spec, event=event, delta=delta, form=form, choices=choices, accuracy_mu=accuracy_mu)
 

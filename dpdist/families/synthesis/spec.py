@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -115,6 +115,8 @@ class SynthesisSpec(Section):
 
 class WholeSynthesisSpec(ReleaseSpec):
     """Records drawn from a model that was fitted to noisy tables of all records."""
+
+    protects_units: ClassVar[bool] = True
 
     kind: Literal["synthesis"]
     output: SynthesisOutput

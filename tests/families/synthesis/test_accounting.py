@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from functools import cache
 from itertools import combinations_with_replacement, product
 from statistics import NormalDist
 
@@ -79,14 +81,21 @@ class Release:
                         found[x, y, first, z, second] = start * likely * cell[first][z] * share
         return found
 
-    def rest(self, outcome: tuple[int, ...], extra: int, tables: PairTables) -> float:
-        """mu^2 of the cells that the outcome leaves out, for a record more."""
-        found = 2 / self.one_way**2
+    def rest(self, outcome: tuple[int, ...], extra: tuple[int, ...], tables: PairTables) -> float:
+        """mu^2 of the cells that the outcome leaves out, for a unit of some records more."""
+        found = sum(squares(extra, (i,)) for i in (1, 2)) / self.one_way**2
         if outcome[2] == STOP:
             return found
-        a, b = tables.pairs[outcome[2]]
-        found += 0 if KINDS[extra][a] == KINDS[extra][b] == 0 else 1 / self.pairs**2
-        return found + (0 if outcome[4] == STOP else 1 / self.pairs**2)
+        first = tables.pairs[outcome[2]]
+        inside = sum(all(KINDS[k][i] == 0 for i in first) for k in extra)
+        found += (squares(extra, first) - inside**2) / self.pairs**2
+        return found + (0 if outcome[4] == STOP else squares(extra, tables.pairs[outcome[4]]) / self.pairs**2)
+
+
+@cache
+def squares(extra: tuple[int, ...], attributes: tuple[int, ...]) -> int:
+    """Square of the L2 distance by which records move a table."""
+    return sum(n**2 for n in Counter(tuple(KINDS[k][i] for i in attributes) for k in extra).values())
 
 
 def largest_delta(p: np.ndarray, q: np.ndarray, rest: np.ndarray, epsilon: float) -> float:
@@ -101,26 +110,31 @@ def largest_delta(p: np.ndarray, q: np.ndarray, rest: np.ndarray, epsilon: float
 
 
 @pytest.mark.parametrize(
-    ("mu", "shares"),
+    ("mu", "shares", "unit"),
     [
-        (1.2, {"one_way": 0.3, "picks": 0.3, "pairs": 0.4}),
-        (2.0, {"one_way": 0.1, "picks": 0.6, "pairs": 0.3}),
+        (1.2, {"one_way": 0.3, "picks": 0.3, "pairs": 0.4}, 1),
+        (2.0, {"one_way": 0.1, "picks": 0.6, "pairs": 0.3}, 1),
+        (1.2, {"one_way": 0.3, "picks": 0.3, "pairs": 0.4}, 2),
     ],
 )
-def test_adaptive_releases_of_all_small_tables_cost_no_more(mu: float, shares: dict[str, float]) -> None:
-    release = Release(mu, **shares)
+def test_adaptive_releases_of_all_small_tables_cost_no_more(mu: float, shares: dict[str, float], unit: int) -> None:
+    """A unit has so many records; each may have that part of mu."""
+    release = Release(mu / unit, **shares)
     epsilons = [0.0, 1.0]
     limits = [float(ndtr(mu / 2 - e / mu) - math.exp(e) * ndtr(-mu / 2 - e / mu)) for e in epsilons]
     everything = [t for size in range(5) for t in combinations_with_replacement(range(8), size)]
     found = {records: release.outcomes(records) for records in everything}
     names = list(found[()])
     vectors = {records: np.array([outcomes[name] for name in names]) for records, outcomes in found.items()}
-    rests = [np.array([release.rest(name, extra, tables_of(())) for name in names]) for extra in range(8)]
+    units = list(combinations_with_replacement(range(8), unit))
+    rests = {extra: np.array([release.rest(name, extra, tables_of(())) for name in names]) for extra in units}
     worst = 0.0
     for records in everything:
         np.testing.assert_allclose(vectors[records].sum(), 1)
-        for extra in range(8) if len(records) < 4 else ():
-            more = vectors[tuple(sorted((*records, extra)))]
+        for extra in units if unit == 1 or len(records) < 2 else ():
+            if len(records) + len(extra) > 4:
+                continue
+            more = vectors[tuple(sorted((*records, *extra)))]
             for epsilon, limit in zip(epsilons, limits, strict=True):
                 delta = largest_delta(vectors[records], more, rests[extra], epsilon)
                 assert delta <= limit

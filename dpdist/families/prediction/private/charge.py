@@ -41,8 +41,9 @@ def charge(
     correlation_share: float,
     product_share: float,
     draws: int,
+    unit: int = 1,
 ) -> Charge:
-    """Divide the budget of a whole release of so many `inputs`, the response left out.
+    """Divide the budget of a whole release of so many `inputs`, the response left out, for units of so many records.
 
     A share is 0 where a statistic is not measured; the cross products get the rest. `draws` is the noise drawn, at
     most. Raises AccountingError: the budget is not valid, or too small for what the samplers lose.
@@ -58,12 +59,12 @@ def charge(
         start=accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta) * (1 + 1e-6),
         tolerance_of="scale",
     )
-    unit = {name: multiplier / math.sqrt(share) for name, share in shares.items()}
+    one = {name: unit * multiplier / math.sqrt(share) for name, share in shares.items()}
     made = Charge(
-        marginal=unit["marginals"] * math.sqrt(inputs + 1),
-        correlation=unit.get("correlations", 0.0) * rank_sensitivity(inputs),
-        product=unit.get("products", 0.0),
-        cross=unit["cross products"],
+        marginal=one["marginals"] * math.sqrt(inputs + 1),
+        correlation=one.get("correlations", 0.0) * rank_sensitivity(inputs),
+        product=one.get("products", 0.0),
+        cross=one["cross products"],
         event=_event(multiplier, shares, draws),
     )
     in_steps = (made.correlation / RANK_STEP**2, made.product / FEATURE_STEP**2, made.cross / FEATURE_STEP**2)

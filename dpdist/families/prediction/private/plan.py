@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from dpdist.families.prediction.private.charge import Charge, cells_for, charge
 from dpdist.families.prediction.private.features import CHUNK_ROWS
@@ -12,11 +12,14 @@ from dpdist.families.prediction.private.mechanisms import PrivateColumn, private
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.two_stage import TwoStagePlan
 from dpdist.privacy.events import Composed
+from dpdist.schema.spec import change
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivatePlan(TwoStagePlan):
     """What a release of the differentially private variant will do."""
+
+    noise_name: ClassVar[str] = "Deviation of a count of a marginal"
 
     charge: Charge
     columns: tuple[PrivateColumn, ...]  # the inputs, then the response, in cells
@@ -25,6 +28,10 @@ class PrivatePlan(TwoStagePlan):
     def event(self) -> Composed:
         """The charge."""
         return self.charge.event
+
+    def noise_at(self, at_most: int) -> float:
+        """The deviation of a count of a marginal."""
+        return plan_private(change(self.spec, {"unit.at_most": at_most})).charge.marginal
 
     @property
     def measured(self) -> bool:
@@ -49,12 +56,13 @@ class PrivatePlan(TwoStagePlan):
         width, frequencies = len(self.spec.inputs), self.spec.prediction.features.frequencies
         parts = math.ceil((self.spec.prediction.records or 0) / self.spec.output.rows_per_part)
         phases = 8 * frequencies * sum(column.total for column in self.columns[:-1])
-        return {
+        needs = {
             "records_at_least": self.spec.data.minimum_records,
             "partitions": self.partitions,
             "task_bytes": 8 * CHUNK_ROWS * 6 * (2 * frequencies + width) + 40 * width * (1 << 17) + phases,
             "tasks_about": 3 * self.partitions + 2 * parts,
         }
+        return self.bounding(needs)
 
     def details(self) -> list[str]:
         """The noise of each statistic."""
@@ -88,6 +96,7 @@ def plan_private(spec: TwoStageSpec) -> PrivatePlan:
         correlation_share=float(privacy.correlation_share),
         product_share=float(privacy.product_share) if measured else 0.0,
         draws=4096 * (inputs + 1) + inputs**2 + width + (width * width if measured else 0),
+        unit=spec.records_of_a_unit,
     )
     cells = made.cells or cells_for(spec.data.minimum_records, noise=noise.marginal)
     columns = tuple(private_column(scale, cells=cells) for scale in (*spec.inputs, spec.response))

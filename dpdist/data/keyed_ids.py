@@ -1,0 +1,130 @@
+"""The ids of units, and which records of each unit are used.
+
+The column of the ids is read beside the attributes. Ids count by their texts, so that 7 and "7" are one id, whatever a
+file stores. A task that reads records hashes the ids with the attempt's key before it ends, and what it passes on holds
+hashes only.
+
+Of a unit with too many records a keyed choice keeps so many. It depends on the unit's own records alone: equal records
+are numbered, and each gets a keyed hash of id, values and number; the smallest are kept. So it does not matter in which
+files, partitions or order the records of a unit are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dpdist.data.encode import is_text
+from dpdist.errors import ColumnMismatch
+from dpdist.privacy.keyed_hash import Hashes, KeyedHash
+
+if TYPE_CHECKING:
+    from dpdist.privacy.arrays import Codes
+    from dpdist.privacy.noise import Noise
+
+
+def check_id_type(where: str, name: str, kind: pa.DataType) -> None:
+    """Refuse a column that is not of integers, texts or floats, which integers become where some are missing. Raises
+    ColumnMismatch.
+    """
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not any(fits(value) for fits in (is_text, pa.types.is_integer, pa.types.is_floating, pa.types.is_null)):
+        raise ColumnMismatch(
+            f"{where}: the column {name!r} of the units' ids (unit.by) has the type {kind}: write ids as integers or "
+            "texts"
+        )
+
+
+def ids_of(
+    batch: pa.RecordBatch, unit: str | None, *, strip: bool = False, empty_is_missing: bool = False
+) -> pa.LargeStringArray | None:
+    """The ids of a batch as texts, null where there is none; None where no column has ids."""
+    if unit is None:
+        return None
+    column = batch.column(unit)
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_floating(column.type):
+        numbers = column.cast(pa.float64())
+        numbers = pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
+        whole = pc.and_(pc.equal(numbers, pc.trunc(numbers)), pc.less(pc.abs(numbers), 2.0**53))
+        integers = pc.if_else(whole, numbers, 0.0).cast(pa.int64())
+        texts = pc.if_else(whole, integers.cast(pa.large_string()), numbers.cast(pa.large_string()))
+    else:
+        texts = column.cast(pa.large_string())
+    if strip:
+        texts = pc.utf8_trim_whitespace(texts)
+    if empty_is_missing:
+        texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.large_string()), texts)
+    return texts
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class UnitHashes:
+    """The keyed hashes of a choice: of ids, of records, and of equal records by their number."""
+
+    ids: KeyedHash
+    records: KeyedHash
+    numbers: KeyedHash
+
+    @classmethod
+    def of(cls, noise: Noise) -> UnitHashes:
+        """Those of an attempt."""
+        return cls(*(KeyedHash(noise, f"units/{name}") for name in ("ids", "records", "numbers")))
+
+    def of_ids(self, ids: pa.LargeStringArray) -> tuple[Hashes, NDArray[np.bool_]]:
+        """Hashes of ids as `ids_of` gives them, and whether there is an id."""
+        texts = pc.fill_null(ids, "")
+        ends = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
+        data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
+        hashes = self.ids.of_texts(ends[:-1], np.diff(ends), data)
+        return hashes, pc.is_valid(ids).to_numpy(zero_copy_only=False)
+
+    def kept(self, units: Hashes, codes: Codes, *, at_most: int) -> NDArray[np.intp]:
+        """Rows that are used: all of a unit with at most so many, else a keyed choice."""
+        order, group = _grouped(units)
+        starts = np.flatnonzero(np.diff(group, prepend=-1))
+        many = np.diff(starts, append=len(order))[group] > at_most
+        rows = order[many]
+        digests = self.records.of_rows(units[rows], [column[rows] for column in codes])
+        by_value, value = _grouped(digests)
+        number = np.empty(len(rows), np.int64)  # of each row among the equal ones of its unit
+        number[by_value] = _places(value)
+        priority = self.numbers.of_rows(digests, [number])
+        by_priority = _ordered(group[many], priority)
+        chosen = by_priority[_places(group[many][by_priority]) < at_most]
+        return np.concatenate([order[~many], rows[chosen]])
+
+
+def _grouped(hashes: Hashes) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """An order in which equal hashes stand together, and the number of the group of each place in it."""
+    order = np.argsort(hashes[:, 0])
+    first, second = hashes[order].T
+    changes = first[1:] != first[:-1]
+    if (second[1:] != second[:-1])[~changes].any():  # two hashes with one first word
+        order = np.lexsort((hashes[:, 1], hashes[:, 0]))
+        first, second = hashes[order].T
+        changes = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
+    return order, np.cumsum(np.concatenate([np.zeros(min(len(order), 1), np.intp), changes]), dtype=np.intp)
+
+
+def _ordered(group: NDArray[np.intp], priority: Hashes) -> NDArray[np.intp]:
+    """An order by group, and in a group by priority."""
+    bits = np.uint64(int(group.max(initial=0)).bit_length())
+    key = group.astype(np.uint64) << (np.uint64(63) - bits) | priority[:, 0] >> (bits + np.uint64(1))
+    order = np.argsort(key)
+    if (np.diff(key[order]) == 0).any():  # the first bits of two priorities are the same
+        order = np.lexsort((priority[:, 1], priority[:, 0], group))
+    return order
+
+
+def _places(group: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The place of each element in its group, where groups stand together in ascending order."""
+    starts = np.flatnonzero(np.diff(group, prepend=-1))
+    sizes = np.diff(starts, append=len(group))
+    return np.arange(len(group)) - np.repeat(starts, sizes)

@@ -1,0 +1,156 @@
+"""Bounding: of each unit at most so many records are used, wherever in the table they are.
+
+Each partition is read once, and its rows are sent by the hash of their unit's id to one of several shards. The task of
+a shard has all records of its units and keeps at most so many of each (`dpdist.data.keyed_ids`). The shards are the
+partitions of the bounded table. Which shard a unit is in depends on the key and on the number of shards; what is kept
+depends on neither the shards nor the partitions.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.cluster.executor import Executor
+from dpdist.data.arrow import HeldRecords
+from dpdist.data.keyed_ids import UnitHashes
+from dpdist.data.read import BATCH_ROWS, EncodedBatch
+from dpdist.data.records import Records
+from dpdist.data.report import RowReport
+from dpdist.families.base.graph import by_partition
+from dpdist.families.base.partitions import no_codes
+from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.privacy.arrays import Codes
+from dpdist.privacy.keyed_hash import Hashes
+from dpdist.schema.schema import Schema
+
+SHARD_ROWS = 1 << 20
+"""Rows of a shard, about: its task holds them at once."""
+
+MOST_SHARDS = 256
+
+BLOCK_ROWS = 1 << 15
+"""Rows of a block of a shard, about: they are sorted in the cache of a processor."""
+
+MOST_BLOCKS = 256
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Piece:
+    """Records of one partition for one shard, block by block: hashes of their units' ids, and codes."""
+
+    units: Hashes
+    codes: Codes
+    ends: NDArray[np.intp]  # of the blocks, after a first 0
+
+    def __sizeof__(self) -> int:
+        return self.units.nbytes + sum(column.nbytes for column in self.codes)
+
+    def rows(self, block: int) -> slice:
+        """The rows of a block."""
+        return slice(self.ends[block], self.ends[block + 1])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Shard:
+    """The kept records of a shard: a partition of the bounded table."""
+
+    schema: Schema
+    codes: Codes
+    report: RowReport
+
+    def __sizeof__(self) -> int:
+        return sum(column.nbytes for column in self.codes)
+
+    def batches(self, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
+        """The records, at most `batch_rows` at a time; the first batch has the report."""
+        report = self.report
+        for start in range(0, max(len(self.codes[0]), 1), batch_rows):
+            columns = [column[start : start + batch_rows] for column in self.codes]
+            yield EncodedBatch(0, start, columns, None, report)
+            report = RowReport.empty(self.schema)
+
+
+def bounded(executor: Executor, table: Records, *, at_most: int, key: KeyRef) -> HeldRecords:
+    """Graph of a table with at most so many records of each unit; records without an id are not in it.
+
+    Parameters
+    ----------
+    executor : Executor
+    table : Records
+        Located, and opened with the column of the ids.
+    at_most : int
+    key : KeyRef
+        Of the attempt: it decides which records are kept.
+    """
+    rows = table.rows or 0
+    shards, blocks = sizes_for(rows)
+    task = executor.tasks("bounding")
+    parts = [
+        task("split", split_partition, records, i, (shards, blocks), key) for records, i in by_partition(task, table)
+    ]
+    reports = [task("report", operator.itemgetter(shards), part) for part in parts]
+    schema, bounds = task.constant("schema", table.schema), []
+    for shard in range(shards):
+        pieces = [task("send", operator.itemgetter(shard), part) for part in parts]
+        bounds.append(task("bound", bound_shard, schema, pieces, [] if shard else reports, at_most, key))
+    return HeldRecords(table.schema, bounds, rows, table.fingerprint)
+
+
+def sizes_for(rows: int) -> tuple[int, int]:
+    """Number of shards of a table of so many rows, and of blocks of each shard."""
+    shards = min(max(-(-rows // SHARD_ROWS), 1), MOST_SHARDS)
+    return shards, min(max(rows // shards // BLOCK_ROWS, 1), MOST_BLOCKS)
+
+
+def split_partition(table: Records, partition: int, sizes: tuple[int, int], key: KeyRef) -> list[Piece | RowReport]:
+    """The records of a partition for each of so many shards of so many blocks, and what the policies met."""
+    shards, blocks = sizes
+    hashes, report = UnitHashes.of(load_noise(key)), RowReport.empty(table.schema)
+    units, codes = [np.empty((0, 2), np.uint64)], [no_codes(table.schema)]
+    for batch in table.batches(partition):
+        if batch.ids is None:
+            raise TypeError("the table was opened without the column of the ids")
+        found, known = hashes.of_ids(batch.ids)
+        keep = known if batch.keep is None else known & batch.keep
+        report += replace(batch.report, kept=0, nameless=int(np.count_nonzero(~known)))
+        if not keep.all():
+            found, batch_codes = found[keep], [column[keep] for column in batch.codes]
+        else:
+            batch_codes = batch.codes
+        units.append(found)
+        codes.append(batch_codes)
+    whole = np.concatenate(units)
+    block = ((whole[:, 0] >> np.uint64(48)) * np.uint64(shards * blocks) >> np.uint64(16)).astype(np.uint16)
+    order = np.argsort(block, kind="stable")
+    ends = np.append(0, np.cumsum(np.bincount(block, minlength=shards * blocks)))
+    whole, columns = whole[order], [column[order] for column in joined(codes)]
+    pieces: list[Piece | RowReport] = []
+    for first in range(0, shards * blocks, blocks):
+        own = ends[first : first + blocks + 1]
+        rows = slice(own[0], own[-1])
+        pieces.append(Piece(whole[rows].copy(), [column[rows].copy() for column in columns], own - own[0]))
+    return [*pieces, report]
+
+
+def bound_shard(schema: Schema, pieces: list[Piece], reports: list[RowReport], at_most: int, key: KeyRef) -> Shard:
+    """The records of a shard that are kept, and a report that counts them and what the partitions met."""
+    hashes, found, seen = UnitHashes.of(load_noise(key)), [no_codes(schema)], 0
+    for block in range(len(pieces[0].ends) - 1 if pieces else 0):
+        units = np.concatenate([piece.units[piece.rows(block)] for piece in pieces])
+        codes = joined([[column[piece.rows(block)] for column in piece.codes] for piece in pieces])
+        kept = hashes.kept(units, codes, at_most=at_most)
+        found.append([column[kept] for column in codes])
+        seen += len(units)
+    whole = joined(found)
+    report = sum(reports, start=RowReport.empty(schema))
+    return Shard(schema, whole, replace(report, kept=len(whole[0]), beyond=seen - len(whole[0])))
+
+
+def joined(pieces: list[Codes]) -> Codes:
+    """Records one after another."""
+    return [np.concatenate(columns) for columns in zip(*pieces, strict=True)]

@@ -1,0 +1,119 @@
+"""Ids are hashed by their texts, and which records of a unit are used depends on the unit's own records alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpdist.data.keyed_ids import UnitHashes, check_id_type, ids_of
+from dpdist.errors import ColumnMismatch
+from dpdist.privacy.noise import Noise
+
+HASHES = UnitHashes.of(Noise(bytes(range(32))))
+
+
+def texts(values: pa.Array) -> pa.Array:
+    return ids_of(pa.record_batch([values], ["id"]), "id")
+
+
+def reference(text: str) -> bytes:
+    """CBC-MAC of the text, its length in the first block."""
+    content = text.encode()
+    message = content[:12].ljust(12, b"\0") + len(content).to_bytes(4, "little") + content[12:]
+    message += b"\0" * (-len(message) % 16)
+    key = Noise(bytes(range(32))).words("units/ids", 4).tobytes()
+    return Cipher(algorithms.AES(key), modes.CBC(bytes(16))).encryptor().update(message)[-16:]
+
+
+@given(st.lists(st.one_of(st.none(), st.text(max_size=40)), min_size=1, max_size=20), st.integers(0, 3))
+def test_hashes_are_those_of_texts_wherever_they_lie(ids: list[str | None], skipped: int) -> None:
+    array = pa.array(ids, pa.string()).slice(min(skipped, len(ids) - 1))
+    hashes, known = HASHES.of_ids(texts(array))
+    for text, digest, there in zip(array.to_pylist(), hashes, known, strict=True):
+        assert there == (text is not None)
+        assert digest.astype("<u8").tobytes() == reference(text or "")
+
+
+@pytest.mark.parametrize("kind", [pa.int16(), pa.uint64(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())])
+def test_an_id_is_the_same_in_every_type(kind: pa.DataType) -> None:
+    values = ["7", None, "12345"]
+    given = pa.array([v and int(v) for v in values], kind) if pa.types.is_integer(kind) else pa.array(values)
+    if pa.types.is_dictionary(kind):
+        given = given.dictionary_encode()
+    check_id_type("file", "id", kind)
+    assert texts(given).to_pylist() == values
+
+
+def test_csv_ids_are_stripped_and_empty_ones_are_missing() -> None:
+    batch = pa.record_batch([pa.array([" 7 ", "", "  ", "x"])], ["id"])
+    assert ids_of(batch, "id", strip=True, empty_is_missing=True).to_pylist() == ["7", None, None, "x"]
+    assert ids_of(batch, None) is None
+
+
+def test_integers_that_became_floats_are_the_same_ids() -> None:
+    values = pa.array([7.0, None, float("nan"), -3.0, 0.5, 2.0**60])
+    assert texts(values).to_pylist() == ["7", None, None, "-3", "0.5", "1.152921504606847e+18"]
+    assert texts(values.cast(pa.float32())).to_pylist()[:4] == ["7", None, None, "-3"]
+
+
+@pytest.mark.parametrize("kind", [pa.bool_(), pa.timestamp("s"), pa.list_(pa.int8())])
+def test_other_types_are_refused(kind: pa.DataType) -> None:
+    with pytest.raises(ColumnMismatch, match=r"unit.by.*integers or texts"):
+        check_id_type("file", "id", kind)
+
+
+Record = tuple[int, int, int]  # unit and two attributes
+
+
+def used(records: list[Record], at_most: int) -> Counter[Record]:
+    """The records that are used, as a multiset."""
+    columns = np.array(records, np.uint8).reshape(-1, 3)
+    units, _ = HASHES.of_ids(texts(pa.array(columns[:, 0])))
+    kept = HASHES.kept(units, [columns[:, 1], columns[:, 2]], at_most=at_most)
+    assert len(set(kept.tolist())) == len(kept)
+    return Counter(records[row] for row in kept.tolist())
+
+
+RECORDS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 1)), max_size=30)
+
+
+@given(RECORDS, st.integers(1, 6), st.randoms(use_true_random=False))
+def test_the_choice_is_a_unit_s_own_in_any_order(records: list[Record], at_most: int, random: object) -> None:
+    found = used(records, at_most)
+    shuffled = list(records)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert used(shuffled, at_most) == found
+    for unit in range(4):
+        own = [record for record in records if record[0] == unit]
+        mine = used(own, at_most)
+        assert mine == Counter({r: n for r, n in found.items() if r[0] == unit})
+        assert mine.total() == min(len(own), at_most)
+        assert mine <= Counter(own)
+
+
+def test_every_record_of_a_unit_is_as_likely_to_be_used() -> None:
+    """Equal records count one by one: of three equal ones and one other, two are used."""
+    times = Counter[Record]()
+    for unit in range(250):
+        for record, number in used([(unit, 0, 0)] * 3 + [(unit, 1, 0)], 2).items():
+            times[0, *record[1:]] += number
+    assert times.total() == 500
+    assert 85 < times[0, 1, 0] < 165  # 125 expected, deviation 8
+
+
+def test_hashes_that_begin_alike_are_told_apart() -> None:
+    units = np.array(list(product([5, 9], [1, 2, 3])) * 3, np.uint64)
+    kept = HASHES.kept(units, [np.arange(len(units), dtype=np.uint8)], at_most=2)
+    assert Counter(map(tuple, units[kept].tolist())) == {unit: 2 for unit in product([5, 9], [1, 2, 3])}
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_tables_of_few_rows(rows: int) -> None:
+    assert used([(1, 1, 1)] * rows, 3).total() == rows
