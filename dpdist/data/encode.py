@@ -60,8 +60,23 @@ class TableEncoder:
             codes.append(column)
             if dropped is not None:
                 keep = ~dropped if keep is None else keep & ~dropped
+        broken, keep = self._rules(codes, keep)
         kept = batch.num_rows if keep is None else int(np.count_nonzero(keep))
-        return EncodedRows(codes, keep, RowReport(batch.num_rows, kept, counts))
+        return EncodedRows(codes, keep, RowReport(batch.num_rows, kept, counts, broken))
+
+    def _rules(
+        self, codes: Codes, keep: NDArray[np.bool_] | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
+        """Rows that break each rule, of those that no other policy drops; and the rows to keep."""
+        counts, before = np.zeros(len(self._schema.rules), np.int64), keep
+        for place, rule in enumerate(self._schema.forbidden):
+            broken = rule.broken_by(codes)
+            if before is not None:
+                broken &= before
+            counts[place] = np.count_nonzero(broken)
+            if rule.rule.broken == "drop" and counts[place]:
+                keep = ~broken if keep is None else keep & ~broken
+        return counts, keep
 
 
 class ColumnEncoder:

@@ -22,9 +22,9 @@ from dpdist.families.synthesis.fitted import UNIT, Fitted, cumulative_of, steps_
 from dpdist.families.synthesis.inference import Inference, marginal
 from dpdist.families.synthesis.junction import JunctionTree, Set, cells_of, cliques_of
 from dpdist.families.synthesis.model_files import PublishedModel
-from dpdist.inference.conditions import Box, Condition
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
+from dpdist.schema.conditions import Box, Condition
 
 MOST_CELLS = 30_000_000
 """Cells of the junction tree of a marginal at most."""

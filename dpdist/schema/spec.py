@@ -24,7 +24,8 @@ from pydantic import (
 )
 
 from dpdist.errors import SpecError
-from dpdist.schema.schema import Schema, StrictModel
+from dpdist.schema.schema import Schema
+from dpdist.schema.strict import StrictModel
 from dpdist.schema.strict_yaml import LONGEST_NUMBER, check_characters, parse_yaml
 from dpdist.schema.validation import setting_names, validation_message
 

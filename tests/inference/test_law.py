@@ -17,9 +17,9 @@ from dpdist.families.synthesis.draw import draw_part
 from dpdist.families.synthesis.fitted import UNIT
 from dpdist.families.synthesis.learn import learn
 from dpdist.families.synthesis.model_files import PublishedModel
-from dpdist.inference.conditions import parse_condition
 from dpdist.inference.law import Law
 from dpdist.privacy.noise import Noise
+from dpdist.schema.conditions import parse_condition
 from dpdist.schema.schema import Schema
 
 CARDS = (3, 8, 4, 2)

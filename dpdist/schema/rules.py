@@ -1,0 +1,308 @@
+"""Rules of a table: what no record can be, as the public knows it. Each is compiled to the combinations it forbids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BeforeValidator, Field, model_validator
+
+from dpdist.errors import SpecError
+from dpdist.schema.conditions import Box, Mask, ends_of, equal_to, missing_text, parse_condition, texts_of
+from dpdist.schema.strict import Frozen, Value
+
+if TYPE_CHECKING:
+    from dpdist.privacy.arrays import Codes
+    from dpdist.schema.schema import Attribute, Schema
+
+MOST_CELLS = 1 << 22
+"""Cells of the table of a rule at most; a rule with more is looked up by its cases."""
+
+_MOST_STEPS = 100_000
+
+
+def _listed(mapping: Any) -> Any:
+    """A mapping with texts for keys, and a list for each value."""
+    if not isinstance(mapping, dict):
+        return mapping
+    return {str(key): value if isinstance(value, list | tuple) else [value] for key, value in mapping.items()}
+
+
+class Rule(Frozen):
+    """What no record can be: one of `impossible`, `missing`, `determines` and `at_most`."""
+
+    impossible: str | None = Field(
+        default=None, description="Condition that no record meets, such as `AGEP < 15 and MAR != 5`."
+    )
+    missing: str | None = Field(
+        default=None, description="Attribute that is missing exactly where `where` holds: it does not apply there."
+    )
+    where: str | None = Field(default=None, description="Condition that goes with `missing`.")
+    determines: tuple[str, str] | None = Field(
+        default=None, description="Two attributes; by `mapping`, a value of the first says what the second can be."
+    )
+    mapping: Annotated[dict[str, tuple[Value, ...]], BeforeValidator(_listed)] | None = Field(
+        default=None,
+        description="For values of the first attribute of `determines`, the value of the second or a list of values.",
+    )
+    at_most: tuple[str, str] | None = Field(
+        default=None, description="Two attributes; the first is never above the second, where both are there."
+    )
+    broken: Literal["refuse", "drop"] = Field(
+        default="refuse", description="Policy for records of the table that break the rule: refuse or drop."
+    )
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Rule:
+        kinds = [self.impossible, self.missing, self.determines, self.at_most]
+        if sum(kind is not None for kind in kinds) != 1:
+            raise ValueError("a rule is one of `impossible`, `missing`, `determines` and `at_most`")
+        if (self.missing is None) != (self.where is None):
+            raise ValueError("`missing` and `where` go together: {missing: ESR, where: AGEP < 16}")
+        if (self.determines is None) != (not self.mapping):
+            raise ValueError("`determines` and `mapping` go together: {determines: [a, b], mapping: {1: 5}}")
+        return self
+
+    @property
+    def text(self) -> str:
+        """The rule for people."""
+        if self.impossible is not None:
+            return f"impossible: {self.impossible}"
+        if self.missing is not None:
+            return f"{self.missing} is missing exactly where {self.where}"
+        first, second = self.determines or self.at_most or ("", "")
+        return f"{first} determines {second}" if self.determines else f"{first} is at most {second}"
+
+
+@dataclass(frozen=True, eq=False)
+class Forbidden:
+    """The combinations of codes that a rule forbids.
+
+    Attributes
+    ----------
+    rule : Rule
+    attributes : tuple of int
+        Places of the attributes that it names, ascending.
+    shape : tuple of int
+        Their numbers of codes.
+    boxes : tuple of dict
+        A record breaks the rule if one of them admits all its codes.
+    """
+
+    rule: Rule
+    attributes: tuple[int, ...]
+    shape: tuple[int, ...]
+    boxes: tuple[Box, ...]
+
+    @cached_property
+    def table(self) -> Mask | None:
+        """Which combinations are forbidden, of shape `shape`; None where there are too many for a table."""
+        if prod(self.shape) > MOST_CELLS:
+            return None
+        table = np.zeros(self.shape, bool)
+        for box in self.boxes:
+            every = [np.ones(size, bool) for size in self.shape]
+            table[np.ix_(*(box.get(i, all_) for i, all_ in zip(self.attributes, every, strict=True)))] = True
+        return table
+
+    def broken_by(self, codes: Codes) -> Mask:
+        """Which records break the rule."""
+        if self.table is not None:
+            return np.asarray(self.table[tuple(codes[i] for i in self.attributes)])
+        found = np.zeros(len(codes[0]), bool)
+        for box in self.boxes:
+            found |= np.logical_and.reduce([mask[codes[i]] for i, mask in box.items()])
+        return found
+
+
+Rules = tuple[Forbidden, ...]
+
+
+def broken_by(rules: Rules, codes: Codes) -> Mask:
+    """Which records break any of the rules."""
+    found = np.zeros(len(codes[0]), bool)
+    for rule in rules:
+        found |= rule.broken_by(codes)
+    return found
+
+
+def compiled(schema: Schema) -> Rules:
+    """What the rules of a schema forbid.
+
+    Raises
+    ------
+    ValueError
+        A rule names what is not in the schema, says nothing, or they leave no record with a declared value; the
+        message begins with the place of the rule.
+    """
+    found = []
+    for place, rule in enumerate(schema.rules):
+        try:
+            boxes = tuple(_boxes(rule, schema))
+        except SpecError as error:
+            raise ValueError(f"rules.{place}: {error}") from None
+        if not boxes:
+            raise ValueError(f"rules.{place}: it forbids nothing ({rule.text})")
+        attributes = tuple(sorted({i for box in boxes for i in box}))
+        shape = tuple(schema.attributes[i].cardinality for i in attributes)
+        found.append(Forbidden(rule, attributes, shape, boxes))
+    if found:
+        refuse_contradictions(tuple(found), schema)
+    return tuple(found)
+
+
+def _boxes(rule: Rule, schema: Schema) -> list[Box]:
+    if rule.impossible is not None:
+        return list(parse_condition(rule.impossible, schema).boxes)
+    if rule.missing is not None:
+        _, attribute = _attribute(rule.missing, schema)
+        if attribute.missing_code is None:
+            raise SpecError(
+                f"attribute {rule.missing!r} has no category for missing values: declare missing: {{category: NAME}}"
+            )
+        absent, where = f"`{rule.missing}` is missing", rule.where
+        parse_condition(str(where), schema)  # so that messages show what was written
+        return list(parse_condition(f"({where}) and not ({absent}) or not ({where}) and {absent}", schema).boxes)
+    (i, first), (j, second) = (_attribute(name, schema) for name in rule.determines or rule.at_most or ())
+    if i == j:
+        raise SpecError("name two different attributes")
+    boxes = _determined(rule, first, second) if rule.mapping else _ordered(first, second)
+    return [{i: a, j: b} for a, b in boxes if a.any() and b.any()]
+
+
+def _attribute(name: str, schema: Schema) -> tuple[int, Attribute]:
+    (box,) = parse_condition(f"`{name}` is missing", schema).boxes  # refuses unknown names and continuous attributes
+    (place,) = box
+    return place, schema.attributes[place]
+
+
+def _determined(rule: Rule, first: Attribute, second: Attribute) -> Iterator[tuple[Mask, Mask]]:
+    """For each value in the mapping, what the second attribute cannot be."""
+    cases: dict[bytes, tuple[Mask, Mask]] = {}
+    for key, values in (rule.mapping or {}).items():
+        other = ~np.logical_or.reduce([equal_to(second, _value(second, value)) for value in values])
+        mask = equal_to(first, _value(first, key))
+        if not mask.any():
+            raise SpecError(f"mapping.{key}: attribute {first.name!r} has no such value")
+        known = cases.get(other.tobytes())
+        cases[other.tobytes()] = (mask if known is None else known[0] | mask, other)
+    yield from cases.values()
+
+
+def _value(attribute: Attribute, value: int | str) -> int | str:
+    """A value of a mapping as conditions write it: an integer where the attribute has numbers."""
+    text = str(value)
+    if ends_of(attribute) is None or text == missing_text(attribute) or (attribute.labels and text in attribute.labels):
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def _ordered(first: Attribute, second: Attribute) -> Iterator[tuple[Mask, Mask]]:
+    """For each value of the first attribute, the lower values of the second."""
+    if first.kind == second.kind == "ordinal" and first.values == second.values:
+        ends = [(np.arange(len(a.values or ())),) * 2 for a in (first, second)]
+    else:
+        found = [None if a.kind == "categorical" else ends_of(a) for a in (first, second)]
+        if None in found:
+            raise SpecError("at_most goes with two integer or number attributes, or ordinal ones of the same values")
+        ends = [pair for pair in found if pair is not None]
+    (lows, highs), (other_lows, other_highs) = ends
+    if ((highs[:, None] > other_lows) & (lows[:, None] <= other_highs)).any():
+        raise SpecError(
+            f"bins of {first.name!r} and {second.name!r} overlap, and what is in a bin is not told apart: declare them "
+            "without `bins`, or with finer ones"
+        )
+    for code, low in enumerate(lows.tolist()):
+        a, b = np.zeros(first.cardinality, bool), np.zeros(second.cardinality, bool)
+        a[code] = True
+        b[: len(other_highs)] = other_highs < low
+        yield a, b
+
+
+def refuse_contradictions(rules: Rules, schema: Schema) -> None:
+    """Refuse rules that leave no record at all, or none with some declared value.
+
+    Raises
+    ------
+    ValueError
+        They do, or whether they do takes too many steps to find out.
+    """
+    search = _Search(rules)
+    witnesses: list[dict[int, int]] = []
+    for i in sorted(search.near):
+        classes = search.classes[i]
+        for label, code in zip(*np.unique(classes, return_index=True), strict=True):
+            if any(classes[witness[i]] == label for witness in witnesses if i in witness):
+                continue
+            found = search.record({i: int(code)})
+            if found is None:
+                attribute, number = schema.attributes[i], int(np.count_nonzero(classes == label))
+                more = f" (and {number - 1} more of its values)" if number > 1 else ""
+                named = [f"rules.{k}" for k, rule in enumerate(rules) if i in rule.attributes]
+                raise ValueError(
+                    f"{', '.join(named)}: no record can have {attribute.name} = {_text(attribute, int(code))}"
+                    f"{more}: the rules contradict each other, or the value is none of the domain: correct them, or "
+                    "take the value out"
+                )
+            witnesses.append(found)
+
+
+def _text(attribute: Attribute, code: int) -> str:
+    """A code as people write it."""
+    if code == attribute.missing_code:
+        return str(missing_text(attribute))
+    return (texts_of(attribute) or list(map(str, attribute.bin_edges.tolist())))[code]
+
+
+def a_record(rules: Rules, attributes: int) -> list[int]:
+    """Codes of one record that breaks no rule: attributes that no rule names have their first value."""
+    found = _Search(rules).record({})
+    assert found is not None  # `refuse_contradictions`
+    return [found.get(i, 0) for i in range(attributes)]
+
+
+class _Search:
+    """Records that break no rule, by depth first; codes that no rule tells apart are one."""
+
+    def __init__(self, rules: Rules) -> None:
+        boxes = [box for rule in rules for box in rule.boxes]
+        self.near: dict[int, list[Box]] = {}  # the boxes that hold an attribute
+        for box in boxes:
+            for i in box:
+                self.near.setdefault(i, []).append(box)
+        self.classes = {
+            i: np.unique(np.stack([box[i] for box in near]), axis=1, return_inverse=True)[1].ravel()
+            for i, near in self.near.items()
+        }
+
+    def record(self, given: dict[int, int]) -> dict[int, int] | None:
+        """Codes of all attributes that rules name, with those given; None where there is no such record."""
+        self._steps = 0
+        first = [i for i in self.near if i not in given and any(i in box for j in given for box in self.near[j])]
+        rest = sorted(i for i in self.near if i not in given and i not in first)
+        return self._from(given, [*first, *rest])
+
+    def _from(self, given: dict[int, int], left: list[int]) -> dict[int, int] | None:
+        if not left:
+            return given
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise ValueError("rules: whether they contradict each other takes too long to find out: write simpler ones")
+        i = left[0]
+        allowed = np.ones(len(self.classes[i]), bool)
+        for box in self.near[i]:
+            if all(j == i or (j in given and mask[given[j]]) for j, mask in box.items()):
+                allowed &= ~box[i]
+        codes = np.flatnonzero(allowed)
+        for place in np.unique(self.classes[i][codes], return_index=True)[1].tolist():
+            found = self._from(given | {i: int(codes[place])}, left[1:])
+            if found is not None:
+                return found
+        return None
