@@ -62,13 +62,14 @@ class RowReport:
         return found
 
 
-def check(report: RowReport, schema: Schema) -> None:
+def check(report: RowReport, schema: Schema, *, rules: bool = True) -> None:
     """Refuse a table whose values the policies do not admit; called once, after a whole pass.
 
     A table of which the policies leave nothing is one of no records: it is used like any other, because who chooses the
     policies could ask for a person otherwise. Raises ColumnMismatch: an integer column holds something that is no
     integer, or a number column something that is no number; OutOfDomain: broken rules, missing or out-of-domain values
-    where the policy is ``refuse`` (or ``clip`` and the value has no order).
+    where the policy is ``refuse`` (or ``clip`` and the value has no order). Without `rules` it
+    leaves these to the caller.
     """
     attributes = list(zip(schema.attributes, report.counts, strict=True))
     for kind, article in (("integer", "an"), ("number", "a")):
@@ -102,7 +103,7 @@ def check(report: RowReport, schema: Schema) -> None:
     refused = [
         f"rules.{place} ({rule.text})"
         for place, (rule, count) in enumerate(zip(schema.rules, report.broken, strict=True))
-        if rule.broken == "refuse" and count
+        if rules and rule.broken == "refuse" and count
     ]
     if refused:
         problems.append(

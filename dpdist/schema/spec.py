@@ -240,6 +240,20 @@ class ReleaseSpec(Section):
     cluster: ClusterSpec = Field(default_factory=ClusterSpec)
     privacy: PrivacyLimit
 
+    @model_validator(mode="after")
+    def _keeps_rules(self) -> ReleaseSpec:
+        if self.table.rules and not self.keeps_rules:
+            raise ValueError(
+                f"schema.rules: a release of kind {self.kind} cannot keep rules, as kind: synthesis does: leave them "
+                "out of its schema"
+            )
+        return self
+
+    @property
+    def keeps_rules(self) -> bool:
+        """Whether the schema may have rules, which then no released record breaks."""
+        return False
+
     @property
     def worker_resources(self) -> tuple[str, ...]:
         """Dask resources, for each of which the release needs a worker."""

@@ -86,7 +86,7 @@ class _Objective:
         """Loss, gradient in the marginals, marginals and beliefs; an infinite loss where nothing is left."""
         tops = np.maximum.reduceat(potentials, self.starts)
         factors = self.split(exp(potentials - np.repeat(tops, self.sizes)))
-        beliefs = self.inference.beliefs(with_zeros(factors, self.links))
+        beliefs = self.inference.beliefs(with_zeros(factors, self.links.items()))
         if beliefs is None:
             return np.inf, potentials, potentials, []
         found = self.inference.marginals(beliefs)

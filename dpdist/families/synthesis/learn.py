@@ -121,7 +121,7 @@ def learn(
         fitted = pool.fitted(fitted)
     report = _report(learner, raked=measured.all_pairs is not None)
     if rules:
-        report["rules"] = learner.rules_of_model()
+        report["rules"] = sorted(learner.zeros)
     if picked:
         report["triples"] = [list(triple) for triple in picked]
     if prior is not None:

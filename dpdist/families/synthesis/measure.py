@@ -84,7 +84,7 @@ def measure(
     one_way = measure_one_way(counts, account, first=choices.one_way, again=choices.one_way_again)
     if prior is not None:
         one_way = towards(one_way, prior)
-    coding = coding_of(one_way, merge_below=choices.merge_below, coarse=choices.coarse)
+    coding = coding_of(one_way, merge_below=choices.merge_below, coarse=choices.coarse, rules=rules)
     learner = Learner(recode(counts, coding), coding, one_way, account, choices, rules)
     attributes, steps = len(counts.cardinalities), choices.rounds + 3
     progress(1, steps)
@@ -94,6 +94,7 @@ def measure(
         learner.begin(public.model or public.refit(1), public.edges, choices.iterations[-1])
     elif learner.zeros:
         learner.refit(choices.iterations[0])
+
     least = max(0 if prior is None else choices.prior_cells, learner.least_cells if learner.zeros else 0)
     if choices.tree and learner.round("tree", share=choices.tree, pick_share=picks, most=attributes - 1, tree=True):
         learner.refit(choices.iterations[0])

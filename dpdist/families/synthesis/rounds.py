@@ -19,7 +19,7 @@ from dpdist.families.synthesis.junction import Components, Graph, JunctionTree, 
 from dpdist.families.synthesis.marginals import Coding, OneWay, expected_counts
 from dpdist.families.synthesis.portable import exp
 from dpdist.families.synthesis.tables import Pair, PairTables
-from dpdist.families.synthesis.zeros import Possible, fitting, possible_codes, with_zeros
+from dpdist.families.synthesis.zeros import fitting, possible_codes, with_zeros
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.candidates import Candidates
 from dpdist.schema.rules import Rules
@@ -115,7 +115,7 @@ class Learner:
     edges: list[Pair] = field(default_factory=list)
     model: Model | None = None
     held: dict[Set, Floats] = field(default_factory=dict)  # potentials of a public model
-    zeros: Possible = field(default_factory=dict)  # rules that fit the model
+    zeros: dict[int, tuple[Set, Floats]] = field(default_factory=dict)  # by their numbers, rules that fit the model
 
     def __post_init__(self) -> None:
         records = self.one_way.records
@@ -138,27 +138,22 @@ class Learner:
 
     def _join_rules(self) -> None:
         """Let the attributes of a rule share a clique, as long as the model stays small."""
-        coding, self.zeros = self.coding, {}
-        own = [coding.maps[a] for a in coding.fine]
-        possible, most = possible_codes(self.rules, fine=coding.fine, maps=own), self.choices.cells // RULES_PART
-        most += self.least_cells if possible else 0
-        self.zeros = fitting(possible, coding.cardinalities, self.edges, most=most)
+        self.zeros = {}
+        possible, cards = possible_codes(self.rules, self.coding), self.coding.cardinalities
+        if possible:
+            most = self.least_cells + self.choices.cells // RULES_PART
+            self.zeros = {k: possible[k] for k in fitting(possible, cards, self.edges, most=most)}
 
     @property
     def all_edges(self) -> list[Pair]:
         """Links and measured pairs, and pairs of attributes that a rule joins."""
-        return [*self.edges, *(pair for scope in self.zeros for pair in pairs_of(scope))]
+        return [*self.edges, *(pair for scope, _ in self.zeros.values() for pair in pairs_of(scope))]
 
     @property
     def least_cells(self) -> int:
         """Cells of the model without further pairs."""
         cards = self.coding.cardinalities
         return cells_of(cliques_of(cards, self.all_edges), cards)
-
-    def rules_of_model(self) -> list[int]:
-        """Numbers of the rules that the model keeps by itself, but for values that are merged."""
-        scopes = [tuple(sorted(self.coding.fine[i] for i in rule.attributes)) for rule in self.rules]
-        return [k for k, scope in enumerate(scopes) if scope in self.zeros]
 
     def _priorities(self) -> NDArray[np.int64]:
         """Weights of the pairs in units of 2**-10 of the largest."""
@@ -260,7 +255,8 @@ class Learner:
         if self.held and start is not None:
             factors |= {s: exp(p - p.max()) for s, p in self.held.items() if s not in measured}
             start = replace(start, potentials=self.held | start.potentials)
-        factors |= with_zeros(factors, self.zeros) if self.zeros else {}
+        if self.zeros:
+            factors |= with_zeros(factors, self.zeros.values())
         self.model = fit(tree, self.measurements, factors, iterations=iterations, start=start)
         self._predict(PairMarginals(tree, self.model.beliefs).all())
         return self.model
