@@ -22,7 +22,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from dpdist.accuracy.measured import EDGES, Accuracy, Attributes, Order, at_scale
+from dpdist.accuracy.measured import EDGES, Accuracy, Order, at_scale
+from dpdist.accuracy.tables import Attributes
 from dpdist.privacy.arrays import Counts, Floats
 
 SMALL = 0.01

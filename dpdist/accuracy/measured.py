@@ -11,28 +11,20 @@ is an integer and gets rounded Gaussian noise, so that all of it together is one
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import combinations
-from math import comb, prod
+from math import comb
 from typing import Any
 
 import numpy as np
 
-from dpdist.data.count import PairCounts
+from dpdist.accuracy.tables import Tables, triples_of
 from dpdist.privacy.arrays import Counts
 from dpdist.privacy.noise import Noise
 
 EDGES = (1, 3, 10, 30, 100, 300, 1000, 3000)
 """Classes of a cell by its share of the released records: their lower ends, in units of 1e-4."""
-
-TRIPLES = 300
-"""Triples of attributes that are compared at most."""
-
-MOST_TRIPLE_CELLS = 1 << 23
-"""Cells of all compared triples at most (64 MiB)."""
 
 MOST_PAIRS = 1000
 """More pairs have no distance each: the noise of a distance grows with their root."""
@@ -40,8 +32,6 @@ MOST_PAIRS = 1000
 _WEIGHTS = {1: 1.0, 2: 1.5, 3: 1.5}  # shares of the orders' sums, and of the pairs' distances, before they sum to 1
 _PAIRS_WEIGHT = 2.0
 _UP = 1 + 2.0**-40
-
-Attributes = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -112,57 +102,6 @@ def _listed(value: Any) -> Any:
 
 def _tupled(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
-
-
-def triples_of(cardinalities: Sequence[int]) -> tuple[Attributes, ...]:
-    """The triples of attributes that are compared: all of them, or `TRIPLES` that a hash chooses. Public."""
-    m = len(cardinalities)
-    if comb(m, 3) <= TRIPLES:
-        drawn: list[Attributes] = list(combinations(range(m), 3))
-    else:
-        drawn, number = [], 0
-        while len(drawn) < TRIPLES:
-            word = hashlib.sha256(b"triple %d" % number).digest()
-            triple = tuple(sorted({int.from_bytes(word[8 * k : 8 * k + 8], "big") % m for k in range(3)}))
-            number += 1
-            if len(triple) == 3 and triple not in drawn:
-                drawn.append(triple)
-    chosen, cells = [], 0
-    for triple in drawn:
-        size = prod(cardinalities[i] for i in triple)
-        if cells + size <= MOST_TRIPLE_CELLS:
-            chosen.append(triple)
-            cells += size
-    return tuple(sorted(chosen))
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Tables:
-    """The tables of one, two and three attributes that are compared; of the private table they are confidential.
-
-    Attributes
-    ----------
-    pairs : PairCounts
-        With the one-way tables.
-    triples : ndarray of int64
-        Those of `triples_of`, one after another.
-    """
-
-    pairs: PairCounts
-    triples: Counts
-
-    def __repr__(self) -> str:
-        return "Tables(<counts hidden>)"
-
-    def of(self, order: int) -> list[Counts]:
-        """All tables of so many attributes, flat."""
-        cards = self.pairs.cardinalities
-        if order == 1:
-            return [self.pairs.single(i) for i in range(len(cards))]
-        if order == 2:
-            return [self.pairs.pair(i, j).ravel() for i, j in combinations(range(len(cards)), 2)]
-        ends = np.cumsum([prod(cards[i] for i in triple) for triple in triples_of(cards)])
-        return np.split(self.triples, ends[:-1]) if len(ends) else []
 
 
 def classes_of(counts: Counts, released: int) -> Counts:

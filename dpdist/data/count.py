@@ -8,7 +8,7 @@ All counts are exact int64; adding summaries is associative, so any partitioning
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -94,8 +94,8 @@ def pair_counts(codes: Codes, cardinalities: Sequence[int]) -> PairCounts:
     SpecError: too many cells; see `pair_cells`.
     """
     sizes = tuple(cardinalities)
-    tables = (table_counts(codes, sizes, (block,)) for block in covering_blocks(sizes))
-    return _marginals(tables, sizes)
+    blocks = covering_blocks(sizes)
+    return marginals((table_counts(codes, sizes, (block,)) for block in blocks), sizes, blocks)
 
 
 def block_counts(codes: Codes, cardinalities: tuple[int, ...]) -> Counts:
@@ -108,35 +108,49 @@ def block_cells(cardinalities: tuple[int, ...]) -> int:
     return sum(prod(cardinalities[i] for i in block) for block in covering_blocks(cardinalities))
 
 
-def counts_of_blocks(blocks: Counts, cardinalities: tuple[int, ...]) -> PairCounts:
+def counts_of_blocks(counts: Counts, cardinalities: tuple[int, ...]) -> PairCounts:
     """Marginalise the tables of `block_counts` to all single and pairwise tables (a linear map)."""
-    sizes = [prod(cardinalities[i] for i in block) for block in covering_blocks(cardinalities)]
-    return _marginals(np.split(blocks, np.cumsum(sizes)[:-1]), cardinalities)
+    blocks = covering_blocks(cardinalities)
+    return marginals(split_tables(counts, cardinalities, blocks), cardinalities, blocks)
 
 
-def _marginals(tables: Iterable[Counts], cardinalities: tuple[int, ...]) -> PairCounts:
-    """All single and pairwise tables, from those of the covering blocks."""
+def split_tables(counts: Counts, cardinalities: tuple[int, ...], sets: Sequence[tuple[int, ...]]) -> list[Counts]:
+    """The tables of `table_counts`, each with the shape of its domain."""
+    shapes = [tuple(cardinalities[i] for i in which) for which in sets]
+    ends = np.cumsum([prod(shape) for shape in shapes])
+    return [flat.reshape(shape) for flat, shape in zip(np.split(counts, ends[:-1]), shapes, strict=True)]
+
+
+def marginals(
+    tables: Iterable[Counts], cardinalities: tuple[int, ...], blocks: Sequence[tuple[int, ...]]
+) -> PairCounts:
+    """All single and pairwise tables, from those of blocks that cover all pairs."""
     layout = _layout(cardinalities)
     cells = np.empty(pair_cells(cardinalities), np.int64)
     done: set[tuple[int, ...]] = set()
-    for block, flat in zip(covering_blocks(cardinalities), tables, strict=True):
+    for block, flat in zip(blocks, tables, strict=True):
         table = flat.reshape([cardinalities[i] for i in block])
         for size in (1, 2):
             for axes in combinations(range(len(block)), size):
                 key = tuple(block[axis] for axis in axes)
                 if key not in done:
                     done.add(key)
-                    others = tuple(axis for axis in range(len(block)) if axis not in axes)
                     begin, end = layout[key]
-                    cells[begin:end] = table.sum(axis=others).ravel()
+                    cells[begin:end] = sum_to(table, block, key).ravel()
     return PairCounts(cardinalities, cells)
+
+
+def sum_to(table: Counts, block: tuple[int, ...], which: tuple[int, ...]) -> Counts:
+    """The marginal of a block's table on some of its attributes, both ascending."""
+    return np.asarray(table.sum(axis=tuple(axis for axis, i in enumerate(block) if i not in which)))
 
 
 def table_counts(codes: Codes, cardinalities: tuple[int, ...], sets: Sequence[tuple[int, ...]]) -> Counts:
     """Count the joint tables of some sets of attributes, one after another in one int64 vector, each in C order."""
     tables = [np.zeros(prod(cardinalities[i] for i in which), np.int64) for which in sets]
+    used = sorted({i for which in sets for i in which})
     for start in range(0, len(codes[0]), CHUNK_ROWS):
-        chunk = [column[start : start + CHUNK_ROWS] for column in codes]
+        chunk = {i: codes[i][start : start + CHUNK_ROWS].astype(np.uint32) for i in used}
         for which, table in zip(sets, tables, strict=True):
             np.add.at(table, _pack(chunk, which, cardinalities), 1)
     return np.concatenate([np.zeros(0, np.int64), *tables])
@@ -144,33 +158,38 @@ def table_counts(codes: Codes, cardinalities: tuple[int, ...], sets: Sequence[tu
 
 @lru_cache(maxsize=64)
 def covering_blocks(cardinalities: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Cover all pairs of attributes by few blocks of at most `BLOCK_CELLS` cells each (one pair may exceed that).
-
-    Greedy and deterministic: start from the uncovered pair with the most cells, then add the attribute that covers
-    the most further pairs while the block stays within the limit.
-    """
+    """Cover all pairs of attributes by few blocks of at most `BLOCK_CELLS` cells each (one pair may exceed that)."""
     pair_cells(cardinalities)
     m = len(cardinalities)
-    if m == 1:
-        return ((0,),)
-    open_pairs = set(combinations(range(m), 2))
-    by_size = sorted(open_pairs, key=lambda pair: (-cardinalities[pair[0]] * cardinalities[pair[1]], pair))
-    blocks = []
-    while open_pairs:
-        block = list(next(pair for pair in by_size if pair in open_pairs))
+    return cover(tuple(combinations(range(m), 2)), cardinalities, BLOCK_CELLS) if m > 1 else ((0,),)
+
+
+@lru_cache(maxsize=64)
+def cover(sets: tuple[tuple[int, ...], ...], cardinalities: tuple[int, ...], cells: int) -> tuple[tuple[int, ...], ...]:
+    """Cover sets of attributes by few blocks of at most so many cells each (one set may exceed that).
+
+    Greedy and deterministic: start from the uncovered set with the most cells, then add the attribute that covers
+    the most further sets while the block stays within the limit.
+    """
+    left, others = set(sets), sorted({len(which) - 1 for which in sets})
+    blocks: list[tuple[int, ...]] = []
+    for first in sorted(sets, key=lambda which: (-prod(cardinalities[i] for i in which), which)):
+        if first not in left:
+            continue
+        block = list(first)
         while True:
-            room = BLOCK_CELLS // prod(cardinalities[i] for i in block)
+            room = cells // prod(cardinalities[i] for i in block)
             gains = {
-                i: sum((min(i, j), max(i, j)) in open_pairs for j in block)
-                for i in range(m)
-                if i not in block and cardinalities[i] <= room
+                i: sum(tuple(sorted((*rest, i))) in left for size in others for rest in combinations(block, size))
+                for i, cardinality in enumerate(cardinalities)
+                if i not in block and cardinality <= room
             }
             best = max(gains, key=lambda i: (gains[i], cardinalities[i], -i), default=-1)
             if best < 0 or gains[best] == 0:
                 break
             block.append(best)
         block.sort()
-        open_pairs -= set(combinations(block, 2))
+        left -= {which for size in others for which in combinations(block, size + 1)}
         blocks.append(tuple(block))
     return tuple(blocks)
 
@@ -189,7 +208,9 @@ def coarsen(counts: Counts, bucket_map: np.ndarray, *, buckets: int, axis: int) 
     return out
 
 
-def _pack(columns: Sequence[np.ndarray], which: Sequence[int], sizes: Sequence[int]) -> NDArray[np.int64]:
+def _pack(
+    columns: Sequence[np.ndarray] | Mapping[int, np.ndarray], which: Sequence[int], sizes: Sequence[int]
+) -> NDArray[np.int64]:
     """Mixed-radix index of some columns in Horner's scheme, in 32 bits where the domain allows."""
     word = np.dtype(np.uint32 if prod(sizes[i] for i in which) <= 1 << 32 else np.int64)
     index = columns[which[0]].astype(word)

@@ -1,6 +1,6 @@
 r"""Dominating pairs composed on one lattice of losses, with tails that stay accurate for millions of them.
 
-The losses of composed pairs add. `dp_accounting` adds them by fast Fourier transforms, whose error is of
+The losses of composed pairs add. Fast Fourier transforms add them (as in `dp_accounting`), with an error of
 the order of ``count * 2^-52`` of the *whole* mass: for a million compositions as large as delta = 1e-9. So
 they are tilted first. With
 
@@ -112,9 +112,7 @@ class Composition:
 
     def _tilted(self, tilt: float, reverse: bool) -> tuple[Floats, Floats]:
         """Losses, and ``p_t`` at them."""
-        from dp_accounting.pld.pld_pmf import DensePLDPmf, compose_pmfs
-
-        total: Any = None
+        start, total = 0, np.ones(1, np.float64)
         for offset, pair, count in self.parts:
             mass = pair.lower[::-1] if reverse else pair.upper
             first = -(offset + len(mass) - 1) if reverse else offset
@@ -122,13 +120,11 @@ class Composition:
             log_moment = float(pair.log_moment([tilt + 1], reverse=reverse)[0])
             with np.errstate(divide="ignore", under="ignore"):
                 mass = np.exp(np.log(mass) + tilt * losses - log_moment)
-            deviation = math.sqrt(count * float(mass @ (losses - mass @ losses) ** 2)) / self.interval
-            mass = np.append(mass, np.zeros(max(int(1.2 * deviation) - len(mass), 0)))  # as in DominatingPair.pld
-            pmf: Any = DensePLDPmf(self.interval, first, mass, 0.0, True)
-            with np.errstate(all="ignore"):
-                pmf = pmf.self_compose(count, _TRUNCATION) if count > 1 else pmf
-            total = pmf if total is None else compose_pmfs(total, pmf, 0.0)
-        return (total._lower_loss + np.arange(total.size)) * self.interval, np.maximum(total._probs, 0.0)
+            lowest, mass = _power(mass, count)
+            start += first * count + lowest
+            total = mass if len(total) == 1 else _convolved(total, mass)
+        losses = np.arange(start, start + len(total), dtype=np.float64) * self.interval
+        return losses, np.asarray(np.maximum(total, 0.0), np.float64)
 
     def _tilts(self) -> Floats:
         return np.geomspace(1e-3, 1e3, 121) / math.sqrt(self.variance)
@@ -177,6 +173,40 @@ class Composition:
             deltas[here] = self.tail(float(tilts[index]), reverse).delta(epsilons[here])
         deltas[-1] = min(deltas[-1], negligible)
         return epsilons, deltas
+
+
+def _power(mass: Floats, count: int) -> tuple[int, Floats]:
+    """The sum of `count` draws from 0, 1, ..., with these probabilities: its least value that is kept, and the masses.
+
+    By one Fourier transform. What is left out, and folded into the rest, has at most `_TRUNCATION` by Bernstein's
+    inequality on either side.
+    """
+    if count == 1:
+        return 0, mass
+    places = np.arange(len(mass))
+    mean = float(mass @ places)
+    variance, logarithm = count * float(mass @ (places - mean) ** 2), math.log(1 / _TRUNCATION)
+
+    def reach(largest: float) -> float:
+        linear = logarithm * largest / 3
+        return linear + math.sqrt(linear**2 + 2 * variance * logarithm)
+
+    low = max(math.floor(count * mean - reach(mean)), 0)
+    high = min(math.ceil(count * mean + reach(len(mass) - 1 - mean)), count * (len(mass) - 1))
+    size = _fast_size(max(high - low + 1, len(mass)))
+    powers = np.fft.irfft(np.fft.rfft(mass, size) ** count, size)
+    return low, np.roll(powers, -(low % size))[: high - low + 1]
+
+
+def _convolved(a: Floats, b: Floats) -> Floats:
+    whole = len(a) + len(b) - 1
+    size = _fast_size(whole)
+    return np.fft.irfft(np.fft.rfft(a, size) * np.fft.rfft(b, size), size)[:whole]
+
+
+def _fast_size(least: int) -> int:
+    """A length of at least so much for which Fourier transforms are fast: a power of 2 times a small odd number."""
+    return min(k << max(math.ceil(math.log2(least / k)), 0) for k in (1, 3, 5, 9, 15))
 
 
 @dataclass(frozen=True, eq=False)

@@ -155,16 +155,20 @@ class _Reader:
     def _attribute(self, node: ast.expr) -> tuple[int, Attribute]:
         if not isinstance(node, ast.Name):
             raise SpecError(f"expected the name of an attribute instead of {_source(node)!r}: {_HELP}")
-        name, names = self.quoted.get(node.id, node.id), self.schema.names
-        if name not in names:
-            near = get_close_matches(name, names, n=1, cutoff=0.6)
-            meant = f"; did you mean {near[0]!r}?" if near else f": the release has {', '.join(names[:20])}"
-            raise SpecError(f"no attribute is called {name!r}{meant}")
-        i = names.index(name)
-        attribute = self.schema.attributes[i]
-        if attribute.is_continuous:
-            raise SpecError(f"attribute {name!r} is continuous: conditions need bins or values")
-        return i, attribute
+        return named(self.quoted.get(node.id, node.id), self.schema)
+
+
+def named(name: str, schema: Schema) -> tuple[int, Attribute]:
+    """The place of an attribute, and the attribute. Raises SpecError: none has the name, or it is continuous."""
+    names = schema.names
+    if name not in names:
+        near = get_close_matches(name, names, n=1, cutoff=0.6)
+        meant = f"; did you mean {near[0]!r}?" if near else f": there are {', '.join(names[:20])}"
+        raise SpecError(f"no attribute is called {name!r}{meant}")
+    attribute = schema.attributes[names.index(name)]
+    if attribute.is_continuous:
+        raise SpecError(f"attribute {name!r} is continuous: conditions need bins or values")
+    return names.index(name), attribute
 
 
 def _source(node: ast.expr) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -12,7 +13,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from dpdist.errors import SpecError
-from dpdist.schema.conditions import Box, Mask, ends_of, equal_to, missing_text, parse_condition, texts_of
+from dpdist.schema.conditions import Box, Mask, ends_of, equal_to, missing_text, named, parse_condition, texts_of
 from dpdist.schema.strict import Frozen, Value
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def _boxes(rule: Rule, schema: Schema) -> list[Box]:
     if rule.impossible is not None:
         return list(parse_condition(rule.impossible, schema).boxes)
     if rule.missing is not None:
-        _, attribute = _attribute(rule.missing, schema)
+        _, attribute = named(rule.missing, schema)
         if attribute.missing_code is None:
             raise SpecError(
                 f"attribute {rule.missing!r} has no category for missing values: declare missing: {{category: NAME}}"
@@ -167,41 +168,34 @@ def _boxes(rule: Rule, schema: Schema) -> list[Box]:
         absent, where = f"`{rule.missing}` is missing", rule.where
         parse_condition(str(where), schema)  # so that messages show what was written
         return list(parse_condition(f"({where}) and not ({absent}) or not ({where}) and {absent}", schema).boxes)
-    (i, first), (j, second) = (_attribute(name, schema) for name in rule.determines or rule.at_most or ())
+    (i, first), (j, second) = (named(name, schema) for name in rule.determines or rule.at_most or ())
     if i == j:
         raise SpecError("name two different attributes")
     boxes = _determined(rule, first, second) if rule.mapping else _ordered(first, second)
     return [{i: a, j: b} for a, b in boxes if a.any() and b.any()]
 
 
-def _attribute(name: str, schema: Schema) -> tuple[int, Attribute]:
-    (box,) = parse_condition(f"`{name}` is missing", schema).boxes  # refuses unknown names and continuous attributes
-    (place,) = box
-    return place, schema.attributes[place]
-
-
 def _determined(rule: Rule, first: Attribute, second: Attribute) -> Iterator[tuple[Mask, Mask]]:
     """For each value in the mapping, what the second attribute cannot be."""
     cases: dict[bytes, tuple[Mask, Mask]] = {}
     for key, values in (rule.mapping or {}).items():
-        other = ~np.logical_or.reduce([equal_to(second, _value(second, value)) for value in values])
-        mask = equal_to(first, _value(first, key))
-        if not mask.any():
-            raise SpecError(f"mapping.{key}: attribute {first.name!r} has no such value")
+        mask = _codes(first, key, key)
+        other = ~np.logical_or.reduce([_codes(second, value, key) for value in values])
         known = cases.get(other.tobytes())
         cases[other.tobytes()] = (mask if known is None else known[0] | mask, other)
     yield from cases.values()
 
 
-def _value(attribute: Attribute, value: int | str) -> int | str:
-    """A value of a mapping as conditions write it: an integer where the attribute has numbers."""
-    text = str(value)
-    if ends_of(attribute) is None or text == missing_text(attribute) or (attribute.labels and text in attribute.labels):
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        return text
+def _codes(attribute: Attribute, value: int | str, key: str) -> Mask:
+    """The codes of a value of a mapping; texts that are integers mean them where the attribute has numbers."""
+    text: int | str = str(value)
+    if ends_of(attribute) is not None and text not in (missing_text(attribute), *(attribute.labels or ())):
+        with suppress(ValueError):
+            text = int(text)
+    mask = equal_to(attribute, text)
+    if not mask.any():
+        raise SpecError(f"mapping.{key}: attribute {attribute.name!r} has no value {value!r}")
+    return mask
 
 
 def _ordered(first: Attribute, second: Attribute) -> Iterator[tuple[Mask, Mask]]:
@@ -283,8 +277,10 @@ class _Search:
         }
 
     def record(self, given: dict[int, int]) -> dict[int, int] | None:
-        """Codes of all attributes that rules name, with those given; None where there is no such record."""
+        """Codes of all attributes that rules name, with one that is given; None where there is no such record."""
         self._steps = 0
+        if any(len(box) == 1 and box[i][code] for i, code in given.items() for box in self.near[i]):
+            return None
         first = [i for i in self.near if i not in given and any(i in box for j in given for box in self.near[j])]
         rest = sorted(i for i in self.near if i not in given and i not in first)
         return self._from(given, [*first, *rest])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from itertools import combinations, combinations_with_replacement, product
+from functools import reduce
+from itertools import combinations, combinations_with_replacement, pairwise, product
 
 import numpy as np
 import pytest
@@ -13,13 +14,12 @@ from dpdist.accuracy import measured
 from dpdist.accuracy.intervals import CellErrors, sentence
 from dpdist.accuracy.measured import (
     Accuracy,
-    Tables,
     at_scale,
     classes_of,
     deviations,
     measure_accuracy,
-    triples_of,
 )
+from dpdist.accuracy.tables import Tables, _blocks, tables_operator, triples_of
 from dpdist.data.count import pair_counts, table_counts
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
@@ -30,11 +30,35 @@ LEAST_NOISE = 1e-9
 
 
 def tables(codes: Codes, cards: tuple[int, ...]) -> Tables:
+    """What a pass counts, by definition."""
     return Tables(pair_counts(codes, cards), table_counts(codes, cards, triples_of(cards)))
 
 
 def records(kinds: tuple[int, ...]) -> Tables:
     return tables([np.array([KINDS[k][i] for k in kinds], np.uint8) for i in range(3)], CARDS)
+
+
+@pytest.mark.parametrize("cards", [(4,), (3, 2), CARDS, (9, 5, 2, 7, 3), (40, 3, 50, 2, 9), (2,) * 9, (3,) * 25])
+@pytest.mark.parametrize("cells", [1, 64, 1 << 16])
+def test_a_pass_counts_the_tables_in_any_parts(
+    cards: tuple[int, ...], cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With blocks that hold several triples, and with too many triples for that."""
+    monkeypatch.setattr("dpdist.accuracy.tables.BLOCK_CELLS", cells)
+    monkeypatch.setattr("dpdist.accuracy.tables._blocks", _blocks.__wrapped__)
+    rng = np.random.default_rng(0)
+    codes = [rng.integers(0, size, 500).astype(np.uint8) for size in cards]
+    expected, operator = tables(codes, cards), tables_operator(cards)
+    assert operator.compact is not None
+    for edges in ((0, 500), (0, 0, 7, 300, 500)):
+        first, *parts = [[column[a:b] for column in codes] for a, b in pairwise(edges)]
+        summary = operator.chunk(first)
+        if parts:  # a second batch of the same partition
+            summary = operator.add(summary, parts.pop())
+        summaries = [operator.compact(s) for s in (summary, *map(operator.chunk, parts))]
+        found = Tables(*reduce(operator.combine, summaries))
+        assert np.array_equal(found.pairs.cells, expected.pairs.cells)
+        assert np.array_equal(found.triples, expected.triples)
 
 
 def statistics(exact: Tables, released: Tables, scale: int) -> dict[str, np.ndarray]:

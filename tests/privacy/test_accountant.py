@@ -16,7 +16,7 @@ from scipy.stats import binom
 
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant
-from dpdist.privacy.composition import Tail
+from dpdist.privacy.composition import Tail, _power
 from dpdist.privacy.events import (
     ApproximateDP,
     Composed,
@@ -397,3 +397,17 @@ def test_a_tail_with_next_to_no_weight_ends_at_its_loss():
     nothing = {"infinite": 0.0, "cumulant": -1000.0, "tilt": 1.0, "error": 0.0}
     tail = Tail(np.array([800.0]), np.array([0.5, 0.0]), np.array([1e-310, 0.0]), **nothing)
     assert tail.epsilon(0.1) == 800.0
+
+
+@pytest.mark.parametrize("mass", [[0.5, 0.5], [0.0, 0.0, 1.0], [0.9, 0.0, 0.0, 0.0, 0.1], [0.2, 0.3, 0.1, 0.4]])
+@pytest.mark.parametrize("count", [1, 2, 3, 40, 1000])
+def test_sums_of_draws_are_those_of_convolutions(mass: list[float], count: int) -> None:
+    """What Bernstein's inequality leaves out is folded into the rest, and less than 1e-14."""
+    expected = np.ones(1)
+    for _ in range(count):
+        expected = np.convolve(expected, mass)
+    low, found = _power(np.array(mass), count)
+    assert 0 <= low <= low + len(found) <= len(expected)
+    assert np.abs(found - expected[low : low + len(found)]).max() < 1e-12
+    assert expected.sum() - expected[low : low + len(found)].sum() < 1e-14 * count
+    assert len(found) < len(expected) or count < 1000 or mass[2:] == [1.0]

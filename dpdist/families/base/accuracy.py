@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 from dpdist.accuracy.intervals import CellErrors, sentence
-from dpdist.accuracy.measured import Accuracy, Tables, measure_accuracy, triples_of
-from dpdist.data.operators import Operator, pair_counts_operator, table_counts_operator, together
+from dpdist.accuracy.measured import Accuracy, measure_accuracy
+from dpdist.accuracy.tables import Tables, tables_operator
+from dpdist.data.operators import Operator
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.passes import Passes
 from dpdist.families.base.writing import ReleasedRecords
@@ -36,13 +36,6 @@ class ReleaseAccuracy:
     def from_bytes(cls, content: bytes) -> ReleaseAccuracy:
         """What `to_bytes` wrote."""
         return cls(Accuracy.from_json(json.loads(content)))
-
-
-def tables_operator(cardinalities: Sequence[int]) -> Operator:
-    """All tables that are compared, in one pass: `dpdist.accuracy.measured.Tables`, after `tables_of`."""
-    return together(
-        [pair_counts_operator(cardinalities), table_counts_operator(cardinalities, triples_of(cardinalities))]
-    )
 
 
 def count_tables(attempt: Attempt[Any, Any]) -> Tables:

@@ -11,8 +11,8 @@ from functools import partial
 
 import numpy as np
 
-from dpdist.accuracy.measured import Tables, measure_accuracy, triples_of
-from dpdist.data.count import pair_counts, table_counts
+from dpdist.accuracy.measured import measure_accuracy
+from dpdist.accuracy.tables import Tables, triples_of
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.choices import Choices
 from dpdist.families.synthesis.folder_claim import folder_claim
@@ -59,9 +59,10 @@ def model_claim(
     # the fit is post-processing: a few steps keep the next round's distances near those of a release
     choices = replace(choices, iterations=(5,))
     rules = schema.forbidden
-    released = tables_of(table, cards)
+    released = Tables.counted(table, cards)
     absent, present = (
-        partial(_evidence, tables_of(codes, cards), released, choices, accuracy_mu, rules) for codes in (table, joined)
+        partial(_evidence, Tables.counted(codes, cards), released, choices, accuracy_mu, rules)
+        for codes in (table, joined)
     )
     return Claim(
         name=f"model of {len(attributes)} attributes",
@@ -70,11 +71,6 @@ def model_claim(
         epsilon=epsilon,
         delta=delta,
     )
-
-
-def tables_of(codes: Codes, cardinalities: tuple[int, ...]) -> Tables:
-    """The tables of records in memory."""
-    return Tables(pair_counts(codes, cardinalities), table_counts(codes, cardinalities, triples_of(cardinalities)))
 
 
 def _evidence(

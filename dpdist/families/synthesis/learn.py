@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpdist.accuracy.measured import Attributes
+from dpdist.accuracy.tables import Attributes
 from dpdist.data.count import PairCounts
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.choices import Choices

@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.accuracy.measured import Attributes
+from dpdist.accuracy.tables import Attributes
 from dpdist.data.count import PairCounts
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.choices import L1_OF_NOISE, Choices

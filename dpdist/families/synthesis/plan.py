@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dpdist.accuracy.measured import draws, triples_of
+from dpdist.accuracy.measured import draws
+from dpdist.accuracy.tables import triples_of
 from dpdist.data.count import pair_cells
 from dpdist.errors import SpecError
 from dpdist.families.base.event_plan import EventPlan

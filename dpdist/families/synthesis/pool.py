@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.accuracy.measured import Attributes
+from dpdist.accuracy.tables import Attributes
 from dpdist.data.count import configuration_index
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.choices import TRIPLE_CELLS, Choices
@@ -37,7 +37,7 @@ class Pool:
 
     Parameters
     ----------
-    columns : list of ndarray of int64
+    columns : list of ndarray of uint32
     cardinalities : tuple of int
         Of the table's attributes.
     choices : Choices
@@ -53,7 +53,7 @@ class Pool:
         Shares of the cells of all pairs of the weighted pool, in units of 2**-40.
     """
 
-    columns: list[Counts]
+    columns: list[NDArray[np.uint32]]
     cardinalities: tuple[int, ...]
     choices: Choices
     records: float
@@ -74,7 +74,8 @@ class Pool:
     ) -> Pool:
         """The rows of all parts of a pool."""
         parts = [kept_part(fitted, drawing, f"pool/{p}", choices.pool_rows, rules) for p in range(choices.pool_parts)]
-        return cls([np.concatenate(columns) for columns in zip(*parts, strict=True)], cardinalities, choices, records)
+        columns = [np.concatenate(columns).astype(np.uint32) for columns in zip(*parts, strict=True)]
+        return cls(columns, cardinalities, choices, records)
 
     def rake_to_pairs(self, one_way: OneWay, all_pairs: AllPairs) -> None:
         """Fit the weights to tables of all pairs, and to the one-way tables."""

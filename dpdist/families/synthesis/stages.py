@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpdist.accuracy.measured import triples_of
+from dpdist.accuracy.tables import triples_of
 from dpdist.data.operators import pair_counts_operator
 from dpdist.families.base.accuracy import ReleaseAccuracy, accuracy_stage, count_tables
 from dpdist.families.base.attempt import Attempt
