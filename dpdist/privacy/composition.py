@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.pair import DominatingPair
@@ -178,24 +179,42 @@ class Composition:
 def _power(mass: Floats, count: int) -> tuple[int, Floats]:
     """The sum of `count` draws from 0, 1, ..., with these probabilities: its least value that is kept, and the masses.
 
-    By one Fourier transform. What is left out, and folded into the rest, has at most `_TRUNCATION` by Bernstein's
-    inequality on either side.
+    By one Fourier transform. What is left out, and folded into the rest, has at most `_TRUNCATION` on either side, by
+    Bernstein's inequality or by Chernoff's, whichever keeps less.
     """
     if count == 1:
         return 0, mass
-    places = np.arange(len(mass))
-    mean = float(mass @ places)
-    variance, logarithm = count * float(mass @ (places - mean) ** 2), math.log(1 / _TRUNCATION)
-
-    def reach(largest: float) -> float:
-        linear = logarithm * largest / 3
-        return linear + math.sqrt(linear**2 + 2 * variance * logarithm)
-
-    low = max(math.floor(count * mean - reach(mean)), 0)
-    high = min(math.ceil(count * mean + reach(len(mass) - 1 - mean)), count * (len(mass) - 1))
+    places = np.arange(len(mass), dtype=np.float64)
+    places -= mass @ places
+    mean = -count * float(places[0])
+    low = max(math.floor(mean - _deviation(mass, -places, count)), 0)
+    high = min(math.ceil(mean + _deviation(mass, places, count)), count * (len(mass) - 1))
     size = _fast_size(max(high - low + 1, len(mass)))
-    powers = np.fft.irfft(np.fft.rfft(mass, size) ** count, size)
-    return low, np.roll(powers, -(low % size))[: high - low + 1]
+    sums = np.fft.irfft(_raised(np.fft.rfft(mass, size), count), size)
+    return low, np.roll(sums, -(low % size))[: high - low + 1]
+
+
+def _deviation(mass: Floats, values: Floats, count: int) -> float:
+    """The sum of `count` draws of values of mean 0 is above this with probability `_TRUNCATION` at most."""
+    mass, values = mass[mass > 0], values[mass > 0]
+    variance, logarithm = count * float(mass @ values**2), math.log(1 / _TRUNCATION)
+    linear = logarithm * float(values.max()) / 3
+    found = linear + math.sqrt(linear**2 + 2 * variance * logarithm)
+    middle = math.sqrt(2 * logarithm / variance) if variance > 0 else 0.0
+    for tilt in (middle / 4, middle / 2, middle) if middle else ():
+        with np.errstate(over="ignore", under="ignore"):
+            moment = float(mass @ np.exp(tilt * values))
+        found = min(found, (count * math.log(moment) + logarithm) / tilt)
+    return found * (1 + 2.0**-30)
+
+
+def _raised(values: NDArray[np.complex128], power: int) -> NDArray[np.complex128]:
+    """Powers by repeated squaring."""
+    found = values if power & 1 else np.ones_like(values)
+    while power := power >> 1:
+        values = values * values
+        found = found * values if power & 1 else found
+    return found
 
 
 def _convolved(a: Floats, b: Floats) -> Floats:

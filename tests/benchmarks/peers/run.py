@@ -260,7 +260,8 @@ def table(name: str, rows: int | None) -> tuple[np.ndarray, Schema]:
     """The codes of a public table, in random order."""
     paths = [str(DATA / file) for file in FILES[name]]
     if name == "persons":
-        spec = build_spec(spec_of(schema_of_persons(DATA / PERSONS), DATA / PERSONS, 398_556, 1.0))
+        plain = argparse.Namespace(epsilon=1.0, kind="synthesis")
+        spec = build_spec(spec_of(schema_of_persons(DATA / PERSONS), DATA / PERSONS, 398_556, plain))
     else:
         spec = load_spec(ROOT / f"deploy/releases/{name}.yaml", {"data.path": paths})
     columns, _ = run_pass(located_table(open_table(table_source(spec), spec.table)), gather_operator())
