@@ -86,7 +86,15 @@ class Law:
         for axis, i in enumerate(attributes):
             codes, within = self._values(i)
             table = np.take(table, codes, axis) * within.reshape([-1 if k == axis else 1 for k in range(table.ndim)])
-        return table
+        return self._without_forbidden(table, attributes)
+
+    def _without_forbidden(self, table: Floats, attributes: Set) -> Floats:
+        """A table in which merged values have nothing where a rule forbids some of them."""
+        for rule in self.rules:
+            if rule.table is not None and set(rule.attributes) <= set(attributes):
+                shape = [self.domain[i] if i in rule.attributes else 1 for i in attributes]
+                table = np.where(rule.table.reshape(shape), 0.0, table)
+        return table / table.sum() if self.rules else table
 
     def probability(self, condition: Condition) -> float:
         """The share of the records that meet a condition."""

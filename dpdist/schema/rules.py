@@ -33,6 +33,12 @@ def _listed(mapping: Any) -> Any:
     return {str(key): value if isinstance(value, list | tuple) else [value] for key, value in mapping.items()}
 
 
+Mapping = Annotated[
+    dict[str, tuple[Value, ...]],
+    BeforeValidator(_listed, json_schema_input_type=dict[str, Value | tuple[Value, ...]]),
+]
+
+
 class Rule(Frozen):
     """What no record can be: one of `impossible`, `missing`, `determines` and `at_most`."""
 
@@ -46,7 +52,7 @@ class Rule(Frozen):
     determines: tuple[str, str] | None = Field(
         default=None, description="Two attributes; by `mapping`, a value of the first says what the second can be."
     )
-    mapping: Annotated[dict[str, tuple[Value, ...]], BeforeValidator(_listed)] | None = Field(
+    mapping: Mapping | None = Field(
         default=None,
         description="For values of the first attribute of `determines`, the value of the second or a list of values.",
     )
