@@ -245,13 +245,22 @@ def refuse_contradictions(rules: Rules, schema: Schema) -> None:
             if found is None:
                 attribute, number = schema.attributes[i], int(np.count_nonzero(classes == label))
                 more = f" (and {number - 1} more of its values)" if number > 1 else ""
-                named = [f"rules.{k}" for k, rule in enumerate(rules) if i in rule.attributes]
                 raise ValueError(
-                    f"{', '.join(named)}: no record can have {attribute.name} = {_text(attribute, int(code))}"
-                    f"{more}: the rules contradict each other, or the value is none of the domain: correct them, or "
-                    "take the value out"
+                    f"{', '.join(_conflict(rules, i, int(code)))}: no record can have {attribute.name} = "
+                    f"{_text(attribute, int(code))}{more}: the rules contradict each other, or the value is not of the "
+                    "domain: correct them, or take the value out"
                 )
             witnesses.append(found)
+
+
+def _conflict(rules: Rules, i: int, code: int) -> list[str]:
+    """Places of rules that together leave no record with a code, none of which can be left out."""
+    left = dict(enumerate(rules))
+    for place in list(left):
+        others = {k: rule for k, rule in left.items() if k != place}
+        if _Search(tuple(others.values())).record({i: code}) is None:
+            left = others
+    return [f"rules.{place}" for place in left]
 
 
 def _text(attribute: Attribute, code: int) -> str:
@@ -285,9 +294,11 @@ class _Search:
     def record(self, given: dict[int, int]) -> dict[int, int] | None:
         """Codes of all attributes that rules name, with one that is given; None where there is no such record."""
         self._steps = 0
-        if any(len(box) == 1 and box[i][code] for i, code in given.items() for box in self.near[i]):
+        if any(len(box) == 1 and box[i][code] for i, code in given.items() for box in self.near.get(i, ())):
             return None
-        first = [i for i in self.near if i not in given and any(i in box for j in given for box in self.near[j])]
+        first = [
+            i for i in self.near if i not in given and any(i in box for j in given for box in self.near.get(j, ()))
+        ]
         rest = sorted(i for i in self.near if i not in given and i not in first)
         return self._from(given, [*first, *rest])
 

@@ -171,6 +171,15 @@ def test_no_record_breaks_a_rule_whatever_the_model(data: st.DataObject) -> None
             assert not broken_by(schema.forbidden, found).any()
 
 
+def test_a_public_table_as_a_prior() -> None:
+    choices = replace(choose(CARDS, records=6_000, mu=0.3), rake=0.0, misfit=0.0, prior_cells=50_000)
+    prior = pair_counts(records(20_000, seed=3), CARDS)
+    counts, rules = pair_counts(records(), CARDS), SCHEMA.forbidden
+    found = learn(counts, choices=choices, noise=NOISE, drawing=DRAWING, prior=prior, rules=rules)
+    assert found.report["rules"] == [0, 1, 2]
+    assert not broken_by(rules, draw_records(found.fitted, DRAWING, 0, 1_000, rounds=5, rules=rules)).any()
+
+
 # --- whole releases ---------------------------------------------------------------------------------------------------
 
 
