@@ -27,7 +27,7 @@ class RowReport:
     # int64[attributes, 5]: missing values, numbers below and above the domain, other values outside it, values of the
     # wrong type
     counts: NDArray[np.int64]
-    broken: NDArray[np.int64]  # int64[rules]: rows that break each rule, of those that are kept otherwise
+    broken: NDArray[np.int64]  # int64[rules]: rows that break each rule with values that no policy drops
 
     def __repr__(self) -> str:
         return "RowReport(<counts hidden>)"

@@ -35,7 +35,7 @@ def rules_section(rules: Rules, released: Counts, real: Counts, *, rows: tuple[i
         "Records that break a rule",
         ("rule", "released", "real"),
         tuple((rule.rule.text, ours, theirs) for rule, ours, theirs in counted),
-        f"Of {rows[0]:,} released records and {rows[1]:,} rows of the real table that other policies keep.",
+        f"Of {rows[0]:,} released records and {rows[1]:,} rows of the real table.",
     )
     figures = {rule.rule.text: {"released": ours, "real": theirs} for rule, ours, theirs in counted}
     state: State = "bad" if not kept else "fair" if broken else "good"

@@ -19,6 +19,7 @@ from scipy.stats import chisquare
 
 from dpdist.cluster.cluster import Cluster
 from dpdist.data.count import pair_counts
+from dpdist.data.encode import TableEncoder
 from dpdist.errors import OutOfDomain, SpecError
 from dpdist.evaluate.utility.rules import broken_operator, rules_section
 from dpdist.families.base.registry import build_spec, make_plan
@@ -268,6 +269,27 @@ def test_records_that_break_a_rule_meet_its_policy(tmp_path: Path) -> None:
     dropping = [RULES[0] | {"broken": "drop"}, *RULES[1:]]
     spec = build_spec(tree(tmp_path, schema={"attributes": ATTRIBUTES, "rules": dropping}))
     assert run_stages(attempt_of(spec, tmp_path / "b")).parts
+
+
+@pytest.mark.parametrize("policy", ["refuse", "drop"])
+def test_a_rule_is_asked_whatever_becomes_of_other_attributes(policy: str) -> None:
+    """Else a part of a contract would be refused for a record that the contract drops for another attribute."""
+    rule = {"impossible": "age > 20 and grade = 0", "broken": policy}
+    attributes = [ATTRIBUTES[0], ATTRIBUTES[3] | {"missing": "drop"}, ATTRIBUTES[1] | {"missing": "drop"}]
+    batch = pa.record_batch({"age": [25, 25, 25, 3], "grade": [0, None, 1, 0], "job": [None, "a", "a", "b"]})
+    for chosen, kept in ((attributes, [2, 3]), (attributes[:2], [2, 3] if policy == "drop" else [0, 2, 3])):
+        found = TableEncoder(Schema.model_validate({"attributes": chosen, "rules": [rule]})).encode(batch)
+        assert found.report.broken.tolist() == [1]
+        assert found.keep is not None
+        assert np.flatnonzero(found.keep).tolist() == kept
+
+
+def test_a_table_without_records_is_released(tmp_path: Path) -> None:
+    codes = [np.full(50, code, np.uint8) for code in (3, 0, 1, 0)]  # a job, at three years
+    write(tmp_path / "table.parquet", codes)
+    dropping = {"attributes": ATTRIBUTES, "rules": [RULES[0] | {"broken": "drop"}, *RULES[1:]]}
+    attempt = run_stages(attempt_of(build_spec(tree(tmp_path, schema=dropping)), tmp_path / "a"))
+    assert sum(part.rows for part in attempt.parts) == 2_500
 
 
 def test_the_custodian_is_told_of_broken_rules(tmp_path: Path) -> None:
