@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,10 +10,12 @@ from math import prod
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
 from dpdist.errors import SpecError
-from dpdist.schema.conditions import Box, Mask, ends_of, equal_to, missing_text, named, parse_condition, texts_of
+from dpdist.schema.conditions import Box, Mask, ends_of, equal_to, missing_text, named, parse_condition
+from dpdist.schema.contradictions import refuse_contradictions
 from dpdist.schema.strict import Frozen, Value
 
 if TYPE_CHECKING:
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
 MOST_CELLS = 1 << 22
 """Cells of the table of a rule at most; a rule with more is looked up by its cases."""
 
-_MOST_STEPS = 100_000
-
 
 def _listed(mapping: Any) -> Any:
     """A mapping with texts for keys, and a list for each value."""
@@ -33,7 +33,7 @@ def _listed(mapping: Any) -> Any:
     return {str(key): value if isinstance(value, list | tuple) else [value] for key, value in mapping.items()}
 
 
-Mapping = Annotated[
+ValueMapping = Annotated[
     dict[str, tuple[Value, ...]],
     BeforeValidator(_listed, json_schema_input_type=dict[str, Value | tuple[Value, ...]]),
 ]
@@ -52,7 +52,7 @@ class Rule(Frozen):
     determines: tuple[str, str] | None = Field(
         default=None, description="Two attributes; by `mapping`, a value of the first says what the second can be."
     )
-    mapping: Mapping | None = Field(
+    mapping: ValueMapping | None = Field(
         default=None,
         description="For values of the first attribute of `determines`, the value of the second or a list of values.",
     )
@@ -116,11 +116,11 @@ class Forbidden:
             table[np.ix_(*(box.get(i, all_) for i, all_ in zip(self.attributes, every, strict=True)))] = True
         return table
 
-    def broken_by(self, codes: Codes) -> Mask:
+    def broken_by(self, codes: Codes | Mapping[int, NDArray[np.integer]]) -> Mask:
         """Which records break the rule."""
         if self.table is not None:
             return np.asarray(self.table[tuple(codes[i] for i in self.attributes)])
-        found = np.zeros(len(codes[0]), bool)
+        found = np.zeros(len(codes[self.attributes[0]]), bool)
         for box in self.boxes:
             found |= np.logical_and.reduce([mask[codes[i]] for i, mask in box.items()])
         return found
@@ -177,6 +177,11 @@ def _boxes(rule: Rule, schema: Schema) -> list[Box]:
     (i, first), (j, second) = (named(name, schema) for name in rule.determines or rule.at_most or ())
     if i == j:
         raise SpecError("name two different attributes")
+    if first.cardinality * second.cardinality > MOST_CELLS:
+        raise SpecError(
+            f"{rule.text}: that is more than {MOST_CELLS:,} combinations; declare coarser `bins`, or write it as "
+            "`impossible`"
+        )
     boxes = _determined(rule, first, second) if rule.mapping else _ordered(first, second)
     return [{i: a, j: b} for a, b in boxes if a.any() and b.any()]
 
@@ -224,98 +229,3 @@ def _ordered(first: Attribute, second: Attribute) -> Iterator[tuple[Mask, Mask]]
         a[code] = True
         b[: len(other_highs)] = other_highs < low
         yield a, b
-
-
-def refuse_contradictions(rules: Rules, schema: Schema) -> None:
-    """Refuse rules that leave no record at all, or none with some declared value.
-
-    Raises
-    ------
-    ValueError
-        They do, or whether they do takes too many steps to find out.
-    """
-    search = _Search(rules)
-    witnesses: list[dict[int, int]] = []
-    for i in sorted(search.near):
-        classes = search.classes[i]
-        for label, code in zip(*np.unique(classes, return_index=True), strict=True):
-            if any(classes[witness[i]] == label for witness in witnesses if i in witness):
-                continue
-            found = search.record({i: int(code)})
-            if found is None:
-                attribute, number = schema.attributes[i], int(np.count_nonzero(classes == label))
-                more = f" (and {number - 1} more of its values)" if number > 1 else ""
-                raise ValueError(
-                    f"{', '.join(_conflict(rules, i, int(code)))}: no record can have {attribute.name} = "
-                    f"{_text(attribute, int(code))}{more}: the rules contradict each other, or the value is not of the "
-                    "domain: correct them, or take the value out"
-                )
-            witnesses.append(found)
-
-
-def _conflict(rules: Rules, i: int, code: int) -> list[str]:
-    """Places of rules that together leave no record with a code, none of which can be left out."""
-    left = dict(enumerate(rules))
-    for place in list(left):
-        others = {k: rule for k, rule in left.items() if k != place}
-        if _Search(tuple(others.values())).record({i: code}) is None:
-            left = others
-    return [f"rules.{place}" for place in left]
-
-
-def _text(attribute: Attribute, code: int) -> str:
-    """A code as people write it."""
-    if code == attribute.missing_code:
-        return str(missing_text(attribute))
-    return (texts_of(attribute) or list(map(str, attribute.bin_edges.tolist())))[code]
-
-
-def a_record(rules: Rules, attributes: int) -> list[int]:
-    """Codes of one record that breaks no rule: attributes that no rule names have their first value."""
-    found = _Search(rules).record({})
-    assert found is not None  # `refuse_contradictions`
-    return [found.get(i, 0) for i in range(attributes)]
-
-
-class _Search:
-    """Records that break no rule, by depth first; codes that no rule tells apart are one."""
-
-    def __init__(self, rules: Rules) -> None:
-        boxes = [box for rule in rules for box in rule.boxes]
-        self.near: dict[int, list[Box]] = {}  # the boxes that hold an attribute
-        for box in boxes:
-            for i in box:
-                self.near.setdefault(i, []).append(box)
-        self.classes = {
-            i: np.unique(np.stack([box[i] for box in near]), axis=1, return_inverse=True)[1].ravel()
-            for i, near in self.near.items()
-        }
-
-    def record(self, given: dict[int, int]) -> dict[int, int] | None:
-        """Codes of all attributes that rules name, with one that is given; None where there is no such record."""
-        self._steps = 0
-        if any(len(box) == 1 and box[i][code] for i, code in given.items() for box in self.near.get(i, ())):
-            return None
-        first = [
-            i for i in self.near if i not in given and any(i in box for j in given for box in self.near.get(j, ()))
-        ]
-        rest = sorted(i for i in self.near if i not in given and i not in first)
-        return self._from(given, [*first, *rest])
-
-    def _from(self, given: dict[int, int], left: list[int]) -> dict[int, int] | None:
-        if not left:
-            return given
-        self._steps += 1
-        if self._steps > _MOST_STEPS:
-            raise ValueError("rules: whether they contradict each other takes too long to find out: write simpler ones")
-        i = left[0]
-        allowed = np.ones(len(self.classes[i]), bool)
-        for box in self.near[i]:
-            if all(j == i or (j in given and mask[given[j]]) for j, mask in box.items()):
-                allowed &= ~box[i]
-        codes = np.flatnonzero(allowed)
-        for place in np.unique(self.classes[i][codes], return_index=True)[1].tolist():
-            found = self._from(given | {i: int(codes[place])}, left[1:])
-            if found is not None:
-                return found
-        return None

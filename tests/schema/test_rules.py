@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dpdist.errors import SpecError
+from dpdist.schema.contradictions import a_record
 from dpdist.schema.part import departures
-from dpdist.schema.rules import a_record, broken_by
+from dpdist.schema.rules import broken_by
 from dpdist.schema.schema import Schema
 
 ATTRIBUTES: list[dict[str, Any]] = [
@@ -111,6 +112,19 @@ def test_rules_cannot_cut_through_bins() -> None:
     for rule in ({"impossible": "age < 5 and school = 'all'"}, {"at_most": ["wed at", "age"]}):
         with pytest.raises(ValidationError, match=r"rules.0: .*what is in a bin is not told apart"):
             schema(rule, attributes=binned)
+
+
+def test_long_domains() -> None:
+    """Hundreds of values each, in a moment; more are refused before they fill the memory."""
+    pair = [{"name": name, "kind": "integer", "bounds": [0, 599]} for name in ("first", "second")]
+    assert schema({"at_most": ["first", "second"]}, attributes=pair).forbidden[0].shape == (600, 600)
+    longer = [attribute | {"bounds": [0, 65_000]} for attribute in pair]
+    with pytest.raises(ValidationError, match=r"rules.0: first is at most second: that is more than"):
+        schema({"at_most": ["first", "second"]}, attributes=longer)
+    made = schema({"impossible": "first > 40000 and second < 30000"}, attributes=longer)
+    assert made.forbidden[0].table is None
+    codes = [np.array([50_000, 50_000, 1]), np.array([1, 60_000, 1])]
+    assert made.forbidden[0].broken_by(codes).tolist() == [True, False, False]
 
 
 CELLS = list(product(range(2), range(3), range(2)))

@@ -15,7 +15,8 @@ from dpdist.families.synthesis.balance import CELL_BITS, PairIndex, balance
 from dpdist.families.synthesis.fitted import UNIT, UNIT_BITS, Cumulative, Fitted
 from dpdist.privacy.arrays import Counts
 from dpdist.privacy.noise import Noise
-from dpdist.schema.rules import Rules, a_record, broken_by
+from dpdist.schema.contradictions import a_record
+from dpdist.schema.rules import Rules, broken_by
 
 MOST_REDRAWS = 32
 """How often rows that break a rule are drawn again, at most. Public, as the rules are."""
