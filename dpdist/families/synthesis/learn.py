@@ -19,6 +19,7 @@ from dpdist.families.synthesis.measure import measure
 from dpdist.families.synthesis.measurements import Measurements, measurements_of
 from dpdist.families.synthesis.pool import Pool, fitting_triples
 from dpdist.families.synthesis.rounds import Learner
+from dpdist.families.synthesis.zeros import is_kept
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.schema.rules import Rules
@@ -121,7 +122,7 @@ def learn(
         fitted = pool.fitted(fitted)
     report = _report(learner, raked=measured.all_pairs is not None)
     if rules:
-        report["rules"] = sorted(learner.zeros)
+        report["rules"] = sorted(k for k in learner.zeros if is_kept(rules[k], learner.coding))
     if picked:
         report["triples"] = [list(triple) for triple in picked]
     if prior is not None:

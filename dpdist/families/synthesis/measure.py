@@ -94,7 +94,6 @@ def measure(
         learner.begin(public.model or public.refit(1), public.edges, choices.iterations[-1])
     elif learner.zeros:
         learner.refit(choices.iterations[0])
-
     least = max(0 if prior is None else choices.prior_cells, learner.least_cells if learner.zeros else 0)
     if choices.tree and learner.round("tree", share=choices.tree, pick_share=picks, most=attributes - 1, tree=True):
         learner.refit(choices.iterations[0])

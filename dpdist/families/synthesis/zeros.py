@@ -84,6 +84,15 @@ def possible_codes(rules: Rules, coding: Coding) -> dict[int, tuple[Set, Floats]
     return found
 
 
+def is_kept(rule: Forbidden, coding: Coding) -> bool:
+    """Whether codes that a rule admits stand for values that it admits only: no merged values are told apart."""
+    maps = [coding.maps[a] for a in coding.fine]
+    share = admitted(rule, maps)
+    if share is None or rule.table is None:
+        return False
+    return not (share[np.ix_(*(maps[i] for i in rule.attributes))].astype(bool) & rule.table).any()
+
+
 def _coarsest(i: int, classes: Counts, coding: Coding) -> tuple[int, Counts]:
     """The copy of an attribute with the fewest codes that keeps classes of its codes apart, and its code of each."""
     own = coding.maps[coding.fine[i]]
