@@ -77,6 +77,8 @@ def contract_check(
             typer.echo(f"confidential: {found.counts[name]:,} {name.replace('_', ' ')}")
     for name, counts in found.counts["columns"].items():
         typer.echo(f"confidential: {name}: " + ", ".join(f"{counts[k]:,} {k.replace('_', ' ')}" for k in counts))
+    for rule, count in found.counts.get("rules", {}).items():
+        typer.echo(f"confidential: {rule}: broken by {count:,} rows")
     if found.problems:
         raise OutOfDomain("the table does not keep the contract:\n" + "\n".join(found.problems))
     if dataset is not None:

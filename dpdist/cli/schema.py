@@ -47,6 +47,8 @@ def schema_check(schema: Annotated[Path, typer.Argument(metavar="SCHEMA", help="
         outside = attribute.out_of_domain
         beyond = outside if isinstance(outside, str) else f"as {outside.category!r}"
         typer.echo(f"  {attribute.name:<18}{attribute.kind:<12}{domain:>12}  missing: {missing}; outside: {beyond}")
+    for rule in read.rules:
+        typer.echo(f"  {rule.text}; broken: {rule.broken}")
 
 
 @schema_app.command("json")

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dpdist.data.integers import LIMIT, IntegerDomain, parse_integer
 from dpdist.data.numbers import NumberEncoder, wrong_type
 from dpdist.data.report import ABOVE, BELOW, DEFECTS, MISSING, MISTYPED, OUTSIDE, UNKNOWN, RowReport
+from dpdist.schema.rules import Forbidden
 from dpdist.schema.schema import Attribute, Category, Schema
 
 if TYPE_CHECKING:
@@ -53,15 +54,37 @@ class TableEncoder:
         cannot hold the attribute.
         """
         codes: Codes = []
-        keep: NDArray[np.bool_] | None = None
+        drops: list[NDArray[np.bool_] | None] = []
         counts = np.zeros((len(self._columns), DEFECTS), np.int64)
         for i, (attribute, encoder) in enumerate(zip(self._schema.attributes, self._columns, strict=True)):
             column, dropped, counts[i] = encoder.encode(batch.column(attribute.name))
             codes.append(column)
-            if dropped is not None:
-                keep = ~dropped if keep is None else keep & ~dropped
+            drops.append(dropped)
+        broken = np.zeros(len(self._schema.rules), np.int64)
+        for place, rule in enumerate(self._schema.forbidden):
+            found = self._breaking(rule, codes, drops)
+            broken[place] = np.count_nonzero(found)
+            drops.append(found if rule.rule.broken == "drop" and broken[place] else None)
+        keep: NDArray[np.bool_] | None = None
+        for gone in drops:
+            if gone is not None:
+                keep = ~gone if keep is None else keep & ~gone
         kept = batch.num_rows if keep is None else int(np.count_nonzero(keep))
-        return EncodedRows(codes, keep, RowReport(batch.num_rows, kept, counts))
+        return EncodedRows(codes, keep, RowReport(batch.num_rows, kept, counts, broken))
+
+    @staticmethod
+    def _breaking(rule: Forbidden, codes: Codes, drops: Sequence[NDArray[np.bool_] | None]) -> NDArray[np.bool_]:
+        """Rows that break a rule with values that no policy drops.
+
+        What becomes of other attributes is left out: a table that a contract's check admits is then admitted with some
+        of the attributes, too.
+        """
+        found = rule.broken_by(codes)
+        for i in rule.attributes:
+            dropped = drops[i]
+            if dropped is not None:
+                found &= ~dropped
+        return found
 
 
 class ColumnEncoder:

@@ -89,11 +89,10 @@ class RecordsInMemory:
     def batches(self, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
         """The rows of a partition, `batch_rows` at a time."""
         first, stop = self.partitions[partition]
-        none = RowReport.empty(self.schema).counts
         for start in range(first, stop, batch_rows):
             end = min(start + batch_rows, stop)
             columns = [column[start:end] for column in self.codes]
-            yield EncodedBatch(0, start, columns, None, RowReport(end - start, end - start, none))
+            yield EncodedBatch(0, start, columns, None, RowReport.empty(self.schema, end - start))
 
     def counted(self, partition: int) -> list[int]:
         """The number of rows of a partition."""

@@ -27,6 +27,7 @@ class RowReport:
     # int64[attributes, 5]: missing values, numbers below and above the domain, other values outside it, values of the
     # wrong type
     counts: NDArray[np.int64]
+    broken: NDArray[np.int64]  # int64[rules]: rows that break each rule with values that no policy drops
     nameless: int = 0  # rows without the id of their unit, which are not kept
     beyond: int = 0  # rows that are not kept because their unit has too many
 
@@ -34,22 +35,18 @@ class RowReport:
         return "RowReport(<counts hidden>)"
 
     def __add__(self, other: RowReport) -> RowReport:
-        return RowReport(
-            self.rows + other.rows,
-            self.kept + other.kept,
-            self.counts + other.counts,
-            self.nameless + other.nameless,
-            self.beyond + other.beyond,
-        )
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return RowReport(*(ours + theirs for ours, theirs in pairs))
 
     @classmethod
-    def empty(cls, schema: Schema) -> RowReport:
-        """The report of no rows."""
-        return cls(0, 0, np.zeros((len(schema.attributes), DEFECTS), np.int64))
+    def empty(cls, schema: Schema, rows: int = 0) -> RowReport:
+        """The report of so many rows that meet no policy."""
+        defects, rules = (len(schema.attributes), DEFECTS), len(schema.rules)
+        return cls(rows, rows, np.zeros(defects, np.int64), np.zeros(rules, np.int64))
 
     def confidential(self, schema: Schema) -> dict[str, Any]:
         """The true counts, for the operator's confidential record only."""
-        return {
+        found = {
             "rows_read": self.rows,
             "rows_kept": self.kept,
             **({"rows_without_id": self.nameless} if self.nameless else {}),
@@ -64,15 +61,19 @@ class RowReport:
                 if counts.any()
             },
         }
+        if schema.rules:
+            found["rules"] = {rule.text: int(n) for rule, n in zip(schema.rules, self.broken, strict=True) if n}
+        return found
 
 
-def check(report: RowReport, schema: Schema) -> None:
+def check(report: RowReport, schema: Schema, *, rules: bool = True) -> None:
     """Refuse a table whose values the policies do not admit; called once, after a whole pass.
 
     A table of which the policies leave nothing is one of no records: it is used like any other, because who chooses the
     policies could ask for a person otherwise. Raises ColumnMismatch: an integer column holds something that is no
-    integer, or a number column something that is no number; OutOfDomain: missing or out-of-domain values where the
-    policy is ``refuse`` (or ``clip`` and the value has no order).
+    integer, or a number column something that is no number; OutOfDomain: broken rules, missing or out-of-domain values
+    where the policy is ``refuse`` (or ``clip`` and the value has no order). Without `rules` it
+    leaves these to the caller.
     """
     attributes = list(zip(schema.attributes, report.counts, strict=True))
     for kind, article in (("integer", "an"), ("number", "a")):
@@ -102,6 +103,16 @@ def check(report: RowReport, schema: Schema) -> None:
         problems.append(
             f"{_columns(unordered)}: values outside the declared domain that lie neither below nor above it, so "
             "`out_of_domain: clip` does not apply; declare `drop` or a category"
+        )
+    refused = [
+        f"rules.{place} ({rule.text})"
+        for place, (rule, count) in enumerate(zip(schema.rules, report.broken, strict=True))
+        if rules and rule.broken == "refuse" and count
+    ]
+    if refused:
+        problems.append(
+            f"{'; '.join(refused)}: records break the rule, and the policy is `broken: refuse`; correct "
+            "the rules from public knowledge, or declare `broken: drop`"
         )
     if problems:
         raise OutOfDomain("\n".join(problems))

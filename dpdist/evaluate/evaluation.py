@@ -73,6 +73,8 @@ def record_sections(inputs: Inputs, options: Options, publication: Publication |
     sections = [] if publication is None else [publication.publish(counts)]
     sections += [similarity.marginal_section(counts, view, seed=seed), correlations.correlation_section(counts, view)]
     del counts
+    if inputs.schema.rules:
+        sections.append(inputs.rules())
     samples = inputs.samples()
     sections += _without_bad_holdout(samples, inputs)
     sections += coverage_section(samples["real"], inputs.released, rows=inputs.reports["real"].kept)

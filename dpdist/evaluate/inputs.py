@@ -21,7 +21,9 @@ from dpdist.data.source import find_files
 from dpdist.data.split import Split
 from dpdist.errors import DataError, EmptyTable, SpecError
 from dpdist.evaluate.binning import Look, View, through, view_of
+from dpdist.evaluate.page.sections import Section
 from dpdist.evaluate.utility.marginals import Marginals, Subset, chosen_triples, marginals_of, triples_operator
+from dpdist.evaluate.utility.rules import broken_operator, rules_section
 from dpdist.families.base.attempt import Progress
 from dpdist.families.base.bounding import bounded
 from dpdist.families.base.graph import located_on, table_pass
@@ -102,6 +104,13 @@ class Inputs:
         of = [marginals_of(pairs, cells, chosen) for pairs, cells in (released, first, second)]
         return {"released": of[0], "real": of[1] + of[2], "first half": of[1], "second half": of[2]}
 
+    def rules(self) -> Section:
+        """How many records break the rules of the schema; the real ones were counted with the marginals."""
+        rules, report = self.schema.forbidden, self.reports["real"]
+        graph = table_pass(self.executor, self.released, broken_operator(rules), name="released-rules")
+        ((broken, of),) = self._compute("counting broken rules", [graph])
+        return rules_section(rules, broken, report.broken, rows=(of.kept, report.rows))
+
     @property
     def sample_rows(self) -> int:
         """Records of each sample, about: as many as fit, at most `LARGEST_SAMPLE`."""
@@ -140,7 +149,7 @@ class Inputs:
         return results
 
     def _checked(self, name: str, report: RowReport) -> None:
-        check(report, self.real_schema)
+        check(report, self.real_schema, rules=False)  # they are counted
         require_records(report)
         self.reports[name] = report
 

@@ -21,10 +21,10 @@ import numpy as np
 import pyarrow as pa
 
 from dpdist.errors import SpecError
-from dpdist.inference.conditions import Condition, Mask, ends_of, parse_condition
 from dpdist.inference.published import NO_ACCURACY, Published
 from dpdist.privacy.arrays import Floats
 from dpdist.publish.parts import PartFormat, decode
+from dpdist.schema.conditions import Condition, Mask, ends_of, parse_condition
 
 NORMAL_95 = 1.96
 TOO_MANY = "nothing was measured of the accuracy of four attributes or more at a time"
@@ -107,7 +107,9 @@ def tabulate(release: Published, names: list[str]) -> pa.Table:
     order = [attributes.index(i) for i in given]
     turned = np.arange(table.counts.size).reshape(shape).transpose(order).ravel()
     grid = np.indices([shape[k] for k in order]).reshape(len(order), -1)
-    schema = release.schema.model_copy(update={"attributes": tuple(release.schema.attributes[i] for i in given)})
+    schema = release.schema.model_copy(
+        update={"attributes": tuple(release.schema.attributes[i] for i in given), "rules": ()}
+    )
     codes = [row.astype(a.dtype) for row, a in zip(grid, schema.attributes, strict=True)]
     values = "labels" if any(a.labels for a in schema.attributes) else "values"
     cells = decode(schema, codes, form=PartFormat(values=values, bins="label"))

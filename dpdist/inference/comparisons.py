@@ -17,10 +17,10 @@ import numpy as np
 
 from dpdist.errors import SpecError
 from dpdist.inference.answers import QUESTION, TOO_MANY, Answer, infer
-from dpdist.inference.conditions import Condition, ends_of, parse_condition
 from dpdist.inference.published import Published
 from dpdist.inference.replicates import Replicates, linear, logistic, make_replicates
 from dpdist.privacy.arrays import Floats
+from dpdist.schema.conditions import Condition, ends_of, parse_condition
 
 LOGISTIC_NOTE = "a logistic regression depends on more than the tables that were measured: its interval is approximate"
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")

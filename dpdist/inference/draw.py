@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dpdist.inference.conditions import parse_condition
 from dpdist.inference.published import Published
 from dpdist.privacy.noise import Noise
 from dpdist.publish.parts import decode
+from dpdist.schema.conditions import parse_condition
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ and marginals are exact. Where a pool was weighted to all pairs, the law is that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
@@ -17,14 +17,16 @@ from numpy.typing import NDArray
 
 from dpdist.data.count import configuration_index
 from dpdist.errors import SpecError
-from dpdist.families.synthesis.draw import LARGEST_PART, draw_part
+from dpdist.families.synthesis.draw import LARGEST_PART, kept_part
 from dpdist.families.synthesis.fitted import UNIT, Fitted, cumulative_of, steps_of
 from dpdist.families.synthesis.inference import Inference, marginal
 from dpdist.families.synthesis.junction import JunctionTree, Set, cells_of, cliques_of
 from dpdist.families.synthesis.model_files import PublishedModel
-from dpdist.inference.conditions import Box, Condition
+from dpdist.families.synthesis.zeros import admitted, fitting, with_zeros
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
+from dpdist.schema.conditions import Box, Condition
+from dpdist.schema.rules import Rules
 
 MOST_CELLS = 30_000_000
 """Cells of the junction tree of a marginal at most."""
@@ -36,10 +38,15 @@ class Law:
     Parameters
     ----------
     model : PublishedModel
+    rules : Rules
+        No record breaks them.
+    kept : collection of int
+        Numbers of the rules that the model keeps by itself.
     """
 
-    def __init__(self, model: PublishedModel) -> None:
-        self.model, self.fitted = model, model.fitted
+    def __init__(self, model: PublishedModel, rules: Rules = (), kept: Collection[int] = ()) -> None:
+        self.model, self.fitted, self.rules = model, model.fitted, rules
+        self._given_rules = tuple(rule for number, rule in enumerate(rules) if number not in kept)
         self.domain = self.fitted.domain
 
     @property
@@ -51,7 +58,7 @@ class Law:
     def pool(self) -> tuple[Codes, Counts]:
         """The rows of the weighted pool, and their weights."""
         fitted, noise = self.fitted, Noise(bytes.fromhex(self.model.key))
-        parts = [draw_part(fitted, noise, f"pool/{p}", fitted.pool_rows) for p in range(fitted.pool_parts)]
+        parts = [kept_part(fitted, noise, f"pool/{p}", fitted.pool_rows, self.rules) for p in range(fitted.pool_parts)]
         rows = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
         if fitted.adjustment is None:
             return list(rows), np.ones(len(rows[0]), np.int64)
@@ -79,7 +86,15 @@ class Law:
         for axis, i in enumerate(attributes):
             codes, within = self._values(i)
             table = np.take(table, codes, axis) * within.reshape([-1 if k == axis else 1 for k in range(table.ndim)])
-        return table
+        return self._without_forbidden(table, attributes)
+
+    def _without_forbidden(self, table: Floats, attributes: Set) -> Floats:
+        """A table in which merged values have nothing where a rule forbids some of them."""
+        for rule in self.rules:
+            if rule.table is not None and set(rule.attributes) <= set(attributes):
+                shape = [self.domain[i] if i in rule.attributes else 1 for i in attributes]
+                table = np.where(rule.table.reshape(shape), 0.0, table)
+        return table / table.sum() if self.rules else table
 
     def probability(self, condition: Condition) -> float:
         """The share of the records that meet a condition."""
@@ -112,9 +127,12 @@ class Law:
         for case, ((fitted, _), rows) in enumerate(zip(laws, np.diff(ends, prepend=0).tolist(), strict=True)):
             for start in range(0, rows, LARGEST_PART):
                 size = min(LARGEST_PART, rows - start)
-                parts.append(draw_part(fitted, noise, f"case/{case}/{start}", size))
+                parts.append(kept_part(fitted, noise, f"case/{case}/{start}", size, self.rules))
         order = np.argsort(noise.words("order", records), kind="stable")
-        return [np.concatenate(columns)[order] for columns in zip(*parts, strict=True)], records
+        drawn = [np.concatenate(columns)[order] for columns in zip(*parts, strict=True)]
+        if condition is not None and not condition.holds(drawn).all():
+            raise SpecError(f"next to no record that the rules admit meets the condition {condition.text!r}")
+        return drawn, records
 
     def _from_pool(self, condition: Condition | None, records: int, noise: Noise) -> tuple[Codes, int]:
         rows, weights = self.pool
@@ -176,7 +194,21 @@ class Law:
             table = table.reshape([*(cards[a] for a in step.parents), cards[step.attribute]])
             order = [*step.parents, step.attribute]
             factors[both] = np.transpose(table, [order.index(a) for a in both])
-        return factors
+        return with_zeros(factors, self._zeros(factors))
+
+    def _zeros(self, factors: Mapping[Set, Floats]) -> list[tuple[Set, Floats]]:
+        """What rules admit that the model does not keep by itself, as far as exact tables remain possible."""
+        values = [self._values(i) for i in range(len(self.domain))]
+        codes, within = zip(*values, strict=True)
+        possible = {}
+        for number, rule in enumerate(self._given_rules):
+            share = admitted(rule, codes, within)
+            if share is not None:
+                inside = [self.fitted.fine[i] for i in rule.attributes]
+                order = sorted(range(len(inside)), key=inside.__getitem__)
+                possible[number] = tuple(inside[k] for k in order), np.transpose(share, order)
+        cards, edges = self.fitted.cardinalities, {pair for scope in factors for pair in combinations(scope, 2)}
+        return [possible[k] for k in fitting(possible, cards, sorted(edges), most=MOST_CELLS // 10)]
 
     def _beliefs(self, evidence: Mapping[Set, Floats], joined: Set) -> tuple[JunctionTree, list[Floats]]:
         """The beliefs given evidence, on a tree in which some attributes share a clique."""

@@ -75,7 +75,10 @@ class Published:
     @cached_property
     def law(self) -> Law:
         """The law of the records."""
-        return Law(self.model)
+        learned = self.manifest.parameters.get("learned")
+        found = learned.get("rules") if isinstance(learned, dict) else None
+        kept = [k for k in found if isinstance(k, int)] if isinstance(found, list) else []
+        return Law(self.model, self.schema.forbidden, kept)
 
     @cached_property
     def records(self) -> int:

@@ -80,7 +80,9 @@ def recompute(
 def _made_again(manifest: Manifest, model: PublishedModel) -> Iterator[tuple[PartRecord, pa.Table]]:
     noise, start = Noise(bytes.fromhex(model.key)), 0
     for index, part in enumerate(manifest.parts):
-        columns = draw_records(model.fitted, noise, index, part.rows, rounds=model.rounds)
+        columns = draw_records(
+            model.fitted, noise, index, part.rows, rounds=model.rounds, rules=manifest.table.forbidden
+        )
         codes = [
             column.astype(attribute.dtype) for column, attribute in zip(columns, manifest.table.attributes, strict=True)
         ]

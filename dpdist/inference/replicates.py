@@ -22,12 +22,12 @@ from pyarrow import csv
 from scipy.stats import t as student
 
 from dpdist.errors import SpecError
-from dpdist.inference.conditions import ends_of
 from dpdist.inference.perturbation import ErrorField
 from dpdist.inference.published import NO_ACCURACY, Published
 from dpdist.privacy.arrays import AnyFloats, Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.publish.parts import decode
+from dpdist.schema.conditions import ends_of
 from dpdist.schema.schema import Attribute
 
 NUMBER = 80

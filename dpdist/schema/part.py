@@ -27,7 +27,31 @@ def departures(part: Schema, whole: Schema) -> list[str]:
             found.append(f"attribute {attribute.name!r}: there is none")
         elif attribute != original and (why := _departure(attribute, original)):
             found.append(f"attribute {attribute.name!r}: {why}")
+    return found or _departures_of_rules(part, whole)
+
+
+def _departures_of_rules(part: Schema, whole: Schema) -> list[str]:
+    """What its rules ask of a table that those of the whole schema do not; rules may be left out.
+
+    A rule means the same where the values of the attributes that it names do; bins may be coarser, as a rule that cuts
+    through one is no valid schema.
+    """
+    found = []
+    known = {attribute.name: _unbinned(attribute) for attribute in whole.attributes}
+    for place, (rule, forbidden) in enumerate(zip(part.rules, part.forbidden, strict=True)):
+        named = [part.attributes[i] for i in forbidden.attributes]
+        coarser = [a.name for a in named if _unbinned(a) != known[a.name]]
+        if rule not in whole.rules:
+            found.append(f"rules.{place} ({rule.text}): there is none such")
+        elif coarser:
+            found.append(
+                f"rules.{place} ({rule.text}): the values of {coarser[0]!r} are other ones: leave the rule out"
+            )
     return found
+
+
+def _unbinned(attribute: Attribute) -> Attribute:
+    return attribute.model_copy(update={"bins": None, "buckets": None})
 
 
 def _departure(part: Attribute, whole: Attribute) -> str | None:

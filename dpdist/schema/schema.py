@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     FiniteFloat,
     ValidationError,
@@ -27,10 +26,10 @@ from pydantic import (
 )
 
 from dpdist.errors import SpecError
+from dpdist.schema.rules import Rule, Rules, compiled
+from dpdist.schema.strict import Frozen, Value
 from dpdist.schema.strict_yaml import load_yaml
 from dpdist.schema.validation import setting_names, validation_message
-
-Value = Annotated[int | str, Field(union_mode="smart")]
 
 Number = Annotated[int | FiniteFloat, Field(union_mode="smart")]
 
@@ -41,76 +40,19 @@ MAX_CARDINALITY = 65_536
 """Largest domain of one attribute, in values."""
 
 
-class StrictModel(BaseModel):
-    """Part of a spec or schema: frozen, without unknown settings; true is no number, and no number is true."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(cached_property,))
-
-    @model_validator(mode="before")
-    @classmethod
-    def _truth_is_no_number(cls, values: Any) -> Any:
-        for name, field in cls.model_fields.items() if isinstance(values, dict) else ():
-            value = values.get(field.alias or name, values.get(name))
-            kind: Any = field.annotation
-            if kind is bool and isinstance(value, int | float | str) and not isinstance(value, bool):
-                raise ValueError(f"{name}: expected true or false")
-            if isinstance(value, str) and "_" in value and _kinds(kind) & {int, float} and str not in _kinds(kind):
-                raise ValueError(f"{name}: expected a number, written without underscores")
-            if not _admits_truth(kind) and _holds_truth(value, inside=not _has_sections(kind)):
-                raise ValueError(
-                    f"{name}: true or false where a number or a text is expected; quote it if it is a text"
-                )
-        return values
-
-
-def _kinds(annotation: Any) -> set[Any]:
-    """The types that an annotation is made of."""
-    parts = get_args(annotation)
-    return {annotation}.union(*map(_kinds, parts)) if parts else {annotation}
-
-
-@cache
-def _admits_truth(annotation: Any) -> bool:
-    """Whether a field of this annotation may hold true or false."""
-    return bool(_kinds(annotation) & {bool, True, False, Any})
-
-
-@cache
-def _has_sections(annotation: Any) -> bool:
-    """Whether a field of this annotation may hold a section, which checks its own fields."""
-    return any(isinstance(kind, type) and issubclass(kind, BaseModel) for kind in _kinds(annotation))
-
-
-def _holds_truth(value: object, *, inside: bool) -> bool:
-    """Whether a value is true or false, or a list of such; with `inside` also a mapping to such."""
-    if isinstance(value, dict):
-        return inside and any(_holds_truth(item, inside=True) for item in value.values())
-    if isinstance(value, list | tuple):
-        return any(_holds_truth(item, inside=inside) for item in value)
-    return isinstance(value, bool)
-
-
-class _Frozen(StrictModel):
-    def __eq__(self, other: object) -> bool:  # by field: cached arrays have no truth value
-        return type(other) is type(self) and all(getattr(self, f) == getattr(other, f) for f in type(self).model_fields)
-
-    def __hash__(self) -> int:
-        return hash((type(self), self.model_dump_json()))
-
-
-class Category(_Frozen):
+class Category(Frozen):
     """A declared category that stands for missing or out-of-domain values."""
 
     category: str = Field(min_length=1, description="Label of the category.")
 
 
-class Width(_Frozen):
+class Width(Frozen):
     """Buckets of equal width, in consecutive values."""
 
     width: int = Field(ge=1, description="Number of consecutive values in a bucket.")
 
 
-class Edges(_Frozen):
+class Edges(Frozen):
     """Intervals given by the lower edge of each; the first is the lower bound of the domain."""
 
     edges: tuple[Number, ...] = Field(min_length=1, description="Lower edges, strictly increasing.")
@@ -122,19 +64,19 @@ class Edges(_Frozen):
         return self
 
 
-class Count(_Frozen):
+class Count(Frozen):
     """A number of bins of equal width (of integers: to one unit) over the bounds."""
 
     count: int = Field(ge=1, le=MAX_CARDINALITY, description="Number of bins.")
 
 
-class Groups(_Frozen):
+class Groups(Frozen):
     """Buckets as lists of values; each value stands in exactly one."""
 
     groups: tuple[tuple[Value, ...], ...] = Field(min_length=1, description="One list of values per bucket.")
 
 
-class Attribute(_Frozen):
+class Attribute(Frozen):
     """One column of the table.
 
     The *domain* has ``cardinality`` codes ``0 .. cardinality - 1``: the values (or bins) in their declared order,
@@ -369,17 +311,28 @@ class Attribute(_Frozen):
         return int(self.bucket_map.max()) + 1
 
 
-class Schema(_Frozen):
+class Schema(Frozen):
     """The attributes of a table, in the order of release."""
 
     attributes: tuple[Attribute, ...] = Field(min_length=1)
+    rules: tuple[Rule, ...] = Field(
+        default=(),
+        exclude_if=operator.not_,
+        description="What no record can be, as the public knows. No record that a synthesis releases breaks a rule.",
+    )
 
     @model_validator(mode="after")
     def _unique(self) -> Schema:
         names = [a.name for a in self.attributes]
         if len(set(names)) != len(names):
             raise ValueError("attribute names must differ")
+        self.forbidden  # noqa: B018  (validates the rules)
         return self
+
+    @cached_property
+    def forbidden(self) -> Rules:
+        """What the rules forbid."""
+        return compiled(self)
 
     @property
     def names(self) -> tuple[str, ...]:

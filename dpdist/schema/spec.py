@@ -24,7 +24,8 @@ from pydantic import (
 )
 
 from dpdist.errors import SpecError
-from dpdist.schema.schema import Schema, StrictModel
+from dpdist.schema.schema import Schema
+from dpdist.schema.strict import StrictModel
 from dpdist.schema.strict_yaml import LONGEST_NUMBER, check_characters, parse_yaml
 from dpdist.schema.unit import UnitSpec, protected, refuse_released_ids
 from dpdist.schema.validation import setting_names, validation_message
@@ -261,6 +262,20 @@ class ReleaseSpec(Section):
     def protected(self) -> dict[str, Any]:
         """The unit in the words of a guarantee (`dpdist.schema.unit.protected`)."""
         return protected(self.unit)
+
+    @model_validator(mode="after")
+    def _keeps_rules(self) -> ReleaseSpec:
+        if self.table.rules and not self.keeps_rules:
+            raise ValueError(
+                f"schema.rules: a release of kind {self.kind} cannot keep rules, as kind: synthesis does: leave them "
+                "out of its schema"
+            )
+        return self
+
+    @property
+    def keeps_rules(self) -> bool:
+        """Whether the schema may have rules, which then no released record breaks."""
+        return False
 
     @property
     def worker_resources(self) -> tuple[str, ...]:

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from dpdist.schema.schema import Schema, StrictModel
+from dpdist.schema.schema import Schema
+from dpdist.schema.strict import StrictModel
 
 MOST_RECORDS_OF_A_UNIT = 1_000_000
 

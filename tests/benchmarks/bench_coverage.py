@@ -40,12 +40,12 @@ from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis.learn import Learned
 from dpdist.families.synthesis.measurements import Measurements
 from dpdist.inference.comparisons import _listed, _term, by_replicates
-from dpdist.inference.conditions import ends_of
 from dpdist.inference.coverage import Rehearsed, coverage_of
 from dpdist.inference.published import Published
 from dpdist.inference.replicates import Replicates, linear, logistic, make_replicates
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
+from dpdist.schema.conditions import ends_of
 from dpdist.schema.schema import Schema
 
 TRIPLES = 150

@@ -28,10 +28,10 @@ from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse
 from dpdist.families.synthesis.learn import Learned
 from dpdist.families.synthesis.model_files import PublishedModel
-from dpdist.inference.conditions import parse_condition
 from dpdist.inference.law import Law
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
+from dpdist.schema.conditions import parse_condition
 
 CONDITIONS = {
     "adult": [

@@ -232,6 +232,10 @@ SHIPPED = {
         _parquet(ACS, f"data/{ACS}", rows=10_000, every=100),
         {"data.minimum_records": 9_000, "synthesis.records": 5_000},
     ),
+    "acs2024-persons": Case(
+        _parquet("acs2024_persons.parquet", "data/acs2024_persons.parquet", rows=10_000, every=39),
+        {"data.minimum_records": 9_000, "synthesis.records": 5_000, "model.rounds": 1, "privacy.accuracy_share": 0},
+    ),
     "acs2024-whole": Case(
         _parquet(ACS, f"data/{ACS}", rows=120_000, every=11),
         {**SEEDS, "data.minimum_records": 110_000, "privacy.limit": 8, "synthesis.minimum_pass_rate": 0.3},

@@ -197,6 +197,11 @@ class HistogramSpec(ReleaseSpec):
         "adjacency replacement their exact number.",
     )
 
+    @property
+    def keeps_rules(self) -> bool:
+        """Counts are no records: rules say which records of the table count, and leave the counts as they are."""
+        return True
+
     @model_validator(mode="after")
     def _consistent(self) -> HistogramSpec:
         names = set(self.table.names)

@@ -23,6 +23,7 @@ from dpdist.families.synthesis.pool import fitting_triples
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim
+from dpdist.schema.rules import Rules
 from dpdist.schema.schema import Schema
 
 _OTHERS = 40  # records of the table beside the canary
@@ -67,9 +68,10 @@ def model_claim(
     joined = [np.concatenate(columns) for columns in zip(table, canary, strict=True)]
     # the fit is post-processing: a few steps keep the next round's distances near those of a release
     choices = replace(choices, iterations=(5,))
+    rules = schema.forbidden
     released = Tables.counted(table, cards)
     absent, present = (
-        partial(_evidence, Tables.counted(codes, cards), released, choices, accuracy_mu, copies / 2)
+        partial(_evidence, Tables.counted(codes, cards), released, choices, accuracy_mu, copies / 2, rules)
         for codes in (table, joined)
     )
     return Claim(
@@ -82,10 +84,16 @@ def model_claim(
 
 
 def _evidence(
-    exact: Tables, released: Tables, choices: Choices, accuracy_mu: float, half: float, noise: Noise
+    exact: Tables,
+    released: Tables,
+    choices: Choices,
+    accuracy_mu: float,
+    half: float,
+    rules: Rules,
+    noise: Noise,
 ) -> Floats:
     account = Account(choices.mu, noise)
-    measured = measure(exact.pairs, choices=choices, account=account)
+    measured = measure(exact.pairs, choices=choices, account=account, rules=rules)
     learner = measured.learner
     one_way = zip(learner.one_way.counts, learner.one_way.sigmas.tolist(), strict=True)
     pairs = [m.attributes for m in learner.measurements if len(m.attributes) == 2]

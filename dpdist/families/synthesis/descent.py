@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dpdist.families.synthesis.inference import Inference
 from dpdist.families.synthesis.junction import JunctionTree, Set
 from dpdist.families.synthesis.portable import exp, inner
+from dpdist.families.synthesis.zeros import with_zeros
 from dpdist.privacy.arrays import Floats
 
 
@@ -64,7 +65,7 @@ class _Objective:
         self, tree: JunctionTree, measured: Mapping[Set, tuple[Floats, float]], links: Mapping[Set, NDArray[np.generic]]
     ) -> None:
         self.sets = list(measured)
-        self.inference = Inference(tree, [*self.sets, *links])
+        self.inference = Inference(tree, list(dict.fromkeys([*self.sets, *links])))
         self.links = {s: possible.astype(np.float64) for s, possible in links.items()}
         self.shapes = [measured[s][0].shape for s in self.sets]
         sizes = [measured[s][0].size for s in self.sets]
@@ -85,7 +86,7 @@ class _Objective:
         """Loss, gradient in the marginals, marginals and beliefs; an infinite loss where nothing is left."""
         tops = np.maximum.reduceat(potentials, self.starts)
         factors = self.split(exp(potentials - np.repeat(tops, self.sizes)))
-        beliefs = self.inference.beliefs(factors | self.links)
+        beliefs = self.inference.beliefs(with_zeros(factors, self.links.items()))
         if beliefs is None:
             return np.inf, potentials, potentials, []
         found = self.inference.marginals(beliefs)
@@ -113,8 +114,8 @@ def fit(
     measurements : sequence of Measurement
         Those of one set are combined by their weights.
     links : mapping of pairs to ndarray
-        Factors that stay: possible combinations of coarse copies and their attributes, and what is kept of a public
-        model.
+        Factors that stay: possible combinations of coarse copies and their attributes or under the rules, and what is
+        kept of a public model.
     iterations : int
     start : Model, optional
     """

@@ -15,6 +15,11 @@ from dpdist.families.synthesis.balance import CELL_BITS, PairIndex, balance
 from dpdist.families.synthesis.fitted import UNIT, UNIT_BITS, Cumulative, Fitted
 from dpdist.privacy.arrays import Counts
 from dpdist.privacy.noise import Noise
+from dpdist.schema.contradictions import a_record
+from dpdist.schema.rules import Rules, broken_by
+
+MOST_REDRAWS = 32
+"""How often rows that break a rule are drawn again, at most. Public, as the rules are."""
 
 LARGEST_PART = 1 << 20
 """Most rows of a part: rows times `UNIT` stay below 2**61."""
@@ -61,7 +66,35 @@ def draw_part(fitted: Fitted, noise: Noise, name: str, rows: int) -> list[Counts
     return drawn
 
 
-def draw_records(fitted: Fitted, noise: Noise, part: int, rows: int, *, rounds: int) -> list[NDArray[np.int32]]:
+def kept_part(fitted: Fitted, noise: Noise, name: str, rows: int, rules: Rules) -> list[Counts]:
+    """Rows of one part that break no rule.
+
+    Rows that break one are drawn again, `MOST_REDRAWS` times at most. What is left then becomes copies of other rows of
+    the part, or of one public record where there are none.
+    """
+    columns = draw_part(fitted, noise, name, rows)
+    broken = np.flatnonzero(broken_by(rules, columns)) if rules else np.zeros(0, np.int64)
+    for again in range(MOST_REDRAWS):
+        if not len(broken):
+            return columns
+        drawn = draw_part(fitted, noise, f"{name}/again/{again}", len(broken))
+        for column, values in zip(columns, drawn, strict=True):
+            column[broken] = values
+        broken = broken[broken_by(rules, drawn)]
+    kept = np.setdiff1d(np.arange(rows), broken)
+    if len(kept):
+        copied = kept[noise.integers(f"{name}/copied", len(broken), high=len(kept))]
+        for column in columns:
+            column[broken] = column[copied]
+    else:
+        for column, value in zip(columns, a_record(rules, len(columns)), strict=True):
+            column[:] = value
+    return columns
+
+
+def draw_records(
+    fitted: Fitted, noise: Noise, part: int, rows: int, *, rounds: int, rules: Rules = ()
+) -> list[NDArray[np.int32]]:
     """The records of one part.
 
     Without an adjustment they are drawn as a part. With one, they are taken from a part of the pool by weight,
@@ -75,11 +108,13 @@ def draw_records(fitted: Fitted, noise: Noise, part: int, rows: int, *, rounds: 
         Records wanted.
     rounds : int
         Of balancing; 0 for none.
+    rules : Rules
+        No record breaks them (`kept_part`).
     """
     name = f"records/{part}"
-    samples = [_sample(fitted, noise, part, name, rows)]
+    samples = [_sample(fitted, noise, part, name, rows, rules)]
     if rounds and len(fitted.expected):
-        samples.append(_sample(fitted, noise, part, f"{name}/spare", rows))
+        samples.append(_sample(fitted, noise, part, f"{name}/spare", rows, rules))
     pool = np.concatenate(samples, axis=1)
     taken = np.arange(rows)
     if len(samples) > 1:
@@ -89,11 +124,11 @@ def draw_records(fitted: Fitted, noise: Noise, part: int, rows: int, *, rounds: 
     return list(pool[:, mixed])
 
 
-def _sample(fitted: Fitted, noise: Noise, part: int, name: str, rows: int) -> NDArray[np.int32]:
+def _sample(fitted: Fitted, noise: Noise, part: int, name: str, rows: int, rules: Rules) -> NDArray[np.int32]:
     """Rows of the model, or of a part of the pool by weight; shape (attributes, rows)."""
     if fitted.adjustment is None:
-        return np.stack(draw_part(fitted, noise, name, rows)).astype(np.int32)
-    pool = draw_part(fitted, noise, f"pool/{part % fitted.pool_parts}", fitted.pool_rows)
+        return np.stack(kept_part(fitted, noise, name, rows, rules)).astype(np.int32)
+    pool = kept_part(fitted, noise, f"pool/{part % fitted.pool_parts}", fitted.pool_rows, rules)
     weights = fitted.adjustment.weights(pool, fitted.domain)
     order = _lexicographic(pool, fitted.domain)
     taken = order[_systematic(weights[order], rows, int(noise.words(f"{name}/taken", 1)[0]))]

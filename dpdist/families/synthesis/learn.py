@@ -19,8 +19,10 @@ from dpdist.families.synthesis.measure import measure
 from dpdist.families.synthesis.measurements import Measurements, measurements_of
 from dpdist.families.synthesis.pool import Pool, fitting_triples
 from dpdist.families.synthesis.rounds import Learner
+from dpdist.families.synthesis.zeros import is_kept
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
+from dpdist.schema.rules import Rules
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +36,8 @@ class Learned:
         Noisy one-way counts.
     report : dict
         ``records``, the noisy number of records; ``pairs``, the measured pairs in order, as places of two attributes
-        and whether each is a coarse copy; ``raked``; ``account``, the name of each step and its share of mu^2.
+        and whether each is a coarse copy; ``rules``, numbers of the rules that the model keeps by itself; ``raked``;
+        ``account``, the name of each step and its share of mu^2.
     measurements : Measurements
         The noisy tables.
     """
@@ -77,6 +80,7 @@ def learn(
     drawing: Noise,
     prior: PairCounts | None = None,
     triples: Mapping[Attributes, Counts] | None = None,
+    rules: Rules = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Learned:
     """Measure, pick, fit and, on large tables, rake.
@@ -94,6 +98,8 @@ def learn(
         Of a public table, from which the model starts.
     triples : mapping, optional
         Exact tables of the triples that may be measured, flat. Confidential. Needed where the choices have any.
+    rules : Rules
+        No record that the model gives breaks them.
     progress : callable
         Called with (done, total) after each round.
 
@@ -103,18 +109,20 @@ def learn(
         The steps would cost more than the account has.
     """
     account = Account(choices.mu, noise)
-    measured = measure(counts, choices=choices, account=account, prior=prior, progress=progress)
+    measured = measure(counts, choices=choices, account=account, prior=prior, rules=rules, progress=progress)
     learner = measured.learner
     model = learner.model or learner.refit(1)
     fitted = fitted_of(model, learner.coding, learner.marginals if choices.balance else None)
     picked: tuple[Attributes, ...] = ()
     if measured.all_pairs is not None:
-        pool = Pool.drawn(fitted, counts.cardinalities, drawing, choices, records=learner.one_way.records)
+        pool = Pool.drawn(fitted, counts.cardinalities, drawing, choices, records=learner.one_way.records, rules=rules)
         pool.rake_to_pairs(learner.one_way, measured.all_pairs)
         if choices.triple_tables:
             picked = pool.rake_to_triples(fitting_triples(triples or {}), account)
         fitted = pool.fitted(fitted)
     report = _report(learner, raked=measured.all_pairs is not None)
+    if rules:
+        report["rules"] = sorted(k for k in learner.zeros if is_kept(rules[k], learner.coding))
     if picked:
         report["triples"] = [list(triple) for triple in picked]
     if prior is not None:

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from dpdist.data.count import PairCounts
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.portable import exp, exp2
+from dpdist.families.synthesis.zeros import code_classes
 from dpdist.privacy.arrays import Counts, Floats
+from dpdist.schema.rules import Rules
 
 SEEN = 4.0
 """A value is rare in the first measurement where its noisy count is below so many deviations."""
@@ -179,7 +181,7 @@ class Coding:
     merging: tuple[Merging, ...]
 
 
-def coding_of(one_way: OneWay, *, merge_below: float, coarse: Sequence[tuple[int, int]]) -> Coding:
+def coding_of(one_way: OneWay, *, merge_below: float, coarse: Sequence[tuple[int, int]], rules: Rules = ()) -> Coding:
     """The coding that the noisy one-way tables give.
 
     Parameters
@@ -189,6 +191,8 @@ def coding_of(one_way: OneWay, *, merge_below: float, coarse: Sequence[tuple[int
     coarse : sequence of (int, int)
         (from, groups), falling: an attribute, or its last coarse copy, with `from` codes or more gets a coarse copy of
         so many groups of about equal noisy mass, in code order.
+    rules : Rules
+        Groups keep apart what they tell apart, unless there were then more than twice as many groups.
     """
     merging = tuple(
         merge_rare(table, sigma, below=merge_below, records=one_way.records)
@@ -196,13 +200,17 @@ def coding_of(one_way: OneWay, *, merge_below: float, coarse: Sequence[tuple[int
     )
     found: list[tuple[int, int, int, Counts]] = []  # cardinality, level, attribute, map
     groupings: list[tuple[int, int, Counts]] = []  # attribute, level of the copy, group of each code one level up
+    classes = code_classes(rules, [m.codes for m in merging])
     for i, m in enumerate(merging):
+        kinds = classes[i]
         codes, cardinality, level = m.codes, m.cardinality, 0
         found.append((cardinality, level, i, codes))
         for least, groups in coarse:
             if cardinality >= least:
                 mass: Floats = np.bincount(codes, weights=one_way.counts[i], minlength=cardinality).astype(np.float64)
                 group = _equal_mass(mass, groups)
+                if kinds is not None:
+                    group, kinds = _split(group, kinds, most=2 * groups)
                 codes, cardinality, level = group[codes], int(group.max()) + 1, level + 1
                 found.append((cardinality, level, i, codes))
                 groupings.append((i, level, group))
@@ -220,6 +228,13 @@ def coding_of(one_way: OneWay, *, merge_below: float, coarse: Sequence[tuple[int
         links,
         merging,
     )
+
+
+def _split(group: Counts, kinds: Counts, *, most: int) -> tuple[Counts, Counts | None]:
+    """Groups of codes of one kind each, and their kinds; the groups as they are where there were too many."""
+    number = int(kinds.max()) + 1
+    found, split = np.unique(group * number + kinds, return_inverse=True)
+    return (split.reshape(-1).astype(np.int64), found % number) if len(found) <= most else (group, None)
 
 
 def _equal_mass(counts: Floats, groups: int) -> Counts:

@@ -18,6 +18,7 @@ from dpdist.families.synthesis.prior import public_model, towards
 from dpdist.families.synthesis.rounds import EMPTY, Learner, pick_sets
 from dpdist.families.synthesis.tables import recode
 from dpdist.privacy.arrays import Counts, Floats
+from dpdist.schema.rules import Rules
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +58,7 @@ def measure(
     choices: Choices,
     account: Account,
     prior: PairCounts | None = None,
+    rules: Rules = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Measured:
     """All steps that read the exact counts.
@@ -69,6 +71,8 @@ def measure(
     account : Account
     prior : PairCounts, optional
         Of a public table, from which the model starts.
+    rules : Rules
+        What they forbid has probability zero where the model is small enough.
     progress : callable
         Called with (done, total) after each round.
 
@@ -80,15 +84,17 @@ def measure(
     one_way = measure_one_way(counts, account, first=choices.one_way, again=choices.one_way_again)
     if prior is not None:
         one_way = towards(one_way, prior)
-    coding = coding_of(one_way, merge_below=choices.merge_below, coarse=choices.coarse)
-    learner = Learner(recode(counts, coding), coding, one_way, account, choices)
+    coding = coding_of(one_way, merge_below=choices.merge_below, coarse=choices.coarse, rules=rules)
+    learner = Learner(recode(counts, coding), coding, one_way, account, choices, rules)
     attributes, steps = len(counts.cardinalities), choices.rounds + 3
     progress(1, steps)
     picks = choices.picks / max(choices.rounds + bool(choices.tree), 1)
     if prior is not None:
         public = public_model(prior, coding, choices)
         learner.begin(public.model or public.refit(1), public.edges, choices.iterations[-1])
-    least = 0 if prior is None else choices.prior_cells
+    elif learner.zeros:
+        learner.refit(choices.iterations[0])
+    least = max(0 if prior is None else choices.prior_cells, learner.least_cells if learner.zeros else 0)
     if choices.tree and learner.round("tree", share=choices.tree, pick_share=picks, most=attributes - 1, tree=True):
         learner.refit(choices.iterations[0])
     for r in range(choices.rounds):

@@ -21,7 +21,7 @@ from dpdist.families.synthesis.choices import (
     with_prior,
     without_triples,
 )
-from dpdist.families.synthesis.draw import LARGEST_PART
+from dpdist.families.synthesis.draw import LARGEST_PART, MOST_REDRAWS
 from dpdist.families.synthesis.prior import refuse_own_table
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.privacy import accountant
@@ -139,6 +139,12 @@ class SynthesisPlan(EventPlan):
                 + f" of the public table {', '.join(spec.model.prior.paths)}; that table is not protected"
             )
         lines += self.unit_lines()
+        if spec.table.rules:
+            lines.append(
+                f"Rules       {number_of(len(spec.table.rules), 'rule')} that no released record breaks: what they "
+                f"forbid has probability zero where the model is small enough, other records are drawn again, "
+                f"{MOST_REDRAWS} times at most, and then replaced"
+            )
         lines.append(f"Records     {spec.records:,} in {number_of(len(self.parts), 'part')}; any number costs the same")
         lines.append(
             f"Resources   about {number_of(resources['partitions'], 'partition')}, {resources['tasks_about']} tasks; "

@@ -14,13 +14,14 @@ from dpdist.accuracy.tables import Attributes
 from dpdist.data.count import configuration_index
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.choices import TRIPLE_CELLS, Choices
-from dpdist.families.synthesis.draw import draw_part
+from dpdist.families.synthesis.draw import kept_part
 from dpdist.families.synthesis.fitted import Fitted
 from dpdist.families.synthesis.marginals import OneWay
 from dpdist.families.synthesis.measure import AllPairs, measure_triples
 from dpdist.families.synthesis.rake import Adjustment, block_change, rake, shrink
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
+from dpdist.schema.rules import Rules
 
 _SWEEPS = 5
 
@@ -62,10 +63,17 @@ class Pool:
 
     @classmethod
     def drawn(
-        cls, fitted: Fitted, cardinalities: tuple[int, ...], drawing: Noise, choices: Choices, *, records: float
+        cls,
+        fitted: Fitted,
+        cardinalities: tuple[int, ...],
+        drawing: Noise,
+        choices: Choices,
+        *,
+        records: float,
+        rules: Rules = (),
     ) -> Pool:
         """The rows of all parts of a pool."""
-        parts = [draw_part(fitted, drawing, f"pool/{p}", choices.pool_rows) for p in range(choices.pool_parts)]
+        parts = [kept_part(fitted, drawing, f"pool/{p}", choices.pool_rows, rules) for p in range(choices.pool_parts)]
         columns = [np.concatenate(columns).astype(np.uint32) for columns in zip(*parts, strict=True)]
         return cls(columns, cardinalities, choices, records)
 

@@ -15,15 +15,20 @@ from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.allpairs import PairMarginals
 from dpdist.families.synthesis.choices import L1_OF_NOISE, Choices
 from dpdist.families.synthesis.descent import Measurement, Model, fit
-from dpdist.families.synthesis.junction import Components, Graph, JunctionTree, Set, cliques_of
+from dpdist.families.synthesis.junction import Components, Graph, JunctionTree, Set, cells_of, cliques_of, pairs_of
 from dpdist.families.synthesis.marginals import Coding, OneWay, expected_counts
 from dpdist.families.synthesis.portable import exp
 from dpdist.families.synthesis.tables import Pair, PairTables
+from dpdist.families.synthesis.zeros import fitting, possible_codes, with_zeros
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.candidates import Candidates
+from dpdist.schema.rules import Rules
 
 LARGEST_WEIGHT = 1 << 10
 """The largest weight of a pair: a distance times a weight over this moves by at most 1 with a record, rounded down."""
+
+RULES_PART = 4
+"""Rules may take a fourth of the cells of the model."""
 
 EMPTY = 0.2
 """What a fitted cell of an empty table keeps of the noise, in deviations: the fit allows no negative counts."""
@@ -84,6 +89,7 @@ class Learner:
     one_way : OneWay
     account : Account
     choices : Choices
+    rules : Rules
 
     Attributes
     ----------
@@ -104,15 +110,18 @@ class Learner:
     one_way: OneWay
     account: Account
     choices: Choices
+    rules: Rules = ()
     measurements: list[Measurement] = field(default_factory=list)
     edges: list[Pair] = field(default_factory=list)
     model: Model | None = None
     held: dict[Set, Floats] = field(default_factory=dict)  # potentials of a public model
+    zeros: dict[int, tuple[Set, Floats]] = field(default_factory=dict)  # by their numbers, rules that fit the model
 
     def __post_init__(self) -> None:
         records = self.one_way.records
         self.cells = self.choices.cells
         self.edges = list(self.coding.links)
+        self._join_rules()
         self._index = {pair: k for k, pair in enumerate(self.tables.pairs)}
         self._weights = self._priorities()
         self.marginals: dict[Pair, Floats] = {}
@@ -126,6 +135,25 @@ class Learner:
             counts = np.bincount(merging.codes, weights=self._expected_values[i], minlength=merging.cardinality)
             self.measurements.append(Measurement((k,), counts / records, (records / sigma) ** 2))
         self._predict(self._independent())
+
+    def _join_rules(self) -> None:
+        """Let the attributes of a rule share a clique, as long as the model stays small."""
+        self.zeros = {}
+        possible, cards = possible_codes(self.rules, self.coding), self.coding.cardinalities
+        if possible:
+            most = self.least_cells + self.choices.cells // RULES_PART
+            self.zeros = {k: possible[k] for k in fitting(possible, cards, self.edges, most=most)}
+
+    @property
+    def all_edges(self) -> list[Pair]:
+        """Links and measured pairs, and pairs of attributes that a rule joins."""
+        return [*self.edges, *(pair for scope, _ in self.zeros.values() for pair in pairs_of(scope))]
+
+    @property
+    def least_cells(self) -> int:
+        """Cells of the model without further pairs."""
+        cards = self.coding.cardinalities
+        return cells_of(cliques_of(cards, self.all_edges), cards)
 
     def _priorities(self) -> NDArray[np.int64]:
         """Weights of the pairs in units of 2**-10 of the largest."""
@@ -190,10 +218,11 @@ class Learner:
 
     def _joining(self, picked: list[Pair]) -> Callable[[Pair], bool]:
         components = Components(len(self.coding.cardinalities), [*self.edges, *picked])
-        return lambda pair: not components.joined(*pair)
+        fits = self._fitting(picked) if self.zeros else lambda pair: True
+        return lambda pair: not components.joined(*pair) and fits(pair)
 
     def _fitting(self, picked: list[Pair]) -> Callable[[Pair], bool]:
-        graph, known = Graph(self.coding.cardinalities, [*self.edges, *picked]), set(self.edges)
+        graph, known = Graph(self.coding.cardinalities, [*self.all_edges, *picked]), set(self.all_edges)
         return lambda pair: pair in known or graph.eliminate(extra=pair, most=self.cells) is not None
 
     def _measure(self, name: str, picked: list[Pair], share: float, errors: Floats) -> None:
@@ -214,17 +243,20 @@ class Learner:
         """
         self.held, self.model = dict(prior.potentials), prior
         self.edges = list(edges)
+        self._join_rules()
         self.refit(iterations)
 
     def refit(self, iterations: int) -> Model:
         """Fit the model to all measurements and predict all pairs."""
         cards = self.coding.cardinalities
-        tree = JunctionTree.of(cards, cliques_of(cards, self.edges))
+        tree = JunctionTree.of(cards, cliques_of(cards, self.all_edges))
         measured, start = {m.attributes for m in self.measurements}, self.model
         factors: dict[Set, NDArray[np.generic]] = dict(self.coding.links.items())
         if self.held and start is not None:
             factors |= {s: exp(p - p.max()) for s, p in self.held.items() if s not in measured}
             start = replace(start, potentials=self.held | start.potentials)
+        if self.zeros:
+            factors |= with_zeros(factors, self.zeros.values())
         self.model = fit(tree, self.measurements, factors, iterations=iterations, start=start)
         self._predict(PairMarginals(tree, self.model.beliefs).all())
         return self.model

@@ -139,6 +139,11 @@ class WholeSynthesisSpec(ReleaseSpec):
         return self
 
     @property
+    def keeps_rules(self) -> bool:
+        """Always."""
+        return True
+
+    @property
     def public_tables(self) -> tuple[str, ...]:
         """Paths of the public tables that the release reads besides its own."""
         return self.model.prior.paths if self.model.prior else ()

@@ -64,6 +64,7 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
                 drawing=drawing,
                 prior=prior,
                 triples=triples,
+                rules=attempt.spec.table.forbidden,
                 progress=progress,
             )
 
@@ -119,5 +120,6 @@ def _rounds(attempt: SynthesisAttempt) -> int:
 
 
 def _part(source: _Source, part: int, rows: int) -> Codes:
-    columns = draw_records(source.fitted, load_noise(source.key), part, rows, rounds=source.rounds)
+    rules = source.schema.forbidden
+    columns = draw_records(source.fitted, load_noise(source.key), part, rows, rounds=source.rounds, rules=rules)
     return [column.astype(attribute.dtype) for column, attribute in zip(columns, source.schema.attributes, strict=True)]

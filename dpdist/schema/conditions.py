@@ -18,14 +18,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
-from dpdist.privacy.arrays import Codes
-from dpdist.schema.schema import Attribute, Schema
+
+if TYPE_CHECKING:
+    from dpdist.privacy.arrays import Codes
+    from dpdist.schema.schema import Attribute, Schema
 
 Mask = NDArray[np.bool_]
 Box = dict[int, Mask]
@@ -153,16 +155,20 @@ class _Reader:
     def _attribute(self, node: ast.expr) -> tuple[int, Attribute]:
         if not isinstance(node, ast.Name):
             raise SpecError(f"expected the name of an attribute instead of {_source(node)!r}: {_HELP}")
-        name, names = self.quoted.get(node.id, node.id), self.schema.names
-        if name not in names:
-            near = get_close_matches(name, names, n=1, cutoff=0.6)
-            meant = f"; did you mean {near[0]!r}?" if near else f": the release has {', '.join(names[:20])}"
-            raise SpecError(f"no attribute is called {name!r}{meant}")
-        i = names.index(name)
-        attribute = self.schema.attributes[i]
-        if attribute.is_continuous:
-            raise SpecError(f"attribute {name!r} is continuous: conditions need bins or values")
-        return i, attribute
+        return named(self.quoted.get(node.id, node.id), self.schema)
+
+
+def named(name: str, schema: Schema) -> tuple[int, Attribute]:
+    """The place of an attribute, and the attribute. Raises SpecError: none has the name, or it is continuous."""
+    names = schema.names
+    if name not in names:
+        near = get_close_matches(name, names, n=1, cutoff=0.6)
+        meant = f"; did you mean {near[0]!r}?" if near else f": there are {', '.join(names[:20])}"
+        raise SpecError(f"no attribute is called {name!r}{meant}")
+    attribute = schema.attributes[names.index(name)]
+    if attribute.is_continuous:
+        raise SpecError(f"attribute {name!r} is continuous: conditions need bins or values")
+    return names.index(name), attribute
 
 
 def _source(node: ast.expr) -> str:
@@ -204,15 +210,18 @@ def _mask(attribute: Attribute, kind: type[ast.cmpop], value: int | float | str)
     """The codes whose values compare so with a constant."""
     mask = np.zeros(attribute.cardinality, bool)
     if isinstance(value, str):
-        texts = _texts(attribute)
+        texts, missing = texts_of(attribute), missing_text(attribute)
         if kind not in (ast.Eq, ast.NotEq):
             raise SpecError(f"attribute {attribute.name!r}: texts have no order, use = or in")
+        if value == missing:
+            return np.asarray(_present(attribute) == (kind is ast.NotEq))
         if value not in texts:
-            near = get_close_matches(value, texts, n=1, cutoff=0.6)
-            meant = f"; did you mean {near[0]!r}?" if near else f", such as {texts[0]!r}" if texts else ""
+            known = [*texts, *([] if missing is None else [missing])]
+            near = get_close_matches(value, known, n=1, cutoff=0.6)
+            meant = f"; did you mean {near[0]!r}?" if near else f", such as {known[0]!r}" if known else ""
             raise SpecError(f"attribute {attribute.name!r} has no value {value!r}{meant}")
         mask[: len(texts)] = [(text == value) is (kind is ast.Eq) for text in texts]
-        return mask if value in _missing_text(attribute) else mask & _present(attribute)
+        return mask & _present(attribute)
     ends = ends_of(attribute)
     if ends is None:
         raise SpecError(f"attribute {attribute.name!r} holds texts: compare it with a quoted text")
@@ -235,16 +244,20 @@ def _mask(attribute: Attribute, kind: type[ast.cmpop], value: int | float | str)
     return mask
 
 
-def _texts(attribute: Attribute) -> list[str]:
-    texts = list(attribute.labels or ())
-    if not texts and attribute.values is not None:
-        texts = [str(value) for value in attribute.values]
-    return texts + _missing_text(attribute)
+def equal_to(attribute: Attribute, value: int | str) -> Mask:
+    """The codes of a value. Raises SpecError: there is none, or it is inside of a bin."""
+    return _mask(attribute, ast.Eq, value)
 
 
-def _missing_text(attribute: Attribute) -> list[str]:
+def texts_of(attribute: Attribute) -> list[str]:
+    """Texts of the codes, but for the missing category; none where they are numbers without labels."""
+    return list(attribute.labels or map(str, attribute.values or ()))
+
+
+def missing_text(attribute: Attribute) -> str | None:
+    """The category for missing values."""
     category = getattr(attribute.missing, "category", None)
-    return [category] if isinstance(category, str) else []
+    return category if isinstance(category, str) else None
 
 
 def _both(ours: list[Box], theirs: list[Box]) -> list[Box]:

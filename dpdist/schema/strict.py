@@ -1,0 +1,69 @@
+"""Parts of specs and schemas: frozen models that take no unknown settings, and tell true from 1."""
+
+from __future__ import annotations
+
+from functools import cache, cached_property
+from typing import Annotated, Any, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Value = Annotated[int | str, Field(union_mode="smart")]
+
+
+class StrictModel(BaseModel):
+    """Part of a spec or schema: frozen, without unknown settings; true is no number, and no number is true."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(cached_property,))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, values: Any) -> Any:
+        for name, field in cls.model_fields.items() if isinstance(values, dict) else ():
+            value = values.get(field.alias or name, values.get(name))
+            kind: Any = field.annotation
+            if kind is bool and isinstance(value, int | float | str) and not isinstance(value, bool):
+                raise ValueError(f"{name}: expected true or false")
+            if isinstance(value, str) and "_" in value and _kinds(kind) & {int, float} and str not in _kinds(kind):
+                raise ValueError(f"{name}: expected a number, written without underscores")
+            if not _admits_truth(kind) and _holds_truth(value, inside=not _has_sections(kind)):
+                raise ValueError(
+                    f"{name}: true or false where a number or a text is expected; quote it if it is a text"
+                )
+        return values
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """The types that an annotation is made of."""
+    parts = get_args(annotation)
+    return {annotation}.union(*map(_kinds, parts)) if parts else {annotation}
+
+
+@cache
+def _admits_truth(annotation: Any) -> bool:
+    """Whether a field of this annotation may hold true or false."""
+    return bool(_kinds(annotation) & {bool, True, False, Any})
+
+
+@cache
+def _has_sections(annotation: Any) -> bool:
+    """Whether a field of this annotation may hold a section, which checks its own fields."""
+    return any(isinstance(kind, type) and issubclass(kind, BaseModel) for kind in _kinds(annotation))
+
+
+def _holds_truth(value: object, *, inside: bool) -> bool:
+    """Whether a value is true or false, or a list of such; with `inside` also a mapping to such."""
+    if isinstance(value, dict):
+        return inside and any(_holds_truth(item, inside=True) for item in value.values())
+    if isinstance(value, list | tuple):
+        return any(_holds_truth(item, inside=inside) for item in value)
+    return isinstance(value, bool)
+
+
+class Frozen(StrictModel):
+    """Part of a schema, compared field by field."""
+
+    def __eq__(self, other: object) -> bool:  # by field: cached arrays have no truth value
+        return type(other) is type(self) and all(getattr(self, f) == getattr(other, f) for f in type(self).model_fields)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.model_dump_json()))
