@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-import yaml
 
 from dpdist.cli.ledger import open_ledger
 from dpdist.cli.options import DEFAULT_LEDGER, LedgerUrl
@@ -34,9 +33,10 @@ def contract_draft(
     """Print a contract made from a schema; write it to a file, and read it before you create the data set."""
     from dpdist.ledger.contract import drafted
     from dpdist.schema.schema import Schema
+    from dpdist.schema.strict_yaml import write_yaml
 
     tree = drafted(Schema.from_yaml(schema), path=tuple(data), minimum=minimum, epsilon=epsilon, delta=delta)
-    typer.echo(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=100).rstrip())
+    typer.echo(write_yaml(tree).rstrip())
 
 
 @contract_app.command("check")
@@ -86,10 +86,12 @@ def contract_check(
 @contract_app.command("show")
 def contract_show(dataset: DatasetName, ledger: LedgerUrl = DEFAULT_LEDGER) -> None:
     """Print the contract of a data set."""
+    from dpdist.schema.strict_yaml import write_yaml
+
     with open_ledger(ledger) as opened:
         found = _contract_of(opened.dataset(dataset).contract, dataset)
     tree = found.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    typer.echo(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=100).rstrip())
+    typer.echo(write_yaml(tree).rstrip())
 
 
 @contract_app.command("amend")
