@@ -18,8 +18,8 @@ from dpdist.cli.cluster import cluster_app
 from dpdist.cli.contract import contract_app
 from dpdist.cli.evaluate import evaluate
 from dpdist.cli.inference import audit_coverage, draw, infer, replicates, tabulate
-from dpdist.cli.ledger import ledger_app
-from dpdist.cli.options import AsJson, Endpoint, PublicKey, Settings, SpecPath, load, storage_options
+from dpdist.cli.ledger import known_to_default, ledger_app
+from dpdist.cli.options import AsJson, Endpoint, PublicKey, Settings, SpecPath, ledger_url, load, storage_options
 from dpdist.cli.output import error_text, folded, guarantee_lines, show_json
 from dpdist.cli.plan import plan
 from dpdist.cli.runs import runs_app
@@ -185,7 +185,12 @@ def verify(
     release: Annotated[str, typer.Argument(metavar="RELEASE", help="Folder or s3:// prefix of a release.")],
     public_key: PublicKey = None,
     ledger: Annotated[
-        str | None, typer.Option(help="SQLAlchemy URL of the ledger: also compare the release with the account.")
+        str | None,
+        typer.Option(
+            callback=ledger_url,
+            help="SQLAlchemy URL or SQLite file of the ledger: also compare the release with the account. Default: "
+            "dpdist-ledger.db of this folder, if it is there and knows the release.",
+        ),
     ] = None,
     required: Annotated[
         bool,
@@ -216,12 +221,15 @@ def verify(
         from dpdist.inference.recompute import recompute as make_again
 
         again = make_again(release, key, storage_options=options)
-    if ledger is None:
+    found = ledger if ledger is not None or required else known_to_default(release, options)
+    if found is None:
         report = verify_release(release, key, storage_options=options)
     else:
-        opened = Ledger.open(ledger, create=False)
+        opened = Ledger.open(found, create=False)
         report, account = verify_with_account(opened, release, key, storage_options=options)
         opened.close()
+    if ledger is None and found is not None and not as_json:
+        typer.echo(f"ledger      {found}, which knows the release")
     if as_json:
         made = {} if again is None else {"recomputed": asdict(again)}
         show_json(report.to_json() | made | ({} if account is None else {"account": account.to_json()}))

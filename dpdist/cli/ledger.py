@@ -267,6 +267,21 @@ def ledger_give_up(
     typer.echo(f"attempt {ended.id} of release {ended.release} is {ended.state}: {outcome}")
 
 
+def known_to_default(release: str, options: dict[str, Any]) -> str | None:
+    """The URL of the default ledger, if its file is in this folder and it has the attempt of a release."""
+    from dpdist.publish.verify import read_manifest
+
+    if not Path(DEFAULT_LEDGER.removeprefix("sqlite:///")).is_file():
+        return None
+    attempt = read_manifest(release, storage_options=options).attempt
+    try:
+        with open_ledger(DEFAULT_LEDGER) as opened:
+            opened.attempt(attempt)
+    except LedgerError:
+        return None
+    return DEFAULT_LEDGER
+
+
 @contextmanager
 def open_ledger(url: str, *, create: bool = False) -> Iterator[Ledger]:
     """A ledger, closed at the end."""

@@ -67,7 +67,7 @@ def test_bucket_edges_of_binned_integers() -> None:
     [
         ({"kind": "integer"}, "declare its `bounds`"),
         ({"kind": "integer", "bounds": (5, 1)}, "lower bound exceeds"),
-        ({"kind": "integer", "bounds": (0, 10), "bins": {"edges": (1, 2)}}, "start at the lower bound"),
+        ({"kind": "integer", "bounds": (0, 10), "bins": {"edges": (1, 2)}}, "the first is 0, the last at most 10"),
         ({"kind": "integer", "bounds": (0, 3), "bins": {"count": 5}}, "more bins than integers"),
         ({"kind": "integer", "bounds": (0, MAX_CARDINALITY)}, "declare `bins`"),
         ({"kind": "integer", "bounds": (0, 9), "bins": {"edges": (0, 5, 5)}}, "strictly increasing"),
