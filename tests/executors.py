@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -30,8 +29,7 @@ class Executors:
         """The executor of a kind, with the workers that the release needs by name."""
         resources = spec.worker_resources
         if (mode, resources) not in self._open:
-            with mock.patch.dict(os.environ, DPDIST_TEST_KEYS="1"):  # clients refuse a fixed key without it
-                opened = self._stack.enter_context(open_cluster(mode=mode, **self._options(mode, resources)))
+            opened = self._stack.enter_context(open_cluster(mode=mode, **self._options(mode, resources)))
             self._open[mode, resources] = opened
         return self._open[mode, resources]
 

@@ -235,8 +235,9 @@ def verify(
         show_json(report.to_json() | made | ({} if account is None else {"account": account.to_json()}))
     else:
         _explain(release, report, account, again)
-    if required and (report.signature != "valid" or report.unlisted):
-        why = "no signature was checked" if report.signature != "valid" else "there are files that it does not list"
+    if required and (report.signature != "valid" or report.unlisted or not report.private):
+        why = "there are files that it does not list" if report.unlisted else "it was made with a fixed test key"
+        why = "no signature was checked" if report.signature != "valid" else why
         typer.echo(f"dpdist: --require-signature: {release}: {why}", err=True)
         raise typer.Exit(1)
 
@@ -246,15 +247,14 @@ def _explain(release: str, report: VerifyReport, account: Account | None, again:
     verdict = report.verdict if account is None else "verified by the account"
     if report.signature == "foreign":
         verdict += ", but signed by a key that is not the data set's"
-    lines = [f"{release}: {verdict}, {report.counted} in {parts}", f"Signature   {report.signed}"]
+    lines = [] if report.private else [f"{release}: NOT PRIVATE, made with a fixed test key: its noise can be computed"]
+    lines += [f"{release}: {verdict}, {report.counted} in {parts}", f"Signature   {report.signed}"]
     if account is not None:
         lines.append(f"Account     {account.explain()}")
     if again is not None:
         other = f"; the bytes of {number_of(len(again.rewritten), 'part')} are another pyarrow's"
         other = other if again.rewritten else ""
         lines.append(f"Recomputed  all {again.records:,} records from the model and the public key{other}")
-    if not report.private:
-        lines.append("NOT PRIVATE: made with a fixed test key")
     lines += guarantee_lines(report.guarantees)
     if report.epsilon is not None:
         lines.append(f"Events      epsilon {upwards(report.epsilon)}, recomputed from the events in the manifest")

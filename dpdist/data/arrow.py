@@ -242,7 +242,7 @@ def _records(how: tuple[Schema, Callable[[object], pa.Table]], part: object, fir
 
 
 def digest_of(table: pa.Table) -> str:
-    """SHA-256 of a table: names of columns and their values in order, whatever the chunks and the encodings.
+    """SHA-256 of a table: columns by name, each with its values in order, whatever the chunks and the encodings.
 
     Integers count by value, whatever their width, and so do texts in dictionaries.
 
@@ -252,7 +252,7 @@ def digest_of(table: pa.Table) -> str:
         A column holds lists or other values inside values.
     """
     whole = hashlib.sha256(f"{table.num_rows}".encode())
-    for name, column in zip(table.column_names, table.columns, strict=True):
+    for name, column in sorted(zip(table.column_names, table.columns, strict=True), key=lambda pair: pair[0]):
         parts = [hashlib.sha256() for _ in range(3)]
         kinds = {_update(parts, chunk, name) for chunk in column.chunks}
         whole.update(json.dumps([name, sorted(kinds), *(part.hexdigest() for part in parts)]).encode())

@@ -22,7 +22,7 @@ from fsspec.utils import glob_translate
 
 from dpdist.errors import DataNotFound, SpecError
 from dpdist.storage.files import compression_of, is_local, storage_errors
-from dpdist.storage.s3 import filesystem, is_s3
+from dpdist.storage.s3 import filesystem, is_s3, require_plain
 
 Format = Literal["parquet", "csv"]
 
@@ -120,6 +120,7 @@ class TableSource:
             )
         for path in map(str, self.paths):
             _refuse_wrapped(path)
+            require_plain(path)
         object.__setattr__(self, "paths", tuple(map(str, self.paths)))
         object.__setattr__(self, "storage_options", dict(self.storage_options))
 

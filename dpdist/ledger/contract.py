@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from dpdist.errors import ContractBroken, SpecError
 from dpdist.ledger.records import LARGEST_CAP, LEAST_CAP
@@ -24,6 +25,7 @@ from dpdist.schema.schema import Schema
 from dpdist.schema.spec import CsvSpec, Exact, ReleaseSpec, Section, StorageSpec
 from dpdist.schema.strict_yaml import load_yaml
 from dpdist.schema.validation import setting_names, validation_message
+from dpdist.storage.files import absolute
 
 if TYPE_CHECKING:
     from dpdist.ledger.ledger import Ledger
@@ -56,6 +58,14 @@ class InputSpec(Section):
         if self.clients and self.later:
             raise ValueError("data.later: later inputs of a client are in its own contract")
         return self
+
+    @field_validator("path", "later")
+    @classmethod
+    def _findable(cls, given: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        for path in (given,) if isinstance(given, str) else given:
+            if "://" in path and not path.startswith(("file://", "s3://", "s3a://")):
+                raise ValueError("the files of a contract are local or in S3: elsewhere a file has several names")
+        return given
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -148,6 +158,21 @@ class Contract(Section):
         """SHA-256 of `text`."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
+    def located(self) -> Contract:
+        """The contract with paths that name the same files from any folder."""
+        tree = json.loads(self.text)
+        for section, names in ((tree["data"], ("path", "later")), (tree, ("public_tables",))):
+            for name in names:
+                if name in section:
+                    given = section[name]
+                    section[name] = absolute(given) if isinstance(given, str) else [absolute(path) for path in given]
+        return Contract.model_validate(tree)
+
+    @property
+    def is_located(self) -> bool:
+        """Whether the paths of its files name the same files from any folder."""
+        return all("://" in path or os.path.isabs(path) for path in (*self.data.paths, *self.data.later))
+
     def departures(self, spec: ReleaseSpec, *, event: Event | None) -> list[str]:
         """What a release asks for that the contract does not admit; empty where it keeps the contract."""
         found = schema_departures(spec.table, self.table)
@@ -173,10 +198,11 @@ class Contract(Section):
                 )
         if self.number_of_records is None and event is not None and takes_size_for_public(event):
             found.append("privacy.adjacency: replacement takes the number of records for public, and it is private")
+        public = [absolute(pattern) for pattern in self.public_tables]
         found += [
             f"model.prior: {path} is none of the contract's public_tables"
             for path in spec.public_tables
-            if ".." in path.split("/") or not any(fnmatchcase(path, pattern) for pattern in self.public_tables)
+            if ".." in path.split("/") or not any(fnmatchcase(absolute(path), pattern) for pattern in public)
         ]
         if spec.asks_of_table is not None:
             found.append(spec.asks_of_table)

@@ -70,6 +70,7 @@ class Custodian(Access):
 
         Raises DatasetExists, LedgerError: as `create_dataset`.
         """
+        contract = contract.located()
         return self.create_dataset(
             name,
             epsilon=contract.epsilon,
@@ -86,7 +87,7 @@ class Custodian(Access):
         """
 
         def work(connection: sa.Connection, mark: Mark | None) -> None:
-            amendment.amend(connection, dataset, contract=contract, reason=reason, mark=mark)
+            amendment.amend(connection, dataset, contract=contract.located(), reason=reason, mark=mark)
 
         self._write(work, dataset)
         return self.dataset(dataset)

@@ -19,11 +19,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from dpdist.errors import KeyUnavailable
+from dpdist.errors import ContractBroken, KeyUnavailable
 from dpdist.ledger.key_encryption import FORMAT, KEY_BYTES, KeyEncryptionKey
 from dpdist.privacy.noise import Noise
 from dpdist.storage.failures import resource_error
 from dpdist.storage.s3 import IMPATIENT, filesystem, is_s3, split_address
+
+TEST_KEYS: Final = "DPDIST_TEST_KEYS"
+"""Environment variable of an operator who tries things out: 1 admits fixed test keys under a contract."""
+
+WITH_TEST_KEY: Final = " test key "
+"""What stands in the hash of an attempt's spec before the digest of its fixed key."""
 
 _CACHED_KEYS: Final = 8
 _HEAD_BYTES: Final = 1024
@@ -33,6 +39,15 @@ _FIXED: Final = "fixed:"
 def new_key() -> bytes:
     """Return a new attempt key: 32 bytes of operating-system entropy."""
     return os.urandom(KEY_BYTES)
+
+
+def require_test_keys() -> None:
+    """Refuse a fixed key where a contract protects the table. Raises ContractBroken."""
+    if os.environ.get(TEST_KEYS) != "1":
+        raise ContractBroken(
+            "a test key hides nothing: who knows it computes the records' counts. A data set with a contract admits "
+            f"none (for made-up tables, the operator sets {TEST_KEYS}=1)"
+        )
 
 
 @dataclass(frozen=True, repr=False)

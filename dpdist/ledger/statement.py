@@ -11,6 +11,7 @@ from dpdist.errors import AccountingError, DpdistError, LedgerError, LedgerUnava
 from dpdist.ledger import Budget, Ledger
 from dpdist.ledger.account import Charged
 from dpdist.ledger.contract import kept_contract
+from dpdist.ledger.keys import WITH_TEST_KEY
 from dpdist.ledger.records import Statement
 from dpdist.ledger.signing import key_fingerprint
 from dpdist.privacy.events import from_json, takes_size_for_public
@@ -43,6 +44,8 @@ def uncovered(statement: Statement) -> list[str]:
     kinds = Counter(attempt.guarantee for attempt in statement.attempts if attempt.state != "void")
     found = [f"the seeds of {number_of(kinds['pd-per-record'], 'per-record release')}"] * bool(kinds["pd-per-record"])
     found += [f"{number_of(kinds['lid'], 'release')} without differential privacy"] * bool(kinds["lid"])
+    exposed = sum(a.state != "void" and WITH_TEST_KEY in a.spec_hash for a in statement.attempts)
+    found += [f"the noise of {number_of(exposed, 'release')} with a test key"] * bool(exposed)
     words = [f"no budget covers {' and '.join(found)}"] if found else []
     if statement.besides:
         words.append(f"other releases of the same input are charged to {', '.join(statement.besides)}")

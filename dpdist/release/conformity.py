@@ -18,6 +18,7 @@ from dpdist.data.report import RowReport, check
 from dpdist.errors import DataError, ReleaseConflict, SpecError
 from dpdist.families.base.graph import located_on, table_pass
 from dpdist.ledger.contract import Contract
+from dpdist.storage.files import absolute
 
 if TYPE_CHECKING:
     from dpdist.privacy.arrays import Codes
@@ -45,7 +46,7 @@ def check_input(
     if data.clients:
         raise SpecError("data.clients: each client checks its own table, with the contract of its own data set")
     for path in paths:
-        if not any(fnmatchcase(path, pattern) for pattern in data.later):
+        if not any(fnmatchcase(absolute(path), absolute(pattern)) for pattern in data.later):
             raise SpecError(f"--data {path}: no pattern of the contract's data.later admits it")
     files = contract_source(data, paths=tuple(paths) or data.paths)
     source, executor = given or Files(files), executor or InProcess()

@@ -42,7 +42,7 @@ from dpdist.families.base.registry import family_of, make_plan
 from dpdist.ledger import Attempt as Reservation
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import kept_contract
-from dpdist.ledger.keys import KeyRef
+from dpdist.ledger.keys import WITH_TEST_KEY, KeyRef, require_test_keys
 from dpdist.ledger.records import canonical_event
 from dpdist.ledger.signature import load_signing_key
 from dpdist.publish.manifest import require_vacant
@@ -162,6 +162,8 @@ class Run:
             if self.outcome is not None:
                 return
         self._contract = kept_contract(self._ledger, spec, dataset=spec.dataset, event=self.plan.event)
+        if self._fixed_key is not None and self._contract is not None:
+            require_test_keys()
         refuse_tables_of_others(self._ledger, spec, self._input.source, dataset=spec.dataset)
         keep_apart(self._input.source, self._output, self._work, self._ledger)
         if signing_key is None:
@@ -223,7 +225,7 @@ class Run:
         """What an attempt is bound to besides its input: the spec, and whether its key is a test key."""
         if self._fixed_key is None:
             return self.spec.fingerprint
-        return f"{self.spec.fingerprint} test key {hashlib.sha256(self._fixed_key.encode()).hexdigest()}"
+        return f"{self.spec.fingerprint}{WITH_TEST_KEY}{hashlib.sha256(self._fixed_key.encode()).hexdigest()}"
 
     @property
     def _reservation(self) -> dict[str, Any]:

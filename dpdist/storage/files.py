@@ -47,6 +47,11 @@ def is_local(path: str) -> bool:
     return "://" not in path
 
 
+def absolute(path: str) -> str:
+    """A local path or pattern as it reads from any folder; other addresses as they are."""
+    return path if "://" in path and not path.startswith(("file://", "local://")) else str(filesystem(path)[1])
+
+
 @contextmanager
 def storage_errors(path: str) -> Iterator[None]:
     """Raise the errors of storage as errors of dpdist, with advice: DataNotFound (no file, or no access),

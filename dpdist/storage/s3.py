@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import socket
 import threading
 from collections import OrderedDict
@@ -39,6 +40,8 @@ CONFIG: dict[str, Any] = {
 IMPATIENT: dict[str, Any] = {"retries": {"total_max_attempts": 1}, "connect_timeout": 2, "read_timeout": 5}
 """Settings for requests that are optional now and can be made later."""
 
+_PLAIN = re.compile(r"s3a?://[A-Za-z0-9][A-Za-z0-9._-]*(/|\Z)")
+
 _SHARED = 8
 _shared: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
 _lock = threading.Lock()
@@ -47,6 +50,20 @@ _lock = threading.Lock()
 def is_s3(uri: str) -> bool:
     """Whether an address is one of S3."""
     return uri.startswith(("s3://", "s3a://"))
+
+
+def require_plain(uri: str) -> None:
+    """Refuse an S3 address of another form than s3://bucket/key: an object would have a second name.
+
+    Raises
+    ------
+    SpecError
+    """
+    if is_s3(uri) and (not _PLAIN.match(uri) or "?versionId=" in uri):
+        raise SpecError(
+            f"{uri!r} is no plain address of S3: expected s3://bucket/key, with the name of a bucket (letters, digits, "
+            "dots, dashes) and no version"
+        )
 
 
 def s3_filesystem(options: Mapping[str, Any] | None = None) -> Any:
@@ -73,6 +90,7 @@ def filesystem(uri: str, options: Mapping[str, Any] | None = None) -> tuple[Any,
     For an `address`, pass its two parts (`split_address`), because the name of an object may contain a ``?``.
     """
     if is_s3(uri):
+        require_plain(uri)
         fs = s3_filesystem(options)
         return fs, fs._strip_protocol(uri)
     from fsspec import filesystem as named

@@ -170,6 +170,7 @@ def test_the_identity_of_a_table_does_not_depend_on_its_chunks(cuts: list[int], 
         again = again.set_column(0, "text", again["text"].dictionary_encode())
     assert digest_of(again) == digest_of(table)
     assert digest_of(again.slice(1)) != digest_of(table)
+    assert digest_of(table.select(table.column_names[::-1])) == digest_of(table)
     assert digest_of(table.rename_columns(["text", "number", "other", "truth"])) != digest_of(table)
 
 

@@ -9,13 +9,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import typer
+from pydantic import ValidationError
 
-from dpdist.errors import ContractBroken
+from dpdist.cli.commands import verify
+from dpdist.errors import ContractBroken, SpecError
 from dpdist.families.base.registry import build_spec
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
+from dpdist.ledger.statement import budget_sentence
+from dpdist.release.conformity import check_input
 from dpdist.release.run import run_release
 from dpdist.schema.spec import ReleaseSpec
+from tests.buckets import s3_server
 
 SCHEMA = {
     "attributes": [
@@ -46,7 +52,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _spec(path: str, **more: Any) -> ReleaseSpec:
+def _spec(path: str | list[str], **more: Any) -> ReleaseSpec:
     tree: dict[str, Any] = {
         "kind": "histogram",
         "name": "x",
@@ -83,6 +89,87 @@ def test_they_are_no_public_table(place: Path, path: str) -> None:
     with pytest.raises(ContractBroken, match="a table that is public"):
         run_release(_spec("other.parquet", **more, model={"prior": {"path": path}}))
     assert not Ledger.open("sqlite:///ledger.db").show("free").attempts
+
+
+@pytest.mark.parametrize("as_prior", [False, True])
+def test_a_contract_protects_its_files_from_any_folder(
+    place: Path, as_prior: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative path of a contract was looked for in the folder of whoever ran a release, and not found."""
+    (place / "elsewhere").mkdir()
+    monkeypatch.chdir(place / "elsewhere")
+    more: dict[str, Any] = {"ledger": f"sqlite:///{place}/ledger.db"}
+    if as_prior:
+        more |= {"kind": "synthesis", "histograms": None, "privacy": {"epsilon": 1, "delta": 1e-6}}
+        more["model"] = {"prior": {"path": str(place / "people/a.parquet")}}
+    path = [str(place / "other.parquet"), *([] if as_prior else [str(place / "people/a.parquet")])]
+    with pytest.raises(ContractBroken, match=r"belongs to data set 'people'"):
+        run_release(_spec(path, **more))
+
+
+def test_a_contract_without_a_place_admits_nothing(place: Path) -> None:
+    """One that was entered by an earlier version."""
+    ledger = Ledger.open("sqlite:///ledger.db")
+    terms = {"schema": SCHEMA, "data": {"path": "old.parquet"}, "minimum_records": 2, "epsilon": 1, "delta": "1e-6"}
+    contract = Contract.model_validate(terms)
+    ledger.create_dataset("old", epsilon=1, delta="1e-6", contract=contract.text)
+    with pytest.raises(ContractBroken, match=r"'old' names its files by relative paths.*contract amend old"):
+        run_release(_spec("other.parquet"))
+    ledger.amend("old", contract, reason="its place")
+    assert Contract.from_text(ledger.dataset("old").contract or "").data.path == str(place / "old.parquet")
+    run_release(_spec("other.parquet"))
+
+
+def test_a_contract_s_files_are_local_or_in_s3() -> None:
+    terms = {"schema": SCHEMA, "minimum_records": 2, "epsilon": 1, "delta": "1e-6"}
+    with pytest.raises(ValidationError, match="elsewhere a file has several names"):
+        Contract.model_validate({**terms, "data": {"path": "https://host/people.parquet"}})
+
+
+def test_an_object_has_no_second_name(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy within a store has the same ETag."""
+    import boto3
+
+    for name, value in (("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "b"), ("DEFAULT_REGION", "us-east-1")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    with s3_server() as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="owned")
+        client.upload_file("people/a.parquet", "owned", "d/people.parquet")
+        client.upload_file("people/a.parquet", "owned", "copy.parquet")
+        terms = {"schema": SCHEMA, "minimum_records": 200, "epsilon": 1, "delta": "1e-6"}
+        contract = Contract.model_validate({**terms, "data": {"path": "s3://owned/d"}})
+        Ledger.open("sqlite:///ledger.db").create_from_contract("stored", contract)
+        for path in ("s3://owned/d/people.parquet", "s3a://owned/d/*", "s3://owned/copy.parquet"):
+            with pytest.raises(ContractBroken, match="belongs to data set 'stored'"):
+                run_release(_spec(path))
+        for path in ("s3:///owned/d/people.parquet", "s3://owned/d/people.parquet?versionId=null"):
+            with pytest.raises(SpecError, match="no plain address of S3"):
+                run_release(_spec(path))
+
+
+def test_a_test_key_needs_the_operator(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever knows the key computes the counts: the contract admitted it at a small epsilon."""
+    ledger = Ledger.open("sqlite:///ledger.db")
+    contract = Contract.from_text(ledger.dataset("people").contract or "")
+    ledger.admit_input("people", fingerprint=check_input(contract).fingerprint, contract=contract.digest)
+    monkeypatch.delenv("DPDIST_TEST_KEYS", raising=False)
+    spec = _spec("people", dataset="people", privacy={"epsilon": 0.1})
+    with pytest.raises(ContractBroken, match="a test key hides nothing"):
+        run_release(spec, fixed_key="00" * 32)
+    assert not Ledger.open("sqlite:///ledger.db").show("people").attempts
+    monkeypatch.setenv("DPDIST_TEST_KEYS", "1")
+    run_release(spec, fixed_key="00" * 32)
+    said = budget_sentence(Ledger.open("sqlite:///ledger.db"), "people")
+    assert said.startswith("no budget covers the noise of 1 release with a test key; epsilon 0.9 of 1 left")
+    with pytest.raises(typer.Exit):
+        verify("out", ledger="sqlite:///ledger.db", required=True)
+    shown = capsys.readouterr()
+    assert shown.out.startswith("out: NOT PRIVATE, made with a fixed test key")
+    assert "--require-signature: out: it was made with a fixed test key" in shown.err
 
 
 def test_a_table_of_nobody_is_released(place: Path) -> None:

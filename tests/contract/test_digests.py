@@ -38,7 +38,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -380,17 +379,14 @@ def _cluster(name: str, partitions: int) -> Iterator[dict[str, Any]]:
     if name != "adult-federated":
         yield {"mode": "threads", "partitions": partitions}
         return
-    with (
-        mock.patch.dict(os.environ, DPDIST_TEST_KEYS="1"),
-        LocalCluster(
-            n_workers=0,
-            threads_per_worker=1,
-            processes=False,
-            host="127.0.0.1",
-            protocol="tcp://",
-            dashboard_address="127.0.0.1:0",
-        ) as local,
-    ):
+    with LocalCluster(
+        n_workers=0,
+        threads_per_worker=1,
+        processes=False,
+        host="127.0.0.1",
+        protocol="tcp://",
+        dashboard_address="127.0.0.1:0",
+    ) as local:
         for client in _members():
             options = {**local.new_spec["options"], "resources": {f"client-{client['name']}": 1}}
             local.worker_spec[client["name"]] = {**local.new_spec, "options": options}

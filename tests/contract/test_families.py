@@ -86,12 +86,6 @@ def _registered() -> Iterator[None]:
     del FAMILIES["tally"]
 
 
-@pytest.fixture(autouse=True)
-def _fixed_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clients of a federated release refuse a fixed key without it."""
-    monkeypatch.setenv("DPDIST_TEST_KEYS", "1")
-
-
 # --- families, executors and what they release ------------------------------------------------------------------------
 
 EVERY = [*CASES, TALLY_CASE]

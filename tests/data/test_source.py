@@ -222,6 +222,15 @@ def test_a_file_has_no_second_name(path: str) -> None:
         TableSource((path,))
 
 
+@pytest.mark.parametrize(
+    "path", ["s3:///b/t.csv", "s3a:///b/t.csv", "s3://", "s3://*/t.csv", "s3://b/t.csv?versionId=1"]
+)
+def test_an_object_has_no_second_name(path: str) -> None:
+    with pytest.raises(SpecError, match="no plain address of S3"):
+        TableSource((path,))
+    TableSource(("s3://b_1/????-??.csv", "s3a://My.bucket"))
+
+
 def test_an_unknown_protocol() -> None:
     with pytest.raises(SpecError, match="s4://b/k cannot be opened: Protocol not known"):
         find_files(TableSource(("s4://b/k",)))

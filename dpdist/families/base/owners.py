@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dpdist.data.inputs import contract_source
-from dpdist.data.source import TableSource, find_files, is_input, would_find
+from dpdist.data.source import FoundFile, TableSource, find_files, is_input, would_find
 from dpdist.errors import ContractBroken, DataNotFound, ResourceError
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
@@ -42,10 +42,15 @@ def refuse_tables_of_others(ledger: Ledger, spec: ReleaseSpec, source: TableSour
         public = TableSource(spec.public_tables, storage_options=spec.data.storage.options)
     for owner in ledger.datasets():
         text = ledger.dataset(owner).contract
-        data = None if text is None else Contract.from_text(text).data
-        if data is None or data.clients:
+        contract = None if text is None else Contract.from_text(text)
+        if contract is None or contract.data.clients:
             continue
-        own = contract_source(data, paths=(*data.paths, *data.later))
+        if not contract.is_located:
+            raise ContractBroken(
+                f"the contract of data set {owner!r} names its files by relative paths, which are other files in "
+                f"another folder: its custodian writes it again, with dpdist contract amend {owner}"
+            )
+        own = contract_source(contract.data, paths=(*contract.data.paths, *contract.data.later))
         if source is not None and owner != dataset and (path := shared_file(source, own)):
             raise ContractBroken(
                 f"dataset: {path} belongs to data set {owner!r}, which has a contract and caps for it, and the spec "
@@ -59,26 +64,26 @@ def refuse_tables_of_others(ledger: Ledger, spec: ReleaseSpec, source: TableSour
 
 
 def shared_file(source: TableSource, other: TableSource) -> str | None:
-    """The first file of a table that is one of another table as well, by its address or as a hard link; None if none
-    is. Raises DataError: the files of the first cannot be found.
+    """The first file of a table that is one of another table as well: by its address, as a hard link, or in a store as
+    an object with the same content (ETag and size). None if none is. Raises DataError: the files of the first cannot be
+    found.
     """
-    identities = set()
+    identities: set[object] = set()
     for path in other.paths:
         with suppress(DataNotFound, ResourceError):  # a later file that is not there yet
-            identities |= {identity_of(file.path) for file in find_files(replace(other, paths=(path,)))}
+            identities.update(*map(identities_of, find_files(replace(other, paths=(path,)))))
     for file in find_files(source):
         with suppress(DataNotFound, ResourceError):
-            if identity_of(file.path) in identities:
+            if not identities.isdisjoint(identities_of(file)):
                 return file.path
             if is_input(other, Path(file.path)) if is_local(file.path) else would_find(other, file.path):
                 return file.path
     return None
 
 
-def identity_of(path: str) -> object:
-    """The same for all names of a local file, hard links too."""
-    try:
-        found = os.stat(path)
-    except OSError:  # in a store
-        return path
-    return found.st_dev, found.st_ino
+def identities_of(file: FoundFile) -> set[object]:
+    """What all names of a file have in common."""
+    if is_local(file.path):
+        found = os.stat(file.path)
+        return {(found.st_dev, found.st_ino)}
+    return {file.path, (file.size, file.stamp)}

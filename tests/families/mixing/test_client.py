@@ -238,9 +238,10 @@ def test_two_clients_of_one_data_set_are_refused(tmp_path: Path) -> None:
 def test_a_fixed_test_key_needs_a_worker_that_admits_it(
     sessions: dict[str, ClientSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("DPDIST_TEST_KEYS")
     fixed = replace(sessions["north"], test_key="11" * 32)
-    assert client.join(fixed).error.startswith("SpecError")
-    monkeypatch.setenv(client_session.TEST_KEYS, "1")
+    assert client.join(fixed).error.startswith("ContractBroken")
+    monkeypatch.setenv("DPDIST_TEST_KEYS", "1")
     fixed = replace(fixed, attempt=str(uuid4()))
     well(client.join(fixed))
     assert np.array_equal(client_session.noise_of(fixed).words("x", 4), Noise(bytes.fromhex("11" * 32)).words("x", 4))

@@ -33,13 +33,10 @@ from dpdist.families.mixing.spec import MixingSpec
 from dpdist.ledger import Attempt as Charge
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import kept_contract
-from dpdist.ledger.keys import KeyRef, forget_keys, load_noise
+from dpdist.ledger.keys import WITH_TEST_KEY, KeyRef, forget_keys, load_noise, require_test_keys
 from dpdist.ledger.records import canonical_event
 from dpdist.privacy.noise import Noise
 from dpdist.storage.store import Store
-
-TEST_KEYS = "DPDIST_TEST_KEYS"
-"""Environment variable of a client's workers: 1 admits fixed test keys."""
 
 _HELD = 4  # tables that a worker keeps between tasks, encoded
 
@@ -80,7 +77,7 @@ class ClientSession:
         """What the attempt is bound to."""
         if not self.test_key:
             return self.spec.fingerprint
-        return f"{self.spec.fingerprint} test key {hashlib.sha256(self.test_key.encode()).hexdigest()}"
+        return f"{self.spec.fingerprint}{WITH_TEST_KEY}{hashlib.sha256(self.test_key.encode()).hexdigest()}"
 
     def __hash__(self) -> int:
         return hash((self.attempt, self.name))
@@ -197,10 +194,9 @@ def _key(session: ClientSession) -> KeyRef:
             if not session.test_key:
                 with closing(ledger_of(session)) as ledger:
                     _keys[session] = ledger.share_key(session.own_attempt, work_of(session).address("key.json"))
-            elif os.environ.get(TEST_KEYS) == "1":
-                _keys[session] = KeyRef.fixed(session.test_key)
             else:
-                raise SpecError(f"a fixed test key hides nothing: its workers refuse it unless {TEST_KEYS}=1 is set")
+                require_test_keys()
+                _keys[session] = KeyRef.fixed(session.test_key)
         return _keys[session]
 
 
