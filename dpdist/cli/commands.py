@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpdist.api.display import folded
 from dpdist.api.progress import bars
 from dpdist.cli.account import account_app
 from dpdist.cli.cluster import cluster_app
@@ -20,7 +21,7 @@ from dpdist.cli.evaluate import evaluate
 from dpdist.cli.inference import audit_coverage, draw, infer, replicates, tabulate
 from dpdist.cli.ledger import known_to_default, ledger_app
 from dpdist.cli.options import AsJson, Endpoint, PublicKey, Settings, SpecPath, ledger_url, load, storage_options
-from dpdist.cli.output import error_text, folded, guarantee_lines, show_json
+from dpdist.cli.output import error_text, guarantee_lines, show_json
 from dpdist.cli.plan import plan
 from dpdist.cli.runs import runs_app
 from dpdist.cli.schema import schema_app

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import typer
 
+from dpdist.api.display import folded
 from dpdist.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl, moment
 from dpdist.cli.output import show_json
 from dpdist.errors import DatasetUnknown, LedgerError, LedgerUnavailable, SpecError
@@ -60,11 +61,9 @@ def ledger_create(
     with open_ledger(ledger, create=True) as opened:
         opened.create_dataset(dataset, epsilon=epsilon, delta=delta, guarantees=kinds, pml=pml)
         signed = _identity_lines(opened, dataset)
-    typer.echo(
-        f"data set {dataset}: epsilon at most {epsilon}, delta at most {delta}, add/remove adjacency"
-        + (f"; pointwise maximal leakage at most {pml} nats" if pml else "")
-    )
-    typer.echo("\n".join(signed))
+    leakage = f"; pointwise maximal leakage at most {pml} nats" if pml else ""
+    line = f"data set {dataset}: epsilon at most {epsilon}, delta at most {delta}, add/remove adjacency{leakage}"
+    typer.echo(folded("\n".join([line, *signed])))
 
 
 @ledger_app.command("identity")
@@ -121,11 +120,11 @@ def _create_from_contract(dataset: str, path: Path, ledger: str) -> None:
     with open_ledger(ledger, create=True) as opened:
         opened.create_from_contract(dataset, read)
         signed = _identity_lines(opened, dataset)
-    typer.echo(
-        f"data set {dataset}: epsilon at most {read.epsilon}, delta at most {read.delta}, add/remove adjacency; its "
-        f"contract admits an input once it is checked: dpdist contract check --dataset {dataset}"
+    line = (
+        f"data set {dataset}: epsilon at most {upwards(read.epsilon)}, delta at most {upwards(read.delta)}, add/remove "
+        f"adjacency; its contract admits an input once it is checked: dpdist contract check --dataset {dataset}"
     )
-    typer.echo("\n".join(signed))
+    typer.echo(folded("\n".join([line, *signed])))
 
 
 @ledger_app.command("show")

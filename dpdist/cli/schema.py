@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from dpdist.cli.output import folded, show_json
+from dpdist.api.display import folded
+from dpdist.cli.output import show_json
 
 SITE = "https://dpdist.example/docs"
 """Where the documents are."""

@@ -19,7 +19,8 @@ from dpdist.schema.ddi import ddi
 from dpdist.schema.described import NAMES_RECORDS, Described, is_number, is_whole, text_of, words
 
 FORMATS = (
-    "Parquet, Frictionless Table Schema, CSVW, NIST or Census data dictionary (JSON, CSV), DDI-Codebook, UCI names"
+    "Parquet (.parquet), Frictionless Table Schema, CSVW, NIST or Census data dictionary (.json, .csv), DDI-Codebook "
+    "(.xml), names file of the UCI repository (.names)"
 )
 
 MOST_CODES = 1_000

@@ -222,9 +222,27 @@ def test_codes_with_zeros_go_from_the_draft_to_a_contract_that_is_kept(dpdist: C
     written(tmp_path, "contract.yaml", dpdist("contract", "draft", "schema.yaml", *said.split()).out)
     kept = dpdist("contract", "check", "contract.yaml")
     assert (kept.code, kept.words.rpartition(" the ")[2]) == (0, "contract is kept"), kept.err
-    assert dpdist("ledger", "create", "d", "--contract", "contract.yaml").code == 0
+    created = dpdist("ledger", "create", "d", "--contract", "contract.yaml")
+    assert "epsilon at most 4, delta at most 1e-8" in created.words
+    assert max(map(len, created.out.splitlines()[:2])) <= 80
     written(tmp_path, "shown.yaml", dpdist("contract", "show", "d").out)
     assert dpdist("contract", "check", "shown.yaml").code == 0
+
+
+def test_a_contract_takes_the_layout_of_the_files_from_a_spec(dpdist: Command, tmp_path: Path) -> None:
+    written(tmp_path, "table.txt", "1;x\n0;y\n")
+    written(tmp_path, "schema.yaml", "attributes: [{name: age, kind: integer, bounds: [0, 9]}]")
+    csv = {"header": False, "columns": ["age", "rest"], "delimiter": ";"}
+    data = {"path": "table.txt", "format": "csv", "csv": csv, "extra_columns": "ignore", "minimum_records": 2}
+    spec = {"kind": "synthesis", "name": "a", "dataset": "d", "schema": "schema.yaml", "data": data}
+    spec |= {"output": {"path": "o"}, "privacy": {"epsilon": 1, "delta": 1e-9}}
+    written(tmp_path, "spec.yaml", yaml.safe_dump(spec))
+    caps = ("--epsilon", "4", "--delta", "1e-8")
+    made = dpdist("contract", "draft", "schema.yaml", *caps, "--spec", "spec.yaml")
+    tree = parse_yaml(written(tmp_path, "contract.yaml", made.out).read_text())
+    assert (tree["minimum_records"], tree["data"]["csv"]) == (2, csv)
+    assert dpdist("contract", "check", "contract.yaml").code == 0
+    assert "give --data and --minimum, or --spec" in dpdist("contract", "draft", "schema.yaml", *caps).err
 
 
 def test_a_check_lists_what_a_draft_leaves_to_decide(dpdist: Command, tmp_path: Path) -> None:
