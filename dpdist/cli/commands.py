@@ -271,13 +271,20 @@ def _explain(release: str, report: VerifyReport, account: Account | None, again:
 
 @app.command()
 def sample(
-    folder: Annotated[Path, typer.Argument(help="Folder to make.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to make; with --schema a .csv or .parquet file.")],
     rows: Annotated[int, typer.Option(min=1, help="Number of rows.")] = 100_000,
     seed: Annotated[int, typer.Option(help="Another seed, other rows.")] = 0,
+    schema: Annotated[
+        Path | None, typer.Option(help="Schema file (YAML): write a table of it, all values equally likely.")
+    ] = None,
 ) -> None:
     """Write a made-up census-like table (schema of deploy/releases/schemas/acs2013.yaml) to try things out."""
-    from dpdist.cli.sample_table import write
+    from dpdist.cli.sample_table import write, write_uniform
 
+    if schema is not None:
+        write_uniform(folder, schema, rows, seed=seed)
+        typer.echo(f"{folder}: {rows:,} invented rows")
+        return
     with bars() as progress:
         write(folder, rows, seed=seed, progress=lambda done, total: progress("writing rows", done, total))
     typer.echo(f"{folder}: {rows:,} invented rows")

@@ -16,10 +16,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpdist.data.integers import LIMIT, IntegerDomain, parse_integer
+from dpdist.data.integers import LIMIT, IntegerDomain, parse_integer, refuse_padded
 from dpdist.data.numbers import NumberEncoder, wrong_type
 from dpdist.data.report import ABOVE, BELOW, DEFECTS, MISSING, MISTYPED, OUTSIDE, UNKNOWN, RowReport
-from dpdist.errors import ColumnMismatch
 from dpdist.schema.schema import Attribute, Category, Schema
 
 if TYPE_CHECKING:
@@ -166,7 +165,7 @@ def check_type(attribute: Attribute, kind: pa.DataType) -> None:
         kind = kind.value_type
     numeric = pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     if pa.types.is_integer(kind):
-        _refuse_padded(attribute)
+        refuse_padded(attribute)
     if is_text(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind):
         return
     if attribute.kind == "number":
@@ -176,18 +175,6 @@ def check_type(attribute: Attribute, kind: pa.DataType) -> None:
         of_numbers, of_texts = integers is not None, integers is None or not integers.is_declared
     if not ((numeric and of_numbers) or (pa.types.is_boolean(kind) and of_texts)):
         raise wrong_type(attribute, found)
-
-
-def _refuse_padded(attribute: Attribute) -> None:
-    """Refuse a column of integers where declared texts have leading zeros, which no integer has."""
-    known = set(map(str, attribute.values or ())) | set(attribute.aliases)
-    for text in (value for value in attribute.values or () if isinstance(value, str)):
-        number = parse_integer(text) if text.lstrip("+-").startswith("0") and "." not in text else None
-        if number is not None and str(number) not in known:
-            raise ColumnMismatch(
-                f"column {attribute.name!r}: the column holds integers, and {text!r} is declared, a text with leading "
-                f"zeros: write {number}, not {text!r}, and no value in quotes"
-            )
 
 
 def _known_texts(attribute: Attribute, *, empty_is_missing: bool, strip: bool) -> Mapping[str, int]:
