@@ -268,7 +268,7 @@ class Attribute(_Frozen):
         if edges[0] != lo or edges[-1] >= hi:
             raise ValueError(
                 f"attribute {self.name!r}: the bins do not cover the domain: their edges are lower ends, the first is "
-                f"the lower bound {lo:g}, and the last must lie below the upper bound {hi:g}: leave {hi:g} out"
+                f"the lower bound {lo:.15g}, and the last must lie below the upper bound {hi:.15g}, which is no edge"
             )
 
     @property
