@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dpdist.api.display import html_table
+from dpdist.api.display import folded, html_table
 
 if TYPE_CHECKING:
     from dpdist.families.base.family import Plan
@@ -49,7 +49,7 @@ class PlannedRelease:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return self.explain()
+        return folded(self.explain())
 
     def _repr_html_(self) -> str:
         return html_table(self.explain().splitlines(), title=f"Plan of {self.plan.spec.name}")

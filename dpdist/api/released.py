@@ -102,7 +102,8 @@ class Release:
         return read_release(self.path, self._key, storage_options=self._options)
 
     def to_arrow(self, *, labels: bool = False) -> pa.Table:
-        """The records; texts are dictionaries of all declared values, ordered where the attribute is.
+        """The records; texts are dictionaries of all declared values, ordered where the attribute is. A missing
+        category is null in every type of column.
 
         Parameters
         ----------

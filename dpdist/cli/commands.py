@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpdist.api.display import folded
 from dpdist.api.progress import bars
 from dpdist.cli.account import account_app
 from dpdist.cli.cluster import cluster_app
 from dpdist.cli.contract import contract_app
 from dpdist.cli.evaluate import evaluate
 from dpdist.cli.inference import audit_coverage, draw, infer, replicates, tabulate
-from dpdist.cli.ledger import ledger_app
-from dpdist.cli.options import AsJson, Endpoint, PublicKey, Settings, SpecPath, load, storage_options
-from dpdist.cli.output import error_text, folded, guarantee_lines, show_json
+from dpdist.cli.ledger import known_to_default, ledger_app
+from dpdist.cli.options import AsJson, Endpoint, PublicKey, Settings, SpecPath, ledger_url, load, storage_options
+from dpdist.cli.output import error_text, guarantee_lines, show_json
 from dpdist.cli.plan import plan
 from dpdist.cli.runs import runs_app
 from dpdist.cli.schema import schema_app
@@ -185,7 +186,12 @@ def verify(
     release: Annotated[str, typer.Argument(metavar="RELEASE", help="Folder or s3:// prefix of a release.")],
     public_key: PublicKey = None,
     ledger: Annotated[
-        str | None, typer.Option(help="SQLAlchemy URL of the ledger: also compare the release with the account.")
+        str | None,
+        typer.Option(
+            callback=ledger_url,
+            help="SQLAlchemy URL or SQLite file of the ledger: also compare the release with the account. Default: "
+            "dpdist-ledger.db of this folder, if it is there and knows the release.",
+        ),
     ] = None,
     required: Annotated[
         bool,
@@ -216,12 +222,15 @@ def verify(
         from dpdist.inference.recompute import recompute as make_again
 
         again = make_again(release, key, storage_options=options)
-    if ledger is None:
+    found = ledger if ledger is not None or required else known_to_default(release, options)
+    if found is None:
         report = verify_release(release, key, storage_options=options)
     else:
-        opened = Ledger.open(ledger, create=False)
+        opened = Ledger.open(found, create=False)
         report, account = verify_with_account(opened, release, key, storage_options=options)
         opened.close()
+    if ledger is None and found is not None and not as_json:
+        typer.echo(f"ledger      {found}, which knows the release")
     if as_json:
         made = {} if again is None else {"recomputed": asdict(again)}
         show_json(report.to_json() | made | ({} if account is None else {"account": account.to_json()}))
@@ -262,13 +271,20 @@ def _explain(release: str, report: VerifyReport, account: Account | None, again:
 
 @app.command()
 def sample(
-    folder: Annotated[Path, typer.Argument(help="Folder to make.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to make; with --schema a .csv or .parquet file.")],
     rows: Annotated[int, typer.Option(min=1, help="Number of rows.")] = 100_000,
     seed: Annotated[int, typer.Option(help="Another seed, other rows.")] = 0,
+    schema: Annotated[
+        Path | None, typer.Option(help="Schema file (YAML): write a table of it, all values equally likely.")
+    ] = None,
 ) -> None:
     """Write a made-up census-like table (schema of deploy/releases/schemas/acs2013.yaml) to try things out."""
-    from dpdist.cli.sample_table import write
+    from dpdist.cli.sample_table import write, write_uniform
 
+    if schema is not None:
+        write_uniform(folder, schema, rows, seed=seed)
+        typer.echo(f"{folder}: {rows:,} invented rows")
+        return
     with bars() as progress:
         write(folder, rows, seed=seed, progress=lambda done, total: progress("writing rows", done, total))
     typer.echo(f"{folder}: {rows:,} invented rows")

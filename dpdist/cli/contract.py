@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-import yaml
 
 from dpdist.cli.ledger import open_ledger
-from dpdist.cli.options import DEFAULT_LEDGER, LedgerUrl
+from dpdist.cli.options import DEFAULT_LEDGER, LedgerUrl, load
 from dpdist.errors import OutOfDomain, SpecError
+from dpdist.privacy.formatting import upwards
 
 if TYPE_CHECKING:
     from dpdist.ledger.contract import Contract
@@ -26,17 +26,30 @@ DatasetName = Annotated[str, typer.Argument(help="Name of the data set.")]
 @contract_app.command("draft")
 def contract_draft(
     schema: Annotated[Path, typer.Argument(metavar="SCHEMA", help="Schema file (YAML).")],
-    data: Annotated[list[str], typer.Option(help="Files, folders or globs of the table; may be repeated.")],
-    minimum: Annotated[int, typer.Option(min=1, help="Public lower bound on the number of records.")],
     epsilon: Annotated[str, typer.Option(help="Cap on epsilon over all releases, such as 4.")],
     delta: Annotated[str, typer.Option(help="Cap on delta over all releases, such as 1e-8.")],
+    data: Annotated[
+        list[str] | None, typer.Option(help="Files, folders or globs of the table; may be repeated.")
+    ] = None,
+    minimum: Annotated[int | None, typer.Option(min=1, help="Public lower bound on the number of records.")] = None,
+    spec: Annotated[
+        Path | None,
+        typer.Option(help="A spec: its `data` says how the files are read and, unless given, which and how many."),
+    ] = None,
 ) -> None:
     """Print a contract made from a schema; write it to a file, and read it before you create the data set."""
     from dpdist.ledger.contract import drafted
     from dpdist.schema.schema import Schema
+    from dpdist.schema.strict_yaml import write_yaml
 
-    tree = drafted(Schema.from_yaml(schema), path=tuple(data), minimum=minimum, epsilon=epsilon, delta=delta)
-    typer.echo(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=100).rstrip())
+    reads = None if spec is None else load(spec, None).data
+    if reads is None and (not data or minimum is None):
+        raise SpecError("dpdist contract draft: give --data and --minimum, or --spec")
+    minimum = minimum or (1 if reads is None else reads.minimum_records)
+    tree = drafted(
+        Schema.from_yaml(schema), path=tuple(data or ()), minimum=minimum, caps=(epsilon, delta), reads=reads
+    )
+    typer.echo(write_yaml(tree).rstrip())
 
 
 @contract_app.command("check")
@@ -91,10 +104,12 @@ def contract_check(
 @contract_app.command("show")
 def contract_show(dataset: DatasetName, ledger: LedgerUrl = DEFAULT_LEDGER) -> None:
     """Print the contract of a data set."""
+    from dpdist.schema.strict_yaml import write_yaml
+
     with open_ledger(ledger) as opened:
         found = _contract_of(opened.dataset(dataset).contract, dataset)
     tree = found.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    typer.echo(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=100).rstrip())
+    typer.echo(write_yaml(tree).rstrip())
 
 
 @contract_app.command("amend")
@@ -113,7 +128,9 @@ def contract_amend(
     read = Contract.from_yaml(contract)
     with open_ledger(ledger) as opened:
         opened.amend(dataset, read, reason=reason)
-    typer.echo(f"data set {dataset}: amended; epsilon at most {read.epsilon}, delta at most {read.delta}")
+    typer.echo(
+        f"data set {dataset}: amended; epsilon at most {upwards(read.epsilon)}, delta at most {upwards(read.delta)}"
+    )
 
 
 def _contract_of(text: str | None, dataset: str) -> Contract:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import typer
 
+from dpdist.api.display import folded
 from dpdist.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl, moment
 from dpdist.cli.output import show_json
 from dpdist.errors import DatasetUnknown, LedgerError, LedgerUnavailable, SpecError
@@ -60,11 +61,9 @@ def ledger_create(
     with open_ledger(ledger, create=True) as opened:
         opened.create_dataset(dataset, epsilon=epsilon, delta=delta, guarantees=kinds, pml=pml)
         signed = _identity_lines(opened, dataset)
-    typer.echo(
-        f"data set {dataset}: epsilon at most {epsilon}, delta at most {delta}, add/remove adjacency"
-        + (f"; pointwise maximal leakage at most {pml} nats" if pml else "")
-    )
-    typer.echo("\n".join(signed))
+    leakage = f"; pointwise maximal leakage at most {pml} nats" if pml else ""
+    line = f"data set {dataset}: epsilon at most {epsilon}, delta at most {delta}, add/remove adjacency{leakage}"
+    typer.echo(folded("\n".join([line, *signed])))
 
 
 @ledger_app.command("identity")
@@ -122,12 +121,12 @@ def _create_from_contract(dataset: str, path: Path, ledger: str) -> None:
     with open_ledger(ledger, create=True) as opened:
         opened.create_from_contract(dataset, read)
         signed = _identity_lines(opened, dataset)
-    typer.echo(
-        f"data set {dataset}: epsilon at most {read.epsilon}, delta at most {read.delta}, "
+    line = (
+        f"data set {dataset}: epsilon at most {upwards(read.epsilon)}, delta at most {upwards(read.delta)}, "
         f"{adjacency_words(read.protected)}; its contract admits an input once it is checked: "
         f"dpdist contract check --dataset {dataset}"
     )
-    typer.echo("\n".join(signed))
+    typer.echo(folded("\n".join([line, *signed])))
 
 
 @ledger_app.command("show")
@@ -267,6 +266,21 @@ def ledger_give_up(
         ended = opened.give_up(meant)
         outcome = "its charge is given back" if ended.state == "void" else "its charge stays spent"
     typer.echo(f"attempt {ended.id} of release {ended.release} is {ended.state}: {outcome}")
+
+
+def known_to_default(release: str, options: dict[str, Any]) -> str | None:
+    """The URL of the default ledger, if its file is in this folder and it has the attempt of a release."""
+    from dpdist.publish.verify import read_manifest
+
+    if not Path(DEFAULT_LEDGER.removeprefix("sqlite:///")).is_file():
+        return None
+    attempt = read_manifest(release, storage_options=options).attempt
+    try:
+        with open_ledger(DEFAULT_LEDGER) as opened:
+            opened.attempt(attempt)
+    except LedgerError:
+        return None
+    return DEFAULT_LEDGER
 
 
 @contextmanager

@@ -10,12 +10,7 @@ from typing import Any, Protocol
 
 import typer
 
-WIDTH = 80
-"""Columns of text; words are never cut, so paths may be longer."""
-
-_LABEL = re.compile(r"\S+(?: \S+)*? {2,}|\s*")
-_TABLE = re.compile(r"\S {2,}\S.* {2,}\S")
-
+from dpdist.api.display import cut, folded
 
 LONGEST_ERROR = 300
 """Characters of a line of an error; of a longer one the first sentence comes first, and the rest below it."""
@@ -46,29 +41,12 @@ def show_json(value: object) -> None:
     typer.echo(json.dumps(value, indent=2))
 
 
-def folded(text: str) -> str:
-    """Lines cut at spaces to `WIDTH` columns, what follows a label below its beginning; tables and options stay."""
-    return "\n".join(map(_folded, text.split("\n")))
-
-
-def _folded(line: str) -> str:
-    if len(line) <= WIDTH or line.startswith("--") or _TABLE.search(line):
-        return line
-    label = _LABEL.match(line)
-    return _cut(line, " " * (label.end() if label else 0))
-
-
-def _cut(line: str, indent: str) -> str:
-    """A line in `WIDTH` columns, cut at spaces."""
-    return textwrap.fill(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
 def error_text(text: str, *, terminal: bool = False) -> str:
     """An error: a long line is its first sentence, and the details folded below it; on a terminal `WIDTH` columns."""
     told = "\n".join(map(_told, text.split("\n")))
     if not terminal:
         return told
-    return "\n".join(_cut(line, "  ") for line in told.split("\n"))
+    return "\n".join(cut(line, "  ") for line in told.split("\n"))
 
 
 def _told(line: str) -> str:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dpdist.api.display import folded
 from dpdist.cli.options import AsJson, Settings, SpecPath, load
-from dpdist.cli.output import folded, show, show_json
+from dpdist.cli.output import show, show_json
 from dpdist.errors import SpecError
 
 if TYPE_CHECKING:

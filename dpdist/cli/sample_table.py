@@ -158,3 +158,38 @@ def write(
     except OSError as error:
         raise OutputUnwritable(f"cannot write {folder}: {error.strerror or type(error).__name__}") from None
     return folder
+
+
+def write_uniform(path: Path, schema: Path, rows: int, *, seed: int = 0) -> None:
+    """Write a table of a schema, to a .csv file or else as Parquet: all values are equally likely, none is missing.
+
+    Raises
+    ------
+    OutputExists, OutputUnwritable
+        The file exists, or cannot be written.
+    SpecError
+        The schema is none.
+    """
+    from pyarrow import csv
+
+    from dpdist.publish.parts import PartFormat, decode
+
+    if path.exists():
+        raise OutputExists(f"{path} exists: choose another file")
+    read = Schema.from_yaml(schema)
+    rng = np.random.default_rng(seed)
+    codes: Codes = [
+        rng.uniform(*(a.bounds or (0, 1)), size=rows)
+        if a.is_continuous
+        else rng.integers(0, a.cardinality - (a.missing_code is not None), rows).astype(a.dtype)
+        for a in read.attributes
+    ]
+    table = decode(read, codes, form=PartFormat(), noise=Noise(hashlib.sha256(f"uniform/{seed}".encode()).digest()))
+    try:
+        if path.suffix == ".csv":
+            plain = [c.cast(pa.string()) if pa.types.is_dictionary(c.type) else c for c in table.columns]
+            csv.write_csv(pa.table(plain, names=table.column_names), path)
+        else:
+            pq.write_table(table, path)
+    except OSError as error:
+        raise OutputUnwritable(f"{path}: the file cannot be written ({error.strerror})") from None

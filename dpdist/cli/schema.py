@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from dpdist.api.display import folded
 from dpdist.cli.output import show_json
 
 SITE = "https://dpdist.example/docs"
@@ -19,6 +20,7 @@ schema_app = typer.Typer(help="Schemas: draft and check them.", no_args_is_help=
 def schema_draft(
     source: Annotated[Path, typer.Argument(help="Codebook, data dictionary, table schema or Parquet file.")],
     columns: Annotated[list[str] | None, typer.Option("--column", help="A column that is wanted; repeatable.")] = None,
+    without: Annotated[list[str] | None, typer.Option("--leave-out", help="A column to leave out; repeatable.")] = None,
     public: Annotated[
         bool, typer.Option("--public", help="The table is PUBLIC: take values and ranges from its records.")
     ] = False,
@@ -30,16 +32,27 @@ def schema_draft(
     """
     from dpdist.schema.draft import draft
 
-    typer.echo(draft(source, public=public, columns=tuple(columns or ())), nl=False)
+    typer.echo(draft(source, public=public, columns=tuple(columns or ()), without=tuple(without or ())), nl=False)
 
 
 @schema_app.command("check")
 def schema_check(schema: Annotated[Path, typer.Argument(metavar="SCHEMA", help="Schema file (YAML).")]) -> None:
-    """Say what is missing or wrong in a schema, and what it declares."""
+    """Say what is missing or wrong in a schema, what is left to decide in a draft, and what it declares."""
     from dpdist.privacy.formatting import number_of
-    from dpdist.schema.schema import Schema
+    from dpdist.schema.draft import BINS, left_to_decide
+    from dpdist.schema.schema import Count, Schema
 
+    left = left_to_decide(schema.read_text(encoding="utf-8-sig", errors="replace")) if schema.is_file() else []
+    if left:
+        typer.echo(
+            folded("\n".join(["left to decide; delete each comment when it is done:", *(f"  {x}" for x in left)]))
+        )
     read = Schema.from_yaml(schema)
+    equal = [a.name for a in read.attributes if isinstance(a.bins, Count) and a.bins.count == BINS]
+    if equal:
+        typer.echo(
+            folded(f"  {BINS} bins of equal width, as drafts have: {', '.join(equal)}; see docs/how-to/schema.md")
+        )
     typer.echo(f"{schema}: a valid schema of {number_of(len(read.attributes), 'attribute')}")
     for attribute in read.attributes:
         domain = "continuous" if attribute.is_continuous else number_of(attribute.cardinality, "code")

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpdist.data.integers import LIMIT, IntegerDomain, parse_integer
+from dpdist.data.integers import LIMIT, IntegerDomain, parse_integer, refuse_padded
 from dpdist.data.numbers import NumberEncoder, wrong_type
 from dpdist.data.report import ABOVE, BELOW, DEFECTS, MISSING, MISTYPED, OUTSIDE, UNKNOWN, RowReport
 from dpdist.schema.rules import Forbidden
@@ -187,6 +187,8 @@ def check_type(attribute: Attribute, kind: pa.DataType) -> None:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     numeric = pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    if pa.types.is_integer(kind):
+        refuse_padded(attribute)
     if is_text(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind):
         return
     if attribute.kind == "number":

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.report import ABOVE, BELOW, MISSING, UNKNOWN
+from dpdist.errors import ColumnMismatch
 from dpdist.schema.schema import Attribute
 
 LIMIT = 1 << 62
@@ -128,3 +129,17 @@ def _integers(codes: Mapping[str, int]) -> dict[int, int]:
 def parse_integer(text: str) -> int | None:
     """An integer written in decimal digits, possibly with a sign or an empty fraction (``17.0``); None for others."""
     return int(text.partition(".")[0]) if _INTEGER.fullmatch(text) else None
+
+
+def refuse_padded(attribute: Attribute) -> None:
+    """Refuse a column of integers where declared texts have leading zeros, which no integer has. Raises
+    ColumnMismatch.
+    """
+    known = set(map(str, attribute.values or ())) | set(attribute.aliases)
+    for text in (value for value in attribute.values or () if isinstance(value, str)):
+        number = parse_integer(text) if text.lstrip("+-").startswith("0") and "." not in text else None
+        if number is not None and str(number) not in known:
+            raise ColumnMismatch(
+                f"column {attribute.name!r}: the column holds integers, and {text!r} is declared, a text with leading "
+                f"zeros: write {number}, not {text!r}, and no value in quotes"
+            )

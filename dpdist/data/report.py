@@ -81,9 +81,10 @@ def check(report: RowReport, schema: Schema, *, rules: bool = True) -> None:
             a.name for a, counts in attributes if counts[MISTYPED] and (a.kind == "number") == (kind == "number")
         ]
         if mistyped:
+            number = ", or declare `kind: number`" if kind == "integer" else ""
             raise ColumnMismatch(
                 f"{_columns(mistyped)}: values that are no {kind}s in {article} {kind} attribute; clean them, or list "
-                "the texts that mean missing under `missing_values`"
+                f"the texts that mean missing under `missing_values`{number}"
             )
     problems = []
     missing = [a.name for a, counts in attributes if a.missing == "refuse" and counts[MISSING]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from dpdist.errors import VerificationFailed
@@ -21,7 +19,7 @@ from dpdist.families.synthesis.draw import draw_records
 from dpdist.families.synthesis.model_files import PublishedModel, read_model
 from dpdist.privacy.noise import Noise
 from dpdist.publish.manifest import Manifest
-from dpdist.publish.parts import PartRecord, decode, parquet_bytes
+from dpdist.publish.parts import PartRecord, decode, parquet_bytes, read_parquet
 from dpdist.publish.verify import open_release
 
 SHOWN = 10
@@ -94,7 +92,7 @@ def _compare(part: PartRecord, content: bytes, expected: pa.Table) -> None:
     """Refuse a part that holds other records, and name them."""
     texts = [field.name for field in expected.schema if pa.types.is_dictionary(field.type)]
     try:
-        found = pq.read_table(io.BytesIO(content), read_dictionary=texts)
+        found = read_parquet(content, texts)
     except (pa.ArrowException, OSError) as error:
         raise VerificationFailed(f"{part.name} is not a readable Parquet file ({type(error).__name__})") from None
     if found.column_names != expected.column_names or found.num_rows != expected.num_rows:

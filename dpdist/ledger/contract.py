@@ -22,7 +22,7 @@ from dpdist.ledger.records import LARGEST_CAP, LEAST_CAP
 from dpdist.privacy.events import Event, takes_size_for_public
 from dpdist.schema.part import departures as schema_departures
 from dpdist.schema.schema import Schema
-from dpdist.schema.spec import CsvSpec, Exact, ReleaseSpec, Section, StorageSpec
+from dpdist.schema.spec import CsvSpec, DataSpec, Exact, ReleaseSpec, Section, StorageSpec
 from dpdist.schema.strict_yaml import load_yaml
 from dpdist.schema.unit import UnitSpec, adjacency_words, refuse_released_ids
 from dpdist.schema.validation import setting_names, validation_message
@@ -262,17 +262,21 @@ def kept_contract(ledger: Ledger, spec: ReleaseSpec, *, dataset: str, event: Eve
     return contract.digest
 
 
-def drafted(schema: Schema, *, path: tuple[str, ...], minimum: int, epsilon: str, delta: str) -> dict[str, Any]:
-    """A contract as a mapping for YAML, from a schema and the least that must be said besides."""
+def drafted(
+    schema: Schema, *, path: tuple[str, ...], minimum: int, caps: tuple[str, str], reads: DataSpec | None = None
+) -> dict[str, Any]:
+    """A contract as a mapping for YAML, from a schema and the least that must be said besides: the caps on epsilon and
+    delta, and the files, whose layout, and paths unless some are given, are those of `reads`.
+    """
+    data: dict[str, Any] = {}
+    if reads is not None:
+        data = reads.model_dump(mode="json", exclude={"minimum_records"}, exclude_defaults=True)
+    if path:
+        data["path"] = path if len(path) > 1 else path[0]
+    epsilon, delta = caps
     try:
         contract = Contract.model_validate(
-            {
-                "schema": schema,
-                "data": {"path": path if len(path) > 1 else path[0]},
-                "minimum_records": minimum,
-                "epsilon": epsilon,
-                "delta": delta,
-            }
+            {"schema": schema, "data": data, "minimum_records": minimum, "epsilon": epsilon, "delta": delta}
         )
     except ValidationError as error:
         raise SpecError(f"no contract can be made of this:\n{validation_message(error)}") from None

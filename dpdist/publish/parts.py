@@ -8,6 +8,7 @@ pyarrow only, so that a resumed run writes the same file again.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -293,3 +294,12 @@ def _intervals(attribute: Attribute) -> tuple[NDArray[Any], NDArray[Any]]:
     lows = attribute.bin_edges
     highest = attribute.bounds[1] if attribute.bounds else lows[-1]
     return lows, np.append(lows[1:] - (attribute.kind == "integer"), lows.dtype.type(highest))
+
+
+def read_parquet(content: bytes, texts: Sequence[str] = ()) -> pa.Table:
+    """The table of a Parquet file in memory; columns named in `texts` are read as dictionaries.
+
+    No thread takes part: after `pyarrow.parquet.read_table` a thread of Arrow may free `content` while Python exits,
+    which aborts the process.
+    """
+    return pq.ParquetFile(pa.BufferReader(content), read_dictionary=list(texts)).read(use_threads=False)

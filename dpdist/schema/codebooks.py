@@ -9,16 +9,18 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 from dpdist.errors import SpecError
+from dpdist.schema.ddi import ddi
+from dpdist.schema.described import NAMES_RECORDS, Described, is_number, is_whole, text_of, words
 
 FORMATS = (
-    "Parquet, Frictionless Table Schema, CSVW, NIST or Census data dictionary (JSON, CSV), DDI-Codebook, UCI names"
+    "Parquet (.parquet), Frictionless Table Schema, CSVW, NIST or Census data dictionary (.json, .csv), DDI-Codebook "
+    "(.xml), names file of the UCI repository (.names)"
 )
 
 MOST_CODES = 1_000
@@ -26,42 +28,7 @@ MOST_CODES = 1_000
 
 _NOT_APPLICABLE = re.compile(r"N/?A\b|not applicable|missing|blank", re.IGNORECASE)
 _NUMBERS = {"number", "decimal", "double", "float", "numeric"}
-
-
-@dataclass(frozen=True)
-class Described:
-    """What a source says about one column.
-
-    Attributes
-    ----------
-    name, note : str
-        Name of the column, and what it is in words.
-    items : mapping of str to str
-        Code to label, in order; labels may be empty.
-    low, high : str
-        Ends of a range, empty where there is none.
-    integers : bool
-        Whether a range is of integers.
-    ordered : bool
-        Whether the codes are in an order.
-    absent : tuple of str
-        Texts that mean missing.
-    nullable : bool
-        Whether values may be missing.
-    nothing : str
-        What a missing value is called.
-    """
-
-    name: str
-    note: str = ""
-    items: Mapping[str, str] | None = None
-    low: str = ""
-    high: str = ""
-    integers: bool = True
-    ordered: bool = False
-    absent: tuple[str, ...] = ()
-    nullable: bool = False
-    nothing: str = "missing"
+_WHOLE = {"integer", "int", "long", "short", "byte", "nonNegativeInteger", "positiveInteger", "year", "gYear"}
 
 
 def described(path: Path, *, public: bool = False) -> tuple[str, list[Described]]:
@@ -83,7 +50,7 @@ def described(path: Path, *, public: bool = False) -> tuple[str, list[Described]
             return "Parquet types", list(_parquet(path, public=public))
         text = path.read_text(encoding="utf-8-sig")
         if path.suffix.lower() == ".xml":
-            return "DDI-Codebook", list(_ddi(text))
+            return "DDI-Codebook", list(ddi(text))
         if path.suffix.lower() == ".csv":
             return "Census data dictionary", list(_census_csv(text))
         if path.suffix.lower() == ".names":
@@ -120,11 +87,12 @@ def _frictionless(tree: dict[str, Any]) -> Iterator[Described]:
         pairs = [(item["value"], item.get("label", "")) if isinstance(item, dict) else (item, "") for item in given]
         yield Described(
             field["name"],
-            _words(field.get("title"), field.get("description")),
+            words(field.get("title"), field.get("description")),
             {str(value): str(label) for value, label in pairs} or None,
-            low=_text(limits.get("minimum")),
-            high=_text(limits.get("maximum")),
+            low=text_of(limits.get("minimum")),
+            high=text_of(limits.get("maximum")),
             integers=kind not in _NUMBERS,
+            texts=kind not in _NUMBERS | _WHOLE,
             ordered=bool(field.get("categoriesOrdered")),
             absent=absent,
             nullable=not limits.get("required", False),
@@ -144,11 +112,12 @@ def _csvw(tree: dict[str, Any]) -> Iterator[Described]:
         plain = re.fullmatch(r"\(?([\w .-]+(?:\|[\w .-]+)+)\)?", choices)
         yield Described(
             column.get("name") or title,
-            _words(title, column.get("dc:description")),
+            words(title, column.get("dc:description")),
             dict.fromkeys(plain[1].split("|"), "") if plain else None,
-            low=_text(facets.get("minimum", facets.get("minInclusive"))),
-            high=_text(facets.get("maximum", facets.get("maxInclusive"))),
+            low=text_of(facets.get("minimum", facets.get("minInclusive"))),
+            high=text_of(facets.get("maximum", facets.get("maxInclusive"))),
             integers=facets.get("base") not in _NUMBERS,
+            texts=facets.get("base") not in _NUMBERS | _WHOLE,
             absent=tuple(text for text in ([null] if isinstance(null, str) else null) if text),
             nullable=not column.get("required", False),
         )
@@ -166,15 +135,16 @@ def _dictionary(tree: dict[str, Any]) -> Iterator[Described]:
             str(code): str(label) for code, label in found.items()
             if code not in ("min", "max", "description", "link", "values", "details", "dtype", "kind")
         }  # fmt: skip
-        low, high = (_text(found.get(end)) for end in ("min", "max"))
-        absent = tuple(code for code, label in items.items() if not _number(code) and _NOT_APPLICABLE.match(label))
+        low, high = (text_of(found.get(end)) for end in ("min", "max"))
+        absent = tuple(code for code, label in items.items() if not is_number(code) and _NOT_APPLICABLE.match(label))
         yield Described(
             name,
-            _words(about.get("description")),
+            words(about.get("description")),
             {code: label for code, label in items.items() if code not in absent} or None,
             low,
             high,
-            integers=_whole(low) and _whole(high),
+            integers=is_whole(low) and is_whole(high),
+            texts=True,
             absent=absent,
             nullable=bool(absent),
             nothing="not applicable",
@@ -185,7 +155,7 @@ def _census_json(variables: dict[str, Any]) -> Iterator[Described]:
     """``variables.json`` of the Census Bureau's API: items and ranges."""
     for name, about in variables.items():
         values = about.get("values", {})
-        ranges = [(r["min"], r["max"]) for r in values.get("range", ()) if _number(r["min"]) and _number(r["max"])]
+        ranges = [(r["min"], r["max"]) for r in values.get("range", ()) if is_number(r["min"]) and is_number(r["max"])]
         if not values:
             continue
         yield _of_ranges(name, about.get("label", ""), values.get("item", {}), ranges)
@@ -199,7 +169,7 @@ def _census_csv(text: str) -> Iterator[Described]:
             found.setdefault(line[1], (line[4], {}, []))
         elif line[:1] == ["VAL"] and line[1] in found:
             _, items, ranges = found[line[1]]
-            if line[4] == line[5] or not _number(line[4]):
+            if line[4] == line[5] or not is_number(line[4]):
                 items[line[4]] = line[6]
             else:
                 ranges.append((line[4], line[5]))
@@ -211,40 +181,19 @@ def _census_csv(text: str) -> Iterator[Described]:
 
 def _of_ranges(name: str, label: str, items: dict[str, str], ranges: list[tuple[str, str]]) -> Described:
     """A column of codes and ranges; a code of b's, or of no number beside a range, stands for what does not apply."""
-    absent = tuple(code for code in items if re.fullmatch("b+", code) or (ranges and not _number(code)))
+    absent = tuple(code for code in items if re.fullmatch("b+", code) or (ranges and not is_number(code)))
     low = min((low for low, _ in ranges), key=float, default="")
     high = max((high for _, high in ranges), key=float, default="")
     kept = {code: text for code, text in items.items() if code not in absent}
-    whole = _whole(low) and _whole(high)
+    whole, padded = is_whole(low) and is_whole(high), ""
+    if re.match(r"0\d", low):
+        padded = (
+            f"TODO: the source writes {low} with zeros: if the table does too, declare its codes as texts in `values`"
+        )
     return Described(
-        name, _words(label), kept or None, low, high, whole,
+        name, words(label, padded), kept or None, low, high, whole,
         absent=absent, nullable=bool(absent), nothing="not applicable",
     )  # fmt: skip
-
-
-def _ddi(text: str) -> Iterator[Described]:
-    """Variables of a DDI-Codebook, of any version of its name space."""
-    if "<!DOCTYPE" in text or "<!ENTITY" in text:
-        raise ValueError("a document type")
-    for variable in _each(ElementTree.fromstring(text), "var"):
-        codes = list(_each(variable, "catgry"))
-        found = [(_inside(code, "catValu"), _inside(code, "labl"), code.get("missing") == "Y") for code in codes]
-        ends = next(_each(next(_each(variable, "valrng"), ElementTree.Element("none")), "range"), None)
-        form = next(_each(variable, "varFormat"), None)
-        low, high = ("", "") if ends is None else (ends.get("min", ""), ends.get("max", ""))
-        continuous = variable.get("intrvl") == "contin" and (low or high)
-        absent = tuple(value for value, _, missing in found if missing)
-        yield Described(
-            variable.get("name") or variable.attrib["ID"],
-            _words(_inside(variable, "labl")),
-            None if continuous else {value: label for value, label, missing in found if not missing} or None,
-            low,
-            high,
-            integers=_whole(low) and _whole(high) and (form is None or form.get("type") != "character"),
-            ordered=variable.get("nature") == "ordinal",
-            absent=absent,
-            nullable=bool(absent),
-        )
 
 
 def _names(text: str) -> Iterator[Described]:
@@ -275,49 +224,25 @@ def _parquet(path: Path, *, public: bool) -> Iterator[Described]:
         raise ValueError("not Parquet") from None
     for field in types:
         kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-        whole, is_number = pa.types.is_integer(kind), pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+        whole, is_real = pa.types.is_integer(kind), pa.types.is_floating(kind) or pa.types.is_decimal(kind)
         items, low, high = dict.fromkeys(("false", "true"), "") if pa.types.is_boolean(kind) else None, "", ""
         nullable, note = field.nullable, f"{field.type}"
         if public:
             column = table.to_table(columns=[field.name]).column(0)
             nullable = bool(column.null_count)
-            ends = pc.min_max(column).as_py() if whole or is_number else {"min": None, "max": None}
-            found = sorted(column.unique().drop_null().to_pylist()) if not is_number and items is None else []
-            if is_number or (whole and not _are_codes(found, len(column))):
-                low, high = _text(ends["min"]), _text(ends["max"])
+            ends = pc.min_max(column).as_py() if whole or is_real else {"min": None, "max": None}
+            found = sorted(column.unique().drop_null().to_pylist()) if not is_real and items is None else []
+            if is_real or (whole and not _are_codes(found, len(column))):
+                low, high = text_of(ends["min"]), text_of(ends["max"])
             elif items is None:
                 items = dict.fromkeys(map(str, found), "")
             if len(found) > max(MOST_CODES, len(column) / 3):
-                note += "; TODO: it names records or their groups: leave it out"
-        yield Described(field.name, note, items, low, high, integers=not is_number, nullable=nullable)
+                note += f"; {NAMES_RECORDS}"
+        yield Described(
+            field.name, note, items, low, high, integers=not is_real, texts=not whole and not is_real, nullable=nullable
+        )
 
 
 def _are_codes(found: list[int], rows: int) -> bool:
     """Whether the distinct integers of a column are codes rather than a range: a few hundred of them, with gaps."""
     return len(found) <= min(MOST_CODES, rows / 10) and len(found) < 0.9 * (found[-1] - found[0] + 1 if found else 0)
-
-
-def _each(node: ElementTree.Element, name: str) -> Iterator[ElementTree.Element]:
-    return (child for child in node.iter() if child.tag.rpartition("}")[2] == name)
-
-
-def _inside(node: ElementTree.Element, name: str) -> str:
-    """The text of a direct child."""
-    found = (child for child in node if child.tag.rpartition("}")[2] == name)
-    return " ".join("".join(next(found, ElementTree.Element("none")).itertext()).split())
-
-
-def _words(*texts: Any) -> str:
-    return ": ".join(" ".join(str(text).split()) for text in texts if text)
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
-
-
-def _number(text: str) -> bool:
-    return re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text.strip()) is not None
-
-
-def _whole(text: str) -> bool:
-    return not text or re.fullmatch(r"[-+]?\d+(\.0*)?", text.strip()) is not None

@@ -148,7 +148,11 @@ class _Reader:
         elif isinstance(right, ast.Name) and not isinstance(left, ast.Name):
             value, left, kind = _constant(left), right, _SWAPPED[kind]
         else:
-            raise SpecError(f"compare an attribute with a constant, not {_source(left)!r} with {_source(right)!r}")
+            text = isinstance(right, ast.Name) and right.id not in self.schema.names
+            cure = f"; quote a text: {_source(left)} = '{_source(right)}'" if text else ""
+            raise SpecError(
+                f"compare an attribute with a constant, not {_source(left)!r} with {_source(right)!r}{cure}"
+            )
         i, attribute = self._attribute(left)
         return {i: _mask(attribute, kind, value)}
 

@@ -7,11 +7,11 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dpdist.errors import SpecError
-from dpdist.schema.codebooks import Described, described
+from dpdist.schema.codebooks import described
+from dpdist.schema.described import NAMES_RECORDS, Described
 from dpdist.schema.schema import LARGEST_INTEGER, MAX_CARDINALITY
+from dpdist.schema.strict_yaml import write_yaml
 
 MOST_VALUES = 2_000
 """Integers in a range from which on a draft has bins."""
@@ -19,8 +19,26 @@ MOST_VALUES = 2_000
 BINS = 50
 """Bins of a draft, where it has some."""
 
+_UNDECIDED = {
+    "categorical": "TODO: declare `values`, or kind: integer and `bounds`; the source has neither",
+    "integer": "TODO: declare `bounds`, or kind: categorical and `values`; the source has neither",
+    "number": "TODO: declare `bounds`, and `bins` such as {count: 50}; whole numbers are kind: integer, which needs "
+    f"no bins up to {MOST_VALUES:,} values",
+}
 
-def draft(path: Path, *, public: bool = False, columns: tuple[str, ...] = ()) -> str:
+
+def left_to_decide(text: str) -> list[str]:
+    """The comments marked TODO in a schema file, each with its line and the attribute below it."""
+    lines, found = text.splitlines(), []
+    for number, line in enumerate(lines, 1):
+        if line.lstrip().startswith("#") and "TODO" in line:
+            named = (re.match(r"\s*-\s*\{?\s*name: *([^,}]+)", below) for below in lines[number:])
+            name = next((match[1].strip() for match in named if match), "")
+            found.append(f"line {number}, {name}: {line.lstrip(' #')}")
+    return found
+
+
+def draft(path: Path, *, public: bool = False, columns: tuple[str, ...] = (), without: tuple[str, ...] = ()) -> str:
     """A schema file drafted from the description of a table; what is left to decide is marked ``TODO``.
 
     Parameters
@@ -31,6 +49,8 @@ def draft(path: Path, *, public: bool = False, columns: tuple[str, ...] = ()) ->
         Whether `path` is a table that is public: its values and ranges are then taken.
     columns : tuple of str
         The columns that are wanted, in order; by default all.
+    without : tuple of str
+        Columns to leave out.
 
     Raises
     ------
@@ -38,12 +58,13 @@ def draft(path: Path, *, public: bool = False, columns: tuple[str, ...] = ()) ->
         The file is of no known format, or does not describe a column.
     """
     kind, found = described(path, public=public)
-    if columns:
-        known = {column.name: column for column in found}
-        for name in columns:
-            if name not in known:
-                raise SpecError(f"{path} does not describe a column {name!r}; it has {', '.join(known)}")
-        found = [known[name] for name in columns]
+    known = {column.name: column for column in found}
+    for name in (*columns, *without):
+        if name not in known:
+            raise SpecError(f"{path} does not describe a column {name!r}; it has {', '.join(known)}")
+    found = [known[name] for name in columns or known if name not in without]
+    if not found:
+        raise SpecError("no column is left: leave out fewer of them")
     lines = [
         f"# Drafted from {path.name} ({kind}). Everything here is public: check each line against public sources only.",
         "# Policies: `missing` and `out_of_domain` refuse a table unless they say drop, clip or {category: NAME}.",
@@ -52,7 +73,7 @@ def draft(path: Path, *, public: bool = False, columns: tuple[str, ...] = ()) ->
     for column in found:
         attribute, notes = _attribute(column)
         lines += [f"  # {_visible(note)}" for note in notes if note]
-        text = yaml.safe_dump(attribute, default_flow_style=None, sort_keys=False, allow_unicode=True, width=100)
+        text = write_yaml(attribute, flow=True)
         lines += [f"  {'  ' if i else '- '}{line}" for i, line in enumerate(text.splitlines())]
     return "\n".join(lines) + "\n"
 
@@ -72,12 +93,13 @@ def _attribute(column: Described) -> tuple[dict[str, Any], list[str]]:
             notes.append(f"TODO: {len(values):,} values are too many; group them, or leave the column out")
         if all(items.values()):
             attribute["labels"] = list(items.values())
-    elif column.integers:
-        attribute |= {"kind": "categorical"}
-        notes.append("TODO: declare `values`, or kind: integer and `bounds`; the source has neither")
     else:
-        attribute |= {"kind": "number"}
-        notes.append("TODO: declare `bounds`, and `bins` such as {count: 50}; the source has no range")
+        attribute |= {"kind": "categorical" if column.texts else "integer" if column.integers else "number"}
+        notes.append(_UNDECIDED[attribute["kind"]])
+        if column.low or column.high:
+            notes.append(f"the source has one end: {f'from {column.low}' if column.low else f'to {column.high}'}")
+    if column.names_records and NAMES_RECORDS not in column.note:
+        notes.append(NAMES_RECORDS)
     if column.absent:
         attribute["missing_values"] = list(column.absent)
         notes.append(f"missing where the source says {', '.join(column.absent)}")
@@ -115,4 +137,4 @@ def _category(name: str, items: dict[str, str]) -> str:
 def _visible(text: str) -> str:
     """A text for a comment: one line, without characters that an editor does not show."""
     shown = "".join(c for c in text if c == " " or unicodedata.category(c)[0] not in "CZ")
-    return shown if len(shown) <= 110 else f"{shown[:110]}…"
+    return shown if len(shown) <= 160 else f"{shown[:160]}…"

@@ -144,7 +144,9 @@ class Attribute(Frozen):
             if lo < -LARGEST_INTEGER or hi > LARGEST_INTEGER:
                 raise ValueError(f"attribute {self.name!r}: bounds lie within -2^62 and 2^62")
             if isinstance(self.bins, Edges) and (self.bins.edges[0] != lo or self.bins.edges[-1] > hi):
-                raise ValueError(f"attribute {self.name!r}: bin edges start at the lower bound and end inside")
+                raise ValueError(
+                    f"attribute {self.name!r}: bin edges are lower ends: the first is {lo}, the last at most {hi}"
+                )
             if isinstance(self.bins, Count) and self.bins.count > hi - lo + 1:
                 raise ValueError(f"attribute {self.name!r}: more bins than integers in the bounds")
         elif self.kind == "number":
@@ -207,8 +209,8 @@ class Attribute(Frozen):
             raise ValueError(f"attribute {self.name!r}: more bins than floats in the bounds")
         if edges[0] != lo or edges[-1] >= hi:
             raise ValueError(
-                f"attribute {self.name!r}: the bins do not cover the domain: their edges start at the lower bound, "
-                "and the last one lies below the upper bound"
+                f"attribute {self.name!r}: the bins do not cover the domain: their edges are lower ends, the first is "
+                f"the lower bound {lo:.15g}, and the last must lie below the upper bound {hi:.15g}, which is no edge"
             )
 
     @property

@@ -1,4 +1,4 @@
-"""The one YAML reader of specs, schemas and settings: what a reviewer reads is what runs.
+"""The one YAML reader and writer of specs, schemas and settings: what a reviewer reads is what runs.
 
 YAML 1.1 lets a later key replace an earlier one, reads ``10:00`` as 600, ``010`` as 8 and ``no`` as false, and lets a
 short text stand for a table of billions of values. All of this is refused with the line and the key, as are
@@ -103,6 +103,43 @@ def parse_yaml(text: str) -> Any:
     finally:
         if loader is not None:
             loader.dispose()
+
+
+class _Writer(yaml.SafeDumper):
+    """Quotes the texts that `parse_yaml` refuses as plain ones, and escapes characters that are not shown."""
+
+    def write_double_quoted(self, text: str, split: bool = True) -> None:
+        kept, self.allow_unicode = self.allow_unicode, not _is_hidden(text)
+        super().write_double_quoted(text, split)
+        self.allow_unicode = kept
+
+
+def _represent_text(writer: _Writer, text: str) -> ScalarNode:
+    if _NO_TEXT.search(text):
+        raise SpecError("a text holds NUL or half a character, which no YAML file holds: leave it out")
+    style = '"' if _is_hidden(text) else "'" if _OTHER_NUMBER.fullmatch(text) else None
+    return writer.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Writer.add_representer(str, _represent_text)
+
+
+def _is_hidden(text: str) -> bool:
+    """Whether a text has characters that `check_characters` refuses, or ends of lines that YAML would change."""
+    try:
+        check_characters(text)
+    except SpecError:
+        return True
+    return "\r" in text
+
+
+def write_yaml(tree: Any, *, flow: bool = False) -> str:
+    """A value as YAML that `parse_yaml` reads back as the same value. With `flow`, innermost lists and sections stand
+    on one line. Raises SpecError: a text holds NUL or halves of characters, which no YAML file holds.
+    """
+    return yaml.dump(
+        tree, Dumper=_Writer, default_flow_style=None if flow else False, sort_keys=False, allow_unicode=True, width=100
+    )
 
 
 def load_yaml(path: str | Path) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dpdist.cli.output import WIDTH, folded, guarantee_lines
+from dpdist.api.display import WIDTH, folded
+from dpdist.cli.output import guarantee_lines
 from dpdist.privacy.guarantee import LID, DifferentialPrivacy, Guarantee, PlausibleDeniability
 
 MODEL = DifferentialPrivacy(epsilon=1, delta=1e-9, adjacency="add/remove", covers="the model")

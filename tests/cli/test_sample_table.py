@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from commands import Command
 
 from dpdist.cli import sample_table as sample
 from dpdist.errors import OutputExists, OutputUnwritable
@@ -55,3 +56,18 @@ def test_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocked.write_text("")
     with pytest.raises(OutputUnwritable):
         sample.write(blocked / "t", 1)
+
+
+@pytest.mark.parametrize("name", ["table.csv", "table.parquet"])
+def test_a_made_up_table_keeps_its_schema(name: str, dpdist: Command, tmp_path: Path) -> None:
+    (tmp_path / "schema.yaml").write_text(
+        "attributes:\n"
+        "  - {name: code, kind: categorical, values: ['08', '13'], missing: {category: none}}\n"
+        "  - {name: age, kind: integer, bounds: [0, 99], bins: {count: 10}}\n"
+        "  - {name: price, kind: number, bounds: [0, 1.5]}\n"
+    )
+    assert dpdist("sample", name, "--schema", "schema.yaml", "--rows", "200").code == 0
+    said = f"--data {name} --minimum 200 --epsilon 1 --delta 1e-9"
+    (tmp_path / "contract.yaml").write_text(dpdist("contract", "draft", "schema.yaml", *said.split()).out)
+    assert "200 of 200 rows are kept" in dpdist("contract", "check", "contract.yaml").out
+    assert dpdist("sample", name, "--schema", "schema.yaml").code != 0

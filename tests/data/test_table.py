@@ -261,8 +261,24 @@ def test_a_line_that_is_no_record(tmp_path: Path, row: bytes) -> None:
 
 def test_text_in_an_integer_column(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("age,sex\n1,f\nunknown,m\n")
-    with pytest.raises(ColumnMismatch, match="column 'age': values that are no integers in an integer attribute"):
+    with pytest.raises(
+        ColumnMismatch, match=r"column 'age': values that are no integers in an integer attribute.*kind: number"
+    ):
         read_all(located_table(open_table(source(tmp_path), SCHEMA)))
+
+
+@pytest.mark.parametrize(("values", "refused"), [(("08", "13"), True), (("8", "13"), False), (("0.5", "8"), False)])
+def test_codes_with_zeros_meet_a_column_of_integers(tmp_path: Path, values: tuple[str, ...], refused: bool) -> None:
+    """The types of the columns are read before the charge: no record is."""
+    pq.write_table(pa.table({"state": [8, 13]}), tmp_path / "t.parquet")
+    schema = Schema(attributes=(Attribute(name="state", kind="categorical", values=values),))
+    if not refused:
+        open_table(source(tmp_path), schema)
+        return
+    with pytest.raises(ColumnMismatch, match=r"the column holds integers, .*: write 8, not '08'"):
+        open_table(source(tmp_path), schema)
+    aliased = Attribute(name="state", kind="categorical", values=values, aliases={"8": "08"})
+    open_table(source(tmp_path), Schema(attributes=(aliased,)))
 
 
 def test_files_that_change_are_noticed(tmp_path: Path) -> None:

@@ -145,6 +145,7 @@ def test_an_impossible_condition_is_refused(law: Law) -> None:
         ("place = 1", "holds texts"),
         ("age", "may not hold 'age'"),
         ("age >", "cannot be read"),
+        ("place = South", "quote a text: place = 'South'"),
         ("age > size", "compare an attribute with a constant"),
         ("__import__('os').system('true') = 1", "compare an attribute|expected the name"),
         ("age in 3", "needs a list"),

@@ -321,3 +321,20 @@ def test_reading_and_writing_import_no_cluster() -> None:
     )
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
     assert out.stdout.strip() == "[]"
+
+
+NO_THREAD = """
+import os, sys
+import pyarrow as pa
+from dpdist.publish.parts import parquet_bytes, read_parquet
+content = parquet_bytes(pa.table({"text": pa.array(["a", "b"] * 500).dictionary_encode(), "number": range(1000)}))
+before = len(os.listdir("/proc/self/task"))
+assert read_parquet(content, ["text"]).num_rows == 1000
+sys.exit(len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads by /proc")
+def test_reading_from_memory_starts_no_thread_that_outlives_python() -> None:
+    """A thread of Arrow that frees the bytes while Python exits aborts the process, once in five runs under load."""
+    assert subprocess.run([sys.executable, "-c", NO_THREAD], check=False).returncode == 0

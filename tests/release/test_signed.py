@@ -49,6 +49,13 @@ def test_a_release_is_signed_without_further_settings(dpdist: Command, made: Pat
     unpinned = dpdist("verify", str(made / "release")).words
     assert ": integrity only," in unpinned
     assert "Signature not checked" in unpinned
+    assert (
+        ": verified by the account," in dpdist("verify", str(made / "release"), "--ledger", f"{made}/ledger.db").words
+    )
+    shutil.copy(made / "ledger.db", "dpdist-ledger.db")
+    found = dpdist("verify", str(made / "release")).words
+    assert "ledger sqlite:///dpdist-ledger.db, which knows the release" in found
+    assert ": verified by the account," in found
     by_account = dpdist("verify", str(made / "release"), "--ledger", url).words
     assert ": verified by the account," in by_account
     assert f"by the key {name}" in by_account

@@ -67,7 +67,7 @@ def test_bucket_edges_of_binned_integers() -> None:
     [
         ({"kind": "integer"}, "declare its `bounds`"),
         ({"kind": "integer", "bounds": (5, 1)}, "lower bound exceeds"),
-        ({"kind": "integer", "bounds": (0, 10), "bins": {"edges": (1, 2)}}, "start at the lower bound"),
+        ({"kind": "integer", "bounds": (0, 10), "bins": {"edges": (1, 2)}}, "the first is 0, the last at most 10"),
         ({"kind": "integer", "bounds": (0, 3), "bins": {"count": 5}}, "more bins than integers"),
         ({"kind": "integer", "bounds": (0, MAX_CARDINALITY)}, "declare `bins`"),
         ({"kind": "integer", "bounds": (0, 9), "bins": {"edges": (0, 5, 5)}}, "strictly increasing"),
@@ -95,6 +95,7 @@ def test_bucket_edges_of_binned_integers() -> None:
         ({"kind": "number", "bounds": (0, 1), "bins": {"count": 2}, "buckets": {"groups": ((0, 1),)}}, "by {width"),
         ({"kind": "number", "bounds": (0, 1), "bins": {"count": 2}, "labels": ("x",)}, "expected 2 labels"),
         ({"kind": "number", "bounds": (0, 1), "bins": {"count": 2}, "out_of_domain": NONE}, "must be a value"),
+        ({"kind": "number", "bounds": (0, 99999), "bins": {"edges": (0, 1, 99999)}}, "below the upper bound 99999"),
         ({"kind": "categorical"}, "declare its `values`"),
         ({"kind": "categorical", "values": ("a", "a")}, "declared twice"),
         ({"kind": "categorical", "values": ("a", 1)}, "all integers or all texts"),

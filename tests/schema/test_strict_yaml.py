@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from dpdist.errors import SpecError
 from dpdist.families.base.registry import build_spec, load_spec
 from dpdist.ledger.contract import Contract
 from dpdist.schema.schema import Schema
 from dpdist.schema.spec import parse_overrides
-from dpdist.schema.strict_yaml import load_yaml, parse_yaml
+from dpdist.schema.strict_yaml import load_yaml, parse_yaml, write_yaml
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "deploy" / "releases").rglob("*.yaml"))
@@ -231,3 +233,21 @@ def test_absurd_settings_are_refused(path: str, value: Any) -> None:
     with pytest.raises(SpecError, match=path.rpartition("__")[2] if "csv" not in path else "skip_rows"):
         build_spec(demo(**{path: value}))
     assert time.monotonic() - began < 1
+
+
+TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20) | st.from_regex(
+    r"[-+]?[0-9oxb_:.eE~]{1,6}|yes|No|on|null|~|<<|=|[*&!%@`|>#-] ?a?", fullmatch=True
+)
+
+
+@given(texts=st.lists(TEXTS, min_size=1, max_size=5), flow=st.booleans())
+@example(texts=["08", "09", "0180", "13", "0o7", "+08", "1e5", "2024-01-01", "a\rb", "\u200b", "a\u2028b"], flow=True)
+def test_any_text_that_is_written_is_read_back(texts: list[str], flow: bool) -> None:
+    tree = {"values": texts, "aliases": dict.fromkeys(texts, "08")}
+    assert parse_yaml(write_yaml(tree, flow=flow)) == tree
+
+
+@pytest.mark.parametrize("text", ["\0", "\ud800"])
+def test_texts_that_no_file_holds_are_not_written(text: str) -> None:
+    with pytest.raises(SpecError, match="NUL or half a character"):
+        write_yaml([text])

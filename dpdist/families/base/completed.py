@@ -6,11 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dpdist.errors import SpecError
 from dpdist.schema.spec import ReleaseSpec, override, parse_overrides
-from dpdist.schema.strict_yaml import load_yaml
+from dpdist.schema.strict_yaml import load_yaml, write_yaml
 
 
 def write_completed(
@@ -24,7 +22,7 @@ def write_completed(
     if isinstance(schema, str) and path.resolve().parent != source.resolve().parent:
         schema = spec.table.model_dump(mode="json")
     tree = override(tree, parse_overrides(settings) | dict(found)) | {"schema": schema}
-    text = yaml.safe_dump(tree, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
+    text = write_yaml(tree, flow=True)
     try:
         path.write_text("".join(f"# {line}\n" for line in title.splitlines()) + text, encoding="utf-8")
     except OSError as error:

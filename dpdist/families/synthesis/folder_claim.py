@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from dpdist.accuracy.measured import Accuracy
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
@@ -19,6 +17,7 @@ from dpdist.families.synthesis.stages import stages as stages_of
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim
+from dpdist.publish.parts import read_parquet
 from dpdist.schema.spec import change
 
 _OTHERS = 40  # records of the table beside the canary
@@ -56,7 +55,7 @@ def _evidence(plan: SynthesisPlan, codes: Codes, noise: Noise) -> Floats:
     stages = [stage for stage in stages_of(plan) if stage.name != "write"]
     made = rehearse(plan, stages, codes, key=key_from(noise), until=None)
     files = {record.name.rsplit("/", 1)[-1]: made.output.read_bytes(record.name) for record in made.files}
-    noisy = pq.read_table(io.BytesIO(files["tables.parquet"]))["noisy"].to_numpy()
+    noisy = read_parquet(files["tables.parquet"])["noisy"].to_numpy()
     found = Measurements.of(json.loads(files["model.json"])["measured"], noisy)
     evidence, picked = 0.0, [table.attributes for table in found.tables if table.coded]
     for table in found.tables:

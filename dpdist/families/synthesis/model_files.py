@@ -6,14 +6,12 @@ The format is documented in ``docs/release-format.md``. ``tables.parquet`` holds
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dpdist.errors import DataNotFound, VerificationFailed
 from dpdist.families.synthesis.fitted import Fitted
@@ -21,7 +19,7 @@ from dpdist.families.synthesis.learn import Learned
 from dpdist.families.synthesis.measurements import Measurements
 from dpdist.publish.extra import read_file
 from dpdist.publish.manifest import Manifest
-from dpdist.publish.parts import parquet_bytes
+from dpdist.publish.parts import parquet_bytes, read_parquet
 from dpdist.storage.store import Store
 
 FORMAT = 1
@@ -101,7 +99,7 @@ def read_model(store: Store, manifest: Manifest) -> PublishedModel:
         about = json.loads(contents["model.json"])
         if about["format"] != FORMAT:
             raise VerificationFailed("model.json has a later format: update dpdist")
-        noisy = pq.read_table(io.BytesIO(contents["tables.parquet"]))["noisy"].to_numpy()
+        noisy = read_parquet(contents["tables.parquet"])["noisy"].to_numpy()
         return PublishedModel(
             Fitted.from_arrays(_arrays(contents["model.parquet"])),
             Measurements.of(about["measured"], noisy),
@@ -114,7 +112,7 @@ def read_model(store: Store, manifest: Manifest) -> PublishedModel:
 
 
 def _arrays(content: bytes) -> Mapping[str, np.ndarray]:
-    table = pq.read_table(io.BytesIO(content))
+    table = read_parquet(content)
     columns = zip(*(table[name].to_pylist() for name in ("name", "type", "shape")), table["values"], strict=True)
     return {
         name: values.values.to_numpy().astype(np.dtype(kind)).reshape(shape) for name, kind, shape, values in columns
