@@ -9,15 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpdist.publish.parts import Column, PartFormat, columns
-from dpdist.schema.schema import Attribute, Schema
+from dpdist.schema.schema import Attribute, Category, Schema
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
 def typed(table: pa.Table, schema: Schema, form: PartFormat, *, labels: bool = False) -> pa.Table:
-    """Released records as Arrow: texts become dictionaries of all declared values, ordered where the attribute is,
-    and a missing category becomes null, whatever the type.
+    """Released records as Arrow: texts become dictionaries of all declared values, ordered where the attribute is.
 
     Parameters
     ----------
@@ -45,10 +44,11 @@ def _typed(values: pa.Array | pa.ChunkedArray, column: Column, attribute: Attrib
         if names is None:
             return values
         places, shown = pc.index_in(values, pa.array(attribute.values, values.type)), list(names)
+        if isinstance(attribute.missing, Category):  # a null, where integers are written
+            places, shown = places.fill_null(len(shown)), [*shown, attribute.missing.category]
     else:
-        declared = column.texts if attribute.missing_code is None else column.texts[:-1]
-        shown = list(dict.fromkeys(declared))  # the missing category is none of them: null, and in no order
-        places = pc.index_in(values.dictionary, pa.array(shown, pa.string())).take(values.indices)
+        shown = list(dict.fromkeys(column.texts))
+        places = pc.index_in(values.dictionary, pa.array(shown)).take(values.indices)
         if names is not None and shown[: len(names)] == list(map(str, attribute.values or ())):
             shown[: len(names)] = names
     kept = list(dict.fromkeys(shown))  # two values with one label are one category
