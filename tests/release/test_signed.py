@@ -61,7 +61,10 @@ def test_a_release_is_signed_without_further_settings(dpdist: Command, made: Pat
     assert f"by the key {name}" in by_account
 
 
-def test_a_signature_may_be_required(dpdist: Command, copied: Path, tmp_path: Path) -> None:
+def test_a_signature_may_be_required(dpdist: Command, made: Path, tmp_path: Path) -> None:
+    copied = tmp_path / "own"
+    copied.mkdir()
+    run_release(project(copied))
     url, release = f"sqlite:///{copied}/ledger.db", str(copied / "release")
     pinned = tmp_path / "people.pem"
     pinned.write_text(dpdist("ledger", "identity", "people", "--ledger", url).out)
@@ -78,6 +81,8 @@ def test_a_signature_may_be_required(dpdist: Command, copied: Path, tmp_path: Pa
     assert dpdist("verify", release).code == 0  # the default stays
     unsigned = dpdist(*require, "--json")
     assert (unsigned.code, unsigned.json["signature"]) == (1, "none")
+    exposed = dpdist("verify", str(made / "release"), "--require-signature", "--ledger", f"sqlite:///{made}/ledger.db")
+    assert (exposed.code, "made with a fixed test key" in exposed.err) == (1, True)
 
 
 def test_a_manifest_has_nothing_of_the_signature(made: Path) -> None:
