@@ -22,7 +22,7 @@ from dpdist.errors import AccountingError
 from dpdist.privacy import gdp
 from dpdist.privacy.calibrate import least_scale, require_budget
 from dpdist.privacy.deniability import composed_published, theorem1
-from dpdist.privacy.events import DiscreteLaplace, Event, Gaussian, SeedRecords
+from dpdist.privacy.events import DiscreteLaplace, Event, Gaussian, Parallel, SeedRecords
 from dpdist.privacy.pieces import composition, extreme, gaussian_parts, require_protection
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ def epsilon(event: Event, *, delta: float) -> float:
     """
     if not 0 <= delta < 1:
         raise AccountingError(f"delta must be in [0, 1), got {delta!r}")
+    if isinstance(event, Parallel) and event.events:
+        return max(epsilon(part, delta=delta) for part in event.events)
     precision, failed = _gaussian_only(event)
     if precision:
         value = (
@@ -116,6 +118,8 @@ def delta(event: Event, *, epsilon: float) -> float:
     """
     if not 0 <= epsilon < math.inf:
         raise AccountingError(f"epsilon must be finite and not negative, got {epsilon!r}")
+    if isinstance(event, Parallel) and event.events:
+        return max(delta(part, epsilon=epsilon) for part in event.events)
     precision, failed = _gaussian_only(event)
     if precision:
         found = gdp.delta_at(mu_squared=precision, epsilon=Fraction(epsilon))

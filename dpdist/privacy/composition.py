@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _TRUNCATION = 1e-15  # of the tilted mass, per convolution
 _NEGLIGIBLE = 1e-24  # mass of losses that may become infinite
 _SMALLEST, _LARGEST = 2**12, 2**18  # losses on the lattice, about
+_FEW = 1024  # losses that are enough to choose a tilt
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,10 +96,12 @@ class Composition:
 
     def cumulant(self, tilts: Floats, reverse: bool) -> Floats:
         """K(t) at each tilt."""
-        total: Floats = np.zeros(len(tilts))
-        for _, pair, count in self.parts:
-            total += count * pair.log_moment(tilts + 1, reverse=reverse)
-        return total
+        return _cumulant([(pair, count) for _, pair, count in self.parts], tilts, reverse)
+
+    @cached_property
+    def _few(self) -> list[tuple[DominatingPair, int]]:
+        """The pairs on few losses, of which K is nearly the same: enough to choose a tilt, and never below it."""
+        return [(pair.coarse(_FEW), count) for _, pair, count in self.parts]
 
     def tail(self, tilt: float, reverse: bool) -> Tail:
         """delta as a function of epsilon, accurate around the mean of the tilted loss."""
@@ -136,15 +140,15 @@ class Composition:
         if rest <= 0:
             return math.inf, 0.0
 
-        def bound(t: Floats) -> Floats:
-            return (self.cumulant(t, reverse) - t * np.log1p(1 / t) - np.log1p(t) - math.log(rest)) / t
+        def bound(t: Floats, cumulant: Floats) -> Floats:
+            return (cumulant - t * np.log1p(1 / t) - np.log1p(t) - math.log(rest)) / t
 
         t = self._tilts()
-        best = int(np.argmin(bound(t)))
+        best = int(np.argmin(bound(t, _cumulant(self._few, t, reverse))))
         t = np.geomspace(t[max(best - 1, 0)], t[min(best + 1, len(t) - 1)], 32)
-        values = bound(t)
-        best = int(np.argmin(values))
-        return max(float(values[best]), 0.0), float(t[best])
+        best = int(np.argmin(bound(t, _cumulant(self._few, t, reverse))))
+        tilt = t[best : best + 1]
+        return max(float(bound(tilt, self.cumulant(tilt, reverse))[0]), 0.0), float(tilt[0])
 
     def epsilon(self, delta: float, reverse: bool) -> tuple[float, float]:
         """(by privacy-loss distribution, by Renyi moments)."""
@@ -154,9 +158,10 @@ class Composition:
     def delta(self, epsilon: float, reverse: bool) -> float:
         """Upper bound of delta at one epsilon."""
         t = self._tilts()
-        cumulants = self.cumulant(t, reverse)
+        cumulants = _cumulant(self._few, t, reverse)
         tail = self.tail(float(t[np.argmin(cumulants - t * epsilon)]), reverse)
-        exponent = float(np.min(cumulants - t * (epsilon + np.log1p(1 / t)) - np.log1p(t)))
+        t = t[[np.argmin(cumulants - t * (epsilon + np.log1p(1 / t)) - np.log1p(t))]]
+        exponent = float((self.cumulant(t, reverse) - t * (epsilon + np.log1p(1 / t)) - np.log1p(t))[0])
         renyi = self.infinite(reverse) + math.exp(min(exponent, 0.0))
         return min(float(tail.delta(np.array([epsilon]))[0]), renyi)
 
@@ -174,6 +179,13 @@ class Composition:
             deltas[here] = self.tail(float(tilts[index]), reverse).delta(epsilons[here])
         deltas[-1] = min(deltas[-1], negligible)
         return epsilons, deltas
+
+
+def _cumulant(parts: Sequence[tuple[DominatingPair, int]], tilts: Floats, reverse: bool) -> Floats:
+    total: Floats = np.zeros(len(tilts))
+    for pair, count in parts:
+        total += count * pair.log_moment(tilts + 1, reverse=reverse)
+    return total
 
 
 def _power(mass: Floats, count: int) -> tuple[int, Floats]:

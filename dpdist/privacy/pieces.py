@@ -27,6 +27,7 @@ from dpdist.privacy.events import (
     SubsampledGaussian,
 )
 from dpdist.privacy.pair import NOTHING, DominatingPair, Side
+from dpdist.privacy.sampled_gaussian import largest_loss, sampled_gaussian_pair
 from dpdist.privacy.split import parallel_pair, split_pair
 
 
@@ -197,19 +198,13 @@ def require_protection(multiplier: float) -> None:
 
 @lru_cache(maxsize=128)
 def _gaussian(multiplier: float, rate: float = 1.0, count: int = 1) -> Piece:
-    """The Gaussian mechanism on a Poisson sample; `dp_accounting` puts it on the lattice."""
+    """The Gaussian mechanism on a Poisson sample."""
     require_protection(multiplier)
     mu = 1 / multiplier
     variance = min(mu**2 + mu**4 / 4, rate**2 * math.expm1(min(mu**2, 700.0)) + 1e-24)
-    full = mu**2 / 2 + 10 * mu
 
     @lru_cache(maxsize=4)
     def build(interval: float) -> DominatingPair:
-        from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
+        return sampled_gaussian_pair(multiplier, rate, interval)
 
-        return DominatingPair.from_pld(
-            from_gaussian_mechanism(multiplier, value_discretization_interval=interval, sampling_prob=rate)
-        )
-
-    reach = math.log1p(rate * math.expm1(full)) if full < 700 else full
-    return Piece(build, count, variance, reach, exact=False)
+    return Piece(build, count, variance, largest_loss(multiplier, rate), exact=False)

@@ -589,4 +589,5 @@ if __name__ == "__main__":
     default = os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data")
     parser.add_argument("--data", type=Path, default=default, help="folder of the public tables (DPDIST_DATA)")
     given = parser.parse_args()
+    os.environ["DPDIST_TEST_KEYS"] = "1"
     write(given.cases or list(CASES), given.data.resolve())
