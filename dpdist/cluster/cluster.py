@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import dask
 from dask.callbacks import Callback
+from dask.threaded import get
 
 from dpdist.cluster.executor import TaskProgress
 from dpdist.cluster.tasks import DaskTasks, Deferred, Tasks
@@ -108,7 +109,7 @@ class Cluster:
         with translated():
             if self._client is None:
                 with _ThreadProgress(progress):
-                    return list(dask.persist(*tasks, scheduler="threads"))
+                    return list(dask.persist(*tasks, scheduler=get))
             from distributed import futures_of
 
             with self._annotated():
@@ -127,7 +128,7 @@ class Cluster:
         with translated():
             if self._client is None:
                 with _ThreadProgress(progress):
-                    return list(dask.compute(*tasks, scheduler="threads"))
+                    return list(dask.compute(*tasks, scheduler=get))
             with self._annotated():
                 futures = self._client.compute(list(tasks))
             if progress is not None:
@@ -180,14 +181,11 @@ def _watch(client: Client, futures: list[Any], progress: TaskProgress) -> None:
 @contextmanager
 def translated() -> Iterator[None]:
     """Raise the errors of a cluster as errors of dpdist."""
-    from distributed import KilledWorker
-    from distributed.comm.core import CommClosedError
-
     try:
         yield
     except DpdistError:
         raise
-    except KilledWorker:
+    except _killed_workers():
         raise OutOfMemory(
             "a task killed its worker repeatedly, most likely for lack of memory: raise cluster.memory_limit, "
             "or use more partitions (cluster.partitions); the release can be resumed"
@@ -197,10 +195,23 @@ def translated() -> Iterator[None]:
             "a task ran out of memory: use more partitions (cluster.partitions) or a larger worker; "
             "the release can be resumed"
         ) from None
-    except (CommClosedError, CancelledError, TimeoutError, ConnectionError):
+    except _lost_connections():
         raise ClusterUnreachable(
             "the connection to the Dask cluster was lost; start it again and resume the release"
         ) from None
     except OSError as error:  # its text may come from a server
         reason = os.strerror(error.errno) if error.errno else type(error).__name__
         raise ResourceError(f"a task failed: {reason}") from None
+
+
+# Imported when there is an error: threads of this process need no `distributed`.
+def _killed_workers() -> tuple[type[Exception], ...]:
+    from distributed import KilledWorker
+
+    return (KilledWorker,)
+
+
+def _lost_connections() -> tuple[type[BaseException], ...]:
+    from distributed.comm.core import CommClosedError
+
+    return (CommClosedError, CancelledError, TimeoutError, ConnectionError)

@@ -129,9 +129,9 @@ class ColumnEncoder:
         if is_text(kind):
             return self._classes(array.cast(pa.large_string()).dictionary_encode())
         if self._integers is not None and pa.types.is_integer(kind):
-            classes = self._integers.classes(_filled(array).to_numpy())
+            classes = self._integers.classes(_values(_filled(array)))
         elif self._integers is not None and pa.types.is_floating(kind):
-            classes = self._classes_of_floats(self._integers, _filled(array.cast(pa.float64())).to_numpy())
+            classes = self._classes_of_floats(self._integers, _values(_filled(array.cast(pa.float64()))))
         elif pa.types.is_integer(kind) or (self._integers is not None and pa.types.is_decimal(kind)):
             return self._classes(array.cast(pa.string()))
         else:
@@ -146,7 +146,7 @@ class ColumnEncoder:
         if indices.null_count:
             indices = indices.cast(pa.int64()).fill_null(len(table))
             table = np.append(table, self._dtype.type(self._size + MISSING))
-        classes: np.ndarray = table.take(indices.to_numpy())
+        classes: np.ndarray = table.take(_values(indices))
         return classes
 
     def _classes_of_dictionary(self, values: pa.Array) -> np.ndarray:
@@ -238,3 +238,9 @@ def is_text(kind: pa.DataType) -> bool:
 
 def _filled(array: pa.Array) -> pa.Array:
     return array.fill_null(0) if array.null_count else array
+
+
+def _values(array: pa.Array) -> np.ndarray:
+    """Numbers without nulls, without a copy; `to_numpy` imports pandas."""
+    values: np.ndarray = np.from_dlpack(array)
+    return values

@@ -9,7 +9,6 @@ one split only. With `split.records: all` the stages compose on all records, and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -27,6 +26,7 @@ from dpdist.families.deniability.splits import (
     plan_seeds,
 )
 from dpdist.privacy import accountant
+from dpdist.privacy.calibrate import least_scale
 from dpdist.privacy.deniability import theorem1
 from dpdist.privacy.events import Event
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, PlausibleDeniability
@@ -39,7 +39,7 @@ MEMORY_FOR_SEEDS = 0.1
 """Share of a worker's memory that the index of the seeds may take; larger ones are cut into ranges."""
 
 _STAGE_TOLERANCE = 1e-3
-_SMALLEST_FACTOR, _LARGEST_FACTOR = 1e-3, 8.0
+_LARGEST_FACTOR = 8.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,30 +223,10 @@ def _budgeted(spec: PlausibleDeniabilitySpec, *, tolerance: float) -> ModelPlan:
     """The model whose stages spend as much as its budget admits."""
     budget = spec.privacy.model
 
-    def excess(factor: float) -> float:
-        return math.log(accountant.epsilon(plan_model(spec, factor).event, delta=budget.delta) / budget.epsilon)
+    def cost(scale: float) -> float:
+        return accountant.epsilon(plan_model(spec, 1 / scale).event, delta=budget.delta)
 
-    return plan_model(spec, _largest(excess, tolerance / 3))
-
-
-def _largest(excess: Callable[[float], float], tolerance: float) -> float:
-    """The largest factor up to `_LARGEST_FACTOR` without an excess over the budget, to three times the tolerance.
-
-    The excess rises with the factor, about as its logarithm, so a few steps of Brent's method are enough.
-    """
-    from scipy.optimize import brentq
-
-    low, high = (0.5, 1.0) if excess(1.0) > 0 else (1.0, 2.0)
-    while low < 1 and excess(low) > 0:
-        if low < _SMALLEST_FACTOR:
-            raise AccountingError("the stages need more than the budget: give it a larger epsilon or delta")
-        low, high = low / 2, low
-    while high < _LARGEST_FACTOR and excess(high) <= 0:
-        low, high = high, 2 * high
-    if excess(high) <= 0:
-        return high
-    root = brentq(lambda x: excess(math.exp(x)), math.log(low), math.log(high), xtol=tolerance, rtol=1e-12)
-    factor = math.exp(root - tolerance)
-    while excess(factor) > 0:
-        factor *= 1 - tolerance
-    return factor
+    if cost(1 / _LARGEST_FACTOR) <= budget.epsilon:
+        return plan_model(spec, _LARGEST_FACTOR)
+    scale = least_scale(cost, epsilon=budget.epsilon, delta=budget.delta, tolerance=tolerance)
+    return plan_model(spec, 1 / scale)
