@@ -286,3 +286,25 @@ class TestPrivacy:
         textbook = stats.norm.cdf(0.25 - 0.6) - math.exp(epsilon) * stats.norm.cdf(-0.25 - 0.6)
         found = self.delta(_thresholds.rounded_gaussian_table(Fraction(sigma)), mpmath.exp(epsilon), 1)
         assert 0.9 * textbook < found < textbook
+
+
+@pytest.mark.parametrize("sigma", [Fraction(20), Fraction(77777, 1000), Fraction(1024)])
+def test_polynomials_give_the_thresholds_of_the_error_function(
+    sigma: Fraction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = _thresholds.rounded_gaussian_table.__wrapped__(sigma)
+    monkeypatch.setattr(_thresholds, "_FEWEST", 1 << 30)
+    direct = _thresholds.rounded_gaussian_table.__wrapped__(sigma)
+    assert np.array_equal(made.high, direct.high)
+    assert np.array_equal(made.low, direct.low)
+
+
+@pytest.mark.parametrize("centre", [0, Fraction(13, 10), 9])
+def test_what_a_polynomial_leaves_out_is_within_its_ball(centre: Fraction) -> None:
+    with ctx.workprec(256):
+        offsets = [_thresholds._ball(Fraction(k, 8)) for k in (-1, 0, 1)]
+        found = _thresholds._halves_of_erfc(_thresholds._ball(Fraction(centre)), offsets, 256)
+    with ctx.workprec(1024):
+        for offset, value in zip(offsets, found, strict=True):
+            assert value.contains((_thresholds._ball(Fraction(centre)) + offset).erfc() / 2)
+            assert value.rad() < 2.0**-200
