@@ -271,5 +271,49 @@ PATIENTS = Case(
     bad=("region", "planted-value"),
 )
 
-CASES = [DENIABILITY, HISTOGRAM, PATIENTS, MIXING, FEDERATED, LID, PRIVATE, SYNTHESIS]
+
+def persons(rows: int) -> pa.Table:
+    """Invented persons of invented households, in any order: some households have many, some persons have no id."""
+    rng = np.random.default_rng(3)
+    sizes = np.minimum(rng.geometric(0.4, rows), 9)
+    house = np.repeat(np.arange(rows), sizes)[:rows]
+    place = np.arange(rows) - np.flatnonzero(np.diff(house, prepend=-1))[house]
+    region, grade = (rng.integers(0, k, rows)[house] for k in (4, 5))
+    age = np.where((place > 1) & (rng.random(rows) < 0.8), rng.integers(0, 18, rows), 18 + rng.integers(0, 70, rows))
+    made = pa.table(
+        {
+            "region": pa.array(np.array(["north", "south", "east", "west"])[region]),
+            "order": pa.array(place * 2 + 1),
+            "age": pa.array(age),
+            "sex": pa.array(rng.integers(1, 3, rows)),
+            "score": pa.array(np.clip(grade + rng.integers(0, 3, rows), 0, 7)),
+            "employed": pa.array(np.where((age > 17) & (rng.random(rows) < 0.7), "yes", "no")),
+            "household": pa.array(house + PATIENT, mask=rng.random(rows) < 0.01),
+        }
+    )
+    return made.take(rng.permutation(rows))
+
+
+RELATIONAL = Case(
+    name="relational",
+    settings={
+        "kind": "relational",
+        "schema": {
+            "attributes": [
+                *releases.SCHEMA["attributes"],
+                {"name": "order", "kind": "integer", "bounds": [1, 7], "out_of_domain": "clip"},
+            ],
+            "rules": [{"impossible": "age < 15 and employed = 'yes'", "broken": "drop"}],
+        },
+        "privacy": {"epsilon": 4, "delta": 1e-7},
+        "unit": {"by": "household", "at_most": 4},
+        "parent": {"attributes": ["region"], "records": 1_200},
+        "members": {"order": "order", "kinds": {"children": "age < 15"}},
+    },
+    table=persons,
+    rows=6_043,
+    bad=("region", "planted-value"),
+)
+
+CASES = [DENIABILITY, HISTOGRAM, PATIENTS, MIXING, FEDERATED, LID, PRIVATE, SYNTHESIS, RELATIONAL]
 """The shipped families, each variant of its own."""

@@ -100,6 +100,23 @@ class UnitHashes:
         chosen = by_priority[_places(group[many][by_priority]) < at_most]
         return np.concatenate([order[~many], rows[chosen]])
 
+    def arranged(
+        self, units: Hashes, codes: Codes, by: NDArray[np.integer] | None, *, at_most: int
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Rows that are used, unit by unit, and the place of each in its unit.
+
+        In a unit they are in the order of `by`, equal ones in a keyed order, and the first `at_most` are used. The
+        order depends on the unit's own records alone, as in `kept`.
+        """
+        order, group = _grouped(units)
+        number = np.empty(len(order), np.intp)
+        number[order] = group
+        digests = self.records.of_rows(units, codes)
+        first = np.zeros(len(order), np.int64) if by is None else by
+        rows = np.lexsort((digests[:, 1], digests[:, 0], first, number))
+        places = _places(number[rows])
+        return rows[places < at_most], places[places < at_most]
+
 
 def _grouped(hashes: Hashes) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """An order in which equal hashes stand together, and the number of the group of each place in it."""

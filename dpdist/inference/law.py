@@ -84,7 +84,7 @@ class Law:
         table = marginal(beliefs[home], [tree.cliques[home].index(a) for a in inside])
         table = np.moveaxis(table, [inside.index(self.fitted.fine[i]) for i in attributes], range(len(attributes)))
         for axis, i in enumerate(attributes):
-            codes, within = self._values(i)
+            codes, within = self.fitted.coded(i)
             table = np.take(table, codes, axis) * within.reshape([-1 if k == axis else 1 for k in range(table.ndim)])
         return self._without_forbidden(table, attributes)
 
@@ -168,37 +168,20 @@ class Law:
                 rare[i] = cumulative_of(weights[None].astype(np.float64)) if weights.any() else rare[i]
         return replace(self.fitted, steps=steps_of(tree, beliefs), rare_cumulative=tuple(rare))
 
-    def _values(self, i: int) -> tuple[Counts, Floats]:
-        """The code of each value of an attribute, and the value's share of its code."""
-        values, rare = self.fitted.values[i], self.fitted.rare[i]
-        codes, within = np.zeros(self.domain[i], np.int64), np.ones(self.domain[i])
-        plain = np.flatnonzero(values >= 0)
-        codes[values[plain]] = plain
-        if len(rare):
-            codes[rare] = int(np.flatnonzero(values < 0)[0])
-            within[rare] = np.diff(self.fitted.rare_cumulative[i][0], prepend=0) / UNIT
-        return codes, within
-
     def _admitted(self, i: int, mask: NDArray[np.bool_]) -> Floats:
         """The share of each code of an attribute that a mask of its values admits."""
-        codes, within = self._values(i)
+        codes, within = self.fitted.coded(i)
         return np.asarray(np.bincount(codes, weights=within * mask, minlength=len(self.fitted.values[i])), np.float64)
 
     @cached_property
     def _factors(self) -> dict[Set, Floats]:
         """The conditionals of the drawing steps, by their attributes."""
-        cards, factors = self.fitted.cardinalities, {}
-        for step in self.fitted.steps:
-            both = tuple(sorted((*step.parents, step.attribute)))
-            table = np.diff(step.cumulative, axis=1, prepend=0) / UNIT
-            table = table.reshape([*(cards[a] for a in step.parents), cards[step.attribute]])
-            order = [*step.parents, step.attribute]
-            factors[both] = np.transpose(table, [order.index(a) for a in both])
+        factors = self.fitted.conditionals()
         return with_zeros(factors, self._zeros(factors))
 
     def _zeros(self, factors: Mapping[Set, Floats]) -> list[tuple[Set, Floats]]:
         """What rules admit that the model does not keep by itself, as far as exact tables remain possible."""
-        values = [self._values(i) for i in range(len(self.domain))]
+        values = [self.fitted.coded(i) for i in range(len(self.domain))]
         codes, within = zip(*values, strict=True)
         possible = {}
         for number, rule in enumerate(self._given_rules):

@@ -9,13 +9,14 @@ depends on neither the shards nor the partitions.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.cluster.executor import Executor
+from dpdist.cluster.tasks import Deferred
 from dpdist.data.arrow import HeldRecords
 from dpdist.data.keyed_ids import UnitHashes
 from dpdist.data.read import BATCH_ROWS, EncodedBatch
@@ -87,18 +88,31 @@ def bounded(executor: Executor, table: Records, *, at_most: int, key: KeyRef) ->
     key : KeyRef
         Of the attempt: it decides which records are kept.
     """
-    rows = table.rows or 0
-    shards, blocks = sizes_for(rows)
+    shards = sharded(executor, table, bound_shard, (table.schema, at_most), key=key)
+    return HeldRecords(table.schema, shards, table.rows or 0, table.fingerprint)
+
+
+def sharded(
+    executor: Executor, table: Records, bound: Callable[..., object], how: object, *, key: KeyRef
+) -> list[Deferred]:
+    """Graphs of what a function makes of each shard of a table.
+
+    Parameters
+    ----------
+    bound : callable
+        Called with `how`, the pieces of the shard, the reports of the partitions (with the first shard only) and `key`.
+    """
+    shards, blocks = sizes_for(table.rows or 0)
     task = executor.tasks("bounding")
     parts = [
         task("split", split_partition, records, i, (shards, blocks), key) for records, i in by_partition(task, table)
     ]
     reports = [task("report", operator.itemgetter(shards), part) for part in parts]
-    schema, bounds = task.constant("schema", table.schema), []
+    shared, bounds = task.constant("how", how), []
     for shard in range(shards):
         pieces = [task("send", operator.itemgetter(shard), part) for part in parts]
-        bounds.append(task("bound", bound_shard, schema, pieces, [] if shard else reports, at_most, key))
-    return HeldRecords(table.schema, bounds, rows, table.fingerprint)
+        bounds.append(task("bound", bound, shared, pieces, [] if shard else reports, key))
+    return bounds
 
 
 def sizes_for(rows: int) -> tuple[int, int]:
@@ -137,12 +151,18 @@ def split_partition(table: Records, partition: int, sizes: tuple[int, int], key:
     return [*pieces, report]
 
 
-def bound_shard(schema: Schema, pieces: list[Piece], reports: list[RowReport], at_most: int, key: KeyRef) -> Shard:
-    """The records of a shard that are kept, and a report that counts them and what the partitions met."""
-    hashes, found, seen = UnitHashes.of(load_noise(key)), [no_codes(schema)], 0
+def blocks_of(pieces: list[Piece]) -> Iterator[tuple[Hashes, Codes]]:
+    """The hashes of the ids and the codes of the records of a shard, block by block; a unit is in one block."""
     for block in range(len(pieces[0].ends) - 1 if pieces else 0):
         units = np.concatenate([piece.units[piece.rows(block)] for piece in pieces])
-        codes = joined([[column[piece.rows(block)] for column in piece.codes] for piece in pieces])
+        yield units, joined([[column[piece.rows(block)] for column in piece.codes] for piece in pieces])
+
+
+def bound_shard(how: tuple[Schema, int], pieces: list[Piece], reports: list[RowReport], key: KeyRef) -> Shard:
+    """The records of a shard that are kept, and a report that counts them and what the partitions met."""
+    schema, at_most = how
+    hashes, found, seen = UnitHashes.of(load_noise(key)), [no_codes(schema)], 0
+    for units, codes in blocks_of(pieces):
         kept = hashes.kept(units, codes, at_most=at_most)
         found.append([column[kept] for column in codes])
         seen += len(units)

@@ -47,6 +47,7 @@ _shipped(
     shadow="shadow:shadow",
 )
 _shipped("synthesis", "synthesis", "WholeSynthesisSpec", workload="workload:workload", solve="accuracy:solve")
+_shipped("relational", "relational", "RelationalSpec")
 _shipped("mixing", "mixing", "MixingSpec", solve="order:solve", as_released="plan:as_released")
 _shipped("histogram", "histogram", "HistogramSpec", canaries="claims:canaries", truth="stages:truth")
 _shipped("two-stage", "prediction", "TwoStageSpec")

@@ -48,6 +48,8 @@ class Account:
     mu : float
         The release is mu-GDP.
     noise : Noise
+    prefix : str
+        What all noise names begin with, where one key serves several accounts.
 
     Attributes
     ----------
@@ -61,6 +63,7 @@ class Account:
 
     mu: float
     noise: Noise
+    prefix: str = ""
     lines: list[Line] = field(default_factory=list)
     draws: int = 0
     noisy: list[tuple[str, int, Counts, float]] = field(default_factory=list)
@@ -121,7 +124,8 @@ class Account:
         spent = sensitivity**2 * math.fsum((1 / sigmas**2).tolist())
         self._spend(name, spent, sum(table.size for table in tables))
         noisy = [
-            table + self.noise.gaussian_integers(f"{name}/{i}", table.size, sigma=sigma).reshape(table.shape)
+            table
+            + self.noise.gaussian_integers(f"{self.prefix}{name}/{i}", table.size, sigma=sigma).reshape(table.shape)
             for i, (table, sigma) in enumerate(zip(tables, sigmas.tolist(), strict=True))
         ]
         self.noisy += [(name, i, *pair) for i, pair in enumerate(zip(noisy, sigmas.tolist(), strict=True))]
@@ -137,4 +141,4 @@ class Account:
         One record changes each score of the candidates by at most 1; `scale` is theirs.
         """
         self._spend(name, pick_cost(scale=scale) ** 2, 1)
-        return self.noise.pick(name, candidates, allowed=allowed)
+        return self.noise.pick(f"{self.prefix}{name}", candidates, allowed=allowed)

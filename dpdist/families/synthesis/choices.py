@@ -100,7 +100,7 @@ class Choices:
     balance: int = 150
 
 
-def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int = 1) -> Choices:
+def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int = 1, raking: bool = True) -> Choices:
     """The default choices.
 
     Parameters
@@ -111,6 +111,8 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
     mu : float
     parts : int
         Whole parts of the release; the parts of a pool serve them in turn.
+    raking : bool
+        Whether records may be raked to tables of all pairs; a model that records are drawn from given others cannot.
     """
     d = len(cardinalities)
     number = d * (d - 1) // 2
@@ -134,7 +136,7 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
     )
     found = _with_shares(found, cardinalities, records=records)
     noise = 0.4 * float(np.mean(np.minimum(sizes, 2000))) * math.sqrt(number) / (mu * math.sqrt(0.5)) / records
-    if noise < 0.06 and number <= 300:
+    if raking and noise < 0.06 and number <= 300:
         found = replace(
             found, one_way=0.03, one_way_again=0.05, tree=0.12, pairs=0.21, misfit=0.004, rake=0.546, balance=0
         )

@@ -89,6 +89,28 @@ class Fitted:
             int(np.count_nonzero(values >= 0)) + len(rare) for values, rare in zip(self.values, self.rare, strict=True)
         )
 
+    def coded(self, i: int) -> tuple[NDArray[np.int64], Floats]:
+        """The code of each value of one of the table's attributes, and the value's share of its code."""
+        values, rare = self.values[i], self.rare[i]
+        size = int(np.count_nonzero(values >= 0)) + len(rare)
+        codes, within = np.zeros(size, np.int64), np.ones(size)
+        plain = np.flatnonzero(values >= 0)
+        codes[values[plain]] = plain
+        if len(rare):
+            codes[rare] = int(np.flatnonzero(values < 0)[0])
+            within[rare] = np.diff(self.rare_cumulative[i][0], prepend=0) / UNIT
+        return codes, within
+
+    def conditionals(self) -> dict[Set, Floats]:
+        """The conditional probabilities of the steps as tables, by their attributes (ascending)."""
+        cards, found = self.cardinalities, {}
+        for step in self.steps:
+            order = [*step.parents, step.attribute]
+            table = np.diff(step.cumulative, axis=1, prepend=0) / UNIT
+            table = table.reshape([cards[a] for a in order])
+            found[tuple(sorted(order))] = np.transpose(table, [order.index(a) for a in sorted(order)])
+        return found
+
     def arrays(self) -> dict[str, NDArray[np.signedinteger]]:
         """The model as named arrays of integers."""
         arrays: dict[str, NDArray[np.signedinteger]] = {

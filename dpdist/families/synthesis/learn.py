@@ -81,6 +81,7 @@ def learn(
     prior: PairCounts | None = None,
     triples: Mapping[Attributes, Counts] | None = None,
     rules: Rules = (),
+    prefix: str = "",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Learned:
     """Measure, pick, fit and, on large tables, rake.
@@ -100,6 +101,8 @@ def learn(
         Exact tables of the triples that may be measured, flat. Confidential. Needed where the choices have any.
     rules : Rules
         No record that the model gives breaks them.
+    prefix : str
+        What the names of the measurements' noise begin with, where one key serves several tables.
     progress : callable
         Called with (done, total) after each round.
 
@@ -108,7 +111,7 @@ def learn(
     AccountingError
         The steps would cost more than the account has.
     """
-    account = Account(choices.mu, noise)
+    account = Account(choices.mu, noise, prefix)
     measured = measure(counts, choices=choices, account=account, prior=prior, rules=rules, progress=progress)
     learner = measured.learner
     model = learner.model or learner.refit(1)

@@ -1,0 +1,1 @@
+"""Synthesis of two linked tables, such as households and persons, in one account."""

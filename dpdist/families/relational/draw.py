@@ -1,0 +1,174 @@
+"""Drawing parents and then their members, one place after another, so that composition and members agree.
+
+The kinds of members that are still to come decide which values a member may have: as many of each kind are left as
+members, at the end none. A member that breaks a rule is drawn again. Where that does not help, the whole parent becomes
+a copy of another one of the part.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.families.relational.layout import Layout
+from dpdist.families.synthesis.conditional import Conditional
+from dpdist.families.synthesis.draw import MOST_REDRAWS, draw_records
+from dpdist.families.synthesis.fitted import Fitted
+from dpdist.privacy.arrays import Codes, Counts
+from dpdist.privacy.noise import Noise
+from dpdist.schema.contradictions import a_record
+from dpdist.schema.rules import Forbidden, Rule, broken_by
+
+
+def draw_linked(
+    layout: Layout, models: tuple[Fitted, Fitted], noise: Noise, part: int, rows: int, *, rounds: int
+) -> tuple[Counts, Counts, Codes]:
+    """The parents of one part and their members.
+
+    Parameters
+    ----------
+    models : (Fitted, Fitted)
+        Of the two tables of the layout.
+    part : int
+    rows : int
+        Parents.
+    rounds : int
+        Of balancing the parents; 0 for none.
+
+    Returns
+    -------
+    parent : ndarray of int64
+        For each member the number of its parent in the part, ascending.
+    place : ndarray of int64
+        From 0.
+    columns : list of ndarray
+        For each attribute of the joined schema but the order, in that order, its codes.
+    """
+    first = [
+        column.astype(np.int64)
+        for column in draw_records(models[0], noise, part, rows, rounds=rounds, rules=layout.first_rules)
+    ]
+    members, bad = _members(layout, models[1], first, noise, f"members/{part}")
+    first, members = _replaced(layout, first, members, bad, noise, f"members/{part}/copied")
+    sizes = first[len(layout.parent)] + 1
+    parent = np.repeat(np.arange(rows), sizes)
+    place = np.arange(len(parent)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    columns: list[NDArray[np.integer]] = []
+    for i, attribute in enumerate(layout.schema.attributes):
+        if i == layout.order:
+            continue
+        if i in layout.parent:
+            column = first[layout.parent.index(i)][parent]
+        else:
+            column = members[layout.members.index(i)][parent, place]
+        columns.append(column.astype(attribute.dtype))
+    return parent, place, columns
+
+
+def _members(
+    layout: Layout, model: Fitted, first: list[Counts], noise: Noise, name: str
+) -> tuple[list[Counts], NDArray[np.bool_]]:
+    """Attributes of all members, each of shape (parents, places), and the parents with members that break a rule."""
+    parents, c = len(first[0]), layout.at_most
+    sizes = first[len(layout.parent)] + 1
+    start = len(layout.parent) + 1
+    members = [np.zeros((parents, c), np.int64) for _ in layout.members]
+    for column, values in zip(members, first[start + layout.counts :], strict=True):
+        column[:, 0] = values
+    left = _kinds_left(layout, first, sizes)
+    law, bad = Conditional(model, len(layout.given)), np.zeros(parents, bool)
+    for place in range(1, c):
+        rows = np.flatnonzero(sizes > place)
+        if not len(rows):
+            break
+        kind = layout.kinds_of([column[rows, place - 1] for column in members])
+        left[rows, kind] -= 1
+        found, broken = _place(
+            layout, law, [column[rows] for column in first], left[rows], members, rows, place, noise, f"{name}/{place}"
+        )
+        for column, values in zip(members, found, strict=True):
+            column[rows, place] = values
+        bad[rows[broken]] = True
+    return members, bad
+
+
+def _kinds_left(layout: Layout, first: list[Counts], sizes: Counts) -> Counts:
+    """How many members of each kind a parent has, of none in the last column; shape (parents, kinds + 1)."""
+    start = len(layout.parent) + 1
+    counts = first[start : start + layout.counts]
+    rest = sizes - np.sum(counts, axis=0) if counts else sizes
+    return np.stack([*counts, rest], axis=1)
+
+
+def _place(
+    layout: Layout,
+    law: Conditional,
+    first: list[Counts],
+    left: Counts,
+    members: list[Counts],
+    rows: NDArray[np.intp],
+    place: int,
+    noise: Noise,
+    name: str,
+) -> tuple[list[Counts], Counts]:
+    """The members at one place of some parents, and which of them break a rule."""
+    previous = [column[rows, place - 1] for column in members]
+    kinds = [left[:, k] for k in range(layout.counts)]
+    given = layout.context_of(first, np.full(len(rows), place), kinds, previous)
+    admitted = {}
+    if layout.kinds is not None:
+        at = len(layout.given) + layout.members.index(layout.kinds.attribute)
+        admitted[at] = (left > 0).astype(np.float64) @ layout.kinds.masks > 0
+    found = law.draw(given, admitted, noise, name)
+    broken = _broken(layout, first, found)
+    for again in range(MOST_REDRAWS):
+        if not len(broken):
+            break
+        drawn = law.draw(
+            [column[broken] for column in given],
+            {i: mask[broken] for i, mask in admitted.items()},
+            noise,
+            f"{name}/again/{again}",
+        )
+        for column, values in zip(found, drawn, strict=True):
+            column[broken] = values
+        broken = broken[_broken(layout, [column[broken] for column in first], drawn)]
+    return found, broken
+
+
+def _broken(layout: Layout, first: list[Counts], members: list[Counts]) -> Counts:
+    """Members that break a rule of the schema."""
+    if not layout.schema.forbidden:
+        return np.zeros(0, np.int64)
+    columns = [np.zeros(len(members[0]), np.int64)] * len(layout.schema.attributes)
+    for k, i in enumerate(layout.parent):
+        columns[i] = first[k]
+    for k, i in enumerate(layout.members):
+        columns[i] = members[k]
+    return np.flatnonzero(broken_by(layout.schema.forbidden, columns))
+
+
+def _replaced(
+    layout: Layout, first: list[Counts], members: list[Counts], bad: NDArray[np.bool_], noise: Noise, name: str
+) -> tuple[list[Counts], list[Counts]]:
+    """With copies of other parents instead of bad ones; of a public one with a single member where all are bad."""
+    if not bad.any():
+        return first, members
+    good, rows = np.flatnonzero(~bad), np.flatnonzero(bad)
+    if len(good):
+        source = good[noise.integers(name, len(rows), high=len(good))]
+        for column in (*first, *members):
+            column[rows] = column[source]
+        return first, members
+    size = len(layout.parent)
+    alone = Forbidden(Rule(impossible="more than one member"), (size,), (layout.at_most,), ({size: _more(layout)},))
+    record = a_record((*layout.first_rules, alone), len(first))
+    for column, value in zip(first, record, strict=True):
+        column[:] = value
+    for column, value in zip(members, record[size + 1 + layout.counts :], strict=True):
+        column[:, 0] = value
+    return first, members
+
+
+def _more(layout: Layout) -> NDArray[np.bool_]:
+    return np.arange(layout.at_most) > 0

@@ -1,0 +1,240 @@
+"""The two tables that are counted: parents with their first members, and every other member with what it depends on.
+
+A row of the first has the parent's attributes, its number of members, how many of each kind, and the attributes of the
+first member. A row of the second has what is known when a member is drawn (the parent, the member's place, how many
+members of each kind are left, the first and the previous member) and then the member's own attributes. A parent is
+one row of the first table and at most ``at_most - 1`` of the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.privacy.arrays import Codes, Counts
+from dpdist.schema.conditions import Mask
+from dpdist.schema.rules import Forbidden, Rule, Rules
+from dpdist.schema.schema import Attribute, Schema
+
+
+@dataclass(frozen=True, eq=False)
+class Kinds:
+    """Kinds of members, which the values of one attribute tell.
+
+    Attributes
+    ----------
+    names : tuple of str
+    attribute : int
+    masks : ndarray of bool, shape (kinds + 1, values)
+        Which values are of each kind; of none in the last row.
+    """
+
+    names: tuple[str, ...]
+    attribute: int
+    masks: Mask
+
+    @classmethod
+    def of(cls, names: tuple[str, ...], attribute: int, masks: Sequence[Mask]) -> Kinds:
+        """Kinds with what is left over. Raises ValueError: they overlap, or one has no value."""
+        found = np.stack(masks)
+        if (found.sum(0) > 1).any() or not found.any(1).all():
+            raise ValueError("members.kinds: each kind has values, and none is of two kinds")
+        rest = ~found.any(0)
+        return cls(names, attribute, np.vstack([found, rest]))
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Where the columns of the two tables are.
+
+    Attributes
+    ----------
+    schema : Schema
+        Of the joined table: a row for each member, with the attributes of its parent.
+    parent, members, context : tuple of int
+        The parent's attributes, the members', and those of the first and previous member that others depend on.
+    order : int or None
+        The attribute that orders the members.
+    at_most : int
+        Members of a parent.
+    kinds : Kinds or None
+    """
+
+    schema: Schema
+    parent: tuple[int, ...]
+    members: tuple[int, ...]
+    context: tuple[int, ...]
+    order: int | None
+    at_most: int
+    kinds: Kinds | None
+
+    @property
+    def counts(self) -> int:
+        """Number of declared kinds."""
+        return 0 if self.kinds is None else len(self.kinds.names)
+
+    @cached_property
+    def first(self) -> Schema:
+        """The table of the parents: their attributes, size, kinds, first member."""
+        own = self.schema.attributes
+        names = () if self.kinds is None else self.kinds.names
+        composition = [_integer("size", 1, self.at_most), *(_integer(f"of {n}", 0, self.at_most) for n in names)]
+        return Schema(
+            attributes=(*(own[i] for i in self.parent), *composition, *(own[i] for i in self.members)),
+        )
+
+    @cached_property
+    def given(self) -> tuple[Attribute, ...]:
+        """What is known when a member is drawn."""
+        own, last = self.schema.attributes, self.at_most - 1
+        names = () if self.kinds is None else self.kinds.names
+        return (
+            *(_coarse(own[i], own[i].name) for i in self.parent),
+            _integer("place", 2, self.at_most),
+            _integer("left", 1, last),
+            *(_integer(f"left of {name}", 0, last) for name in names),
+            *(_coarse(own[i], f"first {own[i].name}") for i in self.context),
+            *(_coarse(own[i], f"previous {own[i].name}", more=1) for i in self.context),
+        )
+
+    @cached_property
+    def others(self) -> Schema:
+        """The table of the members after the first."""
+        own = self.schema.attributes
+        return Schema(attributes=(*self.given, *(_renamed(own[i], f"own {own[i].name}") for i in self.members)))
+
+    @cached_property
+    def first_rules(self) -> Rules:
+        """What no row of the parents' table is: the rules of the schema, and of the composition."""
+        places = {i: k for k, i in enumerate(self.parent)}
+        start = len(self.parent) + 1 + self.counts
+        places |= {i: start + k for k, i in enumerate(self.members)}
+        return (*_moved(self.schema.forbidden, places), *self._composition(places))
+
+    @cached_property
+    def other_rules(self) -> Rules:
+        """What no member after the first is: places are those of the joined schema."""
+        return self.schema.forbidden
+
+    def _composition(self, places: dict[int, int]) -> Rules:
+        """Kinds sum to the size at most, and the first member is one of those that are counted."""
+        if self.kinds is None:
+            return ()
+        size, c = len(self.parent), self.at_most
+        counts = tuple(size + 1 + k for k in range(self.counts))
+        sizes = np.arange(1, c + 1)
+        boxes = []
+        for found in product(range(c + 1), repeat=self.counts):
+            box = {at: np.arange(c + 1) == n for at, n in zip(counts, found, strict=True)}
+            boxes.append({size: sizes < sum(found), **box})
+        cards = [a.cardinality for a in self.first.attributes]
+        rules = [_forbidden((size, *counts), cards, [box for box in boxes if box[size].any()])]
+        at = places[self.kinds.attribute]
+        for k, mask in enumerate(self.kinds.masks[:-1]):
+            rules.append(_forbidden((counts[k], at), cards, [{counts[k]: np.arange(c + 1) == 0, at: mask}]))
+        rest = self.kinds.masks[-1]
+        if rest.any():
+            full = [{**box, size: sizes == sum(n.argmax() for n in _of(box, counts)), at: rest} for box in boxes]
+            rules.append(_forbidden((size, *counts, at), cards, [box for box in full if box[size].any()]))
+        return tuple(rules)
+
+    def flattened(self, codes: Codes, rows: NDArray[np.intp], places: NDArray[np.intp]) -> tuple[Codes, Codes]:
+        """Rows of both tables, from records in the order of `dpdist.data.keyed_ids.UnitHashes.arranged`."""
+        firsts = np.flatnonzero(places == 0)
+        parent = np.cumsum(places == 0) - 1
+        sizes = np.diff(firsts, append=len(rows))
+        kind = self.kinds_of([codes[i][rows] for i in self.members])
+        of_kind = [kind == k for k in range(self.counts)]
+        counts = [np.bincount(parent[mask], minlength=len(firsts)) for mask in of_kind]
+        top = [codes[i][rows[firsts]] for i in self.parent]
+        reference = [codes[i][rows[firsts]] for i in self.members]
+        first = [*top, sizes - 1, *counts, *reference]
+        after = np.flatnonzero(places > 0)
+        own, left = parent[after], []
+        for mask, count in zip(of_kind, counts, strict=True):
+            before = np.cumsum(mask) - mask
+            left.append(count[own] - (before[after] - before[firsts][own]))
+        given = self.context_of(
+            [column[own] for column in first],
+            places[after],
+            left,
+            [codes[i][rows[after - 1]] for i in self.members],
+        )
+        others = [*given, *(codes[i][rows[after]] for i in self.members)]
+        return _typed(first, self.first), _typed(others, self.others)
+
+    def kinds_of(self, members: Sequence[NDArray[np.integer]]) -> Counts:
+        """The kind of each member; the last one for those of none."""
+        if self.kinds is None:
+            return np.zeros(len(members[0]), np.int64)
+        kind = self.kinds.masks.argmax(0)
+        return np.asarray(kind[members[self.members.index(self.kinds.attribute)]], np.int64)
+
+    def context_of(
+        self, first: Sequence[NDArray[np.integer]], places: Counts, left: Sequence[Counts], previous: Codes
+    ) -> list[NDArray[np.integer]]:
+        """What is known of members when they are drawn.
+
+        Parameters
+        ----------
+        first : sequence of ndarray
+            The row of each member's parent in the first table.
+        places : ndarray of int64
+            From 1: the place of each, where the first member has 0.
+        left : sequence of ndarray
+            For each kind, how many are left, itself among them.
+        previous : list of ndarray
+            The attributes of the member before.
+        """
+        own, parent = self.schema.attributes, len(self.parent)
+        start = parent + 1 + self.counts
+        found = [own[i].bucket_map[first[k]] for k, i in enumerate(self.parent)]
+        found += [places - 1, first[parent] - places, *left]  # the size is a code: one less than the number
+        for i in self.context:
+            found.append(own[i].bucket_map[first[start + self.members.index(i)]])
+        for i in self.context:
+            code = own[i].bucket_map[previous[self.members.index(i)]]
+            found.append(np.where(places == 1, own[i].bucket_count, code))  # the first member is the previous one
+        return found
+
+
+def _of(box: dict[int, Mask], places: tuple[int, ...]) -> list[Mask]:
+    return [box[at] for at in places]
+
+
+def _typed(columns: Sequence[NDArray[np.integer]], schema: Schema) -> Codes:
+    return [column.astype(a.dtype) for column, a in zip(columns, schema.attributes, strict=True)]
+
+
+def _integer(name: str, low: int, high: int) -> Attribute:
+    return Attribute(name=f"({name})", kind="integer", bounds=(low, high))
+
+
+def _renamed(attribute: Attribute, name: str) -> Attribute:
+    return attribute.model_copy(update={"name": name})
+
+
+def _coarse(attribute: Attribute, name: str, *, more: int = 0) -> Attribute:
+    """An attribute by its buckets, with as many codes more."""
+    return Attribute(name=name, kind="ordinal", values=tuple(range(attribute.bucket_count + more)))
+
+
+def _moved(rules: Rules, places: dict[int, int]) -> Rules:
+    """Rules on the columns of another table."""
+    found = []
+    for rule in rules:
+        boxes = [{places[i]: mask for i, mask in box.items()} for box in rule.boxes]
+        shape = dict(zip((places[i] for i in rule.attributes), rule.shape, strict=True))
+        at = tuple(sorted(shape))
+        found.append(Forbidden(rule.rule, at, tuple(shape[i] for i in at), tuple(boxes)))
+    return tuple(found)
+
+
+def _forbidden(attributes: tuple[int, ...], cards: Sequence[int], boxes: list[dict[int, Mask]]) -> Forbidden:
+    at = tuple(sorted(attributes))
+    return Forbidden(Rule(impossible="composition"), at, tuple(cards[i] for i in at), tuple(boxes))

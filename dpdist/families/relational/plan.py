@@ -1,0 +1,183 @@
+"""The plan of a release of two linked tables: one Gaussian charge for both, and what each part of it costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import combinations
+from typing import Any, ClassVar
+
+from dpdist.data.count import pair_cells
+from dpdist.families.base.event_plan import EventPlan
+from dpdist.families.relational.layout import Layout
+from dpdist.families.relational.spec import RelationalSpec
+from dpdist.families.synthesis.choices import Choices, choose, draws_at_most, without_triples
+from dpdist.families.synthesis.plan import parts_of
+from dpdist.privacy import accountant
+from dpdist.privacy.events import ApproximateDP, Composed, Event, Gaussian
+from dpdist.privacy.formatting import number_of
+from dpdist.privacy.noise import SAMPLER_DELTA
+from dpdist.publish.parts import PartFormat
+from dpdist.schema.schema import Attribute, Schema
+from dpdist.schema.spec import change
+
+_UP = 1 + 2.0**-40
+
+GIVEN_WEIGHT = 0.25
+"""Weight of pairs of attributes that are given when a member is drawn: they only keep the fit of the others right."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelationalPlan(EventPlan):
+    """Everything a release of two linked tables will do and cost, before it reads a record.
+
+    Attributes
+    ----------
+    first, others : Choices
+        Of the models of the two tables, each with its mu for one row.
+    """
+
+    noise_name: ClassVar[str] = "Deviation of a count of members"
+
+    spec: RelationalSpec
+    event: Event
+    first: Choices
+    others: Choices
+
+    @cached_property
+    def released(self) -> Schema:
+        """A row for each member: its parent's number, its place, the parent's attributes and its own."""
+        spec, layout = self.spec, self.spec.layout
+        assert spec.unit is not None
+        number = Attribute(name=spec.unit.by, kind="number", bounds=(1, max(spec.parent.records, 2)))
+        place = Attribute(name=spec.place_name, kind="integer", bounds=(1, layout.at_most))
+        kept = [attribute for i, attribute in enumerate(spec.table.attributes) if i != layout.order]
+        return Schema(attributes=(number, place, *kept), rules=spec.table.rules)
+
+    @cached_property
+    def parts(self) -> list[int]:
+        """Parents of each part of the release."""
+        return parts_of(self.spec.parent.records, self.spec.output.rows_per_part // self.spec.records_of_a_unit)
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """Shares of mu^2 of the two tables, for a whole parent."""
+        first = self.first.mu**2
+        others = ((self.spec.records_of_a_unit - 1) * self.others.mu) ** 2
+        return first / (first + others), others / (first + others)
+
+    def public_parameters(self) -> dict[str, Any]:
+        """The public parameters, for the manifest."""
+        first, others = self.shares
+        layout = self.spec.layout
+        return super().public_parameters() | {
+            "parents": self.spec.parent.records,
+            "members_at_most": layout.at_most,
+            "parents_table": {"columns": list(layout.first.names), "share": first, "choices": _json(self.first)},
+            "members_table": {"columns": list(layout.others.names), "share": others, "choices": _json(self.others)},
+        }
+
+    def noise_at(self, at_most: int) -> float:
+        """The deviation of the counts of one attribute of the members, measured twice."""
+        if at_most < 2:
+            return math.nan
+        choices = plan(change(self.spec, {"unit.at_most": at_most})).others
+        return _deviation(choices, len(self.spec.layout.others.attributes))
+
+    def unit_lines(self) -> list[str]:
+        """What the bound on the members costs."""
+        layout = self.spec.layout
+        unit = self.spec.unit
+        assert unit is not None
+        bounds = sorted({max(layout.at_most // 2, 2), layout.at_most, 2 * layout.at_most} & set(range(2, 65)))
+        shown = ", ".join(f"{self.noise_at(bound):,.0f} for {bound}" for bound in bounds)
+        return [
+            f"Unit        the first {layout.at_most} members of each {unit.name} (column {unit.by!r}) are used, and "
+            f"none without an id. {self.noise_name} at this epsilon, by unit.at_most: {shown}"
+        ]
+
+    def details(self) -> list[str]:
+        """What each table costs."""
+        spec, layout = self.spec, self.spec.layout
+        assert spec.unit is not None
+        (first, others), c = self.shares, layout.at_most
+        names = layout.first.names, layout.others.names
+        sigmas = _deviation(self.first, len(names[0])), _deviation(self.others, len(names[1]))
+        return [
+            f"Parents     {len(names[0])} columns: a {spec.unit.name}, its composition, its first member; one row "
+            f"for each. {100 * first:.3g} % of mu^2, about +-{sigmas[0]:,.0f} a count",
+            f"Members     {len(names[1])} columns: {len(layout.given)} that a member is drawn from, and "
+            f"{len(layout.members)} of its own; up to {c - 1} rows of a {spec.unit.name}, so noise is {c - 1} times as "
+            f"large. {100 * others:.3g} % of mu^2, about +-{sigmas[1]:,.0f} a count",
+            f"Records     {number_of(spec.parent.records, spec.unit.name)} with new numbers, and their members, in "
+            f"{number_of(len(self.parts), 'part')}; any number costs the same",
+        ]
+
+    def resources(self) -> dict[str, Any]:
+        """Memory and tasks, from public sizes only."""
+        layout, found = self.spec.layout, super().resources()
+        cells = sum(pair_cells(schema.cardinalities) for schema in (layout.first, layout.others))
+        width = len(layout.first.attributes) + len(layout.others.attributes)
+        rows = max(self.parts) * layout.at_most
+        return found | {
+            "driver_bytes": 8 * (12 * (self.first.cells + self.others.cells) + 6 * cells),
+            "task_bytes": max(found["task_bytes"], 24 * width * rows + (1 << 28)),
+            "tasks_about": found["tasks_about"] + 2 * len(self.parts),
+        }
+
+
+def _deviation(choices: Choices, columns: int) -> float:
+    return math.sqrt(columns) / (choices.mu * math.sqrt(choices.one_way + choices.one_way_again))
+
+
+def _json(choices: Choices) -> dict[str, Any]:
+    def listed(value: Any) -> Any:
+        return [listed(item) for item in value] if isinstance(value, tuple) else value
+
+    left_out = ("priorities", "prior_cells", "triples", "triple_picks", "triple_tables")
+    return {name: listed(value) for name, value in asdict(choices).items() if name not in left_out}
+
+
+def plan(spec: RelationalSpec) -> RelationalPlan:
+    """Plan a release of two linked tables.
+
+    A parent more changes one row of the first table and up to ``at_most - 1`` rows of the second. What is mu-GDP for a
+    row is (c - 1) mu-GDP for c - 1 of them; the squares of both sum to that of the release.
+
+    Raises
+    ------
+    SpecError
+        All pair tables do not fit a worker, or there are too many parts.
+    AccountingError
+        No amount of noise meets the budget.
+    """
+    layout, privacy = spec.layout, spec.privacy
+    tables = (layout.first.cardinalities, layout.others.cardinalities)
+    for cards in tables:
+        pair_cells(cards)  # refuses domains whose pairs do not fit a worker
+    most = sum(draws_at_most(choices, cards) for choices, cards in zip(_choices(spec, 1.0, 1.0), tables, strict=True))
+    lost = ApproximateDP(0.0, most * SAMPLER_DELTA, label="draws")
+    multiplier = accountant.calibrate_gaussian(
+        sensitivity=1.0, epsilon=privacy.epsilon, delta=privacy.delta - lost.delta
+    )
+    event = Composed((Gaussian(multiplier, label="all noisy tables, distances and picks of both tables"), lost))
+    share, mu = privacy.parent_share, 1 / multiplier / _UP
+    first, others = _choices(spec, mu * math.sqrt(share), mu * math.sqrt(1 - share) / (layout.at_most - 1))
+    form = PartFormat(values=spec.output.values, bins=spec.output.bins)
+    return RelationalPlan(spec=spec, event=event, delta=privacy.delta, form=form, first=first, others=others)
+
+
+def _choices(spec: RelationalSpec, first_mu: float, others_mu: float) -> tuple[Choices, Choices]:
+    layout = spec.layout
+    parents = min(spec.parent.records, spec.data.minimum_records)
+    found = choose(layout.first.cardinalities, records=parents, mu=first_mu)
+    first = without_triples(found) if found.triple_tables else found
+    members = max(spec.data.minimum_records - parents, 1)
+    others = choose(layout.others.cardinalities, records=members, mu=others_mu, raking=False)
+    return first, replace(others, balance=0, priorities=tuple(_weights(layout)))
+
+
+def _weights(layout: Layout) -> Iterable[tuple[int, int, float]]:
+    return ((i, j, GIVEN_WEIGHT) for i, j in combinations(range(len(layout.given)), 2))

@@ -1,0 +1,143 @@
+"""The spec of a release of two linked tables: parents, such as households, and their members, such as persons."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from dpdist.errors import SpecError
+from dpdist.families.relational.layout import Kinds, Layout
+from dpdist.schema.conditions import parse_condition
+from dpdist.schema.spec import MOST_RECORDS, PrivacyLimit, ReleaseSpec, Section
+
+MOST_MEMBERS = 64
+"""Members of a parent at most: persons are drawn one after another."""
+
+MOST_KINDS = 4
+
+
+class RelationalPrivacy(PrivacyLimit):
+    """What the whole release may cost."""
+
+    epsilon: float = Field(ge=1e-6, le=20, allow_inf_nan=False, description="Epsilon of the whole release.")
+    delta: float = Field(ge=1e-15, lt=0.1, allow_inf_nan=False, description="Delta of the whole release.")
+    parent_share: float = Field(
+        default=0.3,
+        ge=0.01,
+        le=0.99,
+        description="Share of the budget (of mu^2) of the parents' table with the first members; the others' has the "
+        "rest.",
+    )
+
+
+class ParentSpec(Section):
+    """The parents."""
+
+    attributes: tuple[str, ...] = Field(
+        min_length=1, description="Attributes of the schema that are the parent's; the others are the members'."
+    )
+    records: int = Field(
+        ge=1, le=MOST_RECORDS, description="Number of released parents, about as many as the table is known to have."
+    )
+
+
+class MembersSpec(Section):
+    """The members of a parent."""
+
+    order: str | None = Field(
+        default=None,
+        description="Ordered attribute by which the members of a parent follow one another; only the place of a member "
+        "among those of its parent is released. Without it the order is a keyed one.",
+    )
+    kinds: dict[str, str] = Field(
+        default_factory=dict,
+        description="Names of kinds of members, and for each a condition on one attribute, the same for all, such as "
+        "{children: AGEP < 18}. They are counted by parent, and released parents have as many of each.",
+    )
+    context: tuple[str, ...] | None = Field(
+        default=None,
+        description="Attributes of the first and of the previous member that a member depends on; default: all. "
+        "An attribute with `buckets` counts by them.",
+    )
+
+
+class RelationalSpec(ReleaseSpec):
+    """Parents with their members, drawn from two models that were fitted to noisy tables."""
+
+    protects_units: ClassVar[bool] = True
+
+    kind: Literal["relational"]
+    privacy: RelationalPrivacy
+    parent: ParentSpec
+    members: MembersSpec = Field(default_factory=MembersSpec)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RelationalSpec:
+        if self.unit is None or not 2 <= self.unit.at_most <= MOST_MEMBERS:
+            raise ValueError(
+                "unit: declare the column of the parents' ids and how many members of each are used, from 2 to "
+                f"{MOST_MEMBERS}, such as {{by: household, at_most: 6}}"
+            )
+        if self.table.continuous:
+            raise ValueError(f"attribute {self.table.continuous[0]!r} is continuous: declare `bins` for it")
+        names, order = self.table.names, self.members.order
+        named = {*self.parent.attributes, *(self.members.context or ())} | ({order} if order else set())
+        for name in sorted(named - set(names)):
+            raise ValueError(f"parent and members: no attribute is called {name!r}; name attributes of the schema")
+        members = [name for name in names if name not in self.parent.attributes and name != order]
+        if not members or order in self.parent.attributes:
+            raise ValueError("parent.attributes: leave attributes to the members, and `members.order`")
+        for name in self.members.context or ():
+            if name not in members:
+                raise ValueError(f"members.context: {name!r} is no attribute of the members")
+        if order and (order in {names[i] for rule in self.table.forbidden for i in rule.attributes}):
+            raise ValueError(f"schema.rules: a rule names {order!r}, which only orders the members: leave the rule out")
+        if order and self.table.attributes[names.index(order)].kind not in ("integer", "ordinal"):
+            raise ValueError(f"members.order: {order!r} is no integer or ordinal attribute")
+        if {self.place_name, self.unit.by} & {*self.parent.attributes, *members}:
+            raise ValueError(f"{self.unit.by!r} and {self.place_name!r} are columns of the release: rename attributes")
+        if self.output.rows_per_part < 10 * self.unit.at_most:
+            raise ValueError("output.rows_per_part: a part has room for ten parents at least")
+        self.layout  # noqa: B018  (validates the kinds)
+        return self
+
+    @property
+    def keeps_rules(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def place_name(self) -> str:
+        """Column of the place of a member among those of its parent."""
+        return self.members.order or "member"
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The two tables."""
+        names, members = self.table.names, self.members
+        parent = tuple(names.index(name) for name in self.parent.attributes)
+        order = None if members.order is None else names.index(members.order)
+        own = tuple(i for i in range(len(names)) if i not in parent and i != order)
+        context = own if members.context is None else tuple(names.index(name) for name in members.context)
+        return Layout(self.table, parent, own, context, order, self.records_of_a_unit, self._kinds(own))
+
+    def _kinds(self, own: tuple[int, ...]) -> Kinds | None:
+        if not self.members.kinds:
+            return None
+        if len(self.members.kinds) > MOST_KINDS:
+            raise ValueError(f"members.kinds: at most {MOST_KINDS}")
+        found, attributes = [], set()
+        for name, text in self.members.kinds.items():
+            try:
+                condition = parse_condition(text, self.table)
+            except SpecError as error:
+                raise ValueError(f"members.kinds.{name}: {error}") from None
+            attributes |= set(condition.attributes)
+            found.append(condition)
+        if len(attributes) != 1 or not attributes <= set(own):
+            raise ValueError("members.kinds: the conditions are about one attribute of the members, the same for all")
+        (attribute,) = attributes
+        size = self.table.attributes[attribute].cardinality
+        return Kinds.of(tuple(self.members.kinds), attribute, [c.cells([attribute], [size]) for c in found])

@@ -1,0 +1,119 @@
+"""The stages of a release of two linked tables: link and count once, learn both models, draw, write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import ClassVar, Self
+
+import numpy as np
+
+from dpdist.data.count import PairCounts
+from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.family import Stage
+from dpdist.families.base.writing import ReleasedRecords, write_records
+from dpdist.families.relational.draw import draw_linked
+from dpdist.families.relational.layout import Layout
+from dpdist.families.relational.linking import count_both
+from dpdist.families.relational.plan import RelationalPlan
+from dpdist.families.relational.spec import RelationalSpec
+from dpdist.families.synthesis.fitted import Fitted
+from dpdist.families.synthesis.learn import Learned, learn
+from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.privacy.arrays import Codes
+from dpdist.schema.schema import Schema
+
+RelationalAttempt = Attempt[RelationalSpec, RelationalPlan]
+
+
+@dataclass(frozen=True, eq=False)
+class LearnedMembers:
+    """The model of the members after the first."""
+
+    FILE: ClassVar[str] = "members.npz"
+
+    learned: Learned
+
+    def to_bytes(self) -> bytes:
+        """As that of a `Learned`."""
+        return self.learned.to_bytes()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Self:
+        """What `to_bytes` wrote."""
+        return cls(Learned.from_bytes(content))
+
+
+def stages(plan: RelationalPlan) -> Sequence[Stage[RelationalSpec, RelationalPlan]]:
+    """The stages of a release, in order."""
+    return Stage("models", learn_models), Stage("records", draw), Stage("write", write_records)
+
+
+def learn_models(attempt: RelationalAttempt) -> None:
+    """Count both tables in one pass and learn a model of each; they are stored.
+
+    Raises
+    ------
+    DataError
+        The table breaks its declared policies.
+    """
+    plan, layout = attempt.plan, attempt.spec.layout
+    counts = cache(lambda: count_both(attempt))
+
+    def make(k: int) -> Learned:
+        found: PairCounts = counts()[k]
+        choices, rules = ((plan.first, layout.first_rules), (plan.others, ()))[k]
+        noise, prefix = attempt.noise, ("", "members/")[k]
+        with attempt.stage(f"fitting {('parents', 'members')[k]}") as progress:
+            drawing = load_noise(attempt.drawing_key)
+            return learn(
+                found, choices=choices, noise=noise, drawing=drawing, rules=rules, prefix=prefix, progress=progress
+            )
+
+    first = attempt.stored(Learned, lambda: make(0))
+    others = attempt.stored(LearnedMembers, lambda: LearnedMembers(make(1))).learned
+    tables = (("parents", first, layout.first), ("members", others, layout.others))
+    attempt.public["learned"] = {
+        name: _reported(learned, schema, share)
+        for (name, learned, schema), share in zip(tables, plan.shares, strict=True)
+    }
+
+
+def _reported(learned: Learned, schema: Schema, share: float) -> dict[str, object]:
+    """What was learned, with names of columns, and parts of the whole account."""
+    names = schema.names
+    return learned.report | {
+        "account": [[step, of * share] for step, of in learned.report["account"]],
+        "pairs": [
+            [f"{names[i]} (coarse)" if coarse else names[i] for i, coarse in pair] for pair in learned.report["pairs"]
+        ],
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class _Source:
+    """What parts are drawn from."""
+
+    layout: Layout
+    models: tuple[Fitted, Fitted]
+    key: KeyRef
+    rounds: int
+
+
+def draw(attempt: RelationalAttempt) -> ReleasedRecords:
+    """The members of the parents of each part, a function of the models, the public drawing key and its number."""
+    attempt.before_noise()
+    models = attempt.result(Learned).fitted, attempt.result(LearnedMembers).learned.fitted
+    rounds = 0 if models[0].adjustment is not None else attempt.plan.first.balance
+    task = attempt.executor.tasks("records")
+    source = task.constant("models", _Source(attempt.spec.layout, models, attempt.drawing_key, rounds))
+    starts = np.cumsum([0, *attempt.plan.parts]).tolist()
+    parts = [task("part", _part, source, part, rows, starts[part]) for part, rows in enumerate(attempt.plan.parts)]
+    return ReleasedRecords(parts, key=attempt.drawing_key)
+
+
+def _part(source: _Source, part: int, rows: int, start: int) -> Codes:
+    noise = load_noise(source.key)
+    parent, place, columns = draw_linked(source.layout, source.models, noise, part, rows, rounds=source.rounds)
+    return [(parent + start + 1).astype(np.float64), place.astype(np.min_scalar_type(source.layout.at_most)), *columns]
