@@ -308,7 +308,7 @@ RELATIONAL = Case(
         "privacy": {"epsilon": 4, "delta": 1e-7},
         "unit": {"by": "household", "at_most": 4},
         "parent": {"attributes": ["region"], "records": 1_200},
-        "members": {"order": "order", "kinds": {"children": "age < 15"}},
+        "members": {"order": "order", "kinds": {"children": "age < 15"}, "previous": ["age"]},
     },
     table=persons,
     rows=6_043,

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dpdist.cluster.executor import Executor
+from dpdist.data.joined import JoinedTable, open_joined
 from dpdist.data.records import Records
-from dpdist.data.source import CsvOptions, TableSource, fingerprint, fingerprint_of
-from dpdist.data.table import Table, open_table
+from dpdist.data.source import CsvOptions, ParentSource, TableSource, fingerprint, fingerprint_of
+from dpdist.data.table import Table
 from dpdist.ledger.contract import InputSpec
 from dpdist.schema.schema import Schema
-from dpdist.schema.spec import CsvSpec, ReleaseSpec
+from dpdist.schema.spec import CsvSpec, ParentTable, ReleaseSpec
 
 
 class Opened(Records, Protocol):
@@ -64,10 +65,10 @@ class Files:
 
     def open(
         self, schema: Schema, *, partitions: int | None = None, checked: bool = False, unit: str | None = None
-    ) -> Table:
-        """See `dpdist.data.table.open_table`."""
+    ) -> Table | JoinedTable:
+        """See `dpdist.data.joined.open_joined`."""
         source = replace(self.source, unit=unit, extra_columns="ignore" if checked else self.source.extra_columns)
-        return open_table(source, schema, partitions=partitions)
+        return open_joined(source, schema, partitions=partitions)
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,8 @@ def table_source(spec: ReleaseSpec, *, checked: bool = False) -> TableSource:
     """The table a spec names; of one that was `checked` against a contract as `Input.open` says."""
     data = spec.data
     return TableSource(
-        paths=data.paths,
+        paths=(*data.paths, *(data.parent.paths if data.parent else ())),
+        parent=_parent(data.parent),
         format=data.format,
         csv=csv_options(data.csv),
         extra_columns="ignore" if checked else data.extra_columns,
@@ -108,12 +110,17 @@ def table_source(spec: ReleaseSpec, *, checked: bool = False) -> TableSource:
 def contract_source(data: InputSpec, *, paths: tuple[str, ...]) -> TableSource:
     """Files that the contract of a data set names, read as it says."""
     return TableSource(
-        paths=paths,
+        paths=(*paths, *(data.parent.paths if data.parent else ())),
+        parent=_parent(data.parent),
         format=data.format,
         csv=csv_options(data.csv),
         extra_columns=data.extra_columns,
         storage_options=data.storage.options,
     )
+
+
+def _parent(parent: ParentTable | None) -> ParentSource | None:
+    return None if parent is None else ParentSource(parent.paths, parent.attributes)
 
 
 def csv_options(csv: CsvSpec) -> CsvOptions:

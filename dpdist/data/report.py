@@ -30,6 +30,7 @@ class RowReport:
     broken: NDArray[np.int64]  # int64[rules]: rows that break each rule with values that no policy drops
     nameless: int = 0  # rows without the id of their unit, which are not kept
     beyond: int = 0  # rows that are not kept because their unit has too many
+    unlinked: int = 0  # of two joined tables, rows without a partner in the other one
 
     def __repr__(self) -> str:
         return "RowReport(<counts hidden>)"
@@ -51,6 +52,7 @@ class RowReport:
             "rows_kept": self.kept,
             **({"rows_without_id": self.nameless} if self.nameless else {}),
             **({"rows_beyond_bound": self.beyond} if self.beyond else {}),
+            **({"rows_unlinked": self.unlinked} if self.unlinked else {}),
             "columns": {
                 name: {
                     "missing": int(counts[MISSING]),

@@ -96,6 +96,14 @@ def _refuse_wrapped(path: str) -> None:
 
 
 @dataclass(frozen=True)
+class ParentSource:
+    """The files of the parents' table, and the attributes that it has."""
+
+    paths: tuple[str, ...]
+    attributes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class TableSource:
     """The files of a table."""
 
@@ -110,6 +118,8 @@ class TableSource:
     # keyword arguments of the fsspec file system of remote paths (endpoint, profile); hidden in ``repr``
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     unit: str | None = None  # column of the ids of the units, which is read beside those of the schema
+    # where the attributes of units have a table of their own: its files, which are among `paths`, too
+    parent: ParentSource | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.paths, str) or not self.paths:

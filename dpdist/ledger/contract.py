@@ -22,7 +22,7 @@ from dpdist.ledger.records import LARGEST_CAP, LEAST_CAP
 from dpdist.privacy.events import Event, takes_size_for_public
 from dpdist.schema.part import departures as schema_departures
 from dpdist.schema.schema import Schema
-from dpdist.schema.spec import CsvSpec, DataSpec, Exact, ReleaseSpec, Section, StorageSpec
+from dpdist.schema.spec import CsvSpec, DataSpec, Exact, ParentTable, ReleaseSpec, Section, StorageSpec
 from dpdist.schema.strict_yaml import load_yaml
 from dpdist.schema.unit import UnitSpec, adjacency_words, refuse_released_ids
 from dpdist.schema.validation import setting_names, validation_message
@@ -51,6 +51,9 @@ class InputSpec(Section):
         default="refuse", description="What to do with columns that the schema does not name."
     )
     storage: StorageSpec = Field(default_factory=StorageSpec)
+    parent: ParentTable | None = Field(
+        default=None, description="Where attributes of the units are in a table of their own, with the ids of `unit`."
+    )
 
     @model_validator(mode="after")
     def _held(self) -> InputSpec:
@@ -58,6 +61,10 @@ class InputSpec(Section):
             raise ValueError("data: the files (`path`), or the clients that hold them (`clients`)")
         if self.clients and self.later:
             raise ValueError("data.later: later inputs of a client are in its own contract")
+        if self.parent is not None and self.later:
+            raise ValueError("data.later: not with `parent`, whose rows would have to come later, too")
+        for path in self.parent.paths if self.parent is not None else ():
+            self._findable(path)
         return self
 
     @field_validator("path", "later")
@@ -182,12 +189,16 @@ class Contract(Section):
                 if name in section:
                     given = section[name]
                     section[name] = absolute(given) if isinstance(given, str) else [absolute(path) for path in given]
+        if "parent" in tree["data"]:
+            given = tree["data"]["parent"]["path"]
+            tree["data"]["parent"]["path"] = [absolute(path) for path in ([given] if isinstance(given, str) else given)]
         return Contract.model_validate(tree)
 
     @property
     def is_located(self) -> bool:
         """Whether the paths of its files name the same files from any folder."""
-        return all("://" in path or os.path.isabs(path) for path in (*self.data.paths, *self.data.later))
+        parent = self.data.parent.paths if self.data.parent is not None else ()
+        return all("://" in path or os.path.isabs(path) for path in (*self.data.paths, *self.data.later, *parent))
 
     def departures(self, spec: ReleaseSpec, *, event: Event | None) -> list[str]:
         """What a release asks for that the contract does not admit; empty where it keeps the contract."""
@@ -199,6 +210,7 @@ class Contract(Section):
             found.append(f"unit: the contract decides who is protected: write {said}{more}")
         if spec.data.csv != self.data.csv or (spec.data.format or self.data.format) != self.data.format:
             found.append("data.csv and data.format: the files are read in another way")
+        found += _of_parents(spec.data.parent, self.data.parent, spec.table)
         if self.data.clients and not spec.clients:
             found.append("federated: the contract is one of federated releases, whose clients hold the records")
         unknown = sorted(name for name, key in spec.clients.items() if self.data.clients.get(name) != key)
@@ -228,6 +240,16 @@ class Contract(Section):
         if spec.asks_of_table is not None:
             found.append(spec.asks_of_table)
         return found
+
+
+def _of_parents(part: ParentTable | None, whole: ParentTable | None, table: Schema) -> list[str]:
+    """Why records are not joined with their parents as the contract says."""
+    if whole is None:
+        return [] if part is None else ["data.parent: the contract has no table of parents: leave it out"]
+    named = set(whole.attributes) & set(table.names)
+    if part is None or set(part.attributes) != named or set(map(absolute, part.paths)) != set(whole.paths):
+        return [f"data.parent: the contract reads {', '.join(sorted(named))} from {', '.join(whole.paths)}"]
+    return []
 
 
 def adjacency_of(text: str | None) -> str:

@@ -91,8 +91,13 @@ def _of_policies(report: RowReport, contract: Contract) -> list[str]:
 
 def _of_ids(report: RowReport, contract: Contract) -> list[str]:
     unit = contract.protected
-    if unit is None or unit.missing == "drop" or not report.nameless:
+    if unit is None or unit.missing == "drop" or not (report.nameless or report.unlinked):
         return []
+    if report.unlinked:
+        return [
+            f"column {unit.by!r}: records whose {unit.name} has no row in data.parent, rows there without records, or "
+            "several with one id; they are in no release. Correct the ids, or declare that with unit.missing: drop"
+        ]
     return [
         f"column {unit.by!r}: records without an id, whose {unit.name} nobody knows; they are in no release. Find the "
         "ids, or declare that with unit.missing: drop"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
@@ -105,6 +106,18 @@ class CsvSpec(Section):
         return self
 
 
+class ParentTable(Section):
+    """A table with a row for each unit; its attributes are those of all records with the same id."""
+
+    path: str | tuple[str, ...] = Field(description="Files, folders or globs, laid out as those of the records.")
+    attributes: tuple[str, ...] = Field(min_length=1, description="Attributes of the schema that it has.")
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths as a tuple."""
+        return (self.path,) if isinstance(self.path, str) else self.path
+
+
 class DataSpec(Section):
     """The table a release reads."""
 
@@ -120,6 +133,11 @@ class DataSpec(Section):
         description="Declared public lower bound on the number of records; checked with a noisy count.",
     )
     storage: StorageSpec = Field(default_factory=StorageSpec)
+    parent: ParentTable | None = Field(
+        default=None,
+        exclude_if=operator.not_,
+        description="Where attributes of the units are in a table of their own, with the ids of `unit`.",
+    )
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -251,6 +269,8 @@ class ReleaseSpec(Section):
         if self.unit is not None and not self.protects_units:
             raise ValueError(f"unit: this family ({self.kind}) protects single records only; leave the release out")
         refuse_released_ids(self.unit, self.table)
+        if self.data.parent is not None and self.unit is None:
+            raise ValueError("data.parent: tables are joined by the ids of units: declare `unit`")
         return self
 
     @property

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.cluster.executor import Executor
-from dpdist.cluster.tasks import Deferred
+from dpdist.cluster.tasks import Deferred, Tasks
 from dpdist.data.arrow import HeldRecords
+from dpdist.data.joined import JoinedTable
 from dpdist.data.keyed_ids import UnitHashes
 from dpdist.data.read import BATCH_ROWS, EncodedBatch
 from dpdist.data.records import Records
@@ -102,17 +103,48 @@ def sharded(
     bound : callable
         Called with `how`, the pieces of the shard, the reports of the partitions (with the first shard only) and `key`.
     """
-    shards, blocks = sizes_for(table.rows or 0)
+    sizes = sizes_for(table.rows or 0)
     task = executor.tasks("bounding")
-    parts = [
-        task("split", split_partition, records, i, (shards, blocks), key) for records, i in by_partition(task, table)
-    ]
-    reports = [task("report", operator.itemgetter(shards), part) for part in parts]
-    shared, bounds = task.constant("how", how), []
-    for shard in range(shards):
-        pieces = [task("send", operator.itemgetter(shard), part) for part in parts]
-        bounds.append(task("bound", bound, shared, pieces, [] if shard else reports, key))
-    return bounds
+    if isinstance(table, JoinedTable):
+        pieces, reports = _joined_pieces(task, table, sizes, key)
+    else:
+        pieces, reports = _pieces(task, table, sizes, key)
+    shared = task.constant("how", how)
+    return [task("bound", bound, shared, own, [] if k else reports, key) for k, own in enumerate(pieces)]
+
+
+def _pieces(
+    task: Tasks, table: Records, sizes: tuple[int, int], key: KeyRef
+) -> tuple[list[list[Deferred]], list[Deferred]]:
+    """For each shard the pieces of all partitions, and the partitions' reports."""
+    parts = [task("split", split_partition, records, i, sizes, key) for records, i in by_partition(task, table)]
+    reports = [task("report", operator.itemgetter(sizes[0]), part) for part in parts]
+    return [[task("send", operator.itemgetter(k), part) for part in parts] for k in range(sizes[0])], reports
+
+
+def _joined_pieces(
+    task: Tasks, table: JoinedTable, sizes: tuple[int, int], key: KeyRef
+) -> tuple[list[list[Deferred]], list[Deferred]]:
+    """As `_pieces`, of records that are joined with their parents in each shard."""
+    shared = task.constant("tables", table)
+    sides = [_pieces(task, side, sizes, key) for side in table.sides]
+    found = [task("join", join_shard, shared, *both, key) for both in zip(sides[0][0], sides[1][0], strict=True)]
+    reports = [task("widen", JoinedTable.widened, shared, k, report) for k in (0, 1) for report in sides[k][1]]
+    reports += [task("report", operator.itemgetter(1), one) for one in found]
+    return [[task("send", operator.itemgetter(0), one)] for one in found], reports
+
+
+def join_shard(table: JoinedTable, records: list[Piece], parents: list[Piece], key: KeyRef) -> tuple[Piece, RowReport]:
+    """The records of a shard with the attributes of their parents, and what the rules met."""
+    hashes, report = UnitHashes.of(load_noise(key)), RowReport.empty(table.schema)
+    units, codes, ends = [np.empty((0, 2), np.uint64)], [no_codes(table.schema)], [0]
+    for own, above in zip(blocks_of(records), blocks_of(parents), strict=True):
+        rows, columns, met = table.join(own, above, hashes)
+        units.append(own[0][rows])
+        codes.append(columns)
+        ends.append(ends[-1] + len(rows))
+        report += met
+    return Piece(np.concatenate(units), joined(codes), np.array(ends, np.intp)), report
 
 
 def sizes_for(rows: int) -> tuple[int, int]:

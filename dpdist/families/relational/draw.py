@@ -22,7 +22,7 @@ from dpdist.schema.rules import Forbidden, Rule, broken_by
 
 def draw_linked(
     layout: Layout, models: tuple[Fitted, Fitted], noise: Noise, part: int, rows: int, *, rounds: int
-) -> tuple[Counts, Counts, Codes]:
+) -> tuple[list[Counts], tuple[Counts, Counts], Codes]:
     """The parents of one part and their members.
 
     Parameters
@@ -37,10 +37,10 @@ def draw_linked(
 
     Returns
     -------
-    parent : ndarray of int64
-        For each member the number of its parent in the part, ascending.
-    place : ndarray of int64
-        From 0.
+    first : list of ndarray
+        Rows of the first table of the layout.
+    member : (ndarray, ndarray)
+        For each member the number of its parent in the part, ascending, and its place from 0.
     columns : list of ndarray
         For each attribute of the joined schema but the order, in that order, its codes.
     """
@@ -62,7 +62,7 @@ def draw_linked(
         else:
             column = members[layout.members.index(i)][parent, place]
         columns.append(column.astype(attribute.dtype))
-    return parent, place, columns
+    return first, (parent, place), columns
 
 
 def _members(

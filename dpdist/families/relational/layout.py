@@ -56,8 +56,10 @@ class Layout:
     ----------
     schema : Schema
         Of the joined table: a row for each member, with the attributes of its parent.
-    parent, members, context : tuple of int
-        The parent's attributes, the members', and those of the first and previous member that others depend on.
+    parent, members : tuple of int
+        The parent's attributes and the members'.
+    context, previous : tuple of int
+        Attributes of the first and of the previous member that another one depends on.
     order : int or None
         The attribute that orders the members.
     at_most : int
@@ -69,6 +71,7 @@ class Layout:
     parent: tuple[int, ...]
     members: tuple[int, ...]
     context: tuple[int, ...]
+    previous: tuple[int, ...]
     order: int | None
     at_most: int
     kinds: Kinds | None
@@ -99,7 +102,7 @@ class Layout:
             _integer("left", 1, last),
             *(_integer(f"left of {name}", 0, last) for name in names),
             *(_coarse(own[i], f"first {own[i].name}") for i in self.context),
-            *(_coarse(own[i], f"previous {own[i].name}", more=1) for i in self.context),
+            *(_coarse(own[i], f"previous {own[i].name}") for i in self.previous),
         )
 
     @cached_property
@@ -197,9 +200,8 @@ class Layout:
         found += [places - 1, first[parent] - places, *left]  # the size is a code: one less than the number
         for i in self.context:
             found.append(own[i].bucket_map[first[start + self.members.index(i)]])
-        for i in self.context:
-            code = own[i].bucket_map[previous[self.members.index(i)]]
-            found.append(np.where(places == 1, own[i].bucket_count, code))  # the first member is the previous one
+        for i in self.previous:
+            found.append(own[i].bucket_map[previous[self.members.index(i)]])
         return found
 
 
@@ -219,9 +221,9 @@ def _renamed(attribute: Attribute, name: str) -> Attribute:
     return attribute.model_copy(update={"name": name})
 
 
-def _coarse(attribute: Attribute, name: str, *, more: int = 0) -> Attribute:
-    """An attribute by its buckets, with as many codes more."""
-    return Attribute(name=name, kind="ordinal", values=tuple(range(attribute.bucket_count + more)))
+def _coarse(attribute: Attribute, name: str) -> Attribute:
+    """An attribute by its buckets."""
+    return Attribute(name=name, kind="ordinal", values=tuple(range(attribute.bucket_count)))
 
 
 def _moved(rules: Rules, places: dict[int, int]) -> Rules:

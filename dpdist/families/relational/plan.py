@@ -25,8 +25,11 @@ from dpdist.schema.spec import change
 
 _UP = 1 + 2.0**-40
 
-GIVEN_WEIGHT = 0.25
+GIVEN_WEIGHT = 0.1
 """Weight of pairs of attributes that are given when a member is drawn: they only keep the fit of the others right."""
+
+MEMBER_CELLS = 100_000
+"""Most cells of the members' model: each member is drawn by a sum over those of a clique that are not given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,8 +179,13 @@ def _choices(spec: RelationalSpec, first_mu: float, others_mu: float) -> tuple[C
     first = without_triples(found) if found.triple_tables else found
     members = max(spec.data.minimum_records - parents, 1)
     others = choose(layout.others.cardinalities, records=members, mu=others_mu, raking=False)
-    return first, replace(others, balance=0, priorities=tuple(_weights(layout)))
+    cells = min(others.cells, MEMBER_CELLS)
+    return first, replace(others, cells=cells, balance=0, priorities=tuple(_weights(layout)))
 
 
 def _weights(layout: Layout) -> Iterable[tuple[int, int, float]]:
-    return ((i, j, GIVEN_WEIGHT) for i, j in combinations(range(len(layout.given)), 2))
+    """Pairs of given attributes count little, but for an attribute of the first and of the previous member."""
+    names = [attribute.name for attribute in layout.given]
+    for i, j in combinations(range(len(names)), 2):
+        if names[i].removeprefix("first ") != names[j].removeprefix("previous "):
+            yield i, j, GIVEN_WEIGHT

@@ -36,7 +36,9 @@ class ParentSpec(Section):
     """The parents."""
 
     attributes: tuple[str, ...] = Field(
-        min_length=1, description="Attributes of the schema that are the parent's; the others are the members'."
+        default=(),
+        description="Attributes of the schema that are the parent's; the others are the members'. Default: those of "
+        "data.parent.",
     )
     records: int = Field(
         ge=1, le=MOST_RECORDS, description="Number of released parents, about as many as the table is known to have."
@@ -58,8 +60,11 @@ class MembersSpec(Section):
     )
     context: tuple[str, ...] | None = Field(
         default=None,
-        description="Attributes of the first and of the previous member that a member depends on; default: all. "
-        "An attribute with `buckets` counts by them.",
+        description="Attributes of the first member that the others depend on; default: all. An attribute with "
+        "`buckets` counts by them.",
+    )
+    previous: tuple[str, ...] = Field(
+        default=(), description="Attributes of the previous member that a member depends on, besides; by `buckets`."
     )
 
 
@@ -83,20 +88,24 @@ class RelationalSpec(ReleaseSpec):
         if self.table.continuous:
             raise ValueError(f"attribute {self.table.continuous[0]!r} is continuous: declare `bins` for it")
         names, order = self.table.names, self.members.order
-        named = {*self.parent.attributes, *(self.members.context or ())} | ({order} if order else set())
+        named = {*self.parent_attributes, *(self.members.context or ()), *self.members.previous} | (
+            {order} if order else set()
+        )
         for name in sorted(named - set(names)):
             raise ValueError(f"parent and members: no attribute is called {name!r}; name attributes of the schema")
-        members = [name for name in names if name not in self.parent.attributes and name != order]
-        if not members or order in self.parent.attributes:
+        members = [name for name in names if name not in self.parent_attributes and name != order]
+        if not self.parent_attributes:
+            raise ValueError("parent.attributes: name the attributes of the parents, or their table (data.parent)")
+        if not members or order in self.parent_attributes:
             raise ValueError("parent.attributes: leave attributes to the members, and `members.order`")
-        for name in self.members.context or ():
+        for name in (*(self.members.context or ()), *self.members.previous):
             if name not in members:
-                raise ValueError(f"members.context: {name!r} is no attribute of the members")
+                raise ValueError(f"members.context and members.previous: {name!r} is no attribute of the members")
         if order and (order in {names[i] for rule in self.table.forbidden for i in rule.attributes}):
             raise ValueError(f"schema.rules: a rule names {order!r}, which only orders the members: leave the rule out")
         if order and self.table.attributes[names.index(order)].kind not in ("integer", "ordinal"):
             raise ValueError(f"members.order: {order!r} is no integer or ordinal attribute")
-        if {self.place_name, self.unit.by} & {*self.parent.attributes, *members}:
+        if {self.place_name, self.unit.by} & {*self.parent_attributes, *members}:
             raise ValueError(f"{self.unit.by!r} and {self.place_name!r} are columns of the release: rename attributes")
         if self.output.rows_per_part < 10 * self.unit.at_most:
             raise ValueError("output.rows_per_part: a part has room for ten parents at least")
@@ -109,6 +118,11 @@ class RelationalSpec(ReleaseSpec):
         return True
 
     @property
+    def parent_attributes(self) -> tuple[str, ...]:
+        """Names of the parents' attributes."""
+        return self.parent.attributes or (self.data.parent.attributes if self.data.parent else ())
+
+    @property
     def place_name(self) -> str:
         """Column of the place of a member among those of its parent."""
         return self.members.order or "member"
@@ -117,11 +131,12 @@ class RelationalSpec(ReleaseSpec):
     def layout(self) -> Layout:
         """The two tables."""
         names, members = self.table.names, self.members
-        parent = tuple(names.index(name) for name in self.parent.attributes)
+        parent = tuple(names.index(name) for name in self.parent_attributes)
         order = None if members.order is None else names.index(members.order)
         own = tuple(i for i in range(len(names)) if i not in parent and i != order)
         context = own if members.context is None else tuple(names.index(name) for name in members.context)
-        return Layout(self.table, parent, own, context, order, self.records_of_a_unit, self._kinds(own))
+        previous = tuple(names.index(name) for name in members.previous)
+        return Layout(self.table, parent, own, context, previous, order, self.records_of_a_unit, self._kinds(own))
 
     def _kinds(self, own: tuple[int, ...]) -> Kinds | None:
         if not self.members.kinds:

@@ -115,5 +115,5 @@ def draw(attempt: RelationalAttempt) -> ReleasedRecords:
 
 def _part(source: _Source, part: int, rows: int, start: int) -> Codes:
     noise = load_noise(source.key)
-    parent, place, columns = draw_linked(source.layout, source.models, noise, part, rows, rounds=source.rounds)
+    _, (parent, place), columns = draw_linked(source.layout, source.models, noise, part, rows, rounds=source.rounds)
     return [(parent + start + 1).astype(np.float64), place.astype(np.min_scalar_type(source.layout.at_most)), *columns]

@@ -127,13 +127,12 @@ class Conditional:
                 continue
             clique = self._cliques[j]
             table = clique.table[self._index(clique.given, known, uniforms.rows)]
-            for a, share in shares.items():
-                if a in clique.drawn:
-                    table = table * _along(share if homes[a] == j else share > 0, (a,), clique.drawn)
+            factors = [((a,), s if homes[a] == j else s > 0) for a, s in shares.items() if a in clique.drawn]
             for k in self._tree.children(j):
                 if k in messages:
-                    below = self._cliques[k]
-                    table = table * _along(messages[k], below.drawn[: below.shared], clique.drawn)
+                    factors.append((self._cliques[k].drawn[: self._cliques[k].shared], messages[k]))
+            for scope, factor in _merged(factors):
+                table *= _along(factor, scope, clique.drawn)
             sums = table.sum(axis=tuple(range(1 + clique.shared, table.ndim)))
             if clique.shared:
                 top = sums.reshape(len(sums), -1).max(1).reshape(-1, *[1] * clique.shared)
@@ -206,6 +205,21 @@ def _chosen(weights: Floats, uniforms: Floats) -> Counts:
     cumulative = np.cumsum(weights, axis=1)
     below = cumulative <= (uniforms * cumulative[:, -1])[:, None]
     return np.asarray(below.sum(1), np.int64)
+
+
+def _merged(factors: list[tuple[Set, Floats | Mask]]) -> list[tuple[Set, Floats | Mask]]:
+    """Factors with the same product, of which none is about attributes that are all in another one.
+
+    So that few of them are multiplied with the largest table.
+    """
+    found: list[tuple[Set, Floats | Mask]] = []
+    for scope, factor in sorted(factors, key=lambda one: one[1].size, reverse=True):
+        at = next((k for k, (other, _) in enumerate(found) if set(scope) <= set(other)), None)
+        if at is None:
+            found.append((scope, factor))
+        else:
+            found[at] = found[at][0], found[at][1] * _along(factor, scope, found[at][0])
+    return found
 
 
 def _along(table: Floats | Mask, of: Set, axes: Set) -> Floats | Mask:

@@ -1,0 +1,174 @@
+"""Two linked tables: how members are laid out, what a whole parent changes, what is drawn, what is read."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from itertools import combinations, product
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from cases import RELATIONAL
+from releases import KEY
+
+from dpdist.data.count import pair_counts
+from dpdist.data.keyed_ids import UnitHashes
+from dpdist.errors import SpecError
+from dpdist.families.base.registry import make_plan
+from dpdist.families.relational.draw import draw_linked
+from dpdist.families.relational.layout import Layout
+from dpdist.families.synthesis.learn import learn
+from dpdist.privacy import accountant
+from dpdist.privacy.arrays import Codes
+from dpdist.privacy.events import Gaussian
+from dpdist.privacy.noise import Noise
+from dpdist.publish.verify import read_release, verify
+from dpdist.release.run import run_release
+
+NOISE = Noise(bytes(32))
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    """That of the small case: at most four members, children below 15."""
+    found: Layout = RELATIONAL.spec(tmp_path).layout  # type: ignore[attr-defined]
+    return found
+
+
+def laid_out(layout: Layout, households: list[list[tuple[int, ...]]]) -> tuple[Codes, Codes]:
+    """The rows of both tables of households of records, given by their codes."""
+    units = [np.array([[k + 1, k + 1]], np.uint64).repeat(len(h), 0) for k, h in enumerate(households)]
+    columns = np.array([record for h in households for record in h], np.int64).reshape(-1, 6).T
+    codes: Codes = [c.astype(a.dtype) for c, a in zip(columns, layout.schema.attributes, strict=True)]
+    by = codes[layout.order or 0]
+    rows, places = UnitHashes.of(NOISE).arranged(np.concatenate(units), codes, by, at_most=layout.at_most)
+    return layout.flattened(codes, rows, places)
+
+
+def test_members_are_laid_out_with_what_they_depend_on(layout: Layout) -> None:
+    # region, age (5 years), sex, score, employed, order
+    household = [(2, 1, 1, 4, 1, 5), (2, 8, 0, 3, 0, 1), (2, 2, 0, 5, 1, 4), (2, 7, 1, 6, 0, 2), (2, 0, 0, 0, 1, 6)]
+    first, others = laid_out(layout, [household, [(0, 1, 1, 1, 1, 1)]])
+    assert layout.first.names == ("region", "(size)", "(of children)", "age", "sex", "score", "employed")
+    assert sorted(tuple(row) for row in zip(*map(np.ndarray.tolist, first), strict=True)) == [
+        (0, 0, 1, 1, 1, 1, 1),
+        (2, 3, 2, 8, 0, 3, 0),  # the fifth member is not used
+    ]
+    found = [tuple(row) for row in zip(*map(np.ndarray.tolist, others), strict=True)]
+    assert [name for name in layout.others.names if name.startswith("(")] == ["(place)", "(left)", "(left of children)"]
+    # region; place, left, children left; first age (by its buckets), sex, score, employed; previous age; own
+    assert found == [
+        (2, 0, 2, 2, 2, 0, 3, 0, 2, 7, 1, 6, 0),
+        (2, 1, 1, 2, 2, 0, 3, 0, 1, 2, 0, 5, 1),
+        (2, 2, 0, 1, 2, 0, 3, 0, 0, 1, 1, 4, 1),
+    ]
+
+
+def test_a_whole_parent_costs_what_is_charged_and_attains_it(layout: Layout, tmp_path: Path) -> None:
+    """Every household of a tiny universe, one to five members: what it adds to every table of one or two columns."""
+    kinds = [(0, 1, 0, 0, 0, 0), (0, 9, 1, 3, 1, 0)]
+    largest = [0.0, 0.0]
+    for size in range(1, layout.at_most + 2):
+        for household in product(kinds, repeat=size):
+            for k, (codes, schema) in enumerate(zip(laid_out(layout, [list(household)]), both(layout), strict=True)):
+                counts = pair_counts(codes, schema.cardinalities)
+                singles = [counts.single(i) for i in range(len(codes))]
+                pairs = [counts.pair(i, j) for i, j in combinations(range(len(codes)), 2)]
+                moved = max(float(np.sqrt((table.astype(float) ** 2).sum())) for table in (*singles, *pairs))
+                largest[k] = max(largest[k], moved)
+    assert largest == [1.0, layout.at_most - 1.0]
+    plan = make_plan(RELATIONAL.spec(tmp_path))
+    mu = np.hypot(plan.first.mu, (layout.at_most - 1) * plan.others.mu)  # type: ignore[attr-defined]
+    assert accountant.epsilon(Gaussian(1 / mu), delta=plan.delta) <= plan.epsilon * (1 + 1e-9)
+    assert plan.epsilon == pytest.approx(4, rel=1e-3)
+
+
+def both(layout: Layout) -> tuple:  # type: ignore[type-arg]
+    return layout.first, layout.others
+
+
+def test_composition_and_members_agree_in_every_parent(layout: Layout, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    households = []
+    for _ in range(400):
+        grown = [(int(rng.integers(4)), int(rng.integers(3, 20)), int(rng.integers(2)), 3, 0, 0)]
+        young = [(grown[0][0], int(rng.integers(0, 3)), 1, 1, 1, 1 + i) for i in range(rng.integers(0, 4))]
+        households.append(grown + young)
+    plan = make_plan(RELATIONAL.spec(tmp_path, privacy={"epsilon": 20, "delta": 1e-7}))
+    models = []
+    for codes, schema, choices, rules in zip(
+        laid_out(layout, households),
+        both(layout),
+        (plan.first, plan.others),
+        (layout.first_rules, ()),
+        strict=True,  # type: ignore[attr-defined]
+    ):
+        counts = pair_counts(codes, schema.cardinalities)
+        models.append(
+            learn(counts, choices=choices, noise=NOISE, drawing=NOISE, rules=rules, prefix=schema.names[1]).fitted
+        )
+    first, members, columns = draw_linked(layout, (models[0], models[1]), NOISE, 0, 2_000, rounds=0)
+    parent, place = members
+    sizes = first[1] + 1
+    assert np.array_equal(np.bincount(parent), sizes)
+    assert np.array_equal(np.sort(place), np.sort(np.concatenate([np.arange(n) for n in sizes])))
+    age, employed = columns[1], columns[4]
+    assert np.array_equal(np.bincount(parent, weights=age < 3).astype(int), first[2])
+    assert not ((age < 3) & (employed == 0)).any()
+    assert (np.bincount(parent, weights=age >= 3) >= 1).mean() > 0.9  # as in the table, though no rule says so
+
+
+def split(folder: Path, table: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Persons without their region, and households with it, in another order."""
+    owner = table.to_pandas().dropna(subset=["household"]).groupby("household")[["region"]].first().reset_index()
+    owner["household"] = owner["household"].astype("int64")
+    return table.drop(["region"]), pa.Table.from_pandas(owner[::-1], preserve_index=False)
+
+
+def released(folder: Path, members: pa.Table, parents: pa.Table, name: str) -> pa.Table:
+    RELATIONAL.write(folder, members)
+    pq.write_table(parents, folder / "parents.parquet", row_group_size=500)
+    parent = {"path": str(folder / "parents.parquet"), "attributes": ["region"]}
+    changes = {"parent": {"records": 1_200}, "data__parent": parent, "cluster__partitions": 3}
+    spec = RELATIONAL.spec(folder, output__path=str(folder / name), name=name, **changes)
+    run_release(spec, fixed_key=KEY)
+    verify(folder / name)
+    return read_release(folder / name)
+
+
+def test_two_files_are_read_as_the_joined_one(tmp_path: Path) -> None:
+    spec = RELATIONAL.project(tmp_path)
+    run_release(spec, fixed_key=KEY)
+    whole = read_release(tmp_path / "release")
+    members, parents = split(tmp_path, RELATIONAL.table(RELATIONAL.rows))
+    assert released(tmp_path, members, parents, "two").equals(whole)
+    # households without persons, one id twice with equal rows: not used, and no error
+    more = pa.table({"household": [5, 6], "region": ["north", "west"]}, schema=parents.schema)
+    assert released(tmp_path, members, pa.concat_tables([parents, more, parents[:40]]), "more").equals(whole)
+    fewer = released(tmp_path, members, parents[100:], "fewer")  # persons without household
+    assert not fewer.equals(whole)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"unit": None}, "unit"),
+        ({"unit__at_most": 1}, "unit"),
+        ({"parent__attributes": ["nothing"]}, "nothing"),
+        ({"parent__attributes": []}, "parent.attributes"),
+        ({"members__order": "sex"}, "sex"),
+        ({"members__kinds": {"a": "age < 15", "b": "age < 20"}}, "members.kinds"),
+        ({"members__kinds": {"a": "age < 15", "b": "sex = 1"}}, "members.kinds"),
+        ({"members__kinds": {"a": "region = 'north'"}}, "members.kinds"),
+        ({"members__previous": ["region"]}, "region"),
+        ({"data__parent": {"path": "x.parquet", "attributes": ["regio"]}, "parent__attributes": []}, "regio"),
+    ],
+)
+def test_a_spec_that_makes_no_sense_is_refused_by_setting(
+    changes: dict[str, object], named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SpecError, match=named):
+        replace(RELATIONAL, settings=deepcopy(RELATIONAL.settings)).spec(tmp_path, **changes)
