@@ -184,14 +184,12 @@ class Contract(Section):
     def located(self) -> Contract:
         """The contract with paths that name the same files from any folder."""
         tree = json.loads(self.text)
-        for section, names in ((tree["data"], ("path", "later")), (tree, ("public_tables",))):
+        parent = tree["data"].get("parent", {})
+        for section, names in ((tree["data"], ("path", "later")), (parent, ("path",)), (tree, ("public_tables",))):
             for name in names:
                 if name in section:
                     given = section[name]
                     section[name] = absolute(given) if isinstance(given, str) else [absolute(path) for path in given]
-        if "parent" in tree["data"]:
-            given = tree["data"]["parent"]["path"]
-            tree["data"]["parent"]["path"] = [absolute(path) for path in ([given] if isinstance(given, str) else given)]
         return Contract.model_validate(tree)
 
     @property
@@ -268,6 +266,11 @@ def kept_contract(ledger: Ledger, spec: ReleaseSpec, *, dataset: str, event: Eve
     """
     text = ledger.dataset(dataset).contract
     if text is None:
+        if spec.protects_only_units:
+            raise ContractBroken(
+                f"unit: data set {dataset!r} has no contract, so its account is one of records, and a record more of a "
+                f"unit changes a release of kind {spec.kind} by more than a unit does: declare the unit in a contract"
+            )
         if spec.unit is not None and spec.unit.at_most == 1:
             raise ContractBroken(
                 f"unit.at_most: data set {dataset!r} has no contract, so its account is one of records, and a record "

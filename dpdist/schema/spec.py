@@ -244,6 +244,7 @@ class ReleaseSpec(Section):
     """What the spec of every kind of release says."""
 
     protects_units: ClassVar[bool] = False  # whether the charge of the family is known for units of several records
+    protects_only_units: ClassVar[bool] = False  # whether one record more of a unit may cost more than the whole unit
 
     kind: str
     name: str = Field(

@@ -50,9 +50,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from distributed import LocalCluster
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from dpdist.families.base.registry import load_spec  # these three are all that is used of dpdist
+from dpdist.families.base.registry import load_spec  # these few are all that is used of dpdist
 from dpdist.ledger import Ledger
+from dpdist.ledger.contract import Contract
+from dpdist.release.conformity import check_input
 from dpdist.release.run import run_release
+from dpdist.schema.spec import ReleaseSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASES, RECIPES = ROOT / "deploy" / "releases", ROOT / "deploy" / "recipes"
@@ -232,6 +235,13 @@ SHIPPED = {
         _parquet(ACS, f"data/{ACS}", rows=10_000, every=100),
         {"data.minimum_records": 9_000, "synthesis.records": 5_000},
     ),
+    "acs2024-households": Case(
+        _together(
+            _parquet("acs2024_persons.parquet", "data/acs2024_persons.parquet", rows=10_000),
+            _parquet("acs2024_households.parquet", "data/acs2024_households.parquet", rows=4_000),
+        ),
+        {"data.minimum_records": 9_000, "parent.records": 3_000},
+    ),
     "acs2024-persons": Case(
         _parquet("acs2024_persons.parquet", "data/acs2024_persons.parquet", rows=10_000, every=39),
         {"data.minimum_records": 9_000, "synthesis.records": 5_000, "model.rounds": 1, "privacy.accuracy_share": 0},
@@ -374,7 +384,19 @@ def _begin(name: str, find: Find) -> dict[str, Any]:
     for dataset, url in books.items():
         with contextlib.closing(Ledger.open(url)) as ledger:
             ledger.create_dataset(dataset, epsilon=100, delta="1e-3", guarantees=GUARANTEES)
+    if tree["kind"] == "relational":
+        _declare(load_spec(_file(name), settings))
     return settings
+
+
+def _declare(spec: ReleaseSpec) -> None:
+    """Give the data set of a spec a contract that declares its unit, and admit its files."""
+    tree = {"schema": spec.table, "unit": spec.unit, "minimum_records": spec.data.minimum_records}
+    tree |= {"data": spec.data.model_dump(exclude={"minimum_records"}), "epsilon": 100, "delta": "1e-3"}
+    contract = Contract.model_validate(tree).located()
+    with contextlib.closing(Ledger.open(spec.ledger)) as ledger:
+        ledger.amend(spec.dataset, contract, reason="its unit")
+        ledger.admit_input(spec.dataset, fingerprint=check_input(contract).fingerprint, contract=contract.digest)
 
 
 @contextlib.contextmanager

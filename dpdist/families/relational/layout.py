@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +61,9 @@ class Layout:
         The parent's attributes and the members'.
     context, previous : tuple of int
         Attributes of the first and of the previous member that another one depends on.
+    crossed : tuple of tuple of int
+        Sets of attributes of the parent and of the first member, or `order` for the place of a member, whose
+        combinations are columns of what is given.
     order : int or None
         The attribute that orders the members.
     at_most : int
@@ -72,6 +76,7 @@ class Layout:
     members: tuple[int, ...]
     context: tuple[int, ...]
     previous: tuple[int, ...]
+    crossed: tuple[tuple[int, ...], ...]
     order: int | None
     at_most: int
     kinds: Kinds | None
@@ -103,7 +108,12 @@ class Layout:
             *(_integer(f"left of {name}", 0, last) for name in names),
             *(_coarse(own[i], f"first {own[i].name}") for i in self.context),
             *(_coarse(own[i], f"previous {own[i].name}") for i in self.previous),
+            *(_codes(" x ".join(own[i].name for i in cross), prod(self._sizes(cross))) for cross in self.crossed),
         )
+
+    def _sizes(self, cross: tuple[int, ...]) -> list[int]:
+        """Numbers of codes of crossed attributes; of the order, those of the places."""
+        return [self.at_most - 1 if i == self.order else self.schema.attributes[i].bucket_count for i in cross]
 
     @cached_property
     def others(self) -> Schema:
@@ -202,6 +212,18 @@ class Layout:
             found.append(own[i].bucket_map[first[start + self.members.index(i)]])
         for i in self.previous:
             found.append(own[i].bucket_map[previous[self.members.index(i)]])
+        for cross in self.crossed:
+            index = np.zeros(len(places), np.int64)
+            for i, size in zip(cross, self._sizes(cross), strict=True):
+                at = (
+                    self.parent.index(i)
+                    if i in self.parent
+                    else start + self.members.index(i)
+                    if i != self.order
+                    else 0
+                )
+                index = index * size + (places - 1 if i == self.order else own[i].bucket_map[first[at]])
+            found.append(index)
         return found
 
 
@@ -223,7 +245,11 @@ def _renamed(attribute: Attribute, name: str) -> Attribute:
 
 def _coarse(attribute: Attribute, name: str) -> Attribute:
     """An attribute by its buckets."""
-    return Attribute(name=name, kind="ordinal", values=tuple(range(attribute.bucket_count)))
+    return _codes(name, attribute.bucket_count)
+
+
+def _codes(name: str, size: int) -> Attribute:
+    return Attribute(name=name, kind="ordinal", values=tuple(range(size)))
 
 
 def _moved(rules: Rules, places: dict[int, int]) -> Rules:

@@ -28,7 +28,7 @@ _UP = 1 + 2.0**-40
 GIVEN_WEIGHT = 0.1
 """Weight of pairs of attributes that are given when a member is drawn: they only keep the fit of the others right."""
 
-MEMBER_CELLS = 100_000
+MEMBER_CELLS = 300_000
 """Most cells of the members' model: each member is drawn by a sum over those of a clique that are not given."""
 
 

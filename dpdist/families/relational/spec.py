@@ -66,12 +66,18 @@ class MembersSpec(Section):
     previous: tuple[str, ...] = Field(
         default=(), description="Attributes of the previous member that a member depends on, besides; by `buckets`."
     )
+    crossed: tuple[tuple[str, ...], ...] = Field(
+        default=(),
+        description="Sets of attributes of the parent and of the first member, and `order` for the place of a member, "
+        "that a member depends on together: by each combination of their values.",
+    )
 
 
 class RelationalSpec(ReleaseSpec):
     """Parents with their members, drawn from two models that were fitted to noisy tables."""
 
     protects_units: ClassVar[bool] = True
+    protects_only_units: ClassVar[bool] = True  # a member more exchanges the rows of all others, and of the parent
 
     kind: Literal["relational"]
     privacy: RelationalPrivacy
@@ -88,9 +94,12 @@ class RelationalSpec(ReleaseSpec):
         if self.table.continuous:
             raise ValueError(f"attribute {self.table.continuous[0]!r} is continuous: declare `bins` for it")
         names, order = self.table.names, self.members.order
-        named = {*self.parent_attributes, *(self.members.context or ()), *self.members.previous} | (
-            {order} if order else set()
-        )
+        named = {
+            *self.parent_attributes,
+            *(self.members.context or ()),
+            *self.members.previous,
+            *sum(self.members.crossed, ()),
+        } | ({order} if order else set())
         for name in sorted(named - set(names)):
             raise ValueError(f"parent and members: no attribute is called {name!r}; name attributes of the schema")
         members = [name for name in names if name not in self.parent_attributes and name != order]
@@ -136,7 +145,9 @@ class RelationalSpec(ReleaseSpec):
         own = tuple(i for i in range(len(names)) if i not in parent and i != order)
         context = own if members.context is None else tuple(names.index(name) for name in members.context)
         previous = tuple(names.index(name) for name in members.previous)
-        return Layout(self.table, parent, own, context, previous, order, self.records_of_a_unit, self._kinds(own))
+        crossed = tuple(tuple(names.index(name) for name in cross) for cross in members.crossed)
+        bound, kinds = self.records_of_a_unit, self._kinds(own)
+        return Layout(self.table, parent, own, context, previous, crossed, order, bound, kinds)
 
     def _kinds(self, own: tuple[int, ...]) -> Kinds | None:
         if not self.members.kinds:

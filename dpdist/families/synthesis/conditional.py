@@ -24,6 +24,8 @@ _CELLS = 1 << 22
 
 Mask = NDArray[np.bool_]
 
+_Factor = tuple[Set, Floats | Mask]
+
 
 @dataclass(frozen=True, eq=False)
 class _Clique:
@@ -127,7 +129,9 @@ class Conditional:
                 continue
             clique = self._cliques[j]
             table = clique.table[self._index(clique.given, known, uniforms.rows)]
-            factors = [((a,), s if homes[a] == j else s > 0) for a, s in shares.items() if a in clique.drawn]
+            factors: list[_Factor] = [
+                ((a,), s if homes[a] == j else s > 0) for a, s in shares.items() if a in clique.drawn
+            ]
             for k in self._tree.children(j):
                 if k in messages:
                     factors.append((self._cliques[k].drawn[: self._cliques[k].shared], messages[k]))
@@ -207,12 +211,12 @@ def _chosen(weights: Floats, uniforms: Floats) -> Counts:
     return np.asarray(below.sum(1), np.int64)
 
 
-def _merged(factors: list[tuple[Set, Floats | Mask]]) -> list[tuple[Set, Floats | Mask]]:
+def _merged(factors: list[_Factor]) -> list[_Factor]:
     """Factors with the same product, of which none is about attributes that are all in another one.
 
     So that few of them are multiplied with the largest table.
     """
-    found: list[tuple[Set, Floats | Mask]] = []
+    found: list[_Factor] = []
     for scope, factor in sorted(factors, key=lambda one: one[1].size, reverse=True):
         at = next((k for k, (other, _) in enumerate(found) if set(scope) <= set(other)), None)
         if at is None:

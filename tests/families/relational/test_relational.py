@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from copy import deepcopy
 from dataclasses import replace
 from itertools import combinations, product
@@ -16,16 +17,19 @@ from releases import KEY
 
 from dpdist.data.count import pair_counts
 from dpdist.data.keyed_ids import UnitHashes
-from dpdist.errors import SpecError
+from dpdist.errors import ContractBroken, SpecError
 from dpdist.families.base.registry import make_plan
 from dpdist.families.relational.draw import draw_linked
 from dpdist.families.relational.layout import Layout
 from dpdist.families.synthesis.learn import learn
+from dpdist.ledger import Ledger
+from dpdist.ledger.contract import Contract
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.events import Gaussian
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_release, verify
+from dpdist.release.conformity import check_input
 from dpdist.release.run import run_release
 
 NOISE = Noise(bytes(32))
@@ -59,11 +63,12 @@ def test_members_are_laid_out_with_what_they_depend_on(layout: Layout) -> None:
     ]
     found = [tuple(row) for row in zip(*map(np.ndarray.tolist, others), strict=True)]
     assert [name for name in layout.others.names if name.startswith("(")] == ["(place)", "(left)", "(left of children)"]
-    # region; place, left, children left; first age (by its buckets), sex, score, employed; previous age; own
+    # region; place, left, children left; first age (by its buckets), sex, score, employed; previous age;
+    # place and first sex; own
     assert found == [
-        (2, 0, 2, 2, 2, 0, 3, 0, 2, 7, 1, 6, 0),
-        (2, 1, 1, 2, 2, 0, 3, 0, 1, 2, 0, 5, 1),
-        (2, 2, 0, 1, 2, 0, 3, 0, 0, 1, 1, 4, 1),
+        (2, 0, 2, 2, 2, 0, 3, 0, 2, 0, 7, 1, 6, 0),
+        (2, 1, 1, 2, 2, 0, 3, 0, 1, 2, 2, 0, 5, 1),
+        (2, 2, 0, 1, 2, 0, 3, 0, 0, 4, 1, 1, 4, 1),
     ]
 
 
@@ -133,7 +138,21 @@ def released(folder: Path, members: pa.Table, parents: pa.Table, name: str) -> p
     pq.write_table(parents, folder / "parents.parquet", row_group_size=500)
     parent = {"path": str(folder / "parents.parquet"), "attributes": ["region"]}
     changes = {"parent": {"records": 1_200}, "data__parent": parent, "cluster__partitions": 3}
-    spec = RELATIONAL.spec(folder, output__path=str(folder / name), name=name, **changes)
+    spec = RELATIONAL.spec(
+        folder, output__path=str(folder / name), name=name, ledger=f"sqlite:///{folder}/{name}.db", **changes
+    )
+    with closing(Ledger.open(spec.ledger)) as ledger:
+        ledger.create_dataset("people", epsilon=100, delta="1e-3")
+        with pytest.raises(ContractBroken, match="one of records"):
+            run_release(spec, fixed_key=KEY)
+        data = {"path": spec.data.path, "parent": parent, "extra_columns": "ignore"}
+        tree = {"schema": spec.table, "data": data, "unit": spec.unit, "minimum_records": 5_000}
+        contract = Contract.model_validate({**tree, "epsilon": 100, "delta": "1e-3"})
+        found = check_input(contract)
+        told = "household" in "".join(found.problems)
+        assert told == (name != "two" or bool(members["household"].null_count))
+        ledger.amend("people", contract, reason="declared")
+        ledger.admit_input("people", fingerprint=found.fingerprint, contract=contract.digest)
     run_release(spec, fixed_key=KEY)
     verify(folder / name)
     return read_release(folder / name)
