@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import pyarrow as pa
 
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
@@ -15,6 +17,8 @@ from dpdist.publish.parts import PartFormat, PartRecord, decode, part_name, writ
 from dpdist.schema.schema import Schema
 from dpdist.storage.store import Store
 
+_How = tuple[Schema, PartFormat, Store, str, KeyRef, Callable[[pa.Table], pa.Table] | None]
+
 
 @dataclass(frozen=True, eq=False)
 class ReleasedRecords:
@@ -23,6 +27,7 @@ class ReleasedRecords:
     parts: Sequence[Deferred]  # of Codes: part p holds the released records from ``p * output.rows_per_part`` on
     executor: Executor | None = None  # where the parts are, if not with the executor of the attempt
     key: KeyRef | None = None  # of the values in their bins, if not that of the attempt
+    finish: Callable[[pa.Table], pa.Table] | None = None  # the last step of each decoded part, if there is one
 
 
 def write_records(attempt: Attempt[Any, Any]) -> None:
@@ -31,12 +36,13 @@ def write_records(attempt: Attempt[Any, Any]) -> None:
     executor = released.executor or attempt.executor
     with attempt.stage("writing") as progress:
         task = executor.tasks("write")
-        how = task.constant("how", (plan.released, plan.form, attempt.output, attempt.id, released.key or attempt.key))
+        key, finish = released.key or attempt.key, released.finish
+        how = task.constant("how", (plan.released, plan.form, attempt.output, attempt.id, key, finish))
         parts = [task("part", _write, how, part, index, index * rows) for index, part in enumerate(released.parts)]
         attempt.parts = tuple(executor.compute(parts, progress=progress))
 
 
-def _write(how: tuple[Schema, PartFormat, Store, str, KeyRef], codes: Codes, index: int, start: int) -> PartRecord:
-    schema, form, store, attempt, key = how
+def _write(how: _How, codes: Codes, index: int, start: int) -> PartRecord:
+    schema, form, store, attempt, key, finish = how
     table = decode(schema, codes, form=form, noise=load_noise(key), start=start)
-    return write_part(store, part_name(attempt, index), table)
+    return write_part(store, part_name(attempt, index), finish(table) if finish else table)

@@ -28,6 +28,9 @@ _UP = 1 + 2.0**-40
 GIVEN_WEIGHT = 0.1
 """Weight of pairs of attributes that are given when a member is drawn: they only keep the fit of the others right."""
 
+ALIKE_CELLS = 100
+"""Cells of a table of one attribute of the first and of the previous member that counts as much as others, at most."""
+
 MEMBER_CELLS = 300_000
 """Most cells of the members' model: each member is drawn by a sum over those of a clique that are not given."""
 
@@ -184,8 +187,11 @@ def _choices(spec: RelationalSpec, first_mu: float, others_mu: float) -> tuple[C
 
 
 def _weights(layout: Layout) -> Iterable[tuple[int, int, float]]:
-    """Pairs of given attributes count little, but for an attribute of the first and of the previous member."""
-    names = [attribute.name for attribute in layout.given]
-    for i, j in combinations(range(len(names)), 2):
-        if names[i].removeprefix("first ") != names[j].removeprefix("previous "):
+    """Pairs of given attributes count little, but for an attribute of the first and of the previous member: both tell
+    the same of the next one. Only a small table does not take the room of others.
+    """
+    given = layout.given
+    for i, j in combinations(range(len(given)), 2):
+        alike = given[i].name.removeprefix("first ") == given[j].name.removeprefix("previous ")
+        if not alike or given[i].cardinality * given[j].cardinality > ALIKE_CELLS:
             yield i, j, GIVEN_WEIGHT

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import ClassVar, Self
 
 import numpy as np
+import pyarrow as pa
 
 from dpdist.data.count import PairCounts
 from dpdist.families.base.attempt import Attempt
@@ -110,7 +111,19 @@ def draw(attempt: RelationalAttempt) -> ReleasedRecords:
     source = task.constant("models", _Source(attempt.spec.layout, models, attempt.drawing_key, rounds))
     starts = np.cumsum([0, *attempt.plan.parts]).tolist()
     parts = [task("part", _part, source, part, rows, starts[part]) for part, rows in enumerate(attempt.plan.parts)]
-    return ReleasedRecords(parts, key=attempt.drawing_key)
+    layout = attempt.spec.layout
+    binned = [a.name for a in (layout.schema.attributes[i] for i in layout.parent) if a.is_binned]
+    finish = partial(_alike, binned, attempt.plan.released.names[0]) if binned else None
+    return ReleasedRecords(parts, key=attempt.drawing_key, finish=finish)
+
+
+def _alike(names: list[str], parent: str, table: pa.Table) -> pa.Table:
+    """A part in which a number that was drawn in its bin is the same for all members of a parent."""
+    numbers = table[parent].to_numpy()
+    first = np.searchsorted(numbers, numbers)
+    for name in names:
+        table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), table[name].take(first))
+    return table
 
 
 def _part(source: _Source, part: int, rows: int, start: int) -> Codes:

@@ -191,3 +191,16 @@ def test_a_spec_that_makes_no_sense_is_refused_by_setting(
 ) -> None:
     with pytest.raises(SpecError, match=named):
         replace(RELATIONAL, settings=deepcopy(RELATIONAL.settings)).spec(tmp_path, **changes)
+
+
+def test_what_is_the_parents_is_the_same_for_its_members(tmp_path: Path) -> None:
+    """A number in a bin is drawn once for a parent; a rule across both tables holds for every member."""
+    changes = {"parent": {"attributes": ["region", "age"], "records": 400}, "members": {"order": "order"}}
+    spec = RELATIONAL.project(tmp_path, **changes)
+    run_release(spec, fixed_key=KEY)
+    made = read_release(tmp_path / "release").to_pandas()
+    assert made.household.nunique() == 400 < len(made)
+    assert made.age.nunique() > 30
+    assert (made.groupby("household")[["region", "age"]].nunique() == 1).all(axis=None)
+    assert (made.groupby("household")["order"].max() == made.groupby("household").size()).all()
+    assert not ((made.age < 15) & (made.employed == "yes")).any()
