@@ -93,7 +93,7 @@ def main() -> None:
     except Exception as error:  # its text may quote a value: it goes to a file only the operator reads
         typer.echo(
             f"dpdist: internal error ({type(error).__name__}){_of_the_charge()}. The details are in "
-            f"{_confidential_traceback()}: they may hold private values",
+            f"{getattr(error, 'report', None) or _confidential_traceback()}: they may hold private values",
             err=True,
         )
         sys.exit(70)
