@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from dpdist.errors import AccountingError, DpdistError, LedgerError, LedgerUnavailable
 from dpdist.ledger import Budget, Ledger, accountant_price
-from dpdist.ledger.account import Charged
+from dpdist.ledger.account import Account, Charged
 from dpdist.ledger.contract import adjacency_of, kept_contract
 from dpdist.ledger.keys import WITH_TEST_KEY
-from dpdist.ledger.records import Statement, canonical_event
+from dpdist.ledger.records import Attempt, Statement, canonical_event
 from dpdist.ledger.signing import key_fingerprint
 from dpdist.privacy.events import from_json, takes_size_for_public
 from dpdist.privacy.formatting import downwards, number_of, upwards
@@ -188,6 +188,7 @@ def _dataset_row(ledger: Ledger, name: str) -> dict[str, Any]:
         "spent_pml": float(statement.budget.pml_spent),
         "period": None if statement.period is None else _period_row(statement.period),
         "filters": _filter_rows(statement.budget),
+        "months": _months(statement),
         "guarantees": list(statement.dataset.guarantees),
         "head": statement.head,
         "signing_key": next(map(key_fingerprint, ledger.public_keys(name)), None),
@@ -200,6 +201,7 @@ def _dataset_row(ledger: Ledger, name: str) -> dict[str, Any]:
                 "epsilon": None if attempt.guarantee == "lid" else float(attempt.epsilon),  # lid has none
                 "takes": _shares(statement.budget, attempt.charged),
                 "created": attempt.created,
+                "updated": attempt.updated,
             }
             for attempt in statement.attempts
         ],
@@ -219,6 +221,23 @@ def _period_row(period: Period) -> dict[str, Any]:
         "charges": period.account.charges,
         "sentence": period.sentence(),
     }
+
+
+def _months(statement: Statement) -> list[dict[str, Any]]:
+    """What the charges of each month come to by themselves at the delta of the data set, as JSON objects."""
+    by_month: dict[str, list[Attempt]] = {}
+    for attempt in statement.attempts:
+        if attempt.state != "void":
+            by_month.setdefault(attempt.created[:7], []).append(attempt)
+    rows, portfolio = [], statement.dataset.portfolio
+    for month, attempts in sorted(by_month.items()):
+        account = Account.empty(portfolio)
+        for attempt in attempts:
+            account = account.charged(attempt.charged)
+        together = portfolio.epsilon_of(account.taken) if account.alone is None else account.alone
+        epsilon = None if together is None else float(together)
+        rows.append({"month": month, "charges": len(attempts), "epsilon": epsilon})
+    return rows
 
 
 def _filter_rows(budget: Budget) -> list[dict[str, Any]]:
