@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from fractions import Fraction
 from pathlib import Path
@@ -89,6 +90,19 @@ def test_a_month_spends_its_cap_and_the_next_one_its_own(ledger: Ledger, clock: 
     with pytest.raises(BudgetExceeded, match="the cap is epsilon 4"):  # all of the data set's
         reserve(ledger, "e", "1/1000")
     assert ledger.verify("people").budget.epsilon_spent == 4
+
+
+def test_charges_at_the_same_time_do_not_pass_together(ledger: Ledger) -> None:
+    def charge(number: int) -> bool:
+        try:
+            reserve(ledger, f"r{number}", "1/3")
+        except BudgetExceeded:
+            return False
+        return True
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sum(pool.map(charge, range(6))) == 3
+    assert ledger.verify("people").budget.epsilon_spent == 1
 
 
 def test_what_is_given_back_may_be_spent_again_in_its_month(ledger: Ledger, clock: Clock) -> None:
