@@ -4,11 +4,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/dpdist
 
-.PHONY: help setup tools demo check test lint site wheel manifests e2e lock bench compare clean
+.PHONY: help setup tools demo check test lint site wheel manifests e2e e2e-kubernetes lock bench compare clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
 
 $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
@@ -76,6 +76,9 @@ manifests: setup tools ## write deploy/kubernetes from the chart
 e2e: setup ## the whole thing on real servers: PostgreSQL, Ceph, Prefect, Dask with TLS (installs them by apt, as root)
 	@$(BIN)/python tests/e2e/run.py
 	@$(BIN)/python tests/e2e/federated.py
+
+e2e-kubernetes: setup ## every mode of the chart on a real Kubernetes node (Debian, root); DPDIST_NODE names the script that starts it
+	@$(BIN)/python tests/e2e/kubernetes.py
 
 lock: setup ## resolve the dependencies again
 	@$(BIN)/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \

@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -180,6 +181,8 @@ def read_spec(spec: str | Mapping[str, Any], settings: Mapping[str, Any]) -> Rel
     the settings (`pinned`), or a parameter holds a password or names code to run.
     """
     settings, fixed = dict(settings), pinned()
+    scheduled = runtime.flow_run.scheduled_start_time  # of a run that starts late, too
+    day = scheduled.astimezone(UTC).date() if scheduled else None
     for given in (settings, {} if isinstance(spec, str) else spec):
         if has_password(given.get("ledger")):
             raise SpecError(
@@ -191,10 +194,10 @@ def read_spec(spec: str | Mapping[str, Any], settings: Mapping[str, Any]) -> Rel
             raise SpecError(f"`{name}` cannot be set for a run: the worker pins it ({PINNED} or DPDIST_LEDGER)")
     if isinstance(spec, str):
         path = inside(spec, FOLDER, "the path of the spec leaves the folder of specs")
-        loaded = load_spec(path, settings | fixed)
+        loaded = load_spec(path, settings | fixed, day=day)
         trusted = load_spec(path, fixed).plugins if loaded.plugins and settings else loaded.plugins
     else:
-        loaded, trusted = build_spec(spec, settings | fixed), frozenset()
+        loaded, trusted = build_spec(spec, settings | fixed, day=day), frozenset()
     if not loaded.plugins <= trusted:
         raise SpecError(
             "a parameter names code to run (module:function), which would run with the rights of the worker: name it "

@@ -11,6 +11,7 @@ import atexit
 import json
 import os
 import runpy
+import shutil
 import signal
 import socket
 import struct
@@ -118,7 +119,8 @@ def command(words: Sequence[str], **settings: Any) -> subprocess.Popen[Any]:
     """Start a command that is installed: ours and Dask's are forked, others run as ever."""
     if words[0] in ("dask", "dpdist"):
         return Python([sys.executable, "-m", *words], **settings)
-    return subprocess.Popen(words, executable=str(Path(sys.executable).parent / words[0]), **settings)
+    program = shutil.which(words[0], path=f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    return subprocess.Popen(words, executable=program, **settings)
 
 
 @cache

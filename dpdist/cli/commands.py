@@ -20,6 +20,7 @@ from dpdist.cli.contract import contract_app
 from dpdist.cli.evaluate import evaluate
 from dpdist.cli.inference import audit_coverage, draw, infer, replicates, tabulate
 from dpdist.cli.ledger import known_to_default, ledger_app
+from dpdist.cli.ledger_views import metrics, report
 from dpdist.cli.options import AsJson, Endpoint, PublicKey, Settings, SpecPath, ledger_url, load, storage_options
 from dpdist.cli.output import error_text, guarantee_lines, show_json
 from dpdist.cli.plan import plan
@@ -48,6 +49,8 @@ app.command()(draw)
 app.command()(tabulate)
 app.command()(replicates)
 app.command()(infer)
+ledger_app.command()(report)
+ledger_app.command()(metrics)
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(contract_app, name="contract")
 app.add_typer(schema_app, name="schema")
@@ -93,7 +96,7 @@ def main() -> None:
     except Exception as error:  # its text may quote a value: it goes to a file only the operator reads
         typer.echo(
             f"dpdist: internal error ({type(error).__name__}){_of_the_charge()}. The details are in "
-            f"{_confidential_traceback()}: they may hold private values",
+            f"{getattr(error, 'report', None) or _confidential_traceback()}: they may hold private values",
             err=True,
         )
         sys.exit(70)

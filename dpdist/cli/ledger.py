@@ -161,6 +161,8 @@ def _show_rows(rows: list[dict[str, Any]]) -> None:
             f"delta {upwards(row['delta'])} ({row['adjacency_of']}); allows {', '.join(row['guarantees'])}"
             + (f"; leakage {upwards(row['spent_pml'])} of {row['pml']:g} nats spent" if row["pml"] is not None else "")
         )
+        if row["period"] is not None:
+            console.print(f"  {row['period']['sentence']}", highlight=False)
         for line in _filters(row["filters"]):
             console.print(f"  {line}", highlight=False)
         key = row["signing_key"]

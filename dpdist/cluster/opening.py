@@ -138,6 +138,8 @@ def _at_address(
             f"no Dask scheduler answers at {place}, or it speaks TLS with other certificates: check "
             "cluster.address and cluster.security, or use cluster.mode=embedded"
         ) from None
+    # It logs the traceback of a connection that is lost; `translated` says what it means.
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
     with client, _watched_scheduler(client):
         try:
             client.wait_for_workers(1, timeout=timeout)

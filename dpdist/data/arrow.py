@@ -23,7 +23,7 @@ from dpdist.data.read import BATCH_ROWS, EncodedBatch
 from dpdist.data.records import Records
 from dpdist.data.source import ExtraColumns
 from dpdist.data.table import PARTITION_ROWS
-from dpdist.errors import ColumnMismatch, EmptyTable, SpecError
+from dpdist.errors import ColumnMismatch, EmptyTable, ReleaseConflict, SpecError
 from dpdist.schema.schema import Schema
 
 if TYPE_CHECKING:
@@ -167,9 +167,12 @@ class TableInMemory:
     extra_columns: ExtraColumns = "refuse"
     source: None = None
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
-        """SHA-256 of the names of the columns and of their values in order; chunks and encodings do not matter."""
+        """SHA-256 of the names of the columns and of their values in order, found anew: the memory may be another's.
+
+        Chunks and encodings do not matter.
+        """
         return digest_of(self.table)
 
     def open(
@@ -235,8 +238,12 @@ class PartitionedTable:
             raise EmptyTable(f"{self.what} has no partitions")
         firsts = [0, *accumulate(rows for _, rows, _ in found)]
         task = self.executor.tasks("rows")
-        how = task.constant("how", (schema, self.to_arrow, unit))
-        held = [task("part", _records, how, part, row) for part, row in zip(self.parts, firsts[:-1], strict=True)]
+        how = task.constant("how", (schema, self.to_arrow, unit, self.what))
+        digests = [digest for digest, _, _ in found]
+        held = [
+            task("part", _records, how, part, digest, row)
+            for part, digest, row in zip(self.parts, digests, firsts[:-1], strict=True)
+        ]
         return HeldRecords(schema, held, firsts[-1], self.fingerprint)
 
 
@@ -246,10 +253,17 @@ def _identified(part: object, to_arrow: Callable[[object], pa.Table]) -> tuple[s
 
 
 def _records(
-    how: tuple[Schema, Callable[[object], pa.Table], str | None], part: object, first_row: int
+    how: tuple[Schema, Callable[[object], pa.Table], str | None, str], part: object, digest: str, first_row: int
 ) -> ArrowRecords:
-    schema, to_arrow, unit = how
-    table = to_arrow(part).select(list(wanted_columns(schema, unit)))
+    """The records of a partition, which may have been computed anew: as it was identified, or an error."""
+    schema, to_arrow, unit, what = how
+    table = to_arrow(part)
+    if digest_of(table) != digest:
+        raise ReleaseConflict(
+            f"{what} changed while it was read, so nothing is published: give one whose partitions are the same "
+            "whenever they are computed, such as frame.persist(), and start a new attempt. The charge stays spent"
+        )
+    table = table.select(list(wanted_columns(schema, unit)))
     return ArrowRecords(schema, table, ((0, table.num_rows),), "", first_row, unit)
 
 

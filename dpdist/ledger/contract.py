@@ -81,6 +81,18 @@ class InputSpec(Section):
         return (self.path,) if isinstance(self.path, str) else self.path
 
 
+class PeriodSpec(Section):
+    """What all releases of a period may cost together, at the delta of the contract."""
+
+    per: Literal["day", "week", "month", "quarter", "year"] = Field(
+        description="The period, of the calendar in UTC, in which a charge is reserved; weeks begin on Mondays."
+    )
+    epsilon: Exact = Field(ge=LEAST_CAP, le=LARGEST_CAP, description="Cap on epsilon of the releases of a period.")
+    pml: Exact | None = Field(
+        default=None, ge=LEAST_CAP, description="Cap on the leakage of a period, in nats, beside the contract's own."
+    )
+
+
 class Contract(Section):
     """What a data set is, what it may be asked, and what that may cost altogether."""
 
@@ -112,6 +124,9 @@ class Contract(Section):
     pml: Exact | None = Field(
         default=None, ge=LEAST_CAP, le=LARGEST_CAP, description="Cap on pointwise maximal leakage, in nats."
     )
+    period: PeriodSpec | None = Field(
+        default=None, description="How much of the caps the releases of a day, a week, a month ... may take together."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Contract:
@@ -130,6 +145,10 @@ class Contract(Section):
             )
         if self.number_of_records is not None and self.number_of_records < self.minimum_records:
             raise ValueError("number_of_records is below minimum_records")
+        if self.period is not None:
+            above = self.period.epsilon > self.epsilon or (self.period.pml or 0) > (self.pml or 0)
+            if above:
+                raise ValueError("period: its caps are at most those of the contract, and `pml` goes with one there")
         if isinstance(self.unit, UnitSpec):
             refuse_released_ids(self.unit, self.table)
             if self.number_of_records is not None or self.minima or self.data.clients:

@@ -9,11 +9,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from sqlalchemy.exc import IntegrityError
 
 from dpdist.errors import DatasetExists, LedgerError
-from dpdist.ledger import amendment, catalogue, journal, rows, signing
+from dpdist.ledger import amendment, catalogue, journal, rows, signing, transitions
 from dpdist.ledger.access import Access
 from dpdist.ledger.anchor import VARIABLE, Mark
 from dpdist.ledger.budget import budget_of
 from dpdist.ledger.contract import Contract
+from dpdist.ledger.period import Period, period_of
 from dpdist.ledger.records import Dataset, Rational, Statement
 
 
@@ -161,6 +162,16 @@ class Custodian(Access):
         """
         return signing.signing_key(self.database, dataset)
 
+    def period(self, dataset: str) -> Period | None:
+        """Return the present period of a data set; None where its contract does not limit what one may spend.
+
+        Raises DatasetUnknown; LedgerError: the ledger is damaged.
+        """
+        return self._period(self._read(dataset)[0])
+
+    def _period(self, row: rows.Row) -> Period | None:
+        return self.database.read(lambda connection: period_of(connection, row, transitions.now()))
+
     def dataset(self, name: str) -> Dataset:
         """Return a data set.
 
@@ -183,4 +194,5 @@ class Custodian(Access):
         charges = self.database.read(lambda connection: rows.charges_of(connection, row))
         attempts = tuple(rows.attempt_record(charge, dataset) for charge in charges)
         besides = self.database.read(lambda connection: amendment.besides(connection, row))
-        return Statement(terms, budget_of(terms, account, leakage), attempts, row["head"], tuple(besides))
+        budget = budget_of(terms, account, leakage)
+        return Statement(terms, budget, attempts, row["head"], tuple(besides), self._period(row))

@@ -210,6 +210,22 @@ def check_charge(connection: sa.Connection, dataset: Row, charge: Row) -> None:
         raise damaged(dataset["name"], [f"the charge of attempt {attempt} was altered: {', '.join(altered)}"])
 
 
+def checked_records(connection: sa.Connection, dataset: Row, first: int) -> list[str]:
+    """The records of the entries from `first` to the end, once their chain is checked.
+
+    Raises
+    ------
+    LedgerError
+        An entry is missing or altered.
+    """
+    base = max(first - 1, 0)
+    entries = _entries(connection, dataset, base, dataset["length"])
+    problem = _chain_problem(entries, base, dataset["length"])
+    if problem or entries[-1]["digest"] != dataset["head"]:
+        raise damaged(dataset["name"], [problem or "the end of the journal was cut off or altered"])
+    return [entry["record"] for entry in entries[first - base :]]
+
+
 def entered_keys(connection: sa.Connection, dataset: Row) -> list[str]:
     """The public keys of the signing identities that the journal has, oldest first."""
     entry = tables.journal.c

@@ -7,11 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dpdist.errors import LedgerError
 from dpdist.ledger.account import Account, Charged
 from dpdist.privacy.portfolio import Portfolio
+
+if TYPE_CHECKING:
+    from dpdist.ledger.period import Period
 
 Rational = Fraction | Decimal | int | float | str
 
@@ -155,7 +158,8 @@ class Statement:
     """A data set with its budget and all its attempts, oldest first.
 
     ``head`` is the digest of the newest journal entry: noted elsewhere, it proves later that nothing before it
-    was altered (`Ledger.verify`). ``besides`` are the other data sets that charge the same inputs.
+    was altered (`Ledger.verify`). ``besides`` are the other data sets that charge the same inputs; ``period`` is the
+    present one, where the contract limits what one may spend.
     """
 
     dataset: Dataset
@@ -163,6 +167,7 @@ class Statement:
     attempts: tuple[Attempt, ...]
     head: str
     besides: tuple[str, ...] = ()
+    period: Period | None = None
 
 
 def rational(value: Rational, *, setting: str) -> Fraction:

@@ -8,17 +8,18 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from dpdist.errors import AccountingError, DpdistError, LedgerError, LedgerUnavailable
-from dpdist.ledger import Budget, Ledger
-from dpdist.ledger.account import Charged
+from dpdist.ledger import Budget, Ledger, accountant_price
+from dpdist.ledger.account import Account, Charged
 from dpdist.ledger.contract import adjacency_of, kept_contract
 from dpdist.ledger.keys import WITH_TEST_KEY
-from dpdist.ledger.records import Statement
+from dpdist.ledger.records import Attempt, Statement, canonical_event
 from dpdist.ledger.signing import key_fingerprint
 from dpdist.privacy.events import from_json, takes_size_for_public
 from dpdist.privacy.formatting import downwards, number_of, upwards
 
 if TYPE_CHECKING:
     from dpdist.families.base.family import Plan
+    from dpdist.ledger.period import Period
 
 
 def budget_sentence(ledger: Ledger, dataset: str) -> str:
@@ -31,6 +32,8 @@ def budget_sentence(ledger: Ledger, dataset: str) -> str:
         f"epsilon {downwards(budget.epsilon_remaining)} of {downwards(budget.epsilon_cap)} left for data set {dataset} "
         f"at delta {upwards(budget.delta_cap)} ({adjacency_of(statement.dataset.contract)})"
     )
+    if statement.period is not None:
+        words.append(statement.period.sentence())
     if budget.pml_cap is not None:
         left = max(budget.pml_cap - budget.pml_spent, budget.pml_spent * 0)
         words.append(f"leakage of {downwards(left)} of {downwards(budget.pml_cap)} nats left (replacement)")
@@ -63,11 +66,12 @@ def budget_lines(plan: Plan) -> list[str]:
         before = budget_sentence(ledger, spec.dataset)
         now = ledger.remaining(spec.dataset)
         after = _after(ledger, plan)
+        period = _period_outcome(ledger, plan, now)
     except DpdistError as error:
         return [f"Budget      {error}"]
     finally:
         ledger.close()
-    lines = [f"Budget      {before}; {_outcome(plan, now, after)}"]
+    lines = [f"Budget      {before}; {_outcome(plan, now, after)}{period}"]
     charged = plan.event is not None and not _is_leakage(plan, now)
     return lines + filter_lines(now, after) if after is not None and charged else lines
 
@@ -77,6 +81,24 @@ def _after(ledger: Ledger, plan: Plan) -> Budget | None:
         return ledger.remaining(plan.spec.dataset, event=plan.event, guarantee=plan.kind)
     except AccountingError:  # nothing bounds it
         return None
+
+
+def _period_outcome(ledger: Ledger, plan: Plan, now: Budget) -> str:
+    """That the present period admits no such release, in words; empty where it does."""
+    period = ledger.period(plan.spec.dataset)
+    if period is None or plan.event is None:
+        return ""
+    event = canonical_event(plan.event)
+    if _is_leakage(plan, now):
+        fits = period.admits_leakage(event)
+    else:
+        try:
+            fits = period.admits(accountant_price(event, now.portfolio))
+        except AccountingError:  # nothing bounds it, which was said
+            return ""
+    return (
+        "" if fits else f"; too little for this release until {period.ends} (UTC), as a {period.policy.per} has a cap"
+    )
 
 
 def _is_leakage(plan: Plan, budget: Budget) -> bool:
@@ -164,7 +186,9 @@ def _dataset_row(ledger: Ledger, name: str) -> dict[str, Any]:
         "remaining_epsilon": float(statement.budget.epsilon_remaining),
         "pml": None if statement.budget.pml_cap is None else float(statement.budget.pml_cap),
         "spent_pml": float(statement.budget.pml_spent),
+        "period": None if statement.period is None else _period_row(statement.period),
         "filters": _filter_rows(statement.budget),
+        "months": _months(statement),
         "guarantees": list(statement.dataset.guarantees),
         "head": statement.head,
         "signing_key": next(map(key_fingerprint, ledger.public_keys(name)), None),
@@ -177,10 +201,43 @@ def _dataset_row(ledger: Ledger, name: str) -> dict[str, Any]:
                 "epsilon": None if attempt.guarantee == "lid" else float(attempt.epsilon),  # lid has none
                 "takes": _shares(statement.budget, attempt.charged),
                 "created": attempt.created,
+                "updated": attempt.updated,
             }
             for attempt in statement.attempts
         ],
     }
+
+
+def _period_row(period: Period) -> dict[str, Any]:
+    """The present period as a JSON object."""
+    spent = period.epsilon_spent
+    return {
+        "per": period.policy.per,
+        "begins": str(period.begins),
+        "ends": str(period.ends),
+        "epsilon": float(period.policy.epsilon),
+        "spent_epsilon": None if spent is None else float(spent),
+        "remaining_epsilon": float(period.epsilon_remaining),
+        "charges": period.account.charges,
+        "sentence": period.sentence(),
+    }
+
+
+def _months(statement: Statement) -> list[dict[str, Any]]:
+    """What the charges of each month come to by themselves at the delta of the data set, as JSON objects."""
+    by_month: dict[str, list[Attempt]] = {}
+    for attempt in statement.attempts:
+        if attempt.state != "void":
+            by_month.setdefault(attempt.created[:7], []).append(attempt)
+    rows, portfolio = [], statement.dataset.portfolio
+    for month, attempts in sorted(by_month.items()):
+        account = Account.empty(portfolio)
+        for attempt in attempts:
+            account = account.charged(attempt.charged)
+        together = portfolio.epsilon_of(account.taken) if account.alone is None else account.alone
+        epsilon = None if together is None else float(together)
+        rows.append({"month": month, "charges": len(attempts), "epsilon": epsilon})
+    return rows
 
 
 def _filter_rows(budget: Budget) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from dpdist.errors import GuaranteeRefused, LedgerError, ReleaseConflict
-from dpdist.ledger import journal, tables
+from dpdist.ledger import journal, period, tables
 from dpdist.ledger.account import Account, Charged
 from dpdist.ledger.anchor import Mark
 from dpdist.ledger.budget import Price, admit, admit_leakage
@@ -79,9 +79,10 @@ def reserve(
         row, account = move(connection, row, account, replaced, _ENDS[replaced["state"]])
     if row["filters"] != filters:
         raise LedgerError(f"data set {dataset!r} got other filters while this release was priced: run it again")
-    epsilon, charged, account = _admitted(connection, row, account, request, price)
-    fields = {**request, "epsilon": str(epsilon), "costs": None if charged is None else charged.to_text()}
     at = now()
+    epsilon, charged, account = _admitted(connection, row, account, request, price)
+    period.admit(connection, row, request, price, at=at)
+    fields = {**request, "epsilon": str(epsilon), "costs": None if charged is None else charged.to_text()}
     receipt = journal.append(connection, row, tables.RESERVED, at, fields, account=account.entered())["head"]
     connection.execute(
         sa.insert(tables.charge).values(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dpdist.errors import LedgerError
+from dpdist.errors import DpdistError, LedgerError
 
 if TYPE_CHECKING:
     from dpdist.families.base.attempt import Attempt
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from dpdist.storage.store import Store
 
 RUN_RECORD = "run-record.json"
+ERROR_FILE = "error.txt"
 _SHOWN = 8
 CONFIDENTIAL = "confidential: for the operator of this release only; it holds private counts"
 
@@ -109,6 +111,16 @@ def write_record(attempt: Attempt[Any, Any], reserved: Reservation) -> None:
         **attempt.operator,
     }
     attempt.work.write_bytes(RUN_RECORD, json.dumps(record, indent=2).encode())
+
+
+def write_error(work: Store, error: Exception) -> None:
+    """Write an unforeseen error into the attempt's folder: confidential, and there after a pod has gone.
+
+    The error says where in its attribute `report`.
+    """
+    with suppress(DpdistError):  # it may be the storage that failed
+        work.write_bytes(ERROR_FILE, "".join(traceback.format_exception(error)).encode())
+        error.report = work.address(ERROR_FILE)  # type: ignore[attr-defined]
 
 
 def live_attempt(spec: ReleaseSpec) -> str | None:

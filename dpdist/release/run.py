@@ -47,7 +47,7 @@ from dpdist.ledger.records import canonical_event
 from dpdist.ledger.signature import load_signing_key
 from dpdist.publish.manifest import require_vacant
 from dpdist.release.executors import executor_mode
-from dpdist.release.history import write_record
+from dpdist.release.history import write_error, write_record
 from dpdist.release.leftovers import sweep_before
 from dpdist.release.outcome import Outcome
 from dpdist.release.preflight import keep_apart, refuse
@@ -219,9 +219,12 @@ class Run:
         """A line of the structured log."""
         log.log(level, message, extra={**self._logged, **fields})
 
-    def _log_error(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._log("run ended early", logging.ERROR, error=kind.__name__)
+    def _log_error(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if kind is None:
+            return
+        self._log("run ended early", logging.ERROR, error=kind.__name__)
+        if isinstance(error, Exception) and not isinstance(error, DpdistError) and hasattr(self, "_shared"):
+            write_error(self._shared.work, error)
 
     @property
     def _bound(self) -> str:

@@ -411,6 +411,9 @@ def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
                 raise SpecError(
                     f"--set {path}: a part of the other, or the whole of it, is set by --set {other}: keep one"
                 )
+        if path == "date":  # YAML would read a date, or refuse it
+            out[path] = text.strip("\"'")
+            continue
         try:
             out[path] = parse_yaml(text)
         except SpecError as error:

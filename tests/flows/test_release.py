@@ -7,12 +7,14 @@ import json
 import logging
 import re
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flowruns import inline, shown_artifacts
 from outcomes import states
+from prefect.runtime import flow_run
 from reading import readable
 from releases import project
 
@@ -372,3 +374,16 @@ def test_the_plan_says_what_is_charged_in_the_words_of_the_plan(name: str) -> No
     assert f"Charge      {charge}\n" in plan.explain()
     adjacency = getattr(plan.guarantees[0], "adjacency", None)
     assert adjacency is None or f"({adjacency} adjacency)" in charge
+
+
+def test_a_run_that_starts_late_has_the_name_of_its_scheduled_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows.release import read_spec
+
+    written = inline(project(tmp_path, rows=100))
+    written |= {"name": "acs-{date:%Y-%m}", "output": written["output"] | {"path": f"{tmp_path}/{{date:%Y-%m}}"}}
+    scheduled = datetime.fromisoformat("2026-02-28T23:30:00-05:00")
+    monkeypatch.setitem(flow_run.FIELDS, "scheduled_start_time", lambda: scheduled)
+    assert read_spec(written, {}).name == "acs-2026-03"  # in UTC
+    assert read_spec(written, {"date": "2026-01-05"}).output.path == f"{tmp_path}/2026-01"

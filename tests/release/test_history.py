@@ -143,3 +143,29 @@ def test_configuring_again_replaces_and_removes(log: io.StringIO) -> None:
     logs.configure("none")
     logging.getLogger("dpdist").info("never")
     assert again.getvalue().count("\n") == 1
+
+
+def test_an_unforeseen_error_is_told_by_its_file_in_the_work_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pod's temporary folder goes with the pod."""
+    from dpdist.cli import commands
+
+    def crash(stage: str, *_: int) -> None:
+        if stage == "synthesising":
+            raise Crash("age 83")
+
+    def run(**_: object) -> None:
+        run_release(project(tmp_path), progress=crash)
+
+    monkeypatch.setattr(commands, "app", run)
+    monkeypatch.setattr(commands.signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        commands.main()
+    assert ended.value.code == 70
+    (report,) = (tmp_path / "work").glob("*/error.txt")
+    told = " ".join(capsys.readouterr().err.split())
+    assert "internal error (Crash)" in told
+    assert str(report) in told
+    assert "83" not in told.replace(str(tmp_path), "")
+    assert "age 83" in report.read_text()

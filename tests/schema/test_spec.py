@@ -40,7 +40,7 @@ def test_json_schema_follows_the_code() -> None:
         of_kind = schema["$defs"][spec.__name__]
         assert of_kind["additionalProperties"] is False
         assert of_kind["properties"]["kind"]["const"] == kind
-        assert set(of_kind["properties"]) == {f.alias or n for n, f in spec.model_fields.items()}
+        assert set(of_kind["properties"]) == {f.alias or n for n, f in spec.model_fields.items()} | {"date"}
         assert {"type": "string"} in of_kind["properties"]["schema"]["anyOf"]
 
 

@@ -57,9 +57,14 @@ _NAMESPACES = re.compile(r'\sxmlns(:xlink)?="http://www\.w3\.org/[^"]*"')
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What was evaluated."""
+    """What was evaluated, or another subject of a page."""
 
     name: str  # name of the release
+    heading: str = "Evaluation of"  # what stands before the name
+    summary: str = (  # how the verdicts are to be read
+        "Each verdict is a rule of thumb; its section has the figures. An attack that finds nothing proves nothing: "
+        "what protects people is the guarantee above."
+    )
     facts: tuple[tuple[str, str], ...]  # what was released, from what, how much of it, with which seed
     guarantees: tuple[str, ...]  # a sentence each, with adjacency, delta and what it covers
     accuracy: str | None = None  # how accurate the records were measured to be, within the guarantee

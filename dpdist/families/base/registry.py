@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from pydantic import Field, TypeAdapter
 
 from dpdist.errors import SpecError
 from dpdist.families.base.family import Family, Plan, Stage, imported
+from dpdist.schema.dates import dated
 from dpdist.schema.schema import Schema
 from dpdist.schema.spec import ReleaseSpec, override, validated
 from dpdist.schema.strict_yaml import load_yaml
@@ -71,7 +73,7 @@ def make_plan(spec: ReleaseSpec) -> Plan:
     return plan
 
 
-def load_spec(path: str | Path, overrides: Mapping[str, Any] | None = None) -> ReleaseSpec:
+def load_spec(path: str | Path, overrides: Mapping[str, Any] | None = None, *, day: date | None = None) -> ReleaseSpec:
     """Read a spec file, apply overrides, resolve its schema and validate it.
 
     Parameters
@@ -80,6 +82,8 @@ def load_spec(path: str | Path, overrides: Mapping[str, Any] | None = None) -> R
         The YAML file.
     overrides : mapping of str to object, optional
         Values by dotted path, such as ``{"synthesis.records": 1000}``.
+    day : date, optional
+        The day of ``{date:…}`` where the spec sets none (`dated`).
 
     Raises
     ------
@@ -89,7 +93,7 @@ def load_spec(path: str | Path, overrides: Mapping[str, Any] | None = None) -> R
     tree = load_yaml(path)
     if not isinstance(tree, dict):
         raise SpecError(f"{path} is not a spec: expected a mapping with `kind`, `name`, `data` ...")
-    return build_spec(tree, overrides, base=Path(path).parent, source=str(path))
+    return build_spec(tree, overrides, base=Path(path).parent, source=str(path), day=day)
 
 
 def build_spec(
@@ -98,11 +102,16 @@ def build_spec(
     *,
     base: Path | None = None,
     source: str = "the spec",
+    day: date | None = None,
 ) -> ReleaseSpec:
-    """Validate a spec given as a mapping, with values set by dotted path; a schema given by path is read from `base`.
-    Raises SpecError: the mapping is not a valid spec, or the schema's path leaves the folder of the spec.
+    """Validate a spec given as a mapping, with values set by dotted path; a schema given by path is read from `base`,
+    and names by date are those of a day. Raises SpecError: the mapping is not a valid spec, or the schema's path leaves
+    the folder of the spec.
     """
-    tree = override({**tree}, overrides or {})
+    try:
+        tree = dated(override({**tree}, overrides or {}), day=day)
+    except SpecError as error:
+        raise SpecError(f"{source}: {error}") from None
     kind = tree.get("kind")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise SpecError(f"{source}: `kind` is {kind!r}; expected one of {', '.join(FAMILIES)}")
@@ -136,6 +145,16 @@ def json_schema() -> dict[str, Any]:
         spec["properties"]["schema"] = {
             "anyOf": [{"type": "string"}, spec["properties"]["schema"]],
             "description": "The schema, or the path of its file below the folder of the spec.",
+        }
+        name = spec["properties"]["name"]
+        spec["properties"]["name"] = {
+            "anyOf": [{"type": "string", "pattern": name.pop("pattern")}, {"type": "string", "pattern": r"\{date:"}],
+            **{key: value for key, value in name.items() if key != "type"},
+        }
+        spec["properties"]["date"] = {
+            "type": "string",
+            "format": "date",
+            "description": "The day of `{date:%Y-%m}` in `name`, `output.path` and `data.path`; default: today (UTC).",
         }
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return schema

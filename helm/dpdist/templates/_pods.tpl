@@ -232,7 +232,12 @@ exec:
   command:
     - python
     - -c
-    - import urllib.request as u; u.urlopen("http://127.0.0.1:{{ . }}/health", timeout=8)
+    - |
+      import sys, urllib.request
+      try:
+          urllib.request.urlopen("http://127.0.0.1:{{ . }}/health", timeout=8)
+      except OSError as error:
+          sys.exit(f"not ready: {error}")
 timeoutSeconds: 10
 {{- end }}
 
@@ -270,8 +275,13 @@ topologySpreadConstraints:
 containers:
   - name: worker
     {{- include "dpdist.container" $root | nindent 4 }}
-    command: [dask, worker]
+    {{- /* A worker ends when its scheduler does, and begins again here: Kubernetes would wait longer each time. */}}
+    command: [sh, -c]
     args:
+      - |
+        trap 'kill -TERM $worker; wait $worker; exit 143' TERM
+        while :; do dask worker "$@" & worker=$!; wait $worker; sleep 2; done
+      - worker
       - {{ include "dpdist.address" $root }}
       - --host
       - "[$(POD_IP)]"

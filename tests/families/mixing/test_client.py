@@ -128,6 +128,22 @@ def test_a_class_is_mixed_with_the_same_clients_only(sessions: dict[str, ClientS
     assert client.send(sessions["north"], 0, 7, members).error.startswith("RoundFailed")  # no such block
 
 
+def test_a_round_stays_in_the_folder_in_which_it_began(sessions: dict[str, ClientSession]) -> None:
+    members = joined(sessions)
+    north = sessions["north"]
+    steps(client.send(north, 0, 0, members))
+    federated = north.spec.federated
+    assert federated is not None
+    elsewhere = tuple(one.model_copy(update={"work": f"{one.work}-2"}) for one in federated.clients)
+    moved = replace(
+        north, spec=north.spec.model_copy(update={"federated": federated.model_copy(update={"clients": elsewhere})})
+    )
+    assert moved.spec.fingerprint == north.spec.fingerprint
+    for ask in (client.join, client.read, client.confirm):
+        assert ask(moved).error.startswith("ReleaseConflict")
+    assert client.send(moved, 0, 0, {"north": members["north"]}).error.startswith("ReleaseConflict")
+
+
 def test_a_key_that_its_client_did_not_sign_is_refused(sessions: dict[str, ClientSession]) -> None:
     members = joined(sessions)
     swapped = members | {"west": Joined(members["south"].public, members["west"].signature)}
@@ -143,7 +159,7 @@ def test_clients_are_not_told_the_ledger_of_the_coordinator(spec: MixingSpec) ->
     context = SimpleNamespace(spec=spec, plan=make_plan(spec), key=KeyRef("a", "key.json"), id="1", contract=None)
     told = session_of(context, "north")  # type: ignore[arg-type]
     assert b"sesame" not in pickle.dumps(told)
-    assert told.spec_hash == spec.fingerprint
+    assert told.spec.fingerprint == spec.fingerprint
 
 
 def test_other_members_have_other_masks(sessions: dict[str, ClientSession]) -> None:

@@ -74,10 +74,12 @@ class ClientSession:
 
     @property
     def spec_hash(self) -> str:
-        """What the attempt is bound to."""
+        """What the attempt is bound to: the spec, and the client's folder, which keeps the members of each class."""
+        folder = json.dumps([self.client.work, self.client.storage.model_dump(mode="json")])
+        bound = hashlib.sha256(f"{self.spec.fingerprint} {folder}".encode()).hexdigest()
         if not self.test_key:
-            return self.spec.fingerprint
-        return f"{self.spec.fingerprint}{WITH_TEST_KEY}{hashlib.sha256(self.test_key.encode()).hexdigest()}"
+            return bound
+        return f"{bound}{WITH_TEST_KEY}{hashlib.sha256(self.test_key.encode()).hexdigest()}"
 
     def __hash__(self) -> int:
         return hash((self.attempt, self.name))
@@ -111,7 +113,10 @@ def charged(session: ClientSession, ledger: Ledger, *states: str) -> Charge:
     attempt = ledger.attempt(session.own_attempt)
     require_state(attempt, *states)
     if attempt.event != canonical_event(session.plan.event) or attempt.spec_hash != session.spec_hash:
-        raise ReleaseConflict("the attempt is charged for another plan")
+        raise ReleaseConflict(
+            "the attempt is charged for another plan, or began with another work folder: give federated.clients the "
+            "`work` and `storage` that it began with"
+        )
     return attempt
 
 

@@ -1,0 +1,366 @@
+"""The chart and the image on a real Kubernetes node, with network policies enforced.
+
+    python tests/e2e/kubernetes.py [--node SCRIPT] [--json FILE] [--only NAME ...] [--no-image] [--keep]
+
+SCRIPT starts and stops the node (`up`, `servers`, `image CHECKOUT`, `env`, `down`); DPDIST_NODE names it by default.
+Installs every mode, releases and verifies from outside; probes from inside each kind of pod what it may reach; deletes
+each kind of pod in the middle of a release and continues it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from servers import ROOT, Processes, answers, wait_for
+
+from dpdist.ledger import Ledger
+
+NAMESPACE = "census"
+ROWS = 2_000_000
+BUCKETS = ("census", "census-public", "census-confidential")
+PREFECT = 4200
+
+# What each kind of pod may reach; all else is denied.
+ALLOWED = {
+    "scheduler": {"workers", "names"},
+    "worker": {"scheduler", "workers", "store", "names"},
+    "release": {"scheduler", "store", "ledger", "names"},
+    "flow": {"scheduler", "store", "ledger", "prefect", "names"},
+    "prefect": {"prefect", "kubernetes", "names"},
+}
+PROBE = """
+import json, socket, sys, time
+time.sleep(5)  # policies follow a new pod with some delay
+found = {}
+for name, (host, port) in json.loads(sys.argv[1]).items():
+    try:
+        socket.create_connection((host, port), timeout=2).close()
+        found[name] = True
+    except OSError:
+        found[name] = False
+print(json.dumps(found))
+"""
+
+
+def expect(true: object, words: str) -> None:
+    """Raise AssertionError with the words where something is not true."""
+    if not true:
+        raise AssertionError(words)
+
+
+class Node:
+    """The node, the servers beside it, and what is installed on it."""
+
+    def __init__(self, script: Path, folder: Path) -> None:
+        self.script, self.folder = script, folder
+        self.environment = dict(os.environ)
+        self.seconds: dict[str, float] = {}
+        self.reached: dict[str, dict[str, bool]] = {}
+        self.prefect = Processes(folder)
+
+    def cluster(self, *command: str | Path) -> str:
+        """Run a command of the node's script."""
+        return self.run("bash", self.script, *command)
+
+    def run(self, *command: str | Path, check: bool = True, input: str | None = None) -> str:
+        """Run a program to its end and return what it prints."""
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, cwd=ROOT, input=input)
+        if check and done.returncode:
+            raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}")
+        return done.stdout + (done.stderr if not check else "")
+
+    def dpdist(self, *command: str | Path, check: bool = True) -> str:
+        return self.run(sys.executable, "-m", "dpdist", *command, check=check)
+
+    def kubectl(self, *command: str | Path, check: bool = True, input: str | None = None) -> str:
+        return self.run("kubectl", "--namespace", NAMESPACE, *command, check=check, input=input)
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        print(f"==> {name}", flush=True)
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = round(time.perf_counter() - start, 1)
+        print(f"    {self.seconds[name]} s", flush=True)
+
+    def begin(self) -> None:
+        """Start the node, the servers, and put a made-up table into the store."""
+        self.cluster("up")
+        self.cluster("servers")
+        show = f"{sys.executable} -c 'import json, os; print(json.dumps(dict(os.environ)))'"
+        shell = f'eval "$(bash {self.script} env)" && {show}'
+        self.environment = json.loads(self.run("bash", "-c", shell).splitlines()[-1])
+        self.ip = self.environment["DPDIST_NODE_IP"]
+        self.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
+        self.run("kubectl", "wait", "--for=delete", f"namespace/{NAMESPACE}", "--timeout=120s", check=False)
+        self.dpdist("sample", self.folder / "table", "--rows", str(ROWS))
+        store = (
+            "import s3fs, sys; s = s3fs.S3FileSystem(); there = set(s.ls(''));"
+            "[s.rm(b, recursive=True) for b in sys.argv[2:] if b in there];"
+            "[s.mkdir(b) for b in sys.argv[2:]]; s.put(sys.argv[1] + '/', 'census/table/', recursive=True)"
+        )
+        self.run(sys.executable, "-c", store, self.folder / "table", *BUCKETS)
+        self.kubectl(
+            "apply", "--server-side", "-f", "-", input=self.dpdist("cluster", "secrets", "--namespace", NAMESPACE)
+        )
+        self.dataset = f"demo-{int(time.time())}"
+        self.dpdist("ledger", "create", self.dataset, "--epsilon", "100", "--delta", "1e-6", "--allow", "dp")
+        spec = yaml.safe_load((ROOT / "deploy/releases/demo.yaml").read_text())
+        spec.pop("ledger", None)
+        spec |= {"dataset": self.dataset}
+        (self.folder / "spec.yaml").write_text(yaml.safe_dump(spec))
+        self.schema = (ROOT / "deploy/releases" / spec["schema"]).resolve()
+
+    def values(self, name: str, **more: Any) -> dict[str, Any]:
+        """Values of the chart for a release of this name; it runs on small requests, as the node is small."""
+        here = [{"ipBlock": {"cidr": f"{self.ip}/32"}}]
+        settings = {
+            "name": name,
+            "data": {"path": "s3://census/table", "minimum_records": 1_900_000},
+            "output": {"path": f"s3://census-public/{name}"},
+            "work": "s3://census-confidential/work",
+            "synthesis": {"records": 2_000_000},
+        }
+        return {
+            "image": {"repository": "localhost/dpdist", "tag": "test", "pullPolicy": "Never"},
+            "storage": {"endpointUrl": self.environment["AWS_ENDPOINT_URL"], "region": "us-east-1"},
+            "release": {"settings": settings},
+            "driver": {"cpu": "250m", "memory": "2Gi"},
+            "dask": {
+                "scheduler": {"cpu": "100m", "memory": "1Gi"},
+                "workers": {"replicas": 2, "cpu": "250m", "memory": "2Gi"},
+            },
+            "networkPolicy": {
+                "storage": {"ports": [7480], "to": here},
+                "ledger": {"ports": [15432], "to": here},
+                "prefect": {"ports": [PREFECT], "to": here},
+            },
+            **more,
+        }
+
+    def install(self, release: str, name: str, **more: Any) -> None:
+        """Install or upgrade a release of the chart."""
+        values = self.folder / f"{release}.yaml"
+        values.write_text(yaml.safe_dump(self.values(name, **more)))
+        files = [f"--set-file=release.spec={self.folder / 'spec.yaml'}", f"--set-file=release.schema={self.schema}"]
+        chart = ROOT / "helm" / "dpdist"
+        self.run("helm", "upgrade", "--install", release, chart, "--namespace", NAMESPACE, "--values", values, *files)
+
+    def pods(self, release: str, component: str) -> list[dict[str, Any]]:
+        """The pods of a component, the newest last."""
+        select = f"app.kubernetes.io/instance={release},dpdist/component={component}"
+        items: list[dict[str, Any]] = json.loads(self.kubectl("get", "pods", "--selector", select, "-o", "json"))[
+            "items"
+        ]
+        return sorted(items, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+
+    def newest_job(self, release: str) -> str:
+        select = f"app.kubernetes.io/instance={release}"
+        order = "--sort-by=.metadata.creationTimestamp"
+        return self.kubectl("get", "jobs", "--selector", select, order, "-o", "name").split()[-1]
+
+    def finish(self, job: str, seconds: float = 300) -> tuple[bool, str]:
+        """Wait for a job; whether it completed, and the end of its log."""
+
+        def ended() -> str:
+            found = self.kubectl("get", job, "-o", "jsonpath={.status.conditions[*].type}")
+            return found if "Complete" in found or "Failed" in found else ""
+
+        wait_for(f"the end of {job}", ended, seconds=seconds, alive=lambda: None)
+        return "Complete" in ended(), self.kubectl("logs", job, "--tail=40", check=False)
+
+    def charges(self, name: str) -> list[str]:
+        """States of the ledger's attempts of a release."""
+        attempts = Ledger.open(self.environment["DPDIST_LEDGER"]).show(self.dataset).attempts
+        return [attempt.state for attempt in attempts if attempt.release == name]
+
+    def released(self, name: str) -> None:
+        """One charge, and every byte is that of the published model."""
+        expect(self.charges(name) == ["committed"], f"{name}: {self.charges(name)} in the ledger")
+        said = self.dpdist(
+            "verify", f"s3://census-public/{name}", "--recompute", "--ledger", self.environment["DPDIST_LEDGER"]
+        )
+        expect("recomputed" in said.lower(), said)
+
+    def targets(self, release: str) -> dict[str, tuple[str, int]]:
+        worker = self.pods(release, "worker")[-1]["status"]["podIP"]
+        service = json.loads(self.kubectl("get", "service", f"{release}-dpdist-scheduler", "-o", "json"))
+        return {
+            "scheduler": (service["spec"]["clusterIP"], 8786),
+            "workers": (worker, 8788),
+            "store": (self.ip, 7480),
+            "ledger": (self.ip, 15432),
+            "prefect": (self.ip, PREFECT),
+            "kubernetes": (
+                self.run("kubectl", "get", "service", "kubernetes", "-o", "jsonpath={.spec.clusterIP}"),
+                443,
+            ),
+            "kubelet": (self.ip, 10250),
+            "names": (
+                self.run(
+                    "kubectl", "get", "service", "kube-dns", "-n", "kube-system", "-o", "jsonpath={.spec.clusterIP}"
+                ),
+                53,
+            ),
+        }
+
+    def probe(self, release: str, kind: str, pod: Mapping[str, Any] | None = None) -> None:
+        """What a kind of pod reaches: asked in a running pod, or in a new one with the labels and the spec of `pod`."""
+        ask = ["python", "-c", PROBE, json.dumps(self.targets(release))]
+        if pod is None:
+            running = self.pods(release, kind)[-1]["metadata"]["name"]
+            answer = self.kubectl("exec", running, "-c", kind, "--", *ask)
+        else:
+            name = f"probe-{kind}"
+            spec = {**pod["spec"], "restartPolicy": "Never"}
+            spec["containers"] = [{**spec["containers"][0], "command": ask[:1], "args": ask[1:]}]
+            for own in ("nodeName", "tolerations"):
+                spec.pop(own, None)
+            made = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": name, "labels": pod["metadata"]["labels"]},
+                "spec": spec,
+            }
+            self.kubectl("delete", "pod", name, "--ignore-not-found")
+            self.kubectl("create", "-f", "-", input=json.dumps(made))
+            self.kubectl("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=120s")
+            answer = self.kubectl("logs", name)
+        self.reached[kind] = json.loads(answer.splitlines()[-1])
+        reaches = {name for name, reached in self.reached[kind].items() if reached}
+        expect(reaches == ALLOWED[kind], f"{kind} reaches {sorted(reaches)}, and should {sorted(ALLOWED[kind])}")
+
+
+def job(node: Node) -> None:
+    """Mode job: install to verified release; what its pods reach."""
+    with node.timed("job: install to verified release"):
+        node.install("one", "job")
+        done, said = node.finish(node.newest_job("one"))
+        expect(done, said)
+        node.released("job")
+    with node.timed("job: what pods reach"):
+        node.probe("one", "scheduler")
+        node.probe("one", "worker")
+        template = json.loads(node.kubectl("get", node.newest_job("one"), "-o", "json"))["spec"]["template"]
+        node.probe("one", "release", template)
+
+
+def deleted(node: Node) -> None:
+    """A pod of each kind is deleted in the middle of a release, which then is continued."""
+    for kind, after in [
+        ("worker", 1),
+        ("scheduler", 0),
+        ("scheduler", 1),
+        ("scheduler", 2),
+        ("scheduler", 4),
+        ("release", 1),
+    ]:
+        with node.timed(f"job: {kind} deleted {after} s after the charge"):
+            name = f"deleted-{kind}-{after}"
+            node.install("one", name)
+            begun = node.newest_job("one")
+            wait_for("the charge", lambda name=name: node.charges(name), seconds=180, alive=lambda: None)
+            time.sleep(after)
+            pod = next(pod for pod in node.pods("one", kind) if pod["status"]["phase"] == "Running")["metadata"]["name"]
+            node.kubectl("delete", "pod", pod, "--wait=false", "--grace-period=1")
+            done, said = node.finish(begun)
+            words = said.strip().splitlines()[-1] if kind != "release" else "its pod is gone"
+            print("    " + ("completed" if done else f"failed: {words}"))
+            if not done:
+                expect("internal error" not in said and "Traceback" not in said, f"{name}: {said}")
+                node.install("one", name, job={"run": 2})
+                done, said = node.finish(node.newest_job("one"))
+                expect(done, said)
+            node.released(name)
+
+
+def cron(node: Node) -> None:
+    """Mode cronJob: one release, one charge, and then nothing to do."""
+    with node.timed("cronJob: twice"):
+        node.install("nightly", "cron", mode="cronJob", cronJob={"schedule": "0 3 1 1 *"})
+        for run in ("first", "second"):
+            node.kubectl("create", "job", "--from=cronjob/nightly-dpdist", f"nightly-{run}")
+            done, said = node.finish(f"job/nightly-{run}")
+            expect(done, said)
+        expect("Nothing to do" in said, said)
+        node.released("cron")
+    node.run("helm", "uninstall", "nightly", "--namespace", NAMESPACE)
+
+
+def prefect(node: Node) -> None:
+    """Mode prefect: a flow run by deployment, and what the worker and a flow's pod reach."""
+    server = node.prefect
+    server.environment |= {"PREFECT_HOME": str(node.folder / "prefect"), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+    server.environment["NO_PROXY"] = server.environment["no_proxy"] = node.environment.get("NO_PROXY", node.ip)
+    server.start("server", "server", "start", "--host", node.ip, "--port", str(PREFECT), module="prefect")
+    with node.timed("prefect: install to verified release"):
+        wait_for("Prefect", answers(f"http://{node.ip}:{PREFECT}/api/health"), seconds=120, alive=server.alive)
+        node.install("flows", "prefect", mode="prefect", prefect={"apiUrl": f"http://{node.ip}:{PREFECT}/api"})
+        node.kubectl("rollout", "status", "deployment/flows-dpdist-prefect", "--timeout=180s")
+        inside = ("exec", "deployment/flows-dpdist-prefect", "-c", "prefect", "--", "prefect")
+        node.kubectl(*inside, "--no-prompt", "deploy", "--all", "--prefect-file", "/etc/dpdist/prefect/prefect.yaml")
+        node.kubectl(*inside, "deployment", "run", f"release/{NAMESPACE}-flows-dpdist")
+        wait_for("the flow's job", lambda: node.pods("flows", "release"), seconds=180, alive=server.alive)
+        pod = node.pods("flows", "release")[-1]
+        done, said = node.finish("job/" + pod["metadata"]["labels"]["job-name"])
+        expect(done, said)
+        node.released("prefect")
+    with node.timed("prefect: what pods reach"):
+        node.probe("flows", "prefect")
+        pod["metadata"]["labels"] = {
+            name: text
+            for name, text in pod["metadata"]["labels"].items()
+            if "job-name" not in name and "controller" not in name
+        }
+        node.probe("flows", "flow", pod)
+    node.run("helm", "uninstall", "flows", "--namespace", NAMESPACE)
+
+
+CASES: dict[str, Callable[[Node], None]] = {"job": job, "deleted": deleted, "cron": cron, "prefect": prefect}
+
+
+def main() -> None:
+    """Run the cases."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = os.environ.get("DPDIST_NODE", ROOT.parent / "shared" / "servers" / "kubernetes.sh")
+    parser.add_argument("--node", type=Path, default=default, help="script of the node (DPDIST_NODE)")
+    parser.add_argument("--json", type=Path, help="write times and connections")
+    parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES), help="these cases")
+    parser.add_argument("--no-image", action="store_true", help="take the image that the node has")
+    parser.add_argument("--keep", action="store_true", help="leave the node running")
+    given = parser.parse_args()
+    if not given.node.exists():
+        raise SystemExit(f"no script of a node at {given.node}: name one by DPDIST_NODE")
+    with tempfile.TemporaryDirectory() as folder:
+        node = Node(given.node.resolve(), Path(folder))
+        try:
+            with node.timed("node, servers and table"):
+                node.begin()
+            if not given.no_image:
+                with node.timed("image"):
+                    node.cluster("image", ROOT)
+            for name in given.only:
+                CASES[name](node)
+        finally:
+            node.prefect.stop()
+            if not given.keep:
+                node.cluster("down")
+    for kind, reached in node.reached.items():
+        print(f"{kind:10} " + ", ".join(f"{name} {'yes' if yes else 'no'}" for name, yes in reached.items()))
+    if given.json:
+        given.json.write_text(json.dumps({"seconds": node.seconds, "reached": node.reached}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
