@@ -365,8 +365,13 @@ class Schema(Frozen):
     @classmethod
     def from_yaml(cls, path: str | Path) -> Schema:
         """Read a schema file. Raises SpecError: the file is missing, is not YAML or does not describe a schema."""
+        tree, names = load_yaml(path), [field.alias or name for name, field in cls.model_fields.items()]
+        if isinstance(tree, dict) and not set(tree) & set(names):  # another file, of which nothing is told
+            raise SpecError(
+                f"{path} is not a schema: expected the settings {', '.join(names)}, and it has none of them"
+            )
         try:
-            return cls.model_validate(load_yaml(path))
+            return cls.model_validate(tree)
         except ValidationError as error:
             raise SpecError(f"{path} is not a valid schema:\n{validation_message(error, setting_names(cls))}") from None
 

@@ -208,3 +208,11 @@ def test_one_line_says_what_is_wrong(attributes: object, message: str) -> None:
     with pytest.raises(ValidationError) as refused:
         Schema.model_validate({"attributes": attributes})
     assert validation_message(refused.value) == message
+
+
+def test_of_a_file_that_is_no_schema_nothing_is_told(tmp_path: Path) -> None:
+    (tmp_path / "key.json").write_text('{"wrapped": "c2VjcmV0", "kid": 7}')
+    with pytest.raises(SpecError, match=r"is not a schema: expected the settings attributes") as refused:
+        Schema.from_yaml(tmp_path / "key.json")
+    assert "wrapped" not in str(refused.value)
+    assert "kid" not in str(refused.value)

@@ -19,7 +19,6 @@ from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
-from scipy import optimize
 
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.histogram.postprocess import largest_remainder
@@ -154,7 +153,9 @@ def _unit_of_error(cells: Sequence[int], weights: Sequence[float], *, error: flo
     low = high
     while excess(low) > 0 and low > 1e-3:
         low /= 2
-    return low if excess(low) > 0 else float(optimize.brentq(excess, low, high, rtol=1e-9))
+    from scipy.optimize import brentq
+
+    return low if excess(low) > 0 else float(brentq(excess, low, high, rtol=1e-9))
 
 
 def _laplace_unit(shares: Sequence[Fraction], *, changed: int, epsilon: float, delta: float, unit: int) -> float:

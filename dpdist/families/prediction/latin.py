@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from scipy.special import ndtr, ndtri
-from scipy.stats import qmc
 
 from dpdist.families.prediction.density import Marginal
 from dpdist.privacy.arrays import Floats
@@ -101,6 +100,8 @@ def latin_hypercube(target: Target, rows: int, rng: np.random.Generator) -> Floa
     width = len(target.marginals)
     if not rows or not width:
         return np.empty((rows, width))
+    from scipy.stats import qmc
+
     uniforms = qmc.LatinHypercube(d=width, rng=rng).random(rows)
     scores = ndtri(np.clip(uniforms, _EDGE, 1 - _EDGE))
     if rows > 4 * width:

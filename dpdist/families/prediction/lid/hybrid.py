@@ -12,8 +12,6 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
-from scipy.spatial.distance import cdist
 
 from dpdist.privacy.arrays import Floats
 
@@ -30,11 +28,16 @@ def match_exactly(original: Floats, synthetic: Floats) -> Places:
     """The synthetic row of each original one (both float64[n, d]), int64[n]: the assignment with the least total
     squared distance. Original row i meets synthetic row ``places[i]``.
     """
+    from scipy.optimize import linear_sum_assignment
+    from scipy.spatial.distance import cdist
+
     return np.asarray(linear_sum_assignment(cdist(original, synthetic, "sqeuclidean"))[1], np.int64)
 
 
 def match_greedily(original: Floats, synthetic: Floats) -> Places:
     """As `match_exactly`, but each original row, in order, takes the nearest synthetic row that is left."""
+    from scipy.spatial.distance import cdist
+
     distances = cdist(original, synthetic, "sqeuclidean")
     places = np.empty(len(original), np.int64)
     for row, distance in enumerate(distances):
