@@ -209,6 +209,10 @@ def test_every_value_has_a_comment_and_is_in_the_schema() -> None:
         ),
         ({"driver": {"serviceAccountAnnotations": {"role": 3}}}, "role"),
         ({"commonLabels": {"team": "a b"}}, "team"),
+        ({"podAnnotations": {"team": 3}}, "team"),
+        ({"extraEnv": [{"name": "DPDIST_PINNED", "value": "{}"}]}, "extraEnv"),
+        ({"extraEnv": [{"name": "AWS_ENDPOINT_URL", "value": "http://elsewhere"}]}, "extraEnv"),
+        ({"extraEnv": [{"name": "TZ", "value": 1}]}, "extraEnv"),
         ({"commonLabels": {"x" * 64: "a"}}, "xxx"),
         ({"image": {"repository": "registry.example/a//b"}}, "repository"),
         ({"secrets": {"kek": {"existingSecret": "a..b"}}}, "existingSecret"),
@@ -340,6 +344,27 @@ def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(RuntimeError) as caught:
         render(example("job", {"image": {"repository": ""}, "dask": {"workers": {"replicas": 0}}, "mode": "prefect"}))
     assert all(text in str(caught.value) for text in ("image.repository", "no workers", "prefect.apiUrl"))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_own_annotations_and_variables_are_on_every_pod(name: str) -> None:
+    given = {
+        "podAnnotations": {"example.org/team": "census", "dpdist/secrets-generation": "0"},
+        "extraEnv": [{"name": "TZ", "value": "Europe/Vienna"}, {"name": "LITERAL", "value": "$(HOME)"}],
+    }
+    rendered = render(example(name, given))
+    for _, pod in pod_specs(rendered):
+        for container in (*pod["spec"]["containers"], *pod["spec"].get("initContainers", [])):
+            names = {variable["name"]: variable.get("value") for variable in container["env"]}
+            assert names["TZ"] == "Europe/Vienna"
+            assert names["LITERAL"] == "$$(HOME)"
+            assert len(names) == len(container["env"])
+    assert list(check(rendered.manifests, "1.33")) == []
+    deployments = [m for m in rendered.manifests if m["kind"] == "Deployment"]
+    for manifest in deployments:
+        assert manifest["spec"]["template"]["metadata"]["annotations"]["example.org/team"] == "census"
+    assert "example.org/team" in rendered.text
+    assert 'dpdist/secrets-generation: "0"' not in rendered.text
 
 
 def test_settings_reach_the_command_line_as_they_are() -> None:

@@ -56,6 +56,14 @@ app.kubernetes.io/component: {{ index . 1 }}
 dpdist/secrets-generation: {{ .Values.secrets.generation | quote }}
 cluster-autoscaler.kubernetes.io/safe-to-evict: "false"
 karpenter.sh/do-not-disrupt: "true"
+{{- include "dpdist.ownAnnotations" . }}
+{{- end }}
+
+{{/* Annotations of the values, without the chart's own names. */}}
+{{- define "dpdist.ownAnnotations" }}
+{{- range $name, $text := omit .Values.podAnnotations "dpdist/secrets-generation" "cluster-autoscaler.kubernetes.io/safe-to-evict" "karpenter.sh/do-not-disrupt" "checksum/spec" "checksum/template" }}
+{{ $name }}: {{ $text | quote }}
+{{- end }}
 {{- end }}
 
 {{- define "dpdist.image" -}}

@@ -85,6 +85,10 @@ securityContext:
   valueFrom:
     fieldRef:
       fieldPath: status.podIP
+{{- range .Values.extraEnv }}
+- name: {{ .name }}
+  value: {{ .value | replace "$(" "$$(" | quote }}
+{{- end }}
 {{- end }}
 
 {{/* (root, secrets of storage): how the object store is reached */}}
