@@ -153,7 +153,7 @@ def test_an_unforeseen_error_is_told_by_its_file_in_the_work_folder(
 
     def crash(stage: str, *_: int) -> None:
         if stage == "synthesising":
-            raise Crash("age 83")
+            raise Crash("a salary of forty")
 
     def run(**_: object) -> None:
         run_release(project(tmp_path), progress=crash)
@@ -167,5 +167,5 @@ def test_an_unforeseen_error_is_told_by_its_file_in_the_work_folder(
     told = " ".join(capsys.readouterr().err.split())
     assert "internal error (Crash)" in told
     assert str(report) in told
-    assert "83" not in told.replace(str(tmp_path), "")
-    assert "age 83" in report.read_text()
+    assert "forty" not in told
+    assert "a salary of forty" in report.read_text()
