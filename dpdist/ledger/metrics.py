@@ -32,7 +32,7 @@ _HELP: Final = {
 }
 
 Labels = Mapping[str, str]
-Sample = tuple[str, Labels, float]
+Line = tuple[str, Labels, float]
 
 
 def exposition(rows: Sequence[Mapping[str, Any]] | None) -> str:
@@ -48,7 +48,7 @@ def exposition(rows: Sequence[Mapping[str, Any]] | None) -> str:
     return "\n".join([*lines, ""])
 
 
-def _samples(rows: Sequence[Mapping[str, Any]] | None) -> Iterable[Sample]:
+def _samples(rows: Sequence[Mapping[str, Any]] | None) -> Iterable[Line]:
     yield "dpdist_ledger_up", {}, float(rows is not None)
     for row in rows or ():
         labels = {"dataset": row["dataset"]}
@@ -58,7 +58,7 @@ def _samples(rows: Sequence[Mapping[str, Any]] | None) -> Iterable[Sample]:
             yield from _attempts(row, labels)
 
 
-def _budget(row: Mapping[str, Any], labels: Labels) -> Iterable[Sample]:
+def _budget(row: Mapping[str, Any], labels: Labels) -> Iterable[Line]:
     yield "dpdist_epsilon_cap", labels, row["epsilon"]
     yield "dpdist_epsilon_remaining", labels, row["remaining_epsilon"]
     yield "dpdist_delta_cap", labels, row["delta"]
@@ -77,7 +77,7 @@ def _budget(row: Mapping[str, Any], labels: Labels) -> Iterable[Sample]:
         yield "dpdist_period_end_timestamp_seconds", per, ends.timestamp()
 
 
-def _attempts(row: Mapping[str, Any], labels: Labels) -> Iterable[Sample]:
+def _attempts(row: Mapping[str, Any], labels: Labels) -> Iterable[Line]:
     charges = row["charges"]
     counts = Counter((charge["guarantee"], charge["state"]) for charge in charges)
     for kind in sorted({*row["guarantees"], *(charge["guarantee"] for charge in charges)}):

@@ -30,7 +30,6 @@ from dpdist.data.table import open_table
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.registry import build_spec, load_spec, make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
-from dpdist.families.synthesis.accuracy import expected_of
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
@@ -136,7 +135,7 @@ def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 rows.append({**distances.of(made), **boosting(made, held_out), **seconds})
             means = {key: round(float(np.mean([row[key] for row in rows])), 4) for key in rows[0]}
             deviations = {key: round(float(np.std([row[key] for row in rows])), 4) for key in rows[0]}
-            found = {"expected": round(expected_of(plan).error, 4)} if isinstance(plan, SynthesisPlan) else {}
+            found = {"expected": round(plan.expected.error, 4)} if isinstance(plan, SynthesisPlan) else {}
             yield {"table": name, "kind": kind, "epsilon": epsilon, **means, "deviations": deviations, **found}
 
 

@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
@@ -112,18 +113,8 @@ def plan_entropies(
         raise SpecError("name at least one entropy")
     if mechanism == "auto":
         kinds: list[Mechanism] = ["laplace"] if delta == 0 else ["laplace", "gaussian"]
-        plans = [
-            plan_entropies(
-                orders,
-                records=records,
-                epsilon=epsilon,
-                delta=delta,
-                adjacency=adjacency,
-                mechanism=kind,
-                unit=unit,
-            )
-            for kind in kinds
-        ]
+        planned = partial(plan_entropies, orders, records=records, epsilon=epsilon, delta=delta, adjacency=adjacency)
+        plans = [planned(mechanism=kind, unit=unit) for kind in kinds]
         return min(plans, key=lambda plan: plan.deviations[0])
     if mechanism not in get_args(Mechanism):
         raise SpecError(f"mechanism must be laplace, gaussian or auto, got {mechanism!r}")

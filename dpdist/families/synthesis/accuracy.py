@@ -1,93 +1,21 @@
-"""The accuracy that a synthesis is expected to have, and the epsilon for a stated one: `dpdist plan --accuracy`.
-
-Both come from public facts alone: the declared domains and minimum of records, the choices of the plan and the number
-of released records. Of the frequencies nothing is known, so attributes are taken as independent with Zipf shares 1,
-1/2, 1/3, ... The error of two-way tables is a mean total variation distance to the table. It has two parts, which add
-as squares:
-
-- *noise*: a table of each pair as precise as those that the plan measures, where no cell can miss more than it is
-  expected to hold. What pairs imply for others and what the fit smooths leaves a part of it, `KEPT_OF_NOISE`;
-- *sampling*: released records drawn at random, of which group rounding and balancing leave `KEPT_OF_SAMPLING`.
-
-The two parts were set on Adult, ACS 2013 and ACS 2024 at epsilon 0.1 to 8 (`docs/planning.md`). What a model
-of pairs misses of a table's dependence is not public, and can be more than both.
-"""
+"""The least epsilon for a stated accuracy of two-way tables: `dpdist plan --accuracy`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any
-
-import numpy as np
 
 from dpdist.errors import SpecError
 from dpdist.families.base.completed import write_completed
 from dpdist.families.base.family import SolveRequest
-from dpdist.families.synthesis.choices import L1_OF_NOISE, Choices
+from dpdist.families.synthesis.expected import Expected
 from dpdist.families.synthesis.plan import SynthesisPlan, plan
-from dpdist.families.synthesis.rounds import EMPTY
 from dpdist.families.synthesis.spec import PrivacySpec, WholeSynthesisSpec
-from dpdist.privacy.arrays import Floats
 from dpdist.schema.spec import change
 
-KEPT_OF_NOISE = 0.3
-KEPT_OF_SAMPLING = 0.5
-_PAIRS = 300  # of more only some are looked at
 _LARGEST = 20.0
 _STEP = 1.25
-
-
-@dataclass(frozen=True)
-class Expected:
-    """Expected error of two-way tables, in total variation: its parts by noise and by sampling."""
-
-    noise: float
-    sampling: float
-
-    @property
-    def error(self) -> float:
-        """Both together."""
-        return math.hypot(self.noise, self.sampling)
-
-
-def expected(cardinalities: Sequence[int], choices: Choices, *, minimum: int, released: int) -> Expected:
-    """What a plan is expected to give, for so many records in the table at least and so many released ones."""
-    pairs = list(combinations(cardinalities, 2))
-    if not pairs:
-        return Expected(0.0, 0.0)
-    sigma = _deviation(choices, len(cardinalities))
-    noise, sampling = [], []
-    for a, b in pairs[:: max(1, len(pairs) // _PAIRS)]:
-        shares = np.outer(_zipf(a), _zipf(b))
-        noise.append(np.minimum(L1_OF_NOISE * sigma, minimum * shares + EMPTY * sigma).sum() / 2 / minimum)
-        sampling.append(np.minimum(L1_OF_NOISE * np.sqrt(shares / released), shares).sum() / 2)
-    return Expected(KEPT_OF_NOISE * float(np.mean(noise)), KEPT_OF_SAMPLING * float(np.mean(sampling)))
-
-
-def _zipf(size: int) -> Floats:
-    weights = 1 / np.arange(1, size + 1)
-    shares: Floats = weights / weights.sum()
-    return shares
-
-
-def _deviation(choices: Choices, attributes: int) -> float:
-    """Deviation of a cell of a pair's table: of all pairs, or between those of the tree's and of the rounds' tables."""
-    if choices.rake:
-        return math.sqrt(attributes * (attributes - 1) / 2 / choices.rake) / choices.mu
-    steps = [(choices.tree, attributes - 1), (choices.pairs, choices.rounds * choices.per_round)]
-    precisions = [share * choices.mu**2 / tables for share, tables in steps if share and tables]
-    if not precisions:  # one-way tables only
-        return math.sqrt(attributes / (choices.one_way + choices.one_way_again)) / choices.mu
-    return 1 / math.sqrt(sum(precisions) / len(precisions))
-
-
-def expected_of(plan: SynthesisPlan) -> Expected:
-    """What a plan is expected to give."""
-    spec = plan.spec
-    return expected(spec.table.cardinalities, plan.choices, minimum=spec.data.minimum_records, released=spec.records)
 
 
 @dataclass(frozen=True)
@@ -145,20 +73,20 @@ def solve(spec: WholeSynthesisSpec, request: SolveRequest) -> AccuracySolution:
 
     least = max(float(PrivacySpec.model_fields["epsilon"].metadata[0].ge), 1e-3)
     epsilon = least
-    while expected_of(at(min(epsilon, most))).error > accuracy:
+    while at(min(epsilon, most)).expected.error > accuracy:
         if epsilon >= most:
-            raise SpecError(_out_of_reach(accuracy, expected_of(at(most)), most))
+            raise SpecError(_out_of_reach(accuracy, at(most).expected, most))
         epsilon *= _STEP
     low, high = epsilon / _STEP, min(epsilon, most)
     while high / low > 1.001 and high > least:
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if expected_of(at(middle)).error <= accuracy else (middle, high)
+        low, high = (low, middle) if at(middle).expected.error <= accuracy else (middle, high)
     step = 10.0 ** (math.floor(math.log10(high)) - 2)
     steps = math.ceil(high / step)
-    while expected_of(at(epsilon := min(round(steps * step, 9), most))).error > accuracy:
+    while at(epsilon := min(round(steps * step, 9), most)).expected.error > accuracy:
         steps += 1  # a plan measures whole pairs, so that the error is not quite monotone
     made = at(epsilon)
-    solution = AccuracySolution(made, accuracy, expected_of(made))
+    solution = AccuracySolution(made, accuracy, made.expected)
     if request.write:
         title = f"Found by `dpdist plan --accuracy {accuracy:g}`; expected {solution.found.error:.4f}."
         settings, found = request.settings, {"privacy.epsilon": epsilon}

@@ -11,18 +11,16 @@ from itertools import combinations
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpdist.families.synthesis.fitted import Fitted
 from dpdist.families.synthesis.inference import Inference, marginal
 from dpdist.families.synthesis.junction import JunctionTree, Set, cliques_of
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
+from dpdist.schema.conditions import Mask
 
 _CELLS = 1 << 22
 """Cells of the largest table that is held for the rows of a batch, about."""
-
-Mask = NDArray[np.bool_]
 
 _Factor = tuple[Set, Floats | Mask]
 

@@ -61,7 +61,7 @@ def measure(
     rules: Rules = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Measured:
-    """All steps that read the exact counts.
+    """All steps that read the exact counts. Raises AccountingError: they would cost more than the account has.
 
     Parameters
     ----------
@@ -75,11 +75,6 @@ def measure(
         What they forbid has probability zero where the model is small enough.
     progress : callable
         Called with (done, total) after each round.
-
-    Raises
-    ------
-    AccountingError
-        The steps would cost more than the account has.
     """
     one_way = measure_one_way(counts, account, first=choices.one_way, again=choices.one_way_again)
     if prior is not None:

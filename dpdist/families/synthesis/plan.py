@@ -22,6 +22,7 @@ from dpdist.families.synthesis.choices import (
     without_triples,
 )
 from dpdist.families.synthesis.draw import LARGEST_PART, MOST_REDRAWS
+from dpdist.families.synthesis.expected import Expected, expected
 from dpdist.families.synthesis.prior import refuse_own_table
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.privacy import accountant
@@ -79,9 +80,15 @@ class SynthesisPlan(EventPlan):
 
     def noise_at(self, at_most: int) -> float:
         """The expected error of two-way tables."""
-        from dpdist.families.synthesis.accuracy import expected_of
+        return plan(change(self.spec, {"unit.at_most": at_most})).expected.error
 
-        return expected_of(plan(change(self.spec, {"unit.at_most": at_most}))).error
+    @property
+    def expected(self) -> Expected:
+        """The accuracy that the records are expected to have."""
+        spec = self.spec
+        return expected(
+            spec.table.cardinalities, self.choices, minimum=spec.data.minimum_records, released=spec.records
+        )
 
     def _chosen(self, name: str) -> bool:
         """Whether a choice is made: of a prior and of triples there is none without them."""

@@ -11,7 +11,7 @@ import yaml
 from dpdist.errors import SpecError
 from dpdist.families.base.family import SolveRequest
 from dpdist.families.base.registry import build_spec, load_spec
-from dpdist.families.synthesis.accuracy import expected_of, solve
+from dpdist.families.synthesis.accuracy import solve
 from dpdist.families.synthesis.plan import plan
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 
@@ -36,13 +36,13 @@ def spec_of(records: int = 1_200_000, released: int = 1_000_000, epsilon: float 
 
 
 def test_more_records_and_more_epsilon_are_expected_to_be_closer() -> None:
-    errors = [expected_of(plan(spec_of(epsilon=epsilon))) for epsilon in (0.1, 1.0, 3.0, 8.0)]
+    errors = [plan(spec_of(epsilon=epsilon)).expected for epsilon in (0.1, 1.0, 3.0, 8.0)]
     assert [one.error for one in errors] == sorted((one.error for one in errors), reverse=True)
     assert len({one.sampling for one in errors}) == 1
-    fewer = expected_of(plan(spec_of(released=10_000)))
+    fewer = plan(spec_of(released=10_000)).expected
     assert fewer.sampling > 3 * errors[1].sampling
     assert fewer.noise == errors[1].noise
-    assert expected_of(plan(spec_of(records=50_000))).noise > 5 * errors[1].noise
+    assert plan(spec_of(records=50_000)).expected.noise > 5 * errors[1].noise
     # what a release of the ACS 2024 has: .0181, .0052, .0031, .0023
     for one, real in zip(errors, (0.0181, 0.0052, 0.0031, 0.0023), strict=True):
         assert 0.6 < one.error / real < 1.7
@@ -53,7 +53,7 @@ def test_the_least_epsilon_reaches_the_accuracy(accuracy: float) -> None:
     request = SolveRequest(accuracy=accuracy, source=Path("unused"))
     found = solve(spec_of(), request)
     assert found.found.error <= accuracy
-    less = expected_of(plan(spec_of(epsilon=0.98 * found.plan.spec.privacy.epsilon)))
+    less = plan(spec_of(epsilon=0.98 * found.plan.spec.privacy.epsilon)).expected
     assert less.error > accuracy
     assert found.to_json()["epsilon"] == found.plan.spec.privacy.epsilon
     assert ("Noise limits" in found.explain()) == (found.found.noise >= found.found.sampling)
