@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import types
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
@@ -15,21 +15,40 @@ from dpdist.errors import SpecError
 
 
 @dataclass(frozen=True)
-class _FromFile:
-    """Marks a setting as a path, or several, relative to the folder of the file that says it."""
+class PathMark:
+    """Marks a setting as a path, or several, relative to the folder of the file that says it.
+
+    Parameters
+    ----------
+    is_read : bool
+        Whether there must be such a file beforehand.
+    """
+
+    is_read: bool
 
 
-FROM_FILE = _FromFile()
+READ, WRITTEN = PathMark(is_read=True), PathMark(is_read=False)
 
 
-def path_settings(model: type[BaseModel]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The settings of a model that are marked `FROM_FILE`: their names from the outside in, and their defaults."""
+@dataclass(frozen=True)
+class PathSetting:
+    """A setting that is a path: its names from the outside in, its mark and its default."""
+
+    names: tuple[str, ...]
+    mark: PathMark
+    default: Any
+
+
+def path_settings(model: type[BaseModel]) -> Iterator[PathSetting]:
+    """The settings of a model that are marked as paths."""
     for name, field in model.model_fields.items():
-        if FROM_FILE in field.metadata:
-            yield (field.alias or name,), field.default
+        key = field.alias or name
+        for mark in field.metadata:
+            if isinstance(mark, PathMark):
+                yield PathSetting((key,), mark, field.default)
         for section in _sections(field.annotation):
-            for inner, default in path_settings(section):
-                yield (field.alias or name, *inner), default
+            for found in path_settings(section):
+                yield replace(found, names=(key, *found.names))
 
 
 def _sections(annotation: Any) -> list[type[BaseModel]]:
@@ -60,27 +79,27 @@ def from_folder(
         There is no such file, but there is one from the working folder: from there, paths were read before.
     """
     found = dict(tree)
-    for names, default in path_settings(model):
-        dotted = ".".join(names)
+    for setting in path_settings(model):
+        names, dotted = setting.names, ".".join(setting.names)
         if any(f"{dotted}.".startswith(f"{other}.") for other in keep):
             continue
         section = _section(found, names[:-1])
         if section is None:
             continue
-        value = section.get(names[-1], default)
+        value = section.get(names[-1], setting.default)
         if isinstance(value, str) and value:
-            section[names[-1]] = _led(value, base, f"{source}: {dotted}")
+            section[names[-1]] = _led(value, base, setting.mark, f"{source}: {dotted}")
         elif isinstance(value, list | tuple) and value and all(isinstance(path, str) for path in value):
-            section[names[-1]] = [_led(path, base, f"{source}: {dotted}") for path in value]
+            section[names[-1]] = [_led(path, base, setting.mark, f"{source}: {dotted}") for path in value]
     return found
 
 
 def without_paths(tree: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
     """A spec as a mapping, without the settings that say where its files are."""
-    for names, _ in path_settings(model):
-        section = _section(tree, names[:-1])
+    for setting in path_settings(model):
+        section = _section(tree, setting.names[:-1])
         if section is not None:
-            section.pop(names[-1], None)
+            section.pop(setting.names[-1], None)
     return tree
 
 
@@ -95,13 +114,13 @@ def _section(tree: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any] | N
     return tree
 
 
-def _led(path: str, base: Path, setting: str) -> str:
+def _led(path: str, base: Path, mark: PathMark, setting: str) -> str:
     """A path from the working folder, of one from `base`; addresses and absolute paths as they are."""
     if "://" in path or os.path.isabs(path) or path.startswith("~"):
         return path
     here = os.path.realpath(os.curdir)
     whole = os.path.normpath(os.path.join(os.path.realpath(base), path))
-    if not os.path.lexists(whole) and os.path.realpath(path) != whole and os.path.lexists(path):
+    if mark.is_read and not os.path.lexists(whole) and os.path.lexists(path):
         right = os.path.relpath(os.path.realpath(path), os.path.realpath(base))
         raise SpecError(
             f"{setting}: paths are relative to the folder of the file, {base}, where there is no {path}: write {right}"

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from dpdist.families.mixing.federated.spec import FederatedSpec
 from dpdist.families.mixing.mixture import LARGEST_ORDER
-from dpdist.schema.paths import FROM_FILE
+from dpdist.schema.paths import READ
 from dpdist.schema.schema import Attribute, Category
 from dpdist.schema.spec import MOST_RECORDS, DataSpec, Exact, PrivacyLimit, ReleaseSpec, Section
 from dpdist.schema.strict import Value
@@ -153,7 +153,7 @@ class MixturesSpec(Section):
 class MixingDataSpec(DataSpec):
     """The table a release reads, or how the tables of its clients are laid out."""
 
-    path: Annotated[str | tuple[str, ...], FROM_FILE] = Field(
+    path: Annotated[str | tuple[str, ...], READ] = Field(
         default=(),
         description="Files, folders or globs; local, from the spec's folder, or s3://. Absent if clients hold them.",
     )
