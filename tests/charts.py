@@ -98,11 +98,11 @@ def render(
 
 
 def lint(values: dict[str, Any]) -> list[str]:
-    """What ``helm lint --strict`` has to say, but for the missing icon."""
+    """What ``helm lint --strict`` has to say."""
     import helm_python
 
     report = helm_python.lint(CHART, values, strict=True)
-    found: list[str] = [f"{m['path']}: {m['error']}" for m in report["messages"] if m["severity"] > 1]
+    found: list[str] = [f"{m['path']}: {m['error']}" for m in report["messages"]]
     return found + [str(error) for error in report["errors"]]
 
 
