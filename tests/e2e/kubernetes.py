@@ -271,6 +271,38 @@ class Node:
         known.append(new()[0])
         return known[-1]
 
+    def serve_prefect(self) -> None:
+        """Start the Prefect server, beside the node."""
+        server = self.prefect
+        server.environment |= {
+            "PREFECT_HOME": str(self.folder / "prefect"),
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "NO_PROXY": self.environment.get("NO_PROXY", self.ip),
+            "no_proxy": self.environment.get("NO_PROXY", self.ip),
+        }
+        server.start("server", "server", "start", "--host", self.ip, "--port", str(PREFECT), module="prefect")
+        address = f"http://{self.ip}:{PREFECT}/api"
+        wait_for("Prefect", answers(f"{address}/health"), seconds=180, alive=server.alive)
+
+    def deploy_flows(self, name: str) -> None:
+        """Install mode prefect for a release of this name, and its deployment."""
+        self.install("flows", name, mode="prefect", prefect={"apiUrl": f"http://{self.ip}:{PREFECT}/api"})
+        self.kubectl("rollout", "status", "deployment/flows-dpdist-prefect", "--timeout=180s")
+        inside = ("exec", "deployment/flows-dpdist-prefect", "-c", "prefect", "--", "prefect")
+        self.kubectl(*inside, "--no-prompt", "deploy", "--all", "--prefect-file", "/etc/dpdist/prefect/prefect.yaml")
+
+    def run_flow(self) -> dict[str, Any]:
+        """Run the deployment; the pod of its flow."""
+        known = {pod["metadata"]["name"] for pod in self.pods("flows", "release")}
+        inside = ("exec", "deployment/flows-dpdist-prefect", "-c", "prefect", "--", "prefect")
+        self.kubectl(*inside, "deployment", "run", f"release/{NAMESPACE}-flows-dpdist")
+
+        def new() -> list[dict[str, Any]]:
+            return [pod for pod in self.pods("flows", "release") if pod["metadata"]["name"] not in known]
+
+        wait_for("the flow's pod", new, seconds=240, alive=self.prefect.alive)
+        return new()[0]
+
     def monthly(self) -> str:
         """A data set with a contract that admits three of the releases of `schedule` in a month."""
         dataset = f"monthly-{int(time.time())}"
@@ -387,21 +419,15 @@ def schedule(node: Node) -> None:
 def prefect(node: Node) -> None:
     """Mode prefect: a flow run by deployment, and what the worker and a flow's pod reach."""
     server = node.prefect
-    server.environment |= {"PREFECT_HOME": str(node.folder / "prefect"), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
-    server.environment["NO_PROXY"] = server.environment["no_proxy"] = node.environment.get("NO_PROXY", node.ip)
-    server.start("server", "server", "start", "--host", node.ip, "--port", str(PREFECT), module="prefect")
+    node.serve_prefect()
     with node.timed("prefect: install to verified release"):
-        wait_for("Prefect", answers(f"http://{node.ip}:{PREFECT}/api/health"), seconds=120, alive=server.alive)
-        node.install("flows", "prefect", mode="prefect", prefect={"apiUrl": f"http://{node.ip}:{PREFECT}/api"})
-        node.kubectl("rollout", "status", "deployment/flows-dpdist-prefect", "--timeout=180s")
-        inside = ("exec", "deployment/flows-dpdist-prefect", "-c", "prefect", "--", "prefect")
-        node.kubectl(*inside, "--no-prompt", "deploy", "--all", "--prefect-file", "/etc/dpdist/prefect/prefect.yaml")
-        node.kubectl(*inside, "deployment", "run", f"release/{NAMESPACE}-flows-dpdist")
-        wait_for("the flow's job", lambda: node.pods("flows", "release"), seconds=180, alive=server.alive)
-        pod = node.pods("flows", "release")[-1]
+        node.deploy_flows("prefect")
+        pod = node.run_flow()
         done, said = node.finish("job/" + pod["metadata"]["labels"]["job-name"])
         expect(done, said)
         node.released("prefect")
+    with node.timed("prefect: helm test"):
+        node.helm_test("flows")
     with node.timed("prefect: what pods reach"):
         node.probe("flows", "prefect")
         pod["metadata"]["labels"] = {
@@ -410,6 +436,28 @@ def prefect(node: Node) -> None:
             if "job-name" not in name and "controller" not in name
         }
         node.probe("flows", "flow", pod)
+    for kind in ("release", "prefect", "scheduler", "worker", "server"):
+        with node.timed(f"prefect: {kind} deleted in the middle"):
+            name = f"flow-{kind}"
+            node.deploy_flows(name)
+            flow = node.run_flow()
+            wait_for("the charge", lambda name=name: node.charges(name), seconds=240, alive=lambda: None)
+            if kind == "server":
+                server.stop()
+                time.sleep(5)
+                node.serve_prefect()
+            else:
+                pods = [pod for pod in node.pods("flows", kind) if pod["status"]["phase"] == "Running"]
+                gone = flow if kind == "release" else pods[-1]
+                node.kubectl("delete", "pod", gone["metadata"]["name"], "--wait=false", "--grace-period=1")
+            done, said = node.finish("job/" + flow["metadata"]["labels"]["job-name"])
+            expect("internal error" not in said and "Traceback" not in said, f"{name}: {said}")
+            print(f"    the run {'completed' if done else 'failed'}; released: {node.charges(name)}")
+            if node.charges(name) != ["committed"]:
+                again = node.run_flow()
+                done, said = node.finish("job/" + again["metadata"]["labels"]["job-name"])
+                expect(done, said)
+            node.released(name)
     node.run("helm", "uninstall", "flows", "--namespace", NAMESPACE)
 
 
