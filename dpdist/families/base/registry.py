@@ -52,6 +52,7 @@ _shipped("synthesis", "synthesis", "WholeSynthesisSpec", workload="workload:work
 _shipped("relational", "relational", "RelationalSpec")
 _shipped("mixing", "mixing", "MixingSpec", solve="order:solve", as_released="plan:as_released")
 _shipped("histogram", "histogram", "HistogramSpec", canaries="claims:canaries", truth="stages:truth")
+_shipped("discovery", "discovery", "DiscoverySpec")
 _shipped("two-stage", "prediction", "TwoStageSpec")
 
 
@@ -142,10 +143,11 @@ def json_schema() -> dict[str, Any]:
     schema = TypeAdapter(union).json_schema(by_alias=True)
     specs = [schema["$defs"][spec.__name__] for spec in kinds]
     for spec in specs:
-        spec["properties"]["schema"] = {
-            "anyOf": [{"type": "string"}, spec["properties"]["schema"]],
-            "description": "The schema, or the path of its file below the folder of the spec.",
-        }
+        if "schema" in spec["required"]:
+            spec["properties"]["schema"] = {
+                "anyOf": [{"type": "string"}, spec["properties"]["schema"]],
+                "description": "The schema, or the path of its file below the folder of the spec.",
+            }
         name = spec["properties"]["name"]
         spec["properties"]["name"] = {
             "anyOf": [{"type": "string", "pattern": name.pop("pattern")}, {"type": "string", "pattern": r"\{date:"}],
