@@ -86,7 +86,7 @@ class Case:
         tree = {
             "schema": spec.table,
             "data": {"path": str(folder / "table.parquet"), "extra_columns": "ignore"},
-            "unit": spec.unit,
+            "unit": spec.unit or "record",
             "minimum_records": 10 * self.rows,
             "epsilon": 100,
             "delta": "1e-3",

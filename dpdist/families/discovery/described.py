@@ -72,17 +72,21 @@ def _column(name: str, table: pa.Table, spec: DiscoverySpec, parameters: Mapping
     else:
         low, high = _bounds(name, [value >= seen for statistic, _, value in cells if statistic == "bin"], spec)
         note = f"bounds are powers of two that hold all but few values; {said}; {counts}"
+        strange = next(value for statistic, _, value in cells if statistic == "bin")  # of another type, or huge
+        if strange >= seen:
+            note = f"about {strange:,.0f} are no such numbers: discover it as text; {said}; {counts}"
     return Described(**common, note=note, low=_text(low), high=_text(high), integers=integers, others="clip")
 
 
 def _bounds(name: str, seen: list[bool], spec: DiscoverySpec) -> tuple[Any, Any]:
     """The ends of the bins that have records; empty texts where none seems to."""
     attribute = spec.table.attributes[spec.table.names.index(name)]
-    places = [place for place, has in enumerate(seen) if has]
+    places = [place for place, has in enumerate(seen) if has and place]
     if not places or attribute.bounds is None:
         return "", ""
     edges = [*attribute.bin_edges.tolist(), attribute.bounds[1] + (attribute.kind == "integer")]
-    return edges[places[0]], edges[places[-1] + 1] - (attribute.kind == "integer")
+    low, high = edges[places[0]], edges[places[-1] + 1] - (attribute.kind == "integer")
+    return (type(low)(0) if 0 < low * low <= high else low), high  # a range that begins far below its end has a 0
 
 
 def _text(end: Any) -> str:

@@ -14,7 +14,7 @@ from dpdist.data.operators import table_counts_operator
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.bounding import sizes_for
 from dpdist.families.base.family import Stage
-from dpdist.families.base.graph import by_partition
+from dpdist.families.base.graph import by_partition, table_pass
 from dpdist.families.base.passes import Passes
 from dpdist.families.base.stored import Stored
 from dpdist.families.discovery.plan import DiscoveryPlan
@@ -95,13 +95,20 @@ def _counted(attempt: DiscoveryAttempt, passes: Passes) -> tuple[Named, Any]:
 
 
 def _bins(attempt: DiscoveryAttempt, passes: Passes) -> Iterator[Cell]:
-    """The noisy counts of all bins of the other columns, and of their missing values."""
+    """The noisy counts of all bins of the other columns, and of their missing values.
+
+    Values of another type, such as texts among numbers, are counted in the first bin.
+    """
     spec, plan = attempt.spec, attempt.plan
     if not spec.binned:
         return
     places = [spec.table.names.index(name) for name in spec.binned]
     sizes = [attribute.cardinality for attribute in spec.table.attributes]
-    counts = passes.run(table_counts_operator(sizes, [(place,) for place in places]), stage="counting bins")
+    counting = table_counts_operator(sizes, [(place,) for place in places])
+    with attempt.stage("counting bins") as progress:  # what the policies met refuses no table: that would be an answer
+        graph = table_pass(attempt.executor, passes.table, counting, name="counting-bins")
+        counts, report = attempt.executor.compute([graph], progress=progress)[0]
+    attempt.operator["table"] = report.confidential(spec.table)
     noisy = noisy_counts(counts, how=(plan.mechanism, plan.scale), noise=attempt.noise, name="bins")
     start = 0
     for name, place in zip(spec.binned, places, strict=True):
