@@ -158,11 +158,10 @@ def json_schema() -> dict[str, Any]:
     schema = TypeAdapter(union).json_schema(by_alias=True)
     specs = [schema["$defs"][spec.__name__] for spec in kinds]
     for spec in specs:
-        if "schema" in spec["required"]:
-            spec["properties"]["schema"] = {
-                "anyOf": [{"type": "string"}, spec["properties"]["schema"]],
-                "description": "The schema, or the path of its file below the folder of the spec.",
-            }
+        spec["properties"]["schema"] = {
+            "anyOf": [{"type": "string"}, spec["properties"]["schema"]],
+            "description": "The schema, or the path of its file below the folder of the spec.",
+        }
         name = spec["properties"]["name"]
         spec["properties"]["name"] = {
             "anyOf": [{"type": "string", "pattern": name.pop("pattern")}, {"type": "string", "pattern": r"\{date:"}],
