@@ -130,5 +130,8 @@ def json_schema_of(kind: str) -> dict[str, Any]:
         from dpdist.schema.schema import Schema
 
         tree = (Schema if kind == "schema" else Contract).model_json_schema(by_alias=True)
+        if kind == "contract":
+            of = tree["properties"]["schema"]
+            tree["properties"]["schema"] = {"anyOf": [{"type": "string"}, of], "description": of["description"]}
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"{SITE}/schemas/{kind}.json"}
     return {**head, **tree, "title": f"dpdist {kind}"}
