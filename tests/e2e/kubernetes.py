@@ -106,13 +106,12 @@ class Node:
         self.ip = self.environment["DPDIST_NODE_IP"]
         self.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
         self.run("kubectl", "wait", "--for=delete", f"namespace/{NAMESPACE}", "--timeout=120s", check=False)
-        self.dpdist("sample", self.folder / "table", "--rows", str(ROWS))
-        store = (
+        buckets = (
             "import s3fs, sys; s = s3fs.S3FileSystem(); there = set(s.ls(''));"
-            "[s.rm(b, recursive=True) for b in sys.argv[2:] if b in there];"
-            "[s.mkdir(b) for b in sys.argv[2:]]; s.put(sys.argv[1] + '/', 'census/table/', recursive=True)"
+            "[s.rm(b, recursive=True) for b in sys.argv[1:] if b in there]; [s.mkdir(b) for b in sys.argv[1:]]"
         )
-        self.run(sys.executable, "-c", store, self.folder / "table", *BUCKETS)
+        self.run(sys.executable, "-c", buckets, *BUCKETS)
+        self.put("table", ROWS)
         self.kubectl(
             "apply", "--server-side", "-f", "-", input=self.dpdist("cluster", "secrets", "--namespace", NAMESPACE)
         )
@@ -271,6 +270,12 @@ class Node:
         known.append(new()[0])
         return known[-1]
 
+    def put(self, name: str, rows: int) -> None:
+        """Write a made-up table into the bucket of the tables."""
+        self.dpdist("sample", self.folder / name, "--rows", str(rows))
+        put = "import s3fs, sys; s3fs.S3FileSystem().put(sys.argv[1] + '/', sys.argv[2], recursive=True)"
+        self.run(sys.executable, "-c", put, self.folder / name, f"census/{name}/")
+
     def serve_prefect(self) -> None:
         """Start the Prefect server, beside the node."""
         server = self.prefect
@@ -306,7 +311,8 @@ class Node:
     def monthly(self) -> str:
         """A data set with a contract that admits three of the releases of `schedule` in a month."""
         dataset = f"monthly-{int(time.time())}"
-        draft = ("contract", "draft", self.schema, "--data", "s3://census/table", "--minimum", "1900000")
+        self.put("monthly", ROWS - int(time.time()) % 100_000)  # a table of its own, which no other data set charged
+        draft = ("contract", "draft", self.schema, "--data", "s3://census/monthly", "--minimum", "1800000")
         contract = yaml.safe_load(self.dpdist(*draft, "--epsilon", "100", "--delta", "1e-6"))
         each = largest_mu_squared(epsilon=Fraction(1, 2), delta=Fraction(1, 10**9))
         three, four = (least_epsilon(mu_squared=number * each, delta=Fraction(1, 10**6)) for number in (3, 4))
@@ -390,6 +396,7 @@ def schedule(node: Node) -> None:
             "output": {"path": f"s3://census-public/{dataset}/{name}"},
         }
         values = node.values("", **every_minute)
+        changes["data"] = {"path": "s3://census/monthly", "minimum_records": 1_800_000}
         values["release"]["settings"] |= {**changes, "privacy": {"epsilon": 0.5, "delta": 1e-9}}
         node.install_values("monthly", values)
         return node.next_job("monthly", known, day)
