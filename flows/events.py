@@ -16,6 +16,7 @@ from prefect import get_client, runtime
 from prefect.events import emit_event
 
 from dpdist.errors import DpdistError, ResourceError
+from dpdist.evaluate.ledger_report import left_of
 from dpdist.ledger import Ledger
 from dpdist.ledger.tables import OPEN as OPEN_STATES
 from dpdist.privacy.formatting import downwards
@@ -71,9 +72,9 @@ def tell_state(rows: Sequence[Mapping[str, Any]], *, budget_below: float, open_f
     for row in rows:
         if "error" in row:
             continue
-        left = max((1 - one["used"] if one["holds"] else 0.0 for one in row["filters"]), default=0.0)
+        left = left_of(row)
         if left < budget_below:
-            tell(BUDGET_LOW, row["dataset"], left=f"{downwards(100 * left)} %" if left > 0 else "none")
+            tell(BUDGET_LOW, row["dataset"], left=f"{downwards(round(100 * left, 4))} %" if left > 0 else "none")
         for charge in row["charges"]:
             if charge["state"] in OPEN_STATES and now - datetime.fromisoformat(charge["created"]) > open_for:
                 begun = charge["created"]
