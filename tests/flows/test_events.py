@@ -73,7 +73,7 @@ def automations(prefect_home: tuple[Path, ...], calls: tuple[str, list[Any]]) ->
     return loaded
 
 
-def until(found: Callable[[], Any], seconds: float = 60) -> Any:
+def until(found: Callable[[], Any], seconds: float = 300) -> Any:
     """What is found in the end; events take some seconds."""
     deadline = time.monotonic() + seconds
     while not (answer := found()):
@@ -91,6 +91,7 @@ def runs(**wanted: Any) -> list[Any]:
         ]
 
 
+@pytest.mark.slow
 def test_each_event_starts_its_automation(
     tmp_path: Path, automations: list[str], calls: tuple[str, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
