@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import CASES
 from outcomes import states
 from releases import SCHEMA, project
 
 from dpdist import errors
 from dpdist.families.base.attempt import Attempt
-from dpdist.release.lineage import LINEAGE, client_of, named
+from dpdist.families.base.registry import make_plan
+from dpdist.release.lineage import LINEAGE, Lineage, client_of, named
 from dpdist.release.run import run_release
 
 ROWS = 30_011  # no digits that stand anywhere else
@@ -154,6 +156,22 @@ def test_without_the_client_the_package_is_named(monkeypatch: pytest.MonkeyPatch
     assert client_of("") is None
     with pytest.raises(errors.SpecError, match=r"pip install 'dpdist\[lineage\]'"):
         client_of("client")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_family_has_events(case: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LINEAGE, f"file://{tmp_path}/events.jsonl")
+    case.write(tmp_path)
+    spec = case.project(tmp_path)
+    lineage = Lineage(make_plan(spec))
+    lineage.begun("2ff8f5ae-6d3c-4a3e-8d4b-7d3e5a2b0c11", "0" * 64)
+    lineage.ended(errors.OutOfDomain("the value 77"))
+    start, end = lines(tmp_path / "events.jsonl")
+    assert (start["eventType"], end["eventType"]) == ("START", "FAIL")
+    assert [one["name"] for one in start["inputs"]][: len(spec.data.paths)] == list(spec.data.paths)
+    assert start["outputs"][0]["facets"]["schema"]["fields"]
+    assert start["run"]["facets"]["dpdist_contract"]["sha256"] == "0" * 64
+    assert "the value" not in json.dumps(end)
 
 
 def test_names_are_those_of_open_lineage() -> None:
