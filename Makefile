@@ -84,7 +84,7 @@ lock: setup ## resolve the dependencies again
 	@$(BIN)/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
 		--extra flows --extra evaluate --extra docs --group dev pyproject.toml --output-file requirements.lock
 	@$(BIN)/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
-		--extra flows --constraint requirements.lock pyproject.toml deploy/image.in --output-file deploy/image.lock
+		--extra flows --extra evaluate --extra lineage --constraint requirements.lock pyproject.toml deploy/image.in --output-file deploy/image.lock
 
 bench: setup ## speed, memory and quality (writes bench/*.json), but for hours of mixing; needs ../shared/data or DPDIST_DATA
 	@mkdir -p bench

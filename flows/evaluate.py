@@ -1,7 +1,8 @@
 """An evaluation as a Prefect flow: one task, whose results Prefect never sees.
 
-The page and the figures are confidential. They go to a folder on the worker's machine, and Prefect learns only their
-path. Figures that were charged may be published once the ledger has committed them; they, too, stay in their file.
+The page and the figures are confidential. They go to a folder on the worker's machine or to a bucket that the worker
+calls confidential (``DPDIST_PAGES``), and Prefect learns only their address. Figures that were charged may be published
+once the ledger has committed them; they, too, stay in their file.
 """
 
 from __future__ import annotations
@@ -13,16 +14,14 @@ from typing import Any
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 
-from flows.release import as_task, inside, pinned, read_spec, without_private_text
-from flows.server import StepProgress, artifact_key, storage_of_block
-
-PAGES = "DPDIST_PAGES"
-"""Environment variable of a worker: the folder for pages; default: the working directory."""
+from flows.events import name_run
+from flows.release import as_task, pinned, read_spec, without_private_text
+from flows.server import StepProgress, artifact_key, page_address, storage_of_block
 
 
 @flow(
     name="evaluate",
-    description="Compare a release with the real table: a confidential page on the worker's machine.",
+    description="Compare a release with the real table: a confidential page that Prefect does not see.",
     persist_result=False,
     validate_parameters=True,
 )
@@ -45,7 +44,7 @@ def evaluate(
     release : str
         Folder or ``s3://`` prefix.
     output : str
-        Folder of the page, below the folder of pages on the worker's machine; confidential.
+        Folder of the page, below the place for pages that the worker names; confidential.
     against, holdout : list of str, optional
         Files of the real table and of a hold-out.
     spec : str or dict, optional
@@ -62,7 +61,7 @@ def evaluate(
     Returns
     -------
     str
-        Path of the page.
+        Address of the page.
     """
     from dpdist.evaluate.evaluation import Options
     from dpdist.evaluate.run import Request
@@ -76,11 +75,13 @@ def evaluate(
             against=_paths(against),
             holdout=_paths(holdout),
             spec=loaded,
-            output=inside(output, PAGES, "`output` leaves the folder of pages"),
+            output=page_address(output),
+            confidential=True,  # the worker names the place
             options=Options(target=target, seed=seed, attacks=attacks),
             publish=publish,
             ledger=ledger,
         )
+        name_run(f"evaluate/{Path(release.rstrip('/')).name}", "evaluation")
         return run_task(request)
 
     return without_private_text(run)
@@ -101,10 +102,10 @@ def run_task(request: Any) -> str:
         pages.append(run_evaluation(request, progress=progress).page)
 
     name = Path(request.release.rstrip("/")).name
-    as_task("evaluate", step, key=artifact_key("evaluation", name), reporter=reporter)()
+    as_task("evaluate", step, key=artifact_key("evaluation", name), reporter=reporter)(None)
     get_run_logger().info("the page is at %s: confidential", pages[-1])
     create_markdown_artifact(
-        markdown=f"# Evaluation of {name}\n\nThe page is at `{pages[-1]}` on the worker's machine: confidential.\n",
+        markdown=f"# Evaluation of {name}\n\nThe page is at `{pages[-1]}`: confidential.\n",
         key=artifact_key("evaluation", name, "page"),
         description="Where the page is",
     )

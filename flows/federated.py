@@ -15,6 +15,7 @@ from prefect.artifacts import create_table_artifact
 from dpdist.errors import SpecError
 from dpdist.families.mixing.federated.spec import FederatedSpec
 from dpdist.families.mixing.spec import MixingSpec
+from flows.events import told
 from flows.release import one_at_a_time, read_spec, run_with_retries, without_private_text
 from flows.server import artifact_key, storage_of_block
 
@@ -40,7 +41,7 @@ def federated(
         if not isinstance(loaded, MixingSpec) or loaded.federated is None:
             raise SpecError("the spec has no clients (section `federated`): use the flow `release`")
         show_clients(loaded.federated, key=artifact_key(loaded.dataset, loaded.name, "clients"))
-        with one_at_a_time(loaded.dataset):
+        with told(loaded), one_at_a_time(loaded.dataset):
             outcome = run_with_retries(loaded, new_attempt=new_attempt)
         show_round(outcome.parameters, key=artifact_key(loaded.dataset, loaded.name, "round"))
         return outcome.uri

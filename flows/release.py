@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 
 from prefect import flow, get_client, get_run_logger, runtime, task
 from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
 from prefect.concurrency.sync import concurrency
 from prefect.exceptions import ObjectAlreadyExists
 
@@ -34,7 +35,8 @@ from dpdist.families.base.registry import build_spec, load_spec
 from dpdist.release.history import live_attempt
 from dpdist.release.outcome import Outcome
 from dpdist.release.run import Run
-from flows.server import StepProgress, artifact_key, show_outcome, show_plan, storage_of_block
+from flows.events import tell_released, told
+from flows.server import StepProgress, artifact_key, inside, show_outcome, show_plan, storage_of_block
 
 if TYPE_CHECKING:
     from dpdist.schema.spec import ReleaseSpec
@@ -86,7 +88,7 @@ def release(
     @storage_of_block()
     def run() -> str:
         loaded = read_spec(spec, settings or {})
-        with one_at_a_time(loaded.dataset):
+        with told(loaded), one_at_a_time(loaded.dataset):
             return run_with_retries(loaded, new_attempt=new_attempt).uri
 
     return without_private_text(run)
@@ -129,16 +131,22 @@ def run_steps(spec: ReleaseSpec, *, new_attempt: bool) -> Outcome:
     logger.info("release %s of data set %s: %s", spec.name, spec.dataset, "resumed" if resume else "begun")
     with Run(spec, resume=resume, new_attempt=new_attempt, progress=progress, announce=logger.info) as run:
         show_plan(run.plan)
+        before: State | None = None
         for name, step in run.steps.items():
-            as_task(name, step, key=artifact_key(spec.dataset, spec.name, name), reporter=reporter)()
+            run_step = as_task(name, step, key=artifact_key(spec.dataset, spec.name, name), reporter=reporter)
+            before = run_step(before)
         if run.outcome is None:
             raise SpecError(f"release {spec.name!r} ended without an outcome: run it again, it will be resumed")
         show_outcome(run.outcome, dataset=spec.dataset, release=spec.name)
+        tell_released(spec, run.outcome)
         return run.outcome
 
 
-def as_task(name: str, step: Callable[[], None], *, key: str, reporter: list[StepProgress]) -> Callable[[], None]:
-    """A step as a task without parameters and without a result.
+def as_task(
+    name: str, step: Callable[[], None], *, key: str, reporter: list[StepProgress]
+) -> Callable[[State | None], State]:
+    """A step as a task without parameters and without a result. It is called with the state of the step before, which
+    Prefect draws as an edge, and gives its own.
 
     Prefect retries the task only where the storage did not answer. Other errors that can be resumed, such as a lost
     cluster, need a new client (`run_with_retries`).
@@ -163,7 +171,12 @@ def as_task(name: str, step: Callable[[], None], *, key: str, reporter: list[Ste
             finally:
                 reporter.remove(progress)
 
-    return run_step
+    def after(before: State | None) -> State:
+        state: State = run_step(return_state=True, wait_for=None if before is None else [before])
+        state.result()  # raises what the step raised
+        return state
+
+    return after
 
 
 def _storage_was_away(_task: Any, _run: Any, state: Any) -> bool:
@@ -204,17 +217,6 @@ def read_spec(spec: str | Mapping[str, Any], settings: Mapping[str, Any]) -> Rel
             f"in a spec file below {FOLDER}"
         )
     return loaded
-
-
-def inside(path: str, variable: str, refusal: str) -> Path:
-    """A path in the folder that an environment variable of the worker names; default: the working directory. Raises
-    SpecError: it leaves the folder.
-    """
-    folder = Path(os.environ.get(variable, ".")).resolve()
-    whole = (folder / path).resolve()
-    if not whole.is_relative_to(folder):
-        raise SpecError(f"{refusal}: give one below it, or set {variable}")
-    return whole
 
 
 def pinned() -> dict[str, Any]:

@@ -12,6 +12,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
 BLOCK = "DPDIST_STORAGE_BLOCK"
 """Environment variable of a worker: a block of prefect-aws, ``aws-credentials/NAME`` or ``minio-credentials/NAME``."""
 
+PAGES = "DPDIST_PAGES"
+"""Environment variable of a worker: the place for pages, a folder or a prefix of a confidential bucket (``s3://…``);
+default: the working directory.
+"""
+
 _INTERVAL = 1.0
 _ITEMS = r"^(?!Resources)([A-Z][a-z]+) {2,}(.*)$"  # lines of a plan such as `Structure   ...`
 
@@ -39,6 +45,29 @@ _ITEMS = r"^(?!Resources)([A-Z][a-z]+) {2,}(.*)$"  # lines of a plan such as `St
 def artifact_key(*parts: str) -> str:
     """A key as Prefect accepts it: lower-case letters, digits and dashes."""
     return re.sub("[^a-z0-9]+", "-", "-".join(parts).lower()).strip("-")
+
+
+def inside(path: str, variable: str, refusal: str) -> Path:
+    """A path in the folder that an environment variable of the worker names; default: the working directory. Raises
+    SpecError: it leaves the folder.
+    """
+    folder = Path(os.environ.get(variable, ".")).resolve()
+    whole = (folder / path).resolve()
+    if not whole.is_relative_to(folder):
+        raise SpecError(f"{refusal}: give one below it, or set {variable}")
+    return whole
+
+
+def page_address(path: str) -> str:
+    """Where a page is written, by its path in the place for pages. Raises SpecError: it leaves that place."""
+    refusal = "the path of the page leaves the folder of pages"
+    place = os.environ.get(PAGES, ".")
+    if not place.startswith("s3://"):
+        return str(inside(path, PAGES, refusal))
+    parts = path.split("/")
+    if "://" in path or any(part in ("", ".", "..") for part in parts):
+        raise SpecError(f"{refusal}: give one below it, or set {PAGES}")
+    return f"{place.rstrip('/')}/{path}"
 
 
 def plan_rows(plan: Plan) -> list[dict[str, Any]]:

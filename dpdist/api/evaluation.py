@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpdist.api.containers import as_input, is_partitioned, paths_of
@@ -29,6 +28,7 @@ def evaluate(
     holdout: Any = None,
     spec: AnySpecification | None = None,
     output: str | os.PathLike[str] | None = None,
+    confidential: bool = False,
     client: Client | None = None,
     progress: bool | Progress = False,
     public_key: Any = None,
@@ -47,7 +47,9 @@ def evaluate(
     spec : path, mapping or ReleaseSpec, optional
         How the files of the real table are read.
     output : path, optional
-        Folder of the page; default: ``evaluation-NAME``.
+        Folder of the page, default: ``evaluation-NAME``; or an ``s3://`` prefix, if it is confidential.
+    confidential : bool
+        Only those may read the bucket of the output who may read the real table.
     client : distributed.Client, optional
         A live client, which stays open.
     public_key : Ed25519PublicKey or path of a PEM file, optional
@@ -73,7 +75,8 @@ def evaluate(
         against=_table(against, executor),
         holdout=_table(holdout, executor),
         spec=None if spec is None else specified(spec, {}),
-        output=None if output is None else Path(output),
+        output=None if output is None else os.fspath(output),
+        confidential=confidential,
         options=chosen,
         executor=executor,
         public_key=key_of(public_key),

@@ -23,7 +23,14 @@ Spec = Annotated[
     Path | None,
     typer.Option(help="Spec of the release: how its table is read (CSV, storage), and where, without --against."),
 ]
-Output = Annotated[Path | None, typer.Option(help="Folder of the page and the figures; default: evaluation-NAME.")]
+Output = Annotated[
+    str | None,
+    typer.Option(help="Folder of the page and the figures, or s3://… with --confidential; default: evaluation-NAME."),
+]
+Confidential = Annotated[
+    bool,
+    typer.Option("--confidential", help="Only those may read the bucket of --output who may read the real table."),
+]
 Target = Annotated[
     str | None, typer.Option(help="Attribute that models predict; default: the last one with two values.")
 ]
@@ -48,6 +55,7 @@ def evaluate(
     spec: Spec = None,
     settings: Settings = None,
     output: Output = None,
+    confidential: Confidential = False,
     target: Target = None,
     demand: Demand = None,
     train: Train = 30_000,
@@ -72,6 +80,7 @@ def evaluate(
         holdout=tuple(holdout or ()),
         spec=load(spec, settings) if spec is not None else None,
         output=output,
+        confidential=confidential,
         options=Options(target=target, train=train, test=test, seed=seed, attacks=attacks, demand=demand),
         cluster=cluster,
         public_key=load_public_key(public_key) if public_key else None,

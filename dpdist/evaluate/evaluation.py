@@ -1,7 +1,7 @@
 """What an evaluation says of a release of records, and how its page and its figures are written.
 
-What it computes is confidential: it reads private records and adds no noise. Its folder is the owner's alone (mode
-0700) and never inside a release.
+What it computes is confidential: it reads private records and adds no noise. Its place is never inside a release: a
+folder of the owner alone (mode 0700), or a prefix of a bucket that is called confidential.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dpdist.evaluate.attacks.mechanisms import mechanism_of_release
 from dpdist.evaluate.attacks.records import drawn
 from dpdist.evaluate.binning import View
 from dpdist.evaluate.inputs import Inputs
-from dpdist.evaluate.page.files import write_private
+from dpdist.evaluate.page.files import Folder, Pages
 from dpdist.evaluate.page.page import About, render
 from dpdist.evaluate.page.sections import Section, does_not_apply
 from dpdist.evaluate.utility import correlations, learning, regression, similarity
@@ -221,10 +221,28 @@ def to_json(about: About, sections: Sequence[Section], manifest: Manifest) -> di
     }
 
 
-def check_output(folder: Path, release: Store) -> None:
-    """Refuse a folder inside a release, or one that holds it. Raises SpecError: it is in the release, or another
-    release's folder; OutputUnwritable: it could not be written in the end.
+def check_output(pages: Pages, release: Store) -> None:
+    """Refuse a place inside a release, or one that holds it. Raises SpecError: it is in the release, or another
+    release's place; OutputUnwritable: it could not be written in the end.
     """
+    if isinstance(pages, Folder):
+        _check_folder(pages.path, release)
+        return
+    place = pages.store.uri
+    if release.contains(place) or pages.store.contains(release.uri):
+        raise SpecError(
+            f"--output {place} and the release must not contain each other: an evaluation is confidential, the release "
+            "is published"
+        )
+    bucket, *rest = place.removeprefix("s3://").split("/")
+    for end in range(len(rest) + 1):
+        above = pages.store.beside("s3://" + "/".join([bucket, *rest[:end]]))
+        if above.exists(MANIFEST) or above.exists(OLD_NAMES[MANIFEST]):
+            raise SpecError(f"--output {place} is inside a release ({above.uri}): an evaluation is confidential")
+    pages.store.check_writable()
+
+
+def _check_folder(folder: Path, release: Store) -> None:
     place = folder.resolve()
     inside = [place, *place.parents]
     if release.is_local:
@@ -244,14 +262,11 @@ def check_output(folder: Path, release: Store) -> None:
         )
 
 
-def write(folder: Path, about: About, sections: Sequence[Section], manifest: Manifest) -> tuple[Path, Path]:
-    """Write the page and the figures, for the owner alone; an earlier evaluation there is replaced. Raises
-    OutputUnwritable: the folder cannot be written.
+def write(pages: Pages, about: About, sections: Sequence[Section], manifest: Manifest) -> tuple[str, str]:
+    """Write the page and the figures, for the owner alone; an earlier evaluation there is replaced. Returns their
+    addresses. Raises OutputUnwritable: the place cannot be written.
     """
-    content = {
-        folder / PAGE: render(about, sections),
-        folder / FIGURES: json.dumps(to_json(about, sections, manifest), indent=1, allow_nan=False) + "\n",
-    }
-    for path, text in content.items():
-        write_private(path, text.encode(), advice="choose another --output")
-    return folder / PAGE, folder / FIGURES
+    figures = json.dumps(to_json(about, sections, manifest), indent=1, allow_nan=False) + "\n"
+    advice = "choose another --output"
+    page = pages.write(PAGE, render(about, sections).encode(), advice=advice)
+    return page, pages.write(FIGURES, figures.encode(), advice=advice)

@@ -28,6 +28,9 @@ STATES: Final = {
     "abandoned": "given up, spent",
     "void": "given back",
 }
+LOW: Final = 0.2
+"""Share of a budget below which the page says that it is low, as the alarm does."""
+
 _OPEN: Final = ("reserved", "drawing")
 
 
@@ -63,6 +66,7 @@ def ledger_page(rows: Sequence[Mapping[str, Any]], *, ledger: str, at: str) -> s
         guarantees=(),
         summary="What is left of the budget of each data set. Every epsilon is at the delta and for the neighbouring "
         "tables that stand beside it.",
+        confidential=False,
         banner="For those who decide on releases. No record was read for this page.",
         footer="Epsilon alone is that of a release by itself. Together releases take less than its sum: the filters "
         "of the data set decide. Which person began an attempt is not in the ledger.",
@@ -86,6 +90,8 @@ def _section(number: int, row: Mapping[str, Any]) -> Section:
     still_open = sum(charge["state"] in _OPEN for charge in row["charges"])
     if still_open:
         said.append(f"{number_of(still_open, 'attempt')} open: resume or give up")
+    if left_of(row) < LOW:
+        said.append(f"{downwards(round(100 * left_of(row), 4))} % of the budget left")
     verdict = "; ".join(said)
     return Section(name, title, f"{verdict[0].upper()}{verdict[1:]}.", _state(row), (_charges(row), *_more(row)))
 
@@ -95,7 +101,12 @@ def _state(row: Mapping[str, Any]) -> State:
     if not holds and not any(charge["state"] == "committed" for charge in row["charges"]):
         return "bad"
     is_open = any(charge["state"] in _OPEN for charge in row["charges"])
-    return "fair" if is_open or not holds or row["uncovered"] else "info"
+    return "fair" if is_open or left_of(row) < LOW or row["uncovered"] else "info"
+
+
+def left_of(row: Mapping[str, Any]) -> float:
+    """The share of its limits that the filter has left which has most left: while there is one, a release may fit."""
+    return max((1 - one["used"] if one["holds"] else 0.0 for one in row["filters"]), default=0.0)
 
 
 def _charges(row: Mapping[str, Any]) -> Table:

@@ -22,9 +22,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +30,7 @@ import numpy as np
 from dpdist.data.inputs import Input
 from dpdist.data.source import find_files, format_of
 from dpdist.errors import LedgerError, ReleaseConflict, SpecError
-from dpdist.evaluate.page.files import write_private
+from dpdist.evaluate.page.files import Pages
 from dpdist.evaluate.page.sections import Section, Table
 from dpdist.evaluate.utility.marginals import Marginals, Subset
 from dpdist.ledger import Attempt, Ledger
@@ -178,8 +176,8 @@ class Publication:
     three-way marginals is public.
     """
 
-    def __init__(self, ledger: Ledger, manifest: Manifest, plan: FiguresPlan, folder: Path, seed: int) -> None:
-        self.ledger, self.manifest, self.plan, self.folder, self.seed = ledger, manifest, plan, folder, seed
+    def __init__(self, ledger: Ledger, manifest: Manifest, plan: FiguresPlan, pages: Pages, seed: int) -> None:
+        self.ledger, self.manifest, self.plan, self.pages, self.seed = ledger, manifest, plan, pages, seed
         self.dataset = str(manifest.spec.get("dataset", ""))
         self.name = f"{manifest.name}/evaluation"
         self._attempt: Attempt | None = None
@@ -240,7 +238,7 @@ class Publication:
         attempt = self._attempt
         if self.plan.unit is None or attempt is None or attempt.state == "committed":
             return None
-        return self.ledger.share_key(attempt, str((self.folder / f".key.{attempt.id}").absolute()))
+        return self.ledger.share_key(attempt, self.pages.address(self.pages.hidden(f"key.{attempt.id}")))
 
     def publish(self, counts: Mapping[str, Marginals]) -> Section:
         """Draw the noise, store the figures, commit, and make them visible. Raises ReleaseConflict: the figures were
@@ -249,9 +247,9 @@ class Publication:
         attempt = self._attempt
         if attempt is None:
             raise LedgerError("the figures are not charged: reserve comes first")
-        kept, visible = self.folder / f".{FILE}.{attempt.id}", self.folder / FILE
+        kept = self.pages.hidden(f"{FILE}.{attempt.id}")
         if attempt.state == "committed":
-            content = next((p.read_bytes() for p in (visible, kept) if p.is_file()), b"")
+            content = self.pages.read(FILE) or self.pages.read(kept) or b""
             if hashlib.sha256(content).hexdigest() != attempt.manifest_sha256:
                 raise ReleaseConflict(
                     f"the figures of release {self.manifest.name!r} were published from another folder: give that "
@@ -259,12 +257,11 @@ class Publication:
                 )
         else:
             content = self._content(counts, self.ledger.noise(attempt))
-            write_private(kept, content, advice=_ADVICE)
+            self.pages.write(kept, content, advice=_ADVICE)
             self.ledger.commit(attempt, manifest_sha256=hashlib.sha256(content).hexdigest())
-        write_private(visible, content, advice=_ADVICE)
-        with suppress(FileNotFoundError):
-            kept.unlink()
-        return self._section(json.loads(content), visible)
+        self.pages.write(FILE, content, advice=_ADVICE)
+        self.pages.delete(kept)
+        return self._section(json.loads(content))
 
     def _content(self, counts: Mapping[str, Marginals], noise: Noise) -> bytes:
         guarantee = self.plan.guarantee
@@ -282,7 +279,7 @@ class Publication:
         }
         return (json.dumps(body, indent=2, sort_keys=True) + "\n").encode()
 
-    def _section(self, body: Mapping[str, Any], path: Path) -> Section:
+    def _section(self, body: Mapping[str, Any]) -> Section:
         figures = body["figures"]
         rows = tuple(
             (f"{k}-way", score, figures["half_width_95"][k]) for k, score in figures["k_marginal_score"].items()
@@ -291,10 +288,10 @@ class Publication:
             "Figures that may be published",
             ("marginals", "score", "95 % half-width"),
             rows,
-            f"In {path.name}, beside this page. {body['guarantee']}",
+            f"In {FILE}, beside this page. {body['guarantee']}",
         )
         verdict = (
-            f"{path.name} may be published: noisy scores, charged to data set {self.dataset} with epsilon "
+            f"{FILE} may be published: noisy scores, charged to data set {self.dataset} with epsilon "
             f"{self.plan.epsilon:g}. Nothing else on this page may."
         )
         return Section("publishable", "What may be published", verdict, "info", (table,), (), dict(body))

@@ -24,6 +24,7 @@ from dpdist.evaluate.evaluation import (
     write,
 )
 from dpdist.evaluate.inputs import Inputs, open_inputs
+from dpdist.evaluate.page.files import Pages, is_remote, pages_at
 from dpdist.evaluate.page.page import WORDS, About
 from dpdist.evaluate.page.sections import Section
 from dpdist.families.base.attempt import Progress, silent
@@ -55,7 +56,9 @@ class Request:
     holdout: tuple[str, ...] | Input = ()  # the same of a hold-out; empty for none
     # says how the real table is read (CSV, storage); its schema where the release holds statistics
     spec: ReleaseSpec | None = None
-    output: Path | None = None  # folder of the page; default: ``evaluation-<release>``
+    # folder of the page, default: ``evaluation-<release>``; or an ``s3://`` prefix, if it is `confidential`
+    output: str | Path | None = None
+    confidential: bool = False  # only those may read the bucket of the output who may read the real table
     options: Options = field(default_factory=Options)
     cluster: str = "auto"  # ``auto``, ``threads``, ``embedded`` or the address of a scheduler
     public_key: Ed25519PublicKey | None = None  # the release's signature is then required
@@ -64,6 +67,19 @@ class Request:
     publish: float | None = None  # epsilon of figures that may be published (`dpdist.evaluate.publishable`)
     ledger: str = DEFAULT_LEDGER  # SQLAlchemy URL of the ledger they are charged to
     executor: Executor | None = None  # where tables are read, instead of `cluster`; it stays open
+
+    @property
+    def pages(self) -> Pages:
+        """Where the page is written. Raises SpecError: in a bucket that nobody calls confidential."""
+        output = self.output or default_output(self.release)
+        if not is_remote(output):
+            return pages_at(output)
+        if not self.confidential:
+            raise SpecError(
+                f"--output {output}: the page is computed from private records without noise. Add --confidential if "
+                "only those may read this bucket who may read the real table, else choose another --output"
+            )
+        return pages_at(output, self.spec.output.storage.options if self.spec is not None else self.storage_options)
 
     def source(self, table: tuple[str, ...] | Input) -> Input:
         """A real table: how to read it, where it is given by paths."""
@@ -119,9 +135,9 @@ def run_evaluation(request: Request, *, progress: Progress = silent) -> Evaluate
     paths = request.against or (request.spec.data.paths if request.spec is not None else ())
     if not paths:
         raise SpecError("there is nothing to compare with: give --against PATH, or --spec SPEC of the release")
-    output = request.output or default_output(request.release)
-    check_output(output, store)
-    request = replace(request, against=paths, output=output)
+    pages = request.pages
+    check_output(pages, store)
+    request = replace(request, against=paths)
     statistics, real = manifest.format.layout == "statistics", real_records(manifest, request.spec)
     if request.publish is not None and (statistics or real is not None):
         raise SpecError("--publish: there are such figures for released records only")
@@ -129,10 +145,10 @@ def run_evaluation(request: Request, *, progress: Progress = silent) -> Evaluate
         about, sections = _statistics(request, store, manifest, progress)
     else:
         about, sections = _records(request, store, manifest, real, progress)
-    page, figures = write(output, about, sections, manifest)
+    page, figures = write(pages, about, sections, manifest)
     return Evaluated(
-        page=str(page),
-        figures=str(figures),
+        page=page,
+        figures=figures,
         verdicts=tuple({"name": s.name, "state": s.state, "verdict": s.verdict} for s in sections),
     )
 
@@ -190,8 +206,7 @@ def charged(request: Request, inputs: Inputs) -> Iterator[Publication | None]:
 
     plan = FiguresPlan(request.publish, _unit(inputs.manifest))
     ledger = Ledger.open(request.ledger, create=False)
-    folder = request.output or default_output(request.release)
-    publication = Publication(ledger, inputs.manifest, plan, folder, request.options.seed)
+    publication = Publication(ledger, inputs.manifest, plan, request.pages, request.options.seed)
     try:
         publication.reserve(inputs.real.fingerprint)
         yield publication

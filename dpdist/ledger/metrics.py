@@ -1,6 +1,7 @@
 """The ledger as metrics in the text format of Prometheus: what is left, what is open, what was released.
 
-All of it is in the ledger, so nothing depends on a record beyond what the charges already cover.
+All of it is in the ledger, so nothing depends on a record beyond what the charges already cover. How long the stages of
+a release take does depend on the table, so there is no such metric.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dpdist.ledger.tables import COMMITTED, OPEN, STATES
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-_HELP: Final = {
+METRICS: Final = {
     "dpdist_ledger_up": "Whether the ledger could be read.",
     "dpdist_dataset_damaged": "Whether the records of a data set disagree with its journal.",
     "dpdist_epsilon_cap": "Cap on epsilon over all releases, at the delta of the data set.",
@@ -30,6 +31,7 @@ _HELP: Final = {
     "dpdist_oldest_open_attempt_timestamp_seconds": "When the oldest open attempt began; absent where none is open.",
     "dpdist_last_release_timestamp_seconds": "When the newest release was committed; absent before the first.",
 }
+"""The metrics and what each says."""
 
 Labels = Mapping[str, str]
 Line = tuple[str, Labels, float]
@@ -37,14 +39,14 @@ Line = tuple[str, Labels, float]
 
 def exposition(rows: Sequence[Mapping[str, Any]] | None) -> str:
     """The text of what `dpdist.ledger.statement.ledger_rows` found; None where the ledger could not be read."""
-    found: dict[str, list[str]] = {name: [] for name in _HELP}
+    found: dict[str, list[str]] = {name: [] for name in METRICS}
     for name, labels, value in _samples(rows):
         given = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
         found[name].append(f"{name}{{{given}}} {value!r}" if given else f"{name} {value!r}")
     lines = []
     for name, samples in found.items():
         if samples:
-            lines += [f"# HELP {name} {_HELP[name]}", f"# TYPE {name} gauge", *samples]
+            lines += [f"# HELP {name} {METRICS[name]}", f"# TYPE {name} gauge", *samples]
     return "\n".join([*lines, ""])
 
 

@@ -49,6 +49,7 @@ from dpdist.publish.manifest import require_vacant
 from dpdist.release.executors import executor_mode
 from dpdist.release.history import write_error, write_record
 from dpdist.release.leftovers import sweep_before
+from dpdist.release.lineage import Lineage
 from dpdist.release.outcome import Outcome
 from dpdist.release.preflight import keep_apart, refuse
 from dpdist.release.publication import Publication
@@ -124,6 +125,7 @@ class Run:
         self._identity = str(uuid4())
         self._logged: dict[str, Any] = {"release": spec.name, "dataset": spec.dataset}
         self._stack = ExitStack()
+        self._lineage = Lineage(self.plan)
 
     def __enter__(self) -> Run:
         with ExitStack() as stack:
@@ -223,6 +225,8 @@ class Run:
         if kind is None:
             return
         self._log("run ended early", logging.ERROR, error=kind.__name__)
+        if error is not None:
+            self._lineage.ended(error)
         if isinstance(error, Exception) and not isinstance(error, DpdistError) and hasattr(self, "_shared"):
             write_error(self._shared.work, error)
 
@@ -274,6 +278,7 @@ class Run:
         files = len(self._table.files) if isinstance(self._table, Table) else 0
         self._logged |= {"attempt": attempt.id, "partitions": len(self._table.partitions), "files": files}
         self._log("attempt resumed" if self._resume else "attempt reserved")
+        self._lineage.begun(attempt.id, self._contract)
         self._executor.attempt = attempt.id
         self._announce(f"attempt    {attempt.id}")
         work = self._work / attempt.id
@@ -331,6 +336,7 @@ class Run:
         except ReleaseConflict:
             self._publication.give_free(self._reserved)
             raise
+        self._lineage.released(self.outcome)
         self._progress("publishing", 1, 1)
 
 

@@ -92,6 +92,10 @@ class Store:
         inner, outer = (os.path.realpath(place) if self.is_local else place for place in (uri, self.uri))
         return f"{inner}/".startswith(f"{outer.rstrip('/')}/")
 
+    def beside(self, uri: str) -> Store:
+        """Another store, reached in the same way."""
+        return Store(uri, self._options)
+
     def address(self, name: str) -> str:
         """The address of a file, with what another process needs to reach it (see `dpdist.storage.s3.address`)."""
         _check_name(name)

@@ -130,3 +130,20 @@ def test_the_page_says_what_was_spent_when_and_under_which_guarantee(dpdist: Com
     assert re.search(r"By month month charges epsilon together \d{4}-\d\d 4 1\.5 ", words)
     only = dpdist("ledger", "report", str(page), "--ledger", url, "--dataset", "acs")
     assert only.out == f"{page}: 1 data set\n"
+
+
+def test_the_page_says_that_a_budget_is_low(dpdist: Command, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    ledger = Ledger.open(url)
+    for name, spent in (("rich", 0.5), ("poor", 0.9)):
+        ledger.create_dataset(name, epsilon=1, delta="1e-6")
+        given = {"dataset": name, "release": "r", "guarantee": "dp", "spec_hash": "s", "input_fingerprint": "i"}
+        attempt = ledger.mark_drawing(ledger.reserve(event=ApproximateDP(spent, 1e-10), **given))
+        ledger.commit(attempt, manifest_sha256="0" * 64)
+    ledger.close()
+    dpdist("ledger", "report", str(tmp_path / "page.html"), "--ledger", url)
+    text = (tmp_path / "page.html").read_text()
+    assert (
+        re.findall(r"[\d.]+\s% of the budget left", text) == ["10\u00a0% of the budget left"] * 2
+    )  # in short and in full
+    assert 'class="banner plain"' in text

@@ -110,7 +110,7 @@ def test_the_image_has_what_was_tested() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = (
         project["dependencies"]
-        + project["optional-dependencies"]["flows"]
+        + [text for extra in ("flows", "evaluate", "lineage") for text in project["optional-dependencies"][extra]]
         + (DEPLOY / "image.in").read_text().split("\n")
     )
     names = {re.split(r"[\[<>=~! ;]", text)[0] for text in asked if text and not text.startswith("#")}

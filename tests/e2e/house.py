@@ -24,8 +24,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_port
 
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data")) / "acs2024_workers.parquet"
-SPEC = "deploy/releases/acs2024-paper.yaml"
-BUCKET = "s3://census"
+"""ACS 2024, where there is a copy of it; else the run uses a made-up table (`dpdist sample`)."""
+
+MADE_UP = not DATA.exists()
+ROWS = 401_873
+"""Rows of the made-up table: a number that stands nowhere else."""
+
+SPEC = "deploy/releases/acs2013-paper.yaml" if MADE_UP else "deploy/releases/acs2024-paper.yaml"
+BUCKET, PAGES = "s3://census", "s3://pages"
 PLANTED = "planted-person"
 OUT_OF_DOMAIN = 987654321
 
@@ -116,7 +122,10 @@ class House:
 
         fs = s3fs.S3FileSystem()
         fs.mkdir(BUCKET)
-        table = pq.read_table(DATA)
+        fs.mkdir(PAGES)
+        if MADE_UP:
+            self.processes.run("sample", self.folder / "census", "--rows", str(ROWS))
+        table = pq.read_table(self.folder / "census" if MADE_UP else DATA)
         self.private["number of records"] = str(table.num_rows)
         names = pa.array([f"{PLANTED}-{row:07d}" for row in range(table.num_rows)])
         pq.write_table(table.append_column("respondent", names), self.folder / "named.parquet", row_group_size=1 << 18)
@@ -135,6 +144,7 @@ class House:
             "name": name,
             "data.path": f"{BUCKET}/input",
             "data.extra_columns": "ignore",
+            **({"data.minimum_records": ROWS * 9 // 10, "synthesis.records": 100_000} if MADE_UP else {}),
             "output.path": f"{BUCKET}/releases/{name}",
             "work": f"{BUCKET}/work",
             "cluster.mode": "address",
@@ -154,7 +164,8 @@ class House:
             "ledger", "create", "acs", "--epsilon", "10", "--delta", "1e-7", "--allow", "dp", "--allow", "pd-per-record"
         )
         run("work-pool", "create", "dpdist", "--type", "process", module="prefect")
-        run("--no-prompt", "deploy", "--name", "process", "--prefect-file", "deploy/prefect.yaml", module="prefect")
+        names = [part for name in ("process", "evaluate", "ledger") for part in ("--name", name)]
+        run("--no-prompt", "deploy", *names, "--prefect-file", "deploy/prefect.yaml", module="prefect")
         second = (ROOT / "deploy" / "prefect.yaml").read_text().replace("name: process", "name: second")
         (self.folder / "prefect.yaml").write_text(second)
         file = str(self.folder / "prefect.yaml")
@@ -174,14 +185,17 @@ class House:
             aws_client_parameters={"endpoint_url": self.processes.environment["AWS_ENDPOINT_URL"]},
         ).save("census", _sync=True)
         absent = dict.fromkeys(name for name in self.processes.environment if name.startswith("AWS_"))
-        return {**absent, "DPDIST_STORAGE_BLOCK": "aws-credentials/census"}
+        return {**absent, "DPDIST_STORAGE_BLOCK": "aws-credentials/census", "DPDIST_PAGES": PAGES}
 
     def begin(self, name: str, *, deployment: str = "process", **changes: Any) -> Any:
+        """Start a release by a deployment."""
+        return self.run(f"release/{deployment}", spec=SPEC, settings=self.settings(name, **changes))
+
+    def run(self, deployment: str, **parameters: Any) -> Any:
         """Start a run of a deployment."""
         from prefect.deployments import run_deployment
 
-        parameters = {"spec": SPEC, "settings": self.settings(name, **changes)}
-        return run_deployment(f"release/{deployment}", parameters=parameters, timeout=0, as_subflow=False)
+        return run_deployment(deployment, parameters=parameters, timeout=0, as_subflow=False)
 
     def finish(self, flow_run: Any, *, seconds: float = 600) -> Any:
         """Wait for the end of a flow run."""

@@ -2,10 +2,11 @@
 
     python tests/e2e/run.py [--json FILE] [--kill] [--keep]
 
-Starts everything, deploys, releases 100,000 records of the ACS 2024 table, verifies them, cancels a second
-release in the middle and continues it, runs a third from two deployments at once, lets a fourth be refused for a value
-out of its domain, breaks the store at every moment of a release, and then searches all that PostgreSQL, Prefect, Dask
-and the store hold for planted private values and for the keys.
+Starts everything, deploys, releases 100,000 records of the ACS 2024 table (of a made-up one, where there is no copy of
+it), verifies them, evaluates them to a confidential bucket, cancels a second release in the middle and continues it,
+runs a third from two deployments at once, lets a fourth be refused for a value out of its domain, breaks the store at
+every moment of a release, and then searches all that PostgreSQL, Prefect, Dask and the store hold for planted private
+values and for the keys.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from house import BUCKET, DATA, SPEC, House
+from house import BUCKET, DATA, MADE_UP, PAGES, SPEC, House
 from servers import ROOT, install_missing, wait_for
 
 
 def release(house: House) -> None:
     """The release by deployment, verified."""
     start = time.perf_counter()
-    flow_run = house.begin("acs2024")
-    wait_for("the key", lambda: house.note_key("acs2024"), seconds=300, alive=house.processes.alive)
+    flow_run = house.begin("deployed")
+    wait_for("the key", lambda: house.note_key("deployed"), seconds=300, alive=house.processes.alive)
     state = house.finish(flow_run)
     house.seconds["the deployment alone"] = round(time.perf_counter() - start, 1)
     expect(state.is_completed(), f"the flow run is {state.type}: {state.message}")
-    said = house.processes.run("verify", f"{BUCKET}/releases/acs2024")
+    said = house.processes.run("verify", f"{BUCKET}/releases/deployed")
     expect("integrity only, 100,000 records" in said, said)
-    expect(house.attempts()["acs2024"] == ["committed"], "the ledger has one committed charge")
+    expect(house.attempts()["deployed"] == ["committed"], "the ledger has one committed charge")
 
 
 def plain(house: House) -> None:
@@ -46,6 +47,21 @@ def plain(house: House) -> None:
     house.processes.run("release", SPEC, *settings)
     house.seconds["the command alone"] = round(time.perf_counter() - start, 1)
     house.processes.run("verify", f"{BUCKET}/releases/plain")
+
+
+def pages(house: House) -> None:
+    """The page of the release and the page of the ledger, by their deployments, in a bucket of their own."""
+    import s3fs
+
+    evaluation = {"release": f"{BUCKET}/releases/deployed", "output": "deployed", "spec": SPEC, "attacks": False}
+    evaluation["settings"] = house.settings("deployed")
+    begun = [house.run("evaluate/evaluate", **evaluation), house.run("ledger/ledger", page="all/ledger.html")]
+    for flow_run in begun:
+        state = house.finish(flow_run)
+        expect(state.is_completed(), f"the flow run is {state.type}: {state.message}")
+    found = s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True).find(PAGES)
+    wanted = ["all/ledger.html", "deployed/evaluation.html", "deployed/evaluation.json"]
+    expect(found == [f"{PAGES.removeprefix('s3://')}/{name}" for name in wanted], f"the pages are {found}")
 
 
 def cancel(house: House) -> None:
@@ -132,9 +148,9 @@ def search(house: House) -> dict[str, list[str]]:
         client.dump_cluster_state(str(house.folder / "idle"), format="yaml")
     for path in house.folder.rglob("*"):
         inside = path.relative_to(house.folder).parts[0]
-        if path.is_file() and inside not in ("kek", "named.parquet", "bad.parquet", "tls"):
+        if path.is_file() and inside not in ("kek", "census", "named.parquet", "bad.parquet", "tls"):
             places[str(path.relative_to(house.folder))] = path.read_bytes()
-    expect(b"acs2024" in places["dump of prefect"] and b"committed" in places["dump of ledger"], "the dumps are whole")
+    expect(b"deployed" in places["dump of prefect"] and b"committed" in places["dump of ledger"], "the dumps are whole")
     logs = b"".join(content for name, content in places.items() if name.endswith(".log"))
     expect(all(text in logs for text in (b'"attempt reserved"', b'"task finished"')), "flows and workers write logs")
     expect("running.yaml" in places and b"read-encode" in places["running.yaml"], "the state of the cluster is whole")
@@ -163,7 +179,8 @@ def main() -> None:
     parser.add_argument("--kill", action="store_true", help="kill a flow process too (about 90 s more)")
     parser.add_argument("--keep", action="store_true", help="keep the folder with the logs")
     arguments = parser.parse_args()
-    expect(DATA.exists(), f"{DATA.name} is missing: set DPDIST_DATA to the folder that holds it")
+    if MADE_UP:
+        print(f"no {DATA.name} in DPDIST_DATA: a made-up table is released instead")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # stops what was started, as an error does
     house = House(Path(tempfile.mkdtemp(prefix="dpdist-e2e-")))
     start = time.perf_counter()
@@ -173,6 +190,7 @@ def main() -> None:
         "deployment": House.deploy,
         "release by the command line, verified": plain,
         "the same by deployment": release,
+        "evaluated to a confidential bucket, and the page of the ledger": pages,
         "cancelled and continued": cancel,
         "two deployments of one release at once": twice,
         "refused": refuse,

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from buckets import s3_server
 from releases import project, table
 
 from dpdist import errors
@@ -22,6 +23,7 @@ from dpdist.data.inputs import input_of
 from dpdist.data.released import ReleasedTable
 from dpdist.evaluate.evaluation import Options
 from dpdist.evaluate.inputs import Inputs, open_inputs
+from dpdist.evaluate.page.files import Folder
 from dpdist.evaluate.publishable import (
     FILE,
     STEPS,
@@ -38,6 +40,7 @@ from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import open_release
 from dpdist.schema.spec import change
+from dpdist.storage.store import Store
 from tests.evaluate.conftest import Made
 
 SIZES = (2, 3, 2)
@@ -209,21 +212,43 @@ def test_a_run_that_dies_after_the_noise_goes_on_with_the_same_noise(
     assert charges(own)[-1] == CHARGED
 
 
-def test_a_run_that_dies_between_commit_and_publication_is_finished(own: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("place", ["folder", "bucket"])
+def test_a_run_that_dies_between_commit_and_publication_is_finished(
+    place: str, own: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commit = Ledger.commit
 
     def die(self: Ledger, *args: object, **named: object) -> None:
         commit(self, *args, **named)  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "commit", die)
-        with pytest.raises(KeyboardInterrupt):
-            publish(own)
-    assert not (own.folder / "page" / FILE).exists()
-    publish(own)
-    assert (own.folder / "page" / FILE).exists()
-    assert not list((own.folder / "page").glob(f".{FILE}.*"))
+    def interrupted(asked: Request) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Ledger, "commit", die)
+            with pytest.raises(KeyboardInterrupt):
+                publish(own, asked)
+
+    if place == "folder":
+        interrupted(request(own))
+        assert not (own.folder / "page" / FILE).exists()
+        publish(own)
+        assert (own.folder / "page" / FILE).exists()
+        assert not list((own.folder / "page").glob(f".{FILE}.*"))
+        return
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(f"AWS_{name}", "test")
+    with s3_server() as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        store = Store("s3://secret/page")
+        store._fs.mkdir("secret")
+        asked = replace(request(own), output=store.uri, confidential=True)
+        interrupted(asked)
+        (name,) = store.names()
+        assert name.startswith(f"unfinished.{FILE}.")
+        content = store.read_bytes(name)
+        publish(own, asked)
+        assert store.names() == (FILE,)
+        assert store.read_bytes(FILE) == content
 
 
 def test_a_table_that_is_refused_stays_charged(own: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,14 +311,14 @@ def test_figures_are_of_the_manifest_that_was_committed(own: Made) -> None:
     release = ledger.find("people", manifest.name)
     assert release is not None
     with pytest.raises(errors.ReleaseConflict, match="manifest"):
-        Publication(ledger, forged, FiguresPlan(0.5), own.folder, 0).reserve(release.input_fingerprint)
+        Publication(ledger, forged, FiguresPlan(0.5), Folder(own.folder), 0).reserve(release.input_fingerprint)
     ledger.close()
     assert all(name != "first/evaluation" for name, _, _ in charges(own))
 
 
 def test_publication_needs_its_charge(own: Made) -> None:
     ledger = Ledger.open(f"sqlite:///{own.folder}/ledger.db", create=False)
-    publication = Publication(ledger, open_release(own.release)[1], FiguresPlan(1.0), own.folder, 0)
+    publication = Publication(ledger, open_release(own.release)[1], FiguresPlan(1.0), Folder(own.folder), 0)
     with pytest.raises(errors.LedgerError, match="reserve comes first"):
         publication.publish({})
     ledger.close()

@@ -7,6 +7,8 @@ import os
 import shutil
 import stat
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,7 @@ from tests.evaluate.conftest import Made
 SMALL = Options(train=60, test=60, attacks=False)
 
 
-def request(made: Made, output: Path, **changes: Any) -> Request:
+def request(made: Made, output: Path | str, **changes: Any) -> Request:
     return Request(
         **{
             "release": made.release,
@@ -176,27 +178,53 @@ def test_two_hundred_rows(made: Made, tmp_path: Path) -> None:
     assert "NaN" not in Path(done.figures).read_text()
 
 
-def test_from_object_storage(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def bucket(made: Made, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A client of a store that holds the release and the table."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     with s3_server() as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
         client = boto3.client("s3", endpoint_url=endpoint)
         client.create_bucket(Bucket="bucket")
         for path in Path(made.release).rglob("*"):
             if path.is_file():
                 client.upload_file(str(path), "bucket", f"release/{path.relative_to(made.release)}")
         client.upload_file(made.table, "bucket", "table.parquet")
-        done = run_evaluation(
-            request(
-                made,
-                tmp_path / "page",
-                release="s3://bucket/release",
-                against=("s3://bucket/table.parquet",),
-                storage_options={"endpoint_url": endpoint},
-            )
-        )
-    assert json.loads(Path(done.figures).read_text())["facts"]["released records"] == "2,500"
+        yield client
+
+
+def test_from_object_storage_to_a_confidential_bucket(made: Made, tmp_path: Path, bucket: Any) -> None:
+    bucket.create_bucket(Bucket="secret")
+    remote = request(
+        made,
+        "s3://secret/pages/first",
+        release="s3://bucket/release",
+        against=("s3://bucket/table.parquet",),
+        storage_options={"endpoint_url": os.environ["AWS_ENDPOINT_URL"]},
+    )
+    with pytest.raises(errors.SpecError, match=r"Add --confidential if only those may read this bucket"):
+        run_evaluation(remote)
+    for place, text in (
+        ("bucket/release/page", "must not contain"),
+        ("bucket", "must not contain"),
+        ("nowhere/page", "nowhere"),
+    ):
+        with pytest.raises(errors.DpdistError, match=text):
+            run_evaluation(replace(remote, output=f"s3://{place}", confidential=True))
+    done = run_evaluation(replace(remote, confidential=True))
+    assert (done.page, done.figures) == tuple(f"s3://secret/pages/first/evaluation.{kind}" for kind in ("html", "json"))
+    found = [entry["Key"] for entry in bucket.list_objects_v2(Bucket="secret")["Contents"]]
+    assert found == ["pages/first/evaluation.html", "pages/first/evaluation.json"]
+    figures = json.loads(bucket.get_object(Bucket="secret", Key=found[1])["Body"].read())
+    assert figures["facts"]["released records"] == "2,500"
+
+
+def test_another_release_in_the_bucket_is_no_place_for_a_page(made: Made, bucket: Any) -> None:
+    bucket.copy({"Bucket": "bucket", "Key": "release/_manifest.json"}, "bucket", "other/_manifest.json")
+    with pytest.raises(errors.SpecError, match=r"inside a release \(s3://bucket/other\)"):
+        run_evaluation(request(made, "s3://bucket/other/deep/page", confidential=True))
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

@@ -65,3 +65,14 @@ def test_what_is_wrong_is_told_without_a_page(
         with pytest.raises(SpecError, match=r"leaves the folder of pages.*DPDIST_PAGES"):
             flows.evaluate.evaluate(release=str(tmp_path), output=output, against=["x.parquet"])
     assert not list(tmp_path.rglob("page"))
+
+
+def test_pages_stay_below_the_prefix_that_the_worker_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dpdist.errors import SpecError
+    from flows.server import page_address
+
+    monkeypatch.setenv("DPDIST_PAGES", "s3://secret/pages/")
+    assert page_address("acs/first") == "s3://secret/pages/acs/first"
+    for path in ("../first", "acs/../../x", "s3://public/page", "/page", "acs//x", ""):
+        with pytest.raises(SpecError, match="leaves the folder of pages"):
+            page_address(path)

@@ -1,13 +1,96 @@
-"""Files of an evaluation: readable by their owner alone, and whole or not there."""
+"""Files of an evaluation: readable by their owner alone, and whole or not there.
+
+They are in a folder of mode 0700, or below a prefix of an S3 bucket that somebody has called confidential: dpdist
+cannot see who may read a bucket.
+"""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from dpdist.errors import OutputUnwritable
+from dpdist.errors import DataNotFound, OutputUnwritable
+from dpdist.storage.store import Store
+
+
+class Folder:
+    """A folder of this machine, for pages."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, name: str, content: bytes, *, advice: str) -> str:
+        """Write or replace a file (`write_private`); its address."""
+        write_private(self.path / name, content, advice=advice)
+        return str(self.path / name)
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a file; None if there is none."""
+        path = self.path / name
+        return path.read_bytes() if path.is_file() else None
+
+    def delete(self, name: str) -> None:
+        """Delete a file, if it is there."""
+        with suppress(FileNotFoundError):
+            (self.path / name).unlink()
+
+    def hidden(self, name: str) -> str:
+        """The name of a file that is not for people, such as one that is unfinished."""
+        return f".{name}"
+
+    def address(self, name: str) -> str:
+        """Where a worker process finds a file."""
+        return str((self.path / name).absolute())
+
+
+class Prefix:
+    """A prefix of a confidential bucket, for pages; methods as of `Folder`."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def write(self, name: str, content: bytes, *, advice: str) -> str:
+        """Write or replace a file; its address."""
+        self.store.write_bytes(name, content)
+        return f"{self.store.uri}/{name}"
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a file; None if there is none."""
+        try:
+            return self.store.read_bytes(name) if self.store.exists(name) else None
+        except DataNotFound:  # somebody has just deleted it
+            return None
+
+    def delete(self, name: str) -> None:
+        """Delete a file, if it is there."""
+        self.store.delete(name)
+
+    def hidden(self, name: str) -> str:
+        """The name of a file that is not for people: no name in a store begins with a dot."""
+        return f"unfinished.{name}"
+
+    def address(self, name: str) -> str:
+        """Where a worker process finds a file."""
+        return self.store.address(name)
+
+
+Pages = Folder | Prefix
+
+
+def pages_at(place: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Pages:
+    """Where pages are written: a folder, or an ``s3://`` prefix."""
+    if is_remote(place):
+        return Prefix(Store(place, storage_options))
+    return Folder(Path(place))
+
+
+def is_remote(place: str | os.PathLike[str]) -> bool:
+    """Whether a place is a prefix of object storage."""
+    return os.fspath(place).startswith(("s3://", "s3a://"))
 
 
 def write_private(path: Path, content: bytes, *, advice: str) -> None:

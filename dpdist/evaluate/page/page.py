@@ -70,6 +70,7 @@ class About:
     accuracy: str | None = None  # how accurate the records were measured to be, within the guarantee
     not_private: str | None = None  # why the guarantee does not hold, for a release made with a fixed key
     banner: str = CONFIDENTIAL
+    confidential: bool = True  # the banner is a warning
     footer: str = ""
 
 
