@@ -381,6 +381,55 @@ def cron(node: Node) -> None:
     node.run("helm", "uninstall", "nightly", "--namespace", NAMESPACE)
 
 
+QUOTA = """
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: tight}
+spec: {hard: {limits.memory: 4Gi}}
+"""
+
+
+def limits(node: Node) -> None:
+    """A quota without room for workers, a driver without memory, an upgrade and a way back."""
+    with node.timed("limits: a quota leaves no room for workers"):
+        node.kubectl("apply", "-f", "-", input=QUOTA)
+        dask = node.values("")["dask"]
+        node.install("tight", "quota", dask={**dask, "timeout": 20})
+        done, said = node.finish(node.jobs("tight")[-1])
+        print("    " + said.strip().splitlines()[-1])
+        expect(not done and "worker" in said and "Traceback" not in said, said)
+        node.kubectl("delete", "resourcequota", "tight")
+        node.kubectl("rollout", "restart", "deployment/tight-dpdist-workers")
+        node.kubectl("rollout", "status", "deployment/tight-dpdist-workers", "--timeout=180s")
+        node.install("tight", "quota", job={"run": 2})
+        done, said = node.finish(node.newest_job("tight"))
+        expect(done, said)
+        node.released("quota")
+    with node.timed("limits: a driver out of memory"):
+        node.install("tight", "memory", driver={"cpu": "250m", "memory": "160Mi"})
+        job = node.newest_job("tight")
+        done, _ = node.finish(job)
+        pod = json.loads(node.kubectl("get", "pods", "--selector", f"job-name={job.split('/')[1]}", "-o", "json"))
+        ended = pod["items"][0]["status"]["containerStatuses"][0]["state"]["terminated"]["reason"]
+        expect(not done and ended == "OOMKilled", f"the driver ended with {ended}")
+        node.install("tight", "memory")
+        done, said = node.finish(node.newest_job("tight"))
+        expect(done, said)
+        node.released("memory")
+    with node.timed("limits: upgrade and back"):
+        node.install("tight", "upgraded")
+        done, said = node.finish(node.newest_job("tight"))
+        expect(done, said)
+        node.released("upgraded")
+        known = node.jobs("tight")
+        node.run("helm", "rollback", "tight", "--namespace", NAMESPACE)
+        back = [job for job in node.jobs("tight") if job not in known]
+        done, said = node.finish(back[0]) if back else (True, "Nothing to do")
+        expect(done and "Nothing to do" in said, said)
+        node.released("memory")
+    node.run("helm", "uninstall", "tight", "--namespace", NAMESPACE)
+
+
 def schedule(node: Node) -> None:
     """Three months, a minute each, of a CronJob: one doubled, one missed, one whose pod is deleted; then the cap."""
     dataset, known = node.monthly(), node.jobs("monthly")
@@ -472,6 +521,7 @@ CASES: dict[str, Callable[[Node], None]] = {
     "job": job,
     "deleted": deleted,
     "cron": cron,
+    "limits": limits,
     "schedule": schedule,
     "prefect": prefect,
 }
