@@ -167,7 +167,7 @@ def _sorted(words: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.boo
 
 def _changes(hashes: Hashes) -> NDArray[np.bool_]:
     """Whether each hash is another than the one before, from the second on."""
-    return (hashes[1:, 0] != hashes[:-1, 0]) | (hashes[1:, 1] != hashes[:-1, 1])
+    return np.asarray((hashes[1:, 0] != hashes[:-1, 0]) | (hashes[1:, 1] != hashes[:-1, 1]))
 
 
 def _places(group: NDArray[np.intp]) -> NDArray[np.intp]:

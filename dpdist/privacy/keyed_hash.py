@@ -98,7 +98,7 @@ class KeyedHash:
 
     def _encrypt(self, blocks: Hashes) -> Hashes:
         secret = np.empty(blocks.nbytes + _BLOCK - 1, np.uint8)
-        self._encryptor.update_into(memoryview(np.ascontiguousarray(blocks).view(np.uint8).reshape(-1)), secret.data)
+        self._encryptor.update_into(np.ascontiguousarray(blocks).view(np.uint8).reshape(-1).data, secret.data)
         return secret[: blocks.nbytes].view("<u8").reshape(-1, 2).astype(np.uint64, copy=False)
 
 

@@ -120,7 +120,8 @@ def _noisy_entropies(table: NDArray[np.int64], plan: EntropyPlan, noise: Noise) 
 
 
 def curves_claim(plan: CurvePlan, *, delta: float) -> Claim:
-    """The function-valued mean, with and without a curve of the largest norm (all of a unit); epsilon is stated at `delta`.
+    """The function-valued mean, with and without a curve of the largest norm (or all of a unit). Epsilon is stated at
+    `delta`.
 
     The coefficients are looked at along the direction in which the curve moves them most, and along another.
     """

@@ -125,7 +125,7 @@ class CurvePlan:
 
     @property
     def mean_sensitivity(self) -> float:
-        """Most that one curve (or unit) moves the mean in the norm of the kernel's space; add/remove leaves out the count."""
+        """Most that a curve (or unit) moves the mean in the kernel's norm; add/remove leaves out the count."""
         return self.sensitivity / self.curves
 
     @property
