@@ -91,6 +91,7 @@ def _masses(ends: Floats) -> Floats:
 
 
 _DROPPED = 1e-30  # weight of the most records, which is given to all of them: that costs more
+_QUADRATURE = 4_001
 _STEPS = 60  # of Newton's method and of bisection, at most
 
 
@@ -115,17 +116,9 @@ class SampledUnit:
             number, weight = np.append(number, self.records), np.append(weight, binom.sf(last, self.records, self.rate))
         return number[weight > 0], weight[weight > 0]
 
-    @property
-    def variance(self) -> float:
-        """About that of a loss."""
-        number, weight = self.weights
-        exponent = np.minimum(np.outer(number, number) / self.multiplier**2, 700.0)
-        mu = self.records / self.multiplier
-        return min(mu**2 + mu**4 / 4, float(weight @ np.expm1(exponent) @ weight) + 1e-24)
-
     @cached_property
-    def largest_loss(self) -> float:
-        """The loss beyond which less than 2e-22 of the mass with the unit is."""
+    def _end(self) -> float:
+        """Beyond it is less than 2e-22 of the mass with the unit."""
         from scipy.special import ndtr
 
         number, weight = self.weights
@@ -134,7 +127,21 @@ class SampledUnit:
             middle = (low + high) / 2
             beyond = weight @ ndtr((number - middle) / self.multiplier)
             low, high = (middle, high) if beyond > 2e-22 else (low, middle)
-        return float(self.loss(np.array([high]))[0])
+        return high
+
+    @property
+    def variance(self) -> float:
+        """About that of a loss, by quadrature: the few samples with many records would spoil a bound by moments."""
+        number, weight = self.weights
+        x = np.linspace(-TAIL * self.multiplier, self._end, _QUADRATURE)
+        squares, without = self.loss(x) ** 2, np.exp(-(x**2) / (2 * self.multiplier**2))
+        with_unit = weight @ np.exp(-((x - number[:, None]) ** 2) / (2 * self.multiplier**2))
+        return float(max((mass @ squares) / mass.sum() for mass in (without, with_unit)))
+
+    @cached_property
+    def largest_loss(self) -> float:
+        """The loss beyond which less than 2e-22 of the mass with the unit is."""
+        return float(self.loss(np.array([self._end]))[0])
 
     def _exponents(self, x: Floats) -> Floats:
         """Logarithms of the terms of the ratio at x, a row for each number of records."""

@@ -485,6 +485,70 @@ def test_a_release_is_the_same_act_whatever_the_ids_are(ids: list[int | None], t
     released(tmp_path, PATIENTS.spec(tmp_path, data__minimum_records=100))
 
 
+def test_ids_of_other_types_in_other_files(tmp_path: Path) -> None:
+    """Integers in one file, texts, smaller integers or texts in a dictionary in others: one unit has one text."""
+    rows, found = table(600), set()
+    ids = rows["patient_id"].cast(pa.string())
+    kinds = [pa.int64(), pa.string(), pa.int32(), pa.dictionary(pa.int32(), pa.large_string())]
+    for name, chosen in {"texts": [pa.string()] * 4, "several": kinds}.items():
+        (tmp_path / name).mkdir()
+        for number, kind in enumerate(chosen):
+            part = slice(150 * number, 150 * number + 150)
+            own = ids[part].cast(kind) if pa.types.is_integer(kind) or pa.types.is_string(kind) else None
+            column = ids[part].cast(pa.large_string()).dictionary_encode() if own is None else own
+            piece = rows.drop_columns("patient_id")[part].append_column("patient_id", column)
+            pq.write_table(piece, tmp_path / name / f"{number}.parquet")
+        made = PATIENTS.spec(tmp_path, name=name, data={"path": str(tmp_path / name), "minimum_records": 100},
+                             output__path=str(tmp_path / f"release-{name}"))  # fmt: skip
+        found.add(released(tmp_path, made))
+    assert len(found) == 1
+
+
+def test_ids_of_no_use_in_a_later_file_cost_nothing(tmp_path: Path) -> None:
+    (tmp_path / "table").mkdir()
+    rows = table(300)
+    pq.write_table(rows, tmp_path / "table" / "0.parquet")
+    days = pa.array(np.arange(300), pa.timestamp("s"))
+    rows = rows.drop_columns("patient_id").append_column("patient_id", days)
+    pq.write_table(rows, tmp_path / "table" / "1.parquet")
+    made = PATIENTS.spec(tmp_path, data={"path": str(tmp_path / "table"), "minimum_records": 100})
+    with pytest.raises(ColumnMismatch, match=r"1\.parquet: the column 'patient_id' .*write ids as integers or texts"):
+        released(tmp_path, made)
+    with closing(Ledger.open(made.ledger)) as ledger:
+        assert ledger.show("people").attempts == ()
+
+
+@pytest.mark.parametrize(
+    ("declared", "asked"),
+    [
+        ("record", UNIT),
+        (UNIT, None),
+        (UNIT, UNIT | {"at_most": 4}),
+        (UNIT, UNIT | {"at_most": 2}),
+        (UNIT, UNIT | {"name": "person"}),
+        (UNIT | {"missing": "drop"}, UNIT),
+    ],
+)
+def test_another_unit_than_the_contract_s_is_refused_whatever_the_ids_are(
+    declared: Any, asked: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    """The same words for all tables, before one is read, and nothing is charged."""
+    path, refusals = tmp_path / "table.parquet", set()
+    contract = Contract.model_validate(CONTRACT | {"unit": declared, "data": {"path": str(path)}})
+    made = PATIENTS.spec(tmp_path, data__minimum_records=300, unit=asked)
+    with closing(Ledger.open(made.ledger)) as ledger:
+        ledger.create_from_contract("people", contract)
+    for ids in ([None] * 900, list(range(900)), [7] * 900):
+        column = pa.array(ids, pa.int64())
+        pq.write_table(table().drop_columns("patient_id").append_column("patient_id", column), path)
+        with pytest.raises(ContractBroken, match="the contract decides who is protected") as refused:
+            run_release(made)
+        refusals.add(str(refused.value))
+    assert len(refusals) == 1
+    with closing(Ledger.open(made.ledger)) as ledger:
+        assert ledger.show("people").attempts == ()
+
+
 def test_names_of_units() -> None:
     for column, name in {"patient_id": "patient", "PersonNr": "Person", "id": "unit", "household": "household"}.items():
         made = Contract.model_validate(CONTRACT | {"unit": {"by": column, "at_most": 2}})

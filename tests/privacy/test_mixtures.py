@@ -7,7 +7,7 @@ from itertools import combinations, combinations_with_replacement
 import numpy as np
 import pytest
 from scipy.special import ndtr
-from scipy.stats import hypergeom
+from scipy.stats import binom, hypergeom
 
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant
@@ -229,10 +229,18 @@ def test_mixtures_of_one_number_are_charged_together():
     assert 0.999 < accountant.epsilon(Composed(event_of_units(classes, sigma)), delta=1e-6) <= 1
 
 
-def test_a_sample_of_all_records_is_a_gaussian_mechanism():
+def test_what_units_cost_agrees_with_other_accounts():
+    from dp_accounting.pld.privacy_loss_distribution import from_mixture_gaussian_mechanism
+
     found = accountant.epsilon(SubsampledUnits(1.0, 6.0, 3, 4), delta=1e-6)
     exact = accountant.epsilon(Gaussian(2.0, 4), delta=1e-6)
     assert exact <= found < 1.001 * exact
+    counts = range(5)
+    theirs = from_mixture_gaussian_mechanism(
+        3.0, list(counts), [float(binom.pmf(j, 4, 0.05)) for j in counts], value_discretization_interval=1e-3
+    ).self_compose(200)
+    found = accountant.epsilon(SubsampledUnits(0.05, 3.0, 4, 200), delta=1e-5)
+    assert found == pytest.approx(theirs.get_epsilon_for_delta(1e-5), rel=2e-3)
     one, alone = SubsampledUnits(0.01, 2.0, 1, 100), SubsampledGaussian(0.01, 2.0, 100)
     assert accountant.epsilon(one, delta=1e-6) == pytest.approx(accountant.epsilon(alone, delta=1e-6), rel=1e-4)
 
