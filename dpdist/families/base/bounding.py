@@ -36,10 +36,18 @@ SHARD_ROWS = 1 << 22
 
 MOST_SHARDS = 256
 
-BLOCK_ROWS = 1 << 15
-"""Rows of a block of a shard, about: they are sorted in the cache of a processor."""
+BLOCK_ROWS = 6_000
+"""Rows of a block of a shard, about: they are sorted in the cache of a processor.
 
-MOST_BLOCKS = 256
+Arrays of 16 bytes a row stay below 128 KiB, so that workers take them from memory that they have: Dask has them return
+larger ones to the system, which clears the pages of each new one.
+"""
+
+READ_ROWS = 15_000
+"""Rows that are read, hashed and packed at a time: arrays of eight bytes a row stay below 128 KiB."""
+
+MOST_BLOCKS = 1 << 16
+"""Blocks of all shards together: their numbers are sorted as 16 bits."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -151,7 +159,7 @@ def join_shard(table: JoinedTable, records: list[Piece], parents: list[Piece], k
 def sizes_for(rows: int) -> tuple[int, int]:
     """Number of shards of a table of so many rows, and of blocks of each shard."""
     shards = min(max(-(-rows // SHARD_ROWS), 1), MOST_SHARDS)
-    return shards, min(max(rows // shards // BLOCK_ROWS, 1), MOST_BLOCKS)
+    return shards, min(max(rows // shards // BLOCK_ROWS, 1), MOST_BLOCKS // shards)
 
 
 def split_partition(table: Records, partition: int, sizes: tuple[int, int], key: KeyRef) -> list[Piece | RowReport]:
@@ -159,8 +167,8 @@ def split_partition(table: Records, partition: int, sizes: tuple[int, int], key:
     shards, blocks = sizes
     hashes, report = UnitHashes.of(load_noise(key)), RowReport.empty(table.schema)
     form = RowFormat.of(table.schema)
-    pieces = [form.pack(np.empty((0, 2), np.uint64), no_codes(table.schema))]
-    for batch in table.batches(partition):
+    pieces, numbers = [form.pack(np.empty((0, 2), np.uint64), no_codes(table.schema))], [np.empty(0, np.uint16)]
+    for batch in table.batches(partition, batch_rows=READ_ROWS):
         if batch.ids is None:
             raise TypeError("the table was opened without the column of the ids")
         found, known = hashes.of_ids(batch.ids)
@@ -169,8 +177,9 @@ def split_partition(table: Records, partition: int, sizes: tuple[int, int], key:
             keep = known if keep is None else known & keep
         report += replace(batch.report, kept=0, nameless=0 if known is None else int(np.count_nonzero(~known)))
         pieces.append(rows if keep is None else taken(rows, np.flatnonzero(keep)))
-    whole = np.concatenate(pieces)
-    block = ((whole[:, 0] >> np.uint64(48)) * np.uint64(shards * blocks) >> np.uint64(16)).astype(np.uint16)
+        first = pieces[-1][:, 0] >> np.uint64(48)
+        numbers.append((first * np.uint64(shards * blocks) >> np.uint64(16)).astype(np.uint16))
+    whole, block = np.concatenate(pieces), np.concatenate(numbers)
     order = np.argsort(block, kind="stable")
     ends = np.append(0, np.cumsum(np.bincount(block, minlength=shards * blocks)))
     of_shards = [ends[first : first + blocks + 1] for first in range(0, shards * blocks, blocks)]
