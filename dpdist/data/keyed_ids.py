@@ -85,7 +85,8 @@ class UnitHashes:
         """Hashes of ids as `ids_of` gives them, and whether there is an id; None where all have one."""
         known = pc.is_valid(ids).to_numpy(zero_copy_only=False) if ids.null_count else None
         if pa.types.is_int64(ids.type):
-            return self.ids.of_integers(pc.fill_null(ids, 0).to_numpy(zero_copy_only=False)), known
+            whole = ids if known is None else pc.fill_null(ids, 0)
+            return self.ids.of_integers(whole.to_numpy(zero_copy_only=False)), known
         texts = pc.fill_null(ids, "")
         ends = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
         data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)

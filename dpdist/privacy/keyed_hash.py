@@ -82,10 +82,14 @@ class KeyedHash:
 
     def _of_digits(self, values: NDArray[np.int64], length: int) -> Hashes:
         """Hashes of integers of so many digits."""
-        high, low = _divided(values.astype(np.uint64) * np.uint64(10 ** (LONGEST - length)), 10**8)
+        filled = values.astype(np.uint64) * np.uint64(10 ** (LONGEST - length))
+        high = filled // np.uint64(10**8)
         text = np.empty((len(values), 4), np.uint32)
-        for place, part in enumerate((*_divided(high, 10**4), *_divided(low, 10**4))):
-            _FOUR_DIGITS.take(part.view(np.int64), out=text[:, place], mode="clip")
+        for place, eight in enumerate((high, filled - high * np.uint64(10**8))):
+            eight = eight.astype(np.uint32)
+            four = eight // np.uint32(10**4)
+            text[:, 2 * place] = _FOUR_DIGITS.take(four)
+            text[:, 2 * place + 1] = _FOUR_DIGITS.take(eight - four * np.uint32(10**4))
         blocks = text.view(np.uint64)
         rest = blocks[:, 1] >> np.uint64(32)
         blocks &= _MASKS[min(length, _HEAD)]
@@ -100,12 +104,6 @@ class KeyedHash:
         secret = np.empty(blocks.nbytes + _BLOCK - 1, np.uint8)
         self._encryptor.update_into(np.ascontiguousarray(blocks).view(np.uint8).reshape(-1).data, secret.data)
         return secret[: blocks.nbytes].view("<u8").reshape(-1, 2).astype(np.uint64, copy=False)
-
-
-def _divided(values: NDArray[np.uint64], by: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Quotients and remainders."""
-    quotients = values // np.uint64(by)
-    return quotients, values - quotients * np.uint64(by)
 
 
 def _blocks(padded: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Hashes:
