@@ -13,7 +13,7 @@ import os
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -21,6 +21,7 @@ from dpdist.errors import ContractBroken, SpecError
 from dpdist.ledger.records import LARGEST_CAP, LEAST_CAP
 from dpdist.privacy.events import Event, takes_size_for_public
 from dpdist.schema.part import departures as schema_departures
+from dpdist.schema.paths import READ, WRITTEN, from_folder
 from dpdist.schema.schema import Schema
 from dpdist.schema.spec import CsvSpec, DataSpec, Exact, ParentTable, ReleaseSpec, Section, StorageSpec
 from dpdist.schema.strict_yaml import load_yaml
@@ -35,13 +36,15 @@ if TYPE_CHECKING:
 class InputSpec(Section):
     """The files of a data set and how they are read, or the clients of federated releases that hold them."""
 
-    path: str | tuple[str, ...] = Field(default=(), description="Files, folders or globs; local or s3://.")
+    path: Annotated[str | tuple[str, ...], READ] = Field(
+        default=(), description="Files, folders or globs; local, from the folder of the contract, or s3://."
+    )
     clients: dict[str, str] = Field(
         default_factory=dict,
         description="Instead of files: the clients of federated releases by name, with their public keys. Each has a "
         "contract of its own for its data set.",
     )
-    later: tuple[str, ...] = Field(
+    later: Annotated[tuple[str, ...], WRITTEN] = Field(
         default=(),
         description="Patterns such as s3://bucket/????-??-??.parquet: inputs that may be added later.",
     )
@@ -118,7 +121,7 @@ class Contract(Section):
         description="By attribute, the least probability that a record has any one of its values, whoever reads the "
         "release: what a guarantee `pml` about it may assume.",
     )
-    public_tables: tuple[str, ...] = Field(
+    public_tables: Annotated[tuple[str, ...], READ] = Field(
         default=(), description="Paths, or patterns of them, of public tables that a release may start its model from."
     )
     pml: Exact | None = Field(
@@ -177,6 +180,7 @@ class Contract(Section):
             raise SpecError(f"{path} is no contract: expected a mapping with `schema`, `data`, `epsilon` ...")
         if isinstance(tree.get("schema"), str):
             tree["schema"] = Schema.from_yaml(Path(path).parent / tree["schema"])
+        tree = from_folder(tree, cls, Path(path).parent, source=str(path))
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
@@ -321,7 +325,7 @@ def drafted(
     try:
         contract = Contract.model_validate(
             {"schema": schema, "data": data, "minimum_records": minimum, "epsilon": epsilon, "delta": delta}
-        )
+        ).located()  # whoever keeps it decides in which folder
     except ValidationError as error:
         raise SpecError(f"no contract can be made of this:\n{validation_message(error)}") from None
     tree = contract.model_dump(mode="json", by_alias=True, exclude_defaults=True)

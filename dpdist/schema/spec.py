@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from dpdist.errors import SpecError
+from dpdist.schema.paths import READ, WRITTEN, without_paths
 from dpdist.schema.schema import Schema
 from dpdist.schema.strict import StrictModel
 from dpdist.schema.strict_yaml import LONGEST_NUMBER, check_characters, parse_yaml
@@ -109,7 +110,9 @@ class CsvSpec(Section):
 class ParentTable(Section):
     """A table with a row for each unit; its attributes are those of all records with the same id."""
 
-    path: str | tuple[str, ...] = Field(description="Files, folders or globs, laid out as those of the records.")
+    path: Annotated[str | tuple[str, ...], READ] = Field(
+        description="Files, folders or globs, laid out as those of the records."
+    )
     attributes: tuple[str, ...] = Field(min_length=1, description="Attributes of the schema that it has.")
 
     @property
@@ -121,7 +124,9 @@ class ParentTable(Section):
 class DataSpec(Section):
     """The table a release reads."""
 
-    path: str | tuple[str, ...] = Field(description="Files, folders or globs; local or s3://.")
+    path: Annotated[str | tuple[str, ...], READ] = Field(
+        description="Files, folders or globs; local, from the folder of the spec, or s3://."
+    )
     format: Literal["parquet", "csv"] | None = Field(default=None, description="Inferred from the name if absent.")
     csv: CsvSpec = Field(default_factory=CsvSpec)
     extra_columns: Literal["refuse", "ignore"] = Field(
@@ -148,7 +153,7 @@ class DataSpec(Section):
 class OutputSpec(Section):
     """Where and how the release is written."""
 
-    path: str = Field(description="Folder or s3:// prefix of the release.")
+    path: Annotated[str, WRITTEN] = Field(description="Folder of the release, from that of the spec, or s3:// prefix.")
     values: Literal["values", "labels", "codes"] = Field(
         default="values", description="Write the declared values, their labels, or integer codes."
     )
@@ -157,7 +162,7 @@ class OutputSpec(Section):
         description="Binned integers as an integer drawn uniformly in the bin, or as the bin's text.",
     )
     rows_per_part: int = Field(default=250_000, ge=1_000, le=100_000_000, description="Rows in each Parquet part.")
-    signing_key: str | None = Field(
+    signing_key: Annotated[str | None, READ] = Field(
         default=None, description="PEM file of an Ed25519 private key; default: the identity of the data set."
     )
     storage: StorageSpec = Field(default_factory=StorageSpec)
@@ -178,9 +183,11 @@ def parse_bytes(text: str) -> int:
 class SecuritySpec(Section):
     """Files for TLS between the processes of a Dask cluster; `dpdist cluster certs` makes them."""
 
-    ca: str = Field(description="PEM file of the authority that signed all certificates of the cluster.")
-    cert: str = Field(description="PEM file of this client's certificate.")
-    key: str = Field(description="PEM file of its private key.")
+    ca: Annotated[str, READ] = Field(
+        description="PEM file of the authority that signed all certificates of the cluster."
+    )
+    cert: Annotated[str, READ] = Field(description="PEM file of this client's certificate.")
+    key: Annotated[str, READ] = Field(description="PEM file of its private key.")
 
 
 class ClusterSpec(Section):
@@ -194,7 +201,7 @@ class ClusterSpec(Section):
         ),
     )
     address: str | None = Field(default=None, description="Scheduler address, such as tls://scheduler:8786.")
-    scheduler_file: str | None = Field(
+    scheduler_file: Annotated[str | None, READ] = Field(
         default=None, description="File that a Dask scheduler wrote (`--scheduler-file`), instead of `address`."
     )
     security: SecuritySpec | None = Field(default=None, description="Certificates, for an address tls://…")
@@ -254,9 +261,9 @@ class ReleaseSpec(Section):
     table: Schema = Field(alias="schema", description="The schema, or the path of its file (from the spec).")
     output: OutputSpec
     ledger: str = Field(default=DEFAULT_LEDGER, repr=False, description="SQLAlchemy URL of the ledger.")
-    work: str = Field(
+    work: Annotated[str, WRITTEN] = Field(
         default=".dpdist",
-        description="Confidential folder for what a running attempt stores; local or s3://.",
+        description="Confidential folder for what a running attempt stores: local, from the folder of the spec, or s3://.",
     )
     cluster: ClusterSpec = Field(default_factory=ClusterSpec)
     privacy: PrivacyLimit
@@ -345,8 +352,8 @@ class ReleaseSpec(Section):
     def decisive(self) -> dict[str, Any]:
         """The settings that decide the released bytes: all but where the release runs and where its files are."""
         tree = self.model_dump(mode="json", by_alias=True, exclude={"cluster", "ledger", "work"})
-        del tree["data"]["storage"], tree["output"]["storage"], tree["output"]["path"]
-        return _without_absent_unit(tree)
+        del tree["data"]["storage"], tree["output"]["storage"]
+        return _without_absent_unit(without_paths(tree, type(self)))
 
     def public(self) -> dict[str, Any]:
         """The public settings, for the manifest: not the schema, nor where the release runs and where its files are."""

@@ -7,8 +7,7 @@ do so replaces them in the same commit, which says why::
 
 Each spec of `deploy/releases` runs on a small table: rows of the public table that it names (`DPDIST_DATA`), or a
 made-up table. `SHIPPED` gives the tables, and lowers declared bounds and sizes to match. `VARIANTS` adds settings that
-no shipped spec has. The tables lie in a temporary folder at the relative paths that the specs name, because paths are
-part of the fingerprint of a spec.
+no shipped spec has. The tables lie in a temporary folder, where a copy of the specs names them.
 
 `digests.json` records
 
@@ -32,6 +31,7 @@ import json
 import os
 import random
 import runpy
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -366,14 +366,17 @@ class _Interrupted(Exception):
 
 
 def _file(name: str) -> Path:
-    """The spec of a case."""
-    return RELEASES / f"{CASES[name].spec or name}.yaml"
+    """The spec of a case, in its copy of the specs."""
+    return Path("deploy/releases") / Path(f"{CASES[name].spec or name}.yaml").name
 
 
 def _begin(name: str, find: Find) -> dict[str, Any]:
     """Write the tables and the ledgers of a case; return the settings of its spec, but for the cluster."""
     case = CASES[name]
     case.table(find)
+    shutil.copytree(RELEASES, "deploy/releases")
+    for own in RECORDED.parent.glob("*.yaml"):
+        shutil.copy(own, "deploy/releases")
     tree = yaml.safe_load(_file(name).read_text())
     books = {tree["dataset"]: "sqlite:///ledger.db"}
     settings = {**case.settings, "ledger": "sqlite:///ledger.db", "work": "work"}

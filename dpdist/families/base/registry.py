@@ -14,6 +14,7 @@ from pydantic import Field, TypeAdapter
 from dpdist.errors import SpecError
 from dpdist.families.base.family import Family, Plan, Stage, imported
 from dpdist.schema.dates import dated
+from dpdist.schema.paths import from_folder
 from dpdist.schema.schema import Schema
 from dpdist.schema.spec import ReleaseSpec, override, validated
 from dpdist.schema.strict_yaml import load_yaml
@@ -104,9 +105,20 @@ def build_spec(
     source: str = "the spec",
     day: date | None = None,
 ) -> ReleaseSpec:
-    """Validate a spec given as a mapping, with values set by dotted path; a schema given by path is read from `base`,
-    and names by date are those of a day. Raises SpecError: the mapping is not a valid spec, or the schema's path leaves
-    the folder of the spec.
+    """Validate a spec given as a mapping, with values set by dotted path.
+
+    Parameters
+    ----------
+    base : Path, optional
+        What the relative paths of the mapping are from; those that are set are from the working folder.
+    day : date, optional
+        The day of names by date.
+
+    Raises
+    ------
+    SpecError
+        The mapping is not a valid spec, the schema's path leaves the folder of the spec, or a path of the table is
+        from the working folder.
     """
     try:
         tree = dated(override({**tree}, overrides or {}), day=day)
@@ -121,7 +133,10 @@ def build_spec(
         if base is None or inside.is_absolute() or ".." in inside.parts:
             raise SpecError(f"{source}: `schema` is a path below the folder of the spec, without `..`")
         tree["schema"] = Schema.from_yaml(base / schema)
-    spec: ReleaseSpec = validated(FAMILIES[kind].spec_class, tree, source)
+    spec_class = FAMILIES[kind].spec_class
+    if base is not None:
+        tree = from_folder(tree, spec_class, base, keep=overrides or (), source=source)
+    spec: ReleaseSpec = validated(spec_class, tree, source)
     return spec
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from dpdist.families.mixing.federated.spec import FederatedSpec
 from dpdist.families.mixing.mixture import LARGEST_ORDER
+from dpdist.schema.paths import READ
 from dpdist.schema.schema import Attribute, Category
 from dpdist.schema.spec import MOST_RECORDS, DataSpec, Exact, PrivacyLimit, ReleaseSpec, Section
 from dpdist.schema.strict import Value
@@ -152,8 +153,9 @@ class MixturesSpec(Section):
 class MixingDataSpec(DataSpec):
     """The table a release reads, or how the tables of its clients are laid out."""
 
-    path: str | tuple[str, ...] = Field(
-        default=(), description="Files, folders or globs; local or s3://. Absent in a federated release."
+    path: Annotated[str | tuple[str, ...], READ] = Field(
+        default=(),
+        description="Files, folders or globs; local, from the spec's folder, or s3://. Absent if clients hold them.",
     )
     minimum_records: int = Field(
         ge=1,

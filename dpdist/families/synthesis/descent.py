@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,15 @@ from dpdist.families.synthesis.junction import JunctionTree, Set
 from dpdist.families.synthesis.portable import exp, inner
 from dpdist.families.synthesis.zeros import with_zeros
 from dpdist.privacy.arrays import Floats
+
+GROWTH = 1.05
+"""Growth of the step length after each step."""
+
+UPHILL = 2.0
+"""A step with momentum may lead to so many times the loss."""
+
+LEAST_STEP = 1e-6
+"""Shorter steps are not halved."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +57,6 @@ class Model:
     step : float
         Step length at the end, with which the next fit begins.
     loss : float
-    evaluations : int
     """
 
     tree: JunctionTree
@@ -55,7 +64,17 @@ class Model:
     beliefs: list[Floats]
     step: float
     loss: float
-    evaluations: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Point:
+    """Potentials of all measured sets, and what the objective is there."""
+
+    potentials: Floats
+    loss: float
+    gradient: Floats
+    marginals: Floats
+    beliefs: list[Floats]
 
 
 class _Objective:
@@ -104,10 +123,12 @@ def fit(
     iterations: int,
     start: Model | None = None,
 ) -> Model:
-    """Fit a model by mirror descent with a line search, from the potentials of an earlier model.
+    """Fit a model by accelerated mirror descent, from the potentials of an earlier model.
 
-    Minimises ``sum_s weight_s |marginal_s - share_s|^2 / 2``. A step is halved until the loss falls by half of what the
-    gradient promises, and grows by a tenth after it.
+    Minimises ``sum_s weight_s |marginal_s - share_s|^2 / 2``. A step follows the gradient and goes on in the
+    direction of the step before (Nesterov 1983), and begins anew where that leads uphill (O'Donoghue and Candes 2015,
+    section 3.2: the gradient scheme). The first step is halved until the loss falls by half of what the gradient
+    promises.
 
     Parameters
     ----------
@@ -117,6 +138,7 @@ def fit(
         Factors that stay: possible combinations of coarse copies and their attributes or under the rules, and what is
         kept of a public model.
     iterations : int
+        Evaluations of the loss; those of rejected steps are among them.
     start : Model, optional
     """
     measured: dict[Set, tuple[Floats, float]] = {}
@@ -127,19 +149,28 @@ def fit(
     objective = _Objective(tree, measured, links)
     old = start.potentials if start else {}
     at = np.concatenate([old.get(s, np.zeros(measured[s][0].shape)).ravel() for s in objective.sets])
-    step = start.step if start else 8.0
-    loss, gradient, marginals, beliefs = objective.at(at)
-    evaluations = 1
+    found = best = _Point(at, *objective.at(at))
+    step, before, momentum = start.step if start else 8.0, at, 1.0
     for _ in range(iterations):
-        while True:
-            there = at - step * gradient
-            new_loss, new_gradient, new_marginals, new_beliefs = objective.at(there)
-            evaluations += 1
-            if new_loss < np.inf:
-                promised = inner(gradient, marginals - new_marginals)
-                if (loss - new_loss >= promised / 2 and new_loss <= loss) or step < 1e-6:
-                    break
-            step /= 2
-        at, loss, gradient, marginals, beliefs = there, new_loss, new_gradient, new_marginals, new_beliefs
-        step *= 1.1
-    return Model(tree, objective.split(at), beliefs, step, loss, evaluations)
+        there = found.potentials - step * found.gradient
+        if inner(found.gradient, there - before) > 0:
+            momentum = 1.0
+        following = (1 + math.sqrt(1 + 4 * momentum * momentum)) / 2
+        ahead = there + (momentum - 1) / following * (there - before)
+        new = _Point(ahead, *objective.at(ahead))
+        if not _accepted(found, new, first=momentum == 1.0, least=step < LEAST_STEP):
+            step, momentum, before = step / 2, 1.0, found.potentials
+            continue
+        found, before, momentum, step = new, there, following, step * GROWTH
+        best = found if found.loss <= best.loss else best
+    return Model(tree, objective.split(best.potentials), best.beliefs, step, best.loss)
+
+
+def _accepted(old: _Point, new: _Point, *, first: bool, least: bool) -> bool:
+    """Whether the descent goes on from a point."""
+    if not new.loss < np.inf:
+        return False
+    if not first:  # steps with momentum may lead uphill for a while
+        return new.loss <= UPHILL * old.loss
+    promised = inner(old.gradient, old.marginals - new.marginals)
+    return least or (new.loss <= old.loss and old.loss - new.loss >= promised / 2)

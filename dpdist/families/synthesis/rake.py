@@ -26,9 +26,6 @@ from dpdist.privacy.arrays import Counts, Floats
 LOG_BITS = 20
 """Logarithms to base 2 are integers in units of 2**-20."""
 
-INNER = 3
-"""Passes over the pairs of a block before its rows are looked up again."""
-
 
 def shrink(noisy: Floats, model: Floats, sigma: float) -> Floats:
     """James-Stein estimate of counts, from noisy counts towards a model's, in blocks of cells by falling model count.
@@ -147,13 +144,13 @@ def rake(
         for b, log in enumerate(start.logs):
             logs[b] += log.reshape(-1) / (1 << LOG_BITS)
         weights = start.weights(columns, cardinalities) / float(1 << 30)
-    power = 1.0
+    power, factors = 1.0, np.empty(rows)
     for _ in range(sweeps):
         for b, (block, shape) in enumerate(zip(blocks, shapes, strict=True)):
             table = np.bincount(keys[b], weights=weights, minlength=prod(shape)).reshape(shape) / rows
             change = block_change(table, block, targets, power).ravel()
             change /= float((table.ravel() * change).sum())
-            weights *= change.take(keys[b])
+            weights *= change.take(keys[b], mode="clip", out=factors)  # without a new array each time
             logs[b] += log2(change)
         power = max(0.35, 0.85 * power)
     shares: dict[tuple[int, ...], Floats] = {}
@@ -178,7 +175,7 @@ def block_change(table: Floats, block: tuple[int, ...], targets: dict[tuple[int,
     places: list[tuple[int, ...]] = [*combinations(range(len(block)), 2)]
     triples = combinations(range(len(block)), 3)
     scopes: list[tuple[int, ...]] = [place for place in triples if tuple(block[k] for k in place) in targets]
-    scopes += [place for _ in range(INNER) for place in places] + [(k,) for k in range(len(block))]
+    scopes += places + [(k,) for k in range(len(block))]
     for place in scopes:
         target = targets.get(tuple(block[k] for k in place))
         if target is None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from dpdist.schema.paths import READ
 from dpdist.schema.spec import MOST_RECORDS, CsvSpec, OutputSpec, PrivacyLimit, ReleaseSpec, Section
 
 
@@ -60,7 +61,9 @@ class PrioritySpec(Section):
 class PriorSpec(Section):
     """A public table of the same schema, such as last year's release: the model starts from it."""
 
-    path: str | tuple[str, ...] = Field(description="Files, folders or globs of a PUBLIC table; local or s3://.")
+    path: Annotated[str | tuple[str, ...], READ] = Field(
+        description="Files, folders or globs of a PUBLIC table; local, from the folder of the spec, or s3://."
+    )
     format: Literal["parquet", "csv"] | None = Field(default=None, description="Inferred from the name if absent.")
     csv: CsvSpec = Field(default_factory=CsvSpec)
 

@@ -1,0 +1,129 @@
+"""Paths in a spec or a contract: relative to the folder of its file, all alike."""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from dpdist.errors import SpecError
+
+
+@dataclass(frozen=True)
+class PathMark:
+    """Marks a setting as a path, or several, relative to the folder of the file that says it.
+
+    Parameters
+    ----------
+    is_read : bool
+        Whether there must be such a file beforehand.
+    """
+
+    is_read: bool
+
+
+READ, WRITTEN = PathMark(is_read=True), PathMark(is_read=False)
+
+
+@dataclass(frozen=True)
+class PathSetting:
+    """A setting that is a path: its names from the outside in, its mark and its default."""
+
+    names: tuple[str, ...]
+    mark: PathMark
+    default: Any
+
+
+def path_settings(model: type[BaseModel]) -> Iterator[PathSetting]:
+    """The settings of a model that are marked as paths."""
+    for name, field in model.model_fields.items():
+        key = field.alias or name
+        for mark in field.metadata:
+            if isinstance(mark, PathMark):
+                yield PathSetting((key,), mark, field.default)
+        for section in _sections(field.annotation):
+            for found in path_settings(section):
+                yield replace(found, names=(key, *found.names))
+
+
+def _sections(annotation: Any) -> list[type[BaseModel]]:
+    """The models among the types of a field."""
+    parts = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    return [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]
+
+
+def from_folder(
+    tree: Mapping[str, Any], model: type[BaseModel], base: Path, *, keep: Collection[str] = (), source: str = "the spec"
+) -> dict[str, Any]:
+    """A spec or contract as a mapping, with its relative paths led from `base` to the working folder.
+
+    Parameters
+    ----------
+    tree : mapping
+        As the file says it.
+    model : type
+        Its class, which says what are paths.
+    base : Path
+        The folder of the file.
+    keep : collection of str
+        Settings that stay as they are, by dotted path: those of the command line are relative to the working folder.
+
+    Raises
+    ------
+    SpecError
+        There is no such file, but there is one from the working folder: from there, paths were read before.
+    """
+    found = dict(tree)
+    for setting in path_settings(model):
+        names, dotted = setting.names, ".".join(setting.names)
+        if any(f"{dotted}.".startswith(f"{other}.") for other in keep):
+            continue
+        section = _section(found, names[:-1])
+        if section is None:
+            continue
+        value = section.get(names[-1], setting.default)
+        if isinstance(value, str) and value:
+            section[names[-1]] = _led(value, base, setting.mark, f"{source}: {dotted}")
+        elif isinstance(value, list | tuple) and value and all(isinstance(path, str) for path in value):
+            section[names[-1]] = [_led(path, base, setting.mark, f"{source}: {dotted}") for path in value]
+    return found
+
+
+def without_paths(tree: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+    """A spec as a mapping, without the settings that say where its files are."""
+    for setting in path_settings(model):
+        section = _section(tree, setting.names[:-1])
+        if section is not None:
+            section.pop(setting.names[-1], None)
+    return tree
+
+
+def _section(tree: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any] | None:
+    """A copy of a section, put into the tree in its place; None where the file has none."""
+    for name in names:
+        inner = tree.get(name)
+        if not isinstance(inner, Mapping):
+            return None
+        tree[name] = dict(inner)
+        tree = tree[name]
+    return tree
+
+
+def _led(path: str, base: Path, mark: PathMark, setting: str) -> str:
+    """A path from the working folder, of one from `base`; addresses and absolute paths as they are."""
+    if "://" in path or os.path.isabs(path) or path.startswith("~"):
+        return path
+    here = os.path.realpath(os.curdir)
+    whole = os.path.normpath(os.path.join(os.path.realpath(base), path))
+    if mark.is_read and not os.path.lexists(whole) and os.path.lexists(path):
+        right = os.path.relpath(os.path.realpath(path), os.path.realpath(base))
+        raise SpecError(
+            f"{setting}: paths are relative to the folder of the file, {base}, where there is no {path}: write {right}"
+        )
+    inside = os.path.relpath(whole, here)
+    return whole if inside.startswith(os.pardir) else inside
