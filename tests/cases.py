@@ -39,8 +39,8 @@ class Case:
         A number of rows to a made-up table that fits the schema.
     rows : int
         Rows of the table: a number that stands nowhere else, so that it can be looked for where it must not be.
-    bad : (str, object)
-        A column, and a value outside its domain.
+    bad : (str, object) or None
+        A column, and a value outside its domain; None where no value is outside.
     modes : sequence of str
         The executors on which it can run, the nearest first.
     """
@@ -49,7 +49,7 @@ class Case:
     settings: Mapping[str, Any]
     table: Callable[[int], pa.Table]
     rows: int
-    bad: tuple[str, Any]
+    bad: tuple[str, Any] | None
     modes: tuple[str, ...] = MODES
 
     def write(self, folder: Path, table: pa.Table | None = None) -> None:
@@ -86,7 +86,7 @@ class Case:
         tree = {
             "schema": spec.table,
             "data": {"path": str(folder / "table.parquet"), "extra_columns": "ignore"},
-            "unit": spec.unit,
+            "unit": spec.unit or "record",
             "minimum_records": 10 * self.rows,
             "epsilon": 100,
             "delta": "1e-3",
@@ -99,6 +99,7 @@ class Case:
 
     def spoilt(self, table: pa.Table) -> pa.Table:
         """The table with the value outside the domain in its middle."""
+        assert self.bad is not None
         column, value = self.bad
         values = table[column].to_pylist()
         values[len(values) // 2] = value
@@ -344,5 +345,17 @@ RELATIONAL = Case(
     bad=("region", "planted-value"),
 )
 
-CASES = [DENIABILITY, HISTOGRAM, PATIENTS, MIXING, FEDERATED, LID, PRIVATE, SYNTHESIS, RELATIONAL]
+DISCOVERY = Case(
+    name="discovery",
+    settings={
+        "kind": "discovery",
+        "columns": {"region": "text", "age": "integer", "sex": "text", "score": [0, 7], "employed": "text"},
+        "privacy": {"epsilon": 1, "delta": 1e-9},
+    },
+    table=releases.table,
+    rows=6_047,
+    bad=None,
+)
+
+CASES = [DENIABILITY, HISTOGRAM, PATIENTS, MIXING, FEDERATED, LID, PRIVATE, SYNTHESIS, RELATIONAL, DISCOVERY]
 """The shipped families, each variant of its own."""

@@ -77,7 +77,9 @@ class Rendered:
         return found
 
 
-def render(values: dict[str, Any], *, release: str = RELEASE, namespace: str = NAMESPACE) -> Rendered:
+def render(
+    values: dict[str, Any], *, release: str = RELEASE, namespace: str = NAMESPACE, path: Path = CHART
+) -> Rendered:
     """Render the chart.
 
     Raises
@@ -87,7 +89,7 @@ def render(values: dict[str, Any], *, release: str = RELEASE, namespace: str = N
     """
     import helm_python
 
-    with helm_python.Chart.load(CHART) as chart, helm_python.Config(namespace=namespace) as config:
+    with helm_python.Chart.load(path) as chart, helm_python.Config(namespace=namespace) as config:
         try:
             made = config.install(chart, release, values, dry_run="client")
         except helm_python.HelmError as error:
@@ -96,11 +98,11 @@ def render(values: dict[str, Any], *, release: str = RELEASE, namespace: str = N
 
 
 def lint(values: dict[str, Any]) -> list[str]:
-    """What ``helm lint --strict`` has to say, but for the missing icon."""
+    """What ``helm lint --strict`` has to say."""
     import helm_python
 
     report = helm_python.lint(CHART, values, strict=True)
-    found: list[str] = [f"{m['path']}: {m['error']}" for m in report["messages"] if m["severity"] > 1]
+    found: list[str] = [f"{m['path']}: {m['error']}" for m in report["messages"]]
     return found + [str(error) for error in report["errors"]]
 
 

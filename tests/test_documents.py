@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
+from dpdist.cli.schema import json_schema_of
 from dpdist.families.base.registry import FAMILIES
+from dpdist.schema.strict_yaml import load_yaml
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -97,3 +100,16 @@ def _sections(document: Path) -> set[str]:
     """The anchors of a document's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", _prose(document), flags=re.MULTILINE)
     return {re.sub(r"[^\w\s-]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+SHIPPED = {"releases": "spec", "releases/schemas": "schema", "contracts": "contract"}
+
+
+@pytest.mark.parametrize(("folder", "kind"), SHIPPED.items())
+def test_shipped_files_name_the_json_schema_that_admits_them(folder: str, kind: str) -> None:
+    tree = json_schema_of(kind)
+    files = sorted((ROOT / "deploy" / folder).glob("*.yaml"))
+    assert files
+    for file in files:
+        assert file.read_text().startswith(f"# yaml-language-server: $schema={tree['$id']}\n"), file
+        Draft202012Validator(tree).validate(load_yaml(file))

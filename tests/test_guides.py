@@ -43,7 +43,7 @@ def write_table(path: Path, schema: Path, unit: str | None, rows: int = 5_500) -
 def needed_tables(folder: Path) -> dict[str, tuple[str, str | None]]:
     """The tables that the files of a guide name, their schemas and columns of ids."""
     trees = [yaml.safe_load(file.read_text()) for file in folder.glob("*.yaml")]
-    asked = [tree for tree in trees if isinstance(tree, dict) and "data" in tree]
+    asked = [tree for tree in trees if isinstance(tree, dict) and {"data", "schema"} <= set(tree)]
     return {tree["data"]["path"]: (tree["schema"], tree.get("unit", {}).get("by")) for tree in asked}
 
 

@@ -35,7 +35,8 @@ def table(pixels: np.ndarray, digits: np.ndarray) -> pa.Table:
 
 def schema() -> str:
     """The public schema, as YAML."""
-    lines = ["# MNIST: 28 x 28 grey values, row by row, and the digit (deploy/recipes/mnist.py).", "attributes:"]
+    lines = ["# yaml-language-server: $schema=https://dpdist.example/docs/schemas/schema.json"]
+    lines += ["# MNIST: 28 x 28 grey values, row by row, and the digit (deploy/recipes/mnist.py).", "attributes:"]
     lines += [f"  - {{name: p{i}, kind: integer, bounds: [0, 255]}}" for i in range(PIXELS)]
     lines.append("  - {name: digit, kind: ordinal, values: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]}")
     return "\n".join(lines) + "\n"

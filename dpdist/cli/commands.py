@@ -112,8 +112,9 @@ def _terminated(number: int, frame: object) -> None:
 
 def _of_the_charge() -> str:
     """What becomes of a charge, where the command makes one."""
-    charges = sys.argv[1:2] == ["release"] or (
-        sys.argv[1:2] == ["evaluate"] and any("--publish" in a for a in sys.argv)
+    given, asked = sys.argv[1:2], {"evaluate": "--publish", "schema": "--discover"}
+    charges = given == ["release"] or any(
+        given == [name] and any(o in a for a in sys.argv) for name, o in asked.items()
     )
     return "; what was charged stays charged and the run can be resumed" if charges else ""
 

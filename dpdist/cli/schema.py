@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from dpdist.api.display import folded
+from dpdist.cli.options import DEFAULT_LEDGER, LedgerUrl
 from dpdist.cli.output import show_json
+from dpdist.errors import SpecError
 
 SITE = "https://dpdist.example/docs"
 """Where the documents are."""
@@ -18,21 +20,64 @@ schema_app = typer.Typer(help="Schemas: draft and check them.", no_args_is_help=
 
 @schema_app.command("draft")
 def schema_draft(
-    source: Annotated[Path, typer.Argument(help="Codebook, data dictionary, table schema or Parquet file.")],
-    columns: Annotated[list[str] | None, typer.Option("--column", help="A column that is wanted; repeatable.")] = None,
+    source: Annotated[
+        Path, typer.Argument(help="Codebook, data dictionary, table schema, Parquet file, or published discovery.")
+    ],
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--column",
+            help="A column that is wanted; repeatable. With --discover, NAME=integer or NAME=number asks for bounds, "
+            "and NAME=0..99 declares public ones; of others the frequent values are found.",
+        ),
+    ] = None,
     without: Annotated[list[str] | None, typer.Option("--leave-out", help="A column to leave out; repeatable.")] = None,
     public: Annotated[
         bool, typer.Option("--public", help="The table is PUBLIC: take values and ranges from its records.")
     ] = False,
+    discover: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="The table is private: charge --dataset for a discovery of its columns, publish it into this folder, "
+            "and draft from it. Repeated, it ends what was interrupted, and costs nothing more.",
+        ),
+    ] = None,
+    dataset: Annotated[str, typer.Option(help="With --discover: data set whose budget is charged.")] = "",
+    epsilon: Annotated[float, typer.Option(help="With --discover: epsilon of the discovery.")] = 0.0,
+    delta: Annotated[float, typer.Option(help="With --discover: delta of the discovery.")] = 0.0,
+    ledger: LedgerUrl = DEFAULT_LEDGER,
 ) -> None:
-    """Print a schema drafted from a public description of a table; what is left to decide is marked TODO.
+    """Print a schema drafted from a description of a table; what is left to decide is marked TODO.
 
     Reads Frictionless Table Schema, CSVW, DDI-Codebook, data dictionaries of NIST and the Census Bureau (JSON, CSV),
-    names files of the UCI repository, and the types of Parquet files. Reads no record, unless --public is given.
+    names files of the UCI repository, the types of Parquet files, and releases of kind: discovery. Reads no record,
+    unless --public or --discover is given; the latter is charged before it does.
     """
-    from dpdist.schema.draft import draft
+    if discover is None:
+        if dataset or epsilon or delta:
+            raise SpecError("--dataset, --epsilon and --delta: only with --discover FOLDER")
+        from dpdist.api.drafts import draft_of
 
-    typer.echo(draft(source, public=public, columns=tuple(columns or ()), without=tuple(without or ())), nl=False)
+        text = draft_of(source, public=public, columns=tuple(columns or ()), without=tuple(without or ()))
+    else:
+        from dpdist.api.drafts import discovered
+        from dpdist.api.progress import bars
+
+        if public or without:
+            raise SpecError("--public and --leave-out: not with --discover, which looks at each --column")
+        with bars() as progress:
+            text = discovered(
+                source,
+                columns=columns or (),
+                output=discover,
+                dataset=dataset,
+                budget=(epsilon, delta),
+                ledger=ledger,
+                progress=progress,
+                announce=lambda line: typer.echo(line, err=True),
+            )
+    typer.echo(text, nl=False)
 
 
 @schema_app.command("check")
@@ -85,5 +130,8 @@ def json_schema_of(kind: str) -> dict[str, Any]:
         from dpdist.schema.schema import Schema
 
         tree = (Schema if kind == "schema" else Contract).model_json_schema(by_alias=True)
+        if kind == "contract":
+            of = tree["properties"]["schema"]
+            tree["properties"]["schema"] = {"anyOf": [{"type": "string"}, of], "description": of["description"]}
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"{SITE}/schemas/{kind}.json"}
     return {**head, **tree, "title": f"dpdist {kind}"}

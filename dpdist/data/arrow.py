@@ -23,6 +23,7 @@ from dpdist.data.read import BATCH_ROWS, EncodedBatch
 from dpdist.data.records import Records
 from dpdist.data.source import ExtraColumns
 from dpdist.data.table import PARTITION_ROWS
+from dpdist.data.texts import texts_of
 from dpdist.errors import ColumnMismatch, EmptyTable, ReleaseConflict, SpecError
 from dpdist.schema.schema import Schema
 
@@ -79,6 +80,12 @@ class ArrowRecords:
             ids = ids_of(batch, self.unit)
             yield EncodedBatch(0, row, encoded.codes, encoded.keep, encoded.report, ids)
             row += batch.num_rows
+
+    def texts(self, partition: int, names: Sequence[str]) -> Iterator[list[pa.Array]]:
+        """The values of some columns of a partition as texts (`dpdist.data.texts`)."""
+        start, stop = self.partitions[partition]
+        for batch in self.table.slice(start, stop - start).to_batches(max_chunksize=BATCH_ROWS):
+            yield texts_of(batch, names)
 
     def counted(self, partition: int) -> list[int]:
         """The number of rows of a partition."""

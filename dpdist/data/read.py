@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -18,6 +18,7 @@ from dpdist.data.files import open_parquet, wanted_columns
 from dpdist.data.keyed_ids import ids_of
 from dpdist.data.lines import lines_of_range, records_of_lines
 from dpdist.data.report import RowReport
+from dpdist.data.texts import texts_of
 from dpdist.errors import UnreadableFile
 from dpdist.storage.files import is_local, open_file, storage_errors, unless_damaged
 
@@ -50,19 +51,35 @@ def encoded_batches(table: Table, partition: int, *, batch_rows: int = BATCH_ROW
     of a batch; results do not depend on it. Raises UnreadableFile: a file is damaged, changed since the table was
     opened, or has lines that are no records; DataNotFound: a file is gone or access is denied.
     """
+    is_csv = table.format == "csv"
+    strip = is_csv and table.source.csv.strip
+    encoder = TableEncoder(table.schema, strip=strip, empty_is_missing=is_csv)
+    for file, row, batch in _read_batches(table, partition, batch_rows):
+        encoded = encoder.encode(batch)
+        ids = ids_of(batch, table.source.unit, strip=strip, empty_is_missing=is_csv)
+        yield EncodedBatch(file, row, encoded.codes, encoded.keep, encoded.report, ids)
+
+
+def text_batches(table: Table, partition: int, names: Sequence[str]) -> Iterator[list[pa.Array]]:
+    """The values of some columns of a partition of a located table as texts (`dpdist.data.texts`); errors as for
+    `encoded_batches`.
+    """
+    strip = table.format == "csv" and table.source.csv.strip
+    for _, _, batch in _read_batches(table, partition, BATCH_ROWS):
+        yield texts_of(batch, names, strip=strip)
+
+
+def _read_batches(table: Table, partition: int, batch_rows: int) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+    """Consecutive rows of a partition as they are read, with the number of their file and of the first row in it."""
     if not table.is_located:
         raise ValueError("the rows of a CSV table are located first: see dpdist.families.base.graph.locate")
-    is_csv = table.format == "csv"
-    encoder = TableEncoder(table.schema, strip=is_csv and table.source.csv.strip, empty_is_missing=is_csv)
-    read = _csv_batches if is_csv else _parquet_batches
+    read = _csv_batches if table.format == "csv" else _parquet_batches
     for piece in table.partitions[partition]:
         row, stop = piece.first_row or 0, (piece.first_row or 0) + (piece.rows or 0)
         path = table.files[piece.file].found.path
         with storage_errors(path):
             for batch in read(table, piece, batch_rows):
-                encoded = encoder.encode(batch)
-                ids = ids_of(batch, table.source.unit, strip=is_csv and table.source.csv.strip, empty_is_missing=is_csv)
-                yield EncodedBatch(piece.file, row, encoded.codes, encoded.keep, encoded.report, ids)
+                yield piece.file, row, batch
                 row += batch.num_rows
         if row != stop:
             raise UnreadableFile(

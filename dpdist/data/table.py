@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
 import numpy as np
+import pyarrow as pa
 
 from dpdist.cluster.executor import Executor
 from dpdist.data.files import TableFile, inspect_csv, inspect_parquet, line_bytes
-from dpdist.data.read import BATCH_ROWS, EncodedBatch, count_records, encoded_batches
+from dpdist.data.read import BATCH_ROWS, EncodedBatch, count_records, encoded_batches, text_batches
 from dpdist.data.source import Format, TableSource, find_files, fingerprint_of, format_of
 from dpdist.errors import SpecError
 from dpdist.schema.schema import Schema
@@ -89,6 +90,10 @@ class Table:
     def batches(self, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
         """The encoded rows of a partition; see `dpdist.data.read.encoded_batches`."""
         return encoded_batches(self, partition, batch_rows=batch_rows)
+
+    def texts(self, partition: int, names: Sequence[str]) -> Iterator[list[pa.Array]]:
+        """The values of some columns as texts; see `dpdist.data.read.text_batches`."""
+        return text_batches(self, partition, names)
 
     def counted(self, partition: int) -> list[int]:
         """The number of records of each slice of a CSV partition; see `dpdist.data.read.count_records`."""

@@ -37,6 +37,8 @@ class Described:
         Whether values may be missing.
     nothing : str
         What a missing value is called.
+    others : str
+        What becomes of other values than these: clip, or a category that is called so; empty where they are refused.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Described:
     absent: tuple[str, ...] = ()
     nullable: bool = False
     nothing: str = "missing"
+    others: str = ""
 
     @property
     def names_records(self) -> bool:

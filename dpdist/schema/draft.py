@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from dpdist.errors import SpecError
@@ -58,18 +60,31 @@ def draft(path: Path, *, public: bool = False, columns: tuple[str, ...] = (), wi
         The file is of no known format, or does not describe a column.
     """
     kind, found = described(path, public=public)
+    heading = [
+        f"Drafted from {path.name} ({kind}). Everything here is public: check each line against public sources only.",
+        "Policies: `missing` and `out_of_domain` refuse a table unless they say drop, clip or {category: NAME}.",
+    ]
+    return drafted(heading, found, source=str(path), columns=columns, without=without)
+
+
+def drafted(
+    heading: Sequence[str],
+    found: Sequence[Described],
+    *,
+    source: str,
+    columns: tuple[str, ...] = (),
+    without: tuple[str, ...] = (),
+) -> str:
+    """A schema file from what a source says about columns, below comments; see `draft`."""
     known = {column.name: column for column in found}
     for name in (*columns, *without):
         if name not in known:
-            raise SpecError(f"{path} does not describe a column {name!r}; it has {', '.join(known)}")
+            raise SpecError(f"{source} does not describe a column {name!r}; it has {', '.join(known)}")
     found = [known[name] for name in columns or known if name not in without]
     if not found:
         raise SpecError("no column is left: leave out fewer of them")
-    lines = [
-        f"# Drafted from {path.name} ({kind}). Everything here is public: check each line against public sources only.",
-        "# Policies: `missing` and `out_of_domain` refuse a table unless they say drop, clip or {category: NAME}.",
-        "attributes:",
-    ]
+    lines = [f"# {line}" for text in heading for line in wrap(text, 110)]
+    lines.append("attributes:")
     for column in found:
         attribute, notes = _attribute(column)
         lines += [f"  # {_visible(note)}" for note in notes if note]
@@ -109,7 +124,25 @@ def _attribute(column: Described) -> tuple[dict[str, Any], list[str]]:
             notes.append("records without it are left out; with `bins`, missing may be a {category: NAME}")
         else:
             attribute["missing"] = {"category": _category(column.nothing, items)}
+    if column.others:
+        notes += _elsewhere(attribute, column, items)
     return attribute, notes
+
+
+def _elsewhere(attribute: dict[str, Any], column: Described, items: dict[str, str]) -> list[str]:
+    """Set what becomes of other values than those of the source; return what to say about it."""
+    if attribute["kind"] in ("integer", "number"):
+        attribute["out_of_domain"] = column.others
+        return []
+    if not items:
+        return []
+    name = _category(column.others, items)
+    if all(isinstance(value, int) for value in attribute["values"]):  # integers and texts do not mix
+        name = attribute.setdefault("missing", {"category": name})["category"]
+    else:
+        attribute["values"].append(name)
+    attribute["out_of_domain"] = {"category": name}
+    return ["other values become one category"]
 
 
 def _range(attribute: dict[str, Any], column: Described, items: dict[str, str]) -> list[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -365,6 +367,95 @@ def test_own_annotations_and_variables_are_on_every_pod(name: str) -> None:
         assert manifest["spec"]["template"]["metadata"]["annotations"]["example.org/team"] == "census"
     assert "example.org/team" in rendered.text
     assert 'dpdist/secrets-generation: "0"' not in rendered.text
+
+
+AFFINITY = {
+    "nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [{"key": "disk", "operator": "In", "values": ["nvme"]}]}]
+        }
+    },
+    "podAntiAffinity": {
+        "preferredDuringSchedulingIgnoredDuringExecution": [
+            {
+                "weight": 50,
+                "podAffinityTerm": {
+                    "labelSelector": {"matchLabels": {"noisy": "yes"}},
+                    "topologyKey": "kubernetes.io/hostname",
+                },
+            }
+        ]
+    },
+}
+VOLUMES = [
+    {"name": "codes", "mountPath": "/opt/codes", "source": {"configMap": {"name": "codes"}}},
+    {"name": "hooks", "mountPath": "/srv/hooks", "source": {"persistentVolumeClaim": {"claimName": "hooks"}}},
+]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_placement_accounts_and_volumes_of_your_own(name: str) -> None:
+    placed = {"affinity": AFFINITY, "serviceAccountName": "ours"}
+    changes = {
+        "driver": placed,
+        "dask": {"scheduler": placed, "workers": placed},
+        "prefect": {"serviceAccountName": "ours"},
+        "extraVolumes": VOLUMES,
+    }
+    rendered = render(example(name, changes))
+    assert list(check(rendered.manifests, "1.33")) == []
+    common = [pod for kind, pod in pod_specs(rendered) if "dpdist/group" not in pod["metadata"]["labels"]]
+    common += [p for _, p in pod_specs(rendered) if p["metadata"]["labels"].get("dpdist/group") == "workers"]
+    for pod in common:
+        component = pod["metadata"]["labels"]["dpdist/component"]
+        assert pod["spec"]["affinity"] == AFFINITY, component
+        assert pod["spec"]["serviceAccountName"] == "ours", component
+        mounts = {mount["mountPath"] for mount in pod["spec"]["containers"][0]["volumeMounts"] if mount.get("readOnly")}
+        assert ({"/opt/codes", "/srv/hooks"} <= mounts) is (component in {"release", "worker"}), component
+    made = {manifest["metadata"]["name"] for manifest in rendered.manifests if manifest["kind"] == "ServiceAccount"}
+    assert not {account for account in made if account.endswith(("-release", "-scheduler", "-workers", "-prefect"))}
+
+
+@pytest.mark.parametrize(
+    "volume",
+    [
+        {"name": "codes", "mountPath": "/run/secrets/dpdist", "source": {"configMap": {"name": "codes"}}},
+        {"name": "codes", "mountPath": "/tmp", "source": {"configMap": {"name": "codes"}}},
+        {"name": "codes", "mountPath": "relative", "source": {"configMap": {"name": "codes"}}},
+        {"name": "codes", "mountPath": "/opt/codes", "source": {"hostPath": {"path": "/etc"}}},
+        {
+            "name": "codes",
+            "mountPath": "/opt/codes",
+            "source": {"configMap": {"name": "a"}, "secret": {"secretName": "b"}},
+        },
+    ],
+)
+def test_volumes_that_the_chart_does_not_mount(volume: dict[str, Any]) -> None:
+    with pytest.raises(RuntimeError, match="extraVolumes"):
+        render(example("job", {"extraVolumes": [volume]}))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_helm_test_asks_in_each_kind_of_pod(name: str, tmp_path: Path) -> None:
+    values = example(name, {"test": {"denied": ["10.1.2.3:5432"]}})
+    assert not render(values).all("Pod")
+    shutil.copytree(CHART, tmp_path / "dpdist")
+    hook = tmp_path / "dpdist" / "templates" / "tests" / "connections.yaml"  # a hook is no manifest of the release
+    hook.write_text("".join(line for line in hook.read_text().splitlines(keepends=True) if "helm.sh/hook" not in line))
+    tests = render(values, path=tmp_path / "dpdist").all("Pod")
+    asked = {manifest["metadata"]["labels"]["dpdist/component"]: manifest for manifest in tests}
+    assert list(check(tests, "1.33")) == []
+    expected = {"release"} | ({"worker", "scheduler"} if name != "external" else set())
+    assert set(asked) == expected | ({"prefect"} if name == "prefect" else set())
+    for component, manifest in asked.items():
+        container = manifest["spec"]["containers"][0]
+        wanted = json.loads(container["args"][1])
+        assert wanted["10.1.2.3:5432"] == ["10.1.2.3:5432", False]
+        assert wanted["the Kubernetes API"][1] is (component == "prefect")
+        assert ("the ledger" in wanted) is (component == "release")
+        assert any(variable["name"] == "DPDIST_LEDGER" for variable in container["env"]) is (component == "release")
+        assert not any(label.startswith("app.kubernetes.io/") for label in manifest["metadata"]["labels"])
+        compile(container["args"][0], "connections.py", "exec")
 
 
 def test_settings_reach_the_command_line_as_they_are() -> None:

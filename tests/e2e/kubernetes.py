@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import yaml
 from servers import ROOT, Processes, answers, wait_for
 
 from dpdist.ledger import Ledger
+from dpdist.privacy.gdp import largest_mu_squared, least_epsilon
 
 NAMESPACE = "census"
 ROWS = 2_000_000
@@ -151,8 +153,12 @@ class Node:
 
     def install(self, release: str, name: str, **more: Any) -> None:
         """Install or upgrade a release of the chart."""
+        self.install_values(release, self.values(name, **more))
+
+    def install_values(self, release: str, given: dict[str, Any]) -> None:
+        """Install or upgrade with these values."""
         values = self.folder / f"{release}.yaml"
-        values.write_text(yaml.safe_dump(self.values(name, **more)))
+        values.write_text(yaml.safe_dump(given))
         files = [f"--set-file=release.spec={self.folder / 'spec.yaml'}", f"--set-file=release.schema={self.schema}"]
         chart = ROOT / "helm" / "dpdist"
         self.run("helm", "upgrade", "--install", release, chart, "--namespace", NAMESPACE, "--values", values, *files)
@@ -180,16 +186,18 @@ class Node:
         wait_for(f"the end of {job}", ended, seconds=seconds, alive=lambda: None)
         return "Complete" in ended(), self.kubectl("logs", job, "--tail=40", check=False)
 
-    def charges(self, name: str) -> list[str]:
+    def charges(self, name: str, dataset: str = "") -> list[str]:
         """States of the ledger's attempts of a release."""
-        attempts = Ledger.open(self.environment["DPDIST_LEDGER"]).show(self.dataset).attempts
+        attempts = Ledger.open(self.environment["DPDIST_LEDGER"]).show(dataset or self.dataset).attempts
         return [attempt.state for attempt in attempts if attempt.release == name]
 
-    def released(self, name: str) -> None:
+    def released(self, name: str, dataset: str = "") -> None:
         """One charge, and every byte is that of the published model."""
-        expect(self.charges(name) == ["committed"], f"{name}: {self.charges(name)} in the ledger")
+        found = self.charges(name, dataset)
+        expect(found == ["committed"], f"{name}: {found} in the ledger")
+        folder = "/".join(part for part in (dataset, name) if part)
         said = self.dpdist(
-            "verify", f"s3://census-public/{name}", "--recompute", "--ledger", self.environment["DPDIST_LEDGER"]
+            "verify", f"s3://census-public/{folder}", "--recompute", "--ledger", self.environment["DPDIST_LEDGER"]
         )
         expect("recomputed" in said.lower(), said)
 
@@ -241,6 +249,73 @@ class Node:
         reaches = {name for name, reached in self.reached[kind].items() if reached}
         expect(reaches == ALLOWED[kind], f"{kind} reaches {sorted(reaches)}, and should {sorted(ALLOWED[kind])}")
 
+    def helm_test(self, release: str) -> None:
+        """What the chart's own test says."""
+        said = self.run("helm", "test", release, "--namespace", NAMESPACE, "--timeout", "4m", "--logs", check=False)
+        expect("Phase:          Failed" not in said and "WRONG" not in said and "Succeeded" in said, said)
+
+    def jobs(self, release: str) -> list[str]:
+        """All jobs of a release, the newest last."""
+        select = f"app.kubernetes.io/instance={release}"
+        order = "--sort-by=.metadata.creationTimestamp"
+        return self.kubectl("get", "jobs", "--selector", select, order, "-o", "name").split()
+
+    def next_job(self, release: str, known: list[str], text: str, seconds: float = 200) -> str:
+        """The first job of a release that is not among those known, and has a text in its arguments."""
+
+        def new() -> list[str]:
+            jobs = [job for job in self.jobs(release) if job not in known]
+            return [job for job in jobs if text in self.kubectl("get", job, "-o", "json")]
+
+        wait_for(f"a job of {release}", new, seconds=seconds, alive=lambda: None)
+        known.append(new()[0])
+        return known[-1]
+
+    def serve_prefect(self) -> None:
+        """Start the Prefect server, beside the node."""
+        server = self.prefect
+        server.environment |= {
+            "PREFECT_HOME": str(self.folder / "prefect"),
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "NO_PROXY": self.environment.get("NO_PROXY", self.ip),
+            "no_proxy": self.environment.get("NO_PROXY", self.ip),
+        }
+        server.start("server", "server", "start", "--host", self.ip, "--port", str(PREFECT), module="prefect")
+        address = f"http://{self.ip}:{PREFECT}/api"
+        wait_for("Prefect", answers(f"{address}/health"), seconds=180, alive=server.alive)
+
+    def deploy_flows(self, name: str) -> None:
+        """Install mode prefect for a release of this name, and its deployment."""
+        self.install("flows", name, mode="prefect", prefect={"apiUrl": f"http://{self.ip}:{PREFECT}/api"})
+        self.kubectl("rollout", "status", "deployment/flows-dpdist-prefect", "--timeout=180s")
+        inside = ("exec", "deployment/flows-dpdist-prefect", "-c", "prefect", "--", "prefect")
+        self.kubectl(*inside, "--no-prompt", "deploy", "--all", "--prefect-file", "/etc/dpdist/prefect/prefect.yaml")
+
+    def run_flow(self) -> dict[str, Any]:
+        """Run the deployment; the pod of its flow."""
+        known = {pod["metadata"]["name"] for pod in self.pods("flows", "release")}
+        inside = ("exec", "deployment/flows-dpdist-prefect", "-c", "prefect", "--", "prefect")
+        self.kubectl(*inside, "deployment", "run", f"release/{NAMESPACE}-flows-dpdist")
+
+        def new() -> list[dict[str, Any]]:
+            return [pod for pod in self.pods("flows", "release") if pod["metadata"]["name"] not in known]
+
+        wait_for("the flow's pod", new, seconds=240, alive=self.prefect.alive)
+        return new()[0]
+
+    def monthly(self) -> str:
+        """A data set with a contract that admits three of the releases of `schedule` in a month."""
+        dataset = f"monthly-{int(time.time())}"
+        draft = ("contract", "draft", self.schema, "--data", "s3://census/table", "--minimum", "1900000")
+        contract = yaml.safe_load(self.dpdist(*draft, "--epsilon", "100", "--delta", "1e-6"))
+        each = largest_mu_squared(epsilon=Fraction(1, 2), delta=Fraction(1, 10**9))
+        three, four = (least_epsilon(mu_squared=number * each, delta=Fraction(1, 10**6)) for number in (3, 4))
+        contract["period"] = {"per": "year", "epsilon": round((three + four) / 2, 3)}
+        (self.folder / "contract.yaml").write_text(yaml.safe_dump(contract))
+        self.dpdist("ledger", "create", dataset, "--contract", self.folder / "contract.yaml")
+        self.dpdist("contract", "check", "--dataset", dataset)
+        return dataset
+
 
 def job(node: Node) -> None:
     """Mode job: install to verified release; what its pods reach."""
@@ -254,6 +329,8 @@ def job(node: Node) -> None:
         node.probe("one", "worker")
         template = json.loads(node.kubectl("get", node.newest_job("one"), "-o", "json"))["spec"]["template"]
         node.probe("one", "release", template)
+    with node.timed("job: helm test"):
+        node.helm_test("one")
 
 
 def deleted(node: Node) -> None:
@@ -298,24 +375,59 @@ def cron(node: Node) -> None:
     node.run("helm", "uninstall", "nightly", "--namespace", NAMESPACE)
 
 
+def schedule(node: Node) -> None:
+    """Three months, a minute each, of a CronJob: one doubled, one missed, one whose pod is deleted; then the cap."""
+    dataset, known = node.monthly(), node.jobs("monthly")
+    every_minute = {"mode": "cronJob", "cronJob": {"schedule": "* * * * *"}}
+
+    def month(day: str) -> str:
+        """Let the clock of the schedule stand at a day; the next job."""
+        name = "acs-{date:%Y-%m}"
+        changes = {
+            "name": name,
+            "dataset": dataset,
+            "date": day,
+            "output": {"path": f"s3://census-public/{dataset}/{name}"},
+        }
+        values = node.values("", **every_minute)
+        values["release"]["settings"] |= {**changes, "privacy": {"epsilon": 0.5, "delta": 1e-9}}
+        node.install_values("monthly", values)
+        return node.next_job("monthly", known, day)
+
+    with node.timed("schedule: three months in some minutes"):
+        done, said = node.finish(month("2026-01-31"))
+        expect(done, said)
+        done, said = node.finish(node.next_job("monthly", known, "2026-01-31"))
+        expect(done and "Nothing to do" in said, f"the doubled run: {said}")
+        begun = month("2026-03-31")  # February's run was missed
+        wait_for("the charge", lambda: node.charges("acs-2026-03", dataset), seconds=180, alive=lambda: None)
+        pod = json.loads(node.kubectl("get", "pods", "--selector", f"job-name={begun.split('/')[1]}", "-o", "json"))
+        node.kubectl("delete", "pod", pod["items"][0]["metadata"]["name"], "--wait=false", "--grace-period=1")
+        node.finish(begun)
+        done, said = node.finish(node.next_job("monthly", known, "2026-03-31"))  # the next minute continues it
+        expect(done, said)
+        done, said = node.finish(month("2026-04-30"))
+        expect(done, said)
+        done, said = node.finish(month("2026-05-31"))
+        expect(not done and "period" in said, f"beyond the period's cap: {said}")
+    for name in ("acs-2026-01", "acs-2026-03", "acs-2026-04"):
+        node.released(name, dataset)
+    expect(not node.charges("acs-2026-02", dataset) and not node.charges("acs-2026-05", dataset), "a fourth charge")
+    node.run("helm", "uninstall", "monthly", "--namespace", NAMESPACE)
+
+
 def prefect(node: Node) -> None:
     """Mode prefect: a flow run by deployment, and what the worker and a flow's pod reach."""
     server = node.prefect
-    server.environment |= {"PREFECT_HOME": str(node.folder / "prefect"), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
-    server.environment["NO_PROXY"] = server.environment["no_proxy"] = node.environment.get("NO_PROXY", node.ip)
-    server.start("server", "server", "start", "--host", node.ip, "--port", str(PREFECT), module="prefect")
+    node.serve_prefect()
     with node.timed("prefect: install to verified release"):
-        wait_for("Prefect", answers(f"http://{node.ip}:{PREFECT}/api/health"), seconds=120, alive=server.alive)
-        node.install("flows", "prefect", mode="prefect", prefect={"apiUrl": f"http://{node.ip}:{PREFECT}/api"})
-        node.kubectl("rollout", "status", "deployment/flows-dpdist-prefect", "--timeout=180s")
-        inside = ("exec", "deployment/flows-dpdist-prefect", "-c", "prefect", "--", "prefect")
-        node.kubectl(*inside, "--no-prompt", "deploy", "--all", "--prefect-file", "/etc/dpdist/prefect/prefect.yaml")
-        node.kubectl(*inside, "deployment", "run", f"release/{NAMESPACE}-flows-dpdist")
-        wait_for("the flow's job", lambda: node.pods("flows", "release"), seconds=180, alive=server.alive)
-        pod = node.pods("flows", "release")[-1]
+        node.deploy_flows("prefect")
+        pod = node.run_flow()
         done, said = node.finish("job/" + pod["metadata"]["labels"]["job-name"])
         expect(done, said)
         node.released("prefect")
+    with node.timed("prefect: helm test"):
+        node.helm_test("flows")
     with node.timed("prefect: what pods reach"):
         node.probe("flows", "prefect")
         pod["metadata"]["labels"] = {
@@ -324,10 +436,38 @@ def prefect(node: Node) -> None:
             if "job-name" not in name and "controller" not in name
         }
         node.probe("flows", "flow", pod)
+    for kind in ("release", "prefect", "scheduler", "worker", "server"):
+        with node.timed(f"prefect: {kind} deleted in the middle"):
+            name = f"flow-{kind}"
+            node.deploy_flows(name)
+            flow = node.run_flow()
+            wait_for("the charge", lambda name=name: node.charges(name), seconds=240, alive=lambda: None)
+            if kind == "server":
+                server.stop()
+                time.sleep(5)
+                node.serve_prefect()
+            else:
+                pods = [pod for pod in node.pods("flows", kind) if pod["status"]["phase"] == "Running"]
+                gone = flow if kind == "release" else pods[-1]
+                node.kubectl("delete", "pod", gone["metadata"]["name"], "--wait=false", "--grace-period=1")
+            done, said = node.finish("job/" + flow["metadata"]["labels"]["job-name"])
+            expect("internal error" not in said and "Traceback" not in said, f"{name}: {said}")
+            print(f"    the run {'completed' if done else 'failed'}; released: {node.charges(name)}")
+            if node.charges(name) != ["committed"]:
+                again = node.run_flow()
+                done, said = node.finish("job/" + again["metadata"]["labels"]["job-name"])
+                expect(done, said)
+            node.released(name)
     node.run("helm", "uninstall", "flows", "--namespace", NAMESPACE)
 
 
-CASES: dict[str, Callable[[Node], None]] = {"job": job, "deleted": deleted, "cron": cron, "prefect": prefect}
+CASES: dict[str, Callable[[Node], None]] = {
+    "job": job,
+    "deleted": deleted,
+    "cron": cron,
+    "schedule": schedule,
+    "prefect": prefect,
+}
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ def statistics_sections(
     spec = respecified(manifest)
     truth = family_of(spec).truth
     if truth is None:
-        raise SpecError(f"a release of kind {spec.kind!r} with statistics cannot be evaluated: update dpdist")
+        raise SpecError(f"a release of kind {spec.kind!r} has statistics that nothing is compared with")
     operator, truths = truth(make_plan(spec))
     table = against.open(manifest.table).on(cluster)
     progress("counting", 0, 1)

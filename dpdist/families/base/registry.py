@@ -53,6 +53,7 @@ _shipped("synthesis", "synthesis", "WholeSynthesisSpec", workload="workload:work
 _shipped("relational", "relational", "RelationalSpec")
 _shipped("mixing", "mixing", "MixingSpec", solve="order:solve", as_released="plan:as_released")
 _shipped("histogram", "histogram", "HistogramSpec", canaries="claims:canaries", truth="stages:truth")
+_shipped("discovery", "discovery", "DiscoverySpec")
 _shipped("two-stage", "prediction", "TwoStageSpec")
 
 

@@ -91,7 +91,7 @@ workers away only through the scheduler's dashboard, which is closed: what chang
 {{- $workers := omit .Values.dask.workers "disruptionBudget" "autoscaling" }}
 {{- $scheduler := omit .Values.dask.scheduler "disruptionBudget" }}
 {{- $secrets := pick .Values.secrets "generation" "kek" "storage" "tls" }}
-{{- $rest := list (include "dpdist.image" .) .Values.image.pullPolicy .Values.imagePullSecrets .Values.commonLabels .Values.storage .Values.trust .Values.proxy .Values.openshift .Values.priorityClassName }}
+{{- $rest := list (include "dpdist.image" .) .Values.image.pullPolicy .Values.imagePullSecrets .Values.commonLabels .Values.extraVolumes .Values.storage .Values.trust .Values.proxy .Values.openshift .Values.priorityClassName }}
 {{- $hash := list .Chart.Version $workers .Values.dask.groups $scheduler $secrets $rest | toJson | sha256sum | trunc 6 }}
 {{- $name = printf "%s-%s" ($name | trunc 33 | trimSuffix "-") $hash }}
 {{- end }}

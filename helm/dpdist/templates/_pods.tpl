@@ -45,6 +45,29 @@ nodeSelector:
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- with $placement.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* (section of the values, name): the service account of a kind of process: yours, or the one that the chart makes */}}
+{{- define "dpdist.account" -}}
+{{- default (index . 1) (index . 0).serviceAccountName | quote }}
+{{- end }}
+
+{{/* Volumes of the values, for the driver and the workers. */}}
+{{- define "dpdist.extraMounts" -}}
+{{- range .Values.extraVolumes }}
+- {name: {{ printf "extra-%s" .name | quote }}, mountPath: {{ .mountPath | quote }}, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "dpdist.extraVolumes" -}}
+{{- range .Values.extraVolumes }}
+- name: {{ printf "extra-%s" .name | quote }}
+  {{- toYaml .source | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{/* (cpu, memory, size of a temporary folder ...): a container's resources; memory is reserved whole, CPU and the node's disk
@@ -175,7 +198,7 @@ securityContext:
 {{/* The scheduler's pod: it holds its certificate and no other secret. */}}
 {{- define "dpdist.schedulerPod" -}}
 {{- $scheduler := .Values.dask.scheduler -}}
-serviceAccountName: {{ include "dpdist.scheduler" . }}
+serviceAccountName: {{ include "dpdist.account" (list $scheduler (include "dpdist.scheduler" .)) }}
 {{ include "dpdist.pod" (list . $scheduler) }}
 containers:
   - name: scheduler
@@ -252,6 +275,7 @@ timeoutSeconds: 10
 {{- $common := deepCopy $root.Values.dask.workers }}
 {{- $_ := set $common "nodeSelector" dict }}
 {{- $_ := set $common "serviceAccountAnnotations" dict }}
+{{- $_ := set $common "serviceAccountName" (ternary "" $root.Values.dask.workers.serviceAccountName (hasKey $group "name")) }}
 {{- $_ := set $common "existingClaim" (ternary "" $root.Values.storage.existingClaim (hasKey $group "name")) }}
 {{- $own := default dict $group.secrets }}
 {{- $secrets := dict "ledger" (default dict $own.ledger) "identity" (default dict $own.identity) }}
@@ -266,7 +290,7 @@ does not answer, its nanny starts it again if it dies, and it ends by itself whe
 {{- define "dpdist.workerPod" -}}
 {{- $root := index . 0 }}
 {{- $workers := index . 1 -}}
-serviceAccountName: {{ index . 2 }}
+serviceAccountName: {{ include "dpdist.account" (list $workers (index . 2)) }}
 {{ include "dpdist.pod" (list $root $workers) }}
 terminationGracePeriodSeconds: 60
 topologySpreadConstraints:
@@ -355,6 +379,9 @@ containers:
       {{- with include "dpdist.trustMount" $root }}
       {{- . | trim | nindent 6 }}
       {{- end }}
+      {{- with include "dpdist.extraMounts" $root }}
+      {{- . | trim | nindent 6 }}
+      {{- end }}
 volumes:
   - name: secrets
     projected:
@@ -393,6 +420,9 @@ volumes:
   {{- with include "dpdist.trustVolume" $root }}
   {{- . | trim | nindent 2 }}
   {{- end }}
+  {{- with include "dpdist.extraVolumes" $root }}
+  {{- . | trim | nindent 2 }}
+  {{- end }}
 {{- end }}
 
 {{/* Environment of the process that drives a release. */}}
@@ -417,7 +447,7 @@ volumes:
 
 {{/* Pod of the process that drives a release. */}}
 {{- define "dpdist.driverPod" -}}
-serviceAccountName: {{ include "dpdist.fullname" . }}-release
+serviceAccountName: {{ include "dpdist.account" (list .Values.driver (printf "%s-release" (include "dpdist.fullname" .))) }}
 restartPolicy: Never
 {{ include "dpdist.pod" (list . .Values.driver) }}
 containers:
@@ -447,6 +477,7 @@ volumes:
 - {name: data, mountPath: /data}
 {{- end }}
 {{- include "dpdist.trustMount" . }}
+{{- include "dpdist.extraMounts" . }}
 {{- end }}
 
 {{- define "dpdist.driverVolumes" -}}
@@ -476,4 +507,5 @@ volumes:
     claimName: {{ .Values.storage.existingClaim | quote }}
 {{- end }}
 {{- include "dpdist.trustVolume" . }}
+{{- include "dpdist.extraVolumes" . }}
 {{- end }}

@@ -1,0 +1,96 @@
+"""Schemas drafted from what is public, or from a discovery in a private table, which is charged first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from dpdist.errors import SpecError
+from dpdist.families.base.attempt import Progress, silent
+from dpdist.schema.draft import draft, drafted
+
+_KINDS = ("text", "integer", "number")
+_NUMBER = r"[-+]?\d+(?:\.\d+)?"
+
+
+def draft_of(source: Path, *, public: bool, columns: tuple[str, ...], without: tuple[str, ...]) -> str:
+    """A schema file drafted from a file that describes a table (`dpdist.schema.draft.draft`), or from the folder of a
+    discovery. Raises SpecError: the source says nothing of a column, or has no known format.
+    """
+    if source.is_dir():
+        from dpdist.families.discovery.described import described_release
+
+        heading, found = described_release(source)
+        return drafted(heading, found, source=str(source), columns=columns, without=without)
+    return draft(source, public=public, columns=columns, without=without)
+
+
+def discovered(
+    source: Path,
+    *,
+    columns: Sequence[str],
+    output: str,
+    dataset: str,
+    budget: tuple[float, float],
+    ledger: str,
+    progress: Progress = silent,
+    announce: Callable[[str], None] = lambda text: None,
+) -> str:
+    """A schema file drafted from a private table, by a discovery that is charged and published first.
+
+    Parameters
+    ----------
+    source : Path
+        The table.
+    columns : sequence of str
+        ``NAME``, ``NAME=integer``, ``NAME=number`` or ``NAME=LOW..HIGH``.
+    output : str
+        Folder of the discovery; its last part is the name of the release.
+    budget : (epsilon, delta)
+
+    Raises
+    ------
+    DpdistError
+        As `dpdist.release.run.run_release`.
+    """
+    from dpdist.families.base.registry import build_spec
+    from dpdist.release.run import run_release
+
+    if not columns:
+        raise SpecError("--discover looks at named columns, which share epsilon: --column SEX --column AGEP=integer")
+    asked = dict(map(_column, columns))
+    if len(asked) < len(columns):
+        raise SpecError("--column: a column is named twice; keep one of them")
+    spec = build_spec(
+        {
+            "kind": "discovery",
+            "name": Path(output).name,
+            "dataset": dataset,
+            "columns": asked,
+            "data": {"path": str(source), "minimum_records": 1, "extra_columns": "ignore"},
+            "privacy": {"epsilon": budget[0], "delta": budget[1]},
+            "output": {"path": output},
+            "ledger": ledger,
+        },
+        source="--discover",
+    )
+    run_release(spec, once=True, progress=progress, announce=announce)
+    return draft_of(Path(output), public=False, columns=(), without=())
+
+
+def _column(text: str) -> tuple[str, Any]:
+    """A column and what is asked of it."""
+    name, sign, kind = text.rpartition("=")
+    if not sign:
+        return text, "text"
+    if found := re.fullmatch(rf"({_NUMBER})\.\.({_NUMBER})", kind):
+        low, high = (float(end) if "." in end else int(end) for end in found.groups())
+        return name, [low, high]
+    if kind not in _KINDS:
+        near = get_close_matches(kind, _KINDS, 1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise SpecError(f"--column {text}: expected {', '.join(_KINDS)} or bounds such as 0..99 after the sign{meant}")
+    return name, kind

@@ -1,0 +1,77 @@
+"""The values of columns as texts, and how often each stands: for releases that find out which values there are.
+
+A value that is null or an empty text is missing. A text longer than `MOST_BYTES` is passed over. The memory of counts
+grows with the number of different values, and not with that of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+MOST_BYTES = 200
+"""Bytes of a text (UTF-8) that is looked at, at most."""
+
+VALUES = pa.schema([("value", pa.large_string()), ("count", pa.int64())])
+"""Different values of a column, each with the number of its rows."""
+
+_COMPACTED_ROWS = 1 << 18
+_PASSED_OVER = pa.scalar("", pa.large_string())
+_MISSING = pa.scalar(None, pa.large_string())
+
+
+def texts_of(batch: pa.RecordBatch, names: Sequence[str], *, strip: bool = False) -> list[pa.Array]:
+    """Columns of a batch as texts: null where a value is missing, empty where it is passed over."""
+    return [_texts(batch.column(name), strip=strip) for name in names]
+
+
+def _texts(array: pa.Array, *, strip: bool) -> pa.Array:
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    texts = array.cast(pa.large_string())
+    if strip:
+        texts = pc.utf8_trim_whitespace(texts)
+    lengths = pc.binary_length(texts)
+    shown = pc.if_else(pc.greater(lengths, MOST_BYTES), _PASSED_OVER, texts)
+    return pc.if_else(pc.equal(lengths, 0), _MISSING, shown)
+
+
+def count_values(batches: Iterable[Sequence[pa.Array]], columns: int) -> tuple[list[pa.Table], NDArray[np.int64]]:
+    """How often each text stands in each of some columns (`VALUES` tables, in no order), and how many are missing.
+
+    Each row of a column is counted once at most.
+    """
+    missing = np.zeros(columns, np.int64)
+    pending: list[list[pa.Table]] = [[VALUES.empty_table()] for _ in range(columns)]
+    for arrays in batches:
+        for place, array in enumerate(arrays):
+            missing[place] += array.null_count
+            counts = array.drop_null().value_counts()
+            pending[place].append(pa.Table.from_arrays(counts.flatten(), schema=VALUES))
+            whole, *more = (table.num_rows for table in pending[place])
+            if sum(more) > max(_COMPACTED_ROWS, whole):
+                pending[place] = [added(pending[place])]
+    tables = [added(tables) for tables in pending]
+    return [table.filter(pc.not_equal(table["value"], _PASSED_OVER)) for table in tables], missing
+
+
+def added(tables: Sequence[pa.Table]) -> pa.Table:
+    """The counts of several `VALUES` tables, added by value."""
+    whole = pa.concat_tables(tables).combine_chunks()
+    if not whole.num_rows:
+        return VALUES.empty_table()
+    found = whole["value"].combine_chunks().dictionary_encode()  # a fifth of the time of `group_by`
+    places, counts = found.indices.to_numpy(), whole["count"].to_numpy()
+    totals = np.zeros(len(found.dictionary), np.int64)
+    np.add.at(totals, places, counts)
+    return pa.Table.from_arrays([found.dictionary, pa.array(totals)], schema=VALUES)
+
+
+def bucket_of(values: pa.ChunkedArray, buckets: int) -> NDArray[np.int64]:
+    """One of so many buckets for each value, by a public hash: the same for equal values, wherever they stand."""
+    return np.array([crc32(text.encode()) % buckets for text in values.to_pylist()], np.int64)

@@ -1,0 +1,128 @@
+"""The plan of a discovery: its noise, and the threshold above which values are named. Touches no record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from dpdist.data.texts import MOST_BYTES
+from dpdist.families.base.event_plan import EventPlan
+from dpdist.families.discovery.spec import DiscoverySpec
+from dpdist.families.histogram.measurement import Mechanism, deviation
+from dpdist.privacy.accountant import choose_noise
+from dpdist.privacy.events import ApproximateDP, Composed
+from dpdist.privacy.formatting import number_of, upwards
+from dpdist.privacy.noise import SAMPLER_DELTA
+from dpdist.publish.parts import PartFormat
+
+_UP = 1 + 1e-9  # more than the error of `math.erfc` and `math.exp`
+_BY_CHANCE = 1e-6  # probability that an empty bin counts as one with records
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscoveryPlan(EventPlan):
+    """Everything a discovery will do and cost, before it reads a record.
+
+    Attributes
+    ----------
+    mechanism, scale :
+        The noise of each count.
+    named_from : int
+        A value is named if its noisy count is at least this.
+    seen_from : int
+        Bins with noisy counts of at least this are taken to have records: what is drafted depends on it, and no
+        guarantee does.
+    """
+
+    spec: DiscoverySpec
+    mechanism: Mechanism
+    scale: float
+    named_from: int
+    seen_from: int
+
+    @cached_property
+    def deviation(self) -> float:
+        """Standard deviation of the noise of a count."""
+        return deviation(self.mechanism, self.scale)
+
+    def public_parameters(self) -> dict[str, Any]:
+        """The public parameters, for the manifest."""
+        return super().public_parameters() | {
+            "columns": len(self.spec.columns),
+            "mechanism": self.mechanism,
+            "scale": self.scale,
+            "deviation": self.deviation,
+            "named_from": self.named_from,
+            "seen_from": self.seen_from,
+        }
+
+    def resources(self) -> dict[str, Any]:
+        """Memory and tasks: the values of a partition at their longest, were they all different."""
+        found = super().resources()
+        rows = max(self.spec.data.minimum_records // found["partitions"], 1)
+        values = rows * (MOST_BYTES + 40) * max(len(self.spec.texts), 1)
+        return found | {
+            "task_bytes": found["task_bytes"] + values,
+            "tasks_about": 2 * found["tasks_about"] + 2 * found["partitions"],
+        }
+
+    def details(self) -> list[str]:
+        """What is named, and how exact counts are."""
+        spec = self.spec
+        lines = [f"Counts      {self.mechanism} noise, about +-{self.deviation:.3g} each"]
+        if spec.texts:
+            lines.append(
+                f"Values      of {number_of(len(spec.texts), 'column')}: those with a noisy count of "
+                f"{self.named_from:,} or more, {spec.most_values:,} of a column at most. A value of one record is "
+                f"named with probability {upwards(spec.privacy.delta / 2)} at most"
+            )
+        if spec.binned:
+            lines.append(f"Bounds      of {number_of(len(spec.binned), 'column')}: from bins that end at powers of two")
+        return lines
+
+
+def plan(spec: DiscoverySpec) -> DiscoveryPlan:
+    """Plan a discovery. Raises AccountingError: no amount of noise meets the budget."""
+    count, privacy = len(spec.columns), spec.privacy
+    named = privacy.delta / 2 if spec.texts else 0.0
+    lost = ApproximateDP(0.0, named + count * SAMPLER_DELTA, label="values named, and draws")
+    noise = choose_noise(
+        count=count, epsilon=privacy.epsilon, delta=privacy.delta - lost.delta, label="counts of all columns"
+    )
+
+    def above(count: int) -> float:
+        return tail(noise.kind, noise.scale, count)
+
+    threshold = least_above(above, named / len(spec.texts)) + 1 if spec.texts else 1
+    return DiscoveryPlan(
+        spec=spec,
+        event=Composed((noise.event, lost)),
+        delta=privacy.delta,
+        form=PartFormat(layout="statistics", non_negative=True),
+        mechanism=noise.kind,
+        scale=noise.scale,
+        named_from=max(threshold, spec.least_count),
+        seen_from=least_above(above, _BY_CHANCE),
+    )
+
+
+def tail(mechanism: Mechanism, scale: float, count: int) -> float:
+    """Probability that the noise is at least `count`, which is positive; rounded upwards."""
+    if mechanism == "gaussian":  # the nearest integer to a normal draw
+        return _UP * math.erfc((count - 0.5) / scale / math.sqrt(2)) / 2
+    return _UP * math.exp(-count / scale) / (1 + math.exp(-1 / scale))
+
+
+def least_above(above: Callable[[int], float], probability: float) -> int:
+    """Least positive count that noise reaches with this probability at most."""
+    high = 1
+    while above(high) > probability:
+        high *= 2
+    low = high // 2  # reached with a larger probability, or 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if above(middle) > probability else (low, middle)
+    return high

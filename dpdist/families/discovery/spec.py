@@ -1,0 +1,128 @@
+"""The spec of a discovery: which columns are asked for their frequent values, and which for their bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, FiniteFloat, model_validator
+
+from dpdist.schema.schema import MAX_CARDINALITY, Attribute, Schema
+from dpdist.schema.spec import PrivacyLimit, ReleaseSpec
+
+MISSING = "missing"
+"""What the cell of missing values is called."""
+
+_EXPONENT = 62
+_SMALLEST = -10  # numbers nearer to 0 than 2 to the power of it are in the bins beside 0
+
+Bound = Annotated[int | FiniteFloat, Field(union_mode="smart")]
+Kind = Literal["text", "integer", "number"] | tuple[Bound, Bound]
+
+
+class DiscoveryPrivacy(PrivacyLimit):
+    """What the whole release may cost."""
+
+    epsilon: float = Field(ge=1e-6, le=20, allow_inf_nan=False, description="Epsilon of the whole release.")
+    delta: float = Field(
+        ge=1e-12,
+        lt=0.1,
+        allow_inf_nan=False,
+        description="Delta of the whole release; half of it is the probability that a value of one record is named.",
+    )
+
+
+class DiscoverySpec(ReleaseSpec):
+    """Frequent values of columns of texts, bounds of columns of numbers, and how many values are missing."""
+
+    kind: Literal["discovery"]
+    columns: dict[str, Kind] = Field(
+        min_length=1,
+        max_length=500,
+        description="By column: text (its frequent values are named, whatever the file holds them as), integer or "
+        "number (bounds are found among powers of two), or public bounds such as [0, 99], which cost nothing.",
+    )
+    most_values: int = Field(
+        default=1_000, ge=1, le=MAX_CARDINALITY, description="Values named of a column, the most frequent first."
+    )
+    least_count: int = Field(
+        default=0, ge=0, description="Name only values whose noisy count is at least this; delta asks for one, too."
+    )
+    table: Schema = Field(
+        default_factory=lambda: schema_of({"column": "text"}),
+        alias="schema",
+        description="It follows from `columns`: leave it out.",
+    )
+    privacy: DiscoveryPrivacy
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_columns(cls, tree: Any) -> Any:
+        columns = tree.get("columns") if isinstance(tree, Mapping) else None
+        if not isinstance(columns, Mapping) or not columns or not all(map(_is_kind, columns.values())):
+            return tree  # the fields say what is wrong
+        schema = schema_of(columns)
+        if tree.get("schema") is None:
+            return {**tree, "schema": schema}
+        given = Schema.model_validate(tree["schema"])
+        if sorted(given.attributes, key=_name) != sorted(schema.attributes, key=_name) or given.rules:
+            raise ValueError("schema: a discovery has `columns` instead, leave it out")
+        return {**tree, "schema": given}  # a manifest keeps the order of the columns here
+
+    @property
+    def asks_of_table(self) -> str | None:
+        """Which values there are."""
+        return (
+            "kind: discovery asks which values a table has, and a contract has fixed them: take the schema from the "
+            "contract (dpdist contract show). Discover before the data set has one"
+        )
+
+    @cached_property
+    def texts(self) -> tuple[str, ...]:
+        """Columns whose values are named, in order."""
+        return tuple(name for name in self.table.names if self.columns[name] == "text")
+
+    @cached_property
+    def binned(self) -> tuple[str, ...]:
+        """The other columns, in order."""
+        return tuple(name for name in self.table.names if self.columns[name] != "text")
+
+
+def _name(attribute: Attribute) -> str:
+    return attribute.name
+
+
+def _is_kind(kind: Any) -> bool:
+    if isinstance(kind, list | tuple):
+        return len(kind) == 2 and all(isinstance(end, int | float) and not isinstance(end, bool) for end in kind)
+    return kind in ("text", "integer", "number")
+
+
+def schema_of(columns: Mapping[str, Any]) -> Schema:
+    """The schema by which the columns are read: no value is outside of it. Raises ValueError: bounds are no bounds."""
+    return Schema.model_validate({"attributes": [_attribute(name, kind) for name, kind in columns.items()]})
+
+
+def _attribute(name: str, kind: Any) -> dict[str, Any]:
+    elsewhere = {"missing": {"category": MISSING}, "out_of_domain": {"category": MISSING}}
+    if kind == "text":
+        return {
+            "name": name,
+            "kind": "categorical",
+            "values": ["present"],
+            "missing": {"category": MISSING},
+            "out_of_domain": {"category": "present"},
+        }
+    bounds: Any
+    bins: dict[str, Any]
+    if kind == "integer":
+        edges = [1 - 2**k for k in range(_EXPONENT, 0, -1)] + [0] + [2**k for k in range(_EXPONENT)]
+        bounds, bins = [edges[0], 2**_EXPONENT - 1], {"edges": edges}
+    elif kind == "number":
+        powers = [2.0**k for k in range(_SMALLEST, _EXPONENT)]
+        bounds = [-(2.0**_EXPONENT), 2.0**_EXPONENT]
+        bins = {"edges": [bounds[0], *(-power for power in reversed(powers)), 0.0, *powers]}
+    else:
+        kind, bounds, bins = "integer" if all(isinstance(end, int) for end in kind) else "number", kind, {"count": 1}
+    return {"name": name, "kind": kind, "bounds": bounds, "bins": bins, **elsewhere}
