@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dpdist.data.encode import is_text
 from dpdist.errors import ColumnMismatch
-from dpdist.privacy.keyed_hash import Hashes, KeyedHash
+from dpdist.privacy.keyed_hash import LONGEST, Hashes, KeyedHash
 
 if TYPE_CHECKING:
     from dpdist.privacy.arrays import Codes
@@ -42,13 +42,17 @@ def check_id_type(where: str, name: str, kind: pa.DataType) -> None:
 
 def ids_of(
     batch: pa.RecordBatch, unit: str | None, *, strip: bool = False, empty_is_missing: bool = False
-) -> pa.LargeStringArray | None:
-    """The ids of a batch as texts, null where there is none; None where no column has ids."""
+) -> pa.Array | None:
+    """The ids of a batch, null where there is none; None where no column has ids. Integers from 0 that are hashed as
+    such are int64, all others texts.
+    """
     if unit is None:
         return None
     column = batch.column(unit)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if pa.types.is_integer(column.type) and not (pa.types.is_uint64(column.type) or _is_outside(column)):
+        return column.cast(pa.int64())
     if pa.types.is_floating(column.type):
         numbers = column.cast(pa.float64())
         numbers = pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
@@ -77,28 +81,35 @@ class UnitHashes:
         """Those of an attempt."""
         return cls(*(KeyedHash(noise, f"units/{name}") for name in ("ids", "records", "numbers")))
 
-    def of_ids(self, ids: pa.LargeStringArray) -> tuple[Hashes, NDArray[np.bool_]]:
-        """Hashes of ids as `ids_of` gives them, and whether there is an id."""
+    def of_ids(self, ids: pa.Array) -> tuple[Hashes, NDArray[np.bool_] | None]:
+        """Hashes of ids as `ids_of` gives them, and whether there is an id; None where all have one."""
+        known = pc.is_valid(ids).to_numpy(zero_copy_only=False) if ids.null_count else None
+        if pa.types.is_int64(ids.type):
+            whole = ids if known is None else pc.fill_null(ids, 0)
+            return self.ids.of_integers(whole.to_numpy(zero_copy_only=False)), known
         texts = pc.fill_null(ids, "")
         ends = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
         data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
-        hashes = self.ids.of_texts(ends[:-1], np.diff(ends), data)
-        return hashes, pc.is_valid(ids).to_numpy(zero_copy_only=False)
+        return self.ids.of_texts(ends[:-1], np.diff(ends), data), known
 
-    def kept(self, units: Hashes, codes: Codes, *, at_most: int) -> NDArray[np.intp]:
-        """Rows that are used: all of a unit with at most so many, else a keyed choice."""
+    def kept(self, units: Hashes, values: NDArray[np.uint8], *, at_most: int) -> NDArray[np.intp]:
+        """Rows that are used: all of a unit with at most so many, else a keyed choice. `values` has the bytes of the
+        codes of each row.
+        """
         order, group = _grouped(units)
         starts = np.flatnonzero(np.diff(group, prepend=-1))
-        many = np.diff(starts, append=len(order))[group] > at_most
-        rows = order[many]
-        digests = self.records.of_rows(units[rows], [column[rows] for column in codes])
-        by_value, value = _grouped(digests)
-        number = np.empty(len(rows), np.int64)  # of each row among the equal ones of its unit
-        number[by_value] = _places(value)
-        priority = self.numbers.of_rows(digests, [number])
-        by_priority = _ordered(group[many], priority)
-        chosen = by_priority[_places(group[many][by_priority]) < at_most]
-        return np.concatenate([order[~many], rows[chosen]])
+        sizes = np.diff(starts, append=len(order))
+        many = np.repeat(sizes > at_most, sizes)
+        rows, group = order[many], group[many]
+        digests = self.records.of_values(units.take(rows, axis=0), values.take(rows, axis=0))
+        number = np.zeros(len(rows), np.int64)  # of each row among the equal ones of its unit
+        first = np.sort(digests[:, 0])
+        if (first[1:] == first[:-1]).any():
+            by_value, value = _grouped(digests)
+            number[by_value] = _places(value)
+        priority = self.numbers.of_values(digests, number.view(np.uint8).reshape(-1, 8))
+        chosen = _ordered(group, priority)[_places(group) < at_most]
+        return np.concatenate([order[~many], rows.take(chosen)])
 
     def arranged(
         self, units: Hashes, codes: Codes, by: NDArray[np.integer] | None, *, at_most: int
@@ -118,26 +129,46 @@ class UnitHashes:
         return rows[places < at_most], places[places < at_most]
 
 
+def _is_outside(integers: pa.Array) -> bool:
+    """Whether some are negative or have too many digits to be hashed as integers."""
+    ends = pc.min_max(integers)
+    least, most = (ends[name].as_py() or 0 for name in ("min", "max"))
+    return bool(least < 0 or most >= 10**LONGEST)
+
+
 def _grouped(hashes: Hashes) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """An order in which equal hashes stand together, and the number of the group of each place in it."""
-    order = np.argsort(hashes[:, 0])
-    first, second = hashes[order].T
-    changes = first[1:] != first[:-1]
-    if (second[1:] != second[:-1])[~changes].any():  # two hashes with one first word
+    order, alike = _sorted(hashes[:, 0])
+    changes = _changes(hashes.take(order, axis=0))
+    if (alike & changes).any():  # two hashes that begin alike
         order = np.lexsort((hashes[:, 1], hashes[:, 0]))
-        first, second = hashes[order].T
-        changes = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
+        changes = _changes(hashes.take(order, axis=0))
     return order, np.cumsum(np.concatenate([np.zeros(min(len(order), 1), np.intp), changes]), dtype=np.intp)
 
 
 def _ordered(group: NDArray[np.intp], priority: Hashes) -> NDArray[np.intp]:
     """An order by group, and in a group by priority."""
     bits = np.uint64(int(group.max(initial=0)).bit_length())
-    key = group.astype(np.uint64) << (np.uint64(63) - bits) | priority[:, 0] >> (bits + np.uint64(1))
-    order = np.argsort(key)
-    if (np.diff(key[order]) == 0).any():  # the first bits of two priorities are the same
-        order = np.lexsort((priority[:, 1], priority[:, 0], group))
-    return order
+    order, alike = _sorted(group.astype(np.uint64) << (np.uint64(63) - bits) | priority[:, 0] >> (bits + np.uint64(1)))
+    return np.lexsort((priority[:, 1], priority[:, 0], group)) if alike.any() else order
+
+
+def _sorted(words: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """An order by the first bits of words, and whether two that follow each other have the same.
+
+    The last bits of each give way to its place, so that words are sorted alone, which takes a third of the time.
+    """
+    bits = np.uint64(max(len(words) - 1, 0).bit_length())
+    key = words >> bits << bits | np.arange(len(words), dtype=np.uint64)
+    key.sort()
+    order = (key & ((np.uint64(1) << bits) - np.uint64(1))).view(np.intp)
+    key >>= bits
+    return order, key[1:] == key[:-1]
+
+
+def _changes(hashes: Hashes) -> NDArray[np.bool_]:
+    """Whether each hash is another than the one before, from the second on."""
+    return np.asarray((hashes[1:, 0] != hashes[:-1, 0]) | (hashes[1:, 1] != hashes[:-1, 1]))
 
 
 def _places(group: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -154,10 +154,10 @@ class Contract(Section):
                 raise ValueError("period: its caps are at most those of the contract, and `pml` goes with one there")
         if isinstance(self.unit, UnitSpec):
             refuse_released_ids(self.unit, self.table)
-            if self.number_of_records is not None or self.minima or self.data.clients:
+            if self.number_of_records is not None or self.data.clients:
                 raise ValueError(
-                    "unit: how many records are kept of each unit is private, so number_of_records, minima by value "
-                    "and data.clients do not go with it: leave them out"
+                    "unit: how many records are kept of each unit is private, and nobody bounds those that a unit has "
+                    "with several clients, so number_of_records and data.clients do not go with it: leave them out"
                 )
         return self
 

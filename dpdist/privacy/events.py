@@ -173,6 +173,27 @@ class SubsampledGaussian(Event):
 
 
 @dataclass(frozen=True)
+class SubsampledUnits(Event):
+    """``count`` Gaussian mechanisms, each on a Poisson sample of rate ``sampling_rate`` of a unit's records.
+
+    The neighbouring tables differ by a unit of ``records`` records, each of which is sampled or not by itself. The pair
+    is ``sum_j Bin(records, rate)(j) N(j, s^2)`` against ``N(0, s^2)``.
+    """
+
+    type: ClassVar[str] = "subsampled-units/1"
+    sampling_rate: float
+    noise_multiplier: float  # deviation over what one record moves
+    records: int
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        _number(self, "sampling_rate", low=0, high=1)
+        _number(self, "noise_multiplier", low=0)
+        _integer(self, "records", low=1)
+        _integer(self, "count", low=1)
+
+
+@dataclass(frozen=True)
 class ApproximateDP(Event):
     """Any mechanism of which only its (epsilon, delta) is known."""
 

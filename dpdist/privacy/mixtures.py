@@ -15,6 +15,14 @@ dominated, in both directions, by
 with noise multiplier ``z = sigma / Delta = sigma l / (2c)``; it grows with q, so a lower bound of N, confirmed with
 noise, serves. T mixtures compose T times; a record has one class, so classes compose in parallel.
 
+**A unit of c records.** Some of its records may be in one class, some in others. A mixture of a class holds each of
+those in it, whatever it holds of the others, with a probability of at most ``q = l/(N - c + 1)``; j of them move its
+mean by at most ``j Delta``. The mixtures of one number in all classes that have so many are dominated by
+
+    sum_j Bin(c, q)(j) N(j Delta, sigma^2)    against    N(0, sigma^2)
+
+with the largest q among these classes: `event_of_units`. ``docs/guarantees.md`` has the proof.
+
 Within a class the mean of one-hot labels is that class, whatever the rows: labels carry nothing and need no noise. The
 published noise on labels only flips some of them.
 
@@ -32,6 +40,7 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -39,7 +48,7 @@ from typing import Any
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant
 from dpdist.privacy.calibrate import least_scale
-from dpdist.privacy.events import SubsampledGaussian
+from dpdist.privacy.events import Composed, SubsampledGaussian, SubsampledUnits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,23 +62,28 @@ class ClassMixtures:
     minimum: int
     order: int  # rows in a mixture, l
     records: int  # mixtures of the class, T_k
+    unit: int = 1  # records by which neighbouring tables differ, at most
 
     def __post_init__(self) -> None:
         if min(self.minimum, self.order, self.records) < 1:
             raise AccountingError("mixing: the class minimum, the order and the number of records must be at least 1")
-        if self.order > self.minimum:
+        if self.order > self.minimum - self.unit + 1:
             raise AccountingError(
                 f"mixing: a mixture of order {self.order} needs a class of at least as many records, and only "
-                f"{self.minimum} are confirmed; lower the order or leave the class out"
+                f"{self.minimum - self.unit + 1} are confirmed; lower the order or leave the class out"
             )
 
     @property
     def sampling_rate(self) -> float:
-        """Probability that a mixture holds a given record, at most."""
-        return self.order / self.minimum
+        """Probability that a mixture holds a given record, at most; of a unit whatever it holds of its others."""
+        return self.order / (self.minimum - self.unit + 1)
 
-    def event(self, sigma_over_clip: float) -> SubsampledGaussian:
-        """The charge at a noise of ``sigma_over_clip`` times the clipping norm in each coordinate."""
+    def event(self, sigma_over_clip: float) -> SubsampledGaussian | SubsampledUnits:
+        """The charge at a noise of ``sigma_over_clip`` times the clipping norm in each coordinate, for a unit whose
+        records are all in this class.
+        """
+        if self.unit > 1:
+            return event_of_units([self], sigma_over_clip)[0]
         return SubsampledGaussian(
             sampling_rate=self.sampling_rate,
             noise_multiplier=sigma_over_clip * self.order / 2,
@@ -87,6 +101,40 @@ class ClassMixtures:
         meets it.
         """
         return _calibrated(self, epsilon, delta, tolerance)
+
+
+def event_of_units(classes: Sequence[ClassMixtures], sigma_over_clip: float) -> tuple[SubsampledUnits, ...]:
+    """The charge of the mixtures of several classes for a unit whose records may be in any of them.
+
+    The t-th mixtures of all classes that have as many cost no more than if all records of the unit were in the one with
+    the largest sampling rate.
+    """
+    events, done = [], 0
+    for stop in sorted({one.records for one in classes}):
+        left = [one for one in classes if one.records > done]
+        events.append(
+            SubsampledUnits(
+                sampling_rate=max(one.sampling_rate for one in left),
+                noise_multiplier=sigma_over_clip * left[0].order / 2,
+                records=left[0].unit,
+                count=stop - done,
+                label="mixtures of all classes",
+            )
+        )
+        done = stop
+    return tuple(events)
+
+
+def noise_of_units(classes: Sequence[ClassMixtures], *, epsilon: float, delta: float, tolerance: float) -> float:
+    """Least noise, in units of the clipping norm, that keeps the mixtures of several classes within (epsilon, delta)
+    for a unit. Raises AccountingError: as `ClassMixtures.sigma_over_clip`.
+    """
+
+    def cost(multiplier: float) -> float:
+        return accountant.epsilon(Composed(event_of_units(classes, 2 * multiplier / order)), delta=delta)
+
+    order, unit = classes[0].order, classes[0].unit
+    return 2 / order * least_scale(cost, epsilon=epsilon, delta=delta, start=0.8 * unit, tolerance=tolerance)
 
 
 @lru_cache(maxsize=1024)

@@ -25,9 +25,10 @@ from dpdist.privacy.events import (
     Replacement,
     SeedRecords,
     SubsampledGaussian,
+    SubsampledUnits,
 )
 from dpdist.privacy.pair import NOTHING, DominatingPair, Side
-from dpdist.privacy.sampled_gaussian import largest_loss, sampled_gaussian_pair
+from dpdist.privacy.sampled_gaussian import SampledUnit, largest_loss, sampled_gaussian_pair
 from dpdist.privacy.split import parallel_pair, split_pair
 
 
@@ -105,7 +106,7 @@ def extreme(event: Event) -> tuple[float, float]:
         case Parallel():
             ends = [extreme(part) for part in event.events]
             return max((loss for loss, _ in ends), default=0.0), max((mass for _, mass in ends), default=0.0)
-        case Gaussian() | SubsampledGaussian():
+        case Gaussian() | SubsampledGaussian() | SubsampledUnits():
             return math.inf, 0.0
         case DiscreteLaplace():
             return event.count * event.sensitivity / event.scale, 0.0
@@ -147,6 +148,8 @@ def piece_of(event: Event) -> Piece:
             return Piece.of(pair, event.records)
         case SubsampledGaussian():
             return _gaussian(event.noise_multiplier, event.sampling_rate, event.count)
+        case SubsampledUnits():
+            return _sampled_units(event.noise_multiplier, event.sampling_rate, event.records, event.count)
         case RandomSplit():
             return Piece.of(split_pair([(q, None if e is None else dominating_pair(e)) for q, e in event.stages]))
         case Parallel():
@@ -208,3 +211,11 @@ def _gaussian(multiplier: float, rate: float = 1.0, count: int = 1) -> Piece:
         return sampled_gaussian_pair(multiplier, rate, interval)
 
     return Piece(build, count, variance, largest_loss(multiplier, rate), exact=False)
+
+
+@lru_cache(maxsize=128)
+def _sampled_units(multiplier: float, rate: float, records: int, count: int) -> Piece:
+    """The Gaussian mechanism on a Poisson sample of the records of a unit."""
+    require_protection(multiplier)
+    sampled = SampledUnit(multiplier, rate, records)
+    return Piece(lru_cache(maxsize=4)(sampled.pair), count, sampled.variance, sampled.largest_loss, exact=False)

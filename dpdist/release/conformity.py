@@ -56,7 +56,7 @@ def check_input(
     unit = contract.protected
     opened = source.open(contract.table, unit=unit.by if unit else None)
     table = located = located_on(executor, [opened.on(executor)])[0]
-    if unit is not None:  # how many are kept does not depend on the key
+    if unit is not None:  # how many are kept does not depend on the key; minima by value are of one choice
         table = bounded(executor, located, at_most=unit.at_most, key=KeyRef.fixed(secrets.token_hex(32)))
     names = contract.table.names
     counted = {names.index(name): contract.table.attributes[names.index(name)].cardinality for name in contract.minima}

@@ -251,7 +251,6 @@ class ReleaseSpec(Section):
     """What the spec of every kind of release says."""
 
     protects_units: ClassVar[bool] = False  # whether the charge of the family is known for units of several records
-    protects_only_units: ClassVar[bool] = False  # whether one record more of a unit may cost more than the whole unit
 
     kind: str
     name: str = Field(
@@ -285,6 +284,11 @@ class ReleaseSpec(Section):
     def records_of_a_unit(self) -> int:
         """Records by which neighbouring tables differ, at most."""
         return 1 if self.unit is None else self.unit.at_most
+
+    @property
+    def protects_only_units(self) -> bool:
+        """Whether one record more of a unit may cost more than the whole unit."""
+        return False
 
     @property
     def protected(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from cases import CASES, PATIENT, PATIENTS, PRIVATE, SYNTHESIS, survey, visits
+from cases import CASES, MIXING, PATIENT, PATIENTS, PRIVATE, SYNTHESIS, survey, visits
 from releases import KEY, SCHEMA
 from scipy.special import ndtr
 
@@ -33,12 +33,15 @@ from dpdist.families.base.bounding import bounded
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.registry import build_spec, family_of, make_plan
 from dpdist.families.base.rehearsal import EXECUTOR
+from dpdist.families.histogram.curves import coefficient_steps, sum_curves
 from dpdist.families.histogram.entropy import plan_entropies, renyi
 from dpdist.families.histogram.plan import HistogramPlan
+from dpdist.families.mixing.claims import mixtures_claim
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
 from dpdist.ledger.keys import KeyRef
+from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.testing import Claim, audit
 from dpdist.publish.statement import check_statement
 from dpdist.publish.verify import read_manifest, verify
@@ -143,6 +146,32 @@ def test_entropies_cover_every_unit(order: float) -> None:
     assert renyi([9_997, 1, 1, 1], order=1.0) > 0.99 * large.scales[0]
 
 
+def curves(folder: Path, **privacy: Any) -> HistogramPlan:
+    schema = {"attributes": [{"name": f"t{i}", "kind": "number", "bounds": [-9, 9]} for i in range(6)]}
+    settings = {"columns": [f"t{i}" for i in range(6)], "penalty": 0.05, "clip": 1.5}
+    made = spec(folder, {"kind": "histogram", "curves": settings, "privacy": privacy}, schema=schema)
+    plan = make_plan(made)
+    assert isinstance(plan, HistogramPlan)
+    return plan
+
+
+def test_means_of_curves_cover_every_unit_and_are_attained(tmp_path: Path) -> None:
+    """All units of up to three extreme curves; the one whose curves are all the worst needs all of the noise."""
+    plan = curves(tmp_path, epsilon=1, delta=1e-6).curves
+    assert plan is not None
+    assert plan.count_sigma is not None
+    _, _, rows = np.linalg.svd(plan.matrix * plan.matrix_unit / np.sqrt(plan.basis.weights), full_matrices=False)
+    extreme = [sign * 1.5 * row / np.sqrt(plan.basis.weights) for row in rows[:3] for sign in (1, -1)]
+    mu = 0.0
+    for size in range(1, 4):
+        for unit in combinations_with_replacement(extreme, size):
+            sums = sum_curves(np.array(unit), plan.basis, clip=1.5)
+            moved = np.array(coefficient_steps(sums, plan), np.float64) * plan.grid
+            mu = max(mu, math.hypot(np.linalg.norm(moved) / plan.sigma, sums.count / plan.count_sigma))
+    attained = ndtr(mu / 2 - 1 / mu) - math.e * ndtr(-mu / 2 - 1 / mu)
+    assert 0.99 * 1e-6 < attained <= 1e-6
+
+
 def test_two_stage_statistics_have_noise_for_units(tmp_path: Path) -> None:
     """One Gaussian account, as of a synthesis."""
     plans = [make_plan(PRIVATE.spec(tmp_path, unit=unit)) for unit in (None, UNIT)]
@@ -156,6 +185,8 @@ def claim(folder: Path, family: str, *, epsilon: float, bounded_by: int = 3) -> 
     """The first claim of a plan, attacked by units of three records; its noise may be for fewer."""
     if family == "histogram":
         plan: Any = histogram(folder, epsilon=epsilon)
+    elif family == "curves":
+        plan = curves(folder, epsilon=epsilon, delta=0.05)
     elif family == "two-stage":
         plan = make_plan(
             PRIVATE.spec(folder, unit=UNIT, privacy={"guarantee": "dp", "epsilon": epsilon, "delta": 0.09})
@@ -164,15 +195,37 @@ def claim(folder: Path, family: str, *, epsilon: float, bounded_by: int = 3) -> 
         steps = {"shares": {"one_way": 0.5, "one_way_again": 0.5}, "rounds": 0, "balance": 0}
         plan = synthesis(folder, model=steps, privacy={"epsilon": epsilon, "delta": 0.09})
     noise = make_plan(change(plan.spec, {"unit.at_most": bounded_by}))
+    if isinstance(noise, HistogramPlan) and noise.curves is not None:
+        noise = replace(noise, curves=replace(noise.curves, unit=3))
     return family_of(plan.spec).claims(replace(noise, spec=plan.spec))[-1 if family == "two-stage" else 0]
 
 
-@pytest.mark.parametrize(("family", "runs"), [("histogram", 1500), ("synthesis", 200), ("two-stage", 200)])
+@pytest.mark.parametrize(
+    ("family", "runs"),
+    [("histogram", 1500), ("curves", 1500), ("synthesis", 200), ("two-stage", 200)],
+)
 def test_the_audit_comes_near_and_rejects_noise_for_records(family: str, runs: int, tmp_path: Path) -> None:
     finding = audit(claim(tmp_path, family, epsilon=4), runs=runs, key=bytes(32))
     assert not finding.rejected
     assert finding.lower_bound > 0.1 * finding.epsilon
     assert audit(claim(tmp_path, family, epsilon=1, bounded_by=1), runs=runs, key=bytes(32)).rejected
+
+
+def test_the_audit_of_mixtures_comes_near_and_rejects_noise_for_records(tmp_path: Path) -> None:
+    """Units of three in small classes, beside what the same noise costs a single record."""
+    mixtures = ClassMixtures(minimum=30, order=26, records=1, unit=3)
+    sigma = 2 * 1.2 / mixtures.order
+    claim = mixtures_claim(mixtures, sigma)
+    finding = audit(claim, runs=800, key=bytes(32))
+    assert not finding.rejected
+    assert finding.lower_bound > 0.2 * finding.epsilon
+    single = replace(mixtures, minimum=28, unit=1)
+    assert audit(replace(claim, epsilon=single.epsilon(sigma, delta=claim.delta)), runs=800, key=bytes(32)).rejected
+    classes = {value: {"minimum": 6_000, "records": 4} for value in ("low", "high")}
+    made = make_plan(MIXING.spec(tmp_path, unit=UNIT, mixing__classes=classes, mixing__scaling="standardised"))
+    kinds = {claim.name: audit(claim, runs=100, key=bytes(32)) for claim in family_of(made.spec).claims(made)}
+    assert len(kinds) == 3  # mixtures, confirmations, moments
+    assert not any(found.rejected for found in kinds.values())
 
 
 # --- where the records of a unit are ----------------------------------------------------------------------------------
@@ -262,6 +315,38 @@ def test_numbers_are_bounded_too(tmp_path: Path) -> None:
     assert len(found) == 1
 
 
+def test_mixtures_of_units_are_the_same_wherever_their_records_are(tmp_path: Path) -> None:
+    """A record's place in its class decides which mixtures hold it: bounded records are ordered by their values."""
+    ids = np.random.default_rng(5).integers(0, 700, MIXING.rows)
+    rows, found = MIXING.table(MIXING.rows).append_column("patient_id", pa.array(ids)), set()
+    classes = {"low": {"minimum": 700, "records": 40}, "high": {"minimum": 400, "records": 30}}
+    with closing(Ledger.open(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
+        ledger.create_dataset("people", epsilon=100, delta="1e-3")
+    for name, pieces in {"one": [rows], "two": [rows.slice(3000), rows.slice(0, 3000)]}.items():
+        (tmp_path / name).mkdir()
+        for number, piece in enumerate(pieces):
+            pq.write_table(piece, tmp_path / name / f"{number}.parquet", row_group_size=900)
+        made = MIXING.spec(
+            tmp_path, name=name, unit=UNIT, output__path=str(tmp_path / f"release-{name}"), mixing__classes=classes,
+            data={"path": str(tmp_path / name), "minimum_records": 1_500},
+            mixing__scaling="standardised", privacy__check_share=0.3,
+            cluster={"mode": "threads", "partitions": 4} if name == "two" else {},
+        )  # fmt: skip
+        declared = Contract.model_validate(
+            {"schema": made.table, "data": {"path": str(tmp_path / name)}, "unit": UNIT, "epsilon": 100,
+             "delta": "1e-3", "minimum_records": 1_500, "minima": made.class_minima}
+        )  # fmt: skip
+        with pytest.raises(ContractBroken, match="has no contract" if name == "one" else "contract"):
+            run_release(made)
+        with closing(Ledger.open(made.ledger)) as ledger:
+            ledger.amend("people", declared, reason="its unit")
+            ledger.admit_input("people", fingerprint=check_input(declared).fingerprint, contract=declared.digest)
+        found.add(released(tmp_path, made))
+        manifest = verify(made.output.path)
+        assert manifest.guarantees[0]["unit"] == "patient"
+    assert len(found) == 1
+
+
 def published(asked: Request) -> None:
     """Publish the figures of an evaluation, without the rest of it."""
     with mock.patch("dpdist.evaluate.run.record_sections", lambda inputs, _, made: [made.publish(inputs.marginals())]):
@@ -326,15 +411,28 @@ def test_a_statement_about_another_unit_is_found(tmp_path: Path) -> None:
 # --- what is refused, and what the custodian is told ------------------------------------------------------------------
 
 
-REFUSING = [
-    case for case in CASES if case.name in ("plausible deniability", "mixing", "federated mixing", "two-stage lid")
-]
+REFUSING = [case for case in CASES if case.name in ("plausible deniability", "federated mixing", "two-stage lid")]
 
 
 @pytest.mark.parametrize("case", REFUSING, ids=lambda case: case.name)
 def test_other_families_refuse_units(case: Any, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="protects single records only"):
         case.spec(tmp_path, unit=UNIT)
+
+
+def test_orders_that_are_tried_refuse_units(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"mixing\.order: trying orders .* protects single records only"):
+        MIXING.spec(tmp_path, unit=UNIT, mixing__order={"candidates": [4, 16]})
+
+
+def test_curves_of_several_rows_refuse_units(tmp_path: Path) -> None:
+    numbers = [{"name": name, "kind": "number", "bounds": [0, 9]} for name in ("time", "value")]
+    schema = {"attributes": [{"name": "curve", "kind": "integer", "bounds": [0, 9]}, *numbers]}
+    settings = {"long": ["curve", "time", "value"], "times": [0, 0.5, 1], "penalty": 0.1, "clip": 1}
+    with pytest.raises(SpecError, match=r"out of the curves of the layout curves\.long"):
+        spec(
+            tmp_path, {"kind": "histogram", "curves": settings, "privacy": {"epsilon": 1, "delta": 1e-6}}, schema=schema
+        )
 
 
 @pytest.mark.parametrize(
@@ -345,7 +443,7 @@ def test_other_families_refuse_units(case: Any, tmp_path: Path) -> None:
     ],
 )
 def test_other_statistics_refuse_units(settings: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="protect single records only"):
+    with pytest.raises(SpecError, match=r"protect single\s+records only"):
         spec(tmp_path, {"kind": "histogram", "histograms": "each column", **settings})
 
 
@@ -387,6 +485,70 @@ def test_a_release_is_the_same_act_whatever_the_ids_are(ids: list[int | None], t
     released(tmp_path, PATIENTS.spec(tmp_path, data__minimum_records=100))
 
 
+def test_ids_of_other_types_in_other_files(tmp_path: Path) -> None:
+    """Integers in one file, texts, smaller integers or texts in a dictionary in others: one unit has one text."""
+    rows, found = table(600), set()
+    ids = rows["patient_id"].cast(pa.string())
+    kinds = [pa.int64(), pa.string(), pa.int32(), pa.dictionary(pa.int32(), pa.large_string())]
+    for name, chosen in {"texts": [pa.string()] * 4, "several": kinds}.items():
+        (tmp_path / name).mkdir()
+        for number, kind in enumerate(chosen):
+            part = slice(150 * number, 150 * number + 150)
+            own = ids[part].cast(kind) if pa.types.is_integer(kind) or pa.types.is_string(kind) else None
+            column = ids[part].cast(pa.large_string()).dictionary_encode() if own is None else own
+            piece = rows.drop_columns("patient_id")[part].append_column("patient_id", column)
+            pq.write_table(piece, tmp_path / name / f"{number}.parquet")
+        made = PATIENTS.spec(tmp_path, name=name, data={"path": str(tmp_path / name), "minimum_records": 100},
+                             output__path=str(tmp_path / f"release-{name}"))  # fmt: skip
+        found.add(released(tmp_path, made))
+    assert len(found) == 1
+
+
+def test_ids_of_no_use_in_a_later_file_cost_nothing(tmp_path: Path) -> None:
+    (tmp_path / "table").mkdir()
+    rows = table(300)
+    pq.write_table(rows, tmp_path / "table" / "0.parquet")
+    days = pa.array(np.arange(300), pa.timestamp("s"))
+    rows = rows.drop_columns("patient_id").append_column("patient_id", days)
+    pq.write_table(rows, tmp_path / "table" / "1.parquet")
+    made = PATIENTS.spec(tmp_path, data={"path": str(tmp_path / "table"), "minimum_records": 100})
+    with pytest.raises(ColumnMismatch, match=r"1\.parquet: the column 'patient_id' .*write ids as integers or texts"):
+        released(tmp_path, made)
+    with closing(Ledger.open(made.ledger)) as ledger:
+        assert ledger.show("people").attempts == ()
+
+
+@pytest.mark.parametrize(
+    ("declared", "asked"),
+    [
+        ("record", UNIT),
+        (UNIT, None),
+        (UNIT, UNIT | {"at_most": 4}),
+        (UNIT, UNIT | {"at_most": 2}),
+        (UNIT, UNIT | {"name": "person"}),
+        (UNIT | {"missing": "drop"}, UNIT),
+    ],
+)
+def test_another_unit_than_the_contract_s_is_refused_whatever_the_ids_are(
+    declared: Any, asked: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    """The same words for all tables, before one is read, and nothing is charged."""
+    path, refusals = tmp_path / "table.parquet", set()
+    contract = Contract.model_validate(CONTRACT | {"unit": declared, "data": {"path": str(path)}})
+    made = PATIENTS.spec(tmp_path, data__minimum_records=300, unit=asked)
+    with closing(Ledger.open(made.ledger)) as ledger:
+        ledger.create_from_contract("people", contract)
+    for ids in ([None] * 900, list(range(900)), [7] * 900):
+        column = pa.array(ids, pa.int64())
+        pq.write_table(table().drop_columns("patient_id").append_column("patient_id", column), path)
+        with pytest.raises(ContractBroken, match="the contract decides who is protected") as refused:
+            run_release(made)
+        refusals.add(str(refused.value))
+    assert len(refusals) == 1
+    with closing(Ledger.open(made.ledger)) as ledger:
+        assert ledger.show("people").attempts == ()
+
+
 def test_names_of_units() -> None:
     for column, name in {"patient_id": "patient", "PersonNr": "Person", "id": "unit", "household": "household"}.items():
         made = Contract.model_validate(CONTRACT | {"unit": {"by": column, "at_most": 2}})
@@ -404,10 +566,9 @@ CONTRACT: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("more", [{"number_of_records": 900}, {"minima": {"sex": {"1": 3}}}])
-def test_numbers_of_kept_records_are_private(more: dict[str, Any]) -> None:
+def test_numbers_of_kept_records_are_private() -> None:
     with pytest.raises(ValueError, match="is private"):
-        Contract.model_validate(CONTRACT | more)
+        Contract.model_validate(CONTRACT | {"number_of_records": 900})
 
 
 def test_a_contract_decides_who_is_protected(tmp_path: Path) -> None:

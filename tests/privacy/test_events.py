@@ -23,6 +23,7 @@ from dpdist.privacy.events import (
     Replacement,
     SeedRecords,
     SubsampledGaussian,
+    SubsampledUnits,
 )
 
 positive = st.floats(1e-300, 1e300, allow_nan=False)
@@ -31,6 +32,7 @@ leaves = st.one_of(
     st.builds(DiscreteLaplace, positive, st.integers(1, 2**70), st.integers(1, 10**9), label=labels),
     st.builds(Gaussian, positive, st.integers(1, 10**9), label=labels),
     st.builds(SubsampledGaussian, st.floats(1e-300, 1.0), positive, st.integers(1, 10**9)),
+    st.builds(SubsampledUnits, st.floats(1e-300, 1.0), positive, st.integers(1, 10**6), st.integers(1, 10**9)),
     st.builds(ApproximateDP, st.floats(0, 1e300), st.floats(0, 1.0)),
     st.builds(
         SeedRecords,
@@ -100,6 +102,7 @@ def test_real_statistics_on_a_grid() -> None:
         lambda: Gaussian(-1),
         lambda: SubsampledGaussian(1.5, 1),
         lambda: SubsampledGaussian(0, 1),
+        lambda: SubsampledUnits(0.5, 1, 0),
         lambda: ApproximateDP(-0.1),
         lambda: ApproximateDP(1, 1.1),
         lambda: SeedRecords(0, 2, 0.1, 10, 1),

@@ -2,15 +2,25 @@ from __future__ import annotations
 
 import json
 import math
-from itertools import combinations
+from itertools import combinations, combinations_with_replacement
 
 import numpy as np
 import pytest
 from scipy.special import ndtr
+from scipy.stats import binom, hypergeom
 
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant
-from dpdist.privacy.mixtures import ClassMixtures, account_mixing, published_epsilon, published_sigma_over_clip
+from dpdist.privacy.events import Composed, Gaussian, SubsampledGaussian, SubsampledUnits
+from dpdist.privacy.mixtures import (
+    ClassMixtures,
+    account_mixing,
+    event_of_units,
+    noise_of_units,
+    published_epsilon,
+    published_sigma_over_clip,
+)
+from dpdist.privacy.sampled_gaussian import SampledUnit
 
 ADULT = {"class_size": 7841, "records": 16280}
 MNIST = {"class_size": 5421, "records": 6000}
@@ -137,6 +147,102 @@ def test_the_event_is_that_pair(epsilon):
     charged = accountant.delta(mixtures.event(sigma_over_clip), epsilon=epsilon)
     assert exact <= charged * (1 + 1e-9)
     assert charged <= 1.01 * exact
+
+
+# --- units of several records -----------------------------------------------------------------------------------------
+
+
+def charged(rate: float, records: int, multiplier: float) -> list[np.ndarray]:
+    """The profile that a unit is charged for one mixture, in both directions."""
+    charge = SampledUnit(multiplier, rate, records)
+    pair = charge.pair(charge.largest_loss / 4_000)
+    return [pair.hockey_stick(np.log(ALPHAS), reverse=reverse) for reverse in (False, True)]
+
+
+def profiles(with_unit: np.ndarray, without: np.ndarray) -> list[np.ndarray]:
+    return [hockey_stick(with_unit, without, ALPHAS), hockey_stick(without, with_unit, ALPHAS)]
+
+
+@pytest.mark.parametrize(("others", "order", "sigma"), [(4, 1, 60.0), (4, 2, 200.0), (4, 3, 60.0)])
+def test_no_unit_exceeds_its_charge(others, order, sigma):
+    """All units of up to three records beside all sets of others with extreme values, and beside random ones."""
+    rng, unit = np.random.default_rng(1), 3
+    tables = [np.array(rows) for rows in combinations_with_replacement((-CLIP, CLIP), others)]
+    tables.append(rng.integers(-CLIP, CLIP + 1, others))
+    for rows in tables:
+        without = mechanism(rows, order, sigma, WINDOW)
+        for records in (r for k in range(1, unit + 1) for r in combinations_with_replacement((-CLIP, 0, CLIP), k)):
+            mixtures = ClassMixtures(minimum=others + unit, order=order, records=1, unit=unit)
+            with_unit = mechanism(np.append(rows, records), order, sigma, WINDOW)
+            if len(records) < unit:  # then the larger class has fewer records than are confirmed
+                mixtures = ClassMixtures(minimum=others + len(records), order=order, records=1, unit=len(records))
+            most = charged(mixtures.sampling_rate, mixtures.unit, sigma / (2 * CLIP))
+            for found, bound in zip(profiles(with_unit, without), most, strict=True):
+                assert np.all(found <= bound + 1e-9)
+
+
+@pytest.mark.parametrize(("size", "order", "sigma"), [(4_000, 40, 1.0), (2_000, 200, 3.0)])
+def test_a_unit_that_stands_against_all_others_attains_its_charge(size, order, sigma):
+    """Within 2 %: how many of its records a mixture has is hypergeometric, and binomial in the charge."""
+    unit, x = 3, np.linspace(-60, 90, 300_001)
+    weights = hypergeom.pmf(np.arange(unit + 1), size, unit, order)
+    cells = [np.diff(ndtr((x - j) / sigma)) for j in range(unit + 1)]
+    found = profiles(np.sum([w * c for w, c in zip(weights, cells, strict=True)], axis=0), cells[0])
+    mixtures = ClassMixtures(minimum=size, order=order, records=1, unit=unit)
+    for one, bound in zip(found, charged(mixtures.sampling_rate, unit, sigma), strict=True):
+        seen = bound > 1e-5
+        assert seen.any()
+        assert np.all(one <= bound + 1e-10)
+        assert np.all(one[seen & (ALPHAS > 1)] >= 0.98 * bound[seen & (ALPHAS > 1)])
+
+
+@pytest.mark.parametrize("sizes", [(6, 6), (6, 9)])
+def test_records_of_a_unit_in_two_classes_cost_no_more_than_in_one(sizes):
+    """Three records, one or two of them in the first class; the mixtures of two classes are enumerated together."""
+    order, unit, multiplier = 2, 3, 0.9
+    edges = np.linspace(-12, 15, 1_201)
+    bound = charged(order / (min(sizes) - unit + 1), unit, multiplier)
+    for first in (1, 2):
+        laws = []
+        for own, size in zip((first, unit - first), sizes, strict=True):
+            weights = hypergeom.pmf(np.arange(own + 1), size, own, order)
+            cells = [np.diff(ndtr((edges - j) / multiplier)) for j in range(own + 1)]
+            laws.append((np.sum([w * c for w, c in zip(weights, cells, strict=True)], axis=0), cells[0]))
+        (a, b), (c, d) = laws
+        for alpha, most, other in zip(ALPHAS[::6], bound[0][::6], bound[1][::6], strict=True):
+            with_unit, without = np.outer(a, c), np.outer(b, d)
+            assert np.maximum(with_unit - alpha * without, 0).sum() <= most + 1e-9
+            assert np.maximum(without - alpha * with_unit, 0).sum() <= other + 1e-9
+
+
+def test_mixtures_of_one_number_are_charged_together():
+    """The largest rate among the classes that have so many mixtures."""
+    classes = [
+        ClassMixtures(minimum=1_000, order=10, records=50, unit=4),
+        ClassMixtures(minimum=500, order=10, records=20, unit=4),
+    ]
+    short, long = event_of_units(classes, 0.5)
+    assert (short.sampling_rate, short.count) == (10 / 497, 20)
+    assert (long.sampling_rate, long.count) == (10 / 997, 30)
+    assert (short.records, short.noise_multiplier) == (4, 2.5)
+    sigma = noise_of_units(classes, epsilon=1, delta=1e-6, tolerance=1e-4)
+    assert 0.999 < accountant.epsilon(Composed(event_of_units(classes, sigma)), delta=1e-6) <= 1
+
+
+def test_what_units_cost_agrees_with_other_accounts():
+    from dp_accounting.pld.privacy_loss_distribution import from_mixture_gaussian_mechanism
+
+    found = accountant.epsilon(SubsampledUnits(1.0, 6.0, 3, 4), delta=1e-6)
+    exact = accountant.epsilon(Gaussian(2.0, 4), delta=1e-6)
+    assert exact <= found < 1.001 * exact
+    counts = range(5)
+    theirs = from_mixture_gaussian_mechanism(
+        3.0, list(counts), [float(binom.pmf(j, 4, 0.05)) for j in counts], value_discretization_interval=1e-3
+    ).self_compose(200)
+    found = accountant.epsilon(SubsampledUnits(0.05, 3.0, 4, 200), delta=1e-5)
+    assert found == pytest.approx(theirs.get_epsilon_for_delta(1e-5), rel=2e-3)
+    one, alone = SubsampledUnits(0.01, 2.0, 1, 100), SubsampledGaussian(0.01, 2.0, 100)
+    assert accountant.epsilon(one, delta=1e-6) == pytest.approx(accountant.epsilon(alone, delta=1e-6), rel=1e-4)
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from dpdist.cluster.tasks import Deferred, Tasks
 from dpdist.data.arrow import HeldRecords
 from dpdist.data.joined import JoinedTable
 from dpdist.data.keyed_ids import UnitHashes
+from dpdist.data.packed import RowFormat, Rows, taken
 from dpdist.data.read import BATCH_ROWS, EncodedBatch
 from dpdist.data.records import Records
 from dpdist.data.report import RowReport
@@ -30,31 +31,39 @@ from dpdist.privacy.arrays import Codes
 from dpdist.privacy.keyed_hash import Hashes
 from dpdist.schema.schema import Schema
 
-SHARD_ROWS = 1 << 20
+SHARD_ROWS = 1 << 22
 """Rows of a shard, about: its task holds them at once."""
 
 MOST_SHARDS = 256
 
-BLOCK_ROWS = 1 << 15
-"""Rows of a block of a shard, about: they are sorted in the cache of a processor."""
+BLOCK_ROWS = 6_000
+"""Rows of a block of a shard, about: they are sorted in the cache of a processor.
 
-MOST_BLOCKS = 256
+Arrays of 16 bytes a row stay below 128 KiB, so that workers take them from memory that they have: Dask has them return
+larger ones to the system, which clears the pages of each new one.
+"""
+
+READ_ROWS = 15_000
+"""Rows that are read, hashed and packed at a time: arrays of eight bytes a row stay below 128 KiB."""
+
+MOST_BLOCKS = 1 << 16
+"""Blocks of all shards together: their numbers are sorted as 16 bits."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Piece:
-    """Records of one partition for one shard, block by block: hashes of their units' ids, and codes."""
+    """Records of one partition for one shard, block by block."""
 
-    units: Hashes
-    codes: Codes
+    form: RowFormat
+    rows: Rows
     ends: NDArray[np.intp]  # of the blocks, after a first 0
 
     def __sizeof__(self) -> int:
-        return self.units.nbytes + sum(column.nbytes for column in self.codes)
+        return self.rows.nbytes
 
-    def rows(self, block: int) -> slice:
+    def block(self, number: int) -> Rows:
         """The rows of a block."""
-        return slice(self.ends[block], self.ends[block + 1])
+        return self.rows[self.ends[number] : self.ends[number + 1]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -137,67 +146,67 @@ def _joined_pieces(
 def join_shard(table: JoinedTable, records: list[Piece], parents: list[Piece], key: KeyRef) -> tuple[Piece, RowReport]:
     """The records of a shard with the attributes of their parents, and what the rules met."""
     hashes, report = UnitHashes.of(load_noise(key)), RowReport.empty(table.schema)
-    units, codes, ends = [np.empty((0, 2), np.uint64)], [no_codes(table.schema)], [0]
+    form, ends = RowFormat.of(table.schema), [0]
+    found = [form.pack(np.empty((0, 2), np.uint64), no_codes(table.schema))]
     for own, above in zip(blocks_of(records), blocks_of(parents), strict=True):
         rows, columns, met = table.join(own, above, hashes)
-        units.append(own[0][rows])
-        codes.append(columns)
+        found.append(form.pack(own[0][rows], columns))
         ends.append(ends[-1] + len(rows))
         report += met
-    return Piece(np.concatenate(units), joined(codes), np.array(ends, np.intp)), report
+    return Piece(form, np.concatenate(found), np.array(ends, np.intp)), report
 
 
 def sizes_for(rows: int) -> tuple[int, int]:
     """Number of shards of a table of so many rows, and of blocks of each shard."""
     shards = min(max(-(-rows // SHARD_ROWS), 1), MOST_SHARDS)
-    return shards, min(max(rows // shards // BLOCK_ROWS, 1), MOST_BLOCKS)
+    return shards, min(max(rows // shards // BLOCK_ROWS, 1), MOST_BLOCKS // shards)
 
 
 def split_partition(table: Records, partition: int, sizes: tuple[int, int], key: KeyRef) -> list[Piece | RowReport]:
     """The records of a partition for each of so many shards of so many blocks, and what the policies met."""
     shards, blocks = sizes
     hashes, report = UnitHashes.of(load_noise(key)), RowReport.empty(table.schema)
-    units, codes = [np.empty((0, 2), np.uint64)], [no_codes(table.schema)]
-    for batch in table.batches(partition):
+    form = RowFormat.of(table.schema)
+    pieces, numbers = [form.pack(np.empty((0, 2), np.uint64), no_codes(table.schema))], [np.empty(0, np.uint16)]
+    for batch in table.batches(partition, batch_rows=READ_ROWS):
         if batch.ids is None:
             raise TypeError("the table was opened without the column of the ids")
         found, known = hashes.of_ids(batch.ids)
-        keep = known if batch.keep is None else known & batch.keep
-        report += replace(batch.report, kept=0, nameless=int(np.count_nonzero(~known)))
-        if not keep.all():
-            found, batch_codes = found[keep], [column[keep] for column in batch.codes]
-        else:
-            batch_codes = batch.codes
-        units.append(found)
-        codes.append(batch_codes)
-    whole = np.concatenate(units)
-    block = ((whole[:, 0] >> np.uint64(48)) * np.uint64(shards * blocks) >> np.uint64(16)).astype(np.uint16)
+        rows, keep = form.pack(found, batch.codes), batch.keep
+        if known is not None:
+            keep = known if keep is None else known & keep
+        report += replace(batch.report, kept=0, nameless=0 if known is None else int(np.count_nonzero(~known)))
+        pieces.append(rows if keep is None else taken(rows, np.flatnonzero(keep)))
+        first = pieces[-1][:, 0] >> np.uint64(48)
+        numbers.append((first * np.uint64(shards * blocks) >> np.uint64(16)).astype(np.uint16))
+    whole, block = np.concatenate(pieces), np.concatenate(numbers)
     order = np.argsort(block, kind="stable")
     ends = np.append(0, np.cumsum(np.bincount(block, minlength=shards * blocks)))
-    whole, columns = whole[order], [column[order] for column in joined(codes)]
-    pieces: list[Piece | RowReport] = []
-    for first in range(0, shards * blocks, blocks):
-        own = ends[first : first + blocks + 1]
-        rows = slice(own[0], own[-1])
-        pieces.append(Piece(whole[rows].copy(), [column[rows].copy() for column in columns], own - own[0]))
-    return [*pieces, report]
+    of_shards = [ends[first : first + blocks + 1] for first in range(0, shards * blocks, blocks)]
+    return [*(Piece(form, taken(whole, order[own[0] : own[-1]]), own - own[0]) for own in of_shards), report]
+
+
+def _row_blocks(pieces: list[Piece]) -> Iterator[Rows]:
+    """The records of a shard, block by block; a unit is in one block."""
+    for number in range(len(pieces[0].ends) - 1 if pieces else 0):
+        yield np.concatenate([piece.block(number) for piece in pieces])
 
 
 def blocks_of(pieces: list[Piece]) -> Iterator[tuple[Hashes, Codes]]:
     """The hashes of the ids and the codes of the records of a shard, block by block; a unit is in one block."""
-    for block in range(len(pieces[0].ends) - 1 if pieces else 0):
-        units = np.concatenate([piece.units[piece.rows(block)] for piece in pieces])
-        yield units, joined([[column[piece.rows(block)] for column in piece.codes] for piece in pieces])
+    for rows in _row_blocks(pieces):
+        yield np.ascontiguousarray(rows[:, :2]), pieces[0].form.codes(rows)
 
 
 def bound_shard(how: tuple[Schema, int], pieces: list[Piece], reports: list[RowReport], key: KeyRef) -> Shard:
     """The records of a shard that are kept, and a report that counts them and what the partitions met."""
     schema, at_most = how
+    form = RowFormat.of(schema)
     hashes, found, seen = UnitHashes.of(load_noise(key)), [no_codes(schema)], 0
-    for units, codes in blocks_of(pieces):
-        kept = hashes.kept(units, codes, at_most=at_most)
-        found.append([column[kept] for column in codes])
-        seen += len(units)
+    for rows in _row_blocks(pieces):
+        kept = hashes.kept(np.ascontiguousarray(rows[:, :2]), form.values(rows), at_most=at_most)
+        found.append(form.codes(taken(rows, kept)))
+        seen += len(rows)
     whole = joined(found)
     report = sum(reports, start=RowReport.empty(schema))
     return Shard(schema, whole, replace(report, kept=len(whole[0]), beyond=seen - len(whole[0])))

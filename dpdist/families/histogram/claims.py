@@ -120,15 +120,18 @@ def _noisy_entropies(table: NDArray[np.int64], plan: EntropyPlan, noise: Noise) 
 
 
 def curves_claim(plan: CurvePlan, *, delta: float) -> Claim:
-    """The function-valued mean, with and without a curve of the largest norm; epsilon is stated at `delta`.
+    """The function-valued mean, with and without a curve of the largest norm (or all of a unit). Epsilon is stated at
+    `delta`.
 
     The coefficients are looked at along the direction in which the curve moves them most, and along another.
     """
     weights = plan.basis.weights
     directions, _, rows = np.linalg.svd(plan.matrix * plan.matrix_unit / np.sqrt(weights), full_matrices=False)
     curve = plan.clip * rows[0] / np.sqrt(weights)
-    others = CurveSums(plan.curves - 1, np.zeros(plan.basis.times.size, np.int64))
-    one, opposite = (sum_curves(values[None, :], plan.basis, clip=plan.clip) for values in (curve, -curve))
+    others = CurveSums(plan.curves - plan.unit, np.zeros(plan.basis.times.size, np.int64))
+    one, opposite = (
+        sum_curves(np.tile(values, (plan.unit, 1)), plan.basis, clip=plan.clip) for values in (curve, -curve)
+    )
     without = others if plan.adjacency == "add/remove" else others + opposite
     axes = directions[:, : min(2, directions.shape[1])]
     absent, present = (partial(_noisy_mean, sums, plan, axes) for sums in (without, others + one))

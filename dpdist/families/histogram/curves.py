@@ -11,7 +11,7 @@ the grid, that is ``tau max_j sqrt(lambda_j)/(lambda_j + rho) <= tau / (2 sqrt r
 It is the sum that is noised. Under replacement one curve is exchanged (twice the norm) and the number n of curves is
 public: divided by n, the sensitivity is ``(2 tau / n) max_j sqrt(lambda_j)/(lambda_j + rho)``. Under add/remove n is
 private, a curve enters or leaves (once the norm), and the sum is divided by a noisy count, which takes a share of the
-budget.
+budget. The c curves of a unit move the sum by at most c times the norm, and the count by c.
 
 All of it is exact: curves are clipped and cut to integers on a fine grid, towards zero, so that their sums do not
 depend on how the curves were partitioned; A is a matrix of integers times a power of two; products are Python integers.
@@ -106,7 +106,8 @@ class CurvePlan:
     clip: float
     adjacency: Adjacency
     curves: int  # public number of curves (replacement), or a public lower bound of it (add/remove)
-    # most that one curve moves the sum of the coefficients, in L2; `mean_sensitivity` is that of the mean
+    unit: int = 1  # curves of a unit, at most
+    # most that one curve (or unit) moves the sum of the coefficients, in L2; `mean_sensitivity` is that of the mean
     sensitivity: float
     grid: float  # grid of the sum and of its noise
     sigma: float  # deviation of the noise on each coefficient of the sum
@@ -124,7 +125,7 @@ class CurvePlan:
 
     @property
     def mean_sensitivity(self) -> float:
-        """Most that one curve moves the mean in the norm of the kernel's space; add/remove leaves out the count."""
+        """Most that a curve (or unit) moves the mean in the kernel's norm; add/remove leaves out the count."""
         return self.sensitivity / self.curves
 
     @property
@@ -143,39 +144,42 @@ def plan_mean(
     delta: float,
     adjacency: Adjacency,
     count_share: float = 0.05,
+    unit: int = 1,
 ) -> CurvePlan:
     """The least Gaussian noise for the mean of curves, by the analytic calibration.
 
     `penalty`, rho, is above 0: a larger one smooths more and needs less noise. `clip`, tau, is in the unit of the
     curves. `curves` is public: their number (replacement), or a lower bound of it (add/remove). Under add/remove
-    `count_share` of the budget (of ``1 / sigma^2``) goes to the number of curves. Raises SpecError: unknown adjacency,
+    `count_share` of the budget (of ``1 / sigma^2``) goes to the number of curves. `unit` is the most curves of a unit
+    (add/remove). Raises SpecError: unknown adjacency,
     or a penalty, clip or share out of range; AccountingError: the budget is not valid (delta above 0).
     """
     changed = changed_cells(adjacency)
     _check_settings(penalty, clip, curves, count_share)
     terms = basis.eigenvalues.size
     sampler = sampler_delta(terms + 1)
-    unit = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=max(delta - sampler, 0.0))
+    least = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=max(delta - sampler, 0.0))
     matrix, matrix_unit = _integer_matrix(basis, penalty)
     norm = np.linalg.norm(matrix * matrix_unit / np.sqrt(basis.weights), 2) * (1 + 1e-9)
-    sensitivity = changed * clip * float(norm)
+    sensitivity = changed * clip * float(norm) * unit
     private = adjacency == "add/remove"
-    multiplier = unit / math.sqrt(1 - count_share) if private else unit
+    multiplier = least / math.sqrt(1 - count_share) if private else least
     grid = max(grid_below(multiplier * sensitivity * _FINE), matrix_unit * value_unit(basis, clip=clip))
     sigma = multiplier * (sensitivity + grid * math.sqrt(terms))
     events: list[Event] = [Gaussian(multiplier, label="curves")]
     if private:
-        events.append(Gaussian(unit / math.sqrt(count_share), label="number of curves"))
+        events.append(Gaussian(least / math.sqrt(count_share), label="number of curves"))
     return CurvePlan(
         basis=basis,
         penalty=penalty,
         clip=clip,
         adjacency=adjacency,
         curves=curves,
+        unit=unit,
         sensitivity=sensitivity,
         grid=grid,
         sigma=sigma,
-        count_sigma=unit / math.sqrt(count_share) if private else None,
+        count_sigma=least * unit / math.sqrt(count_share) if private else None,
         event=Composed((*events, ApproximateDP(0.0, sampler, label="sampler"))),
         matrix=matrix,
         matrix_unit=matrix_unit,

@@ -43,7 +43,7 @@ _NUMBER_BYTES = 64  # of a continuous number
 class HistogramPlan(Plan):
     """Everything a histogram release will do and cost, before it reads a record."""
 
-    noise_name: ClassVar[str] = "Deviation of a count of the first histogram"
+    noise_name: ClassVar[str] = "Deviation of a count of the first histogram (of the mean of curves, in L2)"
 
     spec: HistogramSpec
     counts: CountPlan | None = None  # what one pass counts; None for curves
@@ -87,7 +87,7 @@ class HistogramPlan(Plan):
                 delta=self.delta,
                 adjacency=privacy.adjacency,
                 covers="the whole release",
-                **({"unit": "curve"} if self.curves else self.spec.protected),
+                **({"unit": "curve"} if self.curves and not self.spec.unit else self.spec.protected),
             ),
         )
 
@@ -191,8 +191,9 @@ class HistogramPlan(Plan):
         return lines
 
     def noise_at(self, at_most: int) -> float:
-        """The deviation of a count of the first histogram."""
-        return plan(change(self.spec, {"unit.at_most": at_most})).deviations[0]
+        """The deviation of a count of the first histogram, or of the mean of curves."""
+        made = plan(change(self.spec, {"unit.at_most": at_most}))
+        return made.deviations[0] if made.curves is None else made.curves.expected_error
 
     @property
     def adjacency(self) -> str:
@@ -402,6 +403,7 @@ def _plan_curves(spec: HistogramSpec) -> CurvePlan:
         delta=privacy.delta,
         adjacency=privacy.adjacency,
         count_share=float(curves.count_share),
+        unit=spec.records_of_a_unit,
     )
 
 

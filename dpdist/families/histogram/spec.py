@@ -205,13 +205,7 @@ class HistogramSpec(ReleaseSpec):
     @model_validator(mode="after")
     def _consistent(self) -> HistogramSpec:
         names = set(self.table.names)
-        if self.unit is not None and (
-            self.curves or self.privacy.adjacency != "add/remove" or self.privacy.mechanism == "pml"
-        ):
-            raise ValueError(
-                "unit: of histograms, counts and entropies under add/remove protect units; `curves`, adjacency "
-                "replacement and `mechanism: pml` protect single records only: leave them out"
-            )
+        self._check_unit()
         if (self.curves is None) == (not self.queries):
             raise ValueError("a release has `histograms` or `curves`, one of the two")
         wanted = {name for query in self.queries for name in query.columns}
@@ -248,6 +242,21 @@ class HistogramSpec(ReleaseSpec):
         if any(not 0 <= number < len(self.queries) for number in numbers):
             raise ValueError(f"histograms are numbered from 0 to {len(self.queries) - 1}")
         return self
+
+    def _check_unit(self) -> None:
+        """What a unit's several records have no charge for."""
+        if self.unit is None:
+            return
+        if self.privacy.adjacency != "add/remove" or self.privacy.mechanism == "pml":
+            raise ValueError(
+                "unit: statistics under add/remove protect units; adjacency replacement and `mechanism: pml` protect "
+                "single records only: leave them out"
+            )
+        if self.curves is not None and self.curves.long is not None:
+            raise ValueError(
+                "unit: bounding would take records out of the curves of the layout curves.long: write one row for "
+                "each curve and name its columns (curves.columns)"
+            )
 
     def _check_kinds(self) -> None:
         """Histograms count codes, curves add up numbers."""

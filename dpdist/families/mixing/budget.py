@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from dpdist.privacy import accountant
 from dpdist.privacy.calibrate import least_scale
 from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.events import ApproximateDP, Composed, Event
-from dpdist.privacy.mixtures import ClassMixtures
+from dpdist.privacy.mixtures import ClassMixtures, event_of_units
 from dpdist.privacy.noise import SAMPLER_DELTA
 
 TOLERANCE = 1e-3
@@ -58,7 +59,8 @@ def divide_budget(spec: MixingSpec) -> Budget:
         spent = float(privacy.scaling_share)
         if share + spent >= 1:
             raise SpecError("privacy.check_share and privacy.scaling_share leave nothing for the mixtures; lower them")
-        moments = moment_plan(encoding, epsilon=privacy.epsilon * spent, delta=privacy.delta * spent)
+        own = {"epsilon": privacy.epsilon * spent, "delta": privacy.delta * spent}
+        moments = moment_plan(encoding, unit=spec.records_of_a_unit, **own)
         left -= spent
     return Budget(
         encoding=encoding,
@@ -76,9 +78,11 @@ def divide_budget(spec: MixingSpec) -> Budget:
 def _check(spec: MixingSpec, value: str, minimum: int) -> CountCheck:
     """The noisy count of a class against its declared minimum."""
     privacy, share = spec.privacy, float(spec.privacy.check_share)
-    budget: dict[str, Any] = {"epsilon": privacy.epsilon * share, "delta": privacy.delta * share}
+    unit = spec.records_of_a_unit
+    several = min(unit, len(spec.mixing.classes))  # classes that a unit may be in
+    budget: dict[str, Any] = {"epsilon": privacy.epsilon * share, "delta": privacy.delta * share / several}
     try:
-        return count_check(records=minimum, share=float(spec.mixed_share), **budget)
+        return count_check(records=minimum, share=float(spec.mixed_share), unit=unit, **budget)
     except AccountingError:
         raise AccountingError(
             f"mixing.classes: {minimum} records of class {value!r} are too few to be confirmed by a count with epsilon "
@@ -90,10 +94,19 @@ def _check(spec: MixingSpec, value: str, minimum: int) -> CountCheck:
 def class_events(
     classes: Sequence[ClassPlan], moments: MomentPlan | None, width: int, sigma_over_clip: float, noises: int = 1
 ) -> tuple[Event, ...]:
-    """What is done to the records of each class; classes that cost the same are there once. `noises` counts the draws
-    of noise that hide each coordinate: one, or those of all clients.
+    """What is done to the records of each class; classes that cost the same are there once. For units of several
+    records, what is done to all classes. `noises` counts the draws of noise that hide each coordinate: one, or those of
+    all clients.
     """
     table = () if moments is None else (moments.event,)
+    unit = classes[0].mixtures.unit
+    if unit > 1:
+        of_units = event_of_units([part.mixtures for part in classes], sigma_over_clip)
+        failing = math.fsum(sorted(part.check.delta for part in classes)[-unit:])
+        samplers = math.fsum(sampler_loss(part, moments, width, noises) for part in classes)
+        checks = ApproximateDP(unit / min(part.check.scale for part in classes), failing, label="checks of the classes")
+        lost = ApproximateDP(0.0, min(samplers, 1.0), label="samplers")
+        return (Composed((checks, *of_units, *table, lost), label="all classes"),)
     events = []
     for part in classes:
         lost = ApproximateDP(0.0, min(sampler_loss(part, moments, width, noises), 1.0), label="samplers")

@@ -3,9 +3,10 @@
 The stages of a release (`dpdist.families.base.rehearsal`) make the mixtures. Checks, moments and the choice of an
 order come from the functions that the stages call, with streams of the same names.
 
-*Mixtures*: a class of rows that all coincide, at the clipping norm, and a canary opposite to them: there one mixture is
-the pair of the accounting itself. The class is as small as a few mixtures allow, so that the canary is drawn often
-enough to show in thousands of releases; the epsilon that is stated is that of this small class.
+*Mixtures*: a class of rows that all coincide, at the clipping norm, and a canary (or a unit of canaries) opposite to
+them: there one mixture is the pair of the accounting itself, of a unit nearly. The class is as small as a few mixtures
+allow, so that the canary is drawn often enough to show in thousands of releases; the epsilon that is stated is that of
+this small class.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from dpdist.privacy.arrays import Floats
 from dpdist.privacy.checks import CountCheck
 from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.noise import Noise
+from dpdist.privacy.sampled_gaussian import SampledUnit
 from dpdist.privacy.testing import Claim
 
 _MIXTURES, _DELTA = 4, 0.01
@@ -50,7 +52,8 @@ def mixtures_claim(
     """
     plan = _small_plan(mixtures, sigma_over_clip)
     other, canary = (float(row[0]) for row in clip_rows([[-1.0, 0.0], [1.0, 0.0]], clip=1.0))
-    ends = (np.arange(mixtures.minimum - 1 + extra) >= mixtures.minimum - 1 for extra in (0, 1))
+    others = mixtures.minimum - mixtures.unit
+    ends = (np.arange(others + extra) >= others for extra in (0, mixtures.unit))
     absent, present = (partial(_mixture_scores, plan, end.astype(np.uint8), other, canary) for end in ends)
     return Claim(
         name=f"{mixtures.records} mixtures of {mixtures.order} of {mixtures.minimum} ({name})",
@@ -102,9 +105,8 @@ def _mixture_scores(plan: MixingPlan, end: NDArray[np.uint8], other: float, cana
     rows = np.concatenate(made.classes[0].blocks).astype(np.float64)
     mixtures, sigma = plan.classes[0].mixtures, plan.sigma_over_clip
     along, across, shift = rows[:, 0] - other, rows[:, 1], (canary - other) / mixtures.order
-    q = mixtures.sampling_rate
     exponent = (shift * along - shift**2 / 2) / sigma**2
-    ratio = np.logaddexp(np.log1p(-q), np.log(q) + exponent) if q < 1 else exponent
+    ratio = SampledUnit(sigma / shift, mixtures.sampling_rate, mixtures.unit).loss(along / shift)
     difference = along - across
     spread = along - along.mean() if len(along) > 1 else along
     numbers = [ratio.sum(), along.mean(), along.max(), difference.mean(), difference.max(), np.abs(spread).max()]
@@ -114,7 +116,7 @@ def _mixture_scores(plan: MixingPlan, end: NDArray[np.uint8], other: float, cana
 def confirmation_claim(plan: MixingPlan, part: ClassPlan) -> Claim:
     """The outcome of the noisy count of a class of the plan, at the number of records where it is least certain."""
     alone, size = replace(plan, classes=(part,)), max(round(part.check.threshold), plan.order)
-    absent, present = (partial(_confirmed, alone, number) for number in (size, size + 1))
+    absent, present = (partial(_confirmed, alone, number) for number in (size, size + part.check.unit))
     epsilon = accountant.epsilon(part.check.event, delta=plan.delta)
     return Claim(
         name=f"minimum of class {part.value}", absent=absent, present=present, epsilon=epsilon, delta=plan.delta
@@ -143,21 +145,21 @@ def _chosen(choice: OrderSelection, scores: list[int], noise: Noise) -> Floats:
     return np.array([float(choice.choose(noise, scores) == 0)])
 
 
-def moments_claim(encoding: Encoding, plan: MomentPlan, *, delta: float) -> Claim:
-    """The noisy means and deviations of the declared encoding, with and without a record at the upper end of every
-    attribute; epsilon is stated at `delta`.
+def moments_claim(encoding: Encoding, plan: MomentPlan, *, delta: float, unit: int = 1) -> Claim:
+    """The noisy means and deviations of the declared encoding, with and without a record (or so many of a unit) at the
+    upper end of every attribute; epsilon is stated at `delta`.
     """
     many = max(2, round(_NOISES * plan.sigma))
     columns = [
-        np.array([float((attribute.bounds or (0, 1))[1])])
+        np.full(unit, float((attribute.bounds or (0, 1))[1]))
         if attribute.is_continuous
-        else np.array([np.argmax(np.linalg.norm(_values(encoding, place), axis=1))], attribute.dtype)
+        else np.full(unit, np.argmax(np.linalg.norm(_values(encoding, place), axis=1)), attribute.dtype)
         for place, attribute in enumerate(encoding.attributes)
     ]
     one = [moment_sums(encoding, place, column) for place, column in enumerate(columns)]
     none = [np.zeros_like(sums) for sums in one]
     absent, present = (
-        partial(_noisy_moments, encoding, plan, count, sums) for count, sums in ((many - 1, none), (many, one))
+        partial(_noisy_moments, encoding, plan, count, sums) for count, sums in ((many - unit, none), (many, one))
     )
     epsilon = accountant.epsilon(plan.event, delta=delta)
     return Claim(name="means and deviations", absent=absent, present=present, epsilon=epsilon, delta=delta)
@@ -192,14 +194,15 @@ def claims(plan: MixingPlan) -> tuple[Claim, ...]:
     if isinstance(plan, SelectionPlan):
         found.append(choice_claim(plan.choice, len(plan.candidates)))
     if plan.moments is not None:
-        found.append(moments_claim(plan.encoding, plan.moments, delta=plan.delta))
+        unit = plan.spec.records_of_a_unit
+        found.append(moments_claim(plan.encoding, plan.moments, delta=plan.delta, unit=unit))
     return tuple(found)
 
 
 def _small_class(mixtures: ClassMixtures, sigma_over_clip: float) -> ClassMixtures:
     """The smallest class, and the most mixtures up to `_MIXTURES`, whose epsilon can be measured."""
     records = min(_MIXTURES, mixtures.records)
-    minimum = min(2 * mixtures.order, mixtures.minimum)
+    minimum = min(2 * mixtures.order + mixtures.unit - 1, mixtures.minimum)
     while True:
         small = replace(mixtures, minimum=minimum, records=records)
         if small.epsilon(sigma_over_clip, delta=_DELTA) <= _LARGEST_EPSILON:

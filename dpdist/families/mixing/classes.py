@@ -28,7 +28,8 @@ def gather(attempt: Attempt[MixingSpec, MixingPlanT]) -> Classes:
     apart = spec.mixed_share < 1
     split = Split(attempt.key, (spec.mixed_share, 1 - spec.mixed_share)) if apart else None
     passes = Passes(attempt, split=split, repeated=apart)
-    operator = class_operator(spec.table.names.index(spec.mixing.label), spec.class_codes)
+    label, bounded = spec.table.names.index(spec.mixing.label), spec.unit is not None
+    operator = class_operator(label, spec.class_codes, by_value=bounded)  # no order of bounded records is their own
     codes = passes.held(operator, stage="gathering classes", label=0 if apart else None)
     held_out = passes.held(operator, stage="gathering held-out records", label=1) if apart else None
     summed = None if plan.moments is None else plan.encoding

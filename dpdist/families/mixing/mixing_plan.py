@@ -1,7 +1,8 @@
 """What a mixing release will do and cost, before it reads a record: noise, guarantee, charge, checks, memory.
 
 The charge: a noisy count of each class against its declared minimum, and the mixtures of each class, one class per
-record (in parallel); noisy means and deviations of the table if it is scaled by them; what the samplers lose.
+record (in parallel; the records of a unit may be in several); noisy means and deviations of the table if it is scaled
+by them; what the samplers lose.
 """
 
 from __future__ import annotations
@@ -9,18 +10,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
+from dpdist.errors import AccountingError
 from dpdist.families.base.family import Plan, mebibytes
-from dpdist.families.mixing.budget import ClassPlan, class_events
+from dpdist.families.mixing.budget import TOLERANCE, ClassPlan, class_events, divide_budget
 from dpdist.families.mixing.mixture import BLOCK_BYTES
 from dpdist.families.mixing.moments import MomentPlan
+from dpdist.families.mixing.order import common_noise
 from dpdist.families.mixing.output import vector_reach, vector_schema
 from dpdist.families.mixing.scaling import Encoding
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.families.mixing.statistics import SHARD_BYTES
 from dpdist.privacy.events import Event, Parallel
 from dpdist.schema.schema import Schema
+from dpdist.schema.spec import change
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,8 @@ class MixingPlan(Plan):
     classes: tuple[ClassPlan, ...]
     order: int
     sigma_over_clip: float  # noise in each coordinate of every mixture, in units of the clipping norm
+
+    noise_name: ClassVar[str] = "Noise of a mixture over the clipping norm"
 
     @property
     def noises(self) -> int:
@@ -116,13 +122,31 @@ class MixingPlan(Plan):
         vectors = coordinates * max(part.mixtures.minimum for part in self.classes)
         mixed = coordinates * max(part.mixtures.records for part in self.classes)
         covariances = 8 * self.encoding.width**2 * 9 if self.spec.takes_covariances else 0  # eight are added at a time
-        return {
+        needs = {
             "records_at_least": rows,
             "partitions": partitions,
             "codes_bytes": rows * row_bytes,
             "task_bytes": max(2 * min(vectors, SHARD_BYTES) + 2 * min(mixed, BLOCK_BYTES), covariances),
             "tasks_about": partitions + 4 * blocks,
         }
+        return self.bounding(needs)
+
+    def noise_at(self, at_most: int) -> float:
+        """The noise that mixtures of this order need, before stages are composed; infinite where classes are too small
+        for so many records of a unit.
+        """
+        try:
+            budget = divide_budget(change(self.spec, {"unit.at_most": at_most}))
+            return common_noise(
+                budget.sizes,
+                order=self.order,
+                epsilon=budget.epsilon,
+                delta=budget.delta,
+                tolerance=TOLERANCE,
+                unit=at_most,
+            )
+        except AccountingError:
+            return math.inf
 
     def details(self) -> list[str]:
         """Classes, mixtures, scaling and labels."""

@@ -59,7 +59,7 @@ class MomentPlan:
     """Noise on the number of records, the sums of all coordinates, and the sums of squares of ordered attributes.
 
     A record adds one vector ``(1, x, x**2)`` to these sums, rounded to `MOMENT_GRID` value by value; `sensitivity` is
-    the largest norm of such a vector (add/remove). The sums are exact.
+    the largest norm of such a vector (add/remove), or of the sum of a unit's. The sums are exact.
     """
 
     sigma: float  # deviation of the noise on each sum, before rounding
@@ -71,12 +71,12 @@ class MomentPlan:
         return Gaussian(noise_multiplier=self.sigma / self.sensitivity, label="means and deviations")
 
 
-def moment_plan(encoding: Encoding, *, epsilon: float, delta: float) -> MomentPlan:
-    """The noise of the moments of the declared encoding within a budget. Raises AccountingError: the budget is not
-    valid.
+def moment_plan(encoding: Encoding, *, epsilon: float, delta: float, unit: int = 1) -> MomentPlan:
+    """The noise of the moments of the declared encoding within a budget, for at most `unit` records of a unit. Raises
+    AccountingError: the budget is not valid.
     """
     largest = 1 + sum(float((table**2).sum(axis=1).max()) for table in _moment_tables(encoding))
-    sensitivity = math.sqrt(largest) * (1 + 2.0**-40)
+    sensitivity = unit * math.sqrt(largest) * (1 + 2.0**-40)
     sigma = calibrate_gaussian(sensitivity=sensitivity, epsilon=epsilon, delta=delta)
     return MomentPlan(sigma=sigma, sensitivity=sensitivity)
 

@@ -15,7 +15,7 @@ from dpdist.errors import AccountingError
 from dpdist.families.base.family import SolveRequest
 from dpdist.families.mixing.budget import TOLERANCE, divide_budget
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.privacy.mixtures import ClassMixtures
+from dpdist.privacy.mixtures import ClassMixtures, noise_of_units
 from dpdist.schema.spec import change
 
 ORDERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -46,14 +46,16 @@ def compare_orders(
     epsilon: float,
     delta: float,
     orders: Sequence[int] = ORDERS,
+    unit: int = 1,
 ) -> tuple[OrderChoice, ...]:
     """The noise of each order at the same budget of the mixtures; reads no record and spends nothing.
 
     `classes` gives for each class the confirmed minimum of its rows, and its mixtures. All classes have the noise of
-    the one that needs most; orders as large as a class are left out. `width` is the coordinates of a row, d. Raises
-    AccountingError: the budget is not valid, or no class can fill any order.
+    the one that needs most; orders as large as a class are left out. `width` is the coordinates of a row, d; `unit` the
+    most records of a unit. Raises AccountingError: the budget is not valid, or no class can fill any order.
     """
-    return tuple(_choice(order, classes, width, epsilon, delta) for order in _fillable(classes, orders))
+    fillable = _fillable(classes, orders, unit)
+    return tuple(_choice(order, classes, width, epsilon, delta, unit) for order in fillable)
 
 
 def best_order(
@@ -63,6 +65,7 @@ def best_order(
     epsilon: float,
     delta: float,
     orders: Sequence[int] = ORDERS,
+    unit: int = 1,
 ) -> OrderChoice:
     """The order that leaves most of the rows' spread visible (the least `noise_to_spread`), at no cost.
 
@@ -70,8 +73,8 @@ def best_order(
     at first, and then hardly), so the search goes down from the largest, which is the quickest to account for.
     """
     best: OrderChoice | None = None
-    for order in reversed(_fillable(classes, orders)):
-        choice = _choice(order, classes, width, epsilon, delta)
+    for order in reversed(_fillable(classes, orders, unit)):
+        choice = _choice(order, classes, width, epsilon, delta, unit)
         if best is not None and choice.noise_to_spread > best.noise_to_spread:
             break
         best = choice
@@ -80,31 +83,41 @@ def best_order(
     return best
 
 
-def _fillable(classes: Mapping[str, tuple[int, int]], orders: Sequence[int]) -> list[int]:
+def _fillable(classes: Mapping[str, tuple[int, int]], orders: Sequence[int], unit: int) -> list[int]:
     smallest = min(minimum for minimum, _ in classes.values())
-    fillable = sorted({order for order in orders if 1 <= order < smallest})
+    fillable = sorted({order for order in orders if 1 <= order <= smallest - unit})
     if not fillable:
         raise AccountingError("mixing: the smallest class has no more records than the smallest order; lower it")
     return fillable
 
 
 def _choice(
-    order: int, classes: Mapping[str, tuple[int, int]], width: int, epsilon: float, delta: float
+    order: int, classes: Mapping[str, tuple[int, int]], width: int, epsilon: float, delta: float, unit: int
 ) -> OrderChoice:
-    sigma = common_noise(classes, order=order, epsilon=epsilon, delta=delta, tolerance=TOLERANCE)
+    sigma = common_noise(classes, order=order, epsilon=epsilon, delta=delta, tolerance=TOLERANCE, unit=unit)
     mean = sigma * math.sqrt(width)
     return OrderChoice(order=order, sigma_over_clip=sigma, noise_to_mean=mean, noise_to_spread=mean * math.sqrt(order))
 
 
 def common_noise(
-    classes: Mapping[str, tuple[int, int]], *, order: int, epsilon: float, delta: float, tolerance: float = 1e-4
+    classes: Mapping[str, tuple[int, int]],
+    *,
+    order: int,
+    epsilon: float,
+    delta: float,
+    tolerance: float = 1e-4,
+    unit: int = 1,
 ) -> float:
     """Noise over clip that keeps every class within the budget.
 
     One noise for all classes: were it larger in small classes, its size alone would tell classes apart in what is
     released, but not in real records.
     """
-    mixtures = {ClassMixtures(minimum=minimum, order=order, records=records) for minimum, records in classes.values()}
+    mixtures = {
+        ClassMixtures(minimum=minimum, order=order, records=records, unit=unit) for minimum, records in classes.values()
+    }
+    if unit > 1:
+        return noise_of_units(list(mixtures), epsilon=epsilon, delta=delta, tolerance=tolerance)
     dearest, *others = sorted(mixtures, key=lambda one: one.sampling_rate**2 * one.records, reverse=True)
     sigma = dearest.sigma_over_clip(epsilon=epsilon, delta=delta, tolerance=tolerance)
     for one in others:
@@ -174,7 +187,9 @@ def compare(spec: MixingSpec, *, epsilon: float | None = None, orders: Sequence[
         spec = change(spec, {"privacy.epsilon": epsilon})
     divided = divide_budget(spec)
     width, epsilon, delta = divided.encoding.width, divided.epsilon, divided.delta
-    choices = compare_orders(divided.sizes, width=width, epsilon=epsilon, delta=delta, orders=orders)
+    choices = compare_orders(
+        divided.sizes, width=width, epsilon=epsilon, delta=delta, orders=orders, unit=spec.records_of_a_unit
+    )
     return Comparison(spec=spec, choices=choices)
 
 

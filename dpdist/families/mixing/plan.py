@@ -41,9 +41,11 @@ def plan(spec: MixingSpec) -> MixingPlan:
         drafts = [planned(spec, order=one, sigma_over_clip=1.0) for one in order.candidates]
         return plan_selection(drafts, divided)
     if order == "auto":
-        order = best_order(divided.sizes, width=width, epsilon=epsilon, delta=delta).order
+        order = best_order(divided.sizes, width=width, epsilon=epsilon, delta=delta, unit=spec.records_of_a_unit).order
     draft = planned(spec, order=order, sigma_over_clip=1.0)
-    sigma = common_noise(divided.sizes, order=order, epsilon=epsilon, delta=delta, tolerance=TOLERANCE)
+    sigma = common_noise(
+        divided.sizes, order=order, epsilon=epsilon, delta=delta, tolerance=TOLERANCE, unit=spec.records_of_a_unit
+    )
     sigma = filled_noise(
         sigma,
         draft.classes,
@@ -61,8 +63,9 @@ def planned(spec: MixingSpec, *, order: int, sigma_over_clip: float) -> MixingPl
     AccountingError: as `plan`.
     """
     divided = divide_budget(spec)
-    # One record fewer than confirmed must still fill a mixture, or the class's presence alone would tell.
-    small = [value for value, (minimum, _) in divided.sizes.items() if minimum <= order]
+    unit = spec.records_of_a_unit
+    # A unit's records fewer than confirmed must still fill a mixture, or the class's presence alone would tell.
+    small = [value for value, (minimum, _) in divided.sizes.items() if minimum - unit < order]
     if small:
         raise SpecError(
             f"mixing.order: {order} records are more than are confirmed of class {', '.join(map(repr, small))}; lower "
@@ -73,7 +76,7 @@ def planned(spec: MixingSpec, *, order: int, sigma_over_clip: float) -> MixingPl
             value=value,
             code=code,
             check=check,
-            mixtures=ClassMixtures(minimum=minimum, order=order, records=records),
+            mixtures=ClassMixtures(minimum=minimum, order=order, records=records, unit=unit),
         )
         for (value, (minimum, records)), code, check in zip(
             divided.sizes.items(), spec.class_codes, divided.checks, strict=True
@@ -88,7 +91,8 @@ def planned(spec: MixingSpec, *, order: int, sigma_over_clip: float) -> MixingPl
         order=order,
         sigma_over_clip=sigma_over_clip,
     )
-    lost = max(sampler_loss(part, made.moments, made.encoding.width, made.noises) for part in classes)
+    losses = [sampler_loss(part, made.moments, made.encoding.width, made.noises) for part in classes]
+    lost = max(losses) if unit == 1 else sum(losses)  # a unit may be in several classes
     if lost > spec.privacy.delta / 2:
         raise SpecError(
             f"mixing.classes: the samplers of so many mixtures lose {lost:.2g} of delta, too much of privacy.delta = "

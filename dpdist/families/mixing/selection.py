@@ -117,7 +117,11 @@ def plan_selection(drafts: Sequence[MixingPlan], divided: Budget) -> SelectionPl
     """
     spec = drafts[0].spec
     count, privacy = len(drafts), spec.privacy
-    share = {"epsilon": divided.epsilon / count, "delta": divided.delta / count, "tolerance": TOLERANCE}
+    share: dict[str, Any] = {
+        "epsilon": divided.epsilon / count,
+        "delta": divided.delta / count,
+        "tolerance": TOLERANCE,
+    }
     drafts = [
         replace(draft, sigma_over_clip=common_noise(divided.sizes, order=draft.order, **share)) for draft in drafts
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -168,6 +168,8 @@ class MixingDataSpec(DataSpec):
 class MixingSpec(ReleaseSpec):
     """Class-wise mixtures with Gaussian noise (DP-CDA)."""
 
+    protects_units: ClassVar[bool] = True
+
     kind: Literal["mixing"]
     data: MixingDataSpec
     privacy: MixingPrivacySpec
@@ -202,6 +204,26 @@ class MixingSpec(ReleaseSpec):
         if self.federated is not None:
             self.federated.refuse_shared_files(one_machine=self.cluster.mode == "embedded")
         return self
+
+    @model_validator(mode="after")
+    def _protects(self) -> MixingSpec:
+        """What a unit's several records have no charge for."""
+        if self.unit is not None and self.federated is not None:
+            raise ValueError(
+                "unit: a federated release protects single records only, because nobody bounds the records that one "
+                "unit has with several clients: leave it out"
+            )
+        if self.unit is not None and isinstance(self.mixing.order, OrderSearchSpec):
+            raise ValueError(
+                "mixing.order: trying orders on the table protects single records only, because each record is mixed "
+                "or held out by itself; with `unit` give one order, or auto"
+            )
+        return self
+
+    @property
+    def protects_only_units(self) -> bool:
+        """One record more of a unit may exchange one that is sampled, which is not what a unit's presence does."""
+        return self.unit is not None
 
     @property
     def worker_resources(self) -> tuple[str, ...]:

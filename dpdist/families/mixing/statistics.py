@@ -24,17 +24,22 @@ ClassCodes = list[Codes]
 """The codes of the records of each class, the class attribute left out."""
 
 
-def class_operator(label: int, classes: Sequence[int]) -> Operator:
-    """The codes of the records of some classes, given by their codes, in the order of the rows: `ClassCodes`. `label`
-    is the place of the class attribute in the schema.
+def class_operator(label: int, classes: Sequence[int], *, by_value: bool = False) -> Operator:
+    """The codes of the records of some classes, given by their codes, in the order of the rows or of their values:
+    `ClassCodes`. `label` is the place of the class attribute in the schema.
     """
-    return Operator(name="classes", chunk=partial(_by_class, label=label, classes=tuple(classes)), combine=_joined)
+    chunk = partial(_by_class, label=label, classes=tuple(classes))
+    return Operator(name="classes", chunk=chunk, combine=_joined, finish=_sorted if by_value else None)
 
 
 def _by_class(codes: Codes, label: int, classes: tuple[int, ...]) -> ClassCodes:
     features = [column for place, column in enumerate(codes) if place != label]
     chosen = [np.flatnonzero(codes[label] == code) for code in classes]
     return [[column.take(rows) for column in features] for rows in chosen]
+
+
+def _sorted(classes: ClassCodes) -> ClassCodes:
+    return [[column.take(order) for column in codes] for codes in classes for order in [np.lexsort(codes)]]
 
 
 def _joined(a: ClassCodes, b: ClassCodes) -> ClassCodes:

@@ -77,7 +77,6 @@ class RelationalSpec(ReleaseSpec):
     """Parents with their members, drawn from two models that were fitted to noisy tables."""
 
     protects_units: ClassVar[bool] = True
-    protects_only_units: ClassVar[bool] = True  # a member more exchanges the rows of all others, and of the parent
 
     kind: Literal["relational"]
     privacy: RelationalPrivacy
@@ -120,6 +119,11 @@ class RelationalSpec(ReleaseSpec):
             raise ValueError("output.rows_per_part: a part has room for ten parents at least")
         self.layout  # noqa: B018  (validates the kinds)
         return self
+
+    @property
+    def protects_only_units(self) -> bool:
+        """A member more exchanges the rows of all others, and of the parent."""
+        return True
 
     @property
     def keeps_rules(self) -> bool:
