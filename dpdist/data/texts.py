@@ -21,8 +21,7 @@ VALUES = pa.schema([("value", pa.large_string()), ("count", pa.int64())])
 """Different values of a column, each with the number of its rows."""
 
 _COMPACTED_ROWS = 1 << 18
-_PASSED_OVER = pa.scalar("", pa.large_string())
-_MISSING = pa.scalar(None, pa.large_string())
+_PASSED_OVER = ""
 
 
 def texts_of(batch: pa.RecordBatch, names: Sequence[str], *, strip: bool = False) -> list[pa.Array]:
@@ -37,8 +36,8 @@ def _texts(array: pa.Array, *, strip: bool) -> pa.Array:
     if strip:
         texts = pc.utf8_trim_whitespace(texts)
     lengths = pc.binary_length(texts)
-    shown = pc.if_else(pc.greater(lengths, MOST_BYTES), _PASSED_OVER, texts)
-    return pc.if_else(pc.equal(lengths, 0), _MISSING, shown)
+    shown = pc.if_else(pc.greater(lengths, MOST_BYTES), pa.scalar(_PASSED_OVER, pa.large_string()), texts)
+    return pc.if_else(pc.equal(lengths, 0), pa.scalar(None, pa.large_string()), shown)
 
 
 def count_values(batches: Iterable[Sequence[pa.Array]], columns: int) -> tuple[list[pa.Table], NDArray[np.int64]]:

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from dpdist.errors import OutputUnwritable
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
+from dpdist.publish.arrow_arrays import numbers, texts
 from dpdist.publish.statistics import StatisticColumn, statistic_columns
 from dpdist.schema.schema import Attribute, Category, Schema
 from dpdist.storage.store import Store
@@ -91,10 +92,10 @@ class Column:
         ValueError: a code or number is outside the domain, or words are needed.
         """
         if not self.cardinality:
-            numbers = pa.array(codes, pa.float64())
-            if not self.admits(numbers):
+            continuous = numbers(codes.astype(np.float64, copy=False))
+            if not self.admits(continuous):
                 raise ValueError(f"attribute {self.field.name!r}: a number is outside the domain")
-            return numbers
+            return continuous
         if codes.size and codes.max() >= self.cardinality:
             raise ValueError(f"attribute {self.field.name!r}: a code is outside the domain")
         if self.is_drawn and words is None:
@@ -102,19 +103,19 @@ class Column:
         if self.texts is not None:
             distinct = list(dict.fromkeys(self.texts))
             index = np.array([distinct.index(text) for text in self.texts], np.int32)
-            return pa.DictionaryArray.from_arrays(pa.array(index[codes]), pa.array(distinct, pa.string()))
+            return pa.DictionaryArray.from_arrays(numbers(index[codes]), texts(distinct))
         mask = None if self.missing is None else codes == self.missing
         if self.edges is not None and words is not None:
             bins = np.minimum(codes, len(self.edges) - 2)  # the missing category is masked
             low, high = self.edges[bins], self.edges[bins + 1]
             drawn = low + (high - low) * ((words >> np.uint64(11)) * 2.0**-53)
-            return pa.array(np.where(drawn < high, drawn, low), mask=mask)  # the sum may round up to the next bin
+            return numbers(np.where(drawn < high, drawn, low), missing=mask)  # the sum may round up to the next bin
         if self.integers is None:
-            return pa.array(codes, self.field.type)
+            return numbers(codes).cast(self.field.type)
         integers = self.integers[codes]
         if self.widths is not None and words is not None:
             integers += (words % self.widths[codes]).astype(np.int64)  # uniform to within width * 2^-64
-        return pa.array(integers, mask=mask)
+        return numbers(integers, missing=mask)
 
     def admits(self, values: pa.Array | pa.ChunkedArray) -> bool:
         """Whether every value could have come from a code."""
@@ -127,11 +128,11 @@ class Column:
             return low is None or (whole and bool(self.edges[0] <= low) and bool(high <= self.edges[-1]))
         distinct = values.unique().drop_null()
         if self.texts is not None:
-            known = pa.array(self.texts, pa.string())
+            known = texts(self.texts)
         elif self.integers is None:
             return not len(distinct) or pc.max(distinct).as_py() < self.cardinality
         elif self.widths is None:
-            known = pa.array(self.integers)
+            known = numbers(self.integers)
         else:  # bins lie side by side
             ends = pc.min_max(distinct).as_py()
             last = int(self.integers[-1]) + int(self.widths[-1]) - 1

@@ -458,6 +458,26 @@ def test_helm_test_asks_in_each_kind_of_pod(name: str, tmp_path: Path) -> None:
         compile(container["args"][0], "connections.py", "exec")
 
 
+def test_pages_have_deployments_where_there_is_a_place_for_them() -> None:
+    def of(changes: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
+        rendered = render(example("prefect", changes))
+        told = rendered.one("ConfigMap", "-prefect")["data"]
+        job = json.loads(told["base-job-template.json"])["job_configuration"]["job_manifest"]
+        variables = job["spec"]["template"]["spec"]["containers"][0]["env"]
+        entries = [one["entrypoint"] for one in yaml.safe_load(told["prefect.yaml"])["deployments"]]
+        return entries, {variable["name"]: variable.get("value", "") for variable in variables}
+
+    entries, variables = of({})
+    assert entries == ["flows/release.py:release"]
+    assert "DPDIST_PAGES" not in variables
+    entries, variables = of({"prefect": {"pages": "s3://census-confidential/pages"}})
+    assert entries == ["flows/release.py:release", "flows/evaluate.py:evaluate", "flows/ledger.py:ledger"]
+    assert variables["DPDIST_PAGES"] == "s3://census-confidential/pages"
+    for entry in entries:
+        file, function = entry.split(":")
+        assert f"def {function}(" in (ROOT / file).read_text()
+
+
 def test_settings_reach_the_command_line_as_they_are() -> None:
     from dpdist.schema.spec import parse_overrides
 

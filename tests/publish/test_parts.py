@@ -312,12 +312,13 @@ class TestParquet:
 
 
 def test_reading_and_writing_import_no_cluster() -> None:
-    """pyarrow itself imports pandas where it is installed."""
+    """Nor pandas, which `pyarrow.array` imports."""
     program = (
-        "import sys, dpdist.publish.verify, pyarrow as pa, pyarrow.parquet as pq\n"
+        "import sys, numpy as np, dpdist.publish.verify, pyarrow as pa\n"
+        "from dpdist.publish.arrow_arrays import lists, numbers, texts\n"
         "from dpdist.publish.parts import parquet_bytes\n"
-        "parquet_bytes(pa.table({'a': ['x']}))\n"
-        "print([m for m in ('dask', 'distributed', 's3fs', 'botocore', 'prefect') if m in sys.modules])"
+        "parquet_bytes(pa.table({'a': texts(['x']), 'b': numbers(np.arange(1)), 'c': lists([np.arange(2)])}))\n"
+        "print([m for m in ('dask', 'distributed', 'pandas', 's3fs', 'botocore', 'prefect') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
     assert out.stdout.strip() == "[]"

@@ -17,6 +17,7 @@ from dpdist.errors import DataNotFound, VerificationFailed
 from dpdist.families.synthesis.fitted import Fitted
 from dpdist.families.synthesis.learn import Learned
 from dpdist.families.synthesis.measurements import Measurements
+from dpdist.publish.arrow_arrays import lists, numbers, texts
 from dpdist.publish.extra import read_file
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.parts import parquet_bytes, read_parquet
@@ -52,17 +53,17 @@ def model_files(learned: Learned, *, key: str, rounds: int) -> dict[str, bytes]:
     sizes = [table.counts.size for table in tables]
     cells = pa.table(
         {
-            "table": pa.array(np.repeat(np.arange(len(tables), dtype=np.int32), sizes)),
-            "cell": pa.array(np.concatenate([np.zeros(0, np.int64), *(np.arange(size) for size in sizes)])),
-            "noisy": pa.array(learned.measurements.counts),
+            "table": numbers(np.repeat(np.arange(len(tables), dtype=np.int32), sizes)),
+            "cell": numbers(np.concatenate([np.zeros(0, np.int64), *(np.arange(size) for size in sizes)])),
+            "noisy": numbers(learned.measurements.counts),
         }
     )
     model = pa.table(
         {
-            "name": pa.array(list(arrays)),
-            "type": pa.array([str(array.dtype) for array in arrays.values()]),
-            "shape": pa.array([list(array.shape) for array in arrays.values()], pa.list_(pa.int64())),
-            "values": pa.array([array.ravel().astype(np.int64) for array in arrays.values()], pa.list_(pa.int64())),
+            "name": texts(list(arrays)),
+            "type": texts([str(array.dtype) for array in arrays.values()]),
+            "shape": lists([np.array(array.shape) for array in arrays.values()]),
+            "values": lists([array.ravel() for array in arrays.values()]),
         }
     )
     about = {
