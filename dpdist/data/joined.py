@@ -115,8 +115,13 @@ class JoinedTable:
             columns[i] = codes[k][found]
         for k, i in enumerate(self.places(1)):
             columns[i] = above[k][kept[place[found]]]
-        idle = len(units) - len(found) + len(owners) - len(np.unique(place[found]))
-        report, drop = replace(RowReport.empty(self.schema), unlinked=idle), np.zeros(len(found), bool)
+        report = replace(
+            RowReport.empty(self.schema),
+            orphans=len(units) - len(found),
+            childless=len(keys) - len(np.unique(place[found])),
+            repeated=len(owners) - len(keys),
+        )
+        drop = np.zeros(len(found), bool)
         for number, rule in enumerate(self.schema.forbidden):
             broken = rule.broken_by(columns)
             report.broken[number] = np.count_nonzero(broken)

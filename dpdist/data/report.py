@@ -30,7 +30,10 @@ class RowReport:
     broken: NDArray[np.int64]  # int64[rules]: rows that break each rule with values that no policy drops
     nameless: int = 0  # rows without the id of their unit, which are not kept
     beyond: int = 0  # rows that are not kept because their unit has too many
-    unlinked: int = 0  # of two joined tables, rows without a partner in the other one
+    # of two joined tables: records whose parent has no row, parents without records, rows beyond one of a parent
+    orphans: int = 0
+    childless: int = 0
+    repeated: int = 0
 
     def __repr__(self) -> str:
         return "RowReport(<counts hidden>)"
@@ -52,7 +55,9 @@ class RowReport:
             "rows_kept": self.kept,
             **({"rows_without_id": self.nameless} if self.nameless else {}),
             **({"rows_beyond_bound": self.beyond} if self.beyond else {}),
-            **({"rows_unlinked": self.unlinked} if self.unlinked else {}),
+            **({"rows_without_parent": self.orphans} if self.orphans else {}),
+            **({"parents_without_rows": self.childless} if self.childless else {}),
+            **({"repeated_parents": self.repeated} if self.repeated else {}),
             "columns": {
                 name: {
                     "missing": int(counts[MISSING]),

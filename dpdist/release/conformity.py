@@ -91,16 +91,18 @@ def _of_policies(report: RowReport, contract: Contract) -> list[str]:
 
 def _of_ids(report: RowReport, contract: Contract) -> list[str]:
     unit = contract.protected
-    if unit is None or unit.missing == "drop" or not (report.nameless or report.unlinked):
+    if unit is None or unit.missing == "drop":
         return []
-    if report.unlinked:
-        return [
-            f"column {unit.by!r}: records whose {unit.name} has no row in data.parent, rows there without records, or "
-            "several with one id; they are in no release. Correct the ids, or declare that with unit.missing: drop"
-        ]
+    found = [
+        (report.nameless, f"rows without an id, whose {unit.name} nobody knows", "find the ids"),
+        (report.orphans, f"records whose {unit.name} has no row in data.parent", "add these rows, or correct the ids"),
+        (report.childless, "rows in data.parent that no record belongs to", "add their records, or leave them out"),
+        (report.repeated, f"several rows in data.parent for one {unit.name}", "leave one of them"),
+    ]
     return [
-        f"column {unit.by!r}: records without an id, whose {unit.name} nobody knows; they are in no release. Find the "
-        "ids, or declare that with unit.missing: drop"
+        f"column {unit.by!r}: {what}; they are in no release: {todo}, or declare that with unit.missing: drop"
+        for count, what, todo in found
+        if count
     ]
 
 

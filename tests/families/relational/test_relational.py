@@ -172,6 +172,76 @@ def test_two_files_are_read_as_the_joined_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ("nothing", {}),
+        ("orphans", {"rows_without_parent": "has no row in data.parent"}),
+        ("childless", {"parents_without_rows": "no record belongs to"}),
+        ("repeated", {"repeated_parents": "several rows in data.parent for one household"}),
+        ("nameless", {"rows_without_id": "without an id"}),
+        (
+            "elsewhere",
+            {
+                "rows_without_parent": "has no row",
+                "parents_without_rows": "no record belongs",
+                "": "fewer records are kept",
+            },
+        ),
+    ],
+)
+def test_each_fault_of_the_link_is_told_apart_and_can_be_declared(
+    change: str, found: dict[str, str], tmp_path: Path
+) -> None:
+    table = RELATIONAL.table(900)
+    members, parents = split(tmp_path, table.filter(table["household"].is_valid()))
+    ids = parents["household"].to_numpy()
+    more = {"childless": [5, 6, 7], "repeated": ids[:40].tolist()}.get(change, [])
+    extra = pa.table({"household": more, "region": ["north"] * len(more)}, schema=parents.schema)
+    parents = pa.concat_tables([parents, extra])
+    if change == "orphans":
+        parents = parents[30:]
+    if change == "nameless":
+        members = pa.concat_tables([members, table.drop(["region"]).filter(table["household"].is_null())])
+    if change == "elsewhere":  # ids of another table
+        parents = parents.set_column(0, "household", pa.array(ids + 10**6))
+    pq.write_table(members, tmp_path / "members.parquet")
+    pq.write_table(parents, tmp_path / "parents.parquet")
+    spec = RELATIONAL.spec(tmp_path)
+    data = {
+        "path": str(tmp_path / "members.parquet"),
+        "parent": {"path": str(tmp_path / "parents.parquet"), "attributes": ["region"]},
+    }
+    for missing in ("refuse", "drop"):
+        tree = {"schema": spec.table, "data": data, "unit": {"by": "household", "at_most": 4, "missing": missing}}
+        tree |= {"minimum_records": 500, "epsilon": 100, "delta": "1e-3"}
+        met = check_input(Contract.model_validate(tree))
+        told = [text for count, text in found.items() if missing == "refuse" or not count]
+        assert len(met.problems) == len(told)
+        assert all(any(text in problem for problem in met.problems) for text in told)
+        assert not any(digit in problem for problem in met.problems for digit in "0123456789")  # no count, no id
+        counts = {"rows_without_parent", "parents_without_rows", "repeated_parents", "rows_without_id"}
+        assert counts & met.counts.keys() == found.keys() - {""}
+    expected = {"childless": 3, "repeated": 40}
+    if change in expected:
+        assert [met.counts[name] for name in found] == [expected[change]]
+
+
+def test_only_the_order_of_members_counts(layout: Layout) -> None:
+    """Gaps in the order change nothing; members at one place have an order that does not depend on the rows'."""
+    rng = np.random.default_rng(0)
+    plain = [[(k % 4, int(rng.integers(20)), k % 2, 3, 0, i) for i in range(1 + k % 6)] for k in range(30)]
+    # order of 0 to 6: members at 0, 1, 2, ... or with places left out
+    few = [household[:3] for household in plain]
+    gaps = [[(*member[:5], (0, 3, 6)[member[5]]) for member in household] for household in few]
+    for one, other in zip(laid_out(layout, few), laid_out(layout, gaps), strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    ties = [[(*member[:5], member[5] // 3) for member in household] for household in plain]
+    mixed = [[household[i] for i in rng.permutation(len(household))] for household in ties]
+    for one, other in zip(laid_out(layout, ties), laid_out(layout, mixed), strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize(
     ("changes", "named"),
     [
         ({"unit": None}, "unit"),
