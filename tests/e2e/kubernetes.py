@@ -398,15 +398,15 @@ spec: {hard: {limits.memory: 4Gi}}
 def limits(node: Node) -> None:
     """A quota without room for workers, a driver without memory, an upgrade and a way back."""
     with node.timed("limits: a quota leaves no room for workers"):
+        node.run("helm", "uninstall", "one", "--namespace", NAMESPACE, "--wait", check=False)
         node.kubectl("apply", "-f", "-", input=QUOTA)
         dask = node.values("")["dask"]
-        node.install("tight", "quota", dask={**dask, "timeout": 20})
+        large = {**dask["workers"], "memory": "8Gi"}  # fits the node, and never the quota
+        node.install("tight", "quota", dask={**dask, "timeout": 20, "workers": large})
         done, said = node.finish(node.jobs("tight")[-1])
         print("    " + said.strip().splitlines()[-1])
         expect(not done and "worker" in said and "Traceback" not in said, said)
         node.kubectl("delete", "resourcequota", "tight")
-        node.kubectl("rollout", "restart", "deployment/tight-dpdist-workers")
-        node.kubectl("rollout", "status", "deployment/tight-dpdist-workers", "--timeout=180s")
         node.install("tight", "quota", job={"run": 2})
         done, said = node.finish(node.newest_job("tight"))
         expect(done, said)
