@@ -64,6 +64,8 @@ def discovered(
     asked = dict(map(_column, columns))
     if len(asked) < len(columns):
         raise SpecError("--column: a column is named twice; keep one of them")
+    if not dataset or min(budget) <= 0:
+        raise SpecError("--discover is charged: give --dataset, --epsilon and --delta, such as 0.5 and 1e-9")
     spec = build_spec(
         {
             "kind": "discovery",

@@ -51,7 +51,11 @@ class Access:
         database = Database(url)
         if database.file and not database.file.exists():
             if not create:
-                raise LedgerError(f"no ledger at {database.name}: make one with dpdist ledger create")
+                raise LedgerError(
+                    f"no ledger at {database.name}, which is {database.file.absolute()}: a ledger is looked for from "
+                    "the folder in which dpdist runs. If the data set has one, name it (DPDIST_LEDGER, or `ledger` in "
+                    "the spec), as a new one knows nothing of what was spent. Else make one with dpdist ledger create"
+                )
             create_file(database.file)
         if create:
             database.migrate()

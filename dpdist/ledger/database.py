@@ -183,6 +183,8 @@ def masked(url: URL) -> str:
 
 
 def _parse(url: str) -> URL:
+    if "://" not in url and Path(url).suffix:  # the path of a file
+        url = f"sqlite:///{url}"
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):

@@ -142,6 +142,8 @@ def _elsewhere(attribute: dict[str, Any], column: Described, items: dict[str, st
     else:
         attribute["values"].append(name)
     attribute["out_of_domain"] = {"category": name}
+    if name == attribute.get("missing", {}).get("category"):
+        return ["other values count as missing"]
     return ["other values become one category"]
 
 

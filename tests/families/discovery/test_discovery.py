@@ -302,7 +302,8 @@ def test_a_schema_of_census_persons_is_drafted_and_charged_once(
         (["--discover=out", "--column=a", "--column=a=integer"], "named twice"),
         (["--discover=out", "--column=a=integr", "--dataset=d"], "did you mean integer"),
         (["--discover=out", "--column=a", "--public"], "not with --discover"),
-        (["--discover=out", "--column=a", "--dataset=d", "--epsilon=1"], "delta"),
+        (["--discover=out", "--column=a", "--dataset=d", "--epsilon=1"], "--delta"),
+        (["--discover=out", "--column=a", "--epsilon=1", "--delta=1e-9"], "--dataset"),
         (["--dataset=d", "--epsilon=1"], "only with --discover"),
     ],
 )
