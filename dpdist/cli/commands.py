@@ -21,7 +21,7 @@ from dpdist.cli.evaluate import evaluate
 from dpdist.cli.inference import audit_coverage, draw, infer, replicates, tabulate
 from dpdist.cli.ledger import known_to_default, ledger_app
 from dpdist.cli.ledger_views import metrics, report
-from dpdist.cli.options import AsJson, Endpoint, PublicKey, Settings, SpecPath, ledger_url, load, storage_options
+from dpdist.cli.options import AsJson, Endpoint, PublicKey, Settings, SpecPath, load, storage_options
 from dpdist.cli.output import error_text, guarantee_lines, show_json
 from dpdist.cli.plan import plan
 from dpdist.cli.runs import runs_app
@@ -192,7 +192,6 @@ def verify(
     ledger: Annotated[
         str | None,
         typer.Option(
-            callback=ledger_url,
             help="SQLAlchemy URL or SQLite file of the ledger: also compare the release with the account. Default: "
             "dpdist-ledger.db of this folder, if it is there and knows the release.",
         ),

@@ -23,17 +23,11 @@ Settings = Annotated[
 ]
 
 
-def ledger_url(text: str | None) -> str | None:
-    """The URL of a ledger that is given by its URL, or by the path of its SQLite file."""
-    return f"sqlite:///{text}" if text and "://" not in text and Path(text).is_file() else text
-
-
 LedgerUrl = Annotated[
     str,
     typer.Option(
         "--ledger",
         envvar="DPDIST_LEDGER",
-        callback=ledger_url,
         help="SQLAlchemy URL of the ledger, or the path of an SQLite one; one with a password: by DPDIST_LEDGER.",
     ),
 ]

@@ -183,7 +183,7 @@ def masked(url: URL) -> str:
 
 
 def _parse(url: str) -> URL:
-    if "://" not in url and Path(url).suffix:  # the path of a file
+    if url and "://" not in url and (Path(url).suffix or Path(url).is_file()):  # the path of a file
         url = f"sqlite:///{url}"
     try:
         parsed = make_url(url)

@@ -266,3 +266,21 @@ def test_importing_the_ledger_is_light() -> None:
     code = "import sys, dpdist.ledger; print(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert {"alembic", "psycopg", "fsspec", "dp_accounting", "dask"}.isdisjoint(loaded)
+
+
+def test_a_ledger_may_be_named_by_the_path_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Ledger.open(str(tmp_path / "books.db")).create_dataset("acs", epsilon=1, delta=1e-9)
+    for named in ("books.db", str(tmp_path / "books.db"), "sqlite:///books.db"):
+        assert Ledger.open(named, create=False).show("acs").attempts == ()
+    (tmp_path / "books.db").rename(tmp_path / "books")
+    assert Ledger.open("books", create=False).show("acs").attempts == ()
+    with pytest.raises(LedgerError, match="URL cannot be read"):
+        Ledger.open("nonsense")
+
+
+def test_it_says_where_a_missing_ledger_was_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second ledger knows nothing of what the first has spent: nobody is told to make one without a word of it."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LedgerError, match=f"which is {tmp_path / 'books.db'}.*knows nothing of what was spent"):
+        Ledger.open("sqlite:///books.db", create=False)

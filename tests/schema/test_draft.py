@@ -372,3 +372,9 @@ def test_from_a_public_table_of_persons_to_a_release(
     pq.write_table(pq.read_table(shared_data("acs2024_persons.parquet")).slice(0, 5_000), tmp_path / "sample.parquet")
     table = released(dpdist, tmp_path, {"path": "sample.parquet", "extra_columns": "ignore"})
     assert table.column_names == wanted
+
+
+def test_a_public_table_is_read_from_parquet_only(tmp_path: Path) -> None:
+    (tmp_path / "last_year.csv").write_text("age\n1\n")
+    with pytest.raises(SpecError, match="--public reads Parquet files: write the public table as Parquet first"):
+        draft(tmp_path / "last_year.csv", public=True)
