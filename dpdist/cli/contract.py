@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpdist.api.display import folded
 from dpdist.cli.ledger import open_ledger
 from dpdist.cli.options import DEFAULT_LEDGER, LedgerUrl, load
 from dpdist.errors import OutOfDomain, SpecError
@@ -39,6 +40,7 @@ def contract_draft(
 ) -> None:
     """Print a contract made from a schema; write it to a file, and read it before you create the data set."""
     from dpdist.ledger.contract import drafted
+    from dpdist.schema.draft import notes_on
     from dpdist.schema.schema import Schema
     from dpdist.schema.strict_yaml import write_yaml
 
@@ -49,6 +51,8 @@ def contract_draft(
     tree = drafted(
         Schema.from_yaml(schema), path=tuple(data or ()), minimum=minimum, caps=(epsilon, delta), reads=reads
     )
+    for note in notes_on(schema):
+        typer.echo(folded(note), err=True)
     typer.echo(write_yaml(tree).rstrip())
 
 

@@ -78,7 +78,16 @@ def plan(
         show_json(made.to_json())
     else:
         contract = f"Contract    {contract_sentence(made)}"
-        typer.echo(folded("\n".join([made.explain(), *budget_lines(made), contract])))
+        typer.echo(folded("\n".join([made.explain(), *budget_lines(made), contract, *_notes(spec)])))
+
+
+def _notes(spec: Path) -> list[str]:
+    """What is left to decide in the schema file of a spec."""
+    from dpdist.schema.draft import notes_on
+    from dpdist.schema.strict_yaml import load_yaml
+
+    schema = load_yaml(spec).get("schema")
+    return notes_on(spec.parent / schema) if isinstance(schema, str) else []
 
 
 def _solution(path: Path, settings: list[str], options: dict[str, Any], *, asked: bool) -> Solution | None:

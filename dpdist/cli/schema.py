@@ -104,7 +104,8 @@ def schema_check(schema: Annotated[Path, typer.Argument(metavar="SCHEMA", help="
         missing = attribute.missing if isinstance(attribute.missing, str) else f"as {attribute.missing.category!r}"
         outside = attribute.out_of_domain
         beyond = outside if isinstance(outside, str) else f"as {outside.category!r}"
-        typer.echo(f"  {attribute.name:<18}{attribute.kind:<12}{domain:>12}  missing: {missing}; outside: {beyond}")
+        what = f"{attribute.kind}, {domain}; missing: {missing}; outside: {beyond}"
+        typer.echo(folded(f"  {attribute.name:<15} {what}"))
     for rule in read.rules:
         typer.echo(f"  {rule.text}; broken: {rule.broken}")
 

@@ -47,7 +47,7 @@ def described(path: Path, *, public: bool = False) -> tuple[str, list[Described]
     """
     try:
         if path.suffix.lower() in (".parquet", ".pq", ".parq") or path.is_dir():
-            return "Parquet types", list(_parquet(path, public=public))
+            return "a public table" if public else "Parquet types", list(_parquet(path, public=public))
         if public:
             raise SpecError(f"{path}: --public reads Parquet files: write the public table as Parquet first")
         text = path.read_text(encoding="utf-8-sig")

@@ -40,6 +40,14 @@ def left_to_decide(text: str) -> list[str]:
     return found
 
 
+def notes_on(schema: Path) -> list[str]:
+    """A line for people where a schema file still has comments marked TODO; nothing where it has none or is no file."""
+    left = left_to_decide(schema.read_text(encoding="utf-8-sig", errors="replace")) if schema.is_file() else []
+    if not left:
+        return []
+    return [f"TODO        {len(left)} of {schema}: see dpdist schema check {schema}"]
+
+
 def draft(path: Path, *, public: bool = False, columns: tuple[str, ...] = (), without: tuple[str, ...] = ()) -> str:
     """A schema file drafted from the description of a table; what is left to decide is marked ``TODO``.
 

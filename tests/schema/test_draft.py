@@ -378,3 +378,40 @@ def test_a_public_table_is_read_from_parquet_only(tmp_path: Path) -> None:
     (tmp_path / "last_year.csv").write_text("age\n1\n")
     with pytest.raises(SpecError, match="--public reads Parquet files: write the public table as Parquet first"):
         draft(tmp_path / "last_year.csv", public=True)
+
+
+def test_what_is_left_to_decide_is_said_by_plan_and_contract(dpdist: Command, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.yaml"
+    schema.write_text(
+        "attributes:\n  # TODO choose public bins\n  - {name: pay, kind: integer, bounds: [0, 9999], bins: {count: 50}}\n"
+    )
+    spec = {
+        "kind": "synthesis",
+        "name": "pay",
+        "dataset": "pay",
+        "schema": "schema.yaml",
+        "data": {"path": "pay.csv", "minimum_records": 1000},
+        "output": {"path": "out"},
+        "privacy": {"epsilon": 1, "delta": 1e-9},
+    }
+    (tmp_path / "spec.yaml").write_text(json.dumps(spec))
+    asked = (
+        "contract",
+        "draft",
+        str(schema),
+        "--data",
+        "pay.csv",
+        "--minimum",
+        "1000",
+        "--epsilon",
+        "1",
+        "--delta",
+        "1e-9",
+    )
+    for answer in (dpdist("plan", str(tmp_path / "spec.yaml")), dpdist(*asked)):
+        assert answer.code == 0, answer.err
+        said = " ".join((answer.out + answer.err).split())
+        assert f"TODO 1 of {schema}: see dpdist schema check {schema}" in said
+    schema.write_text(schema.read_text().replace("  # TODO choose public bins\n", ""))
+    for answer in (dpdist("plan", str(tmp_path / "spec.yaml")), dpdist(*asked)):
+        assert "TODO" not in answer.out + answer.err
