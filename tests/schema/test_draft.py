@@ -368,7 +368,7 @@ def test_from_a_public_table_of_persons_to_a_release(
     columns = [part for name in wanted for part in ("--column", name)]
     (tmp_path / "schema.yaml").write_text(dpdist("schema", "draft", "persons.parquet", "--public", *columns).out)
     shown = dpdist("schema", "check", "schema.yaml").out
-    assert re.search(r"OCCP +categorical +531 codes  missing: as 'missing'", shown)
+    assert re.search(r"OCCP +categorical, 531 codes; missing: as 'missing'", shown)
     pq.write_table(pq.read_table(shared_data("acs2024_persons.parquet")).slice(0, 5_000), tmp_path / "sample.parquet")
     table = released(dpdist, tmp_path, {"path": "sample.parquet", "extra_columns": "ignore"})
     assert table.column_names == wanted
@@ -383,7 +383,9 @@ def test_a_public_table_is_read_from_parquet_only(tmp_path: Path) -> None:
 def test_what_is_left_to_decide_is_said_by_plan_and_contract(dpdist: Command, tmp_path: Path) -> None:
     schema = tmp_path / "schema.yaml"
     schema.write_text(
-        "attributes:\n  # TODO choose public bins\n  - {name: pay, kind: integer, bounds: [0, 9999], bins: {count: 50}}\n"
+        "attributes:\n"
+        "  # TODO choose public bins\n"
+        "  - {name: pay, kind: integer, bounds: [0, 9999], bins: {count: 50}}\n"
     )
     spec = {
         "kind": "synthesis",
