@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.families.relational.exchange import Targets, exchanged
 from dpdist.families.relational.layout import Layout
 from dpdist.families.synthesis.conditional import Conditional
 from dpdist.families.synthesis.draw import MOST_REDRAWS, draw_records
@@ -19,9 +20,12 @@ from dpdist.privacy.noise import Noise
 from dpdist.schema.contradictions import a_record
 from dpdist.schema.rules import Forbidden, Rule, broken_by
 
+SPARE = 1
+"""So many times the released parents are drawn in addition, for exchanges."""
+
 
 def draw_linked(
-    layout: Layout, models: tuple[Fitted, Fitted], noise: Noise, part: int, rows: int, *, rounds: int
+    layout: Layout, models: tuple[Fitted, Fitted], targets: Targets, noise: Noise, part: int, rows: int
 ) -> tuple[list[Counts], tuple[Counts, Counts], Codes]:
     """The parents of one part and their members.
 
@@ -29,11 +33,11 @@ def draw_linked(
     ----------
     models : (Fitted, Fitted)
         Of the two tables of the layout.
+    targets : Targets
+        What parents are exchanged towards.
     part : int
     rows : int
         Parents.
-    rounds : int
-        Of balancing the parents; 0 for none.
 
     Returns
     -------
@@ -46,10 +50,12 @@ def draw_linked(
     """
     first = [
         column.astype(np.int64)
-        for column in draw_records(models[0], noise, part, rows, rounds=rounds, rules=layout.first_rules)
+        for column in draw_records(models[0], noise, part, rows * (1 + SPARE), rounds=0, rules=layout.first_rules)
     ]
     members, bad = _members(layout, models[1], first, noise, f"members/{part}")
     first, members = _replaced(layout, first, members, bad, noise, f"members/{part}/copied")
+    kept = exchanged(layout, targets, first, members, rows, noise, f"members/{part}/exchanged")
+    first, members = ([column[kept] for column in table] for table in (first, members))
     sizes = first[len(layout.parent)] + 1
     parent = np.repeat(np.arange(rows), sizes)
     place = np.arange(len(parent)) - np.repeat(np.cumsum(sizes) - sizes, sizes)

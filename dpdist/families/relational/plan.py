@@ -11,9 +11,12 @@ from typing import Any, ClassVar
 
 from dpdist.data.count import pair_cells
 from dpdist.families.base.event_plan import EventPlan
+from dpdist.families.relational.draw import SPARE
+from dpdist.families.relational.exchange import ROUNDS
 from dpdist.families.relational.layout import Layout
 from dpdist.families.relational.spec import RelationalSpec
 from dpdist.families.synthesis.choices import Choices, choose, draws_at_most, without_triples
+from dpdist.families.synthesis.draw import LARGEST_PART
 from dpdist.families.synthesis.plan import parts_of
 from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, Event, Gaussian
@@ -43,6 +46,8 @@ class RelationalPlan(EventPlan):
     ----------
     first, others : Choices
         Of the models of the two tables, each with its mu for one row.
+    margins : (float, float)
+        The mu of the margins of each table, for one row.
     """
 
     noise_name: ClassVar[str] = "Deviation of a count of members"
@@ -51,6 +56,7 @@ class RelationalPlan(EventPlan):
     event: Event
     first: Choices
     others: Choices
+    margins: tuple[float, float]
 
     @cached_property
     def released(self) -> Schema:
@@ -65,14 +71,15 @@ class RelationalPlan(EventPlan):
     @cached_property
     def parts(self) -> list[int]:
         """Parents of each part of the release."""
-        return parts_of(self.spec.parent.records, self.spec.output.rows_per_part // self.spec.records_of_a_unit)
+        rows = self.spec.output.rows_per_part // self.spec.records_of_a_unit
+        return parts_of(self.spec.parent.records, min(rows, LARGEST_PART // (1 + SPARE)))
 
     @property
     def shares(self) -> tuple[float, float]:
-        """Shares of mu^2 of the two tables, for a whole parent."""
-        first = self.first.mu**2
-        others = ((self.spec.records_of_a_unit - 1) * self.others.mu) ** 2
-        return first / (first + others), others / (first + others)
+        """Shares of mu^2 of the models of the two tables, for a whole parent; the margins have the rest."""
+        privacy = self.spec.privacy
+        rest = 1 - privacy.margin_share
+        return rest * privacy.parent_share, rest * (1 - privacy.parent_share)
 
     def public_parameters(self) -> dict[str, Any]:
         """The public parameters, for the manifest."""
@@ -81,6 +88,7 @@ class RelationalPlan(EventPlan):
         return super().public_parameters() | {
             "parents": self.spec.parent.records,
             "members_at_most": layout.at_most,
+            "margins": {"share": self.spec.privacy.margin_share, "mu_of_a_row": list(self.margins)},
             "parents_table": {"columns": list(layout.first.names), "share": first, "choices": _json(self.first)},
             "members_table": {"columns": list(layout.others.names), "share": others, "choices": _json(self.others)},
         }
@@ -117,6 +125,9 @@ class RelationalPlan(EventPlan):
             f"Members     {len(names[1])} columns: {len(layout.given)} that a member is drawn from, and "
             f"{len(layout.members)} of its own; up to {c - 1} rows of a {spec.unit.name}, so noise is {c - 1} times as "
             f"large. {100 * others:.3g} % of mu^2, about +-{sigmas[1]:,.0f} a count",
+            f"Margins     tables of one and two of a {spec.unit.name}'s {len(layout.parent)} attributes, and of the "
+            f"{len(layout.members)} of its other members: {100 * spec.privacy.margin_share:.3g} % of mu^2, half for "
+            f"either. {1 + SPARE} times as many are drawn, and exchanged until they have these margins",
             f"Records     {number_of(spec.parent.records, spec.unit.name)} with new numbers, and their members, in "
             f"{number_of(len(self.parts), 'part')}; any number costs the same",
         ]
@@ -126,7 +137,7 @@ class RelationalPlan(EventPlan):
         layout, found = self.spec.layout, super().resources()
         cells = sum(pair_cells(schema.cardinalities) for schema in (layout.first, layout.others))
         width = len(layout.first.attributes) + len(layout.others.attributes)
-        rows = max(self.parts) * layout.at_most
+        rows = (1 + SPARE) * max(self.parts) * layout.at_most
         return found | {
             "driver_bytes": 8 * (12 * (self.first.cells + self.others.cells) + 6 * cells),
             "task_bytes": max(found["task_bytes"], 24 * width * rows + (1 << 28)),
@@ -163,16 +174,29 @@ def plan(spec: RelationalSpec) -> RelationalPlan:
     tables = (layout.first.cardinalities, layout.others.cardinalities)
     for cards in tables:
         pair_cells(cards)  # refuses domains whose pairs do not fit a worker
-    most = sum(draws_at_most(choices, cards) for choices, cards in zip(_choices(spec, 1.0, 1.0), tables, strict=True))
+    most = sum(
+        draws_at_most(choices, cards) + pair_cells(cards) + sum(cards)
+        for choices, cards in zip(_choices(spec, 1.0, 1.0), tables, strict=True)
+    )
     lost = ApproximateDP(0.0, most * SAMPLER_DELTA, label="draws")
     multiplier = accountant.calibrate_gaussian(
         sensitivity=1.0, epsilon=privacy.epsilon, delta=privacy.delta - lost.delta
     )
     event = Composed((Gaussian(multiplier, label="all noisy tables, distances and picks of both tables"), lost))
-    share, mu = privacy.parent_share, 1 / multiplier / _UP
-    first, others = _choices(spec, mu * math.sqrt(share), mu * math.sqrt(1 - share) / (layout.at_most - 1))
+    mu, rest, last = 1 / multiplier / _UP, 1 - privacy.margin_share, layout.at_most - 1
+    shares = rest * privacy.parent_share, rest * (1 - privacy.parent_share)
+    first, others = _choices(spec, mu * math.sqrt(shares[0]), mu * math.sqrt(shares[1]) / last)
+    margin = mu * math.sqrt(privacy.margin_share / 2)
     form = PartFormat(values=spec.output.values, bins=spec.output.bins)
-    return RelationalPlan(spec=spec, event=event, delta=privacy.delta, form=form, first=first, others=others)
+    return RelationalPlan(
+        spec=spec,
+        event=event,
+        delta=privacy.delta,
+        form=form,
+        first=first,
+        others=others,
+        margins=(margin, margin / last),
+    )
 
 
 def _choices(spec: RelationalSpec, first_mu: float, others_mu: float) -> tuple[Choices, Choices]:
@@ -183,7 +207,8 @@ def _choices(spec: RelationalSpec, first_mu: float, others_mu: float) -> tuple[C
     members = max(spec.data.minimum_records - parents, 1)
     others = choose(layout.others.cardinalities, records=members, mu=others_mu, raking=False)
     cells = min(others.cells, MEMBER_CELLS)
-    return first, replace(others, cells=cells, balance=0, priorities=tuple(_weights(layout)))
+    others = replace(others, cells=cells, priorities=tuple(_weights(layout)))
+    return replace(first, balance=ROUNDS), replace(others, balance=ROUNDS)  # both say what they expect
 
 
 def _weights(layout: Layout) -> Iterable[tuple[int, int, float]]:

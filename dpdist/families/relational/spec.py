@@ -24,11 +24,18 @@ class RelationalPrivacy(PrivacyLimit):
     epsilon: float = Field(ge=1e-6, le=20, allow_inf_nan=False, description="Epsilon of the whole release.")
     delta: float = Field(ge=1e-15, lt=0.1, allow_inf_nan=False, description="Delta of the whole release.")
     parent_share: float = Field(
-        default=0.3,
+        default=0.4,
         ge=0.01,
         le=0.99,
-        description="Share of the budget (of mu^2) of the parents' table with the first members; the others' has the "
-        "rest.",
+        description="Share of the models' budget (of mu^2) that the parents' table with the first members has; the "
+        "others' has the rest.",
+    )
+    margin_share: float = Field(
+        default=0.5,
+        ge=0.01,
+        le=0.98,
+        description="Share of the budget (of mu^2) of the margins, half of it for either table: tables of one and two "
+        "attributes of the parents, and of the members after the first. The models have the rest.",
     )
 
 

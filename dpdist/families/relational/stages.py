@@ -15,10 +15,13 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Stage
 from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.families.relational.draw import draw_linked
+from dpdist.families.relational.exchange import Targets
 from dpdist.families.relational.layout import Layout
 from dpdist.families.relational.linking import count_both
+from dpdist.families.relational.margins import MeasuredMargins, measure_margins, own_attributes
 from dpdist.families.relational.plan import RelationalPlan
 from dpdist.families.relational.spec import RelationalSpec
+from dpdist.families.synthesis.expected import pair_deviation
 from dpdist.families.synthesis.fitted import Fitted
 from dpdist.families.synthesis.learn import Learned, learn
 from dpdist.ledger.keys import KeyRef, load_noise
@@ -72,6 +75,14 @@ def learn_models(attempt: RelationalAttempt) -> None:
                 found, choices=choices, noise=noise, drawing=drawing, rules=rules, prefix=prefix, progress=progress
             )
 
+    def margins() -> MeasuredMargins:
+        made = [
+            measure_margins(counts()[k], own, mu=mu, noise=attempt.noise, name=("parents", "members")[k])
+            for k, (own, mu) in enumerate(zip(own_attributes(layout), plan.margins, strict=True))
+        ]
+        return MeasuredMargins((made[0], made[1]))
+
+    attempt.stored(MeasuredMargins, margins)
     first = attempt.stored(Learned, lambda: make(0))
     others = attempt.stored(LearnedMembers, lambda: LearnedMembers(make(1))).learned
     tables = (("parents", first, layout.first), ("members", others, layout.others))
@@ -98,20 +109,27 @@ class _Source:
 
     layout: Layout
     models: tuple[Fitted, Fitted]
+    targets: Targets
     key: KeyRef
-    rounds: int
 
 
 def draw(attempt: RelationalAttempt) -> ReleasedRecords:
     """The members of the parents of each part, a function of the models, the public drawing key and its number."""
     attempt.before_noise()
-    models = attempt.result(Learned).fitted, attempt.result(LearnedMembers).learned.fitted
-    rounds = 0 if models[0].adjustment is not None else attempt.plan.first.balance
+    first, others = attempt.result(Learned), attempt.result(LearnedMembers).learned
+    models = first.fitted, others.fitted
+    plan, layout = attempt.plan, attempt.spec.layout
+    targets = Targets.of(
+        layout,
+        models,
+        attempt.result(MeasuredMargins),
+        (first.report["records"], others.report["records"]),
+        pair_deviation(plan.first, len(layout.first.attributes)),
+    )
     task = attempt.executor.tasks("records")
-    source = task.constant("models", _Source(attempt.spec.layout, models, attempt.drawing_key, rounds))
+    source = task.constant("models", _Source(layout, models, targets, attempt.drawing_key))
     starts = np.cumsum([0, *attempt.plan.parts]).tolist()
     parts = [task("part", _part, source, part, rows, starts[part]) for part, rows in enumerate(attempt.plan.parts)]
-    layout = attempt.spec.layout
     binned = [a.name for a in (layout.schema.attributes[i] for i in layout.parent) if a.is_binned]
     finish = partial(_alike, binned, attempt.plan.released.names[0]) if binned else None
     return ReleasedRecords(parts, key=attempt.drawing_key, finish=finish)
@@ -128,5 +146,6 @@ def _alike(names: list[str], parent: str, table: pa.Table) -> pa.Table:
 
 def _part(source: _Source, part: int, rows: int, start: int) -> Codes:
     noise = load_noise(source.key)
-    _, (parent, place), columns = draw_linked(source.layout, source.models, noise, part, rows, rounds=source.rounds)
-    return [(parent + start + 1).astype(np.float64), place.astype(np.min_scalar_type(source.layout.at_most)), *columns]
+    layout = source.layout
+    _, (parent, place), columns = draw_linked(layout, source.models, source.targets, noise, part, rows)
+    return [(parent + start + 1).astype(np.float64), place.astype(np.min_scalar_type(layout.at_most)), *columns]

@@ -9,6 +9,7 @@ words: the result is a pure function of model, key and part.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,61 +66,101 @@ class PairIndex:
         return cells
 
 
+class Exchangeable(Protocol):
+    """What may be in a sample: rows of a table, or several that belong together."""
+
+    def __len__(self) -> int: ...
+
+    def counts(self, items: Counts) -> Counts:
+        """How often some items are in each cell."""
+        ...
+
+    def costs(self, items: Counts, of_cells: Counts) -> Counts:
+        """The sum of what its cells cost, for each of some items."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of one table, and their cells.
+
+    Attributes
+    ----------
+    values : ndarray of int32, shape (attributes, rows)
+    index : PairIndex
+    """
+
+    values: NDArray[np.int32]
+    index: PairIndex
+
+    def __len__(self) -> int:
+        return int(self.values.shape[1])
+
+    def counts(self, items: Counts) -> Counts:
+        """How many of the rows are in each cell."""
+        found = np.zeros(self.index.cells, np.int64)
+        for start in range(0, len(items), PIECE):
+            cells = self.index.of_rows(self.values[:, items[start : start + PIECE]])
+            found += np.bincount(cells.ravel(), minlength=self.index.cells)
+        return found
+
+    def costs(self, items: Counts, of_cells: Counts) -> Counts:
+        """What the cells of each row cost."""
+        return np.asarray(of_cells.take(self.index.of_rows(self.values[:, items])).sum(0), np.int64)
+
+
 def balance(
-    values: NDArray[np.int32],
+    pool: Exchangeable,
     chosen: Counts,
     expected: Counts,
-    index: PairIndex,
     noise: Noise,
     name: str,
     *,
     rounds: int,
+    weights: Counts | None = None,
 ) -> Counts:
-    """Exchange rows of a sample until its pair tables are close to the expected ones.
+    """Exchange items of a sample until its tables are close to the expected ones.
 
-    Minimises ``sum over cells of (count - expected)^2 / (expected + 1)``. In each round some rows in the sample and as
+    Minimises ``sum over cells of weight (count - expected)^2``. In each round some items in the sample and as
     many outside are drawn; the worst of the former are exchanged for the best of the latter while it pays.
 
     Parameters
     ----------
-    values : ndarray of int32, shape (attributes, rows)
-        The pool.
+    pool : Exchangeable
     chosen : ndarray of int64, shape (records,)
-        Rows of the sample.
+        Items of the sample.
     expected : ndarray of int64, shape (cells,)
         Expected counts of the sample, in units of 2**-10.
     rounds : int
+    weights : ndarray of int64, shape (cells,), optional
+        In any unit; ``1 / (expected + 1)`` where not given.
 
     Returns
     -------
     ndarray of int64, shape (records,)
     """
     inside = chosen.copy()
-    outside = np.flatnonzero(np.bincount(chosen, minlength=values.shape[1]) == 0)
+    outside = np.flatnonzero(np.bincount(chosen, minlength=len(pool)) == 0)
     if not len(inside) or not len(outside):
         return inside
     looked_at = min(max(len(inside) // 16, LOOKED_AT), 4 * LOOKED_AT)
-    weight = (1 << (WEIGHT_BITS + CELL_BITS)) // (expected + (1 << CELL_BITS))
-    excess = -expected
-    for start in range(0, len(inside), PIECE):
-        cells = index.of_rows(values[:, inside[start : start + PIECE]])
-        excess += np.bincount(cells.ravel(), minlength=index.cells) << CELL_BITS
+    weight = (1 << (WEIGHT_BITS + CELL_BITS)) // (expected + (1 << CELL_BITS)) if weights is None else weights
+    excess = (pool.counts(inside) << CELL_BITS) - expected
     for r in range(rounds):
         most = max(looked_at // 16 * (rounds - r) // rounds, 8)
         a = noise.integers(f"{name}/inside/{r}", looked_at, high=len(inside))
         b = noise.integers(f"{name}/outside/{r}", looked_at, high=len(outside))
         a, b = np.unique(a), np.unique(b)
         gradient = (2 * excess * weight) >> CELL_BITS
-        cells_a, cells_b = index.of_rows(values[:, inside[a]]), index.of_rows(values[:, outside[b]])
-        cost_a, cost_b = (gradient - weight).take(cells_a).sum(0), (gradient + weight).take(cells_b).sum(0)
+        cost_a = pool.costs(inside[a], gradient - weight)
+        cost_b = pool.costs(outside[b], gradient + weight)
         worst, best = np.argsort(-cost_a, kind="stable")[:most], np.argsort(cost_b, kind="stable")[:most]
         pairs = min(len(worst), len(best))
         pays = cost_a[worst[:pairs]] > cost_b[best[:pairs]]
         worst, best = worst[:pairs][pays], best[:pairs][pays]
         if not len(worst):
             continue
-        excess += np.bincount(cells_b[:, best].ravel(), minlength=index.cells) << CELL_BITS
-        excess -= np.bincount(cells_a[:, worst].ravel(), minlength=index.cells) << CELL_BITS
         leaving, entering = inside[a[worst]], outside[b[best]]
+        excess += (pool.counts(entering) - pool.counts(leaving)) << CELL_BITS
         inside[a[worst]], outside[b[best]] = entering, leaving
     return inside

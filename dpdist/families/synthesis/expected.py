@@ -49,7 +49,7 @@ def expected(cardinalities: Sequence[int], choices: Choices, *, minimum: int, re
     pairs = list(combinations(cardinalities, 2))
     if not pairs:
         return Expected(0.0, 0.0)
-    sigma = _deviation(choices, len(cardinalities))
+    sigma = pair_deviation(choices, len(cardinalities))
     noise, sampling = [], []
     for a, b in pairs[:: max(1, len(pairs) // _PAIRS)]:
         shares = np.outer(_zipf(a), _zipf(b))
@@ -64,7 +64,7 @@ def _zipf(size: int) -> Floats:
     return shares
 
 
-def _deviation(choices: Choices, attributes: int) -> float:
+def pair_deviation(choices: Choices, attributes: int) -> float:
     """Deviation of a cell of a pair's table: of all pairs, or between those of the tree's and of the rounds' tables."""
     if choices.rake:
         return math.sqrt(attributes * (attributes - 1) / 2 / choices.rake) / choices.mu

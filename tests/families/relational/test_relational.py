@@ -20,7 +20,9 @@ from dpdist.data.keyed_ids import UnitHashes
 from dpdist.errors import ContractBroken, SpecError
 from dpdist.families.base.registry import make_plan
 from dpdist.families.relational.draw import draw_linked
+from dpdist.families.relational.exchange import Targets
 from dpdist.families.relational.layout import Layout
+from dpdist.families.relational.margins import MeasuredMargins, measure_margins, own_attributes
 from dpdist.families.synthesis.learn import learn
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
@@ -86,7 +88,8 @@ def test_a_whole_parent_costs_what_is_charged_and_attains_it(layout: Layout, tmp
                 largest[k] = max(largest[k], moved)
     assert largest == [1.0, layout.at_most - 1.0]
     plan = make_plan(RELATIONAL.spec(tmp_path))
-    mu = np.hypot(plan.first.mu, (layout.at_most - 1) * plan.others.mu)  # type: ignore[attr-defined]
+    first, others = (np.hypot(c.mu, m) for c, m in zip((plan.first, plan.others), plan.margins, strict=True))  # type: ignore[attr-defined]
+    mu = np.hypot(first, (layout.at_most - 1) * others)
     assert accountant.epsilon(Gaussian(1 / mu), delta=plan.delta) <= plan.epsilon * (1 + 1e-9)
     assert plan.epsilon == pytest.approx(4, rel=1e-3)
 
@@ -103,7 +106,7 @@ def test_composition_and_members_agree_in_every_parent(layout: Layout, tmp_path:
         young = [(grown[0][0], int(rng.integers(0, 3)), 1, 1, 1, 1 + i) for i in range(rng.integers(0, 4))]
         households.append(grown + young)
     plan = make_plan(RELATIONAL.spec(tmp_path, privacy={"epsilon": 20, "delta": 1e-7}))
-    models = []
+    models, margins = [], []
     for codes, schema, choices, rules in zip(
         laid_out(layout, households),
         both(layout),
@@ -112,10 +115,16 @@ def test_composition_and_members_agree_in_every_parent(layout: Layout, tmp_path:
         strict=True,  # type: ignore[attr-defined]
     ):
         counts = pair_counts(codes, schema.cardinalities)
+        own, mu = own_attributes(layout)[len(models)], plan.margins[len(models)]  # type: ignore[attr-defined]
+        margins.append(measure_margins(counts, own, mu=mu, noise=NOISE, name=schema.names[1]))
         models.append(
             learn(counts, choices=choices, noise=NOISE, drawing=NOISE, rules=rules, prefix=schema.names[1]).fitted
         )
-    first, members, columns = draw_linked(layout, (models[0], models[1]), NOISE, 0, 2_000, rounds=0)
+    measured = MeasuredMargins.from_bytes(MeasuredMargins((margins[0], margins[1])).to_bytes())
+    both_models = models[0], models[1]
+    targets = Targets.of(layout, both_models, measured, (400.0, sum(map(len, households)) - 400.0), 1.0)
+    first, members, columns = draw_linked(layout, both_models, targets, NOISE, 0, 2_000)
+    assert len(first[0]) == 2_000
     parent, place = members
     sizes = first[1] + 1
     assert np.array_equal(np.bincount(parent), sizes)
@@ -124,6 +133,10 @@ def test_composition_and_members_agree_in_every_parent(layout: Layout, tmp_path:
     assert np.array_equal(np.bincount(parent, weights=age < 3).astype(int), first[2])
     assert not ((age < 3) & (employed == 0)).any()
     assert (np.bincount(parent, weights=age >= 3) >= 1).mean() > 0.9  # as in the table, though no rule says so
+    real = np.array([record for household in households for record in household]).T
+    for i, schema in enumerate(layout.schema.attributes[:5]):  # margins of all members, as in the table
+        shares = [np.bincount(c, minlength=schema.cardinality) / len(c) for c in (columns[i], real[i])]
+        assert np.abs(shares[0] - shares[1]).sum() / 2 < 0.03
 
 
 def split(folder: Path, table: pa.Table) -> tuple[pa.Table, pa.Table]:

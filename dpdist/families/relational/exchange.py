@@ -1,0 +1,179 @@
+"""Whole parents exchanged until the tables of the parents and of their members are close to what the models expect.
+
+A member is drawn given many attributes of which the model knows few joint tables, and what several of them say alike
+then counts more than once. So members that are drawn one after another miss the tables that were measured. Parents are
+therefore drawn in excess, and one in the release is exchanged, with all its members, for one outside of it where that
+brings the tables of both closer to their expected counts (`dpdist.families.synthesis.balance`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from dpdist.families.relational.layout import Layout
+from dpdist.families.relational.margins import MeasuredMargins, Pair, expected_tables, one_way_of, own_attributes
+from dpdist.families.synthesis.balance import CELL_BITS, PairIndex, Rows, balance
+from dpdist.families.synthesis.fitted import Fitted
+from dpdist.privacy.arrays import Counts, Floats
+from dpdist.privacy.noise import Noise
+from dpdist.schema.conditions import Mask
+
+ROUNDS = 600
+"""In which parents are exchanged."""
+
+NOISE_PART = 0.1
+"""Part of the variance of the noise in the members' cells that lowers their weights: sums of cells are known better."""
+
+WEIGHT_BITS = 24
+"""Weights of cells are in units of 2**-24."""
+
+
+@dataclass(frozen=True, eq=False)
+class Parents:
+    """Parents with their members, as rows of both tables of a layout.
+
+    Attributes
+    ----------
+    first : Rows
+        One for each parent.
+    others : Rows
+        Those of a parent one after another.
+    ends : ndarray of int64, shape (parents + 1,)
+        Where the rows of each parent begin and end.
+    """
+
+    first: Rows
+    others: Rows
+    ends: Counts
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def counts(self, items: Counts) -> Counts:
+        """How often the parents and their members are in each cell."""
+        rows, _ = self._rows(items)
+        return np.concatenate([self.first.counts(items), self.others.counts(rows)])
+
+    def costs(self, items: Counts, of_cells: Counts) -> Counts:
+        """What the cells of each parent and of its members cost."""
+        rows, ends = self._rows(items)
+        cells = self.first.index.cells
+        members = np.concatenate([[0], np.cumsum(self.others.costs(rows, of_cells[cells:]))])
+        return self.first.costs(items, of_cells[:cells]) + np.diff(members[ends], prepend=0)
+
+    def _rows(self, items: Counts) -> tuple[Counts, Counts]:
+        """Rows of the members of some parents, and where those of each end."""
+        sizes = self.ends[items + 1] - self.ends[items]
+        ends = np.cumsum(sizes)
+        return np.arange(ends[-1] if len(ends) else 0) + np.repeat(self.ends[items] - ends + sizes, sizes), ends
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """What the tables of the released parents, and of their members after the first, should be.
+
+    Attributes
+    ----------
+    first, others : tuple of ndarray of float64
+        Shares of the cells of all pairs of columns of the first table, and of all pairs of the members' attributes.
+    variances : (ndarray of float64, ndarray of float64)
+        Of the noise in the shares of each pair.
+    members : float
+        Members after the first, for each parent.
+    """
+
+    first: tuple[Floats, ...]
+    others: tuple[Floats, ...]
+    variances: tuple[Floats, Floats]
+    members: float
+
+    @classmethod
+    def of(
+        cls,
+        layout: Layout,
+        models: tuple[Fitted, Fitted],
+        margins: MeasuredMargins,
+        records: tuple[float, float],
+        deviation: float,
+    ) -> Targets:
+        """From the models, the margins, the noisy numbers of rows and the deviation of the first model's tables."""
+        own, numbers = own_attributes(layout), [max(n, 1.0) for n in records]
+        first = expected_tables(models[0], own[0], margins.tables[0], numbers[0])
+        kinds = _kinds(layout, first)
+        others = expected_tables(models[1], own[1], margins.tables[1], numbers[1], kinds)
+        measured = [dict(zip(combinations(own[k], 2), margins.tables[k].of_pairs, strict=True)) for k in (0, 1)]
+        of_first = np.array([min(measured[0].get(pair, deviation), deviation) for pair in first]) / numbers[0]
+        of_others = np.array(list(measured[1].values())) / numbers[1]
+        sizes = one_way_of(first, len(layout.first.attributes))[len(layout.parent)]
+        return cls(
+            tuple(first.values()),
+            tuple(others[pair] for pair in measured[1]),
+            (of_first**2, of_others**2 * NOISE_PART),
+            _mean(sizes),
+        )
+
+    def counts(self, rows: int) -> tuple[Counts, Counts]:
+        """Expected counts of the cells of so many parents, in units of 2**-10, and the weights of the cells."""
+        counts, weights = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        scales = rows, rows * self.members
+        for tables, scale, spread in zip((self.first, self.others), scales, self.variances, strict=True):
+            for table, variance in zip(tables, (spread * scale**2).tolist(), strict=True):
+                expected = np.rint(table.ravel() * (scale * (1 << CELL_BITS))).astype(np.int64)
+                counts.append(expected)
+                smallest = int(min(variance + 1, 2.0**40)) << CELL_BITS
+                weights.append((1 << WEIGHT_BITS + CELL_BITS) // (expected + smallest))
+        return np.concatenate(counts), np.concatenate(weights)
+
+
+def _mean(shares: Floats) -> float:
+    return float((shares * np.arange(len(shares))).sum())
+
+
+def _kinds(layout: Layout, first: dict[Pair, Floats]) -> tuple[int, Mask, Floats] | None:
+    """The kinds of the members after the first, as the parents' table has them: the attribute and the shares."""
+    if layout.kinds is None:
+        return None
+    singles, size = one_way_of(first, len(layout.first.cardinalities)), len(layout.parent)
+    mean = [_mean(singles[size + k]) for k in range(1 + layout.counts)]
+    place = layout.members.index(layout.kinds.attribute)
+    firsts = (layout.kinds.masks[:-1] * singles[size + 1 + layout.counts + place]).sum(1)
+    shares = np.maximum(np.array(mean[1:]) - firsts, 0) / max(mean[0], 2.0**-40)  # the size is a code: one less
+    shares = np.append(shares, 1 - shares.sum())
+    return len(layout.given) + place, layout.kinds.masks, np.maximum(shares, 0)
+
+
+def exchanged(
+    layout: Layout, targets: Targets, first: list[Counts], members: list[Counts], rows: int, noise: Noise, name: str
+) -> Counts:
+    """Which of some parents are released.
+
+    Parameters
+    ----------
+    first : list of ndarray
+        Rows of the first table.
+    members : list of ndarray, shape (parents, places)
+        Each attribute of all members.
+    rows : int
+        Parents that are released.
+
+    Returns
+    -------
+    ndarray of int64, shape (rows,)
+        Numbers of the parents.
+    """
+    after = first[len(layout.parent)]  # the code of the size: one less
+    ends = np.concatenate([[0], np.cumsum(after)])
+    parent = np.repeat(np.arange(len(after)), after)
+    place = 1 + np.arange(len(parent)) - ends[parent]
+    others = [column[parent, place] for column in members]
+    cards = layout.first.cardinalities, tuple(layout.schema.cardinalities[i] for i in layout.members)
+    tables = [
+        Rows(np.stack(table).astype(np.int32), PairIndex.of(sizes))
+        for table, sizes in zip((first, others), cards, strict=True)
+    ]
+    expected, weights = targets.counts(rows)
+    parents = Parents(tables[0], tables[1], ends)
+    return balance(parents, np.arange(rows), expected, noise, name, rounds=ROUNDS, weights=weights)
