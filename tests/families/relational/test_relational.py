@@ -20,9 +20,10 @@ from dpdist.data.keyed_ids import UnitHashes
 from dpdist.errors import ContractBroken, SpecError
 from dpdist.families.base.registry import make_plan
 from dpdist.families.relational.draw import draw_linked
-from dpdist.families.relational.exchange import Targets
+from dpdist.families.relational.exchange import Parents, Targets
 from dpdist.families.relational.layout import Layout
 from dpdist.families.relational.margins import MeasuredMargins, measure_margins, own_attributes
+from dpdist.families.synthesis.balance import PairIndex, Rows
 from dpdist.families.synthesis.learn import learn
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
@@ -137,6 +138,26 @@ def test_composition_and_members_agree_in_every_parent(layout: Layout, tmp_path:
     for i, schema in enumerate(layout.schema.attributes[:5]):  # margins of all members, as in the table
         shares = [np.bincount(c, minlength=schema.cardinality) / len(c) for c in (columns[i], real[i])]
         assert np.abs(shares[0] - shares[1]).sum() / 2 < 0.03
+
+
+def test_parents_cost_what_their_rows_cost() -> None:
+    """Cells of whole parents, some without further members, against sums row by row."""
+    rng = np.random.default_rng(0)
+    ends = np.concatenate([[0], np.cumsum(rng.integers(0, 4, 50))])
+    cards = (3, 4, 2)
+    first, others = (
+        Rows(rng.integers(0, 2, (3, n)).astype(np.int32), PairIndex.of(cards)) for n in (50, int(ends[-1]))
+    )
+    parents, of_cells = Parents(first, others, ends), rng.integers(-9, 9, 2 * first.index.cells)
+    items = rng.permutation(50)[:20]
+    expected = []
+    for item in items:
+        cells = first.index.of_rows(first.values[:, [item]]).ravel()
+        more = others.index.of_rows(others.values[:, ends[item] : ends[item + 1]]).ravel() + first.index.cells
+        expected.append(of_cells[cells].sum() + of_cells[more].sum())
+    np.testing.assert_array_equal(parents.costs(items, of_cells), expected)
+    assert int((parents.counts(items) * of_cells).sum()) == sum(expected)
+    assert parents.costs(items[:0], of_cells).size == 0
 
 
 def split(folder: Path, table: pa.Table) -> tuple[pa.Table, pa.Table]:
