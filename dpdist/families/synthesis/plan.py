@@ -30,7 +30,6 @@ from dpdist.privacy.events import ApproximateDP, Composed, Gaussian
 from dpdist.privacy.formatting import number_of, upwards
 from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.publish.parts import PartFormat
-from dpdist.schema.spec import change
 
 PARTITION_ROWS = 1 << 20
 
@@ -80,15 +79,13 @@ class SynthesisPlan(EventPlan):
 
     def noise_at(self, at_most: int) -> float:
         """The expected error of two-way tables."""
-        return plan(change(self.spec, {"unit.at_most": at_most})).expected.error
+        return plan(self.spec.with_bound(at_most)).expected.error
 
     @property
     def expected(self) -> Expected:
         """The accuracy that the records are expected to have."""
         spec = self.spec
-        return expected(
-            spec.table.cardinalities, self.choices, minimum=spec.data.minimum_records, released=spec.records
-        )
+        return expected(spec.table.cardinalities, self.choices, minimum=spec.expected_records, released=spec.records)
 
     def _chosen(self, name: str) -> bool:
         """Whether a choice is made: of a prior and of triples there is none without them."""
@@ -219,7 +216,7 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     m = len(spec.table.attributes)
     parts = spec.records // spec.output.rows_per_part  # whole ones: each uses as much of the pool as any other
     sizes = spec.table.cardinalities
-    found = choose(sizes, records=spec.data.minimum_records, mu=mu, parts=parts)
+    found = choose(sizes, records=spec.expected_records, mu=mu, parts=parts)
     if draws_at_most(found, sizes) * SAMPLER_DELTA > _LOST * spec.privacy.delta:
         found = without_triples(found)
     if spec.model.prior:
