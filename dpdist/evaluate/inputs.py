@@ -13,7 +13,7 @@ from typing import Any
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
 from dpdist.data.inputs import Input
-from dpdist.data.operators import gather_operator, pair_counts_operator, together
+from dpdist.data.operators import Look, gather_operator, pair_counts_operator, through, together
 from dpdist.data.records import Records
 from dpdist.data.released import ReleasedTable
 from dpdist.data.report import RowReport, check
@@ -21,7 +21,7 @@ from dpdist.data.source import find_files
 from dpdist.data.split import Split
 from dpdist.data.weighted import WeightedRecords
 from dpdist.errors import DataError, EmptyTable, SpecError
-from dpdist.evaluate.binning import Look, View, through, view_of
+from dpdist.evaluate.binning import View, view_of
 from dpdist.evaluate.page.sections import Section
 from dpdist.evaluate.utility.marginals import Marginals, Subset, chosen_triples, marginals_of, triples_operator
 from dpdist.evaluate.utility.rules import broken_operator, rules_section

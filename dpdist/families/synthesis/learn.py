@@ -19,6 +19,7 @@ from dpdist.families.synthesis.measure import measure
 from dpdist.families.synthesis.measurements import Measurements, measurements_of
 from dpdist.families.synthesis.pool import Pool, fitting_triples
 from dpdist.families.synthesis.rounds import Learner
+from dpdist.families.synthesis.wide import SingleCounts
 from dpdist.families.synthesis.zeros import is_kept
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
@@ -73,7 +74,7 @@ class Learned:
 
 
 def learn(
-    counts: PairCounts,
+    counts: PairCounts | SingleCounts,
     *,
     choices: Choices,
     noise: Noise,
@@ -88,7 +89,7 @@ def learn(
 
     Parameters
     ----------
-    counts : PairCounts
+    counts : PairCounts or SingleCounts
         Exact counts of all records. Confidential.
     choices : Choices
     noise : Noise

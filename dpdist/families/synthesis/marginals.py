@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import PairCounts
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.portable import exp, exp2
 from dpdist.families.synthesis.zeros import code_classes
@@ -48,7 +48,18 @@ class OneWay:
     records: float
 
 
-def measure_one_way(counts: PairCounts, account: Account, *, first: float, again: float) -> OneWay:
+class OneWayCounts(Protocol):
+    """Exact counts of the values of each attribute."""
+
+    @property
+    def cardinalities(self) -> tuple[int, ...]:
+        """Number of values of each attribute."""
+
+    def single(self, i: int) -> Counts:
+        """Counts of attribute `i`."""
+
+
+def measure_one_way(counts: OneWayCounts, account: Account, *, first: float, again: float) -> OneWay:
     """Measure all one-way tables, then again with most precision where rare values were seen.
 
     Parameters

@@ -17,6 +17,7 @@ from dpdist.families.synthesis.marginals import coding_of, measure_one_way
 from dpdist.families.synthesis.prior import public_model, towards
 from dpdist.families.synthesis.rounds import EMPTY, Learner, pick_sets
 from dpdist.families.synthesis.tables import recode
+from dpdist.families.synthesis.wide import SingleCounts
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.schema.rules import Rules
 
@@ -53,7 +54,7 @@ class Measured:
 
 
 def measure(
-    counts: PairCounts,
+    counts: PairCounts | SingleCounts,
     *,
     choices: Choices,
     account: Account,
@@ -65,8 +66,8 @@ def measure(
 
     Parameters
     ----------
-    counts : PairCounts
-        Exact counts of all records. Confidential.
+    counts : PairCounts or SingleCounts
+        Exact counts of all records. Confidential. Without pairs nothing is raked, and there is no prior.
     choices : Choices
     account : Account
     prior : PairCounts, optional
@@ -79,8 +80,12 @@ def measure(
     one_way = measure_one_way(counts, account, first=choices.one_way, again=choices.one_way_again)
     if prior is not None:
         one_way = towards(one_way, prior)
-    coding = coding_of(one_way, merge_below=choices.merge_below, coarse=choices.coarse, rules=rules)
-    learner = Learner(recode(counts, coding), coding, one_way, account, choices, rules)
+    if isinstance(counts, SingleCounts):
+        coding, tables = counts.coded(one_way, choices, rules)
+    else:
+        coding = coding_of(one_way, merge_below=choices.merge_below, coarse=choices.coarse, rules=rules)
+        tables = recode(counts, coding)
+    learner = Learner(tables, coding, one_way, account, choices, rules)
     attributes, steps = len(counts.cardinalities), choices.rounds + 3
     progress(1, steps)
     picks = choices.picks / max(choices.rounds + bool(choices.tree), 1)
@@ -100,7 +105,7 @@ def measure(
             learner.refit(choices.iterations[min(r + 1, len(choices.iterations) - 1)])
     if learner.model is None:
         learner.refit(choices.iterations[-1])
-    if not choices.rake:
+    if not choices.rake or isinstance(counts, SingleCounts):
         return Measured(learner, None)
     if not _worth_raking(learner, counts, choices):
         _more_rounds(learner, choices)
