@@ -15,6 +15,7 @@ from dpdist.data.count import PairCounts
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.choices import Choices
 from dpdist.families.synthesis.fitted import Fitted, fitted_of
+from dpdist.families.synthesis.marginals import Levels
 from dpdist.families.synthesis.measure import measure
 from dpdist.families.synthesis.measurements import Measurements, measurements_of
 from dpdist.families.synthesis.pool import Pool, fitting_triples
@@ -82,6 +83,7 @@ def learn(
     prior: PairCounts | None = None,
     triples: Mapping[Attributes, Counts] | None = None,
     rules: Rules = (),
+    levels: Levels = (),
     prefix: str = "",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Learned:
@@ -102,6 +104,8 @@ def learn(
         Exact tables of the triples that may be measured, flat. Confidential. Needed where the choices have any.
     rules : Rules
         No record that the model gives breaks them.
+    levels : Levels
+        Public hierarchies of the attributes' values.
     prefix : str
         What the names of the measurements' noise begin with, where one key serves several tables.
     progress : callable
@@ -113,7 +117,9 @@ def learn(
         The steps would cost more than the account has.
     """
     account = Account(choices.mu, noise, prefix)
-    measured = measure(counts, choices=choices, account=account, prior=prior, rules=rules, progress=progress)
+    measured = measure(
+        counts, choices=choices, account=account, prior=prior, rules=rules, levels=levels, progress=progress
+    )
     learner = measured.learner
     model = learner.model or learner.refit(1)
     fitted = fitted_of(model, learner.coding, learner.marginals if choices.balance else None)

@@ -13,7 +13,7 @@ from dpdist.accuracy.tables import Attributes
 from dpdist.data.count import PairCounts
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.choices import L1_OF_NOISE, Choices
-from dpdist.families.synthesis.marginals import coding_of, measure_one_way
+from dpdist.families.synthesis.marginals import Levels, coding_of, measure_one_way
 from dpdist.families.synthesis.prior import public_model, towards
 from dpdist.families.synthesis.rounds import EMPTY, Learner, pick_sets
 from dpdist.families.synthesis.tables import recode
@@ -60,6 +60,7 @@ def measure(
     account: Account,
     prior: PairCounts | None = None,
     rules: Rules = (),
+    levels: Levels = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Measured:
     """All steps that read the exact counts. Raises AccountingError: they would cost more than the account has.
@@ -74,6 +75,8 @@ def measure(
         Of a public table, from which the model starts.
     rules : Rules
         What they forbid has probability zero where the model is small enough.
+    levels : Levels
+        Public hierarchies of the attributes' values.
     progress : callable
         Called with (done, total) after each round.
     """
@@ -81,9 +84,9 @@ def measure(
     if prior is not None:
         one_way = towards(one_way, prior)
     if isinstance(counts, SingleCounts):
-        coding, tables = counts.coded(one_way, choices, rules)
+        coding, tables = counts.coded(one_way, choices, rules, levels)
     else:
-        coding = coding_of(one_way, merge_below=choices.merge_below, coarse=choices.coarse, rules=rules)
+        coding = coding_of(one_way, merge_below=choices.merge_below, coarse=choices.coarse, rules=rules, levels=levels)
         tables = recode(counts, coding)
     learner = Learner(tables, coding, one_way, account, choices, rules)
     attributes, steps = len(counts.cardinalities), choices.rounds + 3

@@ -74,6 +74,7 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
                 prior=prior,
                 triples=triples,
                 rules=attempt.spec.table.forbidden,
+                levels=attempt.spec.table.level_maps,
                 progress=progress,
             )
 

@@ -15,7 +15,7 @@ import numpy as np
 from dpdist.data.count import PairCounts, cells_of_pairs
 from dpdist.data.operators import Operator, pair_counts_operator, table_counts_operator, through
 from dpdist.families.synthesis.choices import MOST_CODED_CELLS, Choices
-from dpdist.families.synthesis.marginals import Coding, OneWay, coding_of
+from dpdist.families.synthesis.marginals import Coding, Levels, OneWay, coding_of
 from dpdist.families.synthesis.tables import PairTables
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.schema.rules import Rules
@@ -51,11 +51,11 @@ class SingleCounts:
         start = sum(self.cardinalities[:i])
         return self.cells[start : start + self.cardinalities[i]]
 
-    def coded(self, one_way: OneWay, choices: Choices, rules: Rules) -> tuple[Coding, PairTables]:
+    def coded(self, one_way: OneWay, choices: Choices, rules: Rules, levels: Levels) -> tuple[Coding, PairTables]:
         """The coding, with so many rare values merged that all pairs fit, and its pair tables."""
         below = choices.merge_below
         while True:
-            coding = coding_of(one_way, merge_below=below, coarse=choices.coarse, rules=rules)
+            coding = coding_of(one_way, merge_below=below, coarse=choices.coarse, rules=rules, levels=levels)
             if cells_of_pairs(coding.cardinalities) <= MOST_CODED_CELLS:
                 break
             below *= _FARTHER
