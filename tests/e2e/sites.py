@@ -192,9 +192,9 @@ def external(node: Node) -> None:
             expect(done, said)
             node.released("outside")
         with node.timed("external: the scheduler ends in the middle"):
-            node.install("outside", "again", **values)
+            node.install("outside", "resumed", **values)
             begun = node.newest_job("outside")
-            wait_for("the charge", lambda: node.charges("again"), seconds=180, alive=lambda: None)
+            wait_for("the charge", lambda: node.charges("resumed"), seconds=180, alive=lambda: None)
             time.sleep(1)
             cluster.end("scheduler")
             done, said = node.finish(begun)
@@ -202,10 +202,10 @@ def external(node: Node) -> None:
             expect("internal error" not in said and "Traceback" not in said, said)
             schedule()
             if not done:
-                node.install("outside", "again", job={"run": 2}, **values)
+                node.install("outside", "resumed", job={"run": 2}, **values)
                 done, said = node.finish(node.newest_job("outside"))
                 expect(done, said)
-            node.released("again")
+            node.released("resumed")
     finally:
         cluster.stop()
     node.helm("uninstall", "outside")
