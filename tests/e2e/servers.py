@@ -98,8 +98,9 @@ class Processes:
     def end(self, name: str) -> None:
         """End a process, and wait for that."""
         process = self._running.pop(name)
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(10)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+        process.wait(30)
 
     def stop(self) -> None:
         """End everything that this object started."""

@@ -16,6 +16,7 @@ from dpdist.families.mixing.federated.identity import identity_text
 
 CLIENTS = ("north", "south")
 RECORDS = 8_000
+WORKERS = ("worker-1", "worker-2")
 SCHEMA = ROOT / "deploy/releases/schemas/adult.yaml"
 
 
@@ -83,6 +84,7 @@ def federated_spec(node: Node, places: dict[str, Node], identities: dict[str, st
     spec |= {"dataset": node.dataset, "data": {"format": "parquet", "minimum_records": RECORDS - 500}}
     least = RECORDS // 4
     spec["mixing"]["classes"] = {value: {"minimum": least, "records": 2 * least} for value in spec["mixing"]["classes"]}
+    spec["federated"] = {"trust": "local"}  # masks of two clients hide nothing
     spec["federated"]["clients"] = [
         {
             "name": name,
@@ -166,9 +168,16 @@ def external(node: Node) -> None:
         names = {"ca-file": "ca", "cert": "cert", "key": "key"}
         return [part for name, kind in names.items() for part in (f"--tls-{name}", f"{node.folder}/{role}-{kind}.pem")]
 
-    def schedule() -> None:
-        place = ("--host", node.ip, "--port", "8786", "--no-dashboard")
-        cluster.start("scheduler", "scheduler", "--protocol", "tls", *place, *tls("scheduler"), module="dask")
+    def begin() -> None:
+        place = ("--host", node.ip, "--no-dashboard")
+        own = ("--protocol", "tls", "--port", "8786", *tls("scheduler"))
+        cluster.start("scheduler", "scheduler", *place, *own, module="dask")
+        for name in WORKERS:  # they end with their scheduler
+            own = ("--nthreads", "1", "--memory-limit", "1GiB", "--local-directory", str(node.folder / name))
+            address = f"tls://{node.ip}:8786"
+            cluster.start(
+                name, "worker", address, *place, *own, "--death-timeout", "120", *tls("worker"), module="dask"
+            )
 
     values = {
         "dask": {"mode": "external", "address": f"tls://{node.ip}:8786", "timeout": 60},
@@ -179,32 +188,27 @@ def external(node: Node) -> None:
     }
     try:
         with node.timed("external: released"):
-            schedule()
-            for number in (1, 2):
-                work = ("--host", node.ip, "--nthreads", "1", "--memory-limit", "1GiB", "--no-dashboard")
-                local = ("--local-directory", str(node.folder / f"worker-{number}"), "--death-timeout", "120")
-                cluster.start(
-                    f"worker-{number}", "worker", f"tls://{node.ip}:8786", *work, *local, *tls("worker"), module="dask"
-                )
+            begin()
             node.install("outside", "outside", **values)
             done, said = node.finish(node.newest_job("outside"))
             expect(done, said)
             node.released("outside")
         with node.timed("external: the scheduler ends in the middle"):
-            node.install("outside", "again", **values)
+            node.install("outside", "resumed", **values)
             begun = node.newest_job("outside")
-            wait_for("the charge", lambda: node.charges("again"), seconds=180, alive=lambda: None)
+            wait_for("the charge", lambda: node.charges("resumed"), seconds=180, alive=lambda: None)
             time.sleep(1)
-            cluster.end("scheduler")
+            for name in ("scheduler", *WORKERS):
+                cluster.end(name)
             done, said = node.finish(begun)
             print("    " + ("completed" if done else f"failed: {said.strip().splitlines()[-1]}"))
             expect("internal error" not in said and "Traceback" not in said, said)
-            schedule()
+            begin()
             if not done:
-                node.install("outside", "again", job={"run": 2}, **values)
+                node.install("outside", "resumed", job={"run": 2}, **values)
                 done, said = node.finish(node.newest_job("outside"))
                 expect(done, said)
-            node.released("again")
+            node.released("resumed")
     finally:
         cluster.stop()
     node.helm("uninstall", "outside")
