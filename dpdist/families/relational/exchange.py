@@ -15,7 +15,7 @@ import numpy as np
 
 from dpdist.families.relational.layout import Layout
 from dpdist.families.relational.margins import MeasuredMargins, Pair, expected_tables, one_way_of, own_attributes
-from dpdist.families.synthesis.balance import CELL_BITS, PairIndex, Rows, balance
+from dpdist.families.synthesis.balance import CELL_BITS, CellCosts, PairIndex, Rows, balance
 from dpdist.families.synthesis.fitted import Fitted
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
@@ -57,7 +57,7 @@ class Parents:
         rows, _ = self._rows(items)
         return np.concatenate([self.first.counts(items), self.others.counts(rows)])
 
-    def costs(self, items: Counts, of_cells: Counts) -> Counts:
+    def costs(self, items: Counts, of_cells: CellCosts) -> Counts:
         """What the cells of each parent and of its members cost."""
         rows, ends = self._rows(items)
         cells = self.first.index.cells

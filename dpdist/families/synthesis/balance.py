@@ -66,6 +66,33 @@ class PairIndex:
         return cells
 
 
+@dataclass(frozen=True, eq=False)
+class CellCosts:
+    """What one record more (sign 1), or fewer (-1), changes in the objective of `balance`, but for a common factor.
+
+    Attributes
+    ----------
+    excess, weight : ndarray of int64, shape (cells,)
+    sign : int
+    """
+
+    excess: Counts
+    weight: Counts
+    sign: int
+
+    def at(self, cells: NDArray[np.int32]) -> Counts:
+        """The costs of some cells."""
+        if len(self.excess) < 2 * cells.size:
+            return self._of(self.excess, self.weight).take(cells)
+        return self._of(self.excess.take(cells), self.weight.take(cells))
+
+    def __getitem__(self, cells: slice) -> CellCosts:
+        return CellCosts(self.excess[cells], self.weight[cells], self.sign)
+
+    def _of(self, excess: Counts, weight: Counts) -> Counts:
+        return ((2 * excess * weight) >> CELL_BITS) + self.sign * weight
+
+
 class Exchangeable(Protocol):
     """What may be in a sample: rows of a table, or several that belong together."""
 
@@ -75,7 +102,7 @@ class Exchangeable(Protocol):
         """How often some items are in each cell."""
         ...
 
-    def costs(self, items: Counts, of_cells: Counts) -> Counts:
+    def costs(self, items: Counts, of_cells: CellCosts) -> Counts:
         """The sum of what its cells cost, for each of some items."""
         ...
 
@@ -104,9 +131,9 @@ class Rows:
             found += np.bincount(cells.ravel(), minlength=self.index.cells)
         return found
 
-    def costs(self, items: Counts, of_cells: Counts) -> Counts:
+    def costs(self, items: Counts, of_cells: CellCosts) -> Counts:
         """What the cells of each row cost."""
-        return np.asarray(of_cells.take(self.index.of_rows(self.values[:, items])).sum(0), np.int64)
+        return np.asarray(of_cells.at(self.index.of_rows(self.values[:, items])).sum(0), np.int64)
 
 
 def balance(
@@ -151,9 +178,8 @@ def balance(
         a = noise.integers(f"{name}/inside/{r}", looked_at, high=len(inside))
         b = noise.integers(f"{name}/outside/{r}", looked_at, high=len(outside))
         a, b = np.unique(a), np.unique(b)
-        gradient = (2 * excess * weight) >> CELL_BITS
-        cost_a = pool.costs(inside[a], gradient - weight)
-        cost_b = pool.costs(outside[b], gradient + weight)
+        cost_a = pool.costs(inside[a], CellCosts(excess, weight, -1))
+        cost_b = pool.costs(outside[b], CellCosts(excess, weight, 1))
         worst, best = np.argsort(-cost_a, kind="stable")[:most], np.argsort(cost_b, kind="stable")[:most]
         pairs = min(len(worst), len(best))
         pays = cost_a[worst[:pairs]] > cost_b[best[:pairs]]

@@ -23,7 +23,7 @@ from dpdist.families.relational.draw import draw_linked
 from dpdist.families.relational.exchange import Parents, Targets
 from dpdist.families.relational.layout import Layout
 from dpdist.families.relational.margins import MeasuredMargins, measure_margins, own_attributes
-from dpdist.families.synthesis.balance import PairIndex, Rows
+from dpdist.families.synthesis.balance import CellCosts, PairIndex, Rows
 from dpdist.families.synthesis.learn import learn
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
@@ -148,16 +148,18 @@ def test_parents_cost_what_their_rows_cost() -> None:
     first, others = (
         Rows(rng.integers(0, 2, (3, n)).astype(np.int32), PairIndex.of(cards)) for n in (50, int(ends[-1]))
     )
-    parents, of_cells = Parents(first, others, ends), rng.integers(-9, 9, 2 * first.index.cells)
+    excess, weight = rng.integers(-9_000, 9_000, (2, 2 * first.index.cells))
+    parents, costs = Parents(first, others, ends), CellCosts(excess, weight, 1)
+    of_cells = costs.at(np.arange(len(excess), dtype=np.int32))
     items = rng.permutation(50)[:20]
     expected = []
     for item in items:
         cells = first.index.of_rows(first.values[:, [item]]).ravel()
         more = others.index.of_rows(others.values[:, ends[item] : ends[item + 1]]).ravel() + first.index.cells
         expected.append(of_cells[cells].sum() + of_cells[more].sum())
-    np.testing.assert_array_equal(parents.costs(items, of_cells), expected)
+    np.testing.assert_array_equal(parents.costs(items, costs), expected)
     assert int((parents.counts(items) * of_cells).sum()) == sum(expected)
-    assert parents.costs(items[:0], of_cells).size == 0
+    assert parents.costs(items[:0], costs).size == 0
 
 
 def split(folder: Path, table: pa.Table) -> tuple[pa.Table, pa.Table]:
