@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
+from dpdist.families.base.plugins import load
 from dpdist.families.prediction.blocks import Block, Layout, joined
 from dpdist.families.prediction.kernels import Kernel
 from dpdist.families.prediction.lid import ridge
 from dpdist.families.prediction.lid.ridge import KernelRidge, NystroemSums, Tuning
-from dpdist.families.prediction.plugins import load
 from dpdist.families.prediction.scales import Scale
 from dpdist.families.prediction.spec import TUNING_ROWS, RegressionSpec
 from dpdist.ledger.keys import KeyRef, load_noise
