@@ -14,7 +14,8 @@ correlation 0.5) on the unit cube.
 *pricing*: five simulated brands with log-log demand and known elasticities, and canned tuna where ``tuna.csv`` (of the
 R package bayesm) is there. *tables*: five public tables. *classes*: the income class of Adult. *linked*: how often a
 released row is nearest to the row it was mixed from. *private*: the differentially private variant beside the
-published method and plausible-deniability synthesis. Errors are against what was never used; on tables on the scale of the response.
+published method and plausible-deniability synthesis. Errors are against what was never used; on tables on the scale
+of the response.
 """
 
 from __future__ import annotations
