@@ -21,6 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -38,7 +39,7 @@ from dpdist.schema.schema import Schema
 SETTING = "model.hook"
 
 _STEPS = 1 << 20  # of one unit of log-probability
-_PAIRS = 1 << 21  # candidates times seeds at a time
+_TILE = 512  # candidates, and seeds, that are compared at a time: their pairs stay in the cache
 _NEVER = np.iinfo(np.int64).min  # the bucket of a record that a seed cannot give
 _LEAST = -(2.0**40)  # log-probabilities below are those of what a seed cannot give
 
@@ -164,11 +165,11 @@ class OwnSynthesizer(SeedSynthesis):
         """Number of seeds in the bucket of each candidate's own seed, int64[1, n]; ranges of seeds add up."""
         seeds, times = index.distinct
         own, result = candidates.levels, np.zeros((1, len(candidates.levels)), np.int64)
-        step = max(1, _PAIRS // max(1, len(times)))
-        for start in range(0, len(own), step):
-            rows = slice(start, start + step)
-            buckets = self.buckets([column[rows, np.newaxis] for column in candidates.codes], seeds)
-            result[0, rows] = (buckets == own[rows, np.newaxis]) @ times
+        for start, first in product(range(0, len(own), _TILE), range(0, len(times), _TILE)):
+            rows, some = slice(start, start + _TILE), slice(first, first + _TILE)
+            records = [column[rows, np.newaxis] for column in candidates.codes]
+            same = self.buckets(records, [column[some] for column in seeds]) == own[rows, np.newaxis]
+            result[0, rows] += same @ times[some]
         result[0, own == _NEVER] = 0
         return result
 
