@@ -33,7 +33,7 @@ def test_every_mode_is_clean(name: str) -> None:
 
 def test_the_examples_cover_every_mode() -> None:
     values = [merge(yaml.safe_load((CHART / "values.yaml").read_text()), example(name)) for name in EXAMPLES]
-    assert {v["mode"] for v in values} == {"job", "cronJob", "prefect"}
+    assert {v["mode"] for v in values} == {"job", "cronJob", "prefect", "workers"}
     assert {v["dask"]["mode"] for v in values} == {"deployment", "operator", "external"}
     assert any(v["dask"]["groups"] for v in values)
 
@@ -270,6 +270,11 @@ def test_unknown_and_malformed_values_are_refused(changes: dict[str, Any], messa
             {"dask": {"workers": {"autoscaling": {"enabled": True, "minimum": 9, "maximum": 3}}}},
             "minimum=9 exceeds maximum=3",
         ),
+        ({"mode": "workers"}, "drop release.*"),
+        ({"mode": "workers"}, "set dask.mode=external"),
+        ({"mode": "workers"}, "networkPolicy.members names no pods"),
+        ({"dask": {"joining": 2}}, "networkPolicy.members does not admit"),
+        ({"dask": {"mode": "external", "joining": 2}}, "set it where the scheduler is"),
         ({"dask": {"groups": [{"name": "north", "replicas": 1, "resources": {"a": 1}}]}}, "credentials of its own"),
         (
             {"dask": {"groups": [{"name": "north", "replicas": 1, "resources": {"a": 1}}]}},
@@ -445,7 +450,7 @@ def test_helm_test_asks_in_each_kind_of_pod(name: str, tmp_path: Path) -> None:
     tests = render(values, path=tmp_path / "dpdist").all("Pod")
     asked = {manifest["metadata"]["labels"]["dpdist/component"]: manifest for manifest in tests}
     assert list(check(tests, "1.33")) == []
-    expected = {"release"} | ({"worker", "scheduler"} if name != "external" else set())
+    expected = {"client": {"worker"}, "external": {"release"}}.get(name, {"release", "worker", "scheduler"})
     assert set(asked) == expected | ({"prefect"} if name == "prefect" else set())
     for component, manifest in asked.items():
         container = manifest["spec"]["containers"][0]
@@ -500,16 +505,16 @@ def test_settings_reach_the_command_line_as_they_are() -> None:
     assert "$$(DPDIST_LEDGER)" in "".join(arguments)  # or the kubelet would put the secret there
 
 
-@pytest.mark.parametrize("name", ["job", "cronjob", "prefect", "operator", "external", "federated"])
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_notes_tell_what_to_do_next(name: str) -> None:
     values = example(name)
     notes = render(values).notes
     assert "kubectl" in notes
     assert "ledger create" in notes
-    assert ("port-forward" in notes) == (name != "external")
+    assert ("port-forward" in notes) == (name not in ("client", "external"))
     assert notes.count("-$(date +%s)") == notes.count("--from=cronjob") == 2 * (name == "cronjob")  # not once only
     assert ("Workers may reach any address" in notes) == (
-        name != "federated" and "to" not in str(values.get("networkPolicy", {}).get("storage"))
+        name not in ("client", "federated") and "to" not in str(values.get("networkPolicy", {}).get("storage"))
     )
     assert "<no value>" not in notes
     for where, template in pod_specs(render(values)):

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
-from charts import EXAMPLES, ROOT, example, merge, need_tools, pod_specs, render
+from charts import EXAMPLES, ROOT, Rendered, example, merge, need_tools, pod_specs, render
+
+COMPONENT = "dpdist/component"
 
 
 @pytest.fixture(autouse=True)
@@ -213,6 +215,42 @@ def test_both_sides_of_every_connection_are_allowed() -> None:
     for source in ("scheduler", "worker", "release"):
         for target, port in components(allowed(rendered, "egress", source), "to"):
             assert (source, port) in components(allowed(rendered, "ingress", target), "from"), (source, target, port)
+
+
+def test_workers_of_another_namespace_join_and_reach_the_cluster_only() -> None:
+    """What one namespace sends, the other lets in: clients' workers with the scheduler and the common workers."""
+    place = "kubernetes.io/metadata.name"
+    clients = [
+        {"namespaceSelector": {"matchLabels": {place: "north"}}, "podSelector": {"matchLabels": {COMPONENT: "worker"}}}
+    ]
+    central = example("job", {"dask": {"joining": 1}, "networkPolicy": {"members": clients}})
+    there, here = render(central, namespace="census"), render(example("client"), namespace="north")
+
+    def across(rendered: Rendered, direction: str, side: str, component: str, other: str) -> set[tuple[str, int]]:
+        rules = allowed(rendered, direction, component)
+        peers = [(peer, rule["ports"]) for rule in rules for peer in rule[side]]
+        return {
+            (peer["podSelector"]["matchLabels"][COMPONENT], port["port"])
+            for peer, ports in peers
+            if peer.get("namespaceSelector", {}).get("matchLabels", {}).get(place) == other
+            for port in ports
+        }
+
+    for target in ("scheduler", "worker"):
+        sent = {port for to, port in across(here, "egress", "to", "worker", "census") if to == target}
+        let_in = {port for _, port in across(there, "ingress", "from", target, "north")}
+        assert {8786 if target == "scheduler" else 8788} <= sent & let_in
+        back = {port for _, port in across(there, "egress", "to", target, "north")}
+        into = {port for who, port in across(here, "ingress", "from", "worker", "census") if who == target}
+        assert {8788} <= back <= into, target
+    for component in ("release", "prefect"):
+        assert not across(there, "egress", "to", component, "north")
+        assert not across(there, "ingress", "from", component, "north")
+    command = there.one("Job")["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert "cluster.workers=5" in command  # four of its own, one that joins
+    assert {manifest["kind"] for manifest in here.manifests} == {
+        "Deployment", "NetworkPolicy", "PodDisruptionBudget", "ServiceAccount"
+    }  # fmt: skip
 
 
 def test_the_metadata_service_of_a_cloud_is_out_of_reach() -> None:

@@ -95,6 +95,13 @@ class Processes:
             if process.poll() is not None:
                 raise RuntimeError(f"{name} ended:\n" + (self.folder / f"{name}.log").read_text()[-3000:])
 
+    def end(self, name: str) -> None:
+        """End a process, and wait for that."""
+        process = self._running.pop(name)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+        process.wait(30)
+
     def stop(self) -> None:
         """End everything that this object started."""
         for process in reversed(self._running.values()):

@@ -122,6 +122,11 @@ workers away only through the scheduler's dashboard, which is closed: what chang
 {{- ternary "federated" "release" (kindIs "map" (get $spec "federated")) }}
 {{- end }}
 
+{{/* Whether the chart brings workers: "true" or nothing. */}}
+{{- define "dpdist.hasWorkers" -}}
+{{- if or (ne .Values.dask.mode "external") (eq .Values.mode "workers") }}true{{ end }}
+{{- end }}
+
 {{/* Workers that a release waits for. */}}
 {{- define "dpdist.workerCount" -}}
 {{- $count := int .Values.dask.workers.replicas }}
@@ -131,6 +136,7 @@ workers away only through the scheduler's dashboard, which is closed: what chang
 {{- range .Values.dask.groups }}
 {{- $count = add $count (int .replicas) }}
 {{- end }}
+{{- $count = add $count (int .Values.dask.joining) }}
 {{- $count }}
 {{- end }}
 
@@ -170,12 +176,15 @@ workers away only through the scheduler's dashboard, which is closed: what chang
 {{- printf "%s\n%s" .Values.release.spec .Values.release.schema | sha256sum }}
 {{- end }}
 
-{{/* All groups of workers, the common one first: [{name, group, workers}]. */}}
+{{/* All groups of workers, the common one first (mode workers has none): [{name, group, workers}]. */}}
 {{- define "dpdist.groups" -}}
 {{- $root := . }}
 {{- $fullname := include "dpdist.fullname" . }}
 {{- $common := include "dpdist.group" (list . .Values.dask.workers) | fromJson }}
-{{- $groups := list (dict "name" (printf "%s-workers" $fullname) "group" "workers" "workers" $common) }}
+{{- $groups := list }}
+{{- if ne .Values.mode "workers" }}
+{{- $groups = append $groups (dict "name" (printf "%s-workers" $fullname) "group" "workers" "workers" $common) }}
+{{- end }}
 {{- range .Values.dask.groups }}
 {{- $workers := include "dpdist.group" (list $root .) | fromJson }}
 {{- $groups = append $groups (dict "name" (printf "%s-%s" $fullname .name) "group" .name "workers" $workers) }}

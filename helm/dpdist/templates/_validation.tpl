@@ -19,7 +19,11 @@
 {{- $problems = append $problems "image.tag and image.digest are both set: the digest decides, so drop the tag" }}
 {{- end }}
 
-{{- if and $v.release.spec $v.release.existingConfigMap }}
+{{- if eq $v.mode "workers" }}
+{{- if or $v.release.spec $v.release.schema $v.release.existingConfigMap $v.release.settings }}
+{{- $problems = append $problems "mode is workers, which release nothing: drop release.*; the spec is given where the scheduler is" }}
+{{- end }}
+{{- else if and $v.release.spec $v.release.existingConfigMap }}
 {{- $problems = append $problems "release.spec and release.existingConfigMap are both set: give the spec as text or by ConfigMap, not both" }}
 {{- else if not (or $v.release.spec $v.release.existingConfigMap) }}
 {{- $problems = append $problems "there is no spec: --set-file release.spec=FILE (and --set-file release.schema=FILE), or name a ConfigMap with release.existingConfigMap" }}
@@ -140,7 +144,7 @@
 {{- $problems = append $problems (printf "dask.address is on port %d, which networkPolicy.dask.ports does not allow: --set 'networkPolicy.dask.ports={%d}'" $port $port) }}
 {{- end }}
 {{- end }}
-{{- if $v.dask.groups }}
+{{- if and $v.dask.groups (ne $v.mode "workers") }}
 {{- $problems = append $problems "dask.groups are workers of the chart, but dask.mode is external: start them where that scheduler is, or use dask.mode=deployment" }}
 {{- end }}
 {{- else }}
@@ -150,6 +154,20 @@
 {{- if and (lt (int $v.dask.workers.replicas) 1) (not $v.dask.groups) (not $v.dask.workers.autoscaling.enabled) }}
 {{- $problems = append $problems "there are no workers: set dask.workers.replicas to 1 or more" }}
 {{- end }}
+{{- end }}
+{{- if eq $v.mode "workers" }}
+{{- if or (ne $v.dask.mode "external") (not $v.dask.groups) }}
+{{- $problems = append $problems "mode is workers, which join a scheduler that another release of the chart brings: set dask.mode=external, dask.address to its service (tls://NAME-scheduler.NAMESPACE:8786) and dask.groups" }}
+{{- end }}
+{{- if and $v.networkPolicy.enabled (not $v.networkPolicy.members) }}
+{{- $problems = append $problems "mode is workers, but networkPolicy.members names no pods, so they could not reach the scheduler: name the namespace of the scheduler and of its workers" }}
+{{- end }}
+{{- end }}
+{{- if and $v.dask.joining (eq $v.dask.mode "external") }}
+{{- $problems = append $problems "dask.joining counts workers that join the chart's own scheduler, but dask.mode is external: set it where the scheduler is" }}
+{{- end }}
+{{- if and $v.dask.joining $v.networkPolicy.enabled (not $v.networkPolicy.members) }}
+{{- $problems = append $problems "dask.joining waits for workers of other namespaces, which networkPolicy.members does not admit: name their namespaces and pods" }}
 {{- end }}
 {{- $scaling := $v.dask.workers.autoscaling }}
 {{- if $scaling.enabled }}
@@ -198,7 +216,7 @@
 {{- $offered := dict }}
 {{- range $v.dask.groups }}{{ range $resource, $_ := .resources }}{{ $_ := set $offered $resource true }}{{ end }}{{ end }}
 {{- $federated := get $spec "federated" }}
-{{- if kindIs "map" $federated }}
+{{- if and (kindIs "map" $federated) (not $v.dask.joining) }}
 {{- range $client := get $federated "clients" | default list }}
 {{- if kindIs "map" $client }}
 {{- $resource := get $client "resource" | default (printf "client-%v" (get $client "name")) }}
