@@ -57,13 +57,15 @@ class PlausibleDeniabilityPlan(Plan):
     @property
     def kind(self) -> str:
         """Kind of guarantee, as the ledger's policies name it."""
-        return "pd-per-record" if self.seeds is not None and not self.seeds.whole_release else "dp"
+        if self.seeds is not None and not self.seeds.whole_release:
+            return "pd-per-record"
+        return "dp-declared" if isinstance(self.model.parameters, DeclaredModel) else "dp"
 
     @cached_property
     def delta(self) -> float:
         """Delta at which the guarantee is stated."""
         privacy = self.spec.privacy
-        return privacy.release_delta if self.kind == "dp" else privacy.budget.delta
+        return privacy.model.delta if self.kind == "pd-per-record" and privacy.model else privacy.release_delta
 
     @property
     def candidates_at_least(self) -> int:
@@ -84,11 +86,11 @@ class PlausibleDeniabilityPlan(Plan):
     @cached_property
     def guarantees(self) -> tuple[Guarantee, ...]:
         """What the release promises, the first thing first."""
-        if self.kind == "dp":
-            own = isinstance(self.model.parameters, DeclaredModel)
-            whole = super().guarantees if not own else (self._dp("the whole release, if its model is as declared"),)
-            return whole if self.seeds is None else (*whole, self._deniability)
-        return (self._deniability, self._dp("the model"))
+        if self.kind == "pd-per-record":
+            return (self._deniability, self._dp("the model"))
+        if self.kind == "dp-declared":
+            return (self._dp("the whole release, if its model is as declared"), self._deniability)
+        return super().guarantees if self.seeds is None else (*super().guarantees, self._deniability)
 
     def _dp(self, covers: Covers) -> DifferentialPrivacy:
         return DifferentialPrivacy(epsilon=self.epsilon, delta=self.delta, adjacency="add/remove", covers=covers)
@@ -96,7 +98,7 @@ class PlausibleDeniabilityPlan(Plan):
     @property
     def refusal(self) -> str | None:
         """A guarantee per released record has to be asked for."""
-        if self.kind == "dp" or self.spec.privacy.accept_per_record:
+        if self.kind != "pd-per-record" or self.spec.privacy.accept_per_record:
             return None
         return (
             "the guarantee would cover each released record, not the whole release: use the randomised test, or accept "
@@ -151,10 +153,10 @@ class PlausibleDeniabilityPlan(Plan):
     @property
     def covers(self) -> str:
         """What epsilon and delta are about."""
-        if self.kind != "dp":
-            return "the model; the seeds are covered per record"
-        own = isinstance(self.model.parameters, DeclaredModel)
-        return "the whole release, if its model is as declared" if own else "the whole release"
+        declared = "the whole release, if its model is as declared"
+        return {"dp-declared": declared, "pd-per-record": "the model; the seeds are covered per record"}.get(
+            self.kind, "the whole release"
+        )
 
     def details(self) -> list[str]:
         """Splits, structure, parameters, seeds and checks."""

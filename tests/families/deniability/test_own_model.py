@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import closing
 from fractions import Fraction
 from itertools import product
 from typing import Any
@@ -14,7 +15,7 @@ from releases import KEY, SCHEMA, project
 
 from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import InProcess
-from dpdist.errors import SpecError
+from dpdist.errors import GuaranteeRefused, SpecError
 from dpdist.families.base.registry import make_plan
 from dpdist.families.deniability.claims import claims
 from dpdist.families.deniability.deniability import PrivacyTest, candidate_batch
@@ -23,7 +24,9 @@ from dpdist.families.deniability.mixture import MixtureOfProducts, fit
 from dpdist.families.deniability.own_model import OwnSynthesizer
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.ledger import Ledger
 from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.ledger.statement import budget_sentence
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.events import ApproximateDP, Composed, RandomSplit, SeedRecords
@@ -246,7 +249,15 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.fixture
 def spec(tmp_path: Any) -> PlausibleDeniabilitySpec:
-    return project(tmp_path, **SETTINGS)
+    made = project(tmp_path, **SETTINGS)
+    with closing(Ledger.open(made.ledger)) as ledger:
+        ledger.create_dataset("trusting", epsilon="50", delta="1e-5", guarantees=("dp", "dp-declared"))
+    return change(made, {"dataset": "trusting"})
+
+
+def test_a_custodian_who_does_not_allow_declared_models_gets_none(spec: PlausibleDeniabilitySpec) -> None:
+    with pytest.raises(GuaranteeRefused, match="dp-declared"):
+        run_release(change(spec, {"dataset": "people"}), fixed_key=KEY)
 
 
 def test_releases_are_the_same_on_any_executor(spec: PlausibleDeniabilitySpec) -> None:
@@ -259,6 +270,8 @@ def test_releases_are_the_same_on_any_executor(spec: PlausibleDeniabilitySpec) -
         assert verify(path).records == 600
         found.append(read_release(path).to_pydict())
     assert found[0] == found[1]
+    with closing(Ledger.open(spec.ledger)) as ledger:
+        assert "2 releases with a model that is believed as declared; epsilon" in budget_sentence(ledger, spec.dataset)
 
 
 def test_what_is_charged(spec: PlausibleDeniabilitySpec) -> None:
