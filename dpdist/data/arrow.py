@@ -45,8 +45,8 @@ class ArrowRecords:
     fingerprint : str
     first_row : int
         Number of the first row of `table` in the whole input.
-    unit : str, optional
-        Column of the ids of the units.
+    beside : str, optional
+        Column of the ids of the units, or of weights.
     """
 
     schema: Schema
@@ -54,7 +54,7 @@ class ArrowRecords:
     partitions: Sequence[tuple[int, int]]
     fingerprint: str
     first_row: int = 0
-    unit: str | None = None
+    beside: str | None = None
 
     @property
     def rows(self) -> int:
@@ -77,8 +77,8 @@ class ArrowRecords:
         row, encoder = self.first_row + start, TableEncoder(self.schema)
         for batch in self.table.slice(start, stop - start).to_batches(max_chunksize=batch_rows):
             encoded = encoder.encode(batch)
-            ids = ids_of(batch, self.unit)
-            yield EncodedBatch(0, row, encoded.codes, encoded.keep, encoded.report, ids)
+            beside = ids_of(batch, self.beside)
+            yield EncodedBatch(0, row, encoded.codes, encoded.keep, encoded.report, beside)
             row += batch.num_rows
 
     def texts(self, partition: int, names: Sequence[str]) -> Iterator[list[pa.Array]]:
@@ -183,18 +183,18 @@ class TableInMemory:
         return digest_of(self.table)
 
     def open(
-        self, schema: Schema, *, partitions: int | None = None, checked: bool = False, unit: str | None = None
+        self, schema: Schema, *, partitions: int | None = None, checked: bool = False, beside: str | None = None
     ) -> ArrowRecords:
         """The records, cut into partitions of about the same size."""
         extra = "ignore" if checked else self.extra_columns
-        check_arrow(self.what, self.table.schema, schema, extra=extra, unit=unit)
+        check_arrow(self.what, self.table.schema, schema, extra=extra, beside=beside)
         rows = self.table.num_rows
         if partitions is not None and partitions < 1:
             raise SpecError("cluster.partitions must be 1 or more")
         number = min(partitions or max(1, round(rows / PARTITION_ROWS)), max(rows, 1))
         cuts = [rows * i // number for i in range(number + 1)]
-        columns = self.table.select(list(wanted_columns(schema, unit)))
-        return ArrowRecords(schema, columns, tuple(pairwise(cuts)), self.fingerprint, unit=unit)
+        columns = self.table.select(list(wanted_columns(schema, beside)))
+        return ArrowRecords(schema, columns, tuple(pairwise(cuts)), self.fingerprint, beside=beside)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -233,19 +233,19 @@ class PartitionedTable:
         return hashlib.sha256(" ".join(digest for digest, _, _ in self._found).encode()).hexdigest()
 
     def open(
-        self, schema: Schema, *, partitions: int | None = None, checked: bool = False, unit: str | None = None
+        self, schema: Schema, *, partitions: int | None = None, checked: bool = False, beside: str | None = None
     ) -> HeldRecords:
         """The records, in the partitions that they have."""
         if partitions is not None:
             raise SpecError(f"cluster.partitions: {self.what} has its own partitions; leave the setting out")
         found = self._found
         for _, _, types in found:
-            check_arrow(self.what, types, schema, extra="ignore" if checked else self.extra_columns, unit=unit)
+            check_arrow(self.what, types, schema, extra="ignore" if checked else self.extra_columns, beside=beside)
         if not found:
             raise EmptyTable(f"{self.what} has no partitions")
         firsts = [0, *accumulate(rows for _, rows, _ in found)]
         task = self.executor.tasks("rows")
-        how = task.constant("how", (schema, self.to_arrow, unit, self.what))
+        how = task.constant("how", (schema, self.to_arrow, beside, self.what))
         digests = [digest for digest, _, _ in found]
         held = [
             task("part", _records, how, part, digest, row)
@@ -263,15 +263,15 @@ def _records(
     how: tuple[Schema, Callable[[object], pa.Table], str | None, str], part: object, digest: str, first_row: int
 ) -> ArrowRecords:
     """The records of a partition, which may have been computed anew: as it was identified, or an error."""
-    schema, to_arrow, unit, what = how
+    schema, to_arrow, beside, what = how
     table = to_arrow(part)
     if digest_of(table) != digest:
         raise ReleaseConflict(
             f"{what} changed while it was read, so nothing is published: give one whose partitions are the same "
             "whenever they are computed, such as frame.persist(), and start a new attempt. The charge stays spent"
         )
-    table = table.select(list(wanted_columns(schema, unit)))
-    return ArrowRecords(schema, table, ((0, table.num_rows),), "", first_row, unit)
+    table = table.select(list(wanted_columns(schema, beside)))
+    return ArrowRecords(schema, table, ((0, table.num_rows),), "", first_row, beside)
 
 
 def digest_of(table: pa.Table) -> str:

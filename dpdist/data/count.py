@@ -36,12 +36,17 @@ CHUNK_ROWS = 1 << 16
 """Rows packed at a time, so that the packed indexes stay in the cache."""
 
 
+def cells_of_pairs(cardinalities: Sequence[int]) -> int:
+    """Number of cells of all single and all pairwise tables, however many."""
+    total = sum(cardinalities)
+    return total + (total * total - sum(c * c for c in cardinalities)) // 2
+
+
 def pair_cells(cardinalities: Sequence[int]) -> int:
     """Number of cells of all single and all pairwise tables over the attributes. Raises SpecError: the tables would not
     fit in a worker's memory (more than `MAX_PAIR_CELLS` cells).
     """
-    total = sum(cardinalities)
-    cells = total + (total * total - sum(c * c for c in cardinalities)) // 2
+    cells = cells_of_pairs(cardinalities)
     if cells > MAX_PAIR_CELLS:
         largest = sorted(cardinalities, reverse=True)[:2]
         raise SpecError(

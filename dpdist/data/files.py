@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdist.data.encode import check_type, is_text
-from dpdist.data.keyed_ids import check_id_type
+from dpdist.data.keyed_ids import check_type_beside
 from dpdist.data.lines import first_record
 from dpdist.data.source import ExtraColumns, FoundFile, TableSource
 from dpdist.errors import ColumnMismatch, EmptyTable
@@ -47,7 +47,7 @@ def inspect_parquet(found: FoundFile, source: TableSource, schema: Schema) -> Ta
         types = file.schema_arrow
         groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
     group_bytes = max((sum(g.column(i).total_compressed_size for i in range(g.num_columns)) for g in groups), default=0)
-    check_arrow(found.path, types, schema, extra=source.extra_columns, unit=source.unit)
+    check_arrow(found.path, types, schema, extra=source.extra_columns, beside=source.beside)
     boundaries = (0, *accumulate(group.num_rows for group in groups))
     wanted = set(schema.names) - set(schema.continuous)
     texts = tuple(field.name for field in types if field.name in wanted and is_text(field.type))
@@ -88,7 +88,7 @@ def inspect_csv(found: FoundFile, source: TableSource, schema: Schema) -> TableF
         if names is not None and len(names) != len(columns):
             raise ColumnMismatch(f"{found.path}: the header has {len(names)} columns, csv.columns has {len(columns)}")
         if options.columns is not None:
-            check_columns(found.path, columns, schema, extra=source.extra_columns, unit=source.unit)
+            check_columns(found.path, columns, schema, extra=source.extra_columns, beside=source.beside)
         else:
             _check_header(found.path, columns, source, schema)
     stop = found.size if compression is None else start + found.size * (len(head) > start)
@@ -105,7 +105,7 @@ def _read_head(found: FoundFile, source: TableSource, compression: str | None) -
 def _check_header(path: str, columns: Sequence[str], source: TableSource, schema: Schema) -> None:
     """As `check_columns`, without a name that was found: in a file without header these are a person's values."""
     advice = "if the files have no header, set data.csv.header to false and list data.csv.columns"
-    wanted = wanted_columns(schema, source.unit)
+    wanted = wanted_columns(schema, source.beside)
     missing = [name for name in wanted if columns.count(name) != 1]
     if missing:
         raise ColumnMismatch(f"{path}: the header does not have {_listed(missing)} once each; {advice}")
@@ -116,12 +116,14 @@ def _check_header(path: str, columns: Sequence[str], source: TableSource, schema
         )
 
 
-def wanted_columns(schema: Schema, unit: str | None) -> tuple[str, ...]:
-    """The columns that are read: those of the schema, then the ids of the units where there are any."""
-    return schema.names if unit is None else (*schema.names, unit)
+def wanted_columns(schema: Schema, beside: str | None) -> tuple[str, ...]:
+    """The columns that are read: those of the schema, then that of ids or weights, where there is one."""
+    return schema.names if beside is None else (*schema.names, beside)
 
 
-def check_arrow(where: str, types: pa.Schema, schema: Schema, *, extra: ExtraColumns, unit: str | None = None) -> None:
+def check_arrow(
+    where: str, types: pa.Schema, schema: Schema, *, extra: ExtraColumns, beside: str | None = None
+) -> None:
     """Refuse columns that a schema cannot describe.
 
     Parameters
@@ -132,16 +134,16 @@ def check_arrow(where: str, types: pa.Schema, schema: Schema, *, extra: ExtraCol
     schema : Schema
     extra : {"refuse", "ignore"}
         What to do with columns that the schema does not name.
-    unit : str, optional
-        Column of the ids of the units.
+    beside : str, optional
+        Column of the ids of the units, or of weights.
 
     Raises
     ------
     ColumnMismatch
     """
-    check_columns(where, types.names, schema, extra=extra, unit=unit)
-    if unit is not None:
-        check_id_type(where, unit, types.field(unit).type)
+    check_columns(where, types.names, schema, extra=extra, beside=beside)
+    if beside is not None:
+        check_type_beside(where, beside, types.field(beside).type)
     for attribute in schema.attributes:
         try:
             check_type(attribute, types.field(attribute.name).type)
@@ -150,10 +152,10 @@ def check_arrow(where: str, types: pa.Schema, schema: Schema, *, extra: ExtraCol
 
 
 def check_columns(
-    where: str, columns: Sequence[str], schema: Schema, *, extra: ExtraColumns, unit: str | None = None
+    where: str, columns: Sequence[str], schema: Schema, *, extra: ExtraColumns, beside: str | None = None
 ) -> None:
     """Refuse columns that are not those of a schema, each once; as `check_arrow`."""
-    wanted = wanted_columns(schema, unit)
+    wanted = wanted_columns(schema, beside)
     for name in wanted:
         if columns.count(name) != 1:
             problem = "appears more than once" if name in columns else "is missing"

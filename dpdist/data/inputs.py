@@ -38,9 +38,9 @@ class Input(Protocol):
         """The identity of the input as it is now, to which attempts are bound."""
 
     def open(
-        self, schema: Schema, *, partitions: int | None = None, checked: bool = False, unit: str | None = None
+        self, schema: Schema, *, partitions: int | None = None, checked: bool = False, beside: str | None = None
     ) -> Opened:
-        """The records, read by a schema, and the ids of their units where a column `unit` has them.
+        """The records, read by a schema, and the ids of their units, or their weights, where a column has them.
 
         Of an input that was `checked` against a contract, columns outside the schema are passed over: which columns a
         table may have besides is then said in the contract, not in the spec.
@@ -64,10 +64,10 @@ class Files:
         return fingerprint(self.source)
 
     def open(
-        self, schema: Schema, *, partitions: int | None = None, checked: bool = False, unit: str | None = None
+        self, schema: Schema, *, partitions: int | None = None, checked: bool = False, beside: str | None = None
     ) -> Table | JoinedTable:
         """See `dpdist.data.joined.open_joined`."""
-        source = replace(self.source, unit=unit, extra_columns="ignore" if checked else self.source.extra_columns)
+        source = replace(self.source, beside=beside, extra_columns="ignore" if checked else self.source.extra_columns)
         return open_joined(source, schema, partitions=partitions)
 
 
@@ -83,7 +83,7 @@ class HeldByClients:
         return fingerprint_of(())
 
     def open(
-        self, schema: Schema, *, partitions: int | None = None, checked: bool = False, unit: str | None = None
+        self, schema: Schema, *, partitions: int | None = None, checked: bool = False, beside: str | None = None
     ) -> Table:
         """A table without files."""
         return Table(TableSource(("held by clients",)), schema, "parquet", (), ())

@@ -143,7 +143,7 @@ def open_joined(source: TableSource, schema: Schema, *, partitions: int | None =
     parent = source.parent
     if parent is None:
         return open_table(source, schema, partitions=partitions)
-    if source.unit is None:
+    if source.beside is None:
         raise SpecError("data.parent: tables are joined by the ids of units: declare `unit`")
     paths = tuple(path for path in source.paths if path not in parent.paths)
     own = [a for a in schema.attributes if a.name not in parent.attributes]

@@ -28,27 +28,27 @@ if TYPE_CHECKING:
     from dpdist.privacy.noise import Noise
 
 
-def check_id_type(where: str, name: str, kind: pa.DataType) -> None:
+def check_type_beside(where: str, name: str, kind: pa.DataType) -> None:
     """Refuse a column that is not of integers, texts or floats, which integers become where some are missing. Raises
     ColumnMismatch.
     """
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not any(fits(value) for fits in (is_text, pa.types.is_integer, pa.types.is_floating, pa.types.is_null)):
         raise ColumnMismatch(
-            f"{where}: the column {name!r} of the units' ids (unit.by) has the type {kind}: write ids as integers or "
-            "texts"
+            f"{where}: the column {name!r} (unit.by or weight.by) has the type {kind}: write ids as integers or texts, "
+            "and weights as numbers"
         )
 
 
 def ids_of(
-    batch: pa.RecordBatch, unit: str | None, *, strip: bool = False, empty_is_missing: bool = False
+    batch: pa.RecordBatch, beside: str | None, *, strip: bool = False, empty_is_missing: bool = False
 ) -> pa.Array | None:
-    """The ids of a batch, null where there is none; None where no column has ids. Integers from 0 that are hashed as
-    such are int64, all others texts.
+    """The ids (or weights) of a batch, null where there is none; None where no column has any. Integers from 0 that are
+    hashed as such are int64, all others texts.
     """
-    if unit is None:
+    if beside is None:
         return None
-    column = batch.column(unit)
+    column = batch.column(beside)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_integer(column.type) and not (pa.types.is_uint64(column.type) or _is_outside(column)):

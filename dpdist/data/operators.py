@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +87,19 @@ def together(operators: Sequence[Operator]) -> Operator:
     )
 
 
+Look = Callable[["Codes"], "Codes"]
+"""From codes of the schema to codes as they are looked at."""
+
+
+def through(look: Look, operator: Operator) -> Operator:
+    """An operator on the schema's codes that computes what `operator` does on the codes that a look gives."""
+    return replace(
+        operator,
+        chunk=partial(_chunk_of_look, look, operator),
+        update=None if operator.update is None else partial(_update_by_look, look, operator),
+    )
+
+
 def gather_operator() -> Operator:
     """The records themselves, in the order of the rows: `Codes`. For parts of a table that fit in one memory."""
     return Operator(name="gather", chunk=_same, combine=_concatenate)
@@ -94,6 +107,14 @@ def gather_operator() -> Operator:
 
 def _add(a: Any, b: Any) -> Any:
     return a + b
+
+
+def _chunk_of_look(look: Look, operator: Operator, codes: Codes) -> Any:
+    return operator.chunk(look(codes))
+
+
+def _update_by_look(look: Look, operator: Operator, summary: Any, codes: Codes) -> Any:
+    return operator.add(summary, look(codes))
 
 
 def _same(codes: Codes) -> Codes:

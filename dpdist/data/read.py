@@ -43,7 +43,8 @@ class EncodedBatch:
     codes: Codes  # unsigned int (float64 if continuous), shape (rows,), in schema order
     keep: NDArray[np.bool_] | None  # rows that no policy drops; None for all
     report: RowReport  # counts of defects
-    ids: pa.Array | None = None  # ids of the units, where there are any: they stay in the task that reads them
+    beside: pa.Array | None = None  # ids of the units, or weights, if any: they stay in the task that reads them
+    copies: NDArray[np.int64] | None = None  # how often each record counts, 0 for those not kept; None for once
 
 
 def encoded_batches(table: Table, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
@@ -56,8 +57,8 @@ def encoded_batches(table: Table, partition: int, *, batch_rows: int = BATCH_ROW
     encoder = TableEncoder(table.schema, strip=strip, empty_is_missing=is_csv)
     for file, row, batch in _read_batches(table, partition, batch_rows):
         encoded = encoder.encode(batch)
-        ids = ids_of(batch, table.source.unit, strip=strip, empty_is_missing=is_csv)
-        yield EncodedBatch(file, row, encoded.codes, encoded.keep, encoded.report, ids)
+        beside = ids_of(batch, table.source.beside, strip=strip, empty_is_missing=is_csv)
+        yield EncodedBatch(file, row, encoded.codes, encoded.keep, encoded.report, beside)
 
 
 def text_batches(table: Table, partition: int, names: Sequence[str]) -> Iterator[list[pa.Array]]:
@@ -110,7 +111,7 @@ def _parquet_batches(table: Table, piece: Slice, batch_rows: int) -> Iterator[pa
         batches = reader.iter_batches(
             batch_rows,
             row_groups=groups,
-            columns=list(wanted_columns(table.schema, table.source.unit)),
+            columns=list(wanted_columns(table.schema, table.source.beside)),
             use_threads=False,
         )
         message = f"{file.found.path} is a damaged Parquet file: write or copy it again"
@@ -124,7 +125,7 @@ def _parquet_batches(table: Table, piece: Slice, batch_rows: int) -> Iterator[pa
 def _csv_batches(table: Table, piece: Slice, batch_rows: int) -> Iterator[pa.RecordBatch]:
     """The records of a stretch of a CSV file; all columns are texts, but for numbers and ids in dictionaries."""
     file, options = table.files[piece.file], table.source.csv
-    names = list(wanted_columns(table.schema, table.source.unit))
+    names = list(wanted_columns(table.schema, table.source.beside))
     parse = pa.csv.ParseOptions(delimiter=options.delimiter, newlines_in_values=False)
     texts = dict.fromkeys(names, pa.dictionary(pa.int32(), pa.string())) | dict.fromkeys(
         (*table.schema.continuous, *names[len(table.schema.names) :]), pa.string()

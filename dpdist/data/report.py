@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dpdist.errors import ColumnMismatch, OutOfDomain
 from dpdist.schema.schema import Schema
+from dpdist.schema.weight import WeightSpec
 
 MISSING, BELOW, ABOVE, UNKNOWN, MISTYPED = range(5)
 """Defects of a value: absent, a number below or above the domain, otherwise outside it, or of the wrong type."""
@@ -34,6 +35,9 @@ class RowReport:
     orphans: int = 0
     childless: int = 0
     repeated: int = 0
+    # of a table with weights: rows without one of 0 or more, which are not used, and above the largest
+    weightless: int = 0
+    heavy: int = 0
 
     def __repr__(self) -> str:
         return "RowReport(<counts hidden>)"
@@ -58,6 +62,8 @@ class RowReport:
             **({"rows_without_parent": self.orphans} if self.orphans else {}),
             **({"parents_without_rows": self.childless} if self.childless else {}),
             **({"repeated_parents": self.repeated} if self.repeated else {}),
+            **({"rows_without_weight": self.weightless} if self.weightless else {}),
+            **({"rows_above_largest_weight": self.heavy} if self.heavy else {}),
             "columns": {
                 name: {
                     "missing": int(counts[MISSING]),
@@ -121,6 +127,24 @@ def check(report: RowReport, schema: Schema, *, rules: bool = True) -> None:
         problems.append(
             f"{'; '.join(refused)}: records break the rule, and the policy is `broken: refuse`; correct "
             "the rules from public knowledge, or declare `broken: drop`"
+        )
+    if problems:
+        raise OutOfDomain("\n".join(problems))
+
+
+def check_weights(report: RowReport, weight: WeightSpec) -> None:
+    """Refuse a table whose weights are not as declared. Raises OutOfDomain."""
+    problems = []
+    if report.weightless and weight.missing == "refuse":
+        problems.append(
+            f"column {weight.by!r}: records without a weight of 0 or more, and the policy is `missing: refuse`; "
+            "correct them, or leave them out with weight.missing: drop"
+        )
+    if report.heavy and weight.above == "refuse":
+        problems.append(
+            f"column {weight.by!r}: weights above {weight.at_most:,} (weight.at_most), and the policy is "
+            "`above: refuse`; correct the bound from public knowledge, or count them as the bound with "
+            "weight.above: clip"
         )
     if problems:
         raise OutOfDomain("\n".join(problems))

@@ -117,7 +117,7 @@ class TableSource:
     extra_columns: ExtraColumns = "refuse"  # what to do with columns that the schema does not name
     # keyword arguments of the fsspec file system of remote paths (endpoint, profile); hidden in ``repr``
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    unit: str | None = None  # column of the ids of the units, which is read beside those of the schema
+    beside: str | None = None  # column read beside those of the schema: ids of units, or weights
     # where the attributes of units have a table of their own: its files, which are among `paths`, too
     parent: ParentSource | None = None
 

@@ -7,9 +7,8 @@ records says nothing. All of it is read off the public schema; none of it off th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.count import MAX_PAIR_CELLS
-from dpdist.data.operators import Operator
 from dpdist.privacy.arrays import Codes
 from dpdist.schema.schema import Attribute, Category, Schema
 
@@ -70,19 +68,6 @@ class View:
     def codes(self, columns: Sequence[np.ndarray]) -> Codes:
         """The codes here of the columns of a table, in schema order."""
         return [axis.codes(column) for axis, column in zip(self.axes, columns, strict=True)]
-
-
-Look = Callable[[Codes], Codes]
-"""From codes of the schema to codes as they are looked at."""
-
-
-def through(look: Look, operator: Operator) -> Operator:
-    """An operator on the schema's codes that computes what `operator` does on the codes of a view."""
-    return replace(
-        operator,
-        chunk=partial(_chunk, look, operator),
-        update=None if operator.update is None else partial(_update, look, operator),
-    )
 
 
 def view_of(schema: Schema, *, largest: int = LARGEST) -> View:
@@ -145,11 +130,3 @@ def _interval(low: float, high: float) -> str:
 
 def _span(labels: Sequence[str]) -> str:
     return labels[0] if len(labels) == 1 else f"{labels[0]} to {labels[-1]}"
-
-
-def _chunk(look: Look, operator: Operator, codes: Codes) -> Any:
-    return operator.chunk(look(codes))
-
-
-def _update(look: Look, operator: Operator, summary: Any, codes: Codes) -> Any:
-    return operator.add(summary, look(codes))

@@ -13,14 +13,15 @@ from typing import Any
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
 from dpdist.data.inputs import Input
-from dpdist.data.operators import gather_operator, pair_counts_operator, together
+from dpdist.data.operators import Look, gather_operator, pair_counts_operator, through, together
 from dpdist.data.records import Records
 from dpdist.data.released import ReleasedTable
 from dpdist.data.report import RowReport, check
 from dpdist.data.source import find_files
 from dpdist.data.split import Split
+from dpdist.data.weighted import WeightedRecords
 from dpdist.errors import DataError, EmptyTable, SpecError
-from dpdist.evaluate.binning import Look, View, through, view_of
+from dpdist.evaluate.binning import View, view_of
 from dpdist.evaluate.page.sections import Section
 from dpdist.evaluate.utility.marginals import Marginals, Subset, chosen_triples, marginals_of, triples_operator
 from dpdist.evaluate.utility.rules import broken_operator, rules_section
@@ -32,6 +33,7 @@ from dpdist.privacy.arrays import Codes
 from dpdist.publish.manifest import Manifest
 from dpdist.schema.schema import Schema
 from dpdist.schema.unit import UnitSpec
+from dpdist.schema.weight import WeightSpec
 
 LARGEST_SAMPLE = 2_000_000
 """Records of each table that are held at once, as codes; of a larger table a random sample."""
@@ -165,24 +167,29 @@ def open_inputs(
     real: tuple[Schema, Look] | None = None,
     training: Input | None = None,
     unit: UnitSpec | None = None,
+    weight: WeightSpec | None = None,
 ) -> Inputs:
     """Open what an evaluation of released records looks at; reads the manifest, file metadata and, of CSV, the lines.
 
     `real` is the schema of the real table and what turns its codes into codes of the release's, where they differ;
     `training` all that the release was made from, if it is known: no file of the hold-out may be among it; `unit` what
-    figures of the real records protect. Raises DataError: the table or the hold-out cannot be read by the release's
+    figures of the real records protect; `weight` by what real records count. Raises DataError: the table or the
+    hold-out cannot be read by the release's
     schema (`dpdist.data.table.open_table`); SpecError: the hold-out is the table itself; EmptyTable: the release holds
     no record.
     """
     if not released.rows:
         raise EmptyTable("the release holds no record: there is nothing to evaluate")
     schema, look = real or (released.schema, released.decoder.merged)
-    tables = [against.open(schema, unit=None if unit is None else unit.by).on(executor)]
+    beside = unit or weight
+    tables = [against.open(schema, beside=None if beside is None else beside.by).on(executor)]
     if holdout is not None:
-        tables.append(holdout.open(schema).on(executor))
+        tables.append(holdout.open(schema, beside=None if weight is None else weight.by).on(executor))
         _keep_apart(holdout, against, training)
     progress("finding rows", 0, 1)
     located = located_on(executor, tables)
+    if weight is not None:
+        located = [WeightedRecords(table, weight) for table in located]
     progress("finding rows", 1, 1)
     return Inputs(
         released=released,

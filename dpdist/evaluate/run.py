@@ -34,6 +34,7 @@ from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import open_release
 from dpdist.schema.spec import DEFAULT_LEDGER
 from dpdist.schema.unit import UnitSpec
+from dpdist.schema.weight import WeightSpec
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -164,10 +165,14 @@ def _records(
 ) -> tuple[About, list[Section]]:
     against = request.source(request.against)
     holdout = request.source(request.holdout) if request.holdout else None
+    weighed = manifest.spec.get("weight")
+    weight = None if weighed is None else WeightSpec.model_validate(weighed)
     if request.publish is not None:
         from dpdist.evaluate.publishable import refuse_another_reading
 
         refuse_another_reading(manifest, request.spec, against)
+        if weight is not None:
+            raise SpecError("--publish: such figures count each record once, and this release counts weights")
     with opened_cluster(request, against) as cluster:
         inputs = open_inputs(
             ReleasedTable(store, manifest),
@@ -179,6 +184,7 @@ def _records(
             real=real,
             training=request.source(request.spec.data.paths) if request.spec is not None else None,
             unit=_unit(manifest) if request.publish is not None else None,
+            weight=weight,
         )
         if real is not None:
             sections = vector_sections(inputs, request.options)

@@ -27,6 +27,7 @@ from dpdist.schema.spec import CsvSpec, DataSpec, Exact, ParentTable, ReleaseSpe
 from dpdist.schema.strict_yaml import load_yaml
 from dpdist.schema.unit import UnitSpec, adjacency_words, refuse_released_ids
 from dpdist.schema.validation import setting_names, validation_message
+from dpdist.schema.weight import WeightSpec, refuse_released_weights
 from dpdist.storage.files import absolute
 
 if TYPE_CHECKING:
@@ -104,6 +105,9 @@ class Contract(Section):
     unit: Literal["record"] | UnitSpec = Field(
         default="record", description="Who is protected: a single record, or all records with one id."
     )
+    weight: WeightSpec | None = Field(
+        default=None, description="The column of the records' weights, by which releases may count."
+    )
     minimum_records: int = Field(ge=1, description="Public lower bound on the number of records that are kept.")
     number_of_records: int | None = Field(
         default=None, ge=1, description="The number of records, where it is public; without it none is."
@@ -152,8 +156,11 @@ class Contract(Section):
             above = self.period.epsilon > self.epsilon or (self.period.pml or 0) > (self.pml or 0)
             if above:
                 raise ValueError("period: its caps are at most those of the contract, and `pml` goes with one there")
+        refuse_released_weights(self.weight, self.table)
         if isinstance(self.unit, UnitSpec):
             refuse_released_ids(self.unit, self.table)
+            if self.weight is not None:
+                raise ValueError("weight: the charge of weights is known for single records, not for a `unit`")
             if self.number_of_records is not None or self.data.clients:
                 raise ValueError(
                     "unit: how many records are kept of each unit is private, and nobody bounds those that a unit has "
@@ -229,6 +236,7 @@ class Contract(Section):
             said = "leave `unit` out" if unit is None else f"`unit: {{by: {unit.by}, at_most: {unit.at_most}}}`"
             more = f" with name {unit.name!r} and missing {unit.missing}" if unit else ""
             found.append(f"unit: the contract decides who is protected: write {said}{more}")
+        found += _of_weights(spec.weight, self.weight)
         if spec.data.csv != self.data.csv or (spec.data.format or self.data.format) != self.data.format:
             found.append("data.csv and data.format: the files are read in another way")
         found += _of_parents(spec.data.parent, self.data.parent, spec.table)
@@ -261,6 +269,20 @@ class Contract(Section):
         if spec.asks_of_table is not None:
             found.append(spec.asks_of_table)
         return found
+
+
+def _of_weights(part: WeightSpec | None, whole: WeightSpec | None) -> list[str]:
+    """Why a release would learn from a refusal how large weights are, or use another column."""
+    if part is None:
+        return []
+    if whole is None:
+        return ["weight: the contract has no column of weights: leave it out"]
+    found = []
+    if (part.by, part.missing) != (whole.by, whole.missing):
+        found.append(f"weight: the contract says `by: {whole.by}` and `missing: {whole.missing}`")
+    if part.above == "refuse" and (whole.above != "refuse" or part.at_most < whole.at_most):
+        found.append(f"weight.at_most: the contract admits {whole.at_most:,}: write that, or `above: clip`")
+    return found
 
 
 def _of_parents(part: ParentTable | None, whole: ParentTable | None, table: Schema) -> list[str]:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from dpdist.cluster.executor import Executor, InProcess
 from dpdist.data.inputs import Files, Input, contract_source
 from dpdist.data.operators import Operator
-from dpdist.data.report import RowReport, check
+from dpdist.data.report import RowReport, check, check_weights
+from dpdist.data.weighted import WeightedRecords
 from dpdist.errors import DataError, ReleaseConflict, SpecError
 from dpdist.families.base.bounding import bounded
 from dpdist.families.base.graph import located_on, table_pass
@@ -53,9 +54,11 @@ def check_input(
             raise SpecError(f"--data {path}: no pattern of the contract's data.later admits it")
     files = contract_source(data, paths=tuple(paths) or data.paths)
     source, executor = given or Files(files), executor or InProcess()
-    unit = contract.protected
-    opened = source.open(contract.table, unit=unit.by if unit else None)
+    unit, beside = contract.protected, contract.protected or contract.weight
+    opened = source.open(contract.table, beside=beside.by if beside else None)
     table = located = located_on(executor, [opened.on(executor)])[0]
+    if contract.weight is not None:
+        table = WeightedRecords(located, contract.weight, once=True)
     if unit is not None:  # how many are kept does not depend on the key; minima by value are of one choice
         table = bounded(executor, located, at_most=unit.at_most, key=KeyRef.fixed(secrets.token_hex(32)))
     names = contract.table.names
@@ -84,6 +87,8 @@ def _added(a: dict[int, NDArray[np.int64]], b: dict[int, NDArray[np.int64]]) -> 
 def _of_policies(report: RowReport, contract: Contract) -> list[str]:
     try:
         check(report, contract.table)
+        if contract.weight is not None:
+            check_weights(report, contract.weight)
     except DataError as error:
         return str(error).splitlines()
     return []

@@ -207,7 +207,7 @@ class Run:
                 self.spec.table,
                 partitions=self.spec.cluster.partitions,
                 checked=self._contract is not None,
-                unit=self.spec.unit.by if self.spec.unit else None,
+                beside=self.spec.column_beside,
             )
         except DataError as error:
             first_line = csv.header and not csv.skip_rows and csv.comment is None

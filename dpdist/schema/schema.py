@@ -11,6 +11,7 @@ import json
 import operator
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -109,6 +110,12 @@ class Attribute(Frozen):
         description="Coarser values used where the attribute is a parent: {width: w}, {edges: [...]}, "
         "{groups: [[...], ...]} or one bucket number per value.",
     )
+    levels: tuple[Width | Edges | Groups | tuple[int, ...], ...] = Field(
+        default=(),
+        exclude_if=operator.not_,
+        description="A public hierarchy of the values, from fine to coarse, each as `buckets` are: a synthesis of many "
+        "values measures the finest level of about twenty groups first. Each level is a function of the one before.",
+    )
     missing: Literal["refuse", "drop"] | Category = Field(
         default="refuse", description="Policy for missing values: refuse, drop or {category: NAME}."
     )
@@ -181,6 +188,7 @@ class Attribute(Frozen):
         if self.cardinality > MAX_CARDINALITY:
             raise ValueError(f"attribute {self.name!r}: the domain exceeds {MAX_CARDINALITY} values; declare `bins`")
         self.bucket_map  # noqa: B018  (validates the buckets)
+        self.level_maps  # noqa: B018  (validates the levels)
         return self
 
     def _bounded(self) -> tuple[Any, Any]:
@@ -199,8 +207,8 @@ class Attribute(Frozen):
         if not np.isfinite(hi - lo):
             raise ValueError(f"attribute {self.name!r}: the bounds are too far apart for floats")
         if self.is_continuous:
-            if self.buckets is not None or self.labels is not None:
-                raise ValueError(f"attribute {self.name!r}: buckets and labels of a number need `bins`")
+            if self.buckets is not None or self.labels is not None or self.levels:
+                raise ValueError(f"attribute {self.name!r}: buckets, levels and labels of a number need `bins`")
             if isinstance(self.missing, Category) or isinstance(self.out_of_domain, Category):
                 raise ValueError(f"attribute {self.name!r}: a category among numbers needs `bins`")
             return
@@ -275,30 +283,42 @@ class Attribute(Frozen):
     @cached_property
     def bucket_map(self) -> NDArray[np.uint32]:
         """Bucket of each code, uint32, shape (cardinality,), numbered from 0 in order of first appearance."""
+        return self._grouped(self.buckets, "bucket")
+
+    @cached_property
+    def level_maps(self) -> tuple[NDArray[np.uint32], ...]:
+        """For each level the group of each code, as `bucket_map`."""
+        maps = tuple(self._grouped(level, "level") for level in self.levels)
+        for number, (fine, coarse) in enumerate(pairwise(maps), 2):
+            pairs = np.unique(np.stack([fine, coarse]), axis=1)
+            if pairs.shape[1] > int(fine.max()) + 1:
+                raise ValueError(
+                    f"attribute {self.name!r}: level {number} is no function of level {number - 1}: one group there "
+                    "has values of several here; order levels from fine to coarse"
+                )
+        return maps
+
+    def _grouped(self, groups: Width | Edges | Groups | tuple[int, ...] | None, what: str) -> NDArray[np.uint32]:
+        """Group of each code; a missing category is one of its own."""
         n = self._declared
-        buckets = self.buckets
-        if buckets is None:
+        if groups is None:
             raw: Sequence[int] = range(n)
-        elif isinstance(buckets, Width):
-            raw = [code // buckets.width for code in range(n)]
-        elif isinstance(buckets, Edges):
-            if self.bounds is None:
-                raise ValueError(f"attribute {self.name!r}: bucket edges need an integer or number attribute")
-            if buckets.edges[0] != self.bounds[0]:
-                raise ValueError(f"attribute {self.name!r}: bucket edges start at the lower bound")
-            raw = np.searchsorted(buckets.edges, self.bin_edges, side="right").tolist()
-        elif isinstance(buckets, Groups):
-            where = {str(v): g for g, group in enumerate(buckets.groups) for v in group}
+        elif isinstance(groups, Width):
+            raw = [code // groups.width for code in range(n)]
+        elif isinstance(groups, Edges):
+            raw = self._between(groups, what)
+        elif isinstance(groups, Groups):
+            where = {str(v): g for g, group in enumerate(groups.groups) for v in group}
             if self.kind == "number":
-                raise ValueError(f"attribute {self.name!r}: numbers have buckets by {{width: w}} or {{edges: [...]}}")
+                raise ValueError(f"attribute {self.name!r}: numbers have {what}s by {{width: w}} or {{edges: [...]}}")
             names = list(map(str, self.values if self.values is not None else self.bin_edges.tolist()))
-            if set(where) != set(names) or sum(map(len, buckets.groups)) != len(names):
-                raise ValueError(f"attribute {self.name!r}: each value stands in exactly one bucket group")
+            if set(where) != set(names) or sum(map(len, groups.groups)) != len(names):
+                raise ValueError(f"attribute {self.name!r}: each value stands in exactly one {what} group")
             raw = [where[v] for v in names]
         else:
-            if len(buckets) != n:
-                raise ValueError(f"attribute {self.name!r}: expected {n} bucket numbers, one per value")
-            raw = buckets
+            if len(groups) != n:
+                raise ValueError(f"attribute {self.name!r}: expected {n} {what} numbers, one per value")
+            raw = groups
         dense: dict[int, int] = {}
         out = [dense.setdefault(int(b), len(dense)) for b in raw]
         if isinstance(self.missing, Category):
@@ -306,6 +326,20 @@ class Attribute(Frozen):
         result = np.array(out, np.uint32)
         result.setflags(write=False)
         return result
+
+    def _between(self, groups: Edges, what: str) -> list[int]:
+        """Numbers of the intervals that values are in: of bins, or of values that are integers."""
+        if self.bounds is not None:
+            lows: Any = self.bin_edges
+            if groups.edges[0] != self.bounds[0]:
+                raise ValueError(f"attribute {self.name!r}: {what} edges start at the lower bound")
+        elif all(isinstance(value, int) for value in self.values or ("",)):
+            lows = np.array(self.values)
+            if groups.edges[0] > lows.min():
+                raise ValueError(f"attribute {self.name!r}: {what} edges start at the least value or below")
+        else:
+            raise ValueError(f"attribute {self.name!r}: {what} edges need an integer or number attribute, or integers")
+        return [int(place) for place in np.searchsorted(groups.edges, lows, side="right")]
 
     @property
     def bucket_count(self) -> int:
@@ -350,6 +384,11 @@ class Schema(Frozen):
     def cardinalities(self) -> tuple[int, ...]:
         """Number of codes of each attribute."""
         return tuple(a.cardinality for a in self.attributes)
+
+    @property
+    def level_maps(self) -> tuple[tuple[NDArray[np.uint32], ...], ...]:
+        """The groups of each attribute's codes, from fine to coarse."""
+        return tuple(a.level_maps for a in self.attributes)
 
     @property
     def bucket_counts(self) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
     BeforeValidator,
@@ -31,6 +31,7 @@ from dpdist.schema.strict import StrictModel
 from dpdist.schema.strict_yaml import LONGEST_NUMBER, check_characters, parse_yaml
 from dpdist.schema.unit import UnitSpec, protected, refuse_released_ids
 from dpdist.schema.validation import setting_names, validation_message
+from dpdist.schema.weight import WeightSpec, refuse_released_weights
 
 DEFAULT_LEDGER = "sqlite:///dpdist-ledger.db"
 
@@ -251,6 +252,7 @@ class ReleaseSpec(Section):
     """What the spec of every kind of release says."""
 
     protects_units: ClassVar[bool] = False  # whether the charge of the family is known for units of several records
+    weighs: ClassVar[bool] = False  # whether records may count by their weights
 
     kind: str
     name: str = Field(
@@ -271,6 +273,26 @@ class ReleaseSpec(Section):
         default=None, description="Who is protected, as the contract says; without it a single record is."
     )
 
+    weight: WeightSpec | None = Field(
+        default=None, description="Weights of the records, which then count as so many; without it each counts once."
+    )
+
+    @model_validator(mode="after")
+    def _weighing(self) -> ReleaseSpec:
+        if self.weight is None:
+            return self
+        if not self.weighs:
+            raise ValueError(
+                f"weight: this family ({self.kind}) counts no records, or each once; leave `weight` out, or release "
+                "histograms or a synthesis"
+            )
+        refuse_released_weights(self.weight, self.table)
+        if self.unit is not None:
+            raise ValueError(
+                "weight: the charge of weights is known for single records, not for a `unit`: leave one out"
+            )
+        return self
+
     @model_validator(mode="after")
     def _protecting(self) -> ReleaseSpec:
         if self.unit is not None and not self.protects_units:
@@ -282,8 +304,25 @@ class ReleaseSpec(Section):
 
     @property
     def records_of_a_unit(self) -> int:
-        """Records by which neighbouring tables differ, at most."""
+        """Records by which neighbouring tables differ, at most; a record of weight w is w of them."""
+        if self.weight is not None:
+            return self.weight.at_most
         return 1 if self.unit is None else self.unit.at_most
+
+    @property
+    def column_beside(self) -> str | None:
+        """The column that is read beside the attributes: ids of units, or weights."""
+        of = self.unit or self.weight
+        return None if of is None else of.by
+
+    @property
+    def expected_records(self) -> int:
+        """Records to count, as far as that is public: the total of the weights, else `data.minimum_records`."""
+        return (self.weight and self.weight.total) or self.data.minimum_records
+
+    def with_bound(self, at_most: int) -> Self:
+        """The same with another bound on the records of a unit, or on weights."""
+        return change(self, {f"{'unit' if self.weight is None else 'weight'}.at_most": at_most})
 
     @property
     def protects_only_units(self) -> bool:
@@ -353,7 +392,7 @@ class ReleaseSpec(Section):
         """The settings that decide the released bytes: all but where the release runs and where its files are."""
         tree = self.model_dump(mode="json", by_alias=True, exclude={"cluster", "ledger", "work"})
         del tree["data"]["storage"], tree["output"]["storage"]
-        return _without_absent_unit(without_paths(tree, type(self)))
+        return _without_absent(without_paths(tree, type(self)))
 
     def public(self) -> dict[str, Any]:
         """The public settings, for the manifest: not the schema, nor where the release runs and where its files are."""
@@ -361,14 +400,12 @@ class ReleaseSpec(Section):
         tree["data"] = {"minimum_records": self.data.minimum_records}
         for name in ("storage", "signing_key", "path"):
             del tree["output"][name]
-        return _without_absent_unit(tree)
+        return _without_absent(tree)
 
 
-def _without_absent_unit(tree: dict[str, Any]) -> dict[str, Any]:
-    """The settings, without a unit where a single record is protected."""
-    if tree["unit"] is None:
-        del tree["unit"]
-    return tree
+def _without_absent(tree: dict[str, Any]) -> dict[str, Any]:
+    """The settings, without a unit where a single record is protected, and without weights where there are none."""
+    return {name: value for name, value in tree.items() if value is not None or name not in ("unit", "weight")}
 
 
 AnySpec = TypeVar("AnySpec", bound=ReleaseSpec)

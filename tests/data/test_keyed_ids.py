@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdist.data.keyed_ids import UnitHashes, check_id_type, ids_of
+from dpdist.data.keyed_ids import UnitHashes, check_type_beside, ids_of
 from dpdist.errors import ColumnMismatch
 from dpdist.privacy.noise import Noise
 
@@ -67,7 +67,7 @@ def test_an_id_is_the_same_in_every_type(kind: pa.DataType) -> None:
     given = pa.array([v and int(v) for v in values], kind) if pa.types.is_integer(kind) else pa.array(values)
     if pa.types.is_dictionary(kind):
         given = given.dictionary_encode()
-    check_id_type("file", "id", kind)
+    check_type_beside("file", "id", kind)
     assert [v and str(v) for v in texts(given).to_pylist()] == values
 
 
@@ -86,7 +86,7 @@ def test_integers_that_became_floats_are_the_same_ids() -> None:
 @pytest.mark.parametrize("kind", [pa.bool_(), pa.timestamp("s"), pa.list_(pa.int8())])
 def test_other_types_are_refused(kind: pa.DataType) -> None:
     with pytest.raises(ColumnMismatch, match=r"unit.by.*integers or texts"):
-        check_id_type("file", "id", kind)
+        check_type_beside("file", "id", kind)
 
 
 Record = tuple[int, int, int]  # unit and two attributes

@@ -176,11 +176,14 @@ def prefect(node: Node) -> None:
         expect(done, said)
         node.released("prefect")
     with node.timed("prefect: the flows of pages"):
-        pages = {"ledger": {}, "evaluate": {"release": "s3://census-public/prefect", "output": "prefect"}}
+        pages = {
+            "ledger": {},
+            "evaluate": {"release": f"s3://census-public/{node.dataset}/prefect", "output": "prefect"},
+        }
         for name, given in pages.items():
             page = node.run_flow(name, **given)
             done, said = node.finish("job/" + page["metadata"]["labels"]["job-name"])
-            expect(done, said)
+            expect(done and node.last_state(name) == "COMPLETED", said)
     with node.timed("prefect: helm test"):
         node.helm_test("flows")
     with node.timed("prefect: what pods reach"):
@@ -191,11 +194,18 @@ def prefect(node: Node) -> None:
             if "job-name" not in name and "controller" not in name
         }
         node.probe("flows", "flow", pod)
-    for kind in ("release", "prefect", "scheduler", "worker", "server"):
+    for kind in ("release", "prefect", "scheduler", "worker", "server"):  # each run has settings of its own
         with node.timed(f"prefect: {kind} deleted in the middle"):
             name = f"flow-{kind}"
-            node.deploy_flows(name)
-            flow = node.run_flow()
+            settings = json.dumps(
+                {
+                    "name": name,
+                    "output.path": f"s3://census-public/{node.dataset}/{name}",
+                    "data.minimum_records": 1_900_000,
+                    "synthesis.records": 2_000_000,
+                }
+            )
+            flow = node.run_flow(settings=settings)
             wait_for("the charge", lambda name=name: node.charges(name), seconds=240, alive=lambda: None)
             if kind == "server":
                 server.stop()
@@ -210,7 +220,7 @@ def prefect(node: Node) -> None:
             expect("Traceback" not in said or kind == "server", f"{name}: {said}")  # Prefect's, of its own connection
             print(f"    the run {'completed' if done else 'failed'}; released: {node.charges(name)}")
             if node.charges(name) != ["committed"]:
-                again = node.run_flow()
+                again = node.run_flow(settings=settings)
                 done, said = node.finish("job/" + again["metadata"]["labels"]["job-name"])
                 expect(done, said)
             node.released(name)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+from urllib.request import ProxyHandler, Request, build_opener
 
 import yaml
 from servers import ROOT, Processes, answers, wait_for
@@ -332,6 +333,14 @@ class Node:
 
         wait_for("the flow's pod", new, seconds=240, alive=self.prefect.alive)
         return new()[0]
+
+    def last_state(self, flow: str) -> str:
+        """The state of the last run of a flow; the Job of one that failed is complete, too."""
+        wanted = {"flows": {"name": {"any_": [flow]}}, "sort": "EXPECTED_START_TIME_DESC", "limit": 1}
+        headers = {"Content-Type": "application/json"}
+        request = Request(f"{self.flows['apiUrl']}/flow_runs/filter", json.dumps(wanted).encode(), headers)
+        with build_opener(ProxyHandler({})).open(request, timeout=20) as answer:
+            return str(json.load(answer)[0]["state_type"])
 
     def monthly(self) -> str:
         """A data set with a contract that admits three of the releases of `schedule` in a month."""

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from releases import SCHEMA
 
 from dpdist.data.count import pair_counts
-from dpdist.data.operators import pair_counts_operator, together
+from dpdist.data.operators import pair_counts_operator, through, together
 from dpdist.data.released import ReleaseDecoder
 from dpdist.errors import VerificationFailed
-from dpdist.evaluate.binning import through, view_of
+from dpdist.evaluate.binning import view_of
 from dpdist.evaluate.utility.correlations import cramers_v, pearson
 from dpdist.evaluate.utility.marginals import (
     Marginals,

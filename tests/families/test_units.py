@@ -255,7 +255,7 @@ def test_files_partitions_and_orders_change_no_record(tmp_path: Path) -> None:
         settings = {**PATIENTS.settings, "data": {**data, "minimum_records": 100}}
         made = spec(tmp_path, settings)
         for partitions in (1, 5):
-            opened = input_of(made).open(made.table, partitions=partitions, unit="patient_id")
+            opened = input_of(made).open(made.table, partitions=partitions, beside="patient_id")
             held = bounded(EXECUTOR, located_table(opened), at_most=3, key=KeyRef.fixed(KEY))
             codes, report = run_pass(held, gather_operator())
             records = Counter(zip(*(column.tolist() for column in codes), strict=True))

@@ -11,6 +11,7 @@ import pyarrow as pa
 from dpdist.cluster.executor import Executor
 from dpdist.data.inputs import Input
 from dpdist.data.report import RowReport, check
+from dpdist.data.weighted import WeightedRecords
 from dpdist.errors import SpecError, VerificationFailed
 from dpdist.evaluate.inputs import require_records
 from dpdist.evaluate.page import plots
@@ -41,9 +42,12 @@ def statistics_sections(
     if truth is None:
         raise SpecError(f"a release of kind {spec.kind!r} has statistics that nothing is compared with")
     operator, truths = truth(make_plan(spec))
-    table = against.open(manifest.table).on(cluster)
+    weight = spec.weight
+    table = against.open(manifest.table, beside=None if weight is None else weight.by).on(cluster)
     progress("counting", 0, 1)
     located = located_on(cluster, [table])[0]
+    if weight is not None:
+        located = WeightedRecords(located, weight)
     summary, report = cluster.compute([table_pass(cluster, located, operator, name="true-statistics")])[0]
     check(report, manifest.table)
     require_records(report)

@@ -169,9 +169,9 @@ def split_partition(table: Records, partition: int, sizes: tuple[int, int], key:
     form = RowFormat.of(table.schema)
     pieces, numbers = [form.pack(np.empty((0, 2), np.uint64), no_codes(table.schema))], [np.empty(0, np.uint16)]
     for batch in table.batches(partition, batch_rows=READ_ROWS):
-        if batch.ids is None:
+        if batch.beside is None:
             raise TypeError("the table was opened without the column of the ids")
-        found, known = hashes.of_ids(batch.ids)
+        found, known = hashes.of_ids(batch.beside)
         rows, keep = form.pack(found, batch.codes), batch.keep
         if known is not None:
             keep = known if keep is None else known & keep

@@ -181,19 +181,26 @@ class Plan:
         raise NotImplementedError
 
     def unit_lines(self) -> list[str]:
-        """The lines of `explain` that say what the bound on the records of a unit costs."""
-        unit = self.spec.unit
-        if unit is None:
-            return []
-        bounds = sorted({1, max(unit.at_most // 4, 1), max(unit.at_most // 2, 1), unit.at_most, 2 * unit.at_most})
-        shown = ", ".join(
+        """The lines of `explain` that say what the bound on the records of a unit, or on weights, costs."""
+        unit, weight = self.spec.unit, self.spec.weight
+        if unit is not None:
+            used = (
+                f"Unit        at most {number_of(unit.at_most, 'record')} of each {unit.name} (column {unit.by!r}) are "
+                "used, and none without an id."
+            )
+            return [f"{used} {self.noise_name} at this epsilon, by unit.at_most: {self._by_bound(unit.at_most)}"]
+        if weight is not None:
+            used = f"Weights     a record counts as its weight (column {weight.by!r}), {weight.at_most:,} at most"
+            used += ", which heavier ones count as." if weight.above == "clip" else "."
+            return [f"{used} {self.noise_name} at this epsilon, by weight.at_most: {self._by_bound(weight.at_most)}"]
+        return []
+
+    def _by_bound(self, at_most: int) -> str:
+        """The noise, by bounds around the chosen one."""
+        bounds = sorted({1, max(at_most // 4, 1), max(at_most // 2, 1), at_most, 2 * at_most})
+        return ", ".join(
             f"{self.noise_at(bound):.4g} for {bound:,}" for bound in bounds if bound <= MOST_RECORDS_OF_A_UNIT
         )
-        return [
-            f"Unit        at most {number_of(unit.at_most, 'record')} of each {unit.name} (column {unit.by!r}) are "
-            f"used, and none without an id. {self.noise_name} at this epsilon, by unit.at_most: "
-            f"{shown}"
-        ]
 
     def details(self) -> list[str]:
         """The lines of `explain` that only this family has."""

@@ -42,7 +42,7 @@ def pass_partition(
     """Read a partition and summarise the records of one label."""
     summary, report = operator.chunk(no_codes(table.schema)), RowReport.empty(table.schema)
     for batch, labels in _labelled_batches(table, partition, split, batch_rows):
-        codes, _ = _select(batch.codes, labels, batch.keep, label)
+        codes, _ = _select(batch.codes, labels, batch.keep, label, batch.copies)
         summary = operator.add(summary, codes)
         report += batch.report
     return (operator.compact(summary) if operator.compact else summary), report
@@ -67,7 +67,7 @@ def encode_partition(
     pieces = [no_codes(table.schema)]
     labels_of_pieces = [np.empty(0, np.uint8)]
     for batch, labels in _labelled_batches(table, partition, split, batch_rows):
-        codes, chosen = _select(batch.codes, labels, batch.keep, label)
+        codes, chosen = _select(batch.codes, labels, batch.keep, label, batch.copies)
         pieces.append(codes)
         if chosen is not None:
             labels_of_pieces.append(chosen)
@@ -109,17 +109,24 @@ def _labelled_batches(
 
 
 def _select(
-    codes: Codes, labels: NDArray[np.uint8] | None, keep: NDArray[np.bool_] | None, label: int | None
+    codes: Codes,
+    labels: NDArray[np.uint8] | None,
+    keep: NDArray[np.bool_] | None,
+    label: int | None,
+    copies: NDArray[np.int64] | None = None,
 ) -> tuple[Codes, NDArray[np.uint8] | None]:
-    """The kept records of one label (of all for None), and their labels."""
+    """The kept records of one label (of all for None), each as often as it counts, and their labels."""
     chosen = keep
     if label is not None:
         if labels is None:
             raise ValueError("these records have no labels: encode them with a split and without a label")
         chosen = labels == label if keep is None else keep & (labels == label)
-    if chosen is None:
+    if copies is not None:
+        rows = np.repeat(np.arange(len(copies)), copies if chosen is None else copies * chosen)
+    elif chosen is None:
         return codes, labels
-    rows = np.flatnonzero(chosen)
+    else:
+        rows = np.flatnonzero(chosen)
     return [column.take(rows) for column in codes], None if labels is None else labels.take(rows)
 
 

@@ -9,8 +9,9 @@ from typing import Any
 from dpdist.cluster.tasks import Deferred
 from dpdist.data.operators import Operator
 from dpdist.data.records import Records, RecordsInMemory
-from dpdist.data.report import RowReport, check
+from dpdist.data.report import RowReport, check, check_weights
 from dpdist.data.split import Split
+from dpdist.data.weighted import WeightedRecords
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.bounding import bounded
 from dpdist.families.base.graph import encoded_partitions, locate, partition_codes, reduce_partitions, table_pass
@@ -62,9 +63,13 @@ class Passes:
 
     @cached_property
     def table(self) -> Records:
-        """The table with its row numbers, bounded by unit."""
-        attempt, unit = self._attempt, self._attempt.spec.unit
-        if unit is None or isinstance(attempt.table, RecordsInMemory):  # a rehearsal's records are bounded already
+        """The table with its row numbers, bounded by unit, or with each record as often as its weight says."""
+        attempt, unit, weight = self._attempt, self._attempt.spec.unit, self._attempt.spec.weight
+        if isinstance(attempt.table, RecordsInMemory):  # a rehearsal's records are bounded and weighted already
+            return self._located()
+        if weight is not None:
+            return WeightedRecords(self._located(), weight)
+        if unit is None:
             return self._located()
         try:
             return attempt.result(BoundedTable).records
@@ -131,4 +136,6 @@ class Passes:
         if self.report is None:
             self._attempt.operator["table"] = report.confidential(self.table.schema)
             check(report, self.table.schema)
+            if self._attempt.spec.weight is not None:
+                check_weights(report, self._attempt.spec.weight)
             self.report = report

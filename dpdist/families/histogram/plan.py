@@ -32,7 +32,7 @@ from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.events import ApproximateDP, Composed, Event, LaplaceLeakage, NestedLeakage, Replacement
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
 from dpdist.publish.parts import PartFormat
-from dpdist.schema.spec import change, parse_bytes
+from dpdist.schema.spec import parse_bytes
 
 _STEPS = 9  # of the search for what composition leaves over
 _VALUE_BYTES = 40  # of a value while it is read and encoded
@@ -192,7 +192,7 @@ class HistogramPlan(Plan):
 
     def noise_at(self, at_most: int) -> float:
         """The deviation of a count of the first histogram, or of the mean of curves."""
-        made = plan(change(self.spec, {"unit.at_most": at_most}))
+        made = plan(self.spec.with_bound(at_most))
         return made.deviations[0] if made.curves is None else made.curves.expected_error
 
     @property

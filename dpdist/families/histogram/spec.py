@@ -179,6 +179,7 @@ class HistogramSpec(ReleaseSpec):
     """Histograms, cross-tabulations and entropies of one table in one pass, or a function-valued mean."""
 
     protects_units: ClassVar[bool] = True
+    weighs: ClassVar[bool] = True
 
     kind: Literal["histogram"]
     privacy: HistogramPrivacySpec
@@ -244,17 +245,18 @@ class HistogramSpec(ReleaseSpec):
         return self
 
     def _check_unit(self) -> None:
-        """What a unit's several records have no charge for."""
-        if self.unit is None:
+        """What a unit's several records, and a record's weight, have no charge for."""
+        if self.unit is None and self.weight is None:
             return
+        named = "weight" if self.unit is None else "unit"
         if self.privacy.adjacency != "add/remove" or self.privacy.mechanism == "pml":
             raise ValueError(
-                "unit: statistics under add/remove protect units; adjacency replacement and `mechanism: pml` protect "
+                f"{named}: statistics under add/remove protect it; adjacency replacement and `mechanism: pml` protect "
                 "single records only: leave them out"
             )
         if self.curves is not None and self.curves.long is not None:
             raise ValueError(
-                "unit: bounding would take records out of the curves of the layout curves.long: write one row for "
+                f"{named}: no record can be left out of the curves of the layout curves.long: write one row for "
                 "each curve and name its columns (curves.columns)"
             )
 

@@ -109,17 +109,30 @@ def balance(
         a = noise.integers(f"{name}/inside/{r}", looked_at, high=len(inside))
         b = noise.integers(f"{name}/outside/{r}", looked_at, high=len(outside))
         a, b = np.unique(a), np.unique(b)
-        gradient = (2 * excess * weight) >> CELL_BITS
         cells_a, cells_b = index.of_rows(values[:, inside[a]]), index.of_rows(values[:, outside[b]])
-        cost_a, cost_b = (gradient - weight).take(cells_a).sum(0), (gradient + weight).take(cells_b).sum(0)
+        cost_a, cost_b = _costs(excess, weight, cells_a, cells_b)
         worst, best = np.argsort(-cost_a, kind="stable")[:most], np.argsort(cost_b, kind="stable")[:most]
         pairs = min(len(worst), len(best))
         pays = cost_a[worst[:pairs]] > cost_b[best[:pairs]]
         worst, best = worst[:pairs][pays], best[:pairs][pays]
         if not len(worst):
             continue
-        excess += np.bincount(cells_b[:, best].ravel(), minlength=index.cells) << CELL_BITS
-        excess -= np.bincount(cells_a[:, worst].ravel(), minlength=index.cells) << CELL_BITS
+        np.add.at(excess, cells_b[:, best].ravel(), 1 << CELL_BITS)
+        np.subtract.at(excess, cells_a[:, worst].ravel(), 1 << CELL_BITS)
         leaving, entering = inside[a[worst]], outside[b[best]]
         inside[a[worst]], outside[b[best]] = entering, leaving
     return inside
+
+
+def _costs(
+    excess: Counts, weight: Counts, leaving: NDArray[np.int32], entering: NDArray[np.int32]
+) -> tuple[Counts, Counts]:
+    """What the objective loses by each row that leaves, and gains by each that enters, but for a common factor."""
+    if len(excess) < 2 * leaving.size:
+        gradient = (2 * excess * weight) >> CELL_BITS
+        return (gradient - weight).take(leaving).sum(0), (gradient + weight).take(entering).sum(0)
+    found = []
+    for cells, sign in ((leaving, -1), (entering, 1)):  # of many cells only those of the rows
+        own = weight.take(cells)
+        found.append((((2 * excess.take(cells) * own) >> CELL_BITS) + sign * own).sum(0))
+    return found[0], found[1]

@@ -9,9 +9,14 @@ from itertools import combinations
 
 import numpy as np
 
+from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
+
 L1_OF_NOISE = math.sqrt(2 / math.pi)
 """Mean of |Z| for a standard normal Z."""
 
+
+MOST_CODED_CELLS = MAX_PAIR_CELLS // 16
+"""Cells of all pair tables of the model's codes, where those of the values do not fit a worker."""
 
 FEWEST = 4
 """Fewest pairs of a round, and fewest triples."""
@@ -101,6 +106,11 @@ class Choices:
     balance: int = 150
 
 
+def is_wide(cardinalities: Sequence[int]) -> bool:
+    """Whether the tables of all pairs do not fit a worker: they are then counted on merged codes, in a second pass."""
+    return cells_of_pairs(cardinalities) > MAX_PAIR_CELLS
+
+
 def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int = 1, raking: bool = True) -> Choices:
     """The default choices.
 
@@ -171,6 +181,8 @@ def draws_at_most(choices: Choices, cardinalities: Sequence[int]) -> int:
     """A bound of the keyed draws that carry a model's guarantee."""
     cells = sum(a * b for a, b in combinations(cardinalities, 2))
     largest = math.prod(sorted(cardinalities)[-2:])
+    if is_wide(cardinalities):
+        largest = min(largest, MOST_CODED_CELLS)
     tables = len(cardinalities) + 2 * choices.rounds * choices.per_round
     raked = cells if choices.rake else 0
     triples = choices.triple_tables * (TRIPLE_CELLS + 1)

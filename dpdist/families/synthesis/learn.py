@@ -15,10 +15,12 @@ from dpdist.data.count import PairCounts
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.choices import Choices
 from dpdist.families.synthesis.fitted import Fitted, fitted_of
+from dpdist.families.synthesis.marginals import Levels
 from dpdist.families.synthesis.measure import measure
 from dpdist.families.synthesis.measurements import Measurements, measurements_of
 from dpdist.families.synthesis.pool import Pool, fitting_triples
 from dpdist.families.synthesis.rounds import Learner
+from dpdist.families.synthesis.wide import SingleCounts
 from dpdist.families.synthesis.zeros import is_kept
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
@@ -73,7 +75,7 @@ class Learned:
 
 
 def learn(
-    counts: PairCounts,
+    counts: PairCounts | SingleCounts,
     *,
     choices: Choices,
     noise: Noise,
@@ -81,6 +83,7 @@ def learn(
     prior: PairCounts | None = None,
     triples: Mapping[Attributes, Counts] | None = None,
     rules: Rules = (),
+    levels: Levels = (),
     prefix: str = "",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Learned:
@@ -88,7 +91,7 @@ def learn(
 
     Parameters
     ----------
-    counts : PairCounts
+    counts : PairCounts or SingleCounts
         Exact counts of all records. Confidential.
     choices : Choices
     noise : Noise
@@ -101,6 +104,8 @@ def learn(
         Exact tables of the triples that may be measured, flat. Confidential. Needed where the choices have any.
     rules : Rules
         No record that the model gives breaks them.
+    levels : Levels
+        Public hierarchies of the attributes' values.
     prefix : str
         What the names of the measurements' noise begin with, where one key serves several tables.
     progress : callable
@@ -112,7 +117,9 @@ def learn(
         The steps would cost more than the account has.
     """
     account = Account(choices.mu, noise, prefix)
-    measured = measure(counts, choices=choices, account=account, prior=prior, rules=rules, progress=progress)
+    measured = measure(
+        counts, choices=choices, account=account, prior=prior, rules=rules, levels=levels, progress=progress
+    )
     learner = measured.learner
     model = learner.model or learner.refit(1)
     fitted = fitted_of(model, learner.coding, learner.marginals if choices.balance else None)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import PairCounts
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.portable import exp, exp2
 from dpdist.families.synthesis.zeros import code_classes
@@ -48,7 +48,22 @@ class OneWay:
     records: float
 
 
-def measure_one_way(counts: PairCounts, account: Account, *, first: float, again: float) -> OneWay:
+Levels = Sequence[Sequence[NDArray[np.integer]]]
+"""Of each attribute, groups of its values from fine to coarse; nothing for no attribute."""
+
+
+class OneWayCounts(Protocol):
+    """Exact counts of the values of each attribute."""
+
+    @property
+    def cardinalities(self) -> tuple[int, ...]:
+        """Number of values of each attribute."""
+
+    def single(self, i: int) -> Counts:
+        """Counts of attribute `i`."""
+
+
+def measure_one_way(counts: OneWayCounts, account: Account, *, first: float, again: float) -> OneWay:
     """Measure all one-way tables, then again with most precision where rare values were seen.
 
     Parameters
@@ -181,7 +196,14 @@ class Coding:
     merging: tuple[Merging, ...]
 
 
-def coding_of(one_way: OneWay, *, merge_below: float, coarse: Sequence[tuple[int, int]], rules: Rules = ()) -> Coding:
+def coding_of(
+    one_way: OneWay,
+    *,
+    merge_below: float,
+    coarse: Sequence[tuple[int, int]],
+    rules: Rules = (),
+    levels: Levels = (),
+) -> Coding:
     """The coding that the noisy one-way tables give.
 
     Parameters
@@ -193,6 +215,9 @@ def coding_of(one_way: OneWay, *, merge_below: float, coarse: Sequence[tuple[int
         so many groups of about equal noisy mass, in code order.
     rules : Rules
         Groups keep apart what they tell apart, unless there were then more than twice as many groups.
+    levels : Levels
+        Public hierarchies of the values. A copy has those of the finest
+        level of at most twice as many groups, if there is one, and all merged values are a group of it.
     """
     merging = tuple(
         merge_rare(table, sigma, below=merge_below, records=one_way.records)
@@ -208,7 +233,8 @@ def coding_of(one_way: OneWay, *, merge_below: float, coarse: Sequence[tuple[int
         for least, groups in coarse:
             if cardinality >= least:
                 mass: Floats = np.bincount(codes, weights=one_way.counts[i], minlength=cardinality).astype(np.float64)
-                group = _equal_mass(mass, groups)
+                group = _of_level(m, codes, levels[i] if levels else (), groups)
+                group = _equal_mass(mass, groups) if group is None else group
                 if kinds is not None:
                     group, kinds = _split(group, kinds, most=2 * groups)
                 codes, cardinality, level = group[codes], int(group.max()) + 1, level + 1
@@ -228,6 +254,18 @@ def coding_of(one_way: OneWay, *, merge_below: float, coarse: Sequence[tuple[int
         links,
         merging,
     )
+
+
+def _of_level(merging: Merging, codes: Counts, levels: Sequence[NDArray[np.integer]], groups: int) -> Counts | None:
+    """Groups of codes by the finest level that has few enough and joins some; None where there is none."""
+    number = int(codes.max()) + 1
+    for level in levels:
+        own: Counts = level.astype(np.int64) + 1
+        own[merging.rare] = 0
+        found = np.unique(np.stack([codes, own]), axis=1)
+        if found.shape[1] == number and len(set(found[1])) <= min(2 * groups, number - 1):
+            return np.asarray(np.unique(found[1], return_inverse=True)[1], np.int64)
+    return None
 
 
 def _split(group: Counts, kinds: Counts, *, most: int) -> tuple[Counts, Counts | None]:

@@ -13,10 +13,11 @@ from dpdist.accuracy.tables import Attributes
 from dpdist.data.count import PairCounts
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.choices import L1_OF_NOISE, Choices
-from dpdist.families.synthesis.marginals import coding_of, measure_one_way
+from dpdist.families.synthesis.marginals import Levels, coding_of, measure_one_way
 from dpdist.families.synthesis.prior import public_model, towards
 from dpdist.families.synthesis.rounds import EMPTY, Learner, pick_sets
 from dpdist.families.synthesis.tables import recode
+from dpdist.families.synthesis.wide import SingleCounts
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.schema.rules import Rules
 
@@ -53,34 +54,41 @@ class Measured:
 
 
 def measure(
-    counts: PairCounts,
+    counts: PairCounts | SingleCounts,
     *,
     choices: Choices,
     account: Account,
     prior: PairCounts | None = None,
     rules: Rules = (),
+    levels: Levels = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Measured:
     """All steps that read the exact counts. Raises AccountingError: they would cost more than the account has.
 
     Parameters
     ----------
-    counts : PairCounts
-        Exact counts of all records. Confidential.
+    counts : PairCounts or SingleCounts
+        Exact counts of all records. Confidential. Without pairs nothing is raked, and there is no prior.
     choices : Choices
     account : Account
     prior : PairCounts, optional
         Of a public table, from which the model starts.
     rules : Rules
         What they forbid has probability zero where the model is small enough.
+    levels : Levels
+        Public hierarchies of the attributes' values.
     progress : callable
         Called with (done, total) after each round.
     """
     one_way = measure_one_way(counts, account, first=choices.one_way, again=choices.one_way_again)
     if prior is not None:
         one_way = towards(one_way, prior)
-    coding = coding_of(one_way, merge_below=choices.merge_below, coarse=choices.coarse, rules=rules)
-    learner = Learner(recode(counts, coding), coding, one_way, account, choices, rules)
+    if isinstance(counts, SingleCounts):
+        coding, tables = counts.coded(one_way, choices, rules, levels)
+    else:
+        coding = coding_of(one_way, merge_below=choices.merge_below, coarse=choices.coarse, rules=rules, levels=levels)
+        tables = recode(counts, coding)
+    learner = Learner(tables, coding, one_way, account, choices, rules)
     attributes, steps = len(counts.cardinalities), choices.rounds + 3
     progress(1, steps)
     picks = choices.picks / max(choices.rounds + bool(choices.tree), 1)
@@ -100,7 +108,7 @@ def measure(
             learner.refit(choices.iterations[min(r + 1, len(choices.iterations) - 1)])
     if learner.model is None:
         learner.refit(choices.iterations[-1])
-    if not choices.rake:
+    if not choices.rake or isinstance(counts, SingleCounts):
         return Measured(learner, None)
     if not _worth_raking(learner, counts, choices):
         _more_rounds(learner, choices)

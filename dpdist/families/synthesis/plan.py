@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from dpdist.accuracy.measured import draws
 from dpdist.accuracy.tables import triples_of
-from dpdist.data.count import pair_cells
+from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
 from dpdist.errors import SpecError
 from dpdist.families.base.event_plan import EventPlan
 from dpdist.families.synthesis.choices import (
@@ -17,6 +17,7 @@ from dpdist.families.synthesis.choices import (
     Choices,
     choose,
     draws_at_most,
+    is_wide,
     reasons,
     with_prior,
     without_triples,
@@ -30,7 +31,6 @@ from dpdist.privacy.events import ApproximateDP, Composed, Gaussian
 from dpdist.privacy.formatting import number_of, upwards
 from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.publish.parts import PartFormat
-from dpdist.schema.spec import change
 
 PARTITION_ROWS = 1 << 20
 
@@ -80,15 +80,13 @@ class SynthesisPlan(EventPlan):
 
     def noise_at(self, at_most: int) -> float:
         """The expected error of two-way tables."""
-        return plan(change(self.spec, {"unit.at_most": at_most})).expected.error
+        return plan(self.spec.with_bound(at_most)).expected.error
 
     @property
     def expected(self) -> Expected:
         """The accuracy that the records are expected to have."""
         spec = self.spec
-        return expected(
-            spec.table.cardinalities, self.choices, minimum=spec.data.minimum_records, released=spec.records
-        )
+        return expected(spec.table.cardinalities, self.choices, minimum=spec.expected_records, released=spec.records)
 
     def _chosen(self, name: str) -> bool:
         """Whether a choice is made: of a prior and of triples there is none without them."""
@@ -108,10 +106,10 @@ class SynthesisPlan(EventPlan):
         pairs = m * (m - 1) // 2
         largest = max(self.parts)
         drawn = max(choices.pool_rows, largest) if choices.rake else 2 * largest
-        fitting = 8 * (12 * choices.cells + 6 * pair_cells(spec.table.cardinalities))
+        cards = spec.table.cardinalities
+        fitting = 8 * (12 * choices.cells + 6 * min(cells_of_pairs(cards), MAX_PAIR_CELLS))
         pool = choices.pool_parts * choices.pool_rows * (8 * m + 4 * pairs // 4)
         balancing = 8 * min(largest, 1 << 15) * pairs if choices.balance else 0
-        cards = spec.table.cardinalities
         triples = sum(math.prod(cards[i] for i in t) for t in triples_of(cards)) if self.accuracy_mu else 0
         needs = {
             "records_at_least": rows,
@@ -138,6 +136,11 @@ class SynthesisPlan(EventPlan):
             lines.append(
                 f"Accuracy    measured after the records are drawn, with {100 * spec.privacy.accuracy_share:.3g} % of "
                 "mu^2: intervals of one-, two- and three-way cells follow; the shares above are of the rest"
+            )
+        if is_wide(spec.table.cardinalities):
+            lines.append(
+                "Wide        the tables of all pairs do not fit a worker: values that one-way tables show to be rare "
+                "are merged, and pairs are counted in a second pass; the records' accuracy is not measured"
             )
         if spec.model.prior:
             lines.append(
@@ -190,19 +193,23 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
         No amount of noise meets the budget.
     """
     sizes = spec.table.cardinalities
-    pair_cells(sizes)  # refuses domains whose pairs do not fit a worker
     refuse_own_table(spec)
     if spec.output.rows_per_part > LARGEST_PART and spec.records > LARGEST_PART:
         raise SpecError(f"output.rows_per_part: at most {LARGEST_PART:,} for a synthesis")
     epsilon, delta = spec.privacy.epsilon, spec.privacy.delta
-    accuracy = draws(sizes) if spec.privacy.accuracy_share else 0
-    most = draws_at_most(_choices(spec, 1.0), sizes) + accuracy
+    wide = is_wide(sizes)
+    if wide and spec.model.prior:
+        raise SpecError(
+            "model.prior: the pair tables of these domains are too large to start from; leave the prior out"
+        )
+    share = 0.0 if wide else spec.privacy.accuracy_share
+    most = draws_at_most(_choices(spec, 1.0), sizes) + (draws(sizes) if share else 0)
     lost = ApproximateDP(0.0, most * SAMPLER_DELTA, label="draws")
     multiplier = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta - lost.delta)
     event = Composed((Gaussian(multiplier, label="all noisy tables, distances and picks"), lost))
     form = PartFormat(values=spec.output.values, bins=spec.output.bins)
     # what is mu-GDP for one record is (c mu)-GDP for c of them, so a record may have a c-th of the unit's mu
-    model_mu, accuracy_mu = _divided(1 / multiplier / spec.records_of_a_unit, spec.privacy.accuracy_share)
+    model_mu, accuracy_mu = _divided(1 / multiplier / spec.records_of_a_unit, share)
     choices = _choices(spec, model_mu)
     return SynthesisPlan(spec=spec, event=event, delta=delta, form=form, choices=choices, accuracy_mu=accuracy_mu)
 
@@ -219,7 +226,7 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     m = len(spec.table.attributes)
     parts = spec.records // spec.output.rows_per_part  # whole ones: each uses as much of the pool as any other
     sizes = spec.table.cardinalities
-    found = choose(sizes, records=spec.data.minimum_records, mu=mu, parts=parts)
+    found = choose(sizes, records=spec.expected_records, mu=mu, parts=parts, raking=not is_wide(sizes))
     if draws_at_most(found, sizes) * SAMPLER_DELTA > _LOST * spec.privacy.delta:
         found = without_triples(found)
     if spec.model.prior:

@@ -120,6 +120,7 @@ class WholeSynthesisSpec(ReleaseSpec):
     """Records drawn from a model that was fitted to noisy tables of all records."""
 
     protects_units: ClassVar[bool] = True
+    weighs: ClassVar[bool] = True
 
     kind: Literal["synthesis"]
     output: SynthesisOutput

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from dpdist.accuracy.tables import triples_of
+from dpdist.data.count import PairCounts
 from dpdist.data.operators import pair_counts_operator
 from dpdist.families.base.accuracy import ReleaseAccuracy, accuracy_stage, count_tables
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Stage
 from dpdist.families.base.passes import Passes
 from dpdist.families.base.writing import ReleasedRecords, write_records
+from dpdist.families.synthesis.choices import is_wide
 from dpdist.families.synthesis.draw import draw_records
 from dpdist.families.synthesis.fitted import Fitted
 from dpdist.families.synthesis.learn import Learned, learn
@@ -19,6 +22,7 @@ from dpdist.families.synthesis.model_files import model_files
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.families.synthesis.prior import bind_prior, read_prior
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
+from dpdist.families.synthesis.wide import SingleCounts, single_counts_operator
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
 from dpdist.publish.extra import write_file
@@ -47,13 +51,18 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
         prior = read_prior(attempt.spec)  # before the ledger is told that the table is read
         if prior is not None:
             bind_prior(attempt.work, prior)
-        triples = None
-        if attempt.plan.accuracy_mu or attempt.plan.choices.triple_tables:
+        triples, cards = None, attempt.spec.table.cardinalities
+        counts: PairCounts | SingleCounts
+        if is_wide(cards):
+            passes = Passes(attempt, repeated=True)
+            count = partial(passes.run, stage="counting pairs")
+            counts = SingleCounts(cards, passes.run(single_counts_operator(cards), stage="counting"), count)
+        elif attempt.plan.accuracy_mu or attempt.plan.choices.triple_tables:
             tables = count_tables(attempt)
             counts = tables.pairs
             triples = dict(zip(triples_of(counts.cardinalities), tables.of(3), strict=True))
         else:
-            counts = Passes(attempt).run(pair_counts_operator(attempt.spec.table.cardinalities), stage="counting")
+            counts = Passes(attempt).run(pair_counts_operator(cards), stage="counting")
         noise = attempt.noise
         with attempt.stage("fitting") as progress:
             drawing = load_noise(attempt.drawing_key)
@@ -65,6 +74,7 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
                 prior=prior,
                 triples=triples,
                 rules=attempt.spec.table.forbidden,
+                levels=attempt.spec.table.level_maps,
                 progress=progress,
             )
 

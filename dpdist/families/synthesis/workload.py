@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpdist.data.count import pair_cells
+from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
 from dpdist.families.base.workload import Layout, Work, values_read
 from dpdist.families.synthesis.choices import Choices
 from dpdist.families.synthesis.plan import SynthesisPlan
@@ -27,7 +27,7 @@ def workload(plan: SynthesisPlan, layout: Layout) -> list[Work]:
             name="counting",
             tasks=layout.partitions,
             units={"read": values_read(plan), "pair": rows * width * (width - 1) / 2},
-            summary=8 * pair_cells(spec.table.cardinalities),
+            summary=8 * min(cells_of_pairs(spec.table.cardinalities), MAX_PAIR_CELLS),
         ),
         fitting(choices),
         Work(

@@ -1,0 +1,117 @@
+"""Records that count by their weights: a row of weight w is read as w equal records.
+
+So whatever counts records counts weights, and a record changes a count by at most its weight: the charge is that of a
+unit of `WeightSpec.at_most` records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dpdist.data.read import BATCH_ROWS, EncodedBatch
+from dpdist.data.records import Records
+from dpdist.data.report import RowReport
+from dpdist.privacy.arrays import Counts
+from dpdist.schema.schema import Schema
+from dpdist.schema.weight import WeightSpec
+
+
+def copies_of(weights: pa.Array, at_most: int) -> tuple[Counts, NDArray[np.bool_], NDArray[np.bool_]]:
+    """How often each record counts.
+
+    Parameters
+    ----------
+    weights : pyarrow.Array
+        Integers, or texts, as `dpdist.data.keyed_ids.ids_of` gives them.
+
+    Returns
+    -------
+    copies : ndarray of int64, shape (rows,)
+        Weights rounded to whole numbers, halves up, at most `at_most`; 0 where there is none.
+    without, above : ndarray of bool, shape (rows,)
+        Where there is no weight of 0 or more, and where it is more than `at_most`.
+    """
+    if pa.types.is_int64(weights.type):
+        found = weights.to_numpy(zero_copy_only=False).astype(np.float64)
+    else:
+        found = np.array([_number(text) for text in weights.to_pylist()], np.float64)
+    without = ~(found >= 0)
+    above = found > at_most
+    copies = np.floor(np.clip(np.where(without, 0.0, found), 0, at_most) + 0.5).astype(np.int64)
+    return copies, without, above
+
+
+def _number(text: str | None) -> float:
+    """The number that a text is, else NaN."""
+    try:
+        return float(text or "nan")
+    except ValueError:
+        return float("nan")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WeightedRecords:
+    """Records in partitions, each as often as its weight says. Equal records of a row share its number."""
+
+    records: Records  # opened with the column of the weights
+    weight: WeightSpec
+    once: bool = False  # each record with a weight once, for what is not about weights
+
+    @property
+    def schema(self) -> Schema:
+        """The attributes of the records."""
+        return self.records.schema
+
+    @property
+    def partitions(self) -> Sequence[object]:
+        """Those of the records."""
+        return self.records.partitions
+
+    @property
+    def rows(self) -> int | None:
+        """Number of records if all had the largest weight; confidential."""
+        rows = self.records.rows
+        return None if rows is None else rows * self.weight.at_most
+
+    @property
+    def is_located(self) -> bool:
+        """Whether the row numbers of all partitions are known."""
+        return self.records.is_located
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of the input."""
+        return self.records.fingerprint
+
+    def batches(self, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
+        """The rows of a partition with how often each counts: about `batch_rows` records, at least one row."""
+        for batch in self.records.batches(partition, batch_rows=batch_rows):
+            if batch.beside is None:
+                raise TypeError("the table was opened without the column of the weights")
+            copies, without, above = copies_of(batch.beside, self.weight.at_most)
+            if batch.keep is not None:
+                copies *= batch.keep
+            used = int(np.count_nonzero(copies))
+            report = replace(batch.report, kept=used, weightless=int(without.sum()), heavy=int(above.sum()))
+            copies = np.minimum(copies, 1) if self.once else copies
+            ends, start = np.cumsum(copies), 0
+            while start < len(copies):
+                before = int(ends[start - 1]) if start else 0
+                stop = max(int(np.searchsorted(ends, before + batch_rows, side="right")), start + 1)
+                columns = [column[start:stop] for column in batch.codes]
+                first = batch.first_row + start
+                yield EncodedBatch(batch.file, first, columns, None, report, copies=copies[start:stop])
+                start, report = stop, RowReport.empty(self.schema)
+
+    def counted(self, partition: int) -> list[int]:
+        """The number of records of each slice of a partition that is not located."""
+        return self.records.counted(partition)
+
+    def located(self, counts: Sequence[Sequence[int]]) -> WeightedRecords:
+        """The same records with their row numbers."""
+        return replace(self, records=self.records.located(counts))
