@@ -17,6 +17,7 @@ from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import InProcess
 from dpdist.errors import GuaranteeRefused, SpecError
 from dpdist.families.base.registry import make_plan
+from dpdist.families.deniability.candidates import Candidates
 from dpdist.families.deniability.claims import claims
 from dpdist.families.deniability.deniability import PrivacyTest, candidate_batch
 from dpdist.families.deniability.graph import first_passing, released_parts, sharded_seeds
@@ -140,7 +141,7 @@ def test_no_bucket_is_wider_than_gamma() -> None:
 
     for gamma in (1.00001, 1.5, 2.0, 4.0, 1e6):
         made = OwnSynthesizer(Given(), TINY, gamma)  # type: ignore[arg-type]
-        values = np.sort(np.random.default_rng(1).uniform(0, 60, 200_000))
+        values = np.sort(np.random.default_rng(1).uniform(0, 40 * math.log(gamma), 200_000))
         buckets = made.buckets([values], [np.zeros(1)])
         for start in np.flatnonzero(np.diff(buckets, prepend=-1))[:1000]:
             inside = values[buckets == buckets[start]]
@@ -163,6 +164,11 @@ def test_records_that_a_seed_cannot_give_are_never_plausible() -> None:
     index = SeedIndex(made.prefix_code, seed_keys(made.prefix_code, seeds))
     candidates = made.propose(NOISE, seeds, 0, 30)
     assert set(made.counts(index, candidates)[0].tolist()) <= {5, 10}  # of 15 seeds of its parity
+    odd = Candidates([candidates.codes[0], (candidates.codes[1] + 1) % 3], made.buckets(columns([(0, 1)] * 30), seeds))
+    impossible = odd.levels == odd.levels.min()
+    assert impossible.any()
+    assert not impossible.all()
+    assert not made.counts(index, odd)[0][impossible].any()  # not even seeds that cannot give it either
 
 
 @pytest.mark.parametrize("executor", [Cluster(), InProcess()])
