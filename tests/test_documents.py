@@ -5,7 +5,9 @@ from __future__ import annotations
 import doctest
 import importlib
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -42,6 +44,17 @@ def test_the_tutorial_for_python_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     for block in blocks:
         exec(compile(block, "python.md", "exec", dont_inherit=True), names)  # noqa: S102  the documents are ours
     assert len(names["ledger"].show("people").attempts) == 3
+
+
+def test_the_model_of_ones_own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = ModuleType("own_model_guide")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    text = (ROOT / "docs" / "how-to" / "own-model.md").read_text()
+    for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+        exec(compile(block, "own-model.md", "exec", dont_inherit=True), vars(module))  # noqa: S102  the documents are ours
+    assert len(module.release) == 2_000
+    assert "if its model is as declared" in module.release.guarantee
 
 
 EXAMPLES = [path for path in sorted((ROOT / "dpdist").rglob("*.py")) if "\n    >>> " in path.read_text()]

@@ -32,19 +32,23 @@ def invented(attribute: Attribute, rows: int, rng: np.random.Generator) -> Any:
     return rng.uniform(low, high, rows)
 
 
-def write_table(path: Path, schema: Path, unit: str | None, rows: int = 5_500) -> None:
+def write_table(path: Path, schema: Path, unit: str | None, weight: str | None, rows: int = 5_500) -> None:
     rng = np.random.default_rng(1)
     columns = {a.name: invented(a, rows, rng) for a in Schema.from_yaml(schema).attributes}
     columns |= {} if unit is None else {unit: rng.integers(0, rows // 2, rows)}
+    columns |= {} if weight is None else {weight: rng.integers(1, 800, rows)}
     frame = pd.DataFrame(columns)
     frame.to_csv(path, index=False) if path.suffix == ".csv" else frame.to_parquet(path)
 
 
-def needed_tables(folder: Path) -> dict[str, tuple[str, str | None]]:
-    """The tables that the files of a guide name, their schemas and columns of ids."""
+def needed_tables(folder: Path) -> dict[str, tuple[str, str | None, str | None]]:
+    """The tables that the files of a guide name, their schemas, columns of ids and columns of weights."""
     trees = [yaml.safe_load(file.read_text()) for file in folder.glob("*.yaml")]
     asked = [tree for tree in trees if isinstance(tree, dict) and {"data", "schema"} <= set(tree)]
-    return {tree["data"]["path"]: (tree["schema"], tree.get("unit", {}).get("by")) for tree in asked}
+    return {
+        tree["data"]["path"]: (tree["schema"], tree.get("unit", {}).get("by"), tree.get("weight", {}).get("by"))
+        for tree in asked
+    }
 
 
 @pytest.mark.parametrize("guide", ["schema", "hospital", "bank", "statistical-office"])
@@ -61,9 +65,9 @@ def test_the_files_and_commands_of_a_guide_work(guide: str, dpdist: Command, tmp
         target = words[words.index(">") + 1] if ">" in words else None
         arguments = words[1 : words.index(">")] if target else words[1:]
         if arguments[0] != "schema":
-            for table, (schema, unit) in needed_tables(tmp_path).items():
+            for table, (schema, unit, weight) in needed_tables(tmp_path).items():
                 if not (tmp_path / table).exists():
-                    write_table(tmp_path / table, tmp_path / schema, unit)
+                    write_table(tmp_path / table, tmp_path / schema, unit, weight)
         answer = dpdist(*arguments, *SHORTER.get(arguments[0], ()))
         assert answer.code == 0, f"{line}\n{answer.err}"
         if target:

@@ -35,7 +35,8 @@ def ledger_create(
     allow: Annotated[
         list[str] | None,
         typer.Option(
-            help="Kind of guarantee to allow: dp, pd-per-record, pml or lid (not private); may be repeated. "
+            help="Kind of guarantee to allow: dp, dp-declared (with models that users declare to be private), "
+            "pd-per-record, pml or lid (not private); may be repeated. "
             "Default: dp, so that the cap bounds all that is released."
         ),
     ] = None,

@@ -17,6 +17,7 @@ from dpdist.privacy.formatting import downwards, number_of, upwards
 
 GUARANTEES: Final = {
     "dp": "differential privacy",
+    "dp-declared": "differential privacy, if the model is as declared",
     "pd-per-record": "differential privacy of the model, plausible deniability of each record",
     "pml": "pointwise maximal leakage",
     "lid": "no differential privacy",

@@ -115,7 +115,7 @@ class Contract(Section):
     minima: dict[str, dict[str, int]] = Field(
         default_factory=dict, description="Public lower bounds by attribute and value, for releases by class."
     )
-    guarantees: tuple[Literal["dp", "pd-per-record", "pml", "lid"], ...] = Field(
+    guarantees: tuple[Literal["dp", "dp-declared", "pd-per-record", "pml", "lid"], ...] = Field(
         default=("dp",), min_length=1, description="The kinds of guarantee that a release may have."
     )
     epsilon: Exact = Field(ge=LEAST_CAP, le=LARGEST_CAP, description="Cap on epsilon over all releases.")

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 Rational = Fraction | Decimal | int | float | str
 
-GUARANTEES: Final = ("dp", "pd-per-record", "pml", "lid")
+GUARANTEES: Final = ("dp", "dp-declared", "pd-per-record", "pml", "lid")
 """Kinds of guarantee a data set's policy may allow (`docs/guarantees.md`)."""
 
 LEAST_CAP: Final = Fraction(1, 1_000_000)
 LARGEST_CAP: Final = 1_000_000
 """Bounds on the caps of a data set, in epsilon and in nats: what is outside of them is a slip."""
 
-BUDGETED: Final = ("dp", "pd-per-record", "pml")
+BUDGETED: Final = ("dp", "dp-declared", "pd-per-record", "pml")
 """Kinds whose charge always carries a privacy event."""
 
 

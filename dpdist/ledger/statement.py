@@ -50,6 +50,8 @@ def uncovered(statement: Statement) -> list[str]:
     exposed = sum(a.state != "void" and WITH_TEST_KEY in a.spec_hash for a in statement.attempts)
     found += [f"the noise of {number_of(exposed, 'release')} with a test key"] * bool(exposed)
     words = [f"no budget covers {' and '.join(found)}"] if found else []
+    if kinds["dp-declared"]:
+        words.append(f"{number_of(kinds['dp-declared'], 'release')} with a model that is believed as declared")
     if statement.besides:
         words.append(f"other releases of the same input are charged to {', '.join(statement.besides)}")
     return words

@@ -16,7 +16,13 @@ from dpdist.errors import AccountingError
 from dpdist.privacy.formatting import upwards
 
 Adjacency = Literal["add/remove", "replacement"]
-Covers = Literal["the whole release", "one released record", "the model", "the published figures"]
+Covers = Literal[
+    "the whole release",
+    "the whole release, if its model is as declared",
+    "one released record",
+    "the model",
+    "the published figures",
+]
 
 _ONE = {
     "add/remove": "one {} is present or absent",

@@ -17,7 +17,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,400}(?:\.0*)?", re.ASCII)
 def departures(part: Schema, whole: Schema) -> list[str]:
     """What in a schema is no part of another one; empty where all of it is.
 
-    Labels and buckets are free: they decide nothing about a table.
+    Labels, buckets and levels are free: they decide nothing about a table.
     """
     known = {attribute.name: attribute for attribute in whole.attributes}
     found = []
@@ -51,7 +51,7 @@ def _departures_of_rules(part: Schema, whole: Schema) -> list[str]:
 
 
 def _unbinned(attribute: Attribute) -> Attribute:
-    return attribute.model_copy(update={"bins": None, "buckets": None})
+    return attribute.model_copy(update={"bins": None, "buckets": None, "levels": ()})
 
 
 def _departure(part: Attribute, whole: Attribute) -> str | None:

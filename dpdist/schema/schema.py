@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import operator
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -77,6 +78,12 @@ class Groups(Frozen):
     groups: tuple[tuple[Value, ...], ...] = Field(min_length=1, description="One list of values per bucket.")
 
 
+class Prefix(Frozen):
+    """Groups of values that begin with the same characters."""
+
+    prefix: int = Field(ge=1, description="Number of first characters of each value, which are all texts.")
+
+
 class Attribute(Frozen):
     """One column of the table.
 
@@ -110,11 +117,12 @@ class Attribute(Frozen):
         description="Coarser values used where the attribute is a parent: {width: w}, {edges: [...]}, "
         "{groups: [[...], ...]} or one bucket number per value.",
     )
-    levels: tuple[Width | Edges | Groups | tuple[int, ...], ...] = Field(
+    levels: tuple[Prefix | Width | Edges | Groups | tuple[int, ...], ...] = Field(
         default=(),
         exclude_if=operator.not_,
-        description="A public hierarchy of the values, from fine to coarse, each as `buckets` are: a synthesis of many "
-        "values measures the finest level of about twenty groups first. Each level is a function of the one before.",
+        description="A public hierarchy of the values, from fine to coarse, each as `buckets` are or {prefix: n}, the "
+        "values' first characters: a synthesis of many values measures the finest level of about twenty groups first. "
+        "Each level is a function of the one before.",
     )
     missing: Literal["refuse", "drop"] | Category = Field(
         default="refuse", description="Policy for missing values: refuse, drop or {category: NAME}."
@@ -298,7 +306,9 @@ class Attribute(Frozen):
                 )
         return maps
 
-    def _grouped(self, groups: Width | Edges | Groups | tuple[int, ...] | None, what: str) -> NDArray[np.uint32]:
+    def _grouped(
+        self, groups: Prefix | Width | Edges | Groups | tuple[int, ...] | None, what: str
+    ) -> NDArray[np.uint32]:
         """Group of each code; a missing category is one of its own."""
         n = self._declared
         if groups is None:
@@ -307,13 +317,15 @@ class Attribute(Frozen):
             raw = [code // groups.width for code in range(n)]
         elif isinstance(groups, Edges):
             raw = self._between(groups, what)
+        elif isinstance(groups, Prefix):
+            raw = self._beginning(groups.prefix)
         elif isinstance(groups, Groups):
             where = {str(v): g for g, group in enumerate(groups.groups) for v in group}
             if self.kind == "number":
                 raise ValueError(f"attribute {self.name!r}: numbers have {what}s by {{width: w}} or {{edges: [...]}}")
             names = list(map(str, self.values if self.values is not None else self.bin_edges.tolist()))
-            if set(where) != set(names) or sum(map(len, groups.groups)) != len(names):
-                raise ValueError(f"attribute {self.name!r}: each value stands in exactly one {what} group")
+            if wrong := self._misplaced(groups, names):
+                raise ValueError(f"attribute {self.name!r}: each value stands in exactly one {what} group, and {wrong}")
             raw = [where[v] for v in names]
         else:
             if len(groups) != n:
@@ -326,6 +338,30 @@ class Attribute(Frozen):
         result = np.array(out, np.uint32)
         result.setflags(write=False)
         return result
+
+    def _beginning(self, length: int) -> list[int]:
+        """Numbers of the groups of values that begin with the same characters."""
+        if not self.values or any(isinstance(value, int) for value in self.values):
+            raise ValueError(
+                f"attribute {self.name!r}: a level by `prefix` needs values that are texts; group numbers by "
+                "{edges: [...]} or {width: w}"
+            )
+        found: dict[str, int] = {}
+        return [found.setdefault(str(value)[:length], len(found)) for value in self.values]
+
+    @staticmethod
+    def _misplaced(groups: Groups, names: list[str]) -> str:
+        """Which values stand in no group, in several, or are none; empty where each stands in one."""
+        listed = Counter(str(v) for group in groups.groups for v in group)
+        for what, wrong in (
+            ("in none", [name for name in names if name not in listed]),
+            ("no value", sorted(set(listed) - set(names))),
+            ("there more than once", [name for name, times in listed.items() if times > 1]),
+        ):
+            if wrong:
+                more = f" and {len(wrong) - 3:,} more are" if len(wrong) > 3 else " is" if len(wrong) == 1 else " are"
+                return f"{', '.join(map(repr, wrong[:3]))}{more} {what}"
+        return ""
 
     def _between(self, groups: Edges, what: str) -> list[int]:
         """Numbers of the intervals that values are in: of bins, or of values that are integers."""

@@ -12,9 +12,10 @@ and trains on them, on the synthetic records, or on both. g is Wendland's functi
 correlation 0.5) on the unit cube.
 *stages*: the same with four models for each first stage and alpha. *mismatch*: the public records have another mean.
 *pricing*: five simulated brands with log-log demand and known elasticities, and canned tuna where ``tuna.csv`` (of the
-R package bayesm) is there. *tables*: five public tables. *linked*: how often a released row is nearest to the row it
-was mixed from. *private*: the differentially private variant beside the published method and plausible-deniability
-synthesis. Errors are against what was never used; on tables on the scale of the response.
+R package bayesm) is there. *tables*: five public tables. *classes*: the income class of Adult. *linked*: how often a
+released row is nearest to the row it was mixed from. *private*: the differentially private variant beside the
+published method and plausible-deniability synthesis. Errors are against what was never used; on tables on the scale
+of the response.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from prediction_classes import classes
 from prediction_models import FILES
 from prediction_paper_tables import paper_prices, paper_tables
 from prediction_pricing import pricing
@@ -50,6 +52,7 @@ def main() -> None:
         "mismatch": (mismatch, 10),
         "pricing": (pricing, 3),
         "tables": (tables, 3),
+        "classes": (classes, 3),
         "linked": (linkage, 3),
         "private": (private, 3),
         "estimators": (estimators, 3),

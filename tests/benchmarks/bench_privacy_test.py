@@ -4,7 +4,8 @@ Run ``python tests/benchmarks/bench_privacy_test.py --data ../shared/data --json
 
 The network has no noise: each attribute has as parents the two earlier ones that tell most about it. "test" is what
 the privacy test alone does (count the seeds by prefix, buckets of exact probabilities, threshold noise, comparison);
-"whole" also makes the candidates and collects those that pass.
+"whole" also makes the candidates and collects those that pass. "own" is a mixture of products by `model.hook`, fitted
+without noise to rows that are taken for public, whose candidates are compared with every seed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import platform
 import resource
 import time
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +26,21 @@ import pyarrow.parquet as pq
 from dpdist.data.count import coarsen, configuration_index, pair_counts
 from dpdist.families.deniability.candidates import Synthesizer, seed_ranks
 from dpdist.families.deniability.deniability import PrivacyTest, candidate_batch
+from dpdist.families.deniability.mixture import MixtureOfProducts, fit
 from dpdist.families.deniability.network import Network
+from dpdist.families.deniability.own_model import OwnSynthesizer
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.thresholds import thresholds_from_weights
+from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes
+from dpdist.privacy.events import RandomSplit, SeedRecords
 from dpdist.privacy.noise import Noise
 from dpdist.schema.schema import Schema
 
 SCHEMA = Path(__file__).parents[2] / "deploy" / "releases" / "schemas" / "acs2024.yaml"
 OMEGAS = ((9,), (9, 10, 11), (5, 6, 7, 8, 9, 10, 11), (11,))
 BLOCK = 1 << 16
+PUBLIC, COMPONENTS = 100_000, 8
 TEST = PrivacyTest(k=50, gamma=4, epsilon0=1)
 
 
@@ -108,19 +115,59 @@ def measure(network: Network, seeds: Codes, omegas: tuple[int, ...], count: int)
     return record
 
 
+def own(schema: Schema, codes: Codes, seeds: int, count: int) -> dict[str, Any]:
+    """A mixture of products: rates, distance of its records to the table, and the charge of 10,000 of them."""
+    rows = np.random.default_rng(0).permutation(len(codes[0]))
+    public, chosen = ([column[part] for column in codes] for part in (rows[:PUBLIC], rows[PUBLIC:][:seeds]))
+    record: dict[str, Any] = {"seeds": seeds, "candidates": count, "components": COMPONENTS}
+    begin = time.process_time()
+    model = MixtureOfProducts(*fit(public, schema.cardinalities, components=COMPONENTS, rounds=50))
+    record["fit_seconds"] = time.process_time() - begin
+    for gamma in (2, 4):
+        test, synthesizer = PrivacyTest(k=500, gamma=gamma, epsilon0=0.05), OwnSynthesizer(model, schema, gamma)
+        index = SeedIndex(synthesizer.prefix_code, seed_keys(synthesizer.prefix_code, chosen))
+        begin = time.process_time()
+        passed = candidate_batch(Noise(bytes(32)), synthesizer, index, test, 0, count)
+        record[f"gamma {gamma}"] = made = {"per_cpu_second": count / (time.process_time() - begin)}
+        made["pass_rate"] = len(passed) / count
+        made["one_way"], made["two_way"] = distances(passed.codes, codes, schema)
+        release = SeedRecords(
+            k=test.k, gamma=gamma, epsilon0=0.05, passing_mass=0.9 * seeds * made["pass_rate"], records=10_000
+        )
+        share = seeds / len(codes[0])
+        made["epsilon"] = accountant.epsilon(RandomSplit(((share, release), (1 - share, None))), delta=1e-9)
+    some = [column[rows[:count]] for column in codes]
+    record["sample_one_way"], record["sample_two_way"] = distances(some, codes, schema)
+    return record
+
+
+def distances(made: Codes, codes: Codes, schema: Schema) -> tuple[float, float]:
+    """Mean total variation of the one-way and two-way tables of two tables."""
+    found, real = (pair_counts(one, schema.cardinalities) for one in (made, codes))
+    pairs = list(combinations(range(len(codes)), 2))
+    two = [np.abs(found.pair(i, j) / len(made[0]) - real.pair(i, j) / len(codes[0])).sum() / 2 for i, j in pairs]
+    one = [
+        np.abs(np.bincount(a, minlength=n) / len(a) - np.bincount(b, minlength=n) / len(b)).sum() / 2
+        for a, b, n in zip(made, codes, schema.cardinalities, strict=True)
+    ]
+    return float(np.mean(one)), float(np.mean(two))
+
+
 def main() -> None:
     """Measure and print; write JSON where asked."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder that holds acs2024_workers.parquet")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--count", type=int, default=1 << 20)
+    parser.add_argument("--own", action="store_true", help="only the mixture")
     args = parser.parse_args()
     schema = Schema.from_yaml(SCHEMA)
     codes = read(schema, args.data / "acs2024_workers.parquet")
     seeds = [column[::2] for column in codes]
     ascending = sorted(range(len(codes)), key=schema.cardinalities.__getitem__)
     results = []
-    for order_name, order in (("small domains first", ascending), ("large domains first", ascending[::-1])):
+    orders = (("small domains first", ascending), ("large domains first", ascending[::-1]))
+    for order_name, order in () if args.own else orders:
         network = learn(schema, codes, order)
         for omegas in OMEGAS:
             record = {"order": order_name, **measure(network, seeds, omegas, args.count)}
@@ -130,7 +177,10 @@ def main() -> None:
                 f"{order_name}, omega in {record['omega']}: pass rate {record['pass_rate']:.3f}, "
                 f"test {tested} M/s, whole {record['whole_per_second'] / 1e6:.1f} M/s"
             )
+    mixtures = [own(schema, codes, count, 10_000) for count in (50_000, 200_000)]
+    print(json.dumps(mixtures, indent=2))
     report = {
+        "own": mixtures,
         "benchmark": "privacy_test",
         "machine": platform.machine(),
         "python": platform.python_version(),

@@ -147,7 +147,7 @@ class Node:
             "driver": {"cpu": "100m", "memory": "1536Mi"},
             "dask": {
                 "scheduler": {"cpu": "50m", "memory": "768Mi"},
-                "workers": {"replicas": 2, "cpu": "100m", "memory": "1536Mi"},
+                "workers": {"replicas": 2, "cpu": "100m", "memory": "1280Mi"},
             },
             "networkPolicy": {
                 "storage": {"ports": [7480], "to": here},
@@ -316,7 +316,8 @@ class Node:
 
     def deploy_flows(self, name: str) -> None:
         """Install mode prefect for a release of this name, and its deployment."""
-        self.install("flows", name, mode="prefect", prefect=self.flows)
+        large = {"cpu": "100m", "memory": "4Gi"}  # a page holds two million records of each table
+        self.install("flows", name, mode="prefect", prefect=self.flows, driver=large)
         self.kubectl("rollout", "status", "deployment/flows-dpdist-prefect", "--timeout=180s")
         inside = ("exec", "deployment/flows-dpdist-prefect", "-c", "prefect", "--", "prefect")
         self.kubectl(*inside, "--no-prompt", "deploy", "--all", "--prefect-file", "/etc/dpdist/prefect/prefect.yaml")

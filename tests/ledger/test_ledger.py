@@ -319,7 +319,7 @@ def test_budgets_are_per_data_set(ledger: Ledger) -> None:
         ({"epsilon": float("inf")}, "epsilon must be a number"),
         ({"epsilon": "much"}, "epsilon must be a number"),
         ({"delta": "1/0"}, "delta must be a number"),
-        ({"guarantees": ()}, "guarantees must be one or more of dp, pd-per-record, pml, lid"),
+        ({"guarantees": ()}, "guarantees must be one or more of dp, dp-declared, pd-per-record, pml, lid"),
         ({"guarantees": ("dp", "dq")}, "guarantees must be one or more of"),
         ({"name": ""}, "the data set's name must be 1 to 200 printable"),
         ({"name": "a\nb"}, "the data set's name must be"),

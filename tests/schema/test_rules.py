@@ -171,6 +171,8 @@ def test_a_part_has_rules_of_the_contract_only() -> None:
     assert departures(schema(young, attributes=[ATTRIBUTES[0], ATTRIBUTES[2]]), whole) == []
     coarse = ATTRIBUTES[0] | {"bins": {"edges": [0, 3, 6]}}
     assert departures(schema(young, attributes=[coarse, ATTRIBUTES[2]]), whole) == []
+    levels = ATTRIBUTES[0] | {"levels": [{"width": 3}]}
+    assert departures(schema(young, attributes=[levels, ATTRIBUTES[2]]), whole) == []
     (found,) = departures(schema(young, {"impossible": "age > 7 and school = 'none'"}), whole)
     assert found.startswith("rules.1 (impossible: age > 7")
     (found,) = departures(schema(young | {"broken": "drop"}), whole)

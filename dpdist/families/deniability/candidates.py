@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from dpdist.errors import CheckFailed, SpecError
 from dpdist.families.deniability.network import Network
-from dpdist.families.deniability.prefixes import PrefixCode
-from dpdist.privacy.arrays import Codes
+from dpdist.families.deniability.prefixes import PrefixCode, SeedIndex
+from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.noise import Noise
 
 
@@ -29,8 +29,8 @@ class Candidates:
     codes: Codes  # all attributes in schema order
     # ndarray of uint8 or uint16, shape (n,): the longest of the kept prefix lengths that candidate and seed share, as
     # its place among them. It is at least the one that was kept, and longer where the new values repeat the seed's by
-    # chance
-    levels: NDArray[np.unsignedinteger[Any]]
+    # chance. Of a model of the user's own: ndarray of int64, the bucket of the probability that the seed gave it
+    levels: NDArray[np.integer[Any]]
 
     def __sizeof__(self) -> int:
         return self.levels.nbytes + sum(column.nbytes for column in self.codes)
@@ -64,6 +64,12 @@ class SeedSynthesis(ABC):
         """Keys of the seeds; ValueError when they are not used."""
         kept = self.order[: self.lengths[-1]]
         return PrefixCode(kept, tuple(self.cardinalities[i] for i in kept), self.lengths)
+
+    def counts(self, index: SeedIndex, candidates: Candidates) -> Counts:
+        """Number of seeds, among those of an index, that the test counts of each candidate: int64[lengths, n]. The
+        ranges of the seeds add up.
+        """
+        return index.counts(candidates.codes)
 
     @abstractmethod
     def propose(self, noise: Noise, prefix: Sequence[NDArray[Any]], start: int, stop: int) -> Candidates:

@@ -28,6 +28,7 @@ from dpdist.families.deniability.candidates import SeedSynthesis, Synthesizer
 from dpdist.families.deniability.deniability import PrivacyTest
 from dpdist.families.deniability.graph import first_passing, released_parts
 from dpdist.families.deniability.network import Network
+from dpdist.families.deniability.own_model import DeclaredModel
 from dpdist.families.deniability.parameters import NoisyTables, ParameterPlan, measure_tables
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
 from dpdist.families.deniability.pool import PoolPlan
@@ -258,17 +259,24 @@ def claims(plan: PlausibleDeniabilityPlan) -> tuple[Claim, ...]:
     spec, model = plan.spec, plan.model
     claims = []
     if model.structure is not None:
-        claims.append(structure_claim(spec.table, model.structure, delta=spec.privacy.model.delta))
-    delta, parameters = spec.privacy.model.delta, model.parameters
-    if isinstance(parameters, PoolPlan):
-        epsilon = accountant.epsilon(parameters.event, delta=delta)
-        claims.append(model_claim(spec.table, parameters.choices, epsilon=epsilon, delta=delta))
-    else:
-        claims.append(tables_claim(spec.table, independent_structure(spec.table), parameters, delta=delta))
+        claims.append(structure_claim(spec.table, model.structure, delta=spec.privacy.budget.delta))
+    omegas = spec.omegas
+    match model.parameters:
+        case DeclaredModel():  # the test is that of a network, and what the model cost before is not dpdist's to audit
+            if len(spec.table.attributes) == 1:
+                return ()
+            omegas = (len(spec.table.attributes) - 1,)
+        case PoolPlan() as pool:
+            delta = spec.privacy.budget.delta
+            epsilon = accountant.epsilon(pool.event, delta=delta)
+            claims.append(model_claim(spec.table, pool.choices, epsilon=epsilon, delta=delta))
+        case ParameterPlan() as parameters:
+            structure, delta = independent_structure(spec.table), spec.privacy.budget.delta
+            claims.append(tables_claim(spec.table, structure, parameters, delta=delta))
     if plan.seeds is not None and plan.seeds.whole_release:
         claims.append(
             records_claim(
-                Synthesizer(even_network(spec.table), spec.omegas),
+                Synthesizer(even_network(spec.table), omegas),
                 PrivacyTest.of(spec.privacy.deniability),
                 records=min(spec.synthesis.records, _RECORDS),
                 delta=max(plan.delta, _SEED_DELTA),

@@ -84,7 +84,7 @@ class PrivacyTest:
         """Whether each of n candidates, from number `start` on, passes the test: bool[n].
 
         `counts`, int64[lengths, n], are the numbers of all seeds that share each kept prefix length with a candidate,
-        ascending (`SeedIndex.counts`, summed over the ranges).
+        ascending; or int64[1, n], the plausible seeds (`SeedSynthesis.counts`, summed over the ranges).
         """
         needed = self.thresholds(noise, start, start + counts.shape[1])
         return plausible_seeds(synthesizer, candidates, counts, gamma=self.gamma) >= needed
@@ -113,13 +113,12 @@ def log_probabilities(synthesizer: Synthesizer, codes: Codes) -> NDArray[np.floa
 def plausible_seeds(
     synthesizer: SeedSynthesis, candidates: Candidates, counts: NDArray[np.int64], *, gamma: float
 ) -> NDArray[np.int64]:
-    """Number of seeds whose probability of giving the candidate is in the bucket of its own seed's: int64[n], at least
-    1.
+    """Number of seeds whose probability of giving the candidate is in the bucket of its own seed's: int64[n].
 
     `counts` are those of `PrivacyTest.passes`; bucket i is (gamma^-(i+1), gamma^-i].
     """
     result: NDArray[np.int64] = counts[0]
-    if len(counts) == 1:  # one omega: all seeds that can give the candidate do so with one probability
+    if len(counts) == 1:  # one omega: all seeds that can give the candidate do so with one probability; or own model
         return result
     if not isinstance(synthesizer, Synthesizer):
         raise TypeError("several numbers of resampled attributes need a network's probabilities")
@@ -175,7 +174,7 @@ def candidate_batch(
         else:
             prefix = seeds.prefixes(seed_ranks(noise, first, last, seeds=seeds.size))
             candidates = synthesizer.propose(noise, prefix, first, last)
-            passes = test.passes(noise, synthesizer, candidates, seeds.counts(candidates.codes), first)
+            passes = test.passes(noise, synthesizer, candidates, synthesizer.counts(seeds, candidates), first)
         parts.append(Passed.of(candidates, passes, first))
     return Passed(
         np.concatenate([part.indices for part in parts]),

@@ -105,7 +105,7 @@ def candidate_batches(
             continue
         found = [task("seeds", _find_seeds, key, index, sizes, i, start, stop) for i, index in enumerate(seeds)]
         made = task("make", _make, key, model, found, start, stop)
-        counts = [task("count", _count, index, made) for index in seeds]
+        counts = [task("count", _count, model, index, made) for index in seeds]
         result.append(task("test", _test, key, model, made, counts, test, start))
     return result
 
@@ -223,8 +223,8 @@ def _make(key: KeyRef, synthesizer: SeedSynthesis, found: list[Codes], start: in
     return synthesizer.propose(load_noise(key), prefix, start, stop)
 
 
-def _count(index: SeedIndex, candidates: Candidates) -> NDArray[np.int64]:
-    return index.counts(candidates.codes)
+def _count(synthesizer: SeedSynthesis, index: SeedIndex, candidates: Candidates) -> NDArray[np.int64]:
+    return synthesizer.counts(index, candidates)
 
 
 def _test(

@@ -16,20 +16,23 @@ from typing import Any
 from dpdist.data.count import pair_cells
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.family import Plan, mebibytes
+from dpdist.families.deniability.own_model import DeclaredModel
+from dpdist.families.deniability.parameters import ParameterPlan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.splits import (
     LARGEST_BATCH,
     ModelPlan,
     SeedPlan,
-    combined,
+    declared_model,
     plan_model,
     plan_seeds,
+    with_seeds,
 )
 from dpdist.privacy import accountant
 from dpdist.privacy.calibrate import least_scale
 from dpdist.privacy.deniability import theorem1
 from dpdist.privacy.events import Event
-from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, PlausibleDeniability
+from dpdist.privacy.guarantee import Covers, DifferentialPrivacy, Guarantee, PlausibleDeniability
 from dpdist.schema.spec import change
 
 SMALLEST_BATCH = 1 << 12
@@ -54,13 +57,15 @@ class PlausibleDeniabilityPlan(Plan):
     @property
     def kind(self) -> str:
         """Kind of guarantee, as the ledger's policies name it."""
-        return "pd-per-record" if self.seeds is not None and not self.seeds.whole_release else "dp"
+        if self.seeds is not None and not self.seeds.whole_release:
+            return "pd-per-record"
+        return "dp-declared" if isinstance(self.model.parameters, DeclaredModel) else "dp"
 
     @cached_property
     def delta(self) -> float:
         """Delta at which the guarantee is stated."""
         privacy = self.spec.privacy
-        return privacy.release_delta if self.kind == "dp" else privacy.model.delta
+        return privacy.model.delta if self.kind == "pd-per-record" and privacy.model else privacy.release_delta
 
     @property
     def candidates_at_least(self) -> int:
@@ -81,15 +86,19 @@ class PlausibleDeniabilityPlan(Plan):
     @cached_property
     def guarantees(self) -> tuple[Guarantee, ...]:
         """What the release promises, the first thing first."""
-        if self.kind == "dp":
-            return (*super().guarantees, self._deniability) if self.seeds is not None else super().guarantees
-        model = DifferentialPrivacy(epsilon=self.epsilon, delta=self.delta, adjacency="add/remove", covers="the model")
-        return (self._deniability, model)
+        if self.kind == "pd-per-record":
+            return (self._deniability, self._dp("the model"))
+        if self.kind == "dp-declared":
+            return (self._dp("the whole release, if its model is as declared"), self._deniability)
+        return super().guarantees if self.seeds is None else (*super().guarantees, self._deniability)
+
+    def _dp(self, covers: Covers) -> DifferentialPrivacy:
+        return DifferentialPrivacy(epsilon=self.epsilon, delta=self.delta, adjacency="add/remove", covers=covers)
 
     @property
     def refusal(self) -> str | None:
         """A guarantee per released record has to be asked for."""
-        if self.kind == "dp" or self.spec.privacy.accept_per_record:
+        if self.kind != "pd-per-record" or self.spec.privacy.accept_per_record:
             return None
         return (
             "the guarantee would cover each released record, not the whole release: use the randomised test, or accept "
@@ -144,7 +153,10 @@ class PlausibleDeniabilityPlan(Plan):
     @property
     def covers(self) -> str:
         """What epsilon and delta are about."""
-        return "the whole release" if self.kind == "dp" else "the model; the seeds are covered per record"
+        declared = "the whole release, if its model is as declared"
+        return {"dp-declared": declared, "pd-per-record": "the model; the seeds are covered per record"}.get(
+            self.kind, "the whole release"
+        )
 
     def details(self) -> list[str]:
         """Splits, structure, parameters, seeds and checks."""
@@ -157,14 +169,15 @@ class PlausibleDeniabilityPlan(Plan):
         ]
         if self.model.structure is not None:
             lines.append(f"Structure   {self.model.structure.explain()}")
-        pooled = spec.model.structure == "synthesis"
-        lines.append(f"{'Model' if pooled else 'Parameters':<12}{self.model.parameters.explain()}")
+        whole = not isinstance(self.model.parameters, ParameterPlan)
+        lines.append(f"{'Model' if whole else 'Parameters':<12}{self.model.parameters.explain()}")
         if self.seeds is not None:
             test = spec.privacy.deniability
             noisy = f", epsilon0 {test.epsilon0:g}" if test.test == "randomised" else ", deterministic"
+            drawn = f"omega {', '.join(map(str, spec.omegas))} of {len(spec.table.attributes)} attributes"
             lines.append(
                 f"Seeds       at least {self.seeds.minimum:,}; k {test.k}, gamma {test.gamma:g}{noisy}; "
-                f"omega {', '.join(map(str, spec.omegas))} of {len(spec.table.attributes)} attributes"
+                f"{drawn if spec.model.hook is None else 'each candidate is compared with all of them'}"
             )
             if self.seeds.passes is not None:
                 lines.append(
@@ -178,6 +191,8 @@ class PlausibleDeniabilityPlan(Plan):
                 )
         else:
             lines.append("Seeds       not used: every attribute is resampled, so any number of records costs the same")
+        if spec.model.hook is not None:
+            return lines
         lines.append(f"Comparison  {self._comparison}")
         if spec.synthesis.max_plausible or spec.synthesis.max_check_plausible:
             lines.append("Note        max_plausible and max_check_plausible have no effect: all seeds are counted")
@@ -212,16 +227,15 @@ def plan(spec: PlausibleDeniabilitySpec) -> PlausibleDeniabilityPlan:
     if spec.model.structure == "learned":
         pair_cells(spec.table.cardinalities)  # refuses domains whose pairs do not fit a worker
     seeds = plan_seeds(spec) if spec.uses_seeds else None
-    model = _budgeted(spec, tolerance=_STAGE_TOLERANCE)
-    event = model.event
-    if seeds is not None and seeds.event is not None:
-        event = combined(spec, model.structure_event, model.parameters_event, seeds.event)
+    own = spec.model.hook is not None
+    model = declared_model(spec) if own else _budgeted(spec, tolerance=_STAGE_TOLERANCE)
+    event = model.event if seeds is None or seeds.event is None else with_seeds(model, seeds.event)
     return PlausibleDeniabilityPlan(spec=spec, model=model, seeds=seeds, event=event)
 
 
 def _budgeted(spec: PlausibleDeniabilitySpec, *, tolerance: float) -> ModelPlan:
     """The model whose stages spend as much as its budget admits."""
-    budget = spec.privacy.model
+    budget = spec.privacy.budget
 
     def cost(scale: float) -> float:
         return accountant.epsilon(plan_model(spec, 1 / scale).event, delta=budget.delta)

@@ -186,6 +186,11 @@ class SeedIndex:
         """Number of seeds; private."""
         return int(self._stops[-1]) if len(self._stops) else 0
 
+    @property
+    def distinct(self) -> tuple[Codes, NDArray[np.int64]]:
+        """The first L attributes, in sigma order, of the seeds that differ in them, and how many seeds have each."""
+        return [column[:-1] for column in self._columns], np.diff(self._stops, prepend=0)
+
     def prefixes(self, ranks: NDArray[np.int64], *, offset: int = 0) -> Codes:
         """The first L attributes, in sigma order, of the seeds at given places (int64[n]) of the list of all seeds;
         zero where the seed is in another range, so that the ranges add up. `offset` is the number of seeds in the

@@ -78,6 +78,8 @@ def solve_plan(
     target = epsilon if epsilon is not None else spec.privacy.limit
     if target is None or not 0 < target <= 100:
         raise SpecError("plan --solve needs an epsilon of the whole release, in (0, 100]: --epsilon or privacy.limit")
+    if spec.model.hook is not None:
+        raise SpecError("plan --solve: with model.hook nothing is found: it knows networks and pools only")
     if len(spec.table.attributes) < 2:
         raise SpecError("plan --solve: one attribute cannot both be kept and resampled")
     solver = _Solver(spec, target, pass_rate or 0.0, reference or Reference.zipf(spec.table))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from dpdist.families.base import plugins
 from dpdist.schema.spec import MOST_RECORDS, Exact, PrivacyLimit, ReleaseSpec, Section
 
 
@@ -37,12 +38,15 @@ class DeniabilitySpec(Section):
 class PrivacySpec(PrivacyLimit):
     """What the release may cost and which guarantee it states."""
 
-    model: Budget = Field(description="Budget of the model (structure and parameters).")
+    model: Budget | None = Field(
+        default=None,
+        description="Budget of the model (structure and parameters); required, but for a model of your own.",
+    )
     delta: float | None = Field(
         default=None,
         gt=0,
         lt=1,
-        description="Delta of the whole-release guarantee; default: that of the model.",
+        description="Delta of the whole-release guarantee; default: that of the model; required with your own.",
     )
     limit: float | None = Field(
         default=None,
@@ -70,7 +74,14 @@ class PrivacySpec(PrivacyLimit):
     @property
     def release_delta(self) -> float:
         """Delta of the whole-release guarantee."""
-        return self.model.delta if self.delta is None else self.delta
+        return self.budget.delta if self.delta is None else self.delta
+
+    @property
+    def budget(self) -> Budget:
+        """Budget of the model. ValueError for a model of the user's own, which has none."""
+        if self.model is None:
+            raise ValueError("privacy.model: expected epsilon and delta, the budget of the model")
+        return self.model
 
 
 class Shares(NamedTuple):
@@ -103,8 +114,6 @@ class SplitSpec(Section):
                 f"the shares sum to {float(self.structure + self.parameters + self.seeds):g}; "
                 "structure + parameters + seeds must be exactly 1"
             )
-        if self.parameters == 0:
-            raise ValueError("the share of `parameters` must be above 0")
         return self
 
     @property
@@ -124,9 +133,24 @@ WITHOUT_SEEDS = {"structure": "1/5", "parameters": "4/5", "seeds": "0"}
 """Default shares of a release whose records keep nothing of a seed: no record waits for what is not done."""
 
 
+_OF_HOOKS = ("hook", "learned_from")
+
+
 class ModelSpec(Section):
     """The model that generates the records."""
 
+    hook: Annotated[str, BeforeValidator(plugins.named)] | None = Field(
+        default=None,
+        pattern=plugins.PATTERN,
+        description="module:class of a generative model of your own, in place of a learned one: with `sample` and "
+        "`log_prob` (see docs/how-to/own-model.md). No other setting of `model` goes with it, but learned_from.",
+    )
+    learned_from: Literal["public"] | Budget | None = Field(
+        default=None,
+        description="With `hook`, what its parameters cost on this data set. public: nothing, they come from public "
+        "data or from earlier releases alone. Epsilon and delta: they were learned from this data set with that "
+        "guarantee (add/remove), which this release is charged. You answer for it: dpdist cannot check it.",
+    )
     structure: Literal["learned", "independent", "synthesis"] = Field(
         default="learned",
         description="A Bayesian network with learned parents, or independent marginals (the baseline); or synthesis: "
@@ -154,6 +178,11 @@ class ModelSpec(Section):
     )
     prior: float = Field(default=0.1, gt=0, description="Dirichlet prior, in records per value.")
 
+    @model_serializer(mode="wrap")
+    def _without_hook(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        tree: dict[str, Any] = handler(self)
+        return {name: value for name, value in tree.items() if name not in _OF_HOOKS or value is not None}
+
 
 class SynthesisSpec(Section):
     """The records to release."""
@@ -177,7 +206,8 @@ class SynthesisSpec(Section):
     max_check_plausible: int | None = Field(
         default=None,
         ge=1,
-        description="Accepted for parity with the paper; not needed: all seeds are counted.",
+        description="With `model.hook`: expected number of seeds, all of which each candidate is compared with, in a "
+        "table of data.minimum_records; default: all records. Else without effect: all seeds are counted.",
     )
 
 
@@ -193,16 +223,26 @@ class PlausibleDeniabilitySpec(ReleaseSpec):
     @model_validator(mode="before")
     @classmethod
     def _seeds_that_are_used(cls, tree: Any) -> Any:
-        """Without seeds, shares that are not set are those of the model alone."""
+        """Without seeds, shares that are not set are those of the model alone; of a model of the user's own, none."""
         if not isinstance(tree, dict) or not isinstance(tree.get("synthesis", {}), dict):
             return tree
         split = tree.get("split", {})
+        if isinstance(tree.get("model"), dict) and tree["model"].get("hook") is not None:
+            return tree if "split" in tree else {**tree, "split": _seeds_checked(tree)}
         if tree.get("synthesis", {}).get("omega", "all") == "all" and isinstance(split, dict) and "seeds" not in split:
             return {**tree, "split": WITHOUT_SEEDS | split}
         return tree
 
     @model_validator(mode="after")
     def _consistent(self) -> PlausibleDeniabilitySpec:
+        if self.model.hook is not None:
+            self._own_model()
+            return self
+        if self.model.learned_from is not None:
+            raise ValueError("model.learned_from: goes with model.hook, a model of your own")
+        if self.split.parameters == 0:
+            raise ValueError("split.parameters: must be above 0")
+        _ = self.privacy.budget  # refuses where there is none
         m = len(self.table.attributes)
         bad = [w for w in self.omegas if not 1 <= w <= m]
         if bad or not self.omegas:
@@ -230,6 +270,32 @@ class PlausibleDeniabilitySpec(ReleaseSpec):
         if self.split.records == "disjoint" and self.split.structure:
             raise ValueError("split.structure: expected 0 with model.structure=synthesis, which has one stage")
 
+    def _own_model(self) -> None:
+        """Check what a model of the user's own needs."""
+        given, most = self.model, self.synthesis.max_check_plausible
+        if given.learned_from is None:
+            raise ValueError(
+                "model.learned_from: say where the model's parameters come from: public, or the epsilon and delta with "
+                "which they were learned from this data set"
+            )
+        if given != ModelSpec(hook=given.hook, learned_from=given.learned_from):
+            raise ValueError("model: with a hook, only learned_from is set")
+        if self.privacy.model is not None or self.privacy.delta is None:
+            raise ValueError(
+                "privacy: with model.hook, set `delta` and no `model`: model.learned_from says what it cost"
+            )
+        if self.synthesis.omega != "all":
+            raise ValueError("synthesis.omega: a model of your own draws all attributes: leave it out")
+        if self.split.records != "disjoint" or self.split.structure or not self.split.seeds:
+            raise ValueError("split: with model.hook, set `seeds` above 0 and `parameters`, the records not used")
+        if most is not None and self.split.seeds * self.data.minimum_records > most:
+            raise ValueError("split.seeds: more records than synthesis.max_check_plausible: lower it, or leave it out")
+
+    @property
+    def plugins(self) -> frozenset[str]:
+        """A model of the user's own."""
+        return frozenset(() if self.model.hook is None else (self.model.hook,))
+
     @property
     def omegas(self) -> tuple[int, ...]:
         """The numbers of resampled attributes, ascending."""
@@ -240,8 +306,8 @@ class PlausibleDeniabilitySpec(ReleaseSpec):
 
     @property
     def uses_seeds(self) -> bool:
-        """Whether any candidate keeps values of its seed."""
-        return self.omegas != (len(self.table.attributes),)
+        """Whether any candidate depends on its seed."""
+        return self.model.hook is not None or self.omegas != (len(self.table.attributes),)
 
     @property
     def kept_combinations(self) -> int | None:
@@ -265,3 +331,14 @@ class PlausibleDeniabilitySpec(ReleaseSpec):
             return None
         sizes = dict(zip(self.table.names, self.table.cardinalities, strict=True))
         return tuple(sorted(sizes, key=sizes.__getitem__))
+
+
+def _seeds_checked(tree: dict[str, Any]) -> dict[str, str]:
+    """The default split of a model of the user's own: as many seeds as each candidate is to be compared with."""
+    data, synthesis = tree.get("data"), tree.get("synthesis")
+    records = data.get("minimum_records") if isinstance(data, dict) else None
+    most = synthesis.get("max_check_plausible") if isinstance(synthesis, dict) else None
+    seeds = Fraction(1)
+    if isinstance(records, int) and isinstance(most, int) and 0 < most < records:
+        seeds = Fraction(most, records)
+    return {"structure": "0", "parameters": str(1 - seeds), "seeds": str(seeds)}

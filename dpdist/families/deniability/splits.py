@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from dpdist.errors import SpecError
+from dpdist.families.deniability.own_model import DeclaredModel
 from dpdist.families.deniability.parameters import ParameterPlan, parameter_plan
 from dpdist.families.deniability.pool import PoolPlan, pool_plan
-from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.families.deniability.spec import Budget, PlausibleDeniabilitySpec
 from dpdist.families.deniability.structure import MAX_CELLS, StructurePlan, structure_plan
 from dpdist.families.synthesis.choices import draws_at_most
 from dpdist.privacy.checks import CountCheck, PassCheck, candidates_needed, count_check, pass_check
@@ -55,12 +56,12 @@ class SeedPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPlan:
-    """What is done to the splits T and P; with a pool, only to P."""
+    """What is done to the splits T and P; with a pool, only to P, and to none by a model of the user's own."""
 
     spec: PlausibleDeniabilitySpec
     check: CountCheck | None  # of the number of records in T; its minimum scales the noise of the entropies
     structure: StructurePlan | None  # None for independent marginals
-    parameters: ParameterPlan | PoolPlan
+    parameters: ParameterPlan | PoolPlan | DeclaredModel
 
     @property
     def structure_event(self) -> Event | None:
@@ -71,7 +72,9 @@ class ModelPlan:
 
     @property
     def parameters_event(self) -> Event:
-        """What P costs."""
+        """What P costs, or what a model of the user's own did before."""
+        if isinstance(self.parameters, DeclaredModel):
+            return self.parameters.event
         lost = _LOST
         if isinstance(self.parameters, PoolPlan):
             lost = _lost(draws_at_most(self.parameters.choices, self.spec.table.cardinalities))
@@ -80,12 +83,14 @@ class ModelPlan:
     @cached_property
     def event(self) -> Event:
         """What the model costs."""
+        if isinstance(self.parameters, DeclaredModel):
+            return self.parameters.event
         return combined(self.spec, self.structure_event, self.parameters_event, None)
 
 
 def plan_model(spec: PlausibleDeniabilitySpec, factor: float) -> ModelPlan:
     """The model's plan when each stage, by itself, spends `factor` times the model's epsilon."""
-    epsilon, delta = spec.privacy.model.epsilon * factor, spec.privacy.model.delta
+    epsilon, delta = spec.privacy.budget.epsilon * factor, spec.privacy.budget.delta
     check = structure = None
     if spec.model.structure == "learned":
         spent = spec.privacy.check_share
@@ -110,6 +115,23 @@ def plan_model(spec: PlausibleDeniabilitySpec, factor: float) -> ModelPlan:
     else:
         parameters = parameter_plan(spec.table, epsilon=epsilon, delta=delta - _DRAWS_LOST)
     return ModelPlan(spec=spec, check=check, structure=structure, parameters=parameters)
+
+
+def declared_model(spec: PlausibleDeniabilitySpec) -> ModelPlan:
+    """The plan of a model of the user's own, which was learned elsewhere."""
+    learned = spec.model.learned_from
+    epsilon, delta = (learned.epsilon, learned.delta) if isinstance(learned, Budget) else (0.0, 0.0)
+    parameters = DeclaredModel(hook=spec.model.hook or "", epsilon=epsilon, delta=delta)
+    return ModelPlan(spec=spec, check=None, structure=None, parameters=parameters)
+
+
+def with_seeds(model: ModelPlan, seeds: Event) -> Event:
+    """What model and seeds cost together."""
+    spec, parameters = model.spec, model.parameters
+    if not isinstance(parameters, DeclaredModel):
+        return combined(spec, model.structure_event, model.parameters_event, seeds)
+    event = combined(spec, None, None, seeds)
+    return event if parameters.public else Composed((parameters.event, event))
 
 
 def combined(spec: PlausibleDeniabilitySpec, *events: Event | None) -> Event:
@@ -138,10 +160,16 @@ def plan_seeds(spec: PlausibleDeniabilitySpec) -> SeedPlan:
             f"privacy.deniability.k: {test.k} plausible seeds are asked for, but data.minimum_records and the share of "
             f"the seeds promise only {count.minimum} seeds: lower k, or raise split.seeds"
         )
+    if spec.model.hook is not None and not whole:
+        raise SpecError(
+            "privacy: a model of your own is released under the guarantee of the whole release only: set "
+            "deniability.test=randomised and no accept_per_record"
+        )
     most = candidates_needed(records=synthesis.records, pass_rate=synthesis.minimum_pass_rate)
     if not whole:
         return SeedPlan(minimum=count.minimum, whole_release=False, candidates=most)
-    gamma = 1.0 if len(spec.omegas) == 1 else test.gamma
+    own = spec.model.hook is not None
+    gamma = 1.0 if len(spec.omegas) == 1 and not own else test.gamma
     mass = math.floor(count.minimum * synthesis.minimum_pass_rate)
     combinations, passes = spec.kept_combinations, None
     if combinations is None or mass > certain_mass(

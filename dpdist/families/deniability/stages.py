@@ -26,6 +26,7 @@ from dpdist.families.deniability.graph import (
     sharded_seeds,
 )
 from dpdist.families.deniability.network import Network
+from dpdist.families.deniability.own_model import DeclaredModel, OwnSynthesizer
 from dpdist.families.deniability.parameters import NoisyTables, ParameterPlan, measure_tables
 from dpdist.families.deniability.plan import MEMORY_FOR_SEEDS, PlausibleDeniabilityPlan
 from dpdist.families.deniability.pool import Pool, PoolPlan, PoolSynthesizer, learn_pool
@@ -60,9 +61,16 @@ class IndexedSeeds:
 
 def stages(plan: PlausibleDeniabilityPlan) -> Sequence[Stage[PlausibleDeniabilitySpec, PlausibleDeniabilityPlan]]:
     """The stages of a plausible-deniability release, in order."""
-    network = (Stage("structure", learn_parents), Stage("parameters", learn_parameters))
+    learning: Sequence[Stage[PlausibleDeniabilitySpec, PlausibleDeniabilityPlan]]
+    match plan.model.parameters:
+        case DeclaredModel():
+            learning = ()
+        case PoolPlan():
+            learning = (Stage("model", learn_model),)
+        case _:
+            learning = (Stage("structure", learn_parents), Stage("parameters", learn_parameters))
     return (
-        *((Stage("model", learn_model),) if isinstance(plan.model.parameters, PoolPlan) else network),
+        *learning,
         Stage("seeds", index_seeds),
         Stage("records", synthesise),
         Stage("write", write_records),
@@ -141,11 +149,7 @@ def index_seeds(attempt: DeniabilityAttempt) -> IndexedSeeds:
     the declared minimum.
     """
     spec, plan, executor = attempt.spec, attempt.plan.seeds, attempt.executor
-    synthesizer: SeedSynthesis
-    if isinstance(attempt.plan.model.parameters, PoolPlan):
-        synthesizer = PoolSynthesizer(attempt.result(Pool))
-    else:
-        synthesizer = Synthesizer(attempt.result(Network), spec.omegas)
+    synthesizer = _synthesizer(attempt)
     if plan is None:
         return IndexedSeeds(synthesizer, [])
     passes, code = _passes(attempt), synthesizer.prefix_code
@@ -162,6 +166,17 @@ def index_seeds(attempt: DeniabilityAttempt) -> IndexedSeeds:
     if plan.count is not None:
         _confirm(attempt, plan.count, seeds, name="seeds", setting="data.minimum_records")
     return IndexedSeeds(synthesizer, indexes)
+
+
+def _synthesizer(attempt: DeniabilityAttempt) -> SeedSynthesis:
+    spec = attempt.spec
+    match attempt.plan.model.parameters:
+        case DeclaredModel(hook=hook):
+            return OwnSynthesizer.of(hook, spec.table, gamma=spec.privacy.deniability.gamma)
+        case PoolPlan():
+            return PoolSynthesizer(attempt.result(Pool))
+        case _:
+            return Synthesizer(attempt.result(Network), spec.omegas)
 
 
 def synthesise(attempt: DeniabilityAttempt) -> ReleasedRecords:

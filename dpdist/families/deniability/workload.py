@@ -6,12 +6,15 @@ import math
 
 from dpdist.data.count import pair_cells
 from dpdist.families.base.workload import GIB, Layout, Unit, Work, values_read
+from dpdist.families.deniability.own_model import DeclaredModel
 from dpdist.families.deniability.plan import MEMORY_FOR_SEEDS, PlausibleDeniabilityPlan
 from dpdist.families.deniability.pool import PoolPlan
 from dpdist.families.synthesis.workload import fitting
 
 _CODES = 0.25  # share of the workers' memory that codes may take
 _TABLE_CELLS = 1 << 13  # of an attribute's count table, in the networks that were learned from public tables
+
+_PAIR = 0.05  # of what a candidate takes that is tested by ranks, for each seed that one is compared with
 
 
 def workload(plan: PlausibleDeniabilityPlan, layout: Layout) -> list[Work]:
@@ -35,6 +38,8 @@ def table_cells(plan: PlausibleDeniabilityPlan) -> int:
 
 def _learning(plan: PlausibleDeniabilityPlan, layout: Layout, *, again: float) -> list[Work]:
     """Structure and parameters of the model; `again` is read where the codes are not held."""
+    if isinstance(plan.model.parameters, DeclaredModel):
+        return []
     spec, share, stages = plan.spec, plan.spec.split.shares, []
     rows, width = spec.data.minimum_records, len(spec.table.attributes)
     if plan.model.structure is not None:
@@ -55,6 +60,11 @@ def _learning(plan: PlausibleDeniabilityPlan, layout: Layout, *, again: float) -
 
 def _seeds(plan: PlausibleDeniabilityPlan) -> float:
     return plan.spec.data.minimum_records * float(plan.spec.split.shares.seeds)
+
+
+def _compared(plan: PlausibleDeniabilityPlan) -> float:
+    """What a candidate takes, in those that are tested by ranks: of a model of the user's own, one for each seed."""
+    return 1.0 if plan.spec.model.hook is None else 1 + _PAIR * _seeds(plan)
 
 
 def _distinct_seeds(plan: PlausibleDeniabilityPlan) -> float:
@@ -81,7 +91,7 @@ def _synthesis(plan: PlausibleDeniabilityPlan, layout: Layout, ranges: int, inde
         Work(
             name="synthesising",
             tasks=batches * (1 if ranges == 1 else 2 * ranges + 2),
-            units={"candidate": batches * size * width},
+            units={"candidate": batches * size * width * _compared(plan)},
             spread=index if ranges == 1 else 0,
         ),
         Work(

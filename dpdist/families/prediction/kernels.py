@@ -65,8 +65,8 @@ class Kernel:
         return PROFILES[self.name](cdist(a, b) / self.width, a.shape[1])
 
     def apply(self, a: Floats, b: Floats, weights: Floats) -> Floats:
-        """``kernel(a, b) @ weights`` in bounded memory, float64[n]."""
-        out = np.empty(len(a))
+        """``kernel(a, b) @ weights`` in bounded memory, float64[n] or float64[n, columns]."""
+        out = np.empty((len(a), *weights.shape[1:]))
         step = max(1, _CHUNK // max(len(b), 1))
         for start in range(0, len(a), step):
             out[start : start + step] = self(a[start : start + step], b) @ weights

@@ -1,7 +1,7 @@
 """Stage 1, the pure synthesis: Latin hypercube, normal scores, target correlation, inverse distribution functions.
 
 First stages are exchangeable: an entry of `FIRST_STAGES`, or a function of one's own
-(`dpdist.families.prediction.plugins`).
+(`dpdist.families.base.plugins`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from dpdist.families.prediction import plugins
+from dpdist.families.base import plugins
 from dpdist.families.prediction.lid.disclosure import largest_alpha
 from dpdist.families.prediction.scales import Scale
 from dpdist.schema.schema import Attribute
@@ -106,7 +106,8 @@ class RegressionSpec(Section):
     hook: str | None = Field(
         default=None,
         pattern=plugins.PATTERN,
-        description="module:function that makes a regression with fit and predict, in place of kernel ridge.",
+        description="module:function that makes a regression with fit and predict, in place of kernel ridge; for a "
+        "response without order a classifier, which is given codes and predicts them. Any of scikit-learn will do.",
     )
 
     def estimator_for(self, rows: int) -> str:
@@ -137,7 +138,10 @@ class FeatureSpec(Section):
 class PredictionSpec(Section):
     """Columns and stages."""
 
-    response: str = Field(description="The column that is predicted: a number or an integer.")
+    response: str = Field(
+        description="The column that is predicted: a number, an integer or an ordinal; with guarantee lid also a "
+        "category, which is classified."
+    )
     log: Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
         default_factory=dict,
         description="Columns on a logarithmic scale, sign(v) log(1 + |v| / unit), with the unit of each: amounts that "
@@ -203,9 +207,7 @@ class TwoStageSpec(ReleaseSpec):
             raise ValueError("prediction: the schema needs an input besides the response")
         if made.response in made.keep:
             raise ValueError("prediction.keep: the response is never kept")
-        if self.response.nominal:
-            raise ValueError(f"prediction.response: {made.response!r} must be a number or an integer without bins")
-        for scale in self.inputs:
+        for scale in (*self.inputs, self.response):
             if scale.nominal and scale.name in made.log:
                 raise ValueError(f"prediction.log: {scale.name!r} has no order")
         if self.unit is not None and self.privacy.guarantee != "dp":
@@ -218,6 +220,10 @@ class TwoStageSpec(ReleaseSpec):
 
     def _private(self) -> None:
         made = self.prediction
+        if self.response.nominal:
+            raise ValueError(
+                f"prediction.response: under guarantee dp {made.response!r} must be a number or an integer without bins"
+            )
         if made.records is None:
             raise ValueError("prediction.records: say how many records to release")
         if made.keep or made.alpha:

@@ -18,7 +18,7 @@ from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.prediction.blocks import Layout
 from dpdist.families.prediction.kernels import PROFILES, Kernel, reach
 from dpdist.families.prediction.lid import ridge
-from dpdist.families.prediction.lid.regression import Features, fitted, sampled, tuning_of
+from dpdist.families.prediction.lid.regression import Features, fitted, predicted, sampled, tuning_of
 from dpdist.families.prediction.plan import plan
 from dpdist.families.prediction.scales import Scale
 from dpdist.families.prediction.spec import RegressionSpec, TwoStageSpec
@@ -105,6 +105,49 @@ def test_distributed_and_nystroem_are_near_exact() -> None:
     assert errors["exact"] < 0.003
     assert errors["distributed"] < 1.5 * errors["exact"]
     assert errors["nystroem"] < 1.5 * errors["exact"]
+
+
+def test_several_columns_are_each_predicted_as_one_alone() -> None:
+    """One system serves all columns: solved, averaged, over landmarks, and in cross-validation."""
+    x, y = simulated(90, 1)
+    columns = np.eye(3)[np.digitize(y, [5.0, 15.0])]
+    kernel = Kernel(name="matern", width=1.0)
+
+    def made(targets: np.ndarray) -> list[ridge.KernelRidge]:
+        halves = [ridge.fit_group(x[i::2], targets[i::2], rows=90, kernel=kernel, penalty=0.2) for i in (0, 1)]
+        sums = ridge.nystroem_sums(x, targets, landmarks=x[:20], kernel=kernel)
+        return [
+            ridge.fit_exact(x, targets, kernel=kernel, penalty=0.2),
+            ridge.average(halves),
+            ridge.fit_nystroem(sums, landmarks=x[:20], kernel=kernel, penalty=0.2),
+        ]
+
+    together, grid = made(columns), np.random.default_rng(2).random((30, 3))
+    for place in range(3):
+        for whole, alone in zip(together, made(columns[:, place]), strict=True):
+            assert whole.predict(grid)[:, place] == pytest.approx(alone.predict(grid))
+    again = ridge.KernelRidge.from_bytes(together[1].to_bytes())
+    assert np.array_equal(again.predict(grid), together[1].predict(grid))
+    errors = [ridge.tune(x, part, width=1.0, penalties=[0.1]).error for part in (columns, *columns.T)]
+    assert errors[0] == pytest.approx(sum(error or 0 for error in errors[1:]))
+
+
+def test_classes_are_predicted_where_the_response_has_no_order() -> None:
+    """The class of the largest prediction, as code; a class that stands for nothing between two others is no mean."""
+    rng = np.random.default_rng(3)
+    x = rng.random((600, 3))
+    codes = np.where(x[:, 0] < 0.5, 0, 2)  # class 1 never occurs, and is between the others
+    features = Features(UNIT, np.ones(3), 3)
+    blocks = [(x[:300], (codes[:300] + 0.5) / 3), (x[300:], (codes[300:] + 0.5) / 3)]
+    sample = sampled(InProcess(), blocks, Layout(600, 300), features, KEY, size=200)
+    assert sample[2].shape == (200, 3)
+    for estimator in ("exact", "distributed", "nystroem"):
+        wanted = RegressionSpec(estimator=estimator, group_rows=150, landmarks=100, width=1.0)
+        model = fitted(InProcess(), blocks, wanted, features, tuning_of(wanted, sample), sample, KEY, rows=600)
+        grid = rng.random((400, 3))
+        found = predicted(model, features, grid)
+        assert np.mean(features.codes(found) == np.where(grid[:, 0] < 0.5, 0, 2)) > 0.93
+        assert set(features.codes(found)) == {0, 2}
 
 
 def test_tuning_is_five_fold_cross_validation() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import gaussian_kde, norm
 
 from dpdist.errors import CheckFailed, SpecError
-from dpdist.families.prediction import plugins
+from dpdist.families.base import plugins
 from dpdist.families.prediction.blocks import Layout, generator, shuffled, slices
 from dpdist.families.prediction.density import (
     BANDWIDTHS,
@@ -35,7 +35,7 @@ from dpdist.families.prediction.latin import (
 )
 from dpdist.families.prediction.lid.disclosure import ALPHAS, largest_alpha
 from dpdist.families.prediction.lid.hybrid import match, match_blockwise, match_exactly, match_greedily, mix
-from dpdist.families.prediction.lid.inputs import disclosed, mixed_rows, near_counts
+from dpdist.families.prediction.lid.inputs import checked_rows, disclosed, mixed_rows, near_counts
 from dpdist.families.prediction.lid.method import Disclosure, Method
 from dpdist.families.prediction.scales import Scale, snapped, to_units
 from dpdist.families.prediction.spec import FIRST_STAGE_NAMES
@@ -335,6 +335,6 @@ def test_hooks_are_found_or_refused() -> None:
         with pytest.raises(SpecError, match=r"prediction\.first_stage"):
             plugins.load(bad, setting="prediction.first_stage")
     with pytest.raises(SpecError, match="finite rows"):
-        plugins.checked_rows(np.full((2, 2), np.nan), np.zeros((2, 2)), setting="s")
+        checked_rows(np.full((2, 2), np.nan), np.zeros((2, 2)), setting="s")
     with pytest.raises(SpecError, match="finite rows"):
-        plugins.checked_rows(np.zeros((2, 3)), np.zeros((2, 2)), setting="s")
+        checked_rows(np.zeros((2, 3)), np.zeros((2, 2)), setting="s")

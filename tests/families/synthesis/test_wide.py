@@ -152,6 +152,9 @@ def test_levels_are_groups_of_codes() -> None:
     assert coarse.tolist() == [0] * 50 + [1] * 50 + [2]
     named = Attribute(name="code", kind="categorical", values=(110, 120, 230, 900), levels=({"edges": [100, 200]},))
     assert named.level_maps[0].tolist() == [0, 0, 1, 1]
+    texts = ("A00", "B01", "A05", "B10", "B1")
+    found = attribute(kind="categorical", bounds=None, values=texts, levels=[{"prefix": 2}, {"prefix": 1}])
+    assert [m.tolist() for m in found.level_maps] == [[0, 1, 0, 2, 2], [0, 1, 0, 1, 1]]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +163,10 @@ def test_levels_are_groups_of_codes() -> None:
         ({"levels": [{"width": 10}, {"width": 15}]}, "level 2 is no function of level 1"),
         ({"levels": [[0] * 99]}, "expected 100 level numbers"),
         ({"levels": [{"edges": [5, 50]}]}, "level edges start at the lower bound"),
-        ({"levels": [{"groups": [[1, 2], [3]]}]}, "each value stands in exactly one level group"),
+        ({"levels": [{"groups": [[1, 2], [3]]}]}, "one level group, and '0', '4', '5' and 94 more are in none"),
+        ({"levels": [{"groups": [list(range(100)), ["x"]]}]}, "one level group, and 'x' is no value"),
+        ({"levels": [{"groups": [list(range(100)), [7]]}]}, "one level group, and '7' is there more than once"),
+        ({"levels": [{"prefix": 1}]}, "needs values that are texts; group numbers by {edges"),
         (
             {"kind": "categorical", "bounds": None, "values": ["x", "y"], "levels": [{"edges": [0]}]},
             "level edges need an integer",

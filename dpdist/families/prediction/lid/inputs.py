@@ -14,14 +14,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpdist.errors import CheckFailed
+from dpdist.errors import CheckFailed, SpecError
+from dpdist.families.base.plugins import load
 from dpdist.families.base.stored import Stored
 from dpdist.families.prediction.blocks import Block, generator
 from dpdist.families.prediction.density import FOLDS, Marginal, cell_count, cell_counts, fit_marginal
 from dpdist.families.prediction.latin import FIRST_STAGES, ScoreSums, Target, score_sums
 from dpdist.families.prediction.lid.hybrid import match, mix
 from dpdist.families.prediction.lid.method import Method
-from dpdist.families.prediction.plugins import checked_rows, load
 from dpdist.families.prediction.scales import snapped
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Counts, Floats
@@ -157,3 +157,13 @@ def mixed_rows(method: Method, inputs: Floats, synthetic: Floats, *, alpha: floa
     mixed = np.array([not scale.nominal for scale in scales], bool)
     out[:, made] = snapped(scales, mix(inputs[:, made], synthetic, alpha=alpha, mixed=mixed))
     return out
+
+
+def checked_rows(rows: object, like: Floats, *, setting: str) -> Floats:
+    """What a user's first stage returned, if it is what was asked for. Raises SpecError: it has another shape, or
+    values that are not finite; values outside the unit cube are moved to its faces.
+    """
+    out = np.asarray(rows, np.float64)
+    if out.shape != like.shape or not np.all(np.isfinite(out)):
+        raise SpecError(f"{setting}: it must return finite rows of the shape it was given")
+    return np.clip(out, 0.0, 1.0)

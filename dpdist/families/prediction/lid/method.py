@@ -32,6 +32,7 @@ class Method:
     matching: str = "nearest"
     alpha: float | None = None  # share of the original row; None: the largest within `disclosure`
     regression: RegressionSpec = field(default_factory=RegressionSpec)
+    classes: int = 0  # of a response without order; 0 where it is a number
     exact_rows: int = MATCHED_ROWS
     block_rows: int = BLOCK_ROWS
 

@@ -106,7 +106,8 @@ class LidPlan(TwoStagePlan):
         regression = self.method.regression
         if regression.hook is not None:
             return regression.hook
-        text = f"kernel ridge ({regression.kernel} kernel), {regression.estimator}"
+        seen = " on classes" if self.method.classes else ""
+        text = f"kernel ridge{seen} ({regression.kernel} kernel), {regression.estimator}"
         if regression.estimator == "auto":
             text += (
                 f": exact up to {EXACT_ROWS:,} records, averages of groups of {regression.group_rows:,} up to "
@@ -129,5 +130,6 @@ def plan_lid(spec: TwoStageSpec) -> LidPlan:
         alpha=made.alpha,
         disclosure=Disclosure(lid=disclosure.lid, eta=disclosure.eta, columns=spec.watched),
         regression=made.regression,
+        classes=(spec.response.count or 0) if spec.response.nominal else 0,
     )
     return LidPlan(spec=spec, method=method)

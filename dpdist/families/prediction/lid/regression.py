@@ -1,4 +1,8 @@
-"""Stage 2 of the published method: what the regression sees, a sample of records, and the fit over all blocks."""
+"""Stage 2 of the published method: what the regression sees, a sample of records, and the fit over all blocks.
+
+A response without order is predicted by kernel ridge regression on an indicator of each class (the largest prediction
+wins; the first of equal ones), or by a classifier of the user's.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
+from dpdist.families.base.plugins import load
 from dpdist.families.prediction.blocks import Block, Layout, joined
 from dpdist.families.prediction.kernels import Kernel
 from dpdist.families.prediction.lid import ridge
 from dpdist.families.prediction.lid.ridge import KernelRidge, NystroemSums, Tuning
-from dpdist.families.prediction.plugins import load
 from dpdist.families.prediction.scales import Scale
 from dpdist.families.prediction.spec import TUNING_ROWS, RegressionSpec
 from dpdist.ledger.keys import KeyRef, load_noise
@@ -34,6 +38,7 @@ class Features:
 
     scales: tuple[Scale, ...]  # of the inputs
     deviations: Floats  # float64[inputs]
+    classes: int = 0  # of the response; 0 where it is a number
 
     def __call__(self, inputs: Floats) -> Floats:
         """Features of rows of the unit cube, float64[n, p]."""
@@ -48,14 +53,18 @@ class Features:
         return np.concatenate(columns, axis=1)
 
     def of(self, block: Block) -> Block:
-        """Features and responses of a block."""
-        return self(block[0]), block[1]
+        """Features and targets of a block: float64[n], or an indicator of each class, float64[n, classes]."""
+        return self(block[0]), np.eye(self.classes)[self.codes(block[1])] if self.classes else block[1]
+
+    def codes(self, responses: Floats) -> NDArray[np.int64]:
+        """Class of each response, int64[n]."""
+        return np.clip((responses * self.classes).astype(np.int64), 0, self.classes - 1)
 
 
 # --- the sample that tuning and landmarks take ------------------------------------------------------------------------
 
 Sample = tuple[NDArray[np.uint64], Floats, Floats]
-"""Words, features and responses of sampled records, the smallest words first."""
+"""Words, features and targets of sampled records, the smallest words first."""
 
 
 def sampled(
@@ -75,7 +84,7 @@ def block_sample(features: Features, key: KeyRef, block: Block, start: int, size
     """The records of a block that may be in the sample; `start` is the number of its first record."""
     words = load_noise(key).words("prediction/sample", len(block[1]), start=start)
     first = np.argsort(words, kind="stable")[:size]
-    return words[first], features(block[0][first]), block[1][first]
+    return words[first], *features.of((block[0][first], block[1][first]))
 
 
 def join_samples(samples: Sequence[Sample], size: int) -> Sample:
@@ -169,17 +178,23 @@ def _total(parts: Sequence[NystroemSums]) -> NystroemSums:
 
 
 def fit_hook(hook: str, features: Features, blocks: Sequence[Block]) -> Any:
-    """A user's regression, fitted to all records."""
+    """A user's regression or classifier, fitted to all records; a classifier is given codes of classes, int64[n]."""
     model = load(hook, setting="prediction.regression.hook")()
-    model.fit(*joined([features.of(block) for block in blocks]))
+    inputs, responses = joined(blocks)
+    model.fit(features(inputs), features.codes(responses) if features.classes else responses)
     return model
 
 
 def predicted(model: Any, features: Features, inputs: Floats) -> Floats:
-    """The responses that a regression predicts for rows of the unit cube, float64[n]. Raises SpecError: the regression
-    predicts other than one finite number for each record.
+    """The responses that a regression predicts for rows of the unit cube, float64[n], or those of the most likely
+    classes. Raises SpecError: it predicts other than one finite number, or code of a class, for each record.
     """
     responses = np.asarray(model.predict(features(inputs)), np.float64)
+    if features.classes:
+        codes = responses.argmax(axis=1) if isinstance(model, KernelRidge) else responses
+        if codes.shape != (len(inputs),) or not np.isin(codes, np.arange(features.classes)).all():
+            raise SpecError("prediction.regression: it must predict the code of one class for each record")
+        return np.asarray((codes + 0.5) / features.classes)
     if responses.shape != (len(inputs),) or not np.all(np.isfinite(responses)):
         raise SpecError("prediction.regression: it must predict one finite number for each record")
     return responses

@@ -9,6 +9,9 @@ the variance of the noise in units of the kernel's, which does not depend on n, 
 - *Nystroem*: functions spanned by a sample of landmarks, all rows in the least squares: ``(K_mn K_nm + mu K_mm) a =
   K_mn (y - mean)``.
 
+Responses of several columns, such as the indicators of classes, share the system: what is said of n responses
+then holds for each column, and errors are summed over them.
+
 Width and penalty are chosen by 5-fold cross-validation on a sample.
 
 References
@@ -47,16 +50,17 @@ class KernelRidge(Stored):
     FILE: ClassVar[str] = "model.npz"
 
     kernel: Kernel
-    offset: float  # added to the expansions
+    offset: Floats  # added to the expansions: ndarray of float64, shape () or (columns,)
     centres: tuple[Floats, ...]  # tuple of float64[m, p]
-    weights: tuple[Floats, ...]  # tuple of float64[m]
+    weights: tuple[Floats, ...]  # tuple of float64[m] or float64[m, columns]
 
     def predict(self, inputs: Floats) -> Floats:
-        """Predictions for rows of inputs, float64[n, p]."""
-        total = np.zeros(len(inputs))
+        """Predictions for rows of inputs, float64[n, p]: float64[n] or float64[n, columns]."""
+        total = np.zeros((len(inputs), *self.offset.shape))
         for centres, weights in zip(self.centres, self.weights, strict=True):
             total += self.kernel.apply(inputs, centres, weights)
-        return self.offset + total / len(self.weights)
+        mean: Floats = self.offset + total / len(self.weights)
+        return mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +96,8 @@ def tune(
     unit = _median_distance(inputs) * reach(kernel, dimension)
     widths = [width] if width is not None else [factor * unit for factor in WIDTHS]
     members = [np.arange(held, n, folds) for held in range(folds)]
-    centred = responses - responses.mean()
+    centred = responses - responses.mean(axis=0)
+    columns = (-1, *(1,) * (responses.ndim - 1))
     best, least = None, math.inf
     for one in widths:
         form = Kernel(name=kernel, width=one)
@@ -100,7 +105,7 @@ def tune(
         values, turned = np.maximum(values, 0.0), vectors.T @ centred
         for penalty in penalties:
             # The residuals of a fold that was left out are (G_ff)^-1 (G y)_f, with G the inverse of the whole system.
-            weights = vectors @ (turned / (values + penalty))
+            weights = vectors @ (turned / (values + penalty).reshape(columns))
             scaled = vectors / np.sqrt(values + penalty)
             error = 0.0
             for fold in members:
@@ -132,8 +137,8 @@ def _solve(system: Floats, right: Floats, penalty: float) -> Floats:
 
 
 def fit_exact(inputs: Floats, responses: Floats, *, kernel: Kernel, penalty: float) -> KernelRidge:
-    """One system of all rows: inputs float64[n, p], responses float64[n]."""
-    offset = float(responses.mean())
+    """One system of all rows: inputs float64[n, p], responses float64[n] or float64[n, columns]."""
+    offset = np.asarray(responses.mean(axis=0))
     weights = _solve(kernel(inputs, inputs), responses - offset, max(penalty, _LEAST_PENALTY * len(inputs)))
     return KernelRidge(kernel, offset, (inputs,), (weights,))
 
@@ -149,10 +154,11 @@ def average(parts: Sequence[KernelRidge]) -> KernelRidge:
     """
     if not parts or any(part.kernel != parts[0].kernel for part in parts):
         raise ValueError("estimators of one kernel are averaged, at least one")
-    offset = math.fsum(part.offset for part in parts) / len(parts)
+    offsets = np.stack([part.offset for part in parts])
+    offset = np.apply_along_axis(math.fsum, 0, offsets) / len(parts)
     return KernelRidge(
         parts[0].kernel,
-        offset,
+        np.asarray(offset),
         tuple(c for part in parts for c in part.centres),
         tuple(w for part in parts for w in part.weights),
     )
@@ -166,7 +172,7 @@ class NystroemSums:
     responses: Floats
     ones: Floats
     rows: int
-    total: float
+    total: Floats
 
     def __add__(self, other: NystroemSums) -> NystroemSums:
         return NystroemSums(
@@ -181,14 +187,14 @@ class NystroemSums:
 def nystroem_sums(inputs: Floats, responses: Floats, *, landmarks: Floats, kernel: Kernel) -> NystroemSums:
     """Sums over some rows; they are floating point, so the order in which parts are added is fixed by the caller."""
     m = len(landmarks)
-    products, right, ones = np.zeros((m, m)), np.zeros(m), np.zeros(m)
+    products, right, ones = np.zeros((m, m)), np.zeros((m, *responses.shape[1:])), np.zeros(m)
     step = max(1, (1 << 22) // max(m, 1))
     for start in range(0, len(inputs), step):
         values = kernel(inputs[start : start + step], landmarks)
         products += values.T @ values
         right += values.T @ responses[start : start + step]
         ones += values.sum(axis=0)
-    return NystroemSums(products, right, ones, len(inputs), float(responses.sum()))
+    return NystroemSums(products, right, ones, len(inputs), np.asarray(responses.sum(axis=0)))
 
 
 def fit_nystroem(sums: NystroemSums, *, landmarks: Floats, kernel: Kernel, penalty: float) -> KernelRidge:
@@ -196,11 +202,11 @@ def fit_nystroem(sums: NystroemSums, *, landmarks: Floats, kernel: Kernel, penal
 
     The landmarks' functions are orthonormalised first, which keeps the least squares well conditioned.
     """
-    offset = sums.total / sums.rows
+    offset = np.asarray(sums.total / sums.rows)
     values, vectors = np.linalg.eigh(kernel(landmarks, landmarks))
     kept = values > 1e-12 * values[-1]
     basis = vectors[:, kept] / np.sqrt(values[kept])
     system = basis.T @ sums.products @ basis
     system = (system + system.T) / 2
-    weights = _solve(system, basis.T @ (sums.responses - offset * sums.ones), penalty)
+    weights = _solve(system, basis.T @ (sums.responses - np.multiply.outer(sums.ones, offset)), penalty)
     return KernelRidge(kernel, offset, (landmarks,), (basis @ weights,))

@@ -121,7 +121,7 @@ def synthesise(attempt: LidAttempt) -> SyntheticInputs:
     found = attempt.stored(Disclosed, lambda: _disclosed(attempt, table, rows))
     attempt.operator["disclosure"] = {"rows_near": found.near, "rows": table.layout.rows}
     attempt.public["alpha"] = found.alpha
-    return SyntheticInputs(rows, found.alpha, Features(method.scales, inputs.deviations))
+    return SyntheticInputs(rows, found.alpha, Features(method.scales, inputs.deviations, method.classes))
 
 
 def _distribution(attempt: LidAttempt, table: TableBlocks) -> InputDistribution:
