@@ -21,7 +21,7 @@ from dpdist.data.inputs import table_source
 from dpdist.data.table import open_table
 from dpdist.families.base.registry import build_spec, stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
-from dpdist.families.deniability import deniability, estimation
+from dpdist.families.deniability import deniability, estimation, splits
 from dpdist.families.deniability import plan as planning
 from dpdist.families.deniability.candidates import Candidates, Synthesizer
 from dpdist.families.deniability.claims import (
@@ -331,12 +331,12 @@ def test_a_stage_that_is_not_charged_is_rejected(monkeypatch: pytest.MonkeyPatch
     assert not found.rejected
     assert found.lower_bound > 0.25 * found.epsilon
 
-    split = planning.combined
+    split = splits.combined
 
     def without_parameters(spec: PlausibleDeniabilitySpec, first: Any, second: Any, third: Any) -> Any:
         return split(spec, first, second if third is None else None, third)
 
-    monkeypatch.setattr(planning, "combined", without_parameters)
+    monkeypatch.setattr(splits, "combined", without_parameters)
     uncharged = planning.plan(spec)
     assert uncharged.model == plan.model  # the same noise, so the same releases
     assert found.lower_bound > accountant.epsilon(uncharged.event, delta=plan.delta)

@@ -15,13 +15,12 @@ from dpdist.families.relational.draw import SPARE
 from dpdist.families.relational.exchange import ROUNDS
 from dpdist.families.relational.layout import Layout
 from dpdist.families.relational.spec import RelationalSpec
-from dpdist.families.synthesis.choices import Choices, choose, draws_at_most, without_triples
+from dpdist.families.synthesis.choices import Choices, choose, draws_at_most, draws_lost, without_triples
 from dpdist.families.synthesis.draw import LARGEST_PART
 from dpdist.families.synthesis.plan import parts_of
 from dpdist.privacy import accountant
-from dpdist.privacy.events import ApproximateDP, Composed, Event, Gaussian
+from dpdist.privacy.events import Composed, Event, Gaussian
 from dpdist.privacy.formatting import number_of
-from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.publish.parts import PartFormat
 from dpdist.schema.schema import Attribute, Schema
 from dpdist.schema.spec import change
@@ -178,7 +177,7 @@ def plan(spec: RelationalSpec) -> RelationalPlan:
         draws_at_most(choices, cards) + pair_cells(cards) + sum(cards)
         for choices, cards in zip(_choices(spec, 1.0, 1.0), tables, strict=True)
     )
-    lost = ApproximateDP(0.0, most * SAMPLER_DELTA, label="draws")
+    lost = draws_lost(most, privacy.delta)
     multiplier = accountant.calibrate_gaussian(
         sensitivity=1.0, epsilon=privacy.epsilon, delta=privacy.delta - lost.delta
     )

@@ -10,6 +10,9 @@ from itertools import combinations
 import numpy as np
 
 from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
+from dpdist.errors import SpecError
+from dpdist.privacy.events import ApproximateDP
+from dpdist.privacy.noise import SAMPLER_DELTA
 
 L1_OF_NOISE = math.sqrt(2 / math.pi)
 """Mean of |Z| for a standard normal Z."""
@@ -107,8 +110,9 @@ class Choices:
 
 
 def is_wide(cardinalities: Sequence[int]) -> bool:
-    """Whether the tables of all pairs do not fit a worker: they are then counted on merged codes, in a second pass."""
-    return cells_of_pairs(cardinalities) > MAX_PAIR_CELLS
+    """Whether pairs are counted on merged codes, in a second pass: all tables do not fit, or one is very large."""
+    largest = math.prod(sorted(cardinalities)[-2:]) if len(cardinalities) > 1 else 0
+    return largest > MAX_PAIR_CELLS // 4 or cells_of_pairs(cardinalities) > MAX_PAIR_CELLS
 
 
 def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int = 1, raking: bool = True) -> Choices:
@@ -143,7 +147,7 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
         cells=int(min(max(6 * records, 150_000), 600_000)),
         pool_parts=parts,
         pool_rows=pool // parts,
-        balance=0 if number > 1000 else 150,
+        balance=0 if number > 1000 or is_wide(cardinalities) else 150,  # it holds tables of all pairs of values
     )
     found = _with_shares(found, cardinalities, records=records)
     noise = 0.4 * float(np.mean(np.minimum(sizes, 2000))) * math.sqrt(number) / (mu * math.sqrt(0.5)) / records
@@ -187,6 +191,23 @@ def draws_at_most(choices: Choices, cardinalities: Sequence[int]) -> int:
     raked = cells if choices.rake else 0
     triples = choices.triple_tables * (TRIPLE_CELLS + 1)
     return 2 * sum(cardinalities) + 1 + tables * (min(largest, cells) + 1) + raked + triples
+
+
+def draws_lost(draws: int, delta: float) -> ApproximateDP:
+    """The event of so many keyed draws.
+
+    Raises
+    ------
+    SpecError
+        They alone take as much as delta.
+    """
+    lost = ApproximateDP(0.0, draws * SAMPLER_DELTA, label="draws")
+    if lost.delta >= delta:
+        raise SpecError(
+            f"privacy.delta: the random draws for tables of these domains take up to {lost.delta:.2g} of it; set a "
+            f"delta of {10 * lost.delta:.0e} or more, or coarser values"
+        )
+    return lost
 
 
 def with_prior(choices: Choices, attributes: int) -> Choices:

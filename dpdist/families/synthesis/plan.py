@@ -17,6 +17,7 @@ from dpdist.families.synthesis.choices import (
     Choices,
     choose,
     draws_at_most,
+    draws_lost,
     is_wide,
     reasons,
     with_prior,
@@ -27,7 +28,7 @@ from dpdist.families.synthesis.expected import Expected, expected
 from dpdist.families.synthesis.prior import refuse_own_table
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.privacy import accountant
-from dpdist.privacy.events import ApproximateDP, Composed, Gaussian
+from dpdist.privacy.events import Composed, Gaussian
 from dpdist.privacy.formatting import number_of, upwards
 from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.publish.parts import PartFormat
@@ -204,7 +205,7 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
         )
     share = 0.0 if wide else spec.privacy.accuracy_share
     most = draws_at_most(_choices(spec, 1.0), sizes) + (draws(sizes) if share else 0)
-    lost = ApproximateDP(0.0, most * SAMPLER_DELTA, label="draws")
+    lost = draws_lost(most, delta)
     multiplier = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta - lost.delta)
     event = Composed((Gaussian(multiplier, label="all noisy tables, distances and picks"), lost))
     form = PartFormat(values=spec.output.values, bins=spec.output.bins)

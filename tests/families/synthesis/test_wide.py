@@ -133,6 +133,17 @@ def test_a_release_of_wide_codes_has_the_same_bytes_for_any_partitions(tmp_path:
     assert abs((frame["a"] == common).mean() - (codes_of()[0] == common).mean()) < 0.15
 
 
+def test_a_delta_below_what_draws_take_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="the random draws for tables of these domains take up to"):
+        wide(tmp_path, privacy={"epsilon": 1, "delta": 1e-12})
+
+
+def test_one_very_large_pair_is_wide() -> None:
+    assert is_wide((60_000, 500, 10))
+    assert not is_wide((2_000, 2_000, 10))
+    assert not is_wide((100_000,))
+
+
 def test_no_prior_goes_with_wide_codes(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="too large to start from"):
         wide(tmp_path, model={"prior": {"path": "public.parquet"}})
