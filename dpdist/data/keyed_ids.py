@@ -36,7 +36,7 @@ def check_type_beside(where: str, name: str, kind: pa.DataType) -> None:
     if not any(fits(value) for fits in (is_text, pa.types.is_integer, pa.types.is_floating, pa.types.is_null)):
         raise ColumnMismatch(
             f"{where}: the column {name!r} (unit.by or weight.by) has the type {kind}: write ids as integers or texts, "
-            "and weights as numbers"
+            "and weights as integers or floats"
         )
 
 

@@ -35,9 +35,11 @@ class RowReport:
     orphans: int = 0
     childless: int = 0
     repeated: int = 0
-    # of a table with weights: rows without one of 0 or more, which are not used, and above the largest
+    # of a table with weights: rows without one of 0 or more, which are not used, and above the largest; rows that the
+    # policies keep and that count nothing
     weightless: int = 0
     heavy: int = 0
+    uncounted: int = 0
 
     def __repr__(self) -> str:
         return "RowReport(<counts hidden>)"
@@ -64,6 +66,7 @@ class RowReport:
             **({"repeated_parents": self.repeated} if self.repeated else {}),
             **({"rows_without_weight": self.weightless} if self.weightless else {}),
             **({"rows_above_largest_weight": self.heavy} if self.heavy else {}),
+            **({"rows_that_count_nothing": self.uncounted} if self.uncounted else {}),
             "columns": {
                 name: {
                     "missing": int(counts[MISSING]),

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dpdist.data.read import BATCH_ROWS, EncodedBatch
 from dpdist.data.records import Records
 from dpdist.data.report import RowReport
+from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Counts
 from dpdist.schema.schema import Schema
 from dpdist.schema.weight import WeightSpec
@@ -60,7 +61,9 @@ class WeightedRecords:
 
     records: Records  # opened with the column of the weights
     weight: WeightSpec
-    once: bool = False  # each record with a weight once, for what is not about weights
+    once: bool = False  # each record once, whatever its weight, for what is not about weights
+    # key of a sample in which each record is once or not at all, with a chance in proportion to its weight
+    thinned: KeyRef | None = None
 
     @property
     def schema(self) -> Schema:
@@ -75,8 +78,8 @@ class WeightedRecords:
     @property
     def rows(self) -> int | None:
         """Number of records if all had the largest weight; confidential."""
-        rows = self.records.rows
-        return None if rows is None else rows * self.weight.at_most
+        rows, alone = self.records.rows, self.once or self.thinned is not None
+        return rows if rows is None or alone else rows * self.weight.at_most
 
     @property
     def is_located(self) -> bool:
@@ -97,8 +100,12 @@ class WeightedRecords:
             if batch.keep is not None:
                 copies *= batch.keep
             used = int(np.count_nonzero(copies))
-            report = replace(batch.report, kept=used, weightless=int(without.sum()), heavy=int(above.sum()))
-            copies = np.minimum(copies, 1) if self.once else copies
+            report = replace(batch.report, kept=used, uncounted=batch.report.kept - used)
+            report = replace(report, weightless=int(without.sum()), heavy=int(above.sum()))
+            if self.once:
+                copies = np.ones_like(copies) if batch.keep is None else batch.keep.astype(np.int64)
+            if self.thinned is not None:
+                copies = self._drawn(self.thinned, copies, batch)
             ends, start = np.cumsum(copies), 0
             while start < len(copies):
                 before = int(ends[start - 1]) if start else 0
@@ -107,6 +114,12 @@ class WeightedRecords:
                 first = batch.first_row + start
                 yield EncodedBatch(batch.file, first, columns, None, report, copies=copies[start:stop])
                 start, report = stop, RowReport.empty(self.schema)
+
+    def _drawn(self, key: KeyRef, copies: Counts, batch: EncodedBatch) -> Counts:
+        """1 for the records of the sample, else 0: the heaviest ones are in it."""
+        words = load_noise(key).words(f"weights/{batch.file}", len(copies), start=batch.first_row)
+        chance = (copies << 32) // self.weight.at_most
+        return (words >> np.uint64(32) < chance.astype(np.uint64)).astype(np.int64)
 
     def counted(self, partition: int) -> list[int]:
         """The number of records of each slice of a partition that is not located."""

@@ -71,13 +71,15 @@ def record_sections(inputs: Inputs, options: Options, publication: Publication |
         regression.parse_demand(options.demand, view)
     counts = inputs.marginals()
     sections = [] if publication is None else [publication.publish(counts)]
-    sections += [similarity.marginal_section(counts, view, seed=seed), correlations.correlation_section(counts, view)]
+    sections.append(similarity.marginal_section(counts, view, seed=seed, weighted=inputs.is_weighted))
+    sections.append(correlations.correlation_section(counts, view))
     del counts
     if inputs.schema.rules:
         sections.append(inputs.rules())
     samples = inputs.samples()
     sections += _without_bad_holdout(samples, inputs)
-    sections += coverage_section(samples["real"], inputs.released, rows=inputs.reports["real"].kept)
+    known = not inputs.is_weighted and len(samples["real"][0]) >= inputs.reports["real"].kept
+    sections += coverage_section(samples["real"], inputs.released, known=known)
     real, released = (drawn(samples[name], _PART_ROWS, np.random.default_rng(seed)) for name in ("real", "released"))
     sections.append(correlations.component_section(view.codes(real), view.codes(released), view))
     trial = _trial(samples, options)

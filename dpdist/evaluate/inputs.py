@@ -114,6 +114,11 @@ class Inputs:
         return rules_section(rules, broken, report.broken, rows=(of.kept, report.rows))
 
     @property
+    def is_weighted(self) -> bool:
+        """Whether real records count by their weights."""
+        return isinstance(self.real, WeightedRecords)
+
+    @property
     def sample_rows(self) -> int:
         """Records of each sample, about: as many as fit, at most `LARGEST_SAMPLE`."""
         row = sum(attribute.dtype.itemsize for attribute in self.schema.attributes)
@@ -135,7 +140,11 @@ class Inputs:
         return samples
 
     def _sample(self, name: str, table: Records) -> Deferred:
-        """Graph of a random sample of a table."""
+        """Graph of a random sample of a table. By weights, too, a record is in it once: copies of it among what models
+        learn from and what they are tested with would be known to them.
+        """
+        if isinstance(table, WeightedRecords):
+            table = replace(table, thinned=_key(self.seed, f"weights/{name}"))
         rows, total = self.sample_rows, table.rows or 0
         operator = gather_operator() if name == "released" else through(self.look, gather_operator())
         sample = partial(table_pass, self.executor, table, operator, name=f"{name}-sample")

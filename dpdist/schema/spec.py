@@ -321,8 +321,14 @@ class ReleaseSpec(Section):
         return (self.weight and self.weight.total) or self.data.minimum_records
 
     def with_bound(self, at_most: int) -> Self:
-        """The same with another bound on the records of a unit, or on weights."""
-        return change(self, {f"{'unit' if self.weight is None else 'weight'}.at_most": at_most})
+        """The same with another bound on the records of a unit, or on weights, which then add up to less."""
+        if self.weight is None:
+            return change(self, {"unit.at_most": at_most})
+        changes, total = {"weight.at_most": at_most}, self.weight.total
+        if total is not None and at_most < self.weight.at_most:
+            least = max(self.data.minimum_records * at_most, total * at_most // self.weight.at_most)
+            changes["weight.total"] = min(total, least)
+        return change(self, changes)
 
     @property
     def protects_only_units(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from cases import CASES
 from releases import KEY
 from scipy.special import ndtr
 
+from dpdist.data.arrow import PartitionedTable, TableInMemory
 from dpdist.data.inputs import input_of
 from dpdist.data.operators import gather_operator
 from dpdist.data.report import RowReport, check_weights
 from dpdist.data.weighted import WeightedRecords, copies_of
 from dpdist.errors import ColumnMismatch, OutOfDomain, SpecError
+from dpdist.evaluate.evaluation import Options
 from dpdist.evaluate.run import Request, run_evaluation
 from dpdist.families.base.graph import located_table, run_pass, table_pass
 from dpdist.families.base.registry import build_spec, make_plan
@@ -29,6 +32,7 @@ from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
+from dpdist.ledger.keys import KeyRef
 from dpdist.release.conformity import check_input
 from dpdist.release.run import run_release
 from dpdist.schema.spec import ReleaseSpec, change
@@ -156,6 +160,9 @@ def test_a_synthesis_gives_each_unit_of_weight_a_fifth(tmp_path: Path) -> None:
     public = make_plan(spec(tmp_path, "synthesis", weight=WEIGHT | {"total": 10_000_000}))
     assert isinstance(public, SynthesisPlan)
     assert public.expected.noise < heavy.expected.noise / 1000
+    total = make_plan(spec(tmp_path, "synthesis", weight=WEIGHT | {"total": 240}))
+    assert isinstance(total, SynthesisPlan)
+    assert total.noise_at(1) == pytest.approx(once.expected.error)  # 60 records that count once add up to 60, not 240
 
 
 def test_plans_say_what_the_bound_costs(tmp_path: Path) -> None:
@@ -194,6 +201,63 @@ def test_a_release_counts_weights(kind: str, tmp_path: Path) -> None:
         )
     )
     assert done.verdicts
+
+
+def test_tables_that_are_no_files_are_weighted_too(tmp_path: Path) -> None:
+    """Partitions of a table in memory, or of a cluster, are read where they are held."""
+    frame = table(rows=3_000)
+    frame.to_parquet(tmp_path / "table.parquet")
+    with funded(tmp_path):
+        pass
+    rows, found = pa.Table.from_pandas(frame), set()
+    parts = PartitionedTable([rows.slice(0, 1_000), rows.slice(1_000)], lambda part: part, EXECUTOR, "the frame")
+    given: dict[str, Any] = {"file": None, "memory": TableInMemory(rows, "the table"), "parts": parts}
+    for name, held in given.items():
+        made = spec(tmp_path, name=name, output={"path": str(tmp_path / name)})
+        run_release(made, fixed_key=KEY, input=held, executor=None if held is None else EXECUTOR)
+        found |= {path.read_bytes() for path in (tmp_path / name).rglob("part*.parquet")}
+    assert len(found) == 1
+
+
+def test_a_sample_has_each_record_once_by_weight(tmp_path: Path) -> None:
+    """Copies of a record among what models learn from and what they are tested with would be known to them."""
+    rows = 24_000
+    table([0, 1, 2, 5], rows).assign(a=0, b=[0, 0, 0, 1] * (rows // 4)).to_parquet(tmp_path / "table.parquet")
+    made = spec(tmp_path)
+    assert made.weight is not None
+    opened = located_table(input_of(made).open(made.table, partitions=3, beside="w"))
+    for thinned in (KeyRef.fixed(KEY), KeyRef.fixed(KEY[::-1])):
+        codes, report = run_pass(WeightedRecords(opened, made.weight, thinned=thinned), gather_operator())
+        heavy = int(codes[1].sum())
+        assert heavy == rows // 4
+        assert len(codes[1]) - heavy == pytest.approx(rows // 4 * (1 + 2) / 5, abs=6 * math.sqrt(rows // 4 * 0.4))
+        assert report.kept == rows * 3 // 4
+
+
+def test_an_evaluation_tells_no_record_by_its_copies(tmp_path: Path) -> None:
+    """Values that say nothing about each other: a model that has seen copies of the records would predict them."""
+    rng, rows = np.random.default_rng(5), 1_500
+    tops = {"a": 1, "b": 19, "c": 19, "d": 19}
+    schema = {"attributes": [{"name": n, "kind": "integer", "bounds": [0, top]} for n, top in tops.items()]}
+    frame = pd.DataFrame({n: rng.integers(0, top + 1, rows) for n, top in tops.items()} | {"w": 40})
+    frame.loc[0, "w"] = 80
+    frame.to_parquet(tmp_path / "table.parquet")
+    with funded(tmp_path):
+        pass
+    made = spec(tmp_path, "synthesis", schema=schema, weight={"by": "w", "at_most": 80}, synthesis={"records": 6_000})
+    run_release(change(made, {"privacy.epsilon": 5}), fixed_key=KEY)
+    request = Request(
+        release=made.output.path,
+        against=(str(tmp_path / "table.parquet"),),
+        output=str(tmp_path / "page"),
+        options=Options(target="a", attacks=False),
+    )
+    sections = json.loads(Path(run_evaluation(request).figures).read_text())["sections"]
+    said = {name: section["verdict"] for name, section in sections.items()}
+    (right,) = re.findall(r"right in ([0-9.]+)\W% of cases, the same", said["models"])
+    assert float(right) < 65, said["models"]
+    assert "less than 0.1" not in said["marginals"]
+    assert "sampled" in said["coverage"]
 
 
 def test_partitions_change_no_bit(tmp_path: Path) -> None:
@@ -266,6 +330,12 @@ def test_the_custodian_is_told_before_a_release(tmp_path: Path) -> None:
     assert not departures(at_most=5, above="clip")
     assert "write that, or `above: clip`" in departures(at_most=5)
     assert "`missing: refuse`" in departures(at_most=9, missing="drop")
+    # how many records there are is about all of them, as releases without weights count them
+    table([1, 0, None]).to_parquet(tmp_path / "table.parquet")
+    some = tree | {"weight": WEIGHT | {"missing": "drop"}, "number_of_records": 400}
+    assert not check_input(Contract.model_validate(some)).problems
+    some |= {"number_of_records": 134}
+    assert any("number_of_records" in problem for problem in check_input(Contract.model_validate(some)).problems)
     none = Contract.model_validate({name: value for name, value in tree.items() if name != "weight"})
     assert none.departures(spec(tmp_path), event=None) == [
         "weight: the contract has no column of weights: leave it out"
@@ -300,7 +370,7 @@ def test_a_column_of_another_type_costs_nothing(tmp_path: Path) -> None:
     frame["w"] = frame["w"] > 1
     frame.to_parquet(tmp_path / "table.parquet")
     with funded(tmp_path) as ledger:
-        with pytest.raises(ColumnMismatch, match="weights as numbers"):
+        with pytest.raises(ColumnMismatch, match="weights as integers or floats"):
             run_release(spec(tmp_path), fixed_key=KEY)
         assert not ledger.show("people").attempts
 

@@ -12,7 +12,7 @@ _GOOD, _FAIR = 0.92, 0.85
 TITLE = "Intervals"
 
 
-def coverage_section(real: Codes, released: ReleasedTable, *, rows: int) -> list[Section]:
+def coverage_section(real: Codes, released: ReleasedTable, *, known: bool) -> list[Section]:
     """The section on a release with measured accuracy; none for others.
 
     Parameters
@@ -20,13 +20,13 @@ def coverage_section(real: Codes, released: ReleasedTable, *, rows: int) -> list
     real : Codes
         The real records.
     released : ReleasedTable
-    rows : int
-        Of the real table: where these are more, only a sample is known, and nothing is said.
+    known : bool
+        Whether these are all real records. Of a sample nothing is said.
     """
     release = Published(released.store, released.manifest)
     if release.errors is None:
         return []
-    if len(real[0]) < rows:
+    if not known:
         return [does_not_apply("coverage", TITLE, "the real table was sampled, and its counts are not known.")]
     found = coverage_of(real, release)
     least = min(found, key=lambda one: one.coverage)

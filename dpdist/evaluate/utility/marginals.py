@@ -161,6 +161,16 @@ def subsample_scores(a: Marginals, k: int, *, seed: int, shares: Sequence[float]
     )
 
 
+def subsample_scores_by_halves(halves: Floats, shares: Sequence[float] = SUBSAMPLES) -> Floats:
+    """As `subsample_scores`, from the distances of two random halves of the table: about, for parts that are small.
+
+    So heavy records are in a part with all their weight, or not at all. A half is half as far from the table as from
+    the other half, and deviations fall with the root of the odds of the share.
+    """
+    odds = np.array(shares) / (1 - np.array(shares))
+    return np.asarray(1000 * (1 - halves.mean() / 2 / np.sqrt(odds)))
+
+
 def equivalent_share(score: float, scores: Floats, shares: Sequence[float] = SUBSAMPLES) -> float | None:
     """The share of the table whose random part scores like `score`; None below the smallest share.
 

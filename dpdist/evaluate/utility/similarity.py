@@ -20,6 +20,7 @@ from dpdist.evaluate.utility.marginals import (
     equivalent_share,
     k_marginal_score,
     subsample_scores,
+    subsample_scores_by_halves,
 )
 from dpdist.privacy.arrays import Floats
 
@@ -55,16 +56,17 @@ class Distances:
     parts: Floats  # float64[shares]: scores of random parts of the real table, of the shares `SUBSAMPLES`
 
     @classmethod
-    def of(cls, counts: Mapping[str, Marginals], k: int, *, seed: int) -> Distances:
+    def of(cls, counts: Mapping[str, Marginals], k: int, *, seed: int, weighted: bool) -> Distances:
         """The distances of the k-way marginals."""
         real, found = counts["real"], distances(counts["released"], counts["real"], k)
+        halves = distances(counts["first half"], counts["second half"], k)
         return cls(
             real.subsets(k),
             found,
-            distances(counts["first half"], counts["second half"], k),
+            halves,
             distances_to_independence(real, k) if k > 1 else None,
             k_marginal_score(found),
-            subsample_scores(real, k, seed=seed),
+            subsample_scores_by_halves(halves) if weighted else subsample_scores(real, k, seed=seed),
         )
 
     @property
@@ -86,12 +88,13 @@ class Distances:
         return boxes if self.independent is None else [*boxes, ("independence", self.independent, plots.OTHER)]
 
 
-def marginal_section(counts: Mapping[str, Marginals], view: View, *, seed: int) -> Section:
+def marginal_section(counts: Mapping[str, Marginals], view: View, *, seed: int, weighted: bool = False) -> Section:
     """Distances of the one-, two- and some three-way marginals, and NIST's score, from the counts of
-    `Inputs.marginals`. The seed is that of the sample of three-way marginals and of the random parts.
+    `Inputs.marginals`. The seed is that of the sample of three-way marginals and of the random parts; `weighted` says
+    that records count by their weights.
     """
     real = counts["real"]
-    of = {k: Distances.of(counts, k, seed=seed) for k in (1, 2, 3) if real.subsets(k)}
+    of = {k: Distances.of(counts, k, seed=seed, weighted=weighted) for k in (1, 2, 3) if real.subsets(k)}
     note = _NOTE.format(triples=len(real.triples), all=comb(len(view.axes), 3), seed=seed)
     tables = [
         Table(

@@ -21,6 +21,7 @@ from dpdist.data.operators import Operator
 from dpdist.data.read import BATCH_ROWS
 from dpdist.data.records import Records
 from dpdist.data.split import Split
+from dpdist.data.weighted import WeightedRecords
 from dpdist.families.base.partitions import (
     Result,
     combine,
@@ -166,6 +167,9 @@ def by_partition(task: Tasks, table: Records) -> list[tuple[Deferred, int]]:
     """For each partition the records that tasks find it in, and its number there."""
     if isinstance(table, HeldRecords):
         return [(part, 0) for part in table.partitions]
+    if isinstance(table, WeightedRecords) and isinstance(table.records, HeldRecords):
+        weighed = partial(WeightedRecords, weight=table.weight, once=table.once, thinned=table.thinned)
+        return [(task("weigh", weighed, part), 0) for part in table.partitions]
     shared = task.constant("plan", table)
     return [(shared, i) for i in range(len(table.partitions))]
 
