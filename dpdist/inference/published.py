@@ -27,7 +27,7 @@ from dpdist.publish.verify import open_release
 from dpdist.schema.schema import Schema
 from dpdist.storage.store import Store
 
-NO_ACCURACY = "the release has no measured accuracy (privacy.accuracy_share was 0)"
+NO_ACCURACY = "the release has no measured accuracy (privacy.accuracy_share was 0, or its tables are wide)"
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
 from dpdist.errors import SpecError
 from dpdist.families.base.event_plan import EventPlan
 from dpdist.families.synthesis.choices import (
+    MOST_CODED_CELLS,
     MOST_TRIPLES,
     Choices,
     choose,
@@ -202,6 +203,11 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     if wide and spec.model.prior:
         raise SpecError(
             "model.prior: the pair tables of these domains are too large to start from; leave the prior out"
+        )
+    if wide and cells_of_pairs((2,) * len(sizes)) > MOST_CODED_CELLS:  # merging rare values would not end
+        raise SpecError(
+            f"schema: {len(sizes):,} attributes with so many values: the tables of all pairs do not fit a worker, even "
+            "with two values each; leave attributes out, or declare coarser values"
         )
     share = 0.0 if wide else spec.privacy.accuracy_share
     most = draws_at_most(_choices(spec, 1.0), sizes) + (draws(sizes) if share else 0)

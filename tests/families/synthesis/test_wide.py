@@ -15,13 +15,17 @@ from dpdist.data.count import PairCounts, pair_counts
 from dpdist.data.operators import Operator
 from dpdist.errors import SpecError
 from dpdist.families.base.registry import build_spec, make_plan
+from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.choices import MOST_CODED_CELLS, Choices, choose, draws_at_most, is_wide
+from dpdist.families.synthesis.learn import learn
 from dpdist.families.synthesis.marginals import OneWay, coding_of
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.families.synthesis.tables import recode
 from dpdist.families.synthesis.wide import SingleCounts, single_counts_operator
 from dpdist.ledger import Ledger
 from dpdist.privacy.arrays import Codes
+from dpdist.privacy.candidates import Candidates
+from dpdist.privacy.noise import Noise
 from dpdist.release.run import run_release
 from dpdist.schema.schema import Attribute, Schema
 from dpdist.schema.spec import change
@@ -142,6 +146,56 @@ def test_one_very_large_pair_is_wide() -> None:
     assert is_wide((60_000, 500, 10))
     assert not is_wide((2_000, 2_000, 10))
     assert not is_wide((100_000,))
+
+
+def test_more_attributes_than_can_be_merged_are_refused(tmp_path: Path) -> None:
+    """Their pairs would not fit with one code each: merging would not end, after the charge."""
+    schema = {"attributes": [{"name": f"a{i}", "kind": "integer", "bounds": [0, 59]} for i in range(1_100)]}
+    with pytest.raises(SpecError, match="even with two values each"):
+        wide(tmp_path, schema=schema)
+
+
+def test_what_a_record_changes_in_two_passes_is_what_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Learning is repeated with the same outputs on a table with a record more: all moves by its weight at most."""
+    weight = 7
+    tape: list[tuple[list[Any], Any]] = []
+    replayed: list[tuple[list[Any], Any]] = []
+    spent: list[float] = []
+
+    class Taped(Account):
+        def measure(self, name: str, tables: Any, **how: Any) -> Any:
+            if not replayed:
+                tape.append((list(tables), super().measure(name, tables, **how)))
+                return tape[-1][1]
+            before, found = replayed.pop(0)
+            for old, new, sigma in zip(before, tables, found[1], strict=True):
+                assert np.abs(new - old).sum() == weight
+                spent.append((weight / sigma) ** 2)
+            return found
+
+        def pick(self, name: str, candidates: Candidates, **how: Any) -> int:
+            scores = list(candidates._scores)
+            if not replayed:
+                tape.append((scores, super().pick(name, candidates, **how)))
+                return int(tape[-1][1])
+            before, found = replayed.pop(0)
+            assert max(abs(new - old) for old, new in zip(before, scores, strict=True)) <= weight
+            return int(found)
+
+    monkeypatch.setattr("dpdist.families.synthesis.learn.Account", Taped)
+    choices = choose(tuple(CODES.values()), records=4_000, mu=1.0, raking=False)
+    records = codes_of()
+    levels = ((np.arange(CODES["a"]) // 100,), (), ())
+
+    def learnt(codes: Codes) -> None:
+        learn(single_counts(codes), choices=choices, noise=Noise(b"n" * 32), drawing=Noise(b"d" * 32), levels=levels)
+
+    learnt(records)
+    for record in ((0, 0, 0), (0, 1_999, 2), (19_999, 5, 1)):
+        replayed[:], spent[:] = tape, []
+        learnt([np.append(column, [value] * weight) for column, value in zip(records, record, strict=True)])
+        assert not replayed
+        assert 0.9 < sum(spent) / weight**2 <= choices.mu**2
 
 
 def test_no_prior_goes_with_wide_codes(tmp_path: Path) -> None:
