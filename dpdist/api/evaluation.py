@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from dpdist.cluster.cluster import Cluster
+    from dpdist.evaluate.evaluation import Options
     from dpdist.evaluate.run import Evaluated
 
 
@@ -51,25 +52,19 @@ def evaluate(
     confidential : bool
         Only those may read the bucket of the output who may read the real table.
     client : distributed.Client, optional
-        A live client, which stays open.
+        A live one, which stays open.
     public_key : Ed25519PublicKey or path of a PEM file, optional
     options : dict
-        Fields of `dpdist.evaluate.evaluation.Options`: ``target``, ``train``, ``test``, ``seed``, ``attacks``.
+        Of `dpdist.evaluate.evaluation.Options`: ``target``, ``train``, ``test``, ``seed``, ``attacks``.
 
     Raises
     ------
     DpdistError
         A table cannot be read, or does not fit the schema of the release.
     """
-    from dpdist.evaluate.evaluation import Options
     from dpdist.evaluate.run import Request, run_evaluation
 
-    try:
-        chosen = Options(**options)
-    except TypeError:
-        raise SpecError(f"evaluate: unknown options among {', '.join(options)}") from None
-    dask = is_partitioned(against) or is_partitioned(holdout)
-    executor = executor_for(client, dask=dask)
+    executor = executor_for(client, dask=is_partitioned(against) or is_partitioned(holdout))
     request = Request(
         release=os.fspath(release),
         against=_table(against, executor),
@@ -77,7 +72,7 @@ def evaluate(
         spec=None if spec is None else specified(spec, {}),
         output=None if output is None else os.fspath(output),
         confidential=confidential,
-        options=chosen,
+        options=_chosen(options),
         executor=executor,
         public_key=key_of(public_key),
         storage_options=dict(storage_options or {}),
@@ -85,6 +80,15 @@ def evaluate(
     shown: Any = bars() if progress is True else nullcontext(progress or silent)
     with shown as report:
         return run_evaluation(request, progress=report)
+
+
+def _chosen(options: Mapping[str, Any]) -> Options:
+    from dpdist.evaluate.evaluation import Options
+
+    try:
+        return Options(**options)
+    except TypeError:
+        raise SpecError(f"evaluate: unknown options among {', '.join(options)}") from None
 
 
 def _table(data: Any, executor: Cluster | None) -> Any:

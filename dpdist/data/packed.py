@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dpdist.privacy.keyed_hash import Hashes
     from dpdist.schema.schema import Schema
 
-Rows: TypeAlias = NDArray[np.uint64]
+PackedRows: TypeAlias = NDArray[np.uint64]
 """Packed records, uint64[records, words]; the first two words are the hash of the unit's id."""
 
 _HASH = 16  # bytes
@@ -50,7 +50,7 @@ class RowFormat:
         """Bytes of a row."""
         return self._fields.itemsize
 
-    def pack(self, units: Hashes, codes: Sequence[NDArray[Any]]) -> Rows:
+    def pack(self, units: Hashes, codes: Sequence[NDArray[Any]]) -> PackedRows:
         """Rows, from the hashes of the units' ids and the codes."""
         rows = np.zeros((len(units), self.width // 8), np.uint64)
         for start in range(0, len(units), _PACKED):
@@ -61,17 +61,17 @@ class RowFormat:
                 fields[str(place)] = column[part]
         return rows
 
-    def codes(self, rows: Rows) -> Codes:
+    def codes(self, rows: PackedRows) -> Codes:
         """The codes."""
         fields = rows.view(self._fields)[:, 0]
         return [np.ascontiguousarray(fields[str(place)]) for place in range(len(self.kinds))]
 
-    def values(self, rows: Rows) -> NDArray[np.uint8]:
+    def values(self, rows: PackedRows) -> NDArray[np.uint8]:
         """The bytes of the codes of each row, uint8[rows, bytes]."""
         return rows.view(np.uint8)[:, _HASH : _HASH + sum(kind.itemsize for kind in self.kinds)]
 
 
-def taken(rows: Rows, order: NDArray[np.intp]) -> Rows:
+def taken(rows: PackedRows, order: NDArray[np.intp]) -> PackedRows:
     """Some of the rows, in an order."""
     whole = rows.view(f"V{8 * rows.shape[1]}")[:, 0].take(order)
     return whole.view(np.uint64).reshape(-1, rows.shape[1])

@@ -15,6 +15,7 @@ from math import prod
 from types import SimpleNamespace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpdist.accuracy.intervals import SMALL, CellErrors
 from dpdist.accuracy.measured import Accuracy
@@ -132,22 +133,22 @@ def _regression(real: Codes, release: Published, law: Codes | None) -> Covered:
     common = [int(np.bincount(column).argmax()) for column in release.codes]
     chosen = list(range(len(common) - 1))[-TERMS:]
 
-    def columns(codes: Codes) -> Floats:
-        kept = [(codes[i] == common[i]).astype(np.float64) for i in (*chosen, len(common) - 1)]
-        return np.stack(kept, axis=1)
+    def columns(codes: Codes) -> NDArray[np.uint8]:
+        return np.stack([codes[i] == common[i] for i in (*chosen, len(common) - 1)], axis=1).astype(np.uint8)
 
     rows, weights = replicates.grouped(list(columns(release.codes).T))
     varying = [i for i in range(len(chosen)) if np.ptp(rows[:, i])]
     terms = np.column_stack([np.ones(len(rows)), rows[:, varying]])
     found = linear(terms, rows[:, -1], weights)
     deviations = np.sqrt(replicates.variances(found[:, 0], found[:, 1:]))[1:]
-    truths = columns(real if law is None else law)
-    design = np.column_stack([np.ones(len(truths)), truths[:, varying]])
-    truth = linear(design, truths[:, -1], np.ones((len(truths), 1)))[1:, 0]
-    inverse = np.linalg.inv(design.T @ design)
-    left = truths[:, -1] - design @ linear(design, truths[:, -1], np.ones((len(truths), 1)))[:, 0]
-    sample = np.sqrt(np.diag(inverse @ ((design * left[:, None] ** 2).T @ design) @ inverse))[1:]
-    sample *= np.sqrt(len(truths) / len(real[0]))
+    truths, number = np.unique(columns(real if law is None else law), axis=0, return_counts=True)
+    design, outcome = np.column_stack([np.ones(len(truths)), truths[:, varying]]), truths[:, -1].astype(np.float64)
+    coefficients = linear(design, outcome, number[:, None].astype(np.float64))[:, 0]
+    inverse = np.linalg.inv((design.T * number) @ design)
+    left = outcome - design @ coefficients
+    sample = np.sqrt(np.diag(inverse @ ((design.T * (number * left**2)) @ design) @ inverse))[1:]
+    sample *= np.sqrt(number.sum() / len(real[0]))
+    truth = coefficients[1:]
     half = replicates.multiple() * np.hypot(deviations, 0 if law is None else sample)
     away = np.abs(found[1:, 0] - truth)
     shares = float((away <= half).mean()), float((away <= _NORMAL_95 * sample).mean())

@@ -14,10 +14,13 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyarrow import csv
 from scipy.stats import t as student
 
@@ -92,14 +95,14 @@ class Replicates:
         """Standard errors to each side of an interval: Student's, as the variance is from so many replicates."""
         return float(student.ppf(0.5 + confidence / 2, self.number))
 
-    def grouped(self, columns: list[Floats]) -> tuple[Floats, Floats]:
+    def grouped(self, columns: Sequence[NDArray[Any]]) -> tuple[Floats, Floats]:
         """The different rows of some columns, and their weights: of all records, and of each replicate."""
         rows, inverse = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
         sums = np.empty((len(rows), 1 + self.number))
         sums[:, 0] = np.bincount(inverse, minlength=len(rows))
         for k in range(self.number):
             sums[:, 1 + k] = np.bincount(inverse, weights=self.ratios[:, k], minlength=len(rows))
-        return rows, sums * self.weight
+        return rows.astype(np.float64), sums * self.weight
 
 
 def plain(table: pa.Table) -> pa.Table:
@@ -124,17 +127,25 @@ def make_replicates(release: Published, number: int = NUMBER, *, seed: int = 0) 
     numbers = [_numbers(attribute) for attribute in schema.attributes]
     field = ErrorField(codes, schema.cardinalities, release.errors, numbers, release.measurements)
     source = f"dpdist replicates\0{release.manifest.attempt}\0{number}\0{seed}".encode()
-    parts = field.draw(number, Noise(hashlib.sha256(source).digest()))
-    return Replicates(release, codes, release.records / len(codes[0]), *ratios_of(list(parts)))
+    perturbed, start = np.empty((len(codes[0]), number), np.float32), 0
+    for part in field.draw(number, Noise(hashlib.sha256(source).digest())):
+        perturbed[:, start : start + part.shape[1]] = part
+        start += part.shape[1]
+    return Replicates(release, codes, release.records / len(codes[0]), *ratios_of(perturbed))
 
 
-def ratios_of(parts: list[Floats]) -> tuple[AnyFloats, float]:
-    """Perturbations as ratios of weights, none of them below ``1 - _LARGEST``, and the step they were shortened by."""
-    largest = max(float(np.abs(part).max()) for part in parts)
+def ratios_of(perturbed: AnyFloats) -> tuple[AnyFloats, float]:
+    """Perturbations as ratios of weights, none of them below ``1 - _LARGEST``, and the step they were shortened by.
+
+    The ratios are in the memory of the perturbations.
+    """
+    largest = max(float(perturbed.max()), -float(perturbed.min()))
     step = min(1.0, _LARGEST / largest)
     digits = 2 - math.floor(math.log10(step)) - 1
     step = math.floor(step * 10**digits) / 10**digits
-    return np.concatenate([(1 + step * part).astype(np.float32) for part in parts], axis=1), step
+    perturbed *= perturbed.dtype.type(step)
+    perturbed += 1
+    return perturbed, step
 
 
 def _numbers(attribute: Attribute) -> Floats | None:

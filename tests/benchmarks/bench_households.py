@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
+import yaml
 
-from dpdist.families.base.registry import load_spec
+from dpdist.families.base.registry import build_spec, load_spec
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
 from dpdist.publish.verify import read_release, verify
@@ -46,6 +47,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             made = release(asked.data, Path(folder), epsilon, asked.at_most)
         within[name], margins[name] = statistics(made), distances(made, real)
+        with tempfile.TemporaryDirectory() as folder:
+            margins[f"apart {epsilon:g}"] = separate(asked.data, Path(folder), epsilon, real)
     print(pd.DataFrame(within).to_string(float_format="{:.4f}".format))
     print(pd.DataFrame(margins).to_string(float_format="{:.4f}".format))
 
@@ -83,9 +86,31 @@ def release(data: Path, folder: Path, epsilon: float, at_most: int) -> pd.DataFr
     return made.astype({"household": "int64", **dict.fromkeys(PERSON, "float64")})
 
 
+def separate(data: Path, folder: Path, epsilon: float, real: pd.DataFrame) -> dict[str, float]:
+    """Distances of two releases that are not linked, each of the whole epsilon: of persons, and of households."""
+    found = {}
+    tables = {"persons": (PERSON, real, {"unit": {"by": "household", "at_most": int(real.place.max())}})}
+    tables |= {"households": (HOUSEHOLD, real[real.place == 1], {})}
+    for name, (own, table, unit) in tables.items():
+        schema = load_spec(SPEC).table
+        attributes = [a.model_dump(mode="json", exclude_defaults=True) for a in schema.attributes if a.name in own]
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump({"attributes": attributes}))
+        path = str((data / f"acs2024_{name}.parquet").absolute())
+        tree = {"kind": "synthesis", "name": name, "dataset": name, "schema": f"{name}.yaml"}
+        tree |= {"data": {"path": path, "extra_columns": "ignore", "minimum_records": 95 * len(table) // 100}}
+        tree |= {"output": {"path": name}, "work": "work", "ledger": f"sqlite:///{folder}/{name}.db"}
+        tree |= {"privacy": {"epsilon": epsilon, "delta": 1e-9}, "synthesis": {"records": len(table)}} | unit
+        spec = build_spec(tree, base=folder)
+        declare(spec)
+        run_release(spec)
+        made = read_release(folder / name).to_pandas().assign(place=1).astype(dict.fromkeys(own, "float64"))
+        found |= distances(made, table[[*own, "place"]])
+    return found
+
+
 def declare(spec: ReleaseSpec) -> None:
     """A ledger with a contract that the files keep."""
-    tree = {"schema": spec.table, "unit": spec.unit, "minimum_records": spec.data.minimum_records}
+    tree = {"schema": spec.table, "unit": spec.unit or "record", "minimum_records": spec.data.minimum_records}
     tree |= {"data": spec.data.model_dump(exclude={"minimum_records"}), "epsilon": 30, "delta": "1e-6"}
     contract = Contract.model_validate(tree)
     found = check_input(contract)
@@ -148,16 +173,20 @@ def distances(table: pd.DataFrame, other: pd.DataFrame) -> dict[str, float]:
     for one in (table, other):
         one = one.copy()
         for name, ends in edges.items():
+            if name not in one:
+                continue
             one[name] = pd.cut(one[name], [-(10**9), *ends[1:]], right=False, labels=False)
         coded.append(one.fillna(-1))
     tops = [one[one.place == 1] for one in coded]
-    across = [(a, b) for a in HOUSEHOLD for b in PERSON]
+    sets = {
+        "persons, one-way": (coded, [(name,) for name in PERSON]),
+        "persons, two-way": (coded, list(combinations(PERSON, 2))),
+        "households, one-way": (tops, [(name,) for name in HOUSEHOLD]),
+        "households, two-way": (tops, list(combinations(HOUSEHOLD, 2))),
+        "persons by households": (coded, [(a, b) for a in HOUSEHOLD for b in PERSON]),
+    }
     return {
-        "persons, one-way": _mean(coded, [(name,) for name in PERSON]),
-        "persons, two-way": _mean(coded, list(combinations(PERSON, 2))),
-        "households, one-way": _mean(tops, [(name,) for name in HOUSEHOLD]),
-        "households, two-way": _mean(tops, list(combinations(HOUSEHOLD, 2))),
-        "persons by households": _mean(coded, across),
+        name: _mean(pair, asked) for name, (pair, asked) in sets.items() if set(sum(asked, ())) <= set(table.columns)
     }
 
 

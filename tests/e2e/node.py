@@ -316,7 +316,7 @@ class Node:
 
     def deploy_flows(self, name: str) -> None:
         """Install mode prefect for a release of this name, and its deployment."""
-        large = {"cpu": "100m", "memory": "4Gi"}  # a page holds two million records of each table
+        large = {"cpu": "100m", "memory": "3Gi"}  # a page holds two million records of each table
         self.install("flows", name, mode="prefect", prefect=self.flows, driver=large)
         self.kubectl("rollout", "status", "deployment/flows-dpdist-prefect", "--timeout=180s")
         inside = ("exec", "deployment/flows-dpdist-prefect", "-c", "prefect", "--", "prefect")

@@ -20,7 +20,7 @@ from dpdist.cluster.tasks import Deferred, Tasks
 from dpdist.data.arrow import HeldRecords
 from dpdist.data.joined import JoinedTable
 from dpdist.data.keyed_ids import UnitHashes
-from dpdist.data.packed import RowFormat, Rows, taken
+from dpdist.data.packed import PackedRows, RowFormat, taken
 from dpdist.data.read import BATCH_ROWS, EncodedBatch
 from dpdist.data.records import Records
 from dpdist.data.report import RowReport
@@ -55,13 +55,13 @@ class Piece:
     """Records of one partition for one shard, block by block."""
 
     form: RowFormat
-    rows: Rows
+    rows: PackedRows
     ends: NDArray[np.intp]  # of the blocks, after a first 0
 
     def __sizeof__(self) -> int:
         return self.rows.nbytes
 
-    def block(self, number: int) -> Rows:
+    def block(self, number: int) -> PackedRows:
         """The rows of a block."""
         return self.rows[self.ends[number] : self.ends[number + 1]]
 
@@ -186,7 +186,7 @@ def split_partition(table: Records, partition: int, sizes: tuple[int, int], key:
     return [*(Piece(form, taken(whole, order[own[0] : own[-1]]), own - own[0]) for own in of_shards), report]
 
 
-def _row_blocks(pieces: list[Piece]) -> Iterator[Rows]:
+def _row_blocks(pieces: list[Piece]) -> Iterator[PackedRows]:
     """The records of a shard, block by block; a unit is in one block."""
     for number in range(len(pieces[0].ends) - 1 if pieces else 0):
         yield np.concatenate([piece.block(number) for piece in pieces])

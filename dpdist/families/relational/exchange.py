@@ -15,7 +15,7 @@ import numpy as np
 
 from dpdist.families.relational.layout import Layout
 from dpdist.families.relational.margins import MeasuredMargins, Pair, expected_tables, one_way_of, own_attributes
-from dpdist.families.synthesis.balance import CELL_BITS, CellCosts, PairIndex, Rows, balance
+from dpdist.families.synthesis.balance import CELL_BITS, CellCosts, PairIndex, TableRows, balance
 from dpdist.families.synthesis.fitted import Fitted
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
@@ -37,16 +37,16 @@ class Parents:
 
     Attributes
     ----------
-    first : Rows
+    first : TableRows
         One for each parent.
-    others : Rows
+    others : TableRows
         Those of a parent one after another.
     ends : ndarray of int64, shape (parents + 1,)
         Where the rows of each parent begin and end.
     """
 
-    first: Rows
-    others: Rows
+    first: TableRows
+    others: TableRows
     ends: Counts
 
     def __len__(self) -> int:
@@ -171,7 +171,7 @@ def exchanged(
     others = [column[parent, place] for column in members]
     cards = layout.first.cardinalities, tuple(layout.schema.cardinalities[i] for i in layout.members)
     tables = [
-        Rows(np.stack(table).astype(np.int32), PairIndex.of(sizes))
+        TableRows(np.stack(table).astype(np.int32), PairIndex.of(sizes))
         for table, sizes in zip((first, others), cards, strict=True)
     ]
     expected, weights = targets.counts(rows)

@@ -69,10 +69,18 @@ def learn_models(attempt: RelationalAttempt) -> None:
         found: PairCounts = counts()[k]
         choices, rules = ((plan.first, layout.first_rules), (plan.others, ()))[k]
         noise, prefix = attempt.noise, ("", "members/")[k]
+        levels = (layout.first, layout.others)[k].level_maps
         with attempt.stage(f"fitting {('parents', 'members')[k]}") as progress:
             drawing = load_noise(attempt.drawing_key)
             return learn(
-                found, choices=choices, noise=noise, drawing=drawing, rules=rules, prefix=prefix, progress=progress
+                found,
+                choices=choices,
+                noise=noise,
+                drawing=drawing,
+                rules=rules,
+                levels=levels,
+                prefix=prefix,
+                progress=progress,
             )
 
     def margins() -> MeasuredMargins:

@@ -108,7 +108,7 @@ class Exchangeable(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class TableRows:
     """Rows of one table, and their cells.
 
     Attributes

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.families.synthesis.balance import CELL_BITS, PairIndex, Rows, balance
+from dpdist.families.synthesis.balance import CELL_BITS, PairIndex, TableRows, balance
 from dpdist.families.synthesis.fitted import UNIT, UNIT_BITS, Cumulative, Fitted
 from dpdist.privacy.arrays import Counts
 from dpdist.privacy.noise import Noise
@@ -119,7 +119,7 @@ def draw_records(
     taken = np.arange(rows)
     if len(samples) > 1:
         expected = (fitted.expected * rows) >> (UNIT_BITS - CELL_BITS)
-        rows_of = Rows(pool, PairIndex.of(fitted.domain))
+        rows_of = TableRows(pool, PairIndex.of(fitted.domain))
         taken = balance(rows_of, taken, expected, noise, f"{name}/balance", rounds=rounds)
     mixed = taken[np.argsort(noise.words(f"{name}/mixed", rows), kind="stable")]
     return list(pool[:, mixed])

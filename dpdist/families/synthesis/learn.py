@@ -16,10 +16,9 @@ from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.choices import Choices
 from dpdist.families.synthesis.fitted import Fitted, fitted_of
 from dpdist.families.synthesis.marginals import Levels
-from dpdist.families.synthesis.measure import measure
+from dpdist.families.synthesis.measure import Measured, measure
 from dpdist.families.synthesis.measurements import Measurements, measurements_of
 from dpdist.families.synthesis.pool import Pool, fitting_triples
-from dpdist.families.synthesis.rounds import Learner
 from dpdist.families.synthesis.wide import SingleCounts
 from dpdist.families.synthesis.zeros import is_kept
 from dpdist.privacy.arrays import Counts, Floats
@@ -130,26 +129,30 @@ def learn(
         if choices.triple_tables:
             picked = pool.rake_to_triples(fitting_triples(triples or {}), account)
         fitted = pool.fitted(fitted)
-    report = _report(learner, raked=measured.all_pairs is not None)
-    if rules:
-        report["rules"] = sorted(k for k in learner.zeros if is_kept(rules[k], learner.coding))
-    if picked:
-        report["triples"] = [list(triple) for triple in picked]
-    if prior is not None:
-        report["prior"] = {"records": prior.total}
+    report = _report(measured, picked, rules, prior)
     coded = [m.attributes for m in learner.measurements if len(m.attributes) > 1]
     return Learned(fitted, learner.one_way.counts, report, measurements_of(account, learner.coding, coded, picked))
 
 
-def _report(learner: Learner, *, raked: bool) -> dict[str, Any]:
+def _report(
+    measured: Measured, picked: tuple[Attributes, ...], rules: Rules, prior: PairCounts | None
+) -> dict[str, Any]:
+    learner = measured.learner
     coding, account = learner.coding, learner.account
-    return {
+    report: dict[str, Any] = {
         "records": round(learner.one_way.records),
         "pairs": [
             [[coding.source[a], a not in coding.fine] for a in measurement.attributes]
             for measurement in learner.measurements
             if len(measurement.attributes) == 2
         ],
-        "raked": raked,
+        "raked": measured.all_pairs is not None,
         "account": [[line.name, line.spent / account.mu**2] for line in account.lines],
     }
+    if rules:
+        report["rules"] = sorted(k for k in learner.zeros if is_kept(rules[k], learner.coding))
+    if picked:
+        report["triples"] = [list(triple) for triple in picked]
+    if prior is not None:
+        report["prior"] = {"records": prior.total}
+    return report

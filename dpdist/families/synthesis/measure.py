@@ -97,15 +97,12 @@ def measure(
         learner.begin(public.model or public.refit(1), public.edges, choices.iterations[-1])
     elif learner.zeros:
         learner.refit(choices.iterations[0])
-    least = max(0 if prior is None else choices.prior_cells, learner.least_cells if learner.zeros else 0)
     if choices.tree and learner.round("tree", share=choices.tree, pick_share=picks, most=attributes - 1, tree=True):
         learner.refit(choices.iterations[0])
+    least = max(0 if prior is None else choices.prior_cells, learner.least_cells if learner.zeros else 0)
     for r in range(choices.rounds):
         progress(r + 2, steps)
-        share = choices.pairs / choices.rounds
-        learner.cells = least + (choices.cells - least) * (r + 1) // choices.rounds
-        if share and learner.round(f"round/{r}", share=share, pick_share=picks, most=choices.per_round):
-            learner.refit(choices.iterations[min(r + 1, len(choices.iterations) - 1)])
+        _round(learner, choices, r, least=least, picks=picks)
     if learner.model is None:
         learner.refit(choices.iterations[-1])
     if not choices.rake or isinstance(counts, SingleCounts):
@@ -116,6 +113,14 @@ def measure(
     pairs = combinations(range(attributes), 2)
     noisy, sigmas = account.measure("all pairs", [counts.pair(*pair) for pair in pairs], share=choices.rake)
     return Measured(learner, AllPairs(tuple(noisy), sigmas))
+
+
+def _round(learner: Learner, choices: Choices, r: int, *, least: int, picks: float) -> None:
+    """One of the rounds, in which the model may have more cells than in those before, and a fit if it measured."""
+    share = choices.pairs / choices.rounds
+    learner.cells = least + (choices.cells - least) * (r + 1) // choices.rounds
+    if share and learner.round(f"round/{r}", share=share, pick_share=picks, most=choices.per_round):
+        learner.refit(choices.iterations[min(r + 1, len(choices.iterations) - 1)])
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from dpdist.families.relational.draw import draw_linked
 from dpdist.families.relational.exchange import Parents, Targets
 from dpdist.families.relational.layout import Layout
 from dpdist.families.relational.margins import MeasuredMargins, measure_margins, own_attributes
-from dpdist.families.synthesis.balance import CellCosts, PairIndex, Rows
+from dpdist.families.synthesis.balance import CellCosts, PairIndex, TableRows
 from dpdist.families.synthesis.learn import learn
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
@@ -146,7 +146,7 @@ def test_parents_cost_what_their_rows_cost() -> None:
     ends = np.concatenate([[0], np.cumsum(rng.integers(0, 4, 50))])
     cards = (3, 4, 2)
     first, others = (
-        Rows(rng.integers(0, 2, (3, n)).astype(np.int32), PairIndex.of(cards)) for n in (50, int(ends[-1]))
+        TableRows(rng.integers(0, 2, (3, n)).astype(np.int32), PairIndex.of(cards)) for n in (50, int(ends[-1]))
     )
     excess, weight = rng.integers(-9_000, 9_000, (2, 2 * first.index.cells))
     parents, costs = Parents(first, others, ends), CellCosts(excess, weight, 1)

@@ -16,7 +16,7 @@ import pytest
 from dpdist.data.count import pair_counts
 from dpdist.errors import AccountingError
 from dpdist.families.synthesis.account import Account
-from dpdist.families.synthesis.balance import CELL_BITS, PairIndex, Rows, balance
+from dpdist.families.synthesis.balance import CELL_BITS, PairIndex, TableRows, balance
 from dpdist.families.synthesis.choices import Choices, choose
 from dpdist.families.synthesis.draw import draw_part, draw_records, rounded_groups
 from dpdist.families.synthesis.fitted import UNIT, cumulative_of
@@ -361,12 +361,12 @@ def test_balancing_brings_tables_closer_and_keeps_the_size() -> None:
         return float(np.abs(found - expected / (1 << CELL_BITS)).sum())
 
     before = np.arange(4000)
-    after = balance(Rows(rows, index), before, expected, KEY, "balance", rounds=60)
+    after = balance(TableRows(rows, index), before, expected, KEY, "balance", rounds=60)
     assert len(np.unique(after)) == 4000
     assert excess(after) < 0.6 * excess(before)
     everything = np.arange(8000)
     np.testing.assert_array_equal(
-        balance(Rows(rows, index), everything, expected, KEY, "balance", rounds=3), everything
+        balance(TableRows(rows, index), everything, expected, KEY, "balance", rounds=3), everything
     )
 
 
