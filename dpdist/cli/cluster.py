@@ -48,19 +48,27 @@ def cluster_secrets(
 
     import yaml
 
-    from dpdist.cli.kubernetes_secrets import KINDS, secret_manifests
+    from dpdist.cli.kubernetes_secrets import KINDS, chart_settings, secret_manifests
     from dpdist.errors import OutputUnwritable
 
     if sys.stdout.isatty():
         raise OutputUnwritable(
             "secrets are not shown on a terminal: dpdist cluster secrets | kubectl apply --server-side -f -"
         )
-    made = secret_manifests(os.environ, kinds=only or KINDS, namespace=namespace, prefix=prefix, days=days)
+    kinds = only or KINDS
+    made = secret_manifests(os.environ, kinds=kinds, namespace=namespace, prefix=prefix, days=days)
     typer.echo(yaml.safe_dump_all(made, sort_keys=False), nl=False)
     names = ", ".join(manifest["metadata"]["name"] for manifest in made if manifest["kind"] == "Secret")
     typer.echo(f"secrets {names}", err=True)
-    if "kek" in (only or KINDS) and not (os.environ.get("DPDIST_KEK") or os.environ.get("DPDIST_KEK_FILE")):
-        typer.echo("a new key-encryption key was made; the cluster holds the only copy", err=True)
+    if "kek" in kinds and not (os.environ.get("DPDIST_KEK") or os.environ.get("DPDIST_KEK_FILE")):
+        where = f"--namespace {namespace} " if namespace else ""
+        typer.echo(
+            "a new key-encryption key was made; the cluster holds the only copy. To sign releases, and to keep it:\n"
+            f"  export DPDIST_KEK=$(kubectl get secret {where}{prefix}-kek -o jsonpath='{{.data.kek}}' | base64 -d)",
+            err=True,
+        )
+    for setting in chart_settings(os.environ, kinds=kinds):
+        typer.echo(f"the chart needs --set '{setting}'", err=True)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -55,6 +56,21 @@ def secret_manifests(
     if "storage" in wanted:
         manifests.append(_secret(f"{prefix}-storage", _credentials(environment), namespace))
     return manifests
+
+
+def chart_settings(environment: Mapping[str, str], kinds: Iterable[str] = KINDS) -> list[str]:
+    """Settings of the chart that the environment asks for and no secret holds: the store's address, other ports."""
+    settings = []
+    endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or ""
+    if "storage" in kinds and (found := re.fullmatch(r"(https?)://[A-Za-z0-9.-]+(?::(\d+))?/?", endpoint)):
+        settings.append(f"storage.endpointUrl={endpoint}")
+        port = found[2] or {"http": "80", "https": "443"}[found[1]]
+        if port != "443":
+            settings.append(f"networkPolicy.storage.ports={{{port}}}")
+    server = environment.get("DPDIST_LEDGER", "").partition("?")[0].rpartition("@")[2]
+    if "ledger" in kinds and (found := re.search(r":(\d+)(?=/|$)", server)) and found[1] != "5432":
+        settings.append(f"networkPolicy.ledger.ports={{{found[1]}}}")
+    return settings
 
 
 def _namespace(name: str) -> Manifest:

@@ -261,7 +261,7 @@ _POSTGRES_REASONS: Final[dict[str, _Reason]] = {
     "08": (
         LedgerUnavailable,
         "the server does not answer or refuses the connection",
-        "check host, port, user, password and sslmode, and resume",
+        "check host, port, user, password and sslmode (in a pod also networkPolicy.ledger), and resume",
     ),
     "28": (LedgerError, "the server refuses the login", "check user and password"),
     "3D": (LedgerError, "the database does not exist", "create it or correct the URL"),

@@ -40,7 +40,9 @@ _UNREACHABLE = _Problem(
     StorageUnavailable,
     "no server answers at the endpoint: check the endpoint and the network, then resume",
 )
-_DENIED = _refused("access is denied: grant these credentials the right to list, read and write there")
+_DENIED = _refused(
+    "access is denied: check the secret key, and grant these credentials the right to list, read and write there"
+)
 _EXPIRED = _refused("the credentials have expired: renew them, then resume")
 _UNKNOWN = _refused("the server does not accept the credentials: correct the access key and its secret")
 _NO_CREDENTIALS = _refused(

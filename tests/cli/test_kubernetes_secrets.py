@@ -13,7 +13,7 @@ import yaml
 from cryptography import x509
 
 from dpdist import errors
-from dpdist.cli.kubernetes_secrets import secret_manifests
+from dpdist.cli.kubernetes_secrets import chart_settings, secret_manifests
 from dpdist.ledger import keys
 from dpdist.ledger.keys import KeyEncryptionKey
 
@@ -82,6 +82,39 @@ def test_the_command_prints_manifests_and_says_what_was_made(monkeypatch: pytest
     assert secret["metadata"] == {"name": "acs-kek", "labels": {"app.kubernetes.io/part-of": "dpdist"}}
     assert base64.b64decode(secret["data"]["kek"]).decode() == kek
     assert done.stderr == "secrets acs-kek\n"
+
+
+def test_a_new_key_can_be_fetched_as_the_command_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DPDIST_KEK", raising=False)
+    monkeypatch.delenv("DPDIST_KEK_FILE", raising=False)
+    command = [sys.executable, "-m", "dpdist", "cluster", "secrets", "--only", "kek", "--namespace", "census"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (
+        "export DPDIST_KEK=$(kubectl get secret --namespace census dpdist-kek -o jsonpath='{.data.kek}'" in done.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "ledger", "settings"),
+    [
+        ("", "postgresql+psycopg://dpdist:planted@db/ledger", []),
+        (
+            "http://10.0.0.1:7480",
+            "postgresql+psycopg://dpdist:a@b:1/@db:15432/ledger?sslmode=verify-full",
+            [
+                "storage.endpointUrl=http://10.0.0.1:7480",
+                "networkPolicy.storage.ports={7480}",
+                "networkPolicy.ledger.ports={15432}",
+            ],
+        ),
+        ("https://s3.example", "postgresql+psycopg://u:p@db:5432/ledger", ["storage.endpointUrl=https://s3.example"]),
+        ("http://s3.example/", "", ["storage.endpointUrl=http://s3.example/", "networkPolicy.storage.ports={80}"]),
+        ("https://user:planted@s3.example", "postgresql:///ledger", []),
+    ],
+)
+def test_settings_of_the_chart_that_no_secret_holds(endpoint: str, ledger: str, settings: list[str]) -> None:
+    assert chart_settings({"AWS_ENDPOINT_URL": endpoint, "DPDIST_LEDGER": ledger}) == settings
+    assert chart_settings({"AWS_ENDPOINT_URL": endpoint, "DPDIST_LEDGER": ledger}, kinds=["kek"]) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a file of root")

@@ -513,6 +513,8 @@ def test_notes_tell_what_to_do_next(name: str) -> None:
     assert "ledger create" in notes
     assert ("port-forward" in notes) == (name not in ("client", "external"))
     assert notes.count("-$(date +%s)") == notes.count("--from=cronjob") == 2 * (name == "cronjob")  # not once only
+    assert ("job/NAME" in notes) == (name == "cronjob")  # the logs of one run, not of all that are kept
+    assert ("the ledger's database on port 5432 only" in notes) == (name != "client")
     assert ("Workers may reach any address" in notes) == (
         name not in ("client", "federated") and "to" not in str(values.get("networkPolicy", {}).get("storage"))
     )
