@@ -251,7 +251,9 @@ def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:
     }
     for least, groups in c.coarse:
         if max(cardinalities) >= least:
-            found["Coarse"] = f"attributes with {least} values or more get a copy of {groups} groups of equal mass"
+            found["Coarse"] = (
+                f"attributes with {least} values or more get a copy of {groups} groups of equal mass, or by levels"
+            )
     if c.tree or c.pairs:
         found["Pairs"] = (
             (f"a tree of {d - 1} pairs ({_percent(c.tree)}), then " if c.tree else "")
