@@ -258,8 +258,8 @@ def _replaceable(mine: list[Row], request: Mapping[str, str], *, new_attempt: bo
         if live["spec_hash"] != request["spec_hash"]:
             raise _other_spec(live)
         raise ReleaseConflict(
-            f"release {request['release']!r} has the open attempt {live['attempt']}: resume it (no new charge), or "
-            "ask for a new attempt (new key, new charge)"
+            f"release {request['release']!r} has the open attempt {live['attempt']}: wait for its run, or "
+            "resume it (no new charge), or ask for a new attempt (new key, new charge)"
         )
     for row in mine:
         if row["state"] in (tables.DRAWING, tables.ABANDONED) and row["spec_hash"] != request["spec_hash"]:
