@@ -14,9 +14,10 @@ from itertools import combinations
 import numpy as np
 
 from dpdist.families.relational.layout import Layout
-from dpdist.families.relational.margins import MeasuredMargins, Pair, expected_tables, one_way_of, own_attributes
+from dpdist.families.relational.margins import MeasuredMargins, expected_tables, one_way_of, own_attributes
 from dpdist.families.synthesis.balance import CELL_BITS, CellCosts, PairIndex, TableRows, balance
 from dpdist.families.synthesis.fitted import Fitted
+from dpdist.families.synthesis.tables import Pair
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.schema.conditions import Mask

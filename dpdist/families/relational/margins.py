@@ -18,6 +18,7 @@ from dpdist.families.relational.layout import Layout
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.fitted import UNIT, Fitted
 from dpdist.families.synthesis.rake import shrink
+from dpdist.families.synthesis.tables import Pair
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.schema.conditions import Mask
@@ -27,8 +28,6 @@ ONE_WAY = 0.2
 
 SWEEPS = 5
 """Of bringing a table to both of its margins."""
-
-Pair = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
