@@ -200,6 +200,7 @@ def prefect(node: Node) -> None:
             settings = json.dumps(
                 {
                     "name": name,
+                    "schema": "schema.yaml",
                     "output.path": f"s3://census-public/{node.dataset}/{name}",
                     "data.minimum_records": 1_900_000,
                     "synthesis.records": 2_000_000,
