@@ -19,6 +19,15 @@ Holdout = Annotated[
     list[str] | None,
     typer.Option(metavar="DATA", help="Records like its own that the release was NOT made from; may be repeated."),
 ]
+Parents = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="DATA", help="Of linked tables: that of the parents, where --against has none; default: --spec's."
+    ),
+]
+HoldoutParents = Annotated[
+    list[str] | None, typer.Option(metavar="DATA", help="The same of the hold-out; default: --parents.")
+]
 Spec = Annotated[
     Path | None,
     typer.Option(help="Spec of the release: how its table is read (CSV, storage), and where, without --against."),
@@ -52,6 +61,8 @@ def evaluate(
     release: Annotated[str, typer.Argument(metavar="RELEASE", help="Folder or s3:// prefix of a release.")],
     against: Against = None,
     holdout: Holdout = None,
+    parents: Parents = None,
+    holdout_parents: HoldoutParents = None,
     spec: Spec = None,
     settings: Settings = None,
     output: Output = None,
@@ -78,6 +89,8 @@ def evaluate(
         release=release,
         against=tuple(against or ()),
         holdout=tuple(holdout or ()),
+        parents=tuple(parents or ()),
+        holdout_parents=tuple(holdout_parents or ()),
         spec=load(spec, settings) if spec is not None else None,
         output=output,
         confidential=confidential,

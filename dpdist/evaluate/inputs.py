@@ -194,7 +194,7 @@ def open_inputs(
     tables = [against.open(schema, beside=None if beside is None else beside.by).on(executor)]
     if holdout is not None:
         tables.append(holdout.open(schema, beside=None if weight is None else weight.by).on(executor))
-        _keep_apart(holdout, against, training)
+        keep_apart(holdout, against, training)
     progress("finding rows", 0, 1)
     located = located_on(executor, tables)
     if weight is not None:
@@ -225,7 +225,7 @@ def _key(seed: int, purpose: str) -> KeyRef:
     return KeyRef.fixed(hashlib.sha256(f"evaluation/{seed}/{purpose}".encode()).hexdigest())
 
 
-def _keep_apart(holdout: Input, against: Input, training: Input | None) -> None:
+def keep_apart(holdout: Input, against: Input, training: Input | None) -> None:
     """Refuse a hold-out that is the table, or shares a file with it or with what the release was made from."""
     if holdout is against or (holdout.source is None and holdout.fingerprint == against.fingerprint):
         raise SpecError("the hold-out is the table itself; a hold-out holds records that the release was not made from")
@@ -238,5 +238,9 @@ def _keep_apart(holdout: Input, against: Input, training: Input | None) -> None:
 
 
 def _paths(table: Input | None) -> set[str]:
-    """The files of a table."""
-    return set() if table is None or table.source is None else {file.path for file in find_files(table.source)}
+    """The files of a table; not those of the parents' table, which may be one for the real table and the hold-out."""
+    if table is None or table.source is None:
+        return set()
+    source = table.source
+    above = () if source.parent is None else source.parent.paths
+    return {file.path for file in find_files(replace(source, paths=tuple(p for p in source.paths if p not in above)))}

@@ -12,7 +12,7 @@ from dpdist.cluster.executor import Executor
 from dpdist.cluster.opening import open_cluster
 from dpdist.data.inputs import Files, Input, table_source
 from dpdist.data.released import ReleasedTable
-from dpdist.data.source import TableSource, find_files
+from dpdist.data.source import ParentSource, TableSource, find_files
 from dpdist.errors import SpecError
 from dpdist.evaluate.evaluation import (
     Options,
@@ -29,6 +29,7 @@ from dpdist.evaluate.page.page import WORDS, About
 from dpdist.evaluate.page.sections import Section
 from dpdist.families.base.attempt import Progress, silent
 from dpdist.families.base.family import AsReleased
+from dpdist.families.base.linked import LinkedRows
 from dpdist.families.base.registry import FAMILIES
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import open_release
@@ -55,6 +56,10 @@ class Request:
     # files, folders or globs of the real table, or a table that is no file; empty for those of the spec
     against: tuple[str, ...] | Input = ()
     holdout: tuple[str, ...] | Input = ()  # the same of a hold-out; empty for none
+    # of two linked tables, the files of the parents' where these are in a table of their own; by default those of the
+    # spec, and for the hold-out those of the real table
+    parents: tuple[str, ...] = ()
+    holdout_parents: tuple[str, ...] = ()
     # says how the real table is read (CSV, storage); its schema where the release holds statistics
     spec: ReleaseSpec | None = None
     # folder of the page, default: ``evaluation-<release>``; or an ``s3://`` prefix, if it is `confidential`
@@ -82,14 +87,26 @@ class Request:
             )
         return pages_at(output, self.spec.output.storage.options if self.spec is not None else self.storage_options)
 
-    def source(self, table: tuple[str, ...] | Input) -> Input:
-        """A real table: how to read it, where it is given by paths."""
+    def source(
+        self, table: tuple[str, ...] | Input, *, parents: tuple[str, ...] = (), attributes: tuple[str, ...] = ()
+    ) -> Input:
+        """A real table: how to read it, where it is given by paths; `parents` has these attributes of it."""
         if not isinstance(table, tuple):
             return table
+        parent = ParentSource(parents, attributes) if parents else None
+        paths = (*table, *(path for path in parents if path not in table))
         if self.spec is None:
-            return Files(TableSource(table, extra_columns="ignore", storage_options=self.storage_options))
+            plain = TableSource(paths, extra_columns="ignore", parent=parent, storage_options=self.storage_options)
+            return Files(plain)
         options = self.spec.data.storage.options or self.storage_options
-        return Files(replace(table_source(self.spec), paths=table, extra_columns="ignore", storage_options=options))
+        source = table_source(self.spec)
+        return Files(replace(source, paths=paths, parent=parent, extra_columns="ignore", storage_options=options))
+
+    @property
+    def real_parents(self) -> tuple[str, ...]:
+        """Files of the parents of the real table."""
+        parent = None if self.spec is None else self.spec.data.parent
+        return self.parents or (() if parent is None else parent.paths)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,9 +157,14 @@ def run_evaluation(request: Request, *, progress: Progress = silent) -> Evaluate
     check_output(pages, store)
     request = replace(request, against=paths)
     statistics, real = manifest.format.layout == "statistics", real_records(manifest, request.spec)
-    if request.publish is not None and (statistics or real is not None):
-        raise SpecError("--publish: there are such figures for released records only")
-    if statistics:
+    linked = linked_rows(manifest, request.spec)
+    if request.publish is not None and (statistics or real is not None or linked is not None):
+        raise SpecError("--publish: there are such figures for released records only, and none for linked tables")
+    if linked is None and (request.parents or request.holdout_parents):
+        raise SpecError("--parents: only a release of two linked tables (`kind: relational`) has parents")
+    if linked is not None:
+        about, sections = _linked(request, store, manifest, linked, progress)
+    elif statistics:
         about, sections = _statistics(request, store, manifest, progress)
     else:
         about, sections = _records(request, store, manifest, real, progress)
@@ -158,6 +180,45 @@ def real_records(manifest: Manifest, spec: ReleaseSpec | None) -> AsReleased | N
     """How real records are read and made like released rows that are none; None for released records."""
     family = FAMILIES.get(manifest.kind)
     return None if family is None or family.as_released is None else family.as_released(manifest, spec)
+
+
+def linked_rows(manifest: Manifest, spec: ReleaseSpec | None) -> LinkedRows | None:
+    """How released rows are parents with members; None where they are not. Raises SpecError: this version does not know
+    the settings of the release, or the spec is that of another one.
+    """
+    family = FAMILIES.get(manifest.kind)
+    return None if family is None or family.linked is None else family.linked(manifest, spec)
+
+
+def _linked(
+    request: Request, store: Store, manifest: Manifest, linked: LinkedRows, progress: Progress
+) -> tuple[About, list[Section]]:
+    from dpdist.evaluate.linked.sections import linked_sections, open_linked
+
+    if request.options.demand is not None:
+        raise SpecError("--demand: elasticities are not compared for linked tables, whose rows are not records")
+    own, attributes = request.real_parents, tuple(linked.read.names[i] for i in linked.parent)
+    against = request.source(request.against, parents=own, attributes=attributes)
+    holdout = None
+    if request.holdout:
+        above = request.holdout_parents or own
+        holdout = request.source(request.holdout, parents=above, attributes=attributes)
+    training = None
+    if request.spec is not None:
+        training = request.source(request.spec.data.paths)
+    with opened_cluster(request, against) as cluster:
+        inputs = open_linked(
+            ReleasedTable(store, manifest),
+            linked,
+            against=against,
+            holdout=holdout,
+            training=training,
+            executor=cluster,
+            seed=request.options.seed,
+            progress=progress,
+        )
+        sections = linked_sections(inputs, request.options)
+    return about_release(store, manifest, inputs.reports, request.options), sections
 
 
 def _records(

@@ -30,6 +30,7 @@ from dpdist.schema.unit import MOST_RECORDS_OF_A_UNIT, adjacency_words
 if TYPE_CHECKING:
     from dpdist.data.operators import Operator
     from dpdist.families.base.attempt import Attempt
+    from dpdist.families.base.linked import LinkedRows
     from dpdist.families.base.workload import Layout, Work
     from dpdist.publish.manifest import Manifest
 
@@ -311,6 +312,10 @@ class Family(Generic[SpecT, PlanT]):
     # smaller table with the same noise. With it, an adversary who knows the mechanism can run the release on tables of
     # its own (`dpdist.evaluate.attacks.shadow`)
     shadow: Callable[[PlanT, int, float], PlanT] | None = None
+
+    # manifest and spec (None if it is not known) to how released rows are parents with members, where they are. An
+    # evaluation then compares both tables and what is within a parent, and its attacks have whole parents as targets
+    linked: Callable[[Manifest, SpecT | None], LinkedRows] | None = None
 
     @property
     def spec_class(self) -> type[SpecT]:

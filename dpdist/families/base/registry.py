@@ -50,7 +50,7 @@ _shipped(
     shadow="shadow:shadow",
 )
 _shipped("synthesis", "synthesis", "WholeSynthesisSpec", workload="workload:workload", solve="accuracy:solve")
-_shipped("relational", "relational", "RelationalSpec")
+_shipped("relational", "relational", "RelationalSpec", linked="linked:linked")
 _shipped("mixing", "mixing", "MixingSpec", solve="order:solve", as_released="plan:as_released")
 _shipped("histogram", "histogram", "HistogramSpec", canaries="claims:canaries", truth="stages:truth")
 _shipped("discovery", "discovery", "DiscoverySpec")
@@ -141,14 +141,19 @@ def build_spec(
     return spec
 
 
-def respecified(manifest: Manifest) -> ReleaseSpec:
+def respecified(
+    manifest: Manifest, *, schema: Schema | None = None, settings: Mapping[str, Any] | None = None
+) -> ReleaseSpec:
     """The spec of a release as far as it is public; where its files are is not. Raises SpecError: this version does not
     know the kind, or the settings.
+
+    `schema` is that of the table, where the released records have another one, and `settings` what the public part does
+    not say, by dotted path.
     """
     public: dict[str, Any] = {name: dict(v) if isinstance(v, Mapping) else v for name, v in manifest.spec.items()}
     for section in ("data", "output"):
         public[section] = {**public.get(section, {}), "path": "unknown"}
-    return build_spec({**public, "schema": manifest.table}, source="the manifest's spec")
+    return build_spec({**public, "schema": schema or manifest.table}, settings, source="the manifest's spec")
 
 
 def json_schema() -> dict[str, Any]:

@@ -1,0 +1,121 @@
+"""Attacks with whole parents as targets find what is there, and do not find what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpdist.evaluate.attacks.sizes import Sizes
+from dpdist.evaluate.linked import attacks
+from dpdist.evaluate.linked.attacks import ATTACKS, CONTROL, COPY, Found
+from dpdist.evaluate.linked.closeness import Near, PairTables, pair_ratio, wide
+from dpdist.evaluate.linked.parents import Parents
+
+Households = Callable[..., Parents]
+SIZES = Sizes(targets=2_000, searched=1_000, compared=20_000, least=50)
+
+
+def attacked(households: Households, released: Parents, **options: Any) -> dict[str, Found]:
+    found = attacks.attacked(released, households(6_000, 1), households(6_000, 2), seed=0, sizes=SIZES, **options)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("at_least", [1, 6])
+def test_members_are_found_in_a_copy(households: Households, at_least: int) -> None:
+    found = attacked(households, households(6_000, 1), at_least=at_least)
+    for name in ("closest parent", "density", COPY):
+        assert found[name].attack.area.low > 0.9, name
+        assert found[name].guess.low > 0.75, name
+    assert found["pairs"].attack.area.low > (0.8 if at_least > 1 else 0.5)  # counts of all parents hide one
+    assert found[CONTROL].attack.area.covers(0.5)
+
+
+@pytest.mark.parametrize("at_least", [1, 6])
+def test_members_are_not_found_in_other_parents(households: Households, at_least: int) -> None:
+    found = attacked(households, households(6_000, 3), at_least=at_least, confidence=0.999)
+    for name in (*ATTACKS, CONTROL):
+        assert found[name].attack.area.covers(0.5), name
+        assert found[name].guess.covers(0.5), name
+    assert found[COPY].attack.area.low > 0.9
+
+
+def test_a_release_that_copies_one_household_in_four_is_found_out(households: Households) -> None:
+    """Power below a full copy: a quarter of the members, the rest are new."""
+    training, fresh = households(6_000, 1), households(6_000, 3)
+    some = training.take(np.arange(0, 6_000, 4))
+    columns = [np.concatenate(both) for both in zip(some.codes, fresh.codes, strict=True)]
+    released = Parents.of(training.linked, columns, np.concatenate([some.sizes, fresh.sizes]))
+    found = attacked(households, released)
+    assert found["closest parent"].attack.area.low > 0.55
+    assert 0.55 < found["density"].attack.area.value < 0.75
+
+
+def test_the_section_says_what_was_found(households: Households) -> None:
+    def section(released: Parents, holdout: Parents | None) -> Any:
+        return attacks.section(released, households(6_000, 1), holdout, seed=0, sizes=SIZES)
+
+    copied, fresh = (
+        section(households(6_000, 1), households(6_000, 2)),
+        section(households(6_000, 3), households(6_000, 2)),
+    )
+    assert copied.state == "bad"
+    assert "can be told which households" in copied.verdict
+    assert fresh.state == "good"
+    assert "No attack tells which households" in fresh.verdict
+    assert set(fresh.figures) == {"all", "6 members and more"}
+    assert set(fresh.figures["all"]) == {*ATTACKS, COPY, CONTROL}
+    assert len(fresh.tables[0].rows) == 10
+    assert fresh.plots
+    assert section(households(6_000, 1), None).figures["applies"] is False
+    assert section(households(40, 1), households(6_000, 2)).figures["applies"] is False
+
+
+def test_a_control_that_fails_silences_the_attacks(households: Households, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores of the control that tell members from others, as of a hold-out whose halves are unlike."""
+    apart = Found.of(CONTROL, np.ones(200), np.zeros(200), confidence=0.95, seed=0)
+    found = attacked(households, households(6_000, 1)) | {CONTROL: apart}
+    monkeypatch.setattr(attacks, "attacked", lambda *_, **__: found)
+    told = attacks.section(*(households(6_000, k) for k in (1, 1, 2)), seed=0, sizes=SIZES)
+    assert told.state == "info"
+    assert "say nothing" in told.verdict
+
+
+def test_distances_count_attributes_of_parents_and_members(households: Households) -> None:
+    ours, theirs = households(30, 1), households(40, 2)
+    expected = (wide(ours)[:, :, None] != wide(theirs)[:, None, :]).sum(0)
+    near = Near.of(ours, theirs)
+    np.testing.assert_array_equal(near.least, expected.min(1))
+    np.testing.assert_allclose(near.density, (16.0**-expected).mean(1))
+    halves = [theirs.take(np.arange(*ends)) for ends in ((0, 10), (10, 40))]
+    both = Near.of(ours, halves[0]) | Near.of(ours, halves[1])
+    np.testing.assert_array_equal(both.least, near.least)
+    np.testing.assert_allclose(both.density, near.density)
+    # a member that only one of both has differs in all of its three attributes
+    alone = ours.take(np.flatnonzero(ours.sizes == 2)[:1])
+    shorter = replace(alone, codes=[column[:1] for column in alone.codes], ends=np.array([0, 1]))
+    assert Near.of(alone, shorter).least.tolist() == [3]
+
+
+def test_pairs_that_the_release_has_more_often_score_higher(households: Households) -> None:
+    targets, other = households(20, 1), households(5_000, 2)
+    same = PairTables.of(other)
+    np.testing.assert_allclose(pair_ratio(targets, same, same), 0, atol=1e-9)
+    columns = [np.concatenate([a, *[b] * 3]) for a, b in zip(other.codes, targets.codes, strict=True)]
+    more = PairTables.of(Parents.of(other.linked, columns, np.concatenate([other.sizes, *[targets.sizes] * 3])))
+    assert (pair_ratio(targets, more, same) > 0).all()
+
+
+def test_guesses_of_tied_scores_are_half_right() -> None:
+    rng = np.random.default_rng(0)
+    tied = Found.of("tied", np.zeros(2_000), np.zeros(2_000), confidence=0.999, seed=1)
+    assert tied.guess.covers(0.5)
+    apart = Found.of("apart", np.ones(100), np.zeros(80), confidence=0.95, seed=1)
+    assert apart.guess.value == 1
+    shifted = Found.of("shifted", rng.normal(1, 1, 5_000), rng.normal(0, 1, 5_000), confidence=0.999, seed=1)
+    assert shifted.guess.covers(0.6915)  # the normal distribution at one half
+    assert shifted.attack.area.covers(0.7602)  # at 1 / sqrt(2)
