@@ -49,6 +49,12 @@ def main() -> None:
         within[name], margins[name] = statistics(made), distances(made, real)
         with tempfile.TemporaryDirectory() as folder:
             margins[f"apart {epsilon:g}"] = separate(asked.data, Path(folder), epsilon, real)
+        with tempfile.TemporaryDirectory() as folder:
+            alone = flat(Path(folder), epsilon, real)
+        within[f"flat {epsilon:g}"], margins[f"flat {epsilon:g}"] = (
+            of_references(alone),
+            distances(alone, real, tops=True),
+        )
     print(pd.DataFrame(within).to_string(float_format="{:.4f}".format))
     print(pd.DataFrame(margins).to_string(float_format="{:.4f}".format))
 
@@ -91,21 +97,40 @@ def separate(data: Path, folder: Path, epsilon: float, real: pd.DataFrame) -> di
     found = {}
     tables = {"persons": (PERSON, real, {"unit": {"by": "household", "at_most": int(real.place.max())}})}
     tables |= {"households": (HOUSEHOLD, real[real.place == 1], {})}
+    schema = load_spec(SPEC).table
     for name, (own, table, unit) in tables.items():
-        schema = load_spec(SPEC).table
         attributes = [a.model_dump(mode="json", exclude_defaults=True) for a in schema.attributes if a.name in own]
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump({"attributes": attributes}))
-        path = str((data / f"acs2024_{name}.parquet").absolute())
-        tree = {"kind": "synthesis", "name": name, "dataset": name, "schema": f"{name}.yaml"}
-        tree |= {"data": {"path": path, "extra_columns": "ignore", "minimum_records": 95 * len(table) // 100}}
-        tree |= {"output": {"path": name}, "work": "work", "ledger": f"sqlite:///{folder}/{name}.db"}
-        tree |= {"privacy": {"epsilon": epsilon, "delta": 1e-9}, "synthesis": {"records": len(table)}} | unit
-        spec = build_spec(tree, base=folder)
-        declare(spec)
-        run_release(spec)
-        made = read_release(folder / name).to_pandas().assign(place=1).astype(dict.fromkeys(own, "float64"))
+        made = synthesis(folder, name, data / f"acs2024_{name}.parquet", attributes, len(table), epsilon, unit)
+        made = made.assign(place=1).astype(dict.fromkeys(own, "float64"))
         found |= distances(made, table[[*own, "place"]])
     return found
+
+
+def flat(folder: Path, epsilon: float, real: pd.DataFrame) -> pd.DataFrame:
+    """A release of the reference persons alone, with their households' attributes and numbers of persons."""
+    own = [*HOUSEHOLD, *PERSON]
+    table = real[real.place == 1].assign(persons=real.groupby("household").place.transform("max"))
+    schema = load_spec(SPEC).table
+    attributes = [a.model_dump(mode="json", exclude_defaults=True) for a in schema.attributes if a.name in own]
+    attributes.append({"name": "persons", "kind": "integer", "bounds": [1, int(real.place.max())]})
+    table[[*own, "persons"]].astype("Int64").to_parquet(folder / "flat.parquet", index=False)
+    made = synthesis(folder, "flat", folder / "flat.parquet", attributes, len(table), epsilon, {})
+    return made.assign(place=1, household=np.arange(len(made))).astype(dict.fromkeys(own, "float64"))
+
+
+def synthesis(
+    folder: Path, name: str, path: Path, attributes: list[dict], records: int, epsilon: float, unit: dict
+) -> pd.DataFrame:
+    """A default synthesis of one table, read back."""
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump({"attributes": attributes}))
+    tree = {"kind": "synthesis", "name": name, "dataset": name, "schema": f"{name}.yaml"}
+    tree |= {"data": {"path": str(path.absolute()), "extra_columns": "ignore", "minimum_records": 95 * records // 100}}
+    tree |= {"output": {"path": name}, "work": "work", "ledger": f"sqlite:///{folder}/{name}.db"}
+    tree |= {"privacy": {"epsilon": epsilon, "delta": 1e-9}, "synthesis": {"records": records}} | unit
+    spec = build_spec(tree, base=folder)
+    declare(spec)
+    run_release(spec)
+    return read_release(folder / name).to_pandas()
 
 
 def declare(spec: ReleaseSpec) -> None:
@@ -127,6 +152,17 @@ def broken(made: pd.DataFrame) -> int:
     found |= (made.AGEP < 15) & made.HHT.isin([4, 6])
     differ = (made.groupby("household")[HOUSEHOLD].nunique() > 1).any(axis=1)
     return int(found.sum()) + int(differ.sum())
+
+
+def of_references(table: pd.DataFrame) -> dict[str, float]:
+    """The statistics that a table of the reference persons has, by its number of persons in the household."""
+    alone = table.HHT.isin([4, 6])
+    return {
+        "mean size": float(table.persons.mean()),
+        "one person": float((table.persons == 1).mean()),
+        "five persons and more": float((table.persons >= 5).mean()),
+        "living alone, with others": float((table.persons > 1)[alone].mean()),
+    }
 
 
 def statistics(table: pd.DataFrame) -> dict[str, float]:
@@ -165,8 +201,10 @@ def statistics(table: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def distances(table: pd.DataFrame, other: pd.DataFrame) -> dict[str, float]:
-    """Mean total variation distances of one- and two-way tables of persons and households, and across."""
+def distances(table: pd.DataFrame, other: pd.DataFrame, *, tops: bool = False) -> dict[str, float]:
+    """Mean total variation distances of one- and two-way tables of persons and households, and across; of households
+    only, where the table has no other persons (`tops`).
+    """
     schema = load_spec(SPEC).table
     edges = {a.name: [*a.bin_edges.tolist(), 10**9] for a in schema.attributes if a.is_binned}
     coded = []
@@ -186,7 +224,9 @@ def distances(table: pd.DataFrame, other: pd.DataFrame) -> dict[str, float]:
         "persons by households": (coded, [(a, b) for a in HOUSEHOLD for b in PERSON]),
     }
     return {
-        name: _mean(pair, asked) for name, (pair, asked) in sets.items() if set(sum(asked, ())) <= set(table.columns)
+        name: _mean(pair, asked)
+        for name, (pair, asked) in sets.items()
+        if set(sum(asked, ())) <= set(table.columns) and (name.startswith("households") or not tops)
     }
 
 
