@@ -203,10 +203,10 @@ class Case:
 
 
 def _variant(name: str, **settings: Any) -> Case:
-    """A case with other settings, by dotted path, ``__`` for the dots."""
+    """A case with other settings, by dotted path, ``__`` for the dots; what its release depends on stays."""
     case = {**SHIPPED, "per record": _PER_RECORD}[name]
     changes = {path.replace("__", "."): value for path, value in settings.items()}
-    return Case(case.table, {**case.settings, **changes}, spec=case.spec or name)
+    return Case(case.table, {**case.settings, **changes}, spec=case.spec or name, sensitive=case.sensitive)
 
 
 SEEDS = {"privacy.checked_candidates": 20_000, "synthesis.records": 2_500}
