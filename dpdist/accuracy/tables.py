@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import combinations
 from math import comb, prod
-from typing import Any
 
 import numpy as np
 
-from dpdist.data.count import WIDE_CELLS, PairCounts, cover, marginals, split_tables, sum_to, table_counts
+from dpdist.data.count import WIDE_CELLS, PairCounts, cover, marginals, split_tables, sum_to
 from dpdist.data.operators import Operator, pair_counts_operator, table_counts_operator, together
 from dpdist.privacy.arrays import Codes, Counts
 
@@ -82,8 +81,10 @@ class Tables:
     def counted(cls, codes: Codes, cardinalities: Sequence[int]) -> Tables:
         """The tables of records."""
         operator = tables_operator(cardinalities)
-        summary: Any = operator.chunk(codes)
-        return cls(*(operator.compact(summary) if operator.compact else summary))
+        summary = operator.chunk(codes)
+        for last in (operator.compact, operator.finish):
+            summary = last(summary) if last else summary
+        return cls(*summary)
 
 
 def tables_operator(cardinalities: Sequence[int]) -> Operator:
@@ -97,17 +98,13 @@ def tables_operator(cardinalities: Sequence[int]) -> Operator:
     cells = sum(prod(sizes[i] for i in block) for block in blocks)
     if not triples or len(triples) < comb(len(sizes), 3) or cells > WIDE_CELLS:
         return together([pair_counts_operator(sizes), table_counts_operator(sizes, triples)])
-    chunk = partial(table_counts, cardinalities=sizes, sets=blocks)
-    return Operator("tables", chunk, combine=_added, compact=partial(_of_blocks, cardinalities=sizes))
+    # Blocks take hardly more room than their marginals, which one task makes for the whole table.
+    return replace(table_counts_operator(sizes, blocks), finish=partial(_of_blocks, cardinalities=sizes))
 
 
 @lru_cache(maxsize=64)
 def _blocks(cardinalities: tuple[int, ...]) -> tuple[Attributes, ...]:
     return cover(triples_of(cardinalities), cardinalities, BLOCK_CELLS)
-
-
-def _added(a: Any, b: Any) -> Any:
-    return tuple(x + y for x, y in zip(a, b, strict=True)) if isinstance(a, tuple) else a + b
 
 
 def _of_blocks(counts: Counts, cardinalities: tuple[int, ...]) -> tuple[PairCounts, Counts]:

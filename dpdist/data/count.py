@@ -108,6 +108,11 @@ def block_counts(codes: Codes, cardinalities: tuple[int, ...]) -> Counts:
     return table_counts(codes, cardinalities, covering_blocks(cardinalities))
 
 
+def add_block_counts(counts: Counts, codes: Codes, cardinalities: tuple[int, ...]) -> Counts:
+    """Add the records to the counts of `block_counts`, in place."""
+    return add_table_counts(counts, codes, cardinalities, covering_blocks(cardinalities))
+
+
 def block_cells(cardinalities: tuple[int, ...]) -> int:
     """Number of cells of the tables of all covering blocks."""
     return sum(prod(cardinalities[i] for i in block) for block in covering_blocks(cardinalities))
@@ -152,13 +157,26 @@ def sum_to(table: Counts, block: tuple[int, ...], which: tuple[int, ...]) -> Cou
 
 def table_counts(codes: Codes, cardinalities: tuple[int, ...], sets: Sequence[tuple[int, ...]]) -> Counts:
     """Count the joint tables of some sets of attributes, one after another in one int64 vector, each in C order."""
-    tables = [np.zeros(prod(cardinalities[i] for i in which), np.int64) for which in sets]
+    counts = np.zeros(sum(prod(cardinalities[i] for i in which) for which in sets), np.int64)
+    return add_table_counts(counts, codes, cardinalities, sets)
+
+
+def add_table_counts(
+    counts: Counts, codes: Codes, cardinalities: tuple[int, ...], sets: Sequence[tuple[int, ...]]
+) -> Counts:
+    """Add the records to the counts of `table_counts`, in place."""
+    ends = np.cumsum([prod(cardinalities[i] for i in which) for which in sets])
+    tables = np.split(counts, ends[:-1])
     used = sorted({i for which in sets for i in which})
     for start in range(0, len(codes[0]), CHUNK_ROWS):
         chunk = {i: codes[i][start : start + CHUNK_ROWS].astype(np.uint32) for i in used}
-        for which, table in zip(sets, tables, strict=True):
-            np.add.at(table, _pack(chunk, which, cardinalities), 1)
-    return np.concatenate([np.zeros(0, np.int64), *tables])
+        for which, table in zip(sets, tables, strict=False):
+            index = _pack(chunk, which, cardinalities)
+            if len(table) <= len(index):  # a table of the chunk and its addition cost less than single increments
+                table += np.bincount(index, minlength=len(table))
+            else:
+                np.add.at(table, index, 1)
+    return counts
 
 
 @lru_cache(maxsize=64)

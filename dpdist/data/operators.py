@@ -12,6 +12,8 @@ import numpy as np
 from dpdist.data.count import (
     MAX_PAIR_CELLS,
     WIDE_CELLS,
+    add_block_counts,
+    add_table_counts,
     block_cells,
     block_counts,
     counts_of_blocks,
@@ -60,6 +62,7 @@ def pair_counts_operator(cardinalities: Sequence[int]) -> Operator:
         name="pairs",
         chunk=partial(block_counts, cardinalities=cardinalities),
         combine=_add,
+        update=partial(add_block_counts, cardinalities=cardinalities),
         compact=partial(counts_of_blocks, cardinalities=cardinalities),
         fan_in=fan_in,
     )
@@ -67,10 +70,12 @@ def pair_counts_operator(cardinalities: Sequence[int]) -> Operator:
 
 def table_counts_operator(cardinalities: Sequence[int], sets: Sequence[tuple[int, ...]]) -> Operator:
     """The joint tables of some sets of attributes, one after another."""
+    sizes, tables = tuple(cardinalities), tuple(sets)
     return Operator(
         name="tables",
-        chunk=partial(table_counts, cardinalities=tuple(cardinalities), sets=tuple(sets)),
+        chunk=partial(table_counts, cardinalities=sizes, sets=tables),
         combine=_add,
+        update=partial(add_table_counts, cardinalities=sizes, sets=tables),
     )
 
 

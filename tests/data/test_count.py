@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import reduce
 from itertools import combinations
 from math import prod
 
@@ -61,6 +62,36 @@ def test_pairs_equal_brute_force(cardinalities: tuple[int, ...], rows: int, cell
     covering_blocks.cache_clear()
     assert len(counts.cells) == pair_cells(cardinalities)
     brute_force(codes, counts)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(1, 12), min_size=2, max_size=5).map(tuple),
+    st.lists(st.integers(0, 300), max_size=4),
+    st.sampled_from([8, 64, 1 << 16]),
+)
+def test_adding_batches_in_place_equals_counting_all(
+    cardinalities: tuple[int, ...], batches: list[int], chunk: int
+) -> None:
+    """Tables that are larger and smaller than a chunk; only the summary of the task changes."""
+    pieces = [draw_codes(cardinalities, rows, seed) for seed, rows in enumerate([0, *batches])]
+    whole = [np.concatenate(column) for column in zip(*pieces, strict=True)]
+    sets = tuple(combinations(range(len(cardinalities)), 2))
+    for operator in (
+        operators.pair_counts_operator(cardinalities),
+        operators.table_counts_operator(cardinalities, sets),
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(count, "CHUNK_ROWS", chunk)
+            summary = operator.chunk(pieces[0])
+            for piece in pieces[1:]:
+                summary = operator.add(summary, piece)
+        parts = [operator.chunk(piece) for piece in pieces]
+        kept = [part.copy() for part in parts]
+        combined = reduce(operator.combine, parts)
+        assert np.array_equal(summary, operator.chunk(whole))
+        assert np.array_equal(combined, summary)
+        assert all(np.array_equal(a, b) for a, b in zip(parts, kept, strict=True))
 
 
 def test_every_dtype_and_large_domains() -> None:

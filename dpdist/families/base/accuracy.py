@@ -91,7 +91,8 @@ def _released_tables(attempt: Attempt[Any, Any], released: ReleasedRecords) -> T
     counted = [task("count", _part_tables, part, operator) for part in released.parts]
     total = task.tree("sum", partial(_sum, operator), counted, fan_in=operator.fan_in)
     with attempt.stage(STAGE) as progress:
-        return Tables(*attempt.executor.compute([total], progress=progress)[0])
+        summary = attempt.executor.compute([total], progress=progress)[0]
+    return Tables(*(operator.finish(summary) if operator.finish else summary))
 
 
 def _part_tables(codes: Codes, operator: Operator) -> Any:
