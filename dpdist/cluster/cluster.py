@@ -161,6 +161,13 @@ def _watch(client: Client, futures: list[Any], progress: TaskProgress) -> None:
     from distributed.diagnostics.progressbar import ProgressBar
 
     class Forward(ProgressBar):  # type: ignore[misc]
+        async def listen(self) -> None:
+            try:
+                await super().listen()
+            except TypeError:
+                if self._last_response is not None:  # None is the last word of a scheduler that ends
+                    raise
+
         def _draw_bar(self, remaining: int, all: int, **_: Any) -> None:
             progress(all - remaining, all)
 

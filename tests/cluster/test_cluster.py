@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from distributed import LocalCluster
@@ -59,6 +60,24 @@ def test_a_scheduler_that_hangs_counts_as_lost(monkeypatch: pytest.MonkeyPatch) 
         hanging.loop.add_callback(time.sleep, 3)  # nothing is said until then, and the task takes far longer
         with pytest.raises(ClusterUnreachable, match="resume"):
             cluster.compute([DaskTasks("lost")("task", time.sleep, 8)])
+
+
+def test_the_last_word_of_a_scheduler_that_ends_is_no_error_of_a_run() -> None:
+    async def last_word(comm: Any, **_: Any) -> None:
+        await comm.write(None)
+
+    with one_worker() as (local, executor):
+        local.scheduler.handlers["feed"] = last_word
+        task = executor.tasks("ends")("task", pow, 2, 3)
+        assert executor.compute([task], progress=lambda done, total: None) == [8]
+
+
+def test_an_error_of_who_watches_ends_the_run() -> None:
+    def watch(done: int, total: int) -> None:
+        raise TypeError("watching")
+
+    with one_worker() as (_, executor), pytest.raises(TypeError, match="watching"):
+        executor.compute([executor.tasks("watched")("task", pow, 2, 3)], progress=watch)
 
 
 def test_the_words_of_a_server_are_not_repeated() -> None:

@@ -22,7 +22,10 @@ from servers import ROOT, Processes, answers, wait_for
 from dpdist.ledger import Ledger
 from dpdist.privacy.gdp import largest_mu_squared, least_epsilon
 
-ROWS = 2_000_000
+ROWS = {
+    "table": 300_000,
+    "large": 1_000_000,
+}  # of the large one a release takes long enough to be stopped in the middle
 BUCKETS = ("census", "census-public", "census-confidential")
 PREFECT = 4200
 
@@ -106,7 +109,8 @@ class Node:
             "[s.rm(b, recursive=True) for b in sys.argv[1:] if b in there]; [s.mkdir(b) for b in sys.argv[1:]]"
         )
         self.run(sys.executable, "-c", buckets, *BUCKETS)
-        self.put("table", ROWS)
+        for name, rows in ROWS.items():
+            self.put(name, rows)
 
     def at(self, namespace: str) -> Node:
         """The same node seen from a namespace, which is made anew, with its secrets and a data set of its own."""
@@ -130,15 +134,15 @@ class Node:
         text = self.kubectl("get", "secret", name, "-o", "json")
         return base64.b64decode(json.loads(text)["data"][key]).decode()
 
-    def values(self, name: str, **more: Any) -> dict[str, Any]:
+    def values(self, name: str, table: str = "table", **more: Any) -> dict[str, Any]:
         """Values of the chart for a release of this name; it runs on small requests, as the node is small."""
         here = [{"ipBlock": {"cidr": f"{self.ip}/32"}}]
         settings = {
             "name": name,
-            "data": {"path": "s3://census/table", "minimum_records": 1_900_000},
+            "data": {"path": f"s3://census/{table}", "minimum_records": ROWS[table] * 9 // 10},
             "output": {"path": f"s3://census-public/{self.dataset}/{name}"},
             "work": f"s3://census-confidential/{self.namespace}",
-            "synthesis": {"records": 2_000_000},
+            "synthesis": {"records": ROWS[table]},
         }
         return {
             "image": {"repository": "localhost/dpdist", "tag": "test", "pullPolicy": "Never"},
@@ -157,9 +161,9 @@ class Node:
             **more,
         }
 
-    def install(self, release: str, name: str, **more: Any) -> None:
+    def install(self, release: str, name: str, table: str = "table", **more: Any) -> None:
         """Install or upgrade a release of the chart."""
-        self.install_values(release, self.values(name, **more))
+        self.install_values(release, self.values(name, table, **more))
 
     def install_values(self, release: str, given: dict[str, Any], **files: Path) -> None:
         """Install or upgrade with these values, and with spec and schema unless they are workers only."""
@@ -194,8 +198,12 @@ class Node:
             found = self.kubectl("get", job, "-o", "jsonpath={.status.conditions[*].type}")
             return found if "Complete" in found or "Failed" in found else ""
 
-        wait_for(f"the end of {job}", ended, seconds=seconds, alive=lambda: None)
+        wait_for(f"the end of {job}", ended, seconds=seconds, alive=lambda: None, every=1)
         return "Complete" in ended(), self.kubectl("logs", job, "--tail=40", check=False)
+
+    def charged(self, name: str, dataset: str = "") -> None:
+        """Wait until a release has its charge."""
+        wait_for("the charge", lambda: self.charges(name, dataset), seconds=240, alive=lambda: None, every=0.5)
 
     def charges(self, name: str, dataset: str = "") -> list[str]:
         """States of the ledger's attempts of a release."""
@@ -279,7 +287,7 @@ class Node:
             jobs = [job for job in self.jobs(release) if job not in known]
             return [job for job in jobs if text in self.kubectl("get", job, "-o", "json")]
 
-        wait_for(f"a job of {release}", new, seconds=seconds, alive=lambda: None)
+        wait_for(f"a job of {release}", new, seconds=seconds, alive=lambda: None, every=1)
         known.append(new()[0])
         return known[-1]
 
@@ -316,8 +324,9 @@ class Node:
 
     def deploy_flows(self, name: str) -> None:
         """Install mode prefect for a release of this name, and its deployment."""
-        large = {"cpu": "100m", "memory": "3Gi"}  # a page holds two million records of each table
+        large = {"cpu": "100m", "memory": "3Gi"}  # a page holds the records of both tables
         self.install("flows", name, mode="prefect", prefect=self.flows, driver=large)
+        self.kubectl("set", "env", "deployment/flows-dpdist-prefect", "PREFECT_WORKER_QUERY_SECONDS=2")
         self.kubectl("rollout", "status", "deployment/flows-dpdist-prefect", "--timeout=180s")
         inside = ("exec", "deployment/flows-dpdist-prefect", "-c", "prefect", "--", "prefect")
         self.kubectl(*inside, "--no-prompt", "deploy", "--all", "--prefect-file", "/etc/dpdist/prefect/prefect.yaml")
@@ -332,7 +341,7 @@ class Node:
         def new() -> list[dict[str, Any]]:
             return [pod for pod in self.pods("flows", "release") if pod["metadata"]["name"] not in known]
 
-        wait_for("the flow's pod", new, seconds=240, alive=self.prefect.alive)
+        wait_for("the flow's pod", new, seconds=240, alive=self.prefect.alive, every=1)
         return new()[0]
 
     def last_state(self, flow: str) -> str:
@@ -346,8 +355,9 @@ class Node:
     def monthly(self) -> str:
         """A data set with a contract that admits three of the releases of `schedule` in a month."""
         dataset = f"monthly-{int(time.time())}"
-        self.put("monthly", ROWS - int(time.time()) % 100_000)  # a table of its own, which no other data set charged
-        draft = ("contract", "draft", self.schema, "--data", "s3://census/monthly", "--minimum", "1800000")
+        rows = ROWS["large"]
+        self.put("monthly", rows + int(time.time()) % 100_000)  # a table of its own, which no other data set charged
+        draft = ("contract", "draft", self.schema, "--data", "s3://census/monthly", "--minimum", str(rows))
         contract = yaml.safe_load(self.dpdist(*draft, "--epsilon", "100", "--delta", "1e-6"))
         each = largest_mu_squared(epsilon=Fraction(1, 2), delta=Fraction(1, 10**9))
         three, four = (least_epsilon(mu_squared=number * each, delta=Fraction(1, 10**6)) for number in (3, 4))

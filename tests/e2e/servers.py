@@ -118,8 +118,10 @@ class Processes:
             subprocess.run([path, "stop", folder], check=False)
 
 
-def wait_for(what: str, ready: Callable[[], object], *, seconds: float, alive: Callable[[], None]) -> None:
-    """Wait until something is there, while all processes live."""
+def wait_for(
+    what: str, ready: Callable[[], object], *, seconds: float, alive: Callable[[], None], every: float = 0.1
+) -> None:
+    """Wait until something is there, while all processes live; ask each time so many seconds have passed."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -130,7 +132,7 @@ def wait_for(what: str, ready: Callable[[], object], *, seconds: float, alive: C
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not there after {seconds:.0f} s")
         alive()
-        time.sleep(0.1)
+        time.sleep(every)
 
 
 def answers(url: str) -> Callable[[], bool]:

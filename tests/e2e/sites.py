@@ -10,7 +10,7 @@ import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from node import Node, expect
-from servers import ROOT, Processes, wait_for
+from servers import ROOT, Processes
 
 from dpdist.families.mixing.federated.identity import identity_text
 
@@ -41,7 +41,7 @@ def federated(node: Node) -> None:
     with node.timed("federated: a client's worker deleted in the middle"):
         coordinate(node, "again", spec)
         begun = node.newest_job("fed")
-        wait_for("the charge", lambda: node.charges("again"), seconds=240, alive=lambda: None)
+        node.charged("again")
         pod = places["north"].pods("north", "worker")[-1]["metadata"]["name"]
         places["north"].kubectl("delete", "pod", pod, "--wait=false", "--grace-period=1")
         done, said = node.finish(begun)
@@ -194,9 +194,9 @@ def external(node: Node) -> None:
             expect(done, said)
             node.released("outside")
         with node.timed("external: the scheduler ends in the middle"):
-            node.install("outside", "resumed", **values)
+            node.install("outside", "resumed", "large", **values)
             begun = node.newest_job("outside")
-            wait_for("the charge", lambda: node.charges("resumed"), seconds=180, alive=lambda: None)
+            node.charged("resumed")
             time.sleep(1)
             for name in ("scheduler", *WORKERS):
                 cluster.end(name)
@@ -205,7 +205,7 @@ def external(node: Node) -> None:
             expect("internal error" not in said and "Traceback" not in said, said)
             begin()
             if not done:
-                node.install("outside", "resumed", job={"run": 2}, **values)
+                node.install("outside", "resumed", "large", job={"run": 2}, **values)
                 done, said = node.finish(node.newest_job("outside"))
                 expect(done, said)
             node.released("resumed")
