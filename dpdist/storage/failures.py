@@ -40,6 +40,12 @@ _UNREACHABLE = _Problem(
     StorageUnavailable,
     "no server answers at the endpoint: check the endpoint and the network, then resume",
 )
+_TLS = _Problem(
+    StorageUnavailable,
+    StorageUnavailable,
+    "no trusted TLS with the endpoint: its certificate must be for the name that is asked, of an authority that "
+    "AWS_CA_BUNDLE names (the chart: trust.existingConfigMap); correct that or the endpoint, then resume",
+)
 _DENIED = _refused(
     "access is denied: check the secret key, and grant these credentials the right to list, read and write there"
 )
@@ -87,7 +93,8 @@ _BY_CODE = {  # error codes of S3 servers, then names of exceptions of botocore
     **dict.fromkeys(("SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout"), _BUSY),
     **dict.fromkeys(("Throttling", "RequestLimitExceeded", "429", "500", "502", "503", "504"), _BUSY),
     **dict.fromkeys(("ReadTimeoutError", "ConnectionClosedError", "ResponseStreamingError"), _BUSY),
-    **dict.fromkeys(("ConnectTimeoutError", "EndpointConnectionError", "SSLError"), _UNREACHABLE),
+    **dict.fromkeys(("ConnectTimeoutError", "EndpointConnectionError"), _UNREACHABLE),
+    "SSLError": _TLS,
     **dict.fromkeys(("ProxyConnectionError", "InvalidEndpointURLError"), _UNREACHABLE),
     "400": _refused("the server refuses the request: renew the credentials, or correct the region"),
 }
@@ -112,11 +119,12 @@ def translated(where: str, *, writing: bool) -> Iterator[None]:
 
 
 def of_server(error: BaseException) -> tuple[type[DpdistError], str] | None:
-    """The error type and advice for the error code of an S3 server on reading; None for an unknown code.
+    """The error type and advice for the error code of an S3 server on reading, or where TLS failed; None for an unknown
+    code.
 
     The caller, who knows what was read, handles denied access and missing files.
     """
-    problem = _BY_CODE.get(s3_code(error))
+    problem = _TLS if type(error).__name__ == "SSLError" else _BY_CODE.get(s3_code(error))
     return None if problem is None or problem is _DENIED else (problem.reading, problem.advice)
 
 

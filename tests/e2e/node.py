@@ -112,6 +112,14 @@ class Node:
         for name, rows in ROWS.items():
             self.put(name, rows)
 
+    def build(self) -> None:
+        """Build the image and load it; a first pod unpacks it."""
+        self.cluster("image", ROOT)
+        pod = ("run", "first", "--image=localhost/dpdist:test", "--image-pull-policy=Never", "--restart=Never")
+        self.run("kubectl", *pod, "--command", "--", "dpdist", "release", "--help")
+        self.run("kubectl", "wait", "pod/first", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=120s")
+        self.run("kubectl", "delete", "pod", "first")
+
     def at(self, namespace: str) -> Node:
         """The same node seen from a namespace, which is made anew, with its secrets and a data set of its own."""
         there = copy.copy(self)
@@ -143,6 +151,7 @@ class Node:
             "output": {"path": f"s3://census-public/{self.dataset}/{name}"},
             "work": f"s3://census-confidential/{self.namespace}",
             "synthesis": {"records": ROWS[table]},
+            "model": {"rounds": 2, "cells": 20_000},  # the fit is not what is tried here
         }
         return {
             "image": {"repository": "localhost/dpdist", "tag": "test", "pullPolicy": "Never"},

@@ -106,6 +106,7 @@ def coordinate(node: Node, name: str, spec: Path, **more: Any) -> None:
     given = node.values(name, **more)
     given["release"]["settings"].pop("synthesis")
     given["release"]["settings"].pop("data")
+    given["release"]["settings"].pop("model")
     given["dask"]["workers"]["replicas"] = 1
     given["dask"]["joining"] = len(CLIENTS)
     given["networkPolicy"]["members"] = [peer(client, "worker") for client in CLIENTS]

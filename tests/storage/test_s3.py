@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpdist.cluster.certificates import write_certificates
 from dpdist.errors import DataNotFound, SpecError, StorageUnavailable
 from dpdist.storage.files import open_file, storage_errors
 from dpdist.storage.s3 import ATTEMPTS, address, filesystem, s3_filesystem, split_address
@@ -131,3 +133,41 @@ def test_an_answer_that_stalls_is_not_waited_for(mute: tuple[str, list[bytes]]) 
     own = {"key": "a", "secret": "b", "config_kwargs": {"read_timeout": 0.3}}
     with pytest.raises(StorageUnavailable, match="resume"), storage_errors("s3://b/k"):
         open_file("s3://b/k", {"endpoint_url": mute[0], **own}, size=1000).read(1000)
+
+
+@pytest.fixture
+def unknown_authority(tmp_path: Path) -> Iterator[str]:
+    """Endpoint of a server with TLS whose authority this process does not know."""
+    write_certificates(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "scheduler.pem", tmp_path / "scheduler-key.pem")
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                taken = listener.accept()[0]
+            except OSError:
+                return
+            with suppress(OSError):
+                context.wrap_socket(taken, server_side=True).close()
+            taken.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield f"https://127.0.0.1:{listener.getsockname()[1]}"
+    listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+    listener.close()
+
+
+def test_a_certificate_of_an_unknown_authority(unknown_authority: str) -> None:
+    once = {"retries": {"mode": "standard", "total_max_attempts": 1}}
+    options = {"endpoint_url": unknown_authority, "key": "a", "secret": "b", "config_kwargs": once}
+    store = Store("s3://bucket/x", options)
+    said = "certificate must be .* of an authority that AWS_CA_BUNDLE names"
+    for call in (store.check_writable, lambda: store.read_bytes("y")):
+        with pytest.raises(StorageUnavailable, match=said):
+            call()
+    with pytest.raises(StorageUnavailable, match=said), storage_errors("s3://bucket/x"):
+        open_file("s3://bucket/x", options).read()
