@@ -56,7 +56,7 @@ def _epsilons(event: Event, delta: float) -> tuple[float, float]:
     whole = composition(event)
     if whole is None:
         return 0.0, 0.0
-    both = [whole.epsilon(delta, reverse) for reverse in (False, True)]
+    both = [whole.epsilon(delta, reverse) for reverse in whole.directions]
     return max(one for one, _ in both), max(other for _, other in both)
 
 
@@ -127,7 +127,7 @@ def delta(event: Event, *, epsilon: float) -> float:
     whole = composition(event)
     if whole is None:
         return 0.0
-    value = max(whole.delta(float(epsilon), reverse) for reverse in (False, True))
+    value = max(whole.delta(float(epsilon), reverse) for reverse in whole.directions)
     largest, failure = extreme(event)
     return round_up(min(value, failure) if epsilon >= largest else value)
 

@@ -40,8 +40,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scipy.special import bdtr, bdtrc, betaincinv, nbdtrc
-
 from dpdist.errors import AccountingError
 from dpdist.privacy.deniability import growth
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace
@@ -126,6 +124,8 @@ def pass_count_sensitivity(*, candidates: int, seeds: int, growth: float, delta:
     `seeds` is a checked lower bound of their number; `growth`, h, the most by which one seed raises the passing mass
     (`dpdist.privacy.deniability.growth`).
     """
+    from scipy.special import bdtrc
+
     if candidates < 1 or seeds < 1 or not 0 < delta < 1:
         raise AccountingError(
             f"expected candidates and seeds >= 1 and delta in (0, 1), got {candidates}, {seeds}, {delta}"
@@ -142,6 +142,8 @@ def lower_bound_from_noisy_count(
 
     Half of delta goes to the noise's tail, half to the Clopper-Pearson bound; h is subtracted.
     """
+    from scipy.special import betaincinv
+
     count = min(int(noisy) - noise_tail(scale, delta / 2) + 1, candidates)
     if count < 1:
         return 0.0
@@ -250,6 +252,8 @@ def candidates_needed(*, records: int, pass_rate: float, failure: float = 2.0**-
     With the confirmed pass rate ``(Z + h)/n_lo`` less one record's ``max(h, 1)/n_lo`` the shortage, which shows,
     is as rare as the failures of the samplers.
     """
+    from scipy.special import nbdtrc
+
     if records < 1 or not 0 < pass_rate <= 1:
         raise AccountingError(f"expected records >= 1 and a pass rate in (0, 1], got {records}, {pass_rate}")
     if pass_rate == 1:
@@ -267,4 +271,6 @@ def _least(holds: Callable[[int], bool], most: int) -> int:
 
 def _binomial_quantile(probability: float, count: int, rate: float) -> int:
     """Least k such that a binomial count is at most k with the given probability."""
+    from scipy.special import bdtr
+
     return _least(lambda k: bdtr(k, count, rate) >= probability, count)

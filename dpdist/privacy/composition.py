@@ -49,14 +49,16 @@ class Piece:
     variance: float  # of one loss, about; sets the lattice
     reach: float  # largest loss worth a place on the lattice
     exact: bool = True  # whether the pair does not depend on the interval
+    symmetric: bool = False  # whether adding a record gives the same law of losses as its removal
 
     @classmethod
-    def of(cls, pair: DominatingPair, count: int = 1) -> Piece:
+    def of(cls, pair: DominatingPair, count: int = 1, *, symmetric: bool = False) -> Piece:
         """An exact pair; its reach leaves out losses of negligible mass."""
         outer = np.argsort(-np.abs(pair.losses))
         mass = np.cumsum(np.maximum(pair.upper, pair.lower)[outer]) * count
         kept = outer[np.searchsorted(mass, _NEGLIGIBLE) :]
-        return cls(lambda _: pair, count, pair.variance, float(np.abs(pair.losses[kept]).max(initial=0.0)))
+        reach = float(np.abs(pair.losses[kept]).max(initial=0.0))
+        return cls(lambda _: pair, count, pair.variance, reach, symmetric=symmetric)
 
 
 class Composition:
@@ -76,6 +78,8 @@ class Composition:
         self.parts = [
             (*piece.build(self.interval).on_lattice(self.interval, reach=reach), piece.count) for piece in pieces
         ]
+        # Of symmetric mechanisms a bound in one direction is one in the other, too.
+        self.directions = (False,) if all(piece.symmetric for piece in pieces) else (False, True)
         self.error = 2.0**-49 * self.count + 4 * _TRUNCATION * len(pieces)
 
     def pld(self) -> PrivacyLossDistribution:

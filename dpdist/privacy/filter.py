@@ -204,7 +204,7 @@ class Filter:
                 continue
             whole = Composition([piece])
             tilts = np.array([t])
-            moment = max(float(whole.cumulant(tilts, reverse)[0]) for reverse in (False, True))
+            moment = max(float(whole.cumulant(tilts, reverse)[0]) for reverse in whole.directions)
             total += _upwards(moment / t, max(whole.infinite(reverse) for reverse in (False, True)))
         return total
 

@@ -140,9 +140,9 @@ def piece_of(event: Event) -> Piece:
     """The piece of one mechanism."""
     match event:
         case DiscreteLaplace():
-            return Piece.of(_discrete_laplace(event.scale, event.sensitivity), event.count)
+            return Piece.of(_discrete_laplace(event.scale, event.sensitivity), event.count, symmetric=True)
         case ApproximateDP():
-            return Piece.of(_approximate(event.epsilon, event.delta))
+            return Piece.of(_approximate(event.epsilon, event.delta), symmetric=True)
         case SeedRecords():
             pair = record_pair(k=event.k, gamma=event.gamma, epsilon0=event.epsilon0, passing_mass=event.passing_mass)
             return Piece.of(pair, event.records)
@@ -210,7 +210,7 @@ def _gaussian(multiplier: float, rate: float = 1.0, count: int = 1) -> Piece:
     def build(interval: float) -> DominatingPair:
         return sampled_gaussian_pair(multiplier, rate, interval)
 
-    return Piece(build, count, variance, largest_loss(multiplier, rate), exact=False)
+    return Piece(build, count, variance, largest_loss(multiplier, rate), exact=False, symmetric=rate == 1.0)
 
 
 @lru_cache(maxsize=128)

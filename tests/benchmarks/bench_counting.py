@@ -3,14 +3,18 @@
 Run ``python tests/benchmarks/bench_counting.py --data ../shared/data --json counting.json``. The table is written
 again and again into one Parquet and one CSV file until they have the rows asked for. Rates are of one core: wall
 clock, and CPU time where other work shares the machine. ``--cluster N`` adds a pass on N worker processes, with the
-peak memory of a worker.
+peak memory of a worker. ``--peers`` adds DuckDB and Polars: the counts of all pairs of columns of the Parquet file, on
+one thread, each in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -37,6 +41,32 @@ from dpdist.schema.schema import Schema
 
 SCHEMA = Path(__file__).parents[2] / "deploy" / "releases" / "schemas" / "acs2024.yaml"
 SPLIT = Split(KeyRef.fixed("00" * 32), (Fraction(1, 10), Fraction(2, 5), Fraction(1, 2)))
+
+
+PEERS = {
+    "DuckDB": """
+import duckdb, itertools, sys
+duckdb.sql("set threads = 1")
+pairs = ", ".join(f'("{a}", "{b}")' for a, b in itertools.combinations(sys.argv[2:], 2))
+duckdb.sql(f"select count(*) as n from '{sys.argv[1]}' group by grouping sets ({pairs})").fetchall()
+""",
+    "Polars": """
+import itertools, polars, sys
+table = polars.scan_parquet(sys.argv[1])
+polars.collect_all([table.group_by(pair).len() for pair in itertools.combinations(sys.argv[2:], 2)])
+""",
+    "dpdist": """
+import sys
+from dpdist.data.operators import pair_counts_operator
+from dpdist.data.source import TableSource
+from dpdist.data.table import open_table
+from dpdist.families.base.graph import located_table, run_pass
+from dpdist.schema.schema import Schema
+schema = Schema.from_yaml(sys.argv[2])
+run_pass(located_table(open_table(TableSource((sys.argv[1],)), schema)), pair_counts_operator(schema.cardinalities))
+""",
+}
+"""Programs that count all pairs of columns of a file."""
 
 
 def nothing(codes: list[np.ndarray]) -> int:
@@ -142,6 +172,23 @@ def measure_cluster(schema: Schema, path: Path, workers: int) -> dict[str, Any]:
         return result | {"peak_worker_bytes": resident, "partitions": len(table.partitions)}
 
 
+def measure_peers(schema: Schema, path: Path, rows: int) -> dict[str, Any]:
+    """All pairs of columns counted by each program in a process of its own, on one thread, process start included."""
+    names = [attribute.name for attribute in schema.attributes]
+    environment = os.environ | {"POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCHEMA.parents[3])}
+    result = {}
+    for name, program in PEERS.items():
+        arguments = [str(SCHEMA)] if name == "dpdist" else names
+        command = [sys.executable, "-c", program, str(path), *arguments]
+        begin, before = time.perf_counter(), os.times()
+        subprocess.run(command, check=True, env=environment)
+        after = os.times()
+        cpu = after.children_user + after.children_system - before.children_user - before.children_system
+        wall = time.perf_counter() - begin
+        result[f"all pairs by {name}"] = {"rows_per_second": rows / wall, "rows_per_cpu_second": rows / cpu}
+    return result
+
+
 def _peak_memory() -> int:
     import resource
 
@@ -154,6 +201,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of acs2024_workers.parquet")
     parser.add_argument("--rows", type=int, default=5_000_000, help="rows of the Parquet file (CSV: a fifth)")
     parser.add_argument("--cluster", type=int, default=0, help="also measure on so many worker processes")
+    parser.add_argument("--peers", action="store_true", help="also count by DuckDB and by Polars")
     parser.add_argument("--json", type=Path, help="write the measurements to this file")
     arguments = parser.parse_args()
     schema = Schema.from_yaml(SCHEMA)
@@ -166,6 +214,8 @@ def main() -> None:
                 writer.write_table(once.slice(0, arguments.rows - start))
         pa.csv.write_csv(once.slice(0, arguments.rows // 5), text)
         results |= measure_passes(schema, parquet) | measure_passes(schema, text)
+        if arguments.peers:
+            results |= measure_peers(schema, parquet, arguments.rows)
         if arguments.cluster:
             results |= measure_cluster(schema, parquet, arguments.cluster)
     for name, record in results.items():

@@ -1,10 +1,11 @@
-"""Whole releases, Parquet to Parquet: seconds, CPU and memory of each worker process, at three sizes.
+"""Whole releases by the command line, Parquet to Parquet: seconds, CPU seconds and memory of each process.
 
-    python tests/benchmarks/bench_release.py --json bench/release.json [--rows 10000000 100000000]
+    python tests/benchmarks/bench_release.py --json bench/release.json [--repeats 5] [--copies 8 75 754] [--executors]
 
-1. A million records released from ACS 2024 (1.33 million real rows), omega uniform in {9, 10, 11}, k = 50, gamma = 4,
-   epsilon0 = 1: the command line as a user runs it, process start included.
-2. Learning from made-up tables of growing size: seconds a row and memory a worker.
+1. A million records released from ACS 2024 (1.33 million real rows), process start included: by the default synthesis
+   (`acs2024.yaml`), and with seeds (`acs2024-paper.yaml`: omega uniform in {9, 10, 11}, k = 50, gamma = 4).
+2. The default synthesis learnt from the same file copied many times (754 copies are a billion rows), a million
+   records out. Shared memory of the processes is counted in each.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,29 +27,38 @@ import psutil
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
+TABLE = DATA / "acs2024_workers.parquet"
+TABLE_ROWS = 1_326_858
 DPDIST = [sys.executable, "-m", "dpdist"]
+MODES = {"default": "acs2024.yaml", "seeds": "acs2024-paper.yaml"}
 
 
 class Watch(threading.Thread):
-    """Largest resident memory of each process below the one that runs a release."""
+    """CPU seconds and largest resident memory of a process and of each one below it."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
-        self._root, self.peaks, self.cpu = psutil.Process(pid), {}, {}
+        self._root, self._ended = psutil.Process(pid), threading.Event()
+        self.peaks: dict[int, int] = {}
+        self.cpu: dict[int, float] = {}
 
     def run(self) -> None:
-        while self._root.is_running():
+        while not self._ended.wait(0.05):
             try:
                 for process in [self._root, *self._root.children(recursive=True)]:
                     self.peaks[process.pid] = max(self.peaks.get(process.pid, 0), process.memory_info().rss)
                     self.cpu[process.pid] = sum(process.cpu_times()[:2])
             except psutil.Error:
                 pass
-            time.sleep(0.05)
+
+    def end(self) -> None:
+        """Stop watching."""
+        self._ended.set()
+        self.join()
 
 
 def timed(arguments: list[str], folder: Path) -> dict[str, Any]:
-    """Run a command of dpdist in a folder; seconds, CPU seconds and peak memory of its largest process."""
+    """Run a command of dpdist in a folder; seconds, CPU seconds, peak memory of driver and largest worker."""
     start = time.perf_counter()
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     process = subprocess.Popen([*DPDIST, *arguments], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
@@ -54,65 +66,88 @@ def timed(arguments: list[str], folder: Path) -> dict[str, Any]:
     watch.start()
     out, _ = process.communicate()
     seconds = time.perf_counter() - start
+    watch.end()
     if process.returncode:
         raise SystemExit(f"dpdist {' '.join(arguments)} failed with code {process.returncode}")
+    driver = watch.peaks.pop(process.pid)
     return {
         "seconds": round(seconds, 2),
         "cpu_seconds": round(sum(watch.cpu.values()), 2),
-        "largest_process_mb": round(max(watch.peaks.values()) / 1e6),
+        "driver_mb": round(driver / 1e6),
+        "worker_mb": round(max(watch.peaks.values(), default=0) / 1e6),
         "output": out,
     }
 
 
-def stages(result: dict[str, Any]) -> dict[str, float]:
-    """Seconds of each stage, from the operator's run record."""
-    outcome = json.loads(result.pop("output"))
-    seconds: dict[str, float] = json.loads(Path(outcome["run_record"]).read_text())["seconds"]
-    return seconds
+def release(mode: str, table: Path, rows: int, **cluster: object) -> dict[str, Any]:
+    """A million records from a table in a mode, in a folder and a ledger of its own."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        settings = {
+            "data.path": table,
+            "data.minimum_records": rows * 9 // 10,
+            "synthesis.records": 1_000_000,
+            "output.path": folder / "released",
+            "work": folder / "work",
+            "ledger": f"sqlite:///{folder}/ledger.db",
+            **{f"cluster.{name}": value for name, value in cluster.items()},
+        }
+        sets = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+        budget = (
+            "--epsilon",
+            "9",
+            "--delta",
+            "1e-8",
+            *(part for kind in ("dp", "pd-per-record") for part in ("--allow", kind)),
+        )
+        timed(["ledger", "create", "acs", *budget, "--ledger", str(settings["ledger"])], folder)
+        result = timed(["release", str(ROOT / "deploy/releases" / MODES[mode]), "--json", *sets], folder)
+        record = json.loads(Path(json.loads(result.pop("output"))["run_record"]).read_text())
+        return {"mode": mode, "rows": rows} | result | {"stages": record["seconds"]}
 
 
-def million(folder: Path) -> dict[str, Any]:
-    """A million records from ACS 2024."""
-    settings = [f"data.path={DATA / 'acs2024_workers.parquet'}", "synthesis.records=1000000"]
-    sets = [part for setting in settings for part in ("--set", setting)]
-    timed(["ledger", "create", "acs", "--epsilon", "9", "--delta", "1e-8"], folder)
-    result = timed(["release", str(ROOT / "deploy/releases/acs2024-paper.yaml"), "--json", *sets], folder)
-    return result | {"stages": stages(result)}
+EXECUTORS: dict[str, dict[str, object]] = {
+    "threads": {"mode": "threads"},
+    "one process": {"mode": "embedded", "workers": 1},
+    "two processes": {"mode": "embedded", "workers": 2},
+}
 
 
-def learning(folder: Path, rows: int) -> dict[str, Any]:
-    """Learning from a made-up table of `rows` rows; every attribute resampled, few records released."""
-    timed(["sample", "table", "--rows", str(rows)], folder)
-    timed(["ledger", "create", "demo", "--epsilon", "9", "--delta", "1e-8"], folder)
-    settings = ["data.path=table", f"data.minimum_records={rows * 9 // 10}", "synthesis.omega=all", "output.path=out"]
-    settings += ["synthesis.records=10000", "ledger=sqlite:///dpdist-ledger.db", "work=work"]
-    sets = [part for setting in settings for part in ("--set", setting)]
-    result = timed(["release", str(ROOT / "deploy/releases/demo.yaml"), "--json", *sets], folder)
-    seconds = stages(result)
-    spent = sum(seconds.get(name, 0.0) for name in ("reading", "counting", "learning parameters"))
-    return result | {"rows": rows, "stages": seconds, "nanoseconds_per_row": round(1e9 * spent / rows, 1)}
+def grown(copies: int, executor: str = "") -> dict[str, Any]:
+    """The default synthesis of the table copied so many times."""
+    with tempfile.TemporaryDirectory() as name:
+        for copy in range(copies):
+            shutil.copy(TABLE, Path(name) / f"part-{copy:05}.parquet")
+        result = {"executor": executor or "auto"}
+        result |= release("default", Path(name), copies * TABLE_ROWS, **EXECUTORS.get(executor, {}))
+    return result | {"nanoseconds_per_row": round(1e9 * result["seconds"] / result["rows"], 1)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--rows", type=int, nargs="*", default=[10_000_000, 100_000_000])
+    parser.add_argument("--repeats", type=int, default=5, help="runs of each mode")
+    parser.add_argument("--copies", type=int, nargs="*", default=[], help="copies of the table")
+    parser.add_argument("--executors", action="store_true", help="also compare executors")
     options = parser.parse_args()
-    report: dict[str, Any] = {"learning": []}
-    with tempfile.TemporaryDirectory() as folder:
-        report["million"] = million(Path(folder))
-        print(json.dumps(report["million"]))
-    for rows in options.rows:
-        with tempfile.TemporaryDirectory() as folder:
-            report["learning"].append(learning(Path(folder), rows))
-            print(json.dumps(report["learning"][-1]))
-    per_row = [entry["nanoseconds_per_row"] for entry in report["learning"]]
-    if len(per_row) > 1:
-        report["time_per_row_ratio"] = round(per_row[-1] / per_row[0], 3)
-        print("time per row, largest against smallest:", report["time_per_row_ratio"])
+    report: dict[str, Any] = {"million": [], "grown": []}
+    for _ in range(options.repeats):
+        for mode in MODES:
+            report["million"].append(release(mode, TABLE, TABLE_ROWS))
+            print(json.dumps(report["million"][-1]), flush=True)
+    for mode in MODES if options.repeats else ():
+        runs = [run for run in report["million"] if run["mode"] == mode]
+        report[mode] = {
+            f"median_{name}": statistics.median(run[name] for run in runs) for name in ("seconds", "cpu_seconds")
+        }
+        print(mode, json.dumps(report[mode]))
+    runs = [(copies, "") for copies in options.copies]
+    for copies, executor in runs + [(75, name) for name in EXECUTORS if options.executors]:
+        report["grown"].append(grown(copies, executor))
+        print(json.dumps(report["grown"][-1]), flush=True)
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(report, indent=2))
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

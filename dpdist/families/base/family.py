@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 from dpdist.errors import SpecError
-from dpdist.families.base.bounding import sizes_for
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.events import Event
@@ -124,6 +123,8 @@ class Plan:
         """What `resources` found, and what bounding the records of the units needs besides."""
         if self.spec.unit is None:
             return needs
+        from dpdist.families.base.bounding import sizes_for
+
         rows, partitions = self.spec.data.minimum_records, needs["partitions"]
         held = sum(attribute.dtype.itemsize for attribute in self.spec.table.attributes) + 2 * 8
         shards, blocks = sizes_for(rows)
