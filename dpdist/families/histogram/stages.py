@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -16,6 +16,7 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Stage, Truth
 from dpdist.families.base.passes import Passes
 from dpdist.families.base.stored import Stored
+from dpdist.families.histogram.binning import Chosen, choose
 from dpdist.families.histogram.curves import CurveMean, confirm_number, release_mean, value_unit
 from dpdist.families.histogram.entropy import release_entropies, renyi
 from dpdist.families.histogram.measurement import add_noise
@@ -44,7 +45,8 @@ class NoisyStatistics(Stored):
 
     FILE: ClassVar[str] = "statistics.npz"
 
-    arrays: dict[str, NDArray[Any]]  # ``table_0`` ... and ``entropies``, or ``values``, ``coefficients`` and ``curves``
+    # ``table_0`` ..., ``bins_0_0`` ... (histogram, axis), ``entropies``; or ``values``, ``coefficients`` and ``curves``
+    arrays: dict[str, NDArray[Any]]
 
 
 def stages(plan: HistogramPlan) -> Sequence[Stage[HistogramSpec, HistogramPlan]]:
@@ -100,6 +102,10 @@ def _noisy_tables(attempt: HistogramAttempt, summary: Any, *, records: int) -> N
     noise = attempt.noise
     _confirm_records(plan, records, noise=noise)
     arrays: dict[str, NDArray[Any]] = {}
+    if plan.binning is not None:
+        chosen = choose(summary, plan.binning, noise=noise)
+        summary = plan.binning.merged(summary, chosen)
+        arrays |= {f"bins_{number}_{axis}": bins for (number, axis), bins in chosen.items()}
     for number, (table, (mechanism, scale)) in enumerate(zip(summary, plan.noise, strict=True)):
         name = f"histogram/table/{number}"
         arrays[f"table_{number}"] = (
@@ -109,6 +115,12 @@ def _noisy_tables(attempt: HistogramAttempt, summary: Any, *, records: int) -> N
         measured = [summary[number] for number, _ in spec.entropy_targets]
         arrays["entropies"] = release_entropies(measured, plan.entropies, noise=noise, name="histogram/entropy")
     return NoisyStatistics(arrays)
+
+
+def _chosen(plan: HistogramPlan, arrays: dict[str, NDArray[Any]]) -> Chosen:
+    """The bins that an attempt has chosen."""
+    axes = () if plan.binning is None else plan.binning.axes
+    return {(a.histogram, a.axis): arrays[f"bins_{a.histogram}_{a.axis}"] for a in axes}
 
 
 def _confirm_records(plan: HistogramPlan, records: int, *, noise: Noise) -> None:
@@ -145,21 +157,53 @@ def _statistics(attempt: HistogramAttempt, arrays: dict[str, NDArray[Any]]) -> l
     noisy = [arrays[f"table_{number}"] for number in range(len(plan.noise))]
     variances = [sd**2 for sd in plan.deviations]
     fitted, errors = fit(noisy, spec.counts, plan.counts, variances=variances, noise=attempt.noise)
-    statistics = count_statistics(noisy, fitted, errors, plan.counts, spec.table, names=spec.output.values)
+    chosen = _chosen(plan, arrays)
+    if chosen:
+        attempt.public["chosen_bins"] = chosen_bins(chosen, spec)
+    named = partial(count_statistics, schema=spec.table, names=spec.output.values, chosen=chosen)
+    statistics = named(noisy, fitted, errors, plan.counts)
     if spec.counts.entropies:
         statistics += released_entropies(fitted, spec.counts.entropies, plan.counts, spec.table)
     if plan.entropies is not None:
-        statistics += entropy_statistics(arrays["entropies"], spec.entropy_targets, plan.counts, spec.table)
+        statistics += entropy_statistics(
+            arrays["entropies"], spec.entropy_targets, plan.counts, spec.table, cells=plan.cells
+        )
     return statistics
 
 
-def truth(plan: HistogramPlan) -> tuple[Operator, Callable[[Any], list[Truth]]]:
-    """What a release counts with, and what turns its summary into true values in the release's order."""
-    of = partial(_of_counts, plan.spec) if plan.counts is not None else partial(_of_curves, plan)
-    return operator_of(plan.spec, plan), of
+def chosen_bins(chosen: Chosen, spec: HistogramSpec) -> list[dict[str, Any]]:
+    """The chosen bins as the manifest states them: the first code of each."""
+    return [
+        {"histogram": number, "column": spec.queries[number].columns[axis], "first_codes": bins.tolist()}
+        for (number, axis), bins in sorted(chosen.items())
+    ]
 
 
-def _of_counts(spec: HistogramSpec, tables: list[Counts]) -> list[Truth]:
+def _stated_bins(plan: HistogramPlan, parameters: Mapping[str, Any]) -> Chosen:
+    """The chosen bins of a release, from the parameters in its manifest."""
+    stated: dict[tuple[int, str], Any] = {
+        (entry["histogram"], entry["column"]): entry["first_codes"] for entry in parameters.get("chosen_bins", [])
+    }
+    found = {}
+    for number, axis, name, _ in plan.spec.binned:
+        if (number, name) not in stated:
+            raise SpecError("the manifest does not state the bins that were chosen: copy the release again")
+        found[number, axis] = np.array(stated[number, name], np.int64)
+    return found
+
+
+def truth(plan: HistogramPlan, parameters: Mapping[str, Any]) -> tuple[Operator, Callable[[Any], list[Truth]]]:
+    """What a release counts with, and what turns its summary into true values in the release's order; `parameters` are
+    those of the manifest, which states the chosen bins.
+    """
+    if plan.counts is None:
+        return operator_of(plan.spec, plan), partial(_of_curves, plan)
+    return operator_of(plan.spec, plan), partial(_of_counts, plan, chosen=_stated_bins(plan, parameters))
+
+
+def _of_counts(plan: HistogramPlan, tables: list[Counts], *, chosen: Chosen) -> list[Truth]:
+    spec = plan.spec
+    tables = tables if plan.binning is None else plan.binning.merged(tables, chosen)
     names = [" × ".join(query.columns) + (" (buckets)" if query.buckets else "") for query in spec.queries]
     found: list[Truth] = [("count", names[i], table.ravel().astype(float)) for i, table in enumerate(tables)]
     for i, table in enumerate(tables):
