@@ -34,6 +34,9 @@ from dpdist.schema.schema import Attribute, Category, Schema
 
 Names = Literal["values", "labels", "codes"]
 
+NO_BINS: Chosen = MappingProxyType({})
+"""Of histograms whose cells are declared."""
+
 
 def fit(
     noisy: Sequence[Counts], settings: CountsSpec, plan: CountPlan, *, variances: Sequence[float], noise: Noise
@@ -153,15 +156,16 @@ def count_statistics(
     schema: Schema,
     *,
     names: Names = "values",
-    chosen: Chosen = MappingProxyType({}),
+    chosen: Chosen = NO_BINS,
 ) -> list[Statistics]:
     """The counts of each histogram; cells are named by the declared values, their labels or their codes, and chosen
     bins by where they begin and end.
     """
     made = []
     for number, (query, table, values, error) in enumerate(zip(plan.queries, noisy, fitted, errors, strict=True)):
-        axes = _axes(query, schema, names, {axis: bins for (i, axis), bins in chosen.items() if i == number})
-        made.append(_statistics("count", _of(query, schema), axes, table.ravel(), values.ravel(), error))
+        bins = _of_one(chosen, number)
+        axes = _axes(query, schema, names, bins)
+        made.append(_statistics("count", _of(query, schema, bins), axes, table.ravel(), values.ravel(), error))
     return made
 
 
@@ -172,27 +176,34 @@ def entropy_statistics(
     schema: Schema,
     *,
     cells: Sequence[int],
+    chosen: Chosen = NO_BINS,
 ) -> list[Statistics]:
     """Noisy entropies; fitted values are cut to what an entropy of a histogram of so many cells can be."""
     pieces = []
     for drawn, (number, order) in zip(noisy, targets, strict=True):
         value = np.clip(drawn, 0.0, np.log2(cells[number]))
-        of = _of(plan.queries[number], schema)
+        of = _of(plan.queries[number], schema, _of_one(chosen, number))
         pieces.append(_statistics(entropy_name(order), of, (("",),), np.array([drawn]), np.array([value])))
     return pieces
 
 
 def released_entropies(
-    fitted: Sequence[NDArray[np.int64]], orders: Sequence[float], plan: CountPlan, schema: Schema
+    fitted: Sequence[NDArray[np.int64]],
+    orders: Sequence[float],
+    plan: CountPlan,
+    schema: Schema,
+    *,
+    chosen: Chosen = NO_BINS,
 ) -> list[Statistics]:
     """Entropies of the released counts (of counts that are all 0, that of an even histogram); they cost nothing."""
     pieces = []
-    for table, query in zip(fitted, plan.queries, strict=True):
+    for number, (table, query) in enumerate(zip(fitted, plan.queries, strict=True)):
+        of = _of(query, schema, _of_one(chosen, number))
         counts = table if table.any() else np.ones_like(table)
         for order in orders:
             value = np.array([max(renyi(counts, order=order), 0.0)])
             name = f"{entropy_name(order)} of the released counts"
-            pieces.append(_statistics(name, _of(query, schema), (("",),), value, value))
+            pieces.append(_statistics(name, of, (("",),), value, value))
     return pieces
 
 
@@ -206,8 +217,14 @@ def curve_statistics(mean: CurveMean, times: Sequence[float]) -> list[Statistics
     return [_statistics("mean", "curves", (tuple(repr(float(t)) for t in times),), mean.values, mean.values)]
 
 
-def _of(query: Query, schema: Schema) -> str:
-    name = " x ".join(schema.names[i] for i in query.attributes)
+def _of_one(chosen: Chosen, number: int) -> dict[int, Bins]:
+    """Chosen bins of one histogram, by axis."""
+    return {axis: bins for (histogram, axis), bins in chosen.items() if histogram == number}
+
+
+def _of(query: Query, schema: Schema, chosen: Mapping[int, Bins]) -> str:
+    counted = [f" ({len(chosen[axis])} bins)" if axis in chosen else "" for axis in range(len(query.attributes))]
+    name = " x ".join(schema.names[i] + bins for i, bins in zip(query.attributes, counted, strict=True))
     return f"{name} (buckets)" if query.coarse else name
 
 

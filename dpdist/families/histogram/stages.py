@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.operators import Operator
-from dpdist.errors import CheckFailed, SpecError
+from dpdist.errors import CheckFailed, SpecError, VerificationFailed
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Stage, Truth
 from dpdist.families.base.passes import Passes
 from dpdist.families.base.stored import Stored
 from dpdist.families.histogram.binning import Chosen, choose
 from dpdist.families.histogram.curves import CurveMean, confirm_number, release_mean, value_unit
+from dpdist.families.histogram.cuts import Bins
 from dpdist.families.histogram.entropy import release_entropies, renyi
 from dpdist.families.histogram.measurement import add_noise
 from dpdist.families.histogram.plan import HistogramPlan
@@ -30,7 +31,7 @@ from dpdist.families.histogram.results import (
     released_entropies,
     tables,
 )
-from dpdist.families.histogram.spec import HistogramSpec
+from dpdist.families.histogram.spec import HistogramQuerySpec, HistogramSpec
 from dpdist.families.histogram.statistics import curve_operator, histogram_operator, long_curve_operator
 from dpdist.privacy.arrays import Counts
 from dpdist.privacy.noise import Noise
@@ -160,14 +161,13 @@ def _statistics(attempt: HistogramAttempt, arrays: dict[str, NDArray[Any]]) -> l
     chosen = _chosen(plan, arrays)
     if chosen:
         attempt.public["chosen_bins"] = chosen_bins(chosen, spec)
-    named = partial(count_statistics, schema=spec.table, names=spec.output.values, chosen=chosen)
-    statistics = named(noisy, fitted, errors, plan.counts)
+    counts, schema, names = plan.counts, spec.table, spec.output.values
+    statistics = count_statistics(noisy, fitted, errors, counts, schema, names=names, chosen=chosen)
     if spec.counts.entropies:
-        statistics += released_entropies(fitted, spec.counts.entropies, plan.counts, spec.table)
+        statistics += released_entropies(fitted, spec.counts.entropies, counts, schema, chosen=chosen)
     if plan.entropies is not None:
-        statistics += entropy_statistics(
-            arrays["entropies"], spec.entropy_targets, plan.counts, spec.table, cells=plan.cells
-        )
+        drawn, targets = arrays["entropies"], spec.entropy_targets
+        statistics += entropy_statistics(drawn, targets, counts, schema, cells=plan.cells, chosen=chosen)
     return statistics
 
 
@@ -180,15 +180,23 @@ def chosen_bins(chosen: Chosen, spec: HistogramSpec) -> list[dict[str, Any]]:
 
 
 def _stated_bins(plan: HistogramPlan, parameters: Mapping[str, Any]) -> Chosen:
-    """The chosen bins of a release, from the parameters in its manifest."""
-    stated: dict[tuple[int, str], Any] = {
-        (entry["histogram"], entry["column"]): entry["first_codes"] for entry in parameters.get("chosen_bins", [])
-    }
-    found = {}
-    for number, axis, name, _ in plan.spec.binned:
-        if (number, name) not in stated:
-            raise SpecError("the manifest does not state the bins that were chosen: copy the release again")
-        found[number, axis] = np.array(stated[number, name], np.int64)
+    """The chosen bins of a release, from the parameters in its manifest. Raises VerificationFailed: they are not there,
+    or no bins.
+    """
+    found: dict[tuple[int, int], Bins] = {}
+    try:
+        entries = parameters.get("chosen_bins", [])
+        stated = {(entry["histogram"], entry["column"]): entry["first_codes"] for entry in entries}
+        for number, axis, name, count in plan.spec.binned:
+            bins = np.array(stated[number, name], np.int64)
+            codes = plan.spec.table.attributes[plan.spec.table.names.index(name)].cardinality
+            if bins.shape != (count,) or bins[0] != 0 or bins[-1] >= codes or (np.diff(bins) < 1).any():
+                raise ValueError
+            found[number, axis] = bins
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise VerificationFailed(
+            "the manifest does not state the bins that were chosen: copy the release again from its publisher"
+        ) from None
     return found
 
 
@@ -204,7 +212,7 @@ def truth(plan: HistogramPlan, parameters: Mapping[str, Any]) -> tuple[Operator,
 def _of_counts(plan: HistogramPlan, tables: list[Counts], *, chosen: Chosen) -> list[Truth]:
     spec = plan.spec
     tables = tables if plan.binning is None else plan.binning.merged(tables, chosen)
-    names = [" × ".join(query.columns) + (" (buckets)" if query.buckets else "") for query in spec.queries]
+    names = [_named(query) for query in spec.queries]
     found: list[Truth] = [("count", names[i], table.ravel().astype(float)) for i, table in enumerate(tables)]
     for i, table in enumerate(tables):
         found += [
@@ -214,6 +222,12 @@ def _of_counts(plan: HistogramPlan, tables: list[Counts], *, chosen: Chosen) -> 
     for number, order in spec.entropy_targets:
         found.append(("entropy", names[number], np.array([renyi(tables[number], order=order)])))
     return found
+
+
+def _named(query: HistogramQuerySpec) -> str:
+    """What a histogram is about, for an evaluation."""
+    bins = {name: f" ({count} bins)" for name, count in query.adaptive.items()}
+    return " × ".join(name + bins.get(name, "") for name in query.columns) + (" (buckets)" if query.buckets else "")
 
 
 def _of_curves(plan: HistogramPlan, sums: Any) -> list[Truth]:

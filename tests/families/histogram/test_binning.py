@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from scipy import stats
 
 from dpdist.data.operators import Operator
-from dpdist.errors import AccountingError, SpecError
+from dpdist.errors import AccountingError, SpecError, VerificationFailed
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.registry import build_spec, family_of, make_plan
 from dpdist.families.histogram.binning import BinningPlan, choose, noisy_levels
@@ -425,7 +425,9 @@ def test_a_release_states_its_bins_and_counts_in_them(
     folder, codes = people
     made = attempt(folder, tmp_path, privacy={"epsilon": 4, "delta": 1e-9})
     table = released(made).to_pylist()
-    assert [row["of"] for row in table] == ["sex x pay"] * 14 + ["pay"] * 21 + ["rate x grade"] * 8 + ["sex"] * 2
+    assert [row["of"] for row in table] == ["sex x pay (6 bins)"] * 14 + ["pay (20 bins)"] * 21 + [
+        "rate (4 bins) x grade (2 bins)"
+    ] * 8 + ["sex"] * 2
     stated = {(entry["histogram"], entry["column"]): entry["first_codes"] for entry in made.public["chosen_bins"]}
     assert sorted(stated) == [(0, "pay"), (1, "pay"), (2, "grade"), (2, "rate")]
     cells = [row["cell"] for row in table]
@@ -524,7 +526,7 @@ def test_weights_and_units_are_counted_as_they_are_elsewhere(
         found.append((pq.read_table(part), manifest["parameters"]["chosen_bins"]))
     assert found[0][0].equals(found[1][0])
     assert found[0][1] == found[1][1]
-    rows = [row for row in found[0][0].to_pylist() if row["of"] == "pay"]
+    rows = [row for row in found[0][0].to_pylist() if row["of"] == "pay (20 bins)"]
     assert sum(row["value"] for row in rows) == pytest.approx(records, rel=0.02)
 
 
@@ -546,9 +548,15 @@ def test_bins_are_a_function_of_the_noisy_levels_alone(
     assert {key: bins.tolist() for key, bins in first.items()} == {key: bins.tolist() for key, bins in again.items()}
 
 
-def test_a_manifest_without_bins_is_told() -> None:
-    with pytest.raises(SpecError, match="does not state the bins"):
-        truth(planned(), {})
+def test_a_manifest_without_its_bins_is_told() -> None:
+    plan = planned(histograms=[{"columns": ["pay"], "adaptive": {"pay": 3}}])
+    entry = {"histogram": 0, "column": "pay", "first_codes": [0, 5, 9]}
+    truth(plan, {"chosen_bins": [entry]})
+    others = [[0, 5], [1, 5, 9], [0, 5, 5], [0, 5, 5_000], ["a", 1, 2], None, [0, 5, 1 << 80]]
+    wrong: list[Any] = [[], [{}], 7, *([{**entry, "first_codes": codes}] for codes in others)]
+    for stated in [{}, *({"chosen_bins": bins} for bins in wrong)]:
+        with pytest.raises(VerificationFailed, match="does not state the bins"):
+            truth(plan, stated)
 
 
 def test_the_family_states_the_choice_among_its_claims() -> None:
