@@ -23,10 +23,11 @@ from scipy import stats
 
 from dpdist.data.operators import Operator
 from dpdist.errors import AccountingError, SpecError, VerificationFailed
+from dpdist.evaluate.run import Request, run_evaluation
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.registry import build_spec, family_of, make_plan
 from dpdist.families.histogram.binning import BinningPlan, choose, noisy_levels
-from dpdist.families.histogram.claims import bins_claim
+from dpdist.families.histogram.claims import bins_claim, canaries
 from dpdist.families.histogram.cuts import FAN_OUT, even_bins, fitted_masses, level_sizes
 from dpdist.families.histogram.measurement import changed_cells
 from dpdist.families.histogram.plan import HistogramPlan
@@ -530,6 +531,27 @@ def test_weights_and_units_are_counted_as_they_are_elsewhere(
     assert sum(row["value"] for row in rows) == pytest.approx(records, rel=0.02)
 
 
+def test_an_evaluation_counts_the_table_in_the_released_bins(
+    people: tuple[Path, dict[str, np.ndarray]], tmp_path: Path
+) -> None:
+    url, source = f"sqlite:///{tmp_path}/ledger.db", str(people[0] / "people.parquet")
+    with closing(Ledger.open(url)) as ledger:
+        ledger.create_dataset("d", epsilon="100", delta="1e-3")
+    data = {"path": source, "minimum_records": 10_000, "extra_columns": "ignore"}
+    output, work = {"path": str(tmp_path / "release")}, str(tmp_path / "work")
+    cluster = {"mode": "in-process"}
+    privacy = {"epsilon": 8, "delta": 1e-6}
+    made = build_spec(tree(data=data, output=output, ledger=url, work=work, cluster=cluster, privacy=privacy))
+    run_release(made, fixed_key=KEY)
+    request = Request(release=made.output.path, against=(source,), output=str(tmp_path / "page"))
+    figures = json.loads(Path(run_evaluation(request).figures).read_text())["sections"]["counts"]["figures"]
+    found = {row["of"]: row for row in figures["of"]}
+    assert found["pay (20 bins)"]["number"] == 21
+    assert found["rate (4 bins) × grade (2 bins)"]["number"] == 8
+    assert figures["relative_error"]["pay (20 bins)"] < 0.01
+    assert 0 < found["pay (20 bins)"]["mean error as drawn"] < 5 * make_plan(made).deviations[1]  # type: ignore[attr-defined]
+
+
 def test_bins_are_a_function_of_the_noisy_levels_alone(
     people: tuple[Path, dict[str, np.ndarray]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -564,3 +586,5 @@ def test_the_family_states_the_choice_among_its_claims() -> None:
     names = [claim.name for claim in family_of(plan.spec).claims(plan)]
     assert any(name.startswith("choice of bins") for name in names)
     assert len(names) == 2
+    (scored,) = canaries(plan)
+    assert scored.count == max(plan.cells) == 21
