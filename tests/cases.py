@@ -258,6 +258,25 @@ HISTOGRAM = Case(
     bad=("region", "planted-value"),
 )
 
+ADAPTIVE = Case(
+    name="histogram with adaptive bins",
+    settings={
+        "kind": "histogram",
+        "schema": releases.SCHEMA,
+        "privacy": {"epsilon": 1, "delta": 1e-9, "bins_share": 0.4},
+        "histograms": [
+            {"columns": ["age", "sex"], "adaptive": {"age": 5}},
+            {"columns": ["score"], "adaptive": {"score": 3}},
+            {"columns": ["region"]},
+        ],
+        "counts": {"total": "common"},
+        "entropies": {"of": [0], "orders": [1], "share": 0.4},
+    },
+    table=releases.table,
+    rows=6_053,
+    bad=("region", "planted-value"),
+)
+
 SYNTHESIS = Case(
     name="synthesis",
     settings={
@@ -357,5 +376,5 @@ DISCOVERY = Case(
     bad=None,
 )
 
-CASES = [DENIABILITY, HISTOGRAM, PATIENTS, MIXING, FEDERATED, LID, PRIVATE, SYNTHESIS, RELATIONAL, DISCOVERY]
+CASES = [DENIABILITY, HISTOGRAM, ADAPTIVE, PATIENTS, MIXING, FEDERATED, LID, PRIVATE, SYNTHESIS, RELATIONAL, DISCOVERY]
 """The shipped families, each variant of its own."""

@@ -276,6 +276,11 @@ SHIPPED = {
     "acs2024-histograms": Case(
         _parquet(ACS, f"data/{ACS}", rows=20_000, every=60), {"data.minimum_records": 18_000}, again=3
     ),
+    "acs2024-incomes": Case(
+        _parquet("acs2024_persons.parquet", "data/acs2024_persons.parquet", rows=10_000, every=39),
+        {"data.minimum_records": 9_000},
+        again=3,
+    ),
     "acs2024-pml": Case(_parquet(ACS, f"data/{ACS}", rows=20_000, every=60), {"data.minimum_records": 18_000}),
     "saleprice": Case(_csv("house_prices_saleprice.csv", "data/house_prices_saleprice.csv", rows=2_000)),
     "unrate": Case(_months),

@@ -41,7 +41,7 @@ def statistics_sections(
     truth = family_of(spec).truth
     if truth is None:
         raise SpecError(f"a release of kind {spec.kind!r} has statistics that nothing is compared with")
-    operator, truths = truth(make_plan(spec))
+    operator, truths = truth(make_plan(spec), manifest.parameters)
     weight = spec.weight
     table = against.open(manifest.table, beside=None if weight is None else weight.by).on(cluster)
     progress("counting", 0, 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -302,9 +302,10 @@ class Family(Generic[SpecT, PlanT]):
     workload: Callable[[PlanT, Layout], Sequence[Work]] | None = None
     # spec and `SolveRequest` to what ``dpdist plan --solve`` shows. Without it nothing is solved
     solve: Callable[[SpecT, SolveRequest], Solution] | None = None
-    # for families that release statistics: plan to the operator that computes them on a table, and what turns its
-    # summary into their true values (`Truth`), in the order of the release. An evaluation compares the two
-    truth: Callable[[PlanT], tuple[Operator, Callable[[Any], list[Truth]]]] | None = None
+    # for families that release statistics: plan and the manifest's parameters to the operator that computes them on a
+    # table, and what turns its summary into their true values (`Truth`), in the order of the release. An evaluation
+    # compares the two
+    truth: Callable[[PlanT, Mapping[str, Any]], tuple[Operator, Callable[[Any], list[Truth]]]] | None = None
     # manifest and spec (None if it is not known) to the schema by which real records are read, and what turns their
     # codes into columns like the released ones; None where the release holds records like those of the table. An
     # evaluation then trains models on them and compares nothing else

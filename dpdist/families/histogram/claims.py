@@ -2,6 +2,7 @@
 
 - *counts*: one record or none (add/remove; all equal records of a unit or none), or one record that moves to another
   cell of every table (replacement);
+- *choice of bins*: the same records, at their nodes of every level;
 - *entropies*: one record alone in its bin, where the entropy moves by its sensitivity;
 - *curves*: a curve of the largest norm in the direction that the kernel passes best.
 
@@ -15,13 +16,16 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.families.histogram.binning import BinningPlan, noisy_levels
 from dpdist.families.histogram.counts import CountPlan, histograms
 from dpdist.families.histogram.curves import CurvePlan, CurveSums, release_mean, sum_curves
+from dpdist.families.histogram.cuts import FAN_OUT
 from dpdist.families.histogram.entropy import EntropyPlan, release_entropies
 from dpdist.families.histogram.measurement import add_noise
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Counts, Floats
+from dpdist.privacy.guarantee import Adjacency
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Canaries, Claim
 
@@ -35,6 +39,9 @@ def counts_claim(plan: HistogramPlan) -> Claim:
         raise ValueError("no noisy histogram: nothing to audit")
     replaced = plan.spec.privacy.adjacency == "replacement"
     other, canary = (_tables_of_one(plan.counts, second) for second in (False, True))
+    if plan.binning is not None:  # a bin for each of the first codes, whatever bins are chosen
+        apart = {(axis.histogram, axis.axis): np.arange(axis.bins) for axis in plan.binning.axes}
+        other, canary = (plan.binning.merged(tables, apart) for tables in (other, canary))
     absent = other if replaced else [np.zeros_like(table) for table in other]
     canary = [table * plan.spec.records_of_a_unit for table in canary]
     inside = np.unique(
@@ -48,6 +55,27 @@ def counts_claim(plan: HistogramPlan) -> Claim:
     epsilon = accountant.epsilon(event, delta=plan.delta)
     name = f"{count} histogram{'s' if count > 1 else ''} ({kinds}, {plan.spec.privacy.adjacency})"
     return Claim(name=name, absent=without, present=having, epsilon=epsilon, delta=plan.delta)
+
+
+def bins_claim(plan: BinningPlan, *, adjacency: Adjacency, delta: float) -> Claim:
+    """The noisy levels from which bins are chosen, at the nodes of two records: of the first code, and of one that is
+    in another node of every level. Epsilon is stated at `delta`.
+    """
+    unit = plan.measurement.unit
+    codes = [FAN_OUT ** (len(grid.levels) - 1) for grid in plan.grids]
+    canary = [np.bincount([0], minlength=code + 1) * unit for code in codes]
+    other = [np.bincount([code]) for code in codes]
+    absent = other if adjacency == "replacement" else [np.zeros_like(counts) for counts in other]
+    without, having = (partial(_noisy_nodes, counts, plan) for counts in (absent, canary))
+    epsilon = accountant.epsilon(plan.event, delta=delta)
+    name = f"choice of bins ({plan.measurement.mechanism}, {adjacency})"
+    return Claim(name=name, absent=without, present=having, epsilon=epsilon, delta=delta)
+
+
+def _noisy_nodes(tables: list[Counts], plan: BinningPlan, noise: Noise) -> Floats:
+    """First and last node of each level: of the codes up to that of the second record, which are all that is drawn."""
+    levels = [level for i, counts in enumerate(tables) for level in noisy_levels(counts, plan, i, noise=noise)]
+    return np.array([float(level[place]) for level in levels for place in (0, -1)])
 
 
 def _tables_of_one(counts: CountPlan, second: bool) -> list[Counts]:
@@ -78,7 +106,7 @@ def cells_canaries(plan: HistogramPlan) -> Canaries:
     """
     if plan.counts is None or plan.measurement is None or plan.measurement.adjacency != "add/remove":
         raise ValueError("canaries are one record or none: no noisy histogram under add/remove")
-    cells = plan.counts.table_cells
+    cells = plan.cells
     number = int(np.argmax(cells))
     mechanism, scale = plan.measurement.mechanism, plan.measurement.scales[number]
 
@@ -150,6 +178,8 @@ def claims(plan: HistogramPlan) -> tuple[Claim, ...]:
     made = []
     if plan.counts is not None and not plan.is_exact:
         made.append(counts_claim(plan))
+    if plan.binning is not None:
+        made.append(bins_claim(plan.binning, adjacency=plan.spec.privacy.adjacency, delta=plan.delta))
     if plan.entropies is not None:
         made.append(entropies_claim(plan.entropies, delta=plan.delta))
     if plan.curves is not None:

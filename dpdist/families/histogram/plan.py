@@ -15,6 +15,7 @@ import numpy as np
 from dpdist.data.read import BATCH_ROWS
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.family import Plan, mebibytes
+from dpdist.families.histogram.binning import BinningPlan, plan_binning
 from dpdist.families.histogram.counts import CountPlan, Query, parent_cells
 from dpdist.families.histogram.curves import CurvePlan, plan_mean
 from dpdist.families.histogram.entropy import EntropyPlan, plan_entropies
@@ -47,6 +48,7 @@ class HistogramPlan(Plan):
 
     spec: HistogramSpec
     counts: CountPlan | None = None  # what one pass counts; None for curves
+    binning: BinningPlan | None = None  # choice of adaptive bins
     measurement: Measurement | None = None  # noise of the histograms, unless it is calibrated to leakage
     leakage: LeakagePlan | None = None  # noise of histograms whose leakage is bounded
     entropies: EntropyPlan | None = None
@@ -97,6 +99,11 @@ class HistogramPlan(Plan):
         return PartFormat(layout="statistics", non_negative=self.curves is None and self.spec.counts.is_non_negative)
 
     @property
+    def cells(self) -> tuple[int, ...]:
+        """Number of cells of each histogram that is released."""
+        return () if self.counts is None else _released_cells(self.counts, self.binning)
+
+    @property
     def noise(self) -> tuple[tuple[Mechanism, float | None], ...]:
         """(mechanism, scale) of each histogram; a scale of None is no noise."""
         if self.leakage is not None:
@@ -125,12 +132,14 @@ class HistogramPlan(Plan):
                     "deviation": sd,
                 }
                 for query, cells, (kind, scale), sd in zip(
-                    spec.queries, self.counts.table_cells, self.noise, self.deviations, strict=True
+                    spec.queries, self.cells, self.noise, self.deviations, strict=True
                 )
             ]
         if self.measurement is not None:
             for entry, share in zip(out["histograms"], self.measurement.shares, strict=True):
                 entry["share"] = str(share)
+        if self.binning is not None:
+            out["bins"] = self.binning.public_parameters()
         if self.leakage is not None:
             out["leakage"] = self.leakage.guarantee.to_json()
         if self.entropies is not None:
@@ -205,11 +214,13 @@ class HistogramPlan(Plan):
         spec, lines = self.spec, []
         if self.counts is not None:
             for query, cells, (kind, scale), sd in zip(
-                spec.queries, self.counts.table_cells, self.noise, self.deviations, strict=True
+                spec.queries, self.cells, self.noise, self.deviations, strict=True
             ):
                 noisy = "no noise" if scale is None else f"{kind} noise, {sd:.4g} per cell"
                 buckets = " (buckets)" if query.buckets else ""
                 lines.append(f"Histogram   {' x '.join(query.columns)}{buckets}: {cells:,} cells, {noisy}")
+        if self.binning is not None:
+            lines += self.binning.lines()
         if self.entropies is not None:
             for (number, order), sd, both in zip(
                 spec.entropy_targets, self.entropies.deviations, self.entropies.bounds, strict=True
@@ -279,6 +290,13 @@ def _plan(spec: HistogramSpec) -> HistogramPlan:
     return _filled(_plan_counts(spec, counts))
 
 
+def _released_cells(counts: CountPlan, binning: BinningPlan | None) -> tuple[int, ...]:
+    """Cells of each histogram, with its bins where they are chosen."""
+    if binning is None:
+        return counts.table_cells
+    return tuple(math.prod(binning.shape(i, counts.shape(query))) for i, query in enumerate(counts.queries))
+
+
 def _chain(counts: CountPlan, chain: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """(number of the histogram, fewest cells of the finest in one of its cells), from fine to coarse."""
     places = np.arange(counts.table_cells[chain[0]])
@@ -307,7 +325,7 @@ def _refuse_private_number(spec: HistogramSpec) -> None:
 
 
 def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
-    """Histograms and entropies, each within its share of epsilon and delta."""
+    """Choice of bins, histograms and entropies, each within its share of epsilon and delta."""
     privacy, epsilon, total = spec.privacy, spec.privacy.epsilon, Fraction(1)
     entropies = check = None
     if spec.entropies is not None:
@@ -331,13 +349,15 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
             unit=spec.records_of_a_unit,
         )
         total -= share + spent
-        if total <= 0:
-            raise AccountingError(
-                "entropies.share and privacy.check_share leave nothing for the histograms; lower them"
-            )
+    binning = plan_binning(spec)
+    total -= Fraction(0) if binning is None else binning.share
+    if total <= 0:
+        raise AccountingError(
+            "entropies.share, privacy.check_share and privacy.bins_share leave nothing for the histograms; lower them"
+        )
     stated = [query.share for query in spec.queries if query.share is not None]
     measurement = plan_measurement(
-        counts.table_cells,
+        _released_cells(counts, binning),
         mechanism="auto" if privacy.mechanism == "pml" else privacy.mechanism,
         epsilon=epsilon * float(total),
         delta=privacy.delta * float(total),
@@ -348,10 +368,11 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
     return HistogramPlan(
         spec=spec,
         counts=counts,
+        binning=binning,
         measurement=measurement,
         entropies=entropies,
         count=check,
-        event=_composed(check, entropies, measurement),
+        event=_composed(check, binning, entropies, measurement),
     )
 
 
@@ -365,7 +386,7 @@ def _check(records: int, epsilon: float, delta: float, unit: int) -> CountCheck:
         ) from None
 
 
-def _composed(*stages: CountCheck | EntropyPlan | Measurement | None) -> Event:
+def _composed(*stages: CountCheck | BinningPlan | EntropyPlan | Measurement | None) -> Event:
     """The charge of the stages of a plan."""
     parts = [part.event for part in stages if part is not None]
     return parts[0] if len(parts) == 1 else Composed(tuple(parts))
@@ -373,15 +394,19 @@ def _composed(*stages: CountCheck | EntropyPlan | Measurement | None) -> Event:
 
 def _filled(whole: HistogramPlan) -> HistogramPlan:
     """Less noise where composition leaves something over: stages cost less together than one by one."""
-    budget, entropies, measurement = whole.spec.privacy, whole.entropies, whole.measurement
-    if not budget.delta or entropies is None or measurement is None:
+    budget, binning, entropies, measurement = whole.spec.privacy, whole.binning, whole.entropies, whole.measurement
+    if not budget.delta or measurement is None or (binning is None and entropies is None):
         return whole
     low, high = 1.0, 4.0
     for _ in range(_STEPS):
         factor = math.sqrt(low * high)
-        tighter = (entropies.with_less_noise(factor), measurement.with_less_noise(factor))
-        event = _composed(whole.count, *tighter)
-        less = replace(whole, entropies=tighter[0], measurement=tighter[1], event=event)
+        less = replace(
+            whole,
+            binning=None if binning is None else binning.with_less_noise(factor),
+            entropies=None if entropies is None else entropies.with_less_noise(factor),
+            measurement=measurement.with_less_noise(factor),
+        )
+        less = replace(less, event=_composed(less.count, less.binning, less.entropies, less.measurement))
         if less.epsilon <= budget.epsilon:
             low, whole = factor, less
         else:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -13,8 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dpdist.families.histogram.binning import Chosen
 from dpdist.families.histogram.counts import CountPlan, Query, parent_cells
 from dpdist.families.histogram.curves import CurveMean
+from dpdist.families.histogram.cuts import Bins
 from dpdist.families.histogram.entropy import renyi
 from dpdist.families.histogram.postprocess import (
     common_total,
@@ -30,6 +33,9 @@ from dpdist.publish.statistics import STATISTICS
 from dpdist.schema.schema import Attribute, Category, Schema
 
 Names = Literal["values", "labels", "codes"]
+
+NO_BINS: Chosen = MappingProxyType({})
+"""Of histograms whose cells are declared."""
 
 
 def fit(
@@ -150,37 +156,54 @@ def count_statistics(
     schema: Schema,
     *,
     names: Names = "values",
+    chosen: Chosen = NO_BINS,
 ) -> list[Statistics]:
-    """The counts of each histogram; cells are named by the declared values, their labels or their codes."""
-    return [
-        _statistics("count", _of(query, schema), _axes(query, schema, names), table.ravel(), values.ravel(), error)
-        for query, table, values, error in zip(plan.queries, noisy, fitted, errors, strict=True)
-    ]
+    """The counts of each histogram; cells are named by the declared values, their labels or their codes, and chosen
+    bins by where they begin and end.
+    """
+    made = []
+    for number, (query, table, values, error) in enumerate(zip(plan.queries, noisy, fitted, errors, strict=True)):
+        bins = _of_one(chosen, number)
+        axes = _axes(query, schema, names, bins)
+        made.append(_statistics("count", _of(query, schema, bins), axes, table.ravel(), values.ravel(), error))
+    return made
 
 
 def entropy_statistics(
-    noisy: NDArray[np.float64], targets: Sequence[tuple[int, float]], plan: CountPlan, schema: Schema
+    noisy: NDArray[np.float64],
+    targets: Sequence[tuple[int, float]],
+    plan: CountPlan,
+    schema: Schema,
+    *,
+    cells: Sequence[int],
+    chosen: Chosen = NO_BINS,
 ) -> list[Statistics]:
-    """Noisy entropies; fitted values are cut to what an entropy can be."""
+    """Noisy entropies; fitted values are cut to what an entropy of a histogram of so many cells can be."""
     pieces = []
     for drawn, (number, order) in zip(noisy, targets, strict=True):
-        value = np.clip(drawn, 0.0, np.log2(plan.table_cells[number]))
-        of = _of(plan.queries[number], schema)
+        value = np.clip(drawn, 0.0, np.log2(cells[number]))
+        of = _of(plan.queries[number], schema, _of_one(chosen, number))
         pieces.append(_statistics(entropy_name(order), of, (("",),), np.array([drawn]), np.array([value])))
     return pieces
 
 
 def released_entropies(
-    fitted: Sequence[NDArray[np.int64]], orders: Sequence[float], plan: CountPlan, schema: Schema
+    fitted: Sequence[NDArray[np.int64]],
+    orders: Sequence[float],
+    plan: CountPlan,
+    schema: Schema,
+    *,
+    chosen: Chosen = NO_BINS,
 ) -> list[Statistics]:
     """Entropies of the released counts (of counts that are all 0, that of an even histogram); they cost nothing."""
     pieces = []
-    for table, query in zip(fitted, plan.queries, strict=True):
+    for number, (table, query) in enumerate(zip(fitted, plan.queries, strict=True)):
+        of = _of(query, schema, _of_one(chosen, number))
         counts = table if table.any() else np.ones_like(table)
         for order in orders:
             value = np.array([max(renyi(counts, order=order), 0.0)])
             name = f"{entropy_name(order)} of the released counts"
-            pieces.append(_statistics(name, _of(query, schema), (("",),), value, value))
+            pieces.append(_statistics(name, of, (("",),), value, value))
     return pieces
 
 
@@ -194,13 +217,40 @@ def curve_statistics(mean: CurveMean, times: Sequence[float]) -> list[Statistics
     return [_statistics("mean", "curves", (tuple(repr(float(t)) for t in times),), mean.values, mean.values)]
 
 
-def _of(query: Query, schema: Schema) -> str:
-    name = " x ".join(schema.names[i] for i in query.attributes)
+def _of_one(chosen: Chosen, number: int) -> dict[int, Bins]:
+    """Chosen bins of one histogram, by axis."""
+    return {axis: bins for (histogram, axis), bins in chosen.items() if histogram == number}
+
+
+def _of(query: Query, schema: Schema, chosen: Mapping[int, Bins]) -> str:
+    counted = [f" ({len(chosen[axis])} bins)" if axis in chosen else "" for axis in range(len(query.attributes))]
+    name = " x ".join(schema.names[i] + bins for i, bins in zip(query.attributes, counted, strict=True))
     return f"{name} (buckets)" if query.coarse else name
 
 
-def _axes(query: Query, schema: Schema, names: Names) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(_labels(schema.attributes[i], coarse=query.coarse, names=names)) for i in query.attributes)
+def _axes(query: Query, schema: Schema, names: Names, chosen: Mapping[int, Bins]) -> tuple[tuple[str, ...], ...]:
+    return tuple(
+        tuple(
+            _bins(schema.attributes[i], chosen[axis], names)
+            if axis in chosen
+            else _labels(schema.attributes[i], coarse=query.coarse, names=names)
+        )
+        for axis, i in enumerate(query.attributes)
+    )
+
+
+def _bins(attribute: Attribute, bins: Bins, names: Names) -> list[str]:
+    """Names of chosen bins: an interval of numbers, or the first and the last of their values."""
+    texts = _labels(attribute, coarse=False, names=names)
+    codes = attribute.cardinality - (attribute.missing_code is not None)
+    lasts = [*(bins[1:] - 1).tolist(), codes - 1]
+    if attribute.bounds is not None and names != "codes" and not (attribute.labels and names == "labels"):
+        lows, highs = _ends(attribute)
+        found = [_interval(lows[a], highs[b]) for a, b in zip(bins.tolist(), lasts, strict=True)]
+    else:
+        pairs = zip(bins.tolist(), lasts, strict=True)
+        found = [texts[a] if a == b else f"{texts[a]} .. {texts[b]}" for a, b in pairs]
+    return found + texts[codes:]
 
 
 def _labels(attribute: Attribute, *, coarse: bool, names: Names) -> list[str]:
@@ -216,12 +266,20 @@ def _texts(attribute: Attribute, wanted: Names) -> list[str]:
     elif attribute.values is not None:
         names = list(map(str, attribute.values))
     else:
-        edges, last = attribute.bin_edges.tolist(), attribute.bounds[1] if attribute.bounds else 0
-        ends = [*(edge - (attribute.kind == "integer") for edge in edges[1:]), last]
-        names = [str(low) if low == high else f"{low}..{high}" for low, high in zip(edges, ends, strict=True)]
+        names = list(map(_interval, *_ends(attribute)))
     if isinstance(attribute.missing, Category):
         names.append(attribute.missing.category)
     return names
+
+
+def _ends(attribute: Attribute) -> tuple[list[Any], list[Any]]:
+    """Where each bin of an attribute begins and ends."""
+    edges, last = attribute.bin_edges.tolist(), attribute.bounds[1] if attribute.bounds else 0
+    return edges, [*(edge - (attribute.kind == "integer") for edge in edges[1:]), last]
+
+
+def _interval(low: Any, high: Any) -> str:
+    return str(low) if low == high else f"{low}..{high}"
 
 
 def _groups(attribute: Attribute, names: list[str]) -> list[str]:

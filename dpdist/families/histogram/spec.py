@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from fractions import Fraction
 from typing import ClassVar, Literal
 
@@ -12,6 +13,9 @@ from dpdist.schema.spec import Exact, PrivacyLimit, ReleaseSpec, Section
 
 MAX_SYNTHETIC = 1_000_000_000
 """Most synthetic records: each takes a draw."""
+
+BINS_SHARE = Fraction(1, 3)
+"""Share of the budget that the choice of adaptive bins takes, unless a spec states another."""
 
 
 class HistogramPrivacySpec(PrivacyLimit):
@@ -41,6 +45,13 @@ class HistogramPrivacySpec(PrivacyLimit):
     check_share: Exact = Field(
         default=Fraction(1, 50), gt=0, lt=1, description="With entropies: share of the check of minimum_records."
     )
+    bins_share: Exact = Field(
+        default=BINS_SHARE,
+        gt=0,
+        lt=1,
+        exclude_if=lambda share: share == BINS_SHARE,
+        description="With adaptive bins: share of their choice, for all columns together.",
+    )
 
     @model_validator(mode="after")
     def _fitting(self) -> HistogramPrivacySpec:
@@ -60,6 +71,13 @@ class HistogramQuerySpec(Section):
 
     columns: tuple[str, ...] = Field(min_length=1, description="Columns counted jointly, at least one.")
     buckets: bool = Field(default=False, description="Count the buckets of the columns instead of their values.")
+    adaptive: dict[str, int] = Field(
+        default_factory=dict,
+        exclude_if=operator.not_,
+        description="Bins of about equal counts instead of values, chosen from the data for a share of the budget "
+        "(privacy.bins_share): column -> number of bins. For ordered columns; their values, or public `bins`, are the "
+        "grid on which edges lie.",
+    )
     share: Exact | None = Field(
         default=None, gt=0, le=1, description="Share of the histograms' budget; for all histograms or for none."
     )
@@ -219,6 +237,7 @@ class HistogramSpec(ReleaseSpec):
         if wanted - names:
             raise ValueError(f"the schema has no column {', '.join(map(repr, sorted(wanted - names)))}")
         self._check_kinds()
+        self._check_adaptive()
         if any(len(set(query.columns)) != len(query.columns) for query in self.queries):
             raise ValueError("a histogram names a column twice")
         stated = [query.share for query in self.queries if query.share is not None]
@@ -274,6 +293,47 @@ class HistogramSpec(ReleaseSpec):
             raise ValueError(
                 f"histograms need bins, and {', '.join(map(repr, wrong))} is a number without: declare public `bins`"
             )
+
+    def _check_adaptive(self) -> None:
+        """Bins are chosen along an order, for histograms that nothing else merges."""
+        attributes = {attribute.name: attribute for attribute in self.table.attributes}
+        for number, query in enumerate(self.queries):
+            for name, count in query.adaptive.items():
+                setting = f"histograms.{number}.adaptive"
+                if name not in query.columns:
+                    raise ValueError(f"{setting}: the histogram has no column {name!r}")
+                if attributes[name].kind == "categorical":
+                    raise ValueError(
+                        f"{setting}: the values of {name!r} have no order; declare kind ordinal if they do"
+                    )
+                codes = attributes[name].cardinality - (attributes[name].missing_code is not None)
+                if not 2 <= count < codes:
+                    raise ValueError(
+                        f"{setting}: {name!r} has {codes:,} values, which {count:,} bins do not merge: ask for at "
+                        "least 2 and for fewer than there are values"
+                    )
+            if query.adaptive and query.buckets:
+                raise ValueError(f"histograms.{number}: `adaptive` merges values, and so does `buckets`: leave one out")
+            if query.adaptive and self.privacy.mechanism == "pml":
+                raise ValueError(
+                    f"histograms.{number}.adaptive: `mechanism: pml` assumes how probable each bin is, which bins "
+                    "chosen from the data have no assumption for: declare public `bins`"
+                )
+            if query.adaptive and any(number in chain for chain in self.counts.hierarchies):
+                raise ValueError(
+                    f"counts.hierarchies: histogram {number} has adaptive bins, which are no public sums of cells: "
+                    "leave it out of the lists"
+                )
+
+    @property
+    def binned(self) -> tuple[tuple[int, int, str, int], ...]:
+        """Axes with adaptive bins: number of the histogram, axis, column and number of bins."""
+        return tuple(
+            (number, axis, name, query.adaptive[name])
+            for number, query in enumerate(self.queries)
+            for axis, name in enumerate(query.columns)
+            if name in query.adaptive
+        )
 
     @property
     def least_probabilities(self) -> dict[tuple[str, ...], float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.operators import Operator
-from dpdist.errors import CheckFailed, SpecError
+from dpdist.errors import CheckFailed, SpecError, VerificationFailed
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Stage, Truth
 from dpdist.families.base.passes import Passes
 from dpdist.families.base.stored import Stored
+from dpdist.families.histogram.binning import Chosen, choose
 from dpdist.families.histogram.curves import CurveMean, confirm_number, release_mean, value_unit
+from dpdist.families.histogram.cuts import Bins
 from dpdist.families.histogram.entropy import release_entropies, renyi
 from dpdist.families.histogram.measurement import add_noise
 from dpdist.families.histogram.plan import HistogramPlan
@@ -29,7 +31,7 @@ from dpdist.families.histogram.results import (
     released_entropies,
     tables,
 )
-from dpdist.families.histogram.spec import HistogramSpec
+from dpdist.families.histogram.spec import HistogramQuerySpec, HistogramSpec
 from dpdist.families.histogram.statistics import curve_operator, histogram_operator, long_curve_operator
 from dpdist.privacy.arrays import Counts
 from dpdist.privacy.noise import Noise
@@ -44,7 +46,8 @@ class NoisyStatistics(Stored):
 
     FILE: ClassVar[str] = "statistics.npz"
 
-    arrays: dict[str, NDArray[Any]]  # ``table_0`` ... and ``entropies``, or ``values``, ``coefficients`` and ``curves``
+    # ``table_0`` ..., ``bins_0_0`` ... (histogram, axis), ``entropies``; or ``values``, ``coefficients`` and ``curves``
+    arrays: dict[str, NDArray[Any]]
 
 
 def stages(plan: HistogramPlan) -> Sequence[Stage[HistogramSpec, HistogramPlan]]:
@@ -100,6 +103,10 @@ def _noisy_tables(attempt: HistogramAttempt, summary: Any, *, records: int) -> N
     noise = attempt.noise
     _confirm_records(plan, records, noise=noise)
     arrays: dict[str, NDArray[Any]] = {}
+    if plan.binning is not None:
+        chosen = choose(summary, plan.binning, noise=noise)
+        summary = plan.binning.merged(summary, chosen)
+        arrays |= {f"bins_{number}_{axis}": bins for (number, axis), bins in chosen.items()}
     for number, (table, (mechanism, scale)) in enumerate(zip(summary, plan.noise, strict=True)):
         name = f"histogram/table/{number}"
         arrays[f"table_{number}"] = (
@@ -109,6 +116,12 @@ def _noisy_tables(attempt: HistogramAttempt, summary: Any, *, records: int) -> N
         measured = [summary[number] for number, _ in spec.entropy_targets]
         arrays["entropies"] = release_entropies(measured, plan.entropies, noise=noise, name="histogram/entropy")
     return NoisyStatistics(arrays)
+
+
+def _chosen(plan: HistogramPlan, arrays: dict[str, NDArray[Any]]) -> Chosen:
+    """The bins that an attempt has chosen."""
+    axes = () if plan.binning is None else plan.binning.axes
+    return {(a.histogram, a.axis): arrays[f"bins_{a.histogram}_{a.axis}"] for a in axes}
 
 
 def _confirm_records(plan: HistogramPlan, records: int, *, noise: Noise) -> None:
@@ -145,22 +158,61 @@ def _statistics(attempt: HistogramAttempt, arrays: dict[str, NDArray[Any]]) -> l
     noisy = [arrays[f"table_{number}"] for number in range(len(plan.noise))]
     variances = [sd**2 for sd in plan.deviations]
     fitted, errors = fit(noisy, spec.counts, plan.counts, variances=variances, noise=attempt.noise)
-    statistics = count_statistics(noisy, fitted, errors, plan.counts, spec.table, names=spec.output.values)
+    chosen = _chosen(plan, arrays)
+    if chosen:
+        attempt.public["chosen_bins"] = chosen_bins(chosen, spec)
+    counts, schema, names = plan.counts, spec.table, spec.output.values
+    statistics = count_statistics(noisy, fitted, errors, counts, schema, names=names, chosen=chosen)
     if spec.counts.entropies:
-        statistics += released_entropies(fitted, spec.counts.entropies, plan.counts, spec.table)
+        statistics += released_entropies(fitted, spec.counts.entropies, counts, schema, chosen=chosen)
     if plan.entropies is not None:
-        statistics += entropy_statistics(arrays["entropies"], spec.entropy_targets, plan.counts, spec.table)
+        drawn, targets = arrays["entropies"], spec.entropy_targets
+        statistics += entropy_statistics(drawn, targets, counts, schema, cells=plan.cells, chosen=chosen)
     return statistics
 
 
-def truth(plan: HistogramPlan) -> tuple[Operator, Callable[[Any], list[Truth]]]:
-    """What a release counts with, and what turns its summary into true values in the release's order."""
-    of = partial(_of_counts, plan.spec) if plan.counts is not None else partial(_of_curves, plan)
-    return operator_of(plan.spec, plan), of
+def chosen_bins(chosen: Chosen, spec: HistogramSpec) -> list[dict[str, Any]]:
+    """The chosen bins as the manifest states them: the first code of each."""
+    return [
+        {"histogram": number, "column": spec.queries[number].columns[axis], "first_codes": bins.tolist()}
+        for (number, axis), bins in sorted(chosen.items())
+    ]
 
 
-def _of_counts(spec: HistogramSpec, tables: list[Counts]) -> list[Truth]:
-    names = [" × ".join(query.columns) + (" (buckets)" if query.buckets else "") for query in spec.queries]
+def _stated_bins(plan: HistogramPlan, parameters: Mapping[str, Any]) -> Chosen:
+    """The chosen bins of a release, from the parameters in its manifest. Raises VerificationFailed: they are not there,
+    or no bins.
+    """
+    found: dict[tuple[int, int], Bins] = {}
+    try:
+        entries = parameters.get("chosen_bins", [])
+        stated = {(entry["histogram"], entry["column"]): entry["first_codes"] for entry in entries}
+        for number, axis, name, count in plan.spec.binned:
+            bins = np.array(stated[number, name], np.int64)
+            codes = plan.spec.table.attributes[plan.spec.table.names.index(name)].cardinality
+            if bins.shape != (count,) or bins[0] != 0 or bins[-1] >= codes or (np.diff(bins) < 1).any():
+                raise ValueError
+            found[number, axis] = bins
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise VerificationFailed(
+            "the manifest does not state the bins that were chosen: copy the release again from its publisher"
+        ) from None
+    return found
+
+
+def truth(plan: HistogramPlan, parameters: Mapping[str, Any]) -> tuple[Operator, Callable[[Any], list[Truth]]]:
+    """What a release counts with, and what turns its summary into true values in the release's order; `parameters` are
+    those of the manifest, which states the chosen bins.
+    """
+    if plan.counts is None:
+        return operator_of(plan.spec, plan), partial(_of_curves, plan)
+    return operator_of(plan.spec, plan), partial(_of_counts, plan, chosen=_stated_bins(plan, parameters))
+
+
+def _of_counts(plan: HistogramPlan, tables: list[Counts], *, chosen: Chosen) -> list[Truth]:
+    spec = plan.spec
+    tables = tables if plan.binning is None else plan.binning.merged(tables, chosen)
+    names = [_named(query) for query in spec.queries]
     found: list[Truth] = [("count", names[i], table.ravel().astype(float)) for i, table in enumerate(tables)]
     for i, table in enumerate(tables):
         found += [
@@ -170,6 +222,12 @@ def _of_counts(spec: HistogramSpec, tables: list[Counts]) -> list[Truth]:
     for number, order in spec.entropy_targets:
         found.append(("entropy", names[number], np.array([renyi(tables[number], order=order)])))
     return found
+
+
+def _named(query: HistogramQuerySpec) -> str:
+    """What a histogram is about, for an evaluation."""
+    bins = {name: f" ({count} bins)" for name, count in query.adaptive.items()}
+    return " × ".join(name + bins.get(name, "") for name in query.columns) + (" (buckets)" if query.buckets else "")
 
 
 def _of_curves(plan: HistogramPlan, sums: Any) -> list[Truth]:
