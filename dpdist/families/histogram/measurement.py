@@ -24,6 +24,7 @@ from dpdist.errors import AccountingError, SpecError
 from dpdist.families.histogram.postprocess import largest_remainder
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Counts
+from dpdist.privacy.calibrate import least_scale
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event, Gaussian, LaplaceLeakage
 from dpdist.privacy.grid import LARGEST_SCALE
 from dpdist.privacy.guarantee import PML, Adjacency
@@ -144,18 +145,10 @@ def _error(cells: Sequence[int], mechanism: Mechanism, scales: Sequence[float]) 
 def _unit_of_error(cells: Sequence[int], weights: Sequence[float], *, error: float) -> float:
     """Scale of a table with the whole budget at which Laplace noise has this total squared error."""
 
-    def excess(unit: float) -> float:
-        return _error(cells, "laplace", [unit / weight for weight in weights]) - error
+    def precision(unit: float) -> float:
+        return 1 / max(_error(cells, "laplace", [unit / weight for weight in weights]), 1e-300)
 
-    high = 1.0
-    while excess(high) < 0:
-        high *= 2
-    low = high
-    while excess(low) > 0 and low > 1e-3:
-        low /= 2
-    from scipy.optimize import brentq
-
-    return low if excess(low) > 0 else float(brentq(excess, low, high, rtol=1e-9))
+    return least_scale(precision, epsilon=1 / error, delta=0.0, tolerance=1e-9)
 
 
 def _laplace_unit(shares: Sequence[Fraction], *, changed: int, epsilon: float, delta: float, unit: int) -> float:
