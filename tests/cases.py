@@ -130,6 +130,13 @@ DENIABILITY = Case(
     bad=("region", "planted-value"),
 )
 
+REGRESSION = replace(
+    DENIABILITY,
+    name="plausible deniability, regression",
+    settings={**DENIABILITY.settings, "model": {"regression": ["age", "score"]}},
+    rows=30_013,
+)
+
 MIXING = Case(
     name="mixing",
     settings={
@@ -357,5 +364,17 @@ DISCOVERY = Case(
     bad=None,
 )
 
-CASES = [DENIABILITY, HISTOGRAM, PATIENTS, MIXING, FEDERATED, LID, PRIVATE, SYNTHESIS, RELATIONAL, DISCOVERY]
+CASES = [
+    DENIABILITY,
+    REGRESSION,
+    HISTOGRAM,
+    PATIENTS,
+    MIXING,
+    FEDERATED,
+    LID,
+    PRIVATE,
+    SYNTHESIS,
+    RELATIONAL,
+    DISCOVERY,
+]
 """The shipped families, each variant of its own."""
