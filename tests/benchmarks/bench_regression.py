@@ -1,6 +1,6 @@
 """Tables of counts against regressions (`model.regression`) as conditionals of ordered attributes.
 
-    python tests/benchmarks/bench_regression.py --json bench/regression.json [--tables adult] [--epsilons 1] [--keys 3]
+    python tests/benchmarks/bench_regression.py --json bench/regression.json [--tables adult] [--keys 3] [--rows 10000]
 
 For each table of `deploy/releases`, at each epsilon: the network with tables alone, and with regressions of its ordered
 attributes (`ORDERED`); every attribute is resampled, the structure has 15 % of the records, and as many records are
@@ -35,8 +35,10 @@ from dpdist.families.deniability.candidates import Synthesizer
 from dpdist.families.deniability.deniability import PrivacyTest, candidate_batch
 from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
+from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
+from dpdist.schema.spec import change
 
 ORDERED = {
     "acs2013": ("age", "edu", "hpw"),
@@ -90,17 +92,27 @@ def pass_rate(network: Network, codes: Codes, noise: Noise) -> float:
     return len(candidate_batch(noise, made, seeds, test, 0, CANDIDATES)) / CANDIDATES
 
 
-def measure(table: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """One row for each epsilon and conditional, averaged over the keys."""
+def read(table: str, options: argparse.Namespace) -> tuple[PlausibleDeniabilitySpec, Codes]:
+    """The spec of a table and its records, or some of them."""
     options.epsilon = NO_NOISE
     spec = release_spec(table, options)
     codes, _ = run_pass(located_table(open_table(table_source(spec), spec.table)), gather_operator())
+    if options.rows:
+        chosen = np.random.default_rng(3).choice(len(codes[0]), options.rows, replace=False)
+        codes = [column[chosen] for column in codes]
+    return spec, codes
+
+
+def measure(table: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """One row for each epsilon and conditional, averaged over the keys."""
+    spec, codes = read(table, options)
+    least = min(spec.data.minimum_records, len(codes[0]) * 9 // 10)
     truth = pair_counts(codes, spec.table.cardinalities)
     ordered = [spec.table.names.index(name) for name in ORDERED[table]]
     for epsilon in [*options.epsilons, None]:
         options.epsilon = epsilon or NO_NOISE
         for name, regression in (("tables", ()), ("regression", ORDERED[table])):
-            chosen = release_spec(table, options, regression=regression)
+            chosen = change(release_spec(table, options, regression=regression), {"data.minimum_records": least})
             found, parents, start = [], [], time.perf_counter()
             for key in range(options.keys):
                 noise = Noise(np.random.default_rng([key, 1]).bytes(32))
@@ -129,6 +141,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file to write")
     parser.add_argument("--tables", nargs="*", choices=list(FILES), default=list(FILES))
     parser.add_argument("--epsilons", nargs="*", type=float, default=[0.1, 0.3, 1.0, 4.0])
+    parser.add_argument("--rows", type=int, help="so many records of each table, at random; default: all")
     parser.add_argument("--delta", type=float, default=1e-9)
     parser.add_argument("--structure-share", type=Fraction, default=None, help="share of the records for the structure")
     parser.add_argument("--keys", type=int, default=3, help="repetitions, each with its own key and split")

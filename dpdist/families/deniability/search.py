@@ -28,9 +28,10 @@ NOISE_SHARE = sqrt(2 / np.pi) / 2
 """Half of the mean absolute value of a standard Gaussian: what a noisy cell adds to a total variation distance."""
 
 _LEAST_GAIN = 1e-12
-_TILT = 1.6
-"""What noise in a sum of scores adds to a total variation distance, in what noise in a cell adds, for noise of as many
-records; ``4 / sqrt(2 pi)`` where scores deviate by half of the largest, as normal ones."""
+_TILT = 4.0
+"""What noise in a sum of scores adds to total variation distances, in what noise in a cell adds, for noise of as many
+records. In the pair of child and parent that is ``4 / sqrt(2 pi)`` where scores deviate by half of the largest, as
+normal ones; measured on census tables, up to ten are about as accurate."""
 
 
 def merit(child: AnyFloats, between: AnyFloats, i: int, parents: Sequence[int]) -> float:
