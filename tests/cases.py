@@ -130,6 +130,13 @@ DENIABILITY = Case(
     bad=("region", "planted-value"),
 )
 
+REGRESSION = replace(
+    DENIABILITY,
+    name="plausible deniability, regression",
+    settings={**DENIABILITY.settings, "model": {"regression": ["age", "score"]}},
+    rows=30_013,
+)
+
 MIXING = Case(
     name="mixing",
     settings={
@@ -376,5 +383,18 @@ DISCOVERY = Case(
     bad=None,
 )
 
-CASES = [DENIABILITY, HISTOGRAM, ADAPTIVE, PATIENTS, MIXING, FEDERATED, LID, PRIVATE, SYNTHESIS, RELATIONAL, DISCOVERY]
+CASES = [
+    DENIABILITY,
+    REGRESSION,
+    HISTOGRAM,
+    ADAPTIVE,
+    PATIENTS,
+    MIXING,
+    FEDERATED,
+    LID,
+    PRIVATE,
+    SYNTHESIS,
+    RELATIONAL,
+    DISCOVERY,
+]
 """The shipped families, each variant of its own."""

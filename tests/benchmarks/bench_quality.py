@@ -69,7 +69,7 @@ def release_spec(table: str, options: argparse.Namespace, **model: Any) -> Plaus
         "synthesis.omega": "all",
         "model": model,
     }
-    return load_spec(ROOT / f"deploy/releases/{table}.yaml", settings)
+    return load_spec(ROOT / f"deploy/releases/{table}-paper.yaml", settings)
 
 
 def distance(a: PairCounts, b: PairCounts) -> float:
@@ -100,7 +100,11 @@ def learn(spec: PlausibleDeniabilitySpec, codes: Codes, noise: Noise, seed: int,
             exact = pair_distances if statistics.score == "total-variation" else entropies
             statistics = StructureStatistics(score=statistics.score, values=tuple(exact(counts, schema)))
         structure = learn_structure(
-            statistics, schema, records=records, table_noise=model.parameters.standard_deviation
+            statistics,
+            schema,
+            records=records,
+            table_noise=model.parameters.standard_deviation,
+            regressed=spec.regressed,
         )
     maps = [attribute.bucket_map for attribute in schema.attributes]
     counts = count_tables([column[~in_structure] for column in codes], structure=structure, bucket_maps=maps)

@@ -342,6 +342,7 @@ VARIANTS = {  # what no shipped spec asks for
     "per record, independent": _variant(
         "per record", model__structure="independent", privacy__deniability__test="deterministic"
     ),
+    "per record, regression": _variant("per record", model__regression=["age", "edu", "hpw"]),
     "mixing, vectors": _variant("adult-mixing", mixing__release="vectors"),
     "mixing, orders": _variant(
         "adult-mixing",

@@ -29,6 +29,7 @@ from dpdist.families.deniability.claims import (
     claims,
     even_network,
     records_claim,
+    regressed_structure,
     release_claim,
     stacked,
     structure_claim,
@@ -72,6 +73,14 @@ def tables(*cardinalities: int, epsilon: float = 1.0, delta: float = 1e-9) -> Cl
     table = schema(*cardinalities)
     plan = parameter_plan(table, epsilon=epsilon, delta=delta)
     return tables_claim(table, independent_structure(table), plan, delta=delta)
+
+
+def regressed(*cardinalities: int, epsilon: float = 1.0, delta: float = 0.0) -> Claim:
+    """Count tables where the last attribute is regressed on the one before."""
+    table = schema(*cardinalities)
+    plan = parameter_plan(table, epsilon=epsilon, delta=delta, regressed=True)
+    structure = regressed_structure(table, (len(cardinalities) - 1,))
+    return tables_claim(table, structure, plan, delta=delta)
 
 
 def many_cells(*cardinalities: int, epsilon: float = 1.0, delta: float = 0.0) -> Canaries:
@@ -243,6 +252,19 @@ def test_a_table_that_is_not_charged_is_rejected(monkeypatch: pytest.MonkeyPatch
     """Each of two tables spends the budget of both."""
     monkeypatch.setattr(ParameterPlan, "scales", lambda self, cells: (1 / self.total,) * len(cells))
     assert run(tables(3, 3)).rejected
+
+
+@pytest.mark.parametrize("delta", [0.0, 0.05])
+def test_sums_whose_noise_is_that_of_counts_are_rejected(monkeypatch: pytest.MonkeyPatch, delta: float) -> None:
+    """A record moves a sum by 8 here, not by 1."""
+    assert not run(regressed(3, 9, delta=delta)).rejected
+    scales = ParameterPlan.regression_scales
+
+    def reach_of_one(self: ParameterPlan, scale: float, *, parents: int, reach: int) -> tuple[float, float]:
+        return scales(self, scale, parents=parents, reach=1)
+
+    monkeypatch.setattr(ParameterPlan, "regression_scales", reach_of_one)
+    assert run(regressed(3, 9, delta=delta)).rejected
 
 
 @pytest.mark.parametrize("count", [1, 5])

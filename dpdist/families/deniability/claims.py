@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,7 @@ from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
 from dpdist.families.deniability.pool import PoolPlan
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.stages import IndexedSeeds, stages
-from dpdist.families.deniability.statistics import count_tables
+from dpdist.families.deniability.statistics import count_tables, split_tables
 from dpdist.families.deniability.structure import (
     Structure,
     StructurePlan,
@@ -99,16 +100,17 @@ def tables_claim(schema: Schema, structure: Structure, plan: ParameterPlan, *, d
     maps = [attribute.bucket_map for attribute in schema.attributes]
     none = alike(schema.cardinalities, 0)
     canary: Codes = [
-        np.array([i % size], column.dtype)
+        np.array([size - 1 if i in structure.regressed else i % size], column.dtype)
         for i, (size, column) in enumerate(zip(schema.cardinalities, none, strict=True))
     ]
     counts = [count_tables(codes, structure=structure, bucket_maps=maps) for codes in (none, canary)]
     starts = [0, *accumulate(structure.cells)][:-1]
-    cells = np.flatnonzero(counts[1])
+    cells = np.flatnonzero(counts[1][: sum(structure.cells)])
     inside = sorted(set((cells - starts).tolist()))
     places = [
         start + place for start, size in zip(starts, structure.cells, strict=True) for place in inside if place < size
     ]
+    places += [place for place in np.flatnonzero(counts[1]).tolist() if place >= sum(structure.cells)]
     absent, present = (partial(_noisy_cells, table, structure, plan, places) for table in counts)
     epsilon = accountant.epsilon(plan.event, delta=delta)
     return Claim(name=f"count tables ({plan.noise})", absent=absent, present=present, epsilon=epsilon, delta=delta)
@@ -116,7 +118,18 @@ def tables_claim(schema: Schema, structure: Structure, plan: ParameterPlan, *, d
 
 def _noisy_cells(counts: Counts, structure: Structure, plan: ParameterPlan, places: list[int], noise: Noise) -> Floats:
     noisy = measure_tables(counts, structure, plan=plan, noise=noise)
-    return np.concatenate([table.reshape(-1) for table in noisy.tables])[places].astype(np.float64)
+    cells = [part.reshape(-1) for part in (*noisy.tables, *noisy.sums)]
+    return np.concatenate(cells)[places].astype(np.float64)
+
+
+def regressed_structure(schema: Schema, regressed: Sequence[int]) -> Structure:
+    """Independent attributes, but for the regressed ones: each is the child of the attribute before it, and they are
+    the last.
+    """
+    order = sorted(range(len(schema.attributes)), key=lambda i: (i in regressed, i))
+    before = {i: (parent,) for parent, i in pairwise(order) if i in regressed}
+    parents = tuple(before.get(i, ()) for i in range(len(order)))
+    return replace(independent_structure(schema), parents=parents, order=tuple(order), regressed=tuple(regressed))
 
 
 def tables_canaries(schema: Schema, plan: ParameterPlan, *, delta: float) -> Canaries:
@@ -242,8 +255,9 @@ def _everything(plan: PlausibleDeniabilityPlan, canary: Codes, codes: Codes, noi
         return np.array([1.0, *alike_canary])
     values = () if structure is None else made.result(StructureStatistics).values
     maps = [attribute.bucket_map for attribute in schema.attributes]
-    own = count_tables(canary, structure=made.result(Structure), bucket_maps=maps) > 0
-    cells = np.concatenate([table.reshape(-1) for table in made.result(NoisyTables).tables])[own]
+    learned, noisy = made.result(Structure), made.result(NoisyTables)
+    own = split_tables(count_tables(canary, structure=learned, bucket_maps=maps), learned)
+    cells = [(table * cell).sum() for table, cell in zip(noisy.tables, own, strict=True)]
     return np.array([1.0, *values, *cells, *alike_canary])
 
 
@@ -271,7 +285,7 @@ def claims(plan: PlausibleDeniabilityPlan) -> tuple[Claim, ...]:
             epsilon = accountant.epsilon(pool.event, delta=delta)
             claims.append(model_claim(spec.table, pool.choices, epsilon=epsilon, delta=delta))
         case ParameterPlan() as parameters:
-            structure, delta = independent_structure(spec.table), spec.privacy.budget.delta
+            structure, delta = regressed_structure(spec.table, spec.regressed), spec.privacy.budget.delta
             claims.append(tables_claim(spec.table, structure, parameters, delta=delta))
     if plan.seeds is not None and plan.seeds.whole_release:
         claims.append(

@@ -12,6 +12,9 @@ empty. Instead:
 4. The conditional table is raked so that the records the network generates have the fitted counts with each single
    parent, although their parents follow the network and not the data.
 5. A Dirichlet prior, centred on the fit with single parents, gives every value a positive probability.
+
+The table of a regressed attribute counts the attribute alone; `dpdist.families.deniability.regression` makes its
+conditional distributions from that and from sums of scores.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from numpy.typing import NDArray
 from dpdist.data.count import configuration_index
 from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.parameters import NoisyTables
+from dpdist.families.deniability.regression import regression_table
 from dpdist.families.deniability.structure import Structure
 from dpdist.families.deniability.thresholds import draw, thresholds_from_weights
 from dpdist.privacy.arrays import AnyFloats
@@ -68,7 +72,12 @@ def estimate_network(
         sizes = [structure.bucket_counts[p] for p in chosen]
         row = configuration_index([buckets[p] for p in chosen], sizes) if chosen else np.zeros(SIMULATED, np.int64)
         expected = np.bincount(row, minlength=prod(sizes)) * (total / SIMULATED)
-        posterior = fit(tables[i], noisy.variances[i], expected=expected, sizes=sizes, prior=prior)
+        if structure.sums[i]:
+            (margin,) = fit(tables[i], noisy.variances[i], expected=np.array([total]), sizes=[], prior=prior)
+            sums, variance = noisy.sums[i].astype(np.float64), noisy.sum_variances[i]
+            posterior = regression_table(margin, sums, variance, expected=expected, sizes=sizes, prior=prior)
+        else:
+            posterior = fit(tables[i], noisy.variances[i], expected=expected, sizes=sizes, prior=prior)
         if estimate == "sample":
             posterior = _gamma(posterior, noise.words(f"parameters/posterior/{i}", posterior.size))
         thresholds[i] = thresholds_from_weights(posterior)
@@ -129,7 +138,7 @@ def pool(
     precision = [np.zeros(count) for count in structure.bucket_counts]
     own = [np.bincount(maps[i], weights=tables[i].sum(axis=0)) for i in range(m)]
     width = [np.bincount(buckets) for buckets in maps]
-    for i, chosen in enumerate(structure.parents):
+    for i, chosen in enumerate(structure.counted):
         weight = 1 / (variances[i] * len(tables[i]) * width[i])
         sums[i] += weight * own[i]
         precision[i] += weight

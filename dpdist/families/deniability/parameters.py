@@ -4,6 +4,10 @@ One record is in one cell of each of the m tables. `parameter_plan` fixes the ki
 before a record is read. How the total is divided among the tables is decided when the structure is known
 (`ParameterPlan.scales`): larger tables get a larger share. What the counts are turned into is
 `dpdist.families.deniability.estimation`.
+
+A regressed attribute (`dpdist.families.deniability.regression`) has the share of one table, too, for the counts of its
+codes and the sums of its scores in the buckets of its parents: one record is in one cell of the counts, and moves one
+sum of each parent by at most ``c - 1``, where c is the number of codes.
 """
 
 from __future__ import annotations
@@ -18,7 +22,8 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 
 from dpdist.families.base.stored import Stored
-from dpdist.families.deniability.statistics import split_tables
+from dpdist.families.deniability.regression import SUMS_SHARE
+from dpdist.families.deniability.statistics import split_sums, split_tables
 from dpdist.families.deniability.structure import MAX_CELLS, Structure
 from dpdist.privacy.accountant import calibrate_discrete_laplace, calibrate_gaussian
 from dpdist.privacy.arrays import Counts
@@ -63,6 +68,19 @@ class ParameterPlan:
             raise ArithmeticError("the noise scales exceed the planned total")
         return scales
 
+    def regression_scales(self, scale: float, *, parents: int, reach: int) -> tuple[float, float]:
+        """Laplace scales or Gaussian deviations of the counts of a regressed attribute and of its sums, which together
+        cost what a table with this `scale` does: one record moves one count by 1, and one sum of each of so many
+        parents by `reach` at most.
+        """
+        power = 1 if self.noise == "laplace" else 2
+        counts = scale * (1 - SUMS_SHARE) ** (-1 / power) * _UP
+        sums = scale * reach * (parents / SUMS_SHARE) ** (1 / power) * _UP
+        spent = 1 / Fraction(counts) ** power + parents * (reach / Fraction(sums)) ** power
+        if spent > 1 / Fraction(scale) ** power:
+            raise ArithmeticError("the noise scales of a regression exceed the share of its table")
+        return counts, sums
+
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON object of public parameters."""
         return asdict(self) | {"event": self.event.to_json()}
@@ -75,9 +93,10 @@ class ParameterPlan:
         )
 
 
-def parameter_plan(schema: Schema, *, epsilon: float, delta: float) -> ParameterPlan:
+def parameter_plan(schema: Schema, *, epsilon: float, delta: float, regressed: bool = False) -> ParameterPlan:
     """Plan the noise on the count tables within the budget of the stage (add/remove): Laplace or Gaussian, whichever
-    deviates less at equal shares. Raises AccountingError: the budget is not valid.
+    deviates less at equal shares; where attributes are `regressed` Gaussian, since a record moves a sum of each of
+    several parents. Raises AccountingError: the budget is not valid.
     """
     m = len(schema.attributes)
     scale = calibrate_discrete_laplace(epsilon=epsilon, delta=0.0, count=m)
@@ -86,7 +105,7 @@ def parameter_plan(schema: Schema, *, epsilon: float, delta: float) -> Parameter
     event: Event = ApproximateDP(epsilon=epsilon, label="parameters")
     if delta:
         sigma = calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta)
-        if math.sqrt(m * sigma**2 + 1 / 12) < deviation:
+        if regressed or math.sqrt(m * sigma**2 + 1 / 12) < deviation:
             noise, total, deviation = "gaussian", 1 / sigma, math.sqrt(m * sigma**2 + 1 / 12)
             event = Gaussian(noise_multiplier=sigma, label="parameters")
     every = prod(schema.bucket_counts)
@@ -112,34 +131,52 @@ class NoisyTables(Stored):
     noise: Kind
     scales: tuple[float, ...]  # Laplace scale or Gaussian deviation of each table; 0 without noise
     tables: tuple[Counts, ...]  # tuple of ndarray of int64, shape (configurations, cardinality)
+    sums: tuple[Counts, ...] = ()  # of each attribute, as `split_sums`; none without regression
+    sum_scales: tuple[float, ...] = ()  # as `scales`, of the sums
 
     @property
     def variances(self) -> tuple[float, ...]:
         """Variance of the noise in a cell of each table."""
-        if self.noise == "laplace":
-            return tuple(map(_laplace_variance, self.scales))
-        if self.noise == "gaussian":
-            return tuple(sigma**2 + 1 / 12 for sigma in self.scales)
-        return (0.0,) * len(self.tables)
+        return tuple(map(self._variance, self.scales))
+
+    @property
+    def sum_variances(self) -> tuple[float, ...]:
+        """Variance of the noise in a sum of each attribute."""
+        return tuple(map(self._variance, self.sum_scales))
+
+    def _variance(self, scale: float) -> float:
+        if scale == 0:
+            return 0.0
+        return _laplace_variance(scale) if self.noise == "laplace" else scale**2 + 1 / 12
 
 
 def measure_tables(counts: Counts, structure: Structure, *, plan: ParameterPlan, noise: Noise) -> NoisyTables:
-    """Add discrete noise to every cell of the counts of P (`count_tables`), empty cells included; streams
-    ``parameters/table/<attribute index>``.
+    """Add discrete noise to every cell of the counts of P (`count_tables`), empty cells included, and to every sum;
+    streams ``parameters/table/<attribute index>`` and ``parameters/regression/<attribute index>``.
     """
-    scales = plan.scales(structure.cells)
-    tables = []
-    for i, (table, scale) in enumerate(zip(split_tables(counts, structure), scales, strict=True)):
-        name = f"parameters/table/{i}"
+
+    def noisy(values: Counts, kind: str, i: int, scale: float) -> Counts:
+        name = f"parameters/{kind}/{i}"
         if plan.noise == "laplace":
-            drawn = noise.discrete_laplace(name, table.size, scale=scale)
+            drawn = noise.discrete_laplace(name, values.size, scale=scale)
         else:
-            drawn = noise.gaussian_integers(name, table.size, sigma=scale)
-        tables.append(table + drawn.reshape(table.shape))
-    return NoisyTables(noise=plan.noise, scales=scales, tables=tuple(tables))
+            drawn = noise.gaussian_integers(name, values.size, sigma=scale)
+        return values + drawn.reshape(values.shape)
+
+    scales = list(plan.scales([a + b for a, b in zip(structure.cells, structure.sums, strict=True)]))
+    sums, sum_scales = list(split_sums(counts, structure)), [0.0] * len(scales)
+    for i in np.flatnonzero(structure.sums).tolist():
+        parents, reach = len(structure.parents[i]), structure.cardinalities[i] - 1
+        scales[i], sum_scales[i] = plan.regression_scales(scales[i], parents=parents, reach=reach)
+        sums[i] = noisy(sums[i], "regression", i, sum_scales[i])
+    tables = [noisy(table, "table", i, scales[i]) for i, table in enumerate(split_tables(counts, structure))]
+    return NoisyTables(
+        noise=plan.noise, scales=tuple(scales), tables=tuple(tables), sums=tuple(sums), sum_scales=tuple(sum_scales)
+    )
 
 
 def exact_tables(counts: Counts, structure: Structure) -> NoisyTables:
     """The counts without noise, **which is not private**: for the benchmarks' noiseless model."""
-    tables = tuple(table.copy() for table in split_tables(counts, structure))
-    return NoisyTables(noise="none", scales=(0.0,) * len(tables), tables=tables)
+    tables, sums = (tuple(a.copy() for a in part(counts, structure)) for part in (split_tables, split_sums))
+    exact = (0.0,) * len(tables)
+    return NoisyTables(noise="none", scales=exact, tables=tables, sums=sums, sum_scales=exact)

@@ -121,6 +121,8 @@ class PlausibleDeniabilityPlan(Plan):
         if self.model.structure is not None:
             out["structure"] = self.model.structure.to_json()
         out["parameters"] = self.model.parameters.to_json()
+        if spec.model.regression:
+            out["regression"] = list(spec.model.regression)
         if self.seeds is not None:
             test = spec.privacy.deniability
             out["deniability"] = {
@@ -171,6 +173,11 @@ class PlausibleDeniabilityPlan(Plan):
             lines.append(f"Structure   {self.model.structure.explain()}")
         whole = not isinstance(self.model.parameters, ParameterPlan)
         lines.append(f"{'Model' if whole else 'Parameters':<12}{self.model.parameters.explain()}")
+        if spec.model.regression:
+            names = ", ".join(spec.model.regression)
+            lines.append(
+                f"Regression  {names}: the counts of the codes and their sums by bucket share a table's budget"
+            )
         if self.seeds is not None:
             test = spec.privacy.deniability
             noisy = f", epsilon0 {test.epsilon0:g}" if test.test == "randomised" else ", deterministic"

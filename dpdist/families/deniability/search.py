@@ -10,13 +10,14 @@ Both see released statistics only, so whatever they do costs no privacy.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.families.deniability.regression import SUMS_SHARE
 from dpdist.privacy.arrays import AnyFloats
 
 Parents = list[list[int]]
@@ -27,6 +28,10 @@ NOISE_SHARE = sqrt(2 / np.pi) / 2
 """Half of the mean absolute value of a standard Gaussian: what a noisy cell adds to a total variation distance."""
 
 _LEAST_GAIN = 1e-12
+_TILT = 4.0
+"""What noise in a sum of scores adds to total variation distances, in what noise in a cell adds, for noise of as many
+records. In the pair of child and parent that is ``4 / sqrt(2 pi)`` where scores deviate by half of the largest, as
+normal ones; measured on census tables, up to ten are about as accurate."""
 
 
 def merit(child: AnyFloats, between: AnyFloats, i: int, parents: Sequence[int]) -> float:
@@ -74,6 +79,7 @@ def dependence_parents(
     bucket_counts: Sequence[int],
     relative_noise: float,
     admissible: Admissible,
+    regressed: Collection[int] = (),
 ) -> Parents:
     """Parents that lower the expected error of all two-way marginals, edge by edge.
 
@@ -81,8 +87,8 @@ def dependence_parents(
     deviations, a total variation distance of ``sqrt(I / pi)`` from independence. Of that the network carries what the
     best path between the two attributes does: a child sees a parent through its buckets, and along a path the
     correlations ``r^2 = 1 - e^{-2 I}`` multiply. An edge also multiplies the cells of its child's table, whose noise
-    spreads over all pairs of that attribute. The edge with the largest gain is added while there is one. Ties go to the
-    first edge.
+    spreads over all pairs of that attribute; of a `regressed` child it adds a sum for each bucket instead. The edge
+    with the largest gain is added while there is one. Ties go to the first edge.
 
     `dependence`, float64[m, m], is the mutual information of each pair in nats, `seen` that of attribute i (row) with
     the buckets of attribute j (column); `relative_noise` the deviation of the noise in a cell of the count tables as a
@@ -93,6 +99,10 @@ def dependence_parents(
     correlation = np.sqrt(-np.expm1(-2 * np.maximum(seen, 0.0)))
 
     def noise(i: int, chosen: Sequence[int]) -> float:
+        if i in regressed:
+            counts = cardinalities[i] * (m - 1) / sqrt(1 - SUMS_SHARE)
+            sums = _TILT * sum(bucket_counts[p] for p in chosen) * sqrt(len(chosen) / SUMS_SHARE)
+            return NOISE_SHARE * relative_noise * (counts + sums)
         configurations = float(np.prod([bucket_counts[p] for p in chosen], dtype=float))
         spread = sum(sqrt(bucket_counts[p]) for p in chosen) + (m - 1 - len(chosen))
         return NOISE_SHARE * relative_noise * cardinalities[i] * sqrt(configurations) * spread

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 from fractions import Fraction
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from dpdist.families.base import plugins
+from dpdist.families.deniability.regression import check_regressed
 from dpdist.schema.spec import MOST_RECORDS, Exact, PrivacyLimit, ReleaseSpec, Section
 
 
@@ -177,6 +179,12 @@ class ModelSpec(Section):
         default="mean", description="Conditional tables: posterior mean, or one draw from the posterior."
     )
     prior: float = Field(default=0.1, gt=0, description="Dirichlet prior, in records per value.")
+    regression: tuple[str, ...] = Field(
+        default=(),
+        exclude_if=operator.not_,
+        description="Ordered attributes (integers, binned numbers, ordinals) whose conditional is a regression on the "
+        "buckets of their parents, in place of a noisy table with a row for each combination of these.",
+    )
 
     @model_serializer(mode="wrap")
     def _without_hook(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -258,6 +266,12 @@ class PlausibleDeniabilitySpec(ReleaseSpec):
             raise ValueError("split.structure: must be above 0 when the structure is learned")
         if self.model.structure == "synthesis":
             self._pooled()
+        if self.model.regression:
+            if self.model.structure != "learned":
+                raise ValueError("model.regression: regresses on learned parents: goes with model.structure=learned")
+            if self.model.estimate != "mean":
+                raise ValueError("model.regression: a regression is not sampled: goes with model.estimate=mean")
+            check_regressed(self.model.regression, self.table)
         return self
 
     def _pooled(self) -> None:
@@ -295,6 +309,11 @@ class PlausibleDeniabilitySpec(ReleaseSpec):
     def plugins(self) -> frozenset[str]:
         """A model of the user's own."""
         return frozenset(() if self.model.hook is None else (self.model.hook,))
+
+    @property
+    def regressed(self) -> tuple[int, ...]:
+        """Attributes whose conditional is a regression, ascending."""
+        return tuple(sorted(self.table.names.index(name) for name in self.model.regression))
 
     @property
     def omegas(self) -> tuple[int, ...]:

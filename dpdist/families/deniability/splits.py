@@ -113,7 +113,9 @@ def plan_model(spec: PlausibleDeniabilitySpec, factor: float) -> ModelPlan:
         kept = spec.kept_combinations or 1
         parameters = pool_plan(spec.table, records=records, kept=kept, epsilon=epsilon, delta=delta - _DRAWS_LOST)
     else:
-        parameters = parameter_plan(spec.table, epsilon=epsilon, delta=delta - _DRAWS_LOST)
+        parameters = parameter_plan(
+            spec.table, epsilon=epsilon, delta=delta - _DRAWS_LOST, regressed=bool(spec.model.regression)
+        )
     return ModelPlan(spec=spec, check=check, structure=structure, parameters=parameters)
 
 

@@ -99,6 +99,7 @@ def learn_parents(attempt: DeniabilityAttempt) -> Structure:
         table_noise=plan.parameters.standard_deviation,
         max_parent_configurations=spec.model.max_parent_configurations,
         order=spec.model.order,
+        regressed=spec.regressed,
     )
 
 
