@@ -233,6 +233,16 @@ LID = Case(
     bad=("grade", "planted-value"),
 )
 
+PARTIES = replace(
+    LID,
+    name="two-stage parties",
+    settings={
+        **LID.settings,
+        "prediction": {"response": "spend", "log": {"income": 1000}, "parties": {"column": "region"}},
+    },
+    rows=457,
+)
+
 PRIVATE = replace(
     LID,
     name="two-stage private",
@@ -357,5 +367,5 @@ DISCOVERY = Case(
     bad=None,
 )
 
-CASES = [DENIABILITY, HISTOGRAM, PATIENTS, MIXING, FEDERATED, LID, PRIVATE, SYNTHESIS, RELATIONAL, DISCOVERY]
+CASES = [DENIABILITY, HISTOGRAM, PATIENTS, MIXING, FEDERATED, LID, PARTIES, PRIVATE, SYNTHESIS, RELATIONAL, DISCOVERY]
 """The shipped families, each variant of its own."""
