@@ -29,7 +29,8 @@ from dpdist.families.prediction.lid.regression import Features, fitted, sampled,
 from dpdist.families.prediction.lid.stages import SyntheticInputs, TableBlocks
 from dpdist.families.prediction.plan import plan
 from dpdist.families.prediction.scales import Scale
-from dpdist.families.prediction.spec import RegressionSpec, TwoStageSpec
+from dpdist.families.prediction.second_stage import RegressionSpec
+from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.ledger.keys import KeyRef
 
 HEX = bytes(range(32)).hex()

@@ -8,7 +8,7 @@ from dpdist.families.prediction.blocks import BLOCK_ROWS
 from dpdist.families.prediction.lid.disclosure import ALPHAS, largest_alpha
 from dpdist.families.prediction.lid.hybrid import MATCHED_ROWS
 from dpdist.families.prediction.scales import Scale
-from dpdist.families.prediction.spec import RegressionSpec
+from dpdist.families.prediction.second_stage import RegressionSpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,8 @@ from dpdist.families.prediction.density import FOLDS, cell_count
 from dpdist.families.prediction.lid.hybrid import BLOCK_ROWS as NEIGHBOURS
 from dpdist.families.prediction.lid.hybrid import MATCHED_ROWS
 from dpdist.families.prediction.lid.method import Disclosure, Method
-from dpdist.families.prediction.spec import DISTRIBUTED_ROWS, EXACT_ROWS, TwoStageSpec
+from dpdist.families.prediction.second_stage import DISTRIBUTED_ROWS, EXACT_ROWS
+from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.two_stage import TwoStagePlan
 from dpdist.privacy.guarantee import LID, Guarantee
 
@@ -47,27 +48,26 @@ class LidPlan(TwoStagePlan):
     def public_parameters(self) -> dict[str, Any]:
         """The disclosure, and how inputs and responses are made."""
         made, disclosure, names = self.spec.prediction, self.method.disclosure, self._names
-        return (
-            super().public_parameters()
-            | {
-                "matching": made.matching,
-                "bandwidth": made.bandwidth,
-                "disclosure": {
-                    "lid": disclosure.lid,
-                    "eta": disclosure.eta,
-                    "columns": [names[i] for i in disclosure.columns],
-                    "not_looked_at": [name for i, name in enumerate(names) if i not in disclosure.columns],
-                    "alpha_of_closed_form": self.method.most_alpha,
-                },
-                "regression": made.regression.model_dump(mode="json"),
-            }
-            | ({} if made.parties is None else {"parties": made.parties.model_dump(mode="json")})
-        )
+        own = {
+            "matching": made.matching,
+            "bandwidth": made.bandwidth,
+            "disclosure": {
+                "lid": disclosure.lid,
+                "eta": disclosure.eta,
+                "columns": [names[i] for i in disclosure.columns],
+                "not_looked_at": [name for i, name in enumerate(names) if i not in disclosure.columns],
+                "alpha_of_closed_form": self.method.most_alpha,
+            },
+            "regression": made.regression.model_dump(mode="json"),
+        }
+        if made.parties is not None:
+            own["parties"] = made.parties.model_dump(mode="json")
+        return super().public_parameters() | own
 
     def resources(self) -> dict[str, Any]:
         """Memory and tasks, from public sizes only."""
         rows, width, regression = self.spec.data.minimum_records, len(self.method.scales), self.method.regression
-        counted = 8 * FOLDS * max(self.method.parties, 1) * sum(cell_count(scale) for scale in self.method.scales)
+        cells = FOLDS * self.method.parties * sum(cell_count(scale) for scale in self.method.scales)
         system = {"exact": EXACT_ROWS, "distributed": regression.group_rows, "nystroem": regression.landmarks}
         return {
             "records_at_least": rows,
@@ -75,7 +75,7 @@ class LidPlan(TwoStagePlan):
             "held_bytes": 8 * rows * (3 * width + 2),
             "task_bytes": 3 * 8 * min(rows, system[regression.estimator_for(rows)]) ** 2
             + 24 * BLOCK_ROWS * width
-            + (2 * counted if self.method.parties else 0),
+            + 2 * 8 * cells,
             "tasks_about": self.partitions + 8 * math.ceil(rows / BLOCK_ROWS),
         }
 

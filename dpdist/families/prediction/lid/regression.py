@@ -23,7 +23,7 @@ from dpdist.families.prediction.kernels import Kernel
 from dpdist.families.prediction.lid import ridge
 from dpdist.families.prediction.lid.ridge import KernelRidge, NystroemSums, Tuning
 from dpdist.families.prediction.scales import Scale
-from dpdist.families.prediction.spec import TUNING_ROWS, RegressionSpec
+from dpdist.families.prediction.second_stage import TUNING_ROWS, RegressionSpec
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Floats
 

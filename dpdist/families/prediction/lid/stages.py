@@ -40,7 +40,8 @@ from dpdist.families.prediction.lid.parties import check_records, party_records
 from dpdist.families.prediction.lid.plan import LidPlan
 from dpdist.families.prediction.lid.regression import Features, Sample, fit_hook, fitted, predicted, sampled, tuning_of
 from dpdist.families.prediction.lid.ridge import KernelRidge, Tuning
-from dpdist.families.prediction.spec import TUNING_ROWS, TwoStageSpec
+from dpdist.families.prediction.second_stage import TUNING_ROWS
+from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes, Floats
 
