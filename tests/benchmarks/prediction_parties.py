@@ -154,7 +154,7 @@ def summary(found: Found) -> dict[str, Any]:
 
 SIZES = (240, 120, 60, 30)
 TEST = 400
-SETTINGS = ((0.0, 0.0), (0.15, 0.0), (0.15, 0.1), (0.15, 0.25), (0.15, 0.5), (0.15, 1.0), (0.0, 0.5))
+SETTINGS = ((0.0, 0.0), (0.15, 0.0), (0.15, 0.25), (0.15, 0.5), (0.15, 1.0), (0.15, 2.0))
 """How far apart the means of the first and the last party's inputs are on each axis, and the deviation of what is a
 party's own in its regression, in units of that of the common part."""
 

@@ -22,7 +22,7 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.prediction.blocks import Layout
 from dpdist.families.prediction.kernels import Kernel
 from dpdist.families.prediction.lid import ridge
-from dpdist.families.prediction.lid.inputs import InputDistribution, disclosed
+from dpdist.families.prediction.lid.inputs import InputDistribution, disclosed, near_counts
 from dpdist.families.prediction.lid.method import Disclosure, Method
 from dpdist.families.prediction.lid.plan import LidPlan
 from dpdist.families.prediction.lid.regression import Features, fitted, sampled, tuning_of
@@ -335,6 +335,10 @@ def test_the_disclosure_holds_for_every_party() -> None:
     method = Method(
         scales=scales, disclosure=Disclosure(lid=0.25, eta=0.01, columns=(0,)), kept=(1,), party=1, alpha=0.5
     )
+    units = np.column_stack([np.linspace(0.2, 0.3, 10), np.repeat([0.25, 0.75], [6, 4])])
+    synthetic = units[:, :1] + np.where(np.arange(10) % 2 == 0, 0.015, 0.4)[:, None]  # alpha 0.5 halves the distance
+    assert near_counts(method, (units, np.zeros(10)), synthetic).tolist() == [[3], [2]]
+    assert near_counts(replace(method, party=None), (units, np.zeros(10)), synthetic).tolist() == [[5]]
     assert disclosed(method, np.array([[250], [2]]), (1000, 10)).near == 252
     with pytest.raises(CheckFailed, match="rows of some party would be near"):
         disclosed(method, np.array([[100], [3]]), (1000, 10))
