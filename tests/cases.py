@@ -240,6 +240,16 @@ LID = Case(
     bad=("grade", "planted-value"),
 )
 
+PARTIES = replace(
+    LID,
+    name="two-stage parties",
+    settings={
+        **LID.settings,
+        "prediction": {"response": "spend", "log": {"income": 1000}, "parties": {"column": "region"}},
+    },
+    rows=457,
+)
+
 PRIVATE = replace(
     LID,
     name="two-stage private",
@@ -392,6 +402,7 @@ CASES = [
     MIXING,
     FEDERATED,
     LID,
+    PARTIES,
     PRIVATE,
     SYNTHESIS,
     RELATIONAL,

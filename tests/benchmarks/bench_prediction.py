@@ -12,7 +12,8 @@ and trains on them, on the synthetic records, or on both. g is Wendland's functi
 correlation 0.5) on the unit cube.
 *stages*: the same with four models for each first stage and alpha. *mismatch*: the public records have another mean.
 *pricing*: five simulated brands with log-log demand and known elasticities, and canned tuna where ``tuna.csv`` (of the
-R package bayesm) is there. *tables*: five public tables. *classes*: the income class of Adult. *linked*: how often a
+R package bayesm) is there. *tables*: five public tables. *classes*: the income class of Adult. *parties*: several
+parties in one table. *linked*: how often a
 released row is nearest to the row it was mixed from. *private*: the differentially private variant beside the
 published method and plausible-deniability synthesis. Errors are against what was never used; on tables on the scale
 of the response.
@@ -32,6 +33,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from prediction_classes import classes
 from prediction_models import FILES
 from prediction_paper_tables import paper_prices, paper_tables
+from prediction_parties import parties
 from prediction_pricing import pricing
 from prediction_private import private
 from prediction_published import published, shifted
@@ -53,6 +55,7 @@ def main() -> None:
         "pricing": (pricing, 3),
         "tables": (tables, 3),
         "classes": (classes, 3),
+        "parties": (parties, 20),
         "linked": (linkage, 3),
         "private": (private, 3),
         "estimators": (estimators, 3),
@@ -61,13 +64,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", nargs="?", choices=[*tasks, "all"], default="all")
     parser.add_argument("--size", type=int, help="trials, or records for the task scale")
-    parser.add_argument("--only", nargs="+", choices=["simulation", *FILES], help="for tables, linked and private")
+    parser.add_argument("--only", nargs="+", choices=["simulation", *FILES], help="for those of several tables")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     chosen = tasks if options.task == "all" else {options.task: tasks[options.task]}
     out = {}
     for name, (task, size) in chosen.items():
-        some = (options.only,) if options.only and name in ("tables", "linked", "private") else ()
+        some = (options.only,) if options.only and name in ("tables", "parties", "linked", "private") else ()
         out[name] = task(options.size or size, *some)
     text = json.dumps(out, indent=2)
     print(text)

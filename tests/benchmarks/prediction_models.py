@@ -19,7 +19,8 @@ from dpdist.families.prediction.lid.plan import LidPlan, plan_lid
 from dpdist.families.prediction.lid.regression import Features, Sample, fitted, tuning_of
 from dpdist.families.prediction.lid.stages import FittedRegression, SyntheticInputs, TableBlocks, released_block
 from dpdist.families.prediction.scales import Scale
-from dpdist.families.prediction.spec import RegressionSpec, TwoStageSpec
+from dpdist.families.prediction.second_stage import RegressionSpec
+from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Codes, Floats
 

@@ -16,7 +16,7 @@ from prediction_models import key, mean_sd, ridge
 from prediction_simulated import g, inputs, simulated
 
 from dpdist.evaluate.utility.regression import mse
-from dpdist.families.prediction.spec import RegressionSpec
+from dpdist.families.prediction.second_stage import RegressionSpec
 
 
 def estimators(trials: int) -> dict[str, Any]:

@@ -359,6 +359,7 @@ VARIANTS = {  # what no shipped spec asks for
         prediction__matching="independent",
         prediction__bandwidth="silverman",
     ),
+    "two-stage, parties": _variant("insurance", prediction__parties={"column": "region"}),
     "two-stage, modelled": _variant("california-private", prediction__features__products="modelled"),
 }
 CASES = SHIPPED | VARIANTS

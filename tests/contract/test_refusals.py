@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cases import CASES, LID, RELATIONAL, SURVEY, Case
+from cases import CASES, LID, PARTIES, RELATIONAL, SURVEY, Case
 from executors import runs_use
 from releases import KEY
 
@@ -20,7 +20,7 @@ from dpdist.ledger import Ledger
 from dpdist.release.run import run_release
 from dpdist.schema.spec import ReleaseSpec, override
 
-PRIVATE_CASES = [case for case in CASES if "in-process" in case.modes and case not in (LID, RELATIONAL)]
+PRIVATE_CASES = [case for case in CASES if "in-process" in case.modes and case not in (LID, PARTIES, RELATIONAL)]
 """Those that a data set without a contract admits."""
 
 families = pytest.mark.parametrize("case", PRIVATE_CASES, ids=lambda case: case.name)

@@ -80,11 +80,6 @@ class Marginal:
         """Probability of each cell, float64[cells]."""
         return np.diff(self.cumulative)
 
-    @property
-    def variance(self) -> float:
-        """Variance of the middles of the cells."""
-        return float(self.masses @ (self.middles - self.masses @ self.middles) ** 2)
-
     def cdf(self, units: Floats) -> Floats:
         """Distribution function; of a discrete column its mean before and after the value."""
         cells = cells_of(units, self.cells)
@@ -104,6 +99,17 @@ class Marginal:
     def scores(self, units: Floats) -> Floats:
         """Normal scores: the standard normal quantiles of the distribution function."""
         return np.asarray(ndtri(np.clip(self.cdf(units), _EDGE, 1 - _EDGE)))
+
+
+def pooled_deviation(marginals: Sequence[Marginal], records: Sequence[int]) -> float:
+    """Deviation of the mixture of marginals of one column in parts of a table, which have so many records; 1 where it
+    does not vary.
+    """
+    total = sum(records)
+    masses = sum(marginal.masses * (count / total) for marginal, count in zip(marginals, records, strict=True))
+    middles = marginals[0].middles
+    variance = float(masses @ (middles - masses @ middles) ** 2)
+    return math.sqrt(variance) if variance > 1e-18 else 1.0
 
 
 def marginal_of_masses(masses: Floats, *, discrete: bool, bandwidth: float = 0.0) -> Marginal:

@@ -2,6 +2,14 @@
 
 The compactly supported kernel is Wendland's of smoothness 2, ``(1 - r)^(l+1)_+ ((l + 1) r + 1)`` with ``l =
 floor(d/2) + 2``, positive definite on R^d; for three inputs it is the published ``(1 - r)^4_+ (4 r + 1)``.
+
+Several parties have the kernel ``K((x, i), (z, j)) = k(x, z) (rho + (1 - rho) 1[i = j])``: each party's regression is a
+common one plus one of its own, independent of the others, with shares rho and 1 - rho of the variance [1]_. It is
+positive definite for rho from 0 (each by itself) to 1 (one for all), as the product of two such kernels.
+
+References
+----------
+.. [1] Evgeniou, Micchelli, Pontil, *Learning multiple tasks with kernel methods*, 2005.
 """
 
 from __future__ import annotations
@@ -11,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
 from dpdist.privacy.arrays import Floats
@@ -51,18 +60,34 @@ def reach(name: str, dimension: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """A radial kernel."""
+    """A radial kernel; of rows of several parties, one that correlates the parties' regressions."""
 
     name: str  # of `PROFILES`
     width: float  # distance that counts as one
+    parties: int = 0  # whose number is the last column of a row; 0 where no column names a party
+    correlation: float = 1.0  # rho: of the regressions of two parties
 
     def __post_init__(self) -> None:
         if self.name not in PROFILES or not 0 < self.width < math.inf:
             raise ValueError(f"a kernel is one of {', '.join(PROFILES)}, with a positive width")
+        if not 0 <= self.correlation <= 1:
+            raise ValueError("the correlation of parties is from 0 to 1")
 
     def __call__(self, a: Floats, b: Floats) -> Floats:
         """Kernel of every row of a, float64[n, p], with every row of b, float64[m, p]: float64[n, m]."""
-        return PROFILES[self.name](cdist(a, b) / self.width, a.shape[1])
+        near, far = self.places(a), self.places(b)
+        values = PROFILES[self.name](cdist(near, far) / self.width, near.shape[1])
+        if self.parties and self.correlation < 1:
+            values *= np.where(np.equal.outer(self.codes(a), self.codes(b)), 1.0, self.correlation)
+        return values
+
+    def places(self, rows: Floats) -> Floats:
+        """Rows without the number of the party."""
+        return rows[:, :-1] if self.parties else rows
+
+    def codes(self, rows: Floats) -> NDArray[np.int64]:
+        """Number of each row's party, int64[n]; 0 where there is none."""
+        return rows[:, -1].astype(np.int64) if self.parties else np.zeros(len(rows), np.int64)
 
     def apply(self, a: Floats, b: Floats, weights: Floats) -> Floats:
         """``kernel(a, b) @ weights`` in bounded memory, float64[n] or float64[n, columns]."""

@@ -67,6 +67,11 @@ class Scale:
         inside = np.clip(np.asarray(values, np.float64), self.low, self.high)
         return np.clip((self._forward(inside) - low) / (high - low), 0.0, 1.0)
 
+    def codes(self, units: Floats) -> NDArray[np.int64]:
+        """Number of each value of a discrete column without a logarithmic scale, int64[n]."""
+        size = self.count or 1
+        return np.clip((units * size).astype(np.int64), 0, size - 1)
+
     def values(self, units: Floats) -> Floats:
         """The unit interval to values within the bounds; integers of a discrete column."""
         low, high = self._ends

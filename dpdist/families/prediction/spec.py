@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Mapping
 from fractions import Fraction
@@ -13,26 +14,12 @@ from pydantic import Field, model_validator
 from dpdist.families.base import plugins
 from dpdist.families.prediction.lid.disclosure import largest_alpha
 from dpdist.families.prediction.scales import Scale
+from dpdist.families.prediction.second_stage import MOST_PARTIES, FeatureSpec, PartySpec, RegressionSpec
 from dpdist.schema.schema import Attribute
 from dpdist.schema.spec import MOST_RECORDS, Exact, PrivacyLimit, ReleaseSpec, Section
 
 FIRST_STAGE_NAMES = ("lhs", "gaussian-copula", "uniform", "weibull", "cauchy")
 """First stages; `dpdist.families.prediction.latin.FIRST_STAGES` has them."""
-
-EXACT_ROWS = 4096
-"""Most rows of one system of the kernel ridge regression."""
-
-DISTRIBUTED_ROWS = 40_000
-"""Most rows that the distributed estimator is used for: each prediction takes all of them."""
-
-GROUP_ROWS = 2048
-"""Rows of a group of the distributed estimator."""
-
-LANDMARKS = 1000
-"""Landmarks of the Nystroem estimator."""
-
-TUNING_ROWS = 800
-"""Rows of the sample on which width and penalty are chosen."""
 
 LARGEST_CATEGORY = 256
 """Most values of an attribute without order."""
@@ -83,58 +70,6 @@ class TwoStagePrivacySpec(PrivacyLimit):
         return self
 
 
-class RegressionSpec(Section):
-    """Stage 2 of the published method."""
-
-    kernel: Literal["compact", "gaussian", "matern"] = Field(
-        default="compact", description="Wendland's compactly supported kernel, the Gaussian, or Matern 5/2."
-    )
-    width: float | None = Field(
-        default=None,
-        gt=0,
-        allow_inf_nan=False,
-        description="Width, in units of the columns' deviations; default: by cross-validation.",
-    )
-    penalty: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="n times lambda; default: by cross-validation on a sample."
-    )
-    estimator: Literal["auto", "exact", "distributed", "nystroem"] = Field(
-        default="auto", description="auto: exact for few rows, then distributed, then Nystroem."
-    )
-    group_rows: int = Field(default=GROUP_ROWS, ge=10, le=20_000, description="Rows of a distributed estimator.")
-    landmarks: int = Field(default=LANDMARKS, ge=1, le=20_000, description="Landmarks of the Nystroem estimator.")
-    hook: str | None = Field(
-        default=None,
-        pattern=plugins.PATTERN,
-        description="module:function that makes a regression with fit and predict, in place of kernel ridge; for a "
-        "response without order a classifier, which is given codes and predicts them. Any of scikit-learn will do.",
-    )
-
-    def estimator_for(self, rows: int) -> str:
-        """The estimator for so many records: exact, distributed or nystroem."""
-        if self.estimator != "auto":
-            return self.estimator
-        if rows <= EXACT_ROWS:
-            return "exact"
-        return "distributed" if rows <= DISTRIBUTED_ROWS else "nystroem"
-
-
-class FeatureSpec(Section):
-    """Stage 2 of the differentially private variant: ridge regression on random Fourier features."""
-
-    frequencies: int = Field(default=64, ge=1, le=1024, description="Pairs of random Fourier features.")
-    width: float = Field(
-        default=0.25,
-        ge=0.001,
-        le=100,
-        description="Width of the Gaussian kernel, times the root of the number of columns.",
-    )
-    products: Literal["measured", "modelled"] = Field(
-        default="measured",
-        description="Second moments of the features: measured with noise, or as in the released model of the inputs.",
-    )
-
-
 class PredictionSpec(Section):
     """Columns and stages."""
 
@@ -168,6 +103,12 @@ class PredictionSpec(Section):
         description="Share of the original row; default: the largest within the disclosure (guarantee lid), or 0 (dp).",
     )
     regression: RegressionSpec = Field(default_factory=RegressionSpec)
+    parties: PartySpec | None = Field(
+        default=None,
+        exclude_if=operator.not_,
+        description="Parties (hospitals, branches, regions) in one table: the inputs of each are synthesised by "
+        "themselves, and their regressions are correlated (guarantee lid only).",
+    )
     records: int | None = Field(default=None, ge=1, le=MOST_RECORDS, description="Records to release (guarantee dp).")
     cells: int | None = Field(
         default=None, ge=2, le=4096, description="Cells of a noisy marginal (guarantee dp); default: by the noise."
@@ -199,7 +140,13 @@ class TwoStageSpec(ReleaseSpec):
     @model_validator(mode="after")
     def _consistent(self) -> TwoStageSpec:
         names, made = self.table.names, self.prediction
-        for setting, chosen in (("response", (made.response,)), ("log", tuple(made.log)), ("keep", made.keep)):
+        party = () if made.parties is None else (made.parties.column,)
+        for setting, chosen in (
+            ("response", (made.response,)),
+            ("log", tuple(made.log)),
+            ("keep", made.keep),
+            ("parties.column", party),
+        ):
             unknown = [name for name in chosen if name not in names]
             if unknown:
                 raise ValueError(f"prediction.{setting}: the schema has no {', '.join(map(repr, unknown))}")
@@ -215,6 +162,8 @@ class TwoStageSpec(ReleaseSpec):
         if self.privacy.guarantee == "dp":
             self._private()
         else:
+            if made.parties is not None:
+                self._divided(made.parties)
             self._disclosing()
         return self
 
@@ -226,6 +175,8 @@ class TwoStageSpec(ReleaseSpec):
             )
         if made.records is None:
             raise ValueError("prediction.records: say how many records to release")
+        if made.parties is not None:
+            raise ValueError("prediction.parties: the private variant has one regression; parties need guarantee lid")
         if made.keep or made.alpha:
             raise ValueError("prediction: under guarantee dp nothing original is released: no `keep`, no `alpha`")
         if made.first_stage not in ("lhs", "gaussian-copula") or made.regression != RegressionSpec():
@@ -233,15 +184,27 @@ class TwoStageSpec(ReleaseSpec):
                 "prediction: guarantee dp has its own regression; its first stage is lhs or gaussian-copula"
             )
 
+    def _divided(self, parties: PartySpec) -> None:
+        made, column = self.prediction, parties.column
+        if column == made.response:
+            raise ValueError("prediction.parties.column: the response names no party")
+        if column in made.log:
+            raise ValueError(f"prediction.log: {column!r} names the party")
+        count = self.inputs[self.input_names.index(column)].count
+        if count is None or not 2 <= count <= MOST_PARTIES:
+            raise ValueError(f"prediction.parties.column: {column!r} must have 2 to {MOST_PARTIES} values")
+        if parties.correlation is not None and made.regression.hook is not None:
+            raise ValueError("prediction.parties.correlation: a regression of your own correlates no parties")
+
     def _disclosing(self) -> None:
         made, disclosure = self.prediction, self.privacy.disclosure
         if made.records is not None or made.cells is not None or made.features != FeatureSpec():
             raise ValueError("prediction: `records`, `cells` and `features` belong to guarantee dp")
-        if all(scale.name in made.keep for scale in self.inputs):
+        if all(scale.name in self.original for scale in self.inputs):
             raise ValueError("prediction.keep: at least one input is synthesised")
         if disclosure is None:
             return
-        ordered = [scale.name for scale in self.inputs if not scale.nominal and scale.name not in made.keep]
+        ordered = [scale.name for scale in self.inputs if not scale.nominal and scale.name not in self.original]
         for name in disclosure.columns or ():
             if name not in ordered:
                 raise ValueError(f"privacy.disclosure.columns: {name!r} is no synthesised ordered input")
@@ -256,6 +219,17 @@ class TwoStageSpec(ReleaseSpec):
     def input_attributes(self) -> tuple[Attribute, ...]:
         """The attributes besides the response, in the order of the schema."""
         return tuple(a for a in self.table.attributes if a.name != self.prediction.response)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the inputs."""
+        return tuple(a.name for a in self.input_attributes)
+
+    @property
+    def original(self) -> tuple[str, ...]:
+        """Names of the inputs that are released as they are: those that are kept, and the one that names the party."""
+        keep, parties = self.prediction.keep, self.prediction.parties
+        return keep if parties is None or parties.column in keep else (*keep, parties.column)
 
     @cached_property
     def inputs(self) -> tuple[Scale, ...]:
@@ -272,13 +246,13 @@ class TwoStageSpec(ReleaseSpec):
     @property
     def watched(self) -> tuple[int, ...]:
         """Places of the inputs that the disclosure looks at."""
-        disclosure, keep = self.privacy.disclosure, self.prediction.keep
+        disclosure, original = self.privacy.disclosure, self.original
         if disclosure is None:
             return ()
         return tuple(
             i
             for i, scale in enumerate(self.inputs)
-            if scale.name not in keep
+            if scale.name not in original
             and (
                 scale.name in disclosure.columns
                 if disclosure.columns is not None

@@ -33,7 +33,7 @@ class TwoStagePlan(Plan):
             "response": made.response,
             "logarithmic": dict(made.log),
             "first_stage": made.first_stage,
-            "original_columns": list(made.keep),
+            "original_columns": list(self.spec.original),
             "event": None if self.event is None else self.event.to_json(),
         }
 

@@ -21,7 +21,8 @@ from dpdist.families.prediction.lid import ridge
 from dpdist.families.prediction.lid.regression import Features, fitted, predicted, sampled, tuning_of
 from dpdist.families.prediction.plan import plan
 from dpdist.families.prediction.scales import Scale
-from dpdist.families.prediction.spec import RegressionSpec, TwoStageSpec
+from dpdist.families.prediction.second_stage import RegressionSpec
+from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.ledger.keys import KeyRef
 
 KEY = KeyRef.fixed(bytes(range(32)).hex())

@@ -269,7 +269,7 @@ def test_the_closed_form_holds_for_independent_rows_and_not_for_matched_ones() -
     independent, matched = measured(s), measured(s[match(x, s)])
     assert 0.8 * bound < independent < bound + 0.015
     assert matched > 3 * bound
-    counts = near_counts(method, (x, np.zeros(2000)), s)
+    (counts,) = near_counts(method, (x, np.zeros(2000)), s)
     assert counts[20] == round(independent * 2000)
     assert counts[-1] == 2000
     assert (np.diff(counts) >= 0).all()
@@ -279,16 +279,16 @@ def test_alpha_is_the_largest_within_the_bound() -> None:
     counts = np.arange(101) * 10
     method = Method(scales=(UNIT,), disclosure=Disclosure(lid=0.25, eta=0.01, columns=(0,)))
     assert method.alphas == ALPHAS
-    assert disclosed(method, counts, 1000).alpha == 0.25
+    assert disclosed(method, counts[None], [1000]).alpha == 0.25
     wide = Method(scales=(UNIT,), disclosure=Disclosure(lid=0.25, eta=0.10975, columns=(0,)))
     assert wide.most_alpha == pytest.approx(0.122)
-    assert disclosed(wide, counts // 10, 1000).alpha == 0.12  # the closed form is the bound
+    assert disclosed(wide, counts[None] // 10, [1000]).alpha == 0.12  # the closed form is the bound
     with pytest.raises(CheckFailed, match="even with alpha 0"):
-        disclosed(method, counts + 500, 1000)
+        disclosed(method, counts[None] + 500, [1000])
     fixed = Method(scales=(UNIT,), disclosure=Disclosure(lid=0.25, eta=0.01, columns=(0,)), alpha=0.5)
-    assert disclosed(fixed, np.array([250]), 1000).alpha == 0.5
+    assert disclosed(fixed, np.array([[250]]), [1000]).alpha == 0.5
     with pytest.raises(CheckFailed, match=r"lower prediction\.alpha"):
-        disclosed(fixed, np.array([251]), 1000)
+        disclosed(fixed, np.array([[251]]), [1000])
 
 
 def test_kept_columns_stay_and_categories_are_not_mixed() -> None:

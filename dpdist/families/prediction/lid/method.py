@@ -8,7 +8,7 @@ from dpdist.families.prediction.blocks import BLOCK_ROWS
 from dpdist.families.prediction.lid.disclosure import ALPHAS, largest_alpha
 from dpdist.families.prediction.lid.hybrid import MATCHED_ROWS
 from dpdist.families.prediction.scales import Scale
-from dpdist.families.prediction.spec import RegressionSpec
+from dpdist.families.prediction.second_stage import RegressionSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,8 @@ class Method:
     scales: tuple[Scale, ...]  # of the inputs
     disclosure: Disclosure
     kept: tuple[int, ...] = ()  # places of the inputs that stay original; they are released with the row they stood in
+    party: int | None = None  # place of the input that names the party, which is one of those kept
+    correlation: float | None = None  # of the regressions of two parties; None: by cross-validation
     first_stage: str = "lhs"  # of `dpdist.families.prediction.latin.FIRST_STAGES`, or a hook
     bandwidth: str = "cross-validated"
     matching: str = "nearest"
@@ -35,6 +37,16 @@ class Method:
     classes: int = 0  # of a response without order; 0 where it is a number
     exact_rows: int = MATCHED_ROWS
     block_rows: int = BLOCK_ROWS
+
+    @property
+    def parties(self) -> int:
+        """Number of the parties; 0 where no column names one."""
+        return 0 if self.party is None else self.scales[self.party].count or 0
+
+    @property
+    def relation(self) -> tuple[int, float | None]:
+        """The parties that the regression tells apart, and the correlation of two of their regressions."""
+        return (0, None) if self.regression.hook is not None else (self.parties, self.correlation)
 
     @property
     def made(self) -> tuple[int, ...]:

@@ -8,10 +8,12 @@ from functools import cached_property
 from typing import Any
 
 from dpdist.families.prediction.blocks import BLOCK_ROWS
+from dpdist.families.prediction.density import FOLDS, cell_count
 from dpdist.families.prediction.lid.hybrid import BLOCK_ROWS as NEIGHBOURS
 from dpdist.families.prediction.lid.hybrid import MATCHED_ROWS
 from dpdist.families.prediction.lid.method import Disclosure, Method
-from dpdist.families.prediction.spec import DISTRIBUTED_ROWS, EXACT_ROWS, TwoStageSpec
+from dpdist.families.prediction.second_stage import DISTRIBUTED_ROWS, EXACT_ROWS
+from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.two_stage import TwoStagePlan
 from dpdist.privacy.guarantee import LID, Guarantee
 
@@ -46,7 +48,7 @@ class LidPlan(TwoStagePlan):
     def public_parameters(self) -> dict[str, Any]:
         """The disclosure, and how inputs and responses are made."""
         made, disclosure, names = self.spec.prediction, self.method.disclosure, self._names
-        return super().public_parameters() | {
+        own = {
             "matching": made.matching,
             "bandwidth": made.bandwidth,
             "disclosure": {
@@ -58,16 +60,22 @@ class LidPlan(TwoStagePlan):
             },
             "regression": made.regression.model_dump(mode="json"),
         }
+        if made.parties is not None:
+            own["parties"] = made.parties.model_dump(mode="json")
+        return super().public_parameters() | own
 
     def resources(self) -> dict[str, Any]:
         """Memory and tasks, from public sizes only."""
         rows, width, regression = self.spec.data.minimum_records, len(self.method.scales), self.method.regression
+        cells = FOLDS * self.method.parties * sum(cell_count(scale) for scale in self.method.scales)
         system = {"exact": EXACT_ROWS, "distributed": regression.group_rows, "nystroem": regression.landmarks}
         return {
             "records_at_least": rows,
             "partitions": self.partitions,
             "held_bytes": 8 * rows * (3 * width + 2),
-            "task_bytes": 3 * 8 * min(rows, system[regression.estimator_for(rows)]) ** 2 + 24 * BLOCK_ROWS * width,
+            "task_bytes": 3 * 8 * min(rows, system[regression.estimator_for(rows)]) ** 2
+            + 24 * BLOCK_ROWS * width
+            + 2 * 8 * cells,
             "tasks_about": self.partitions + 8 * math.ceil(rows / BLOCK_ROWS),
         }
 
@@ -93,13 +101,29 @@ class LidPlan(TwoStagePlan):
             else f"{method.alpha:g}; nothing is published if the measured disclosure exceeds the bound"
         )
         return [
-            f"Original    {', '.join(made.keep) or 'none'} (columns released as they are, in another order of the "
-            "records)",
+            f"Original    {', '.join(self.spec.original) or 'none'} (columns released as they are, in another order of "
+            "the records)",
             f"Disclosure  looked at in {watched}",
+            *self._parties(),
             f"Inputs      {made.first_stage}, mixed with the {matching}",
             f"Alpha       {alpha}",
             f"Regression  {self._regression()}",
             *super().details(),
+        ]
+
+    def _parties(self) -> list[str]:
+        parties = self.spec.prediction.parties
+        if parties is None:
+            return []
+        if self.method.regression.hook is not None:
+            how = "the regression sees an indicator of each"
+        elif parties.correlation is None:
+            how = "their regressions are correlated as cross-validation finds best"
+        else:
+            how = f"their regressions have correlation {parties.correlation:g}"
+        return [
+            f"Parties     the {self.method.parties} values of {parties.column}: inputs are made and disclosure holds "
+            f"for each alone; {how}; nothing is published if one has fewer than {parties.minimum_records:,} records"
         ]
 
     def _regression(self) -> str:
@@ -123,7 +147,9 @@ def plan_lid(spec: TwoStageSpec) -> LidPlan:
         raise ValueError("guarantee lid has a disclosure")
     method = Method(
         scales=spec.inputs,
-        kept=tuple(i for i, scale in enumerate(spec.inputs) if scale.name in made.keep),
+        kept=tuple(i for i, scale in enumerate(spec.inputs) if scale.name in spec.original),
+        party=None if made.parties is None else spec.input_names.index(made.parties.column),
+        correlation=None if made.parties is None else made.parties.correlation,
         first_stage=made.first_stage,
         bandwidth=made.bandwidth,
         matching=made.matching,

@@ -23,7 +23,7 @@ from dpdist.families.prediction.kernels import Kernel
 from dpdist.families.prediction.lid import ridge
 from dpdist.families.prediction.lid.ridge import KernelRidge, NystroemSums, Tuning
 from dpdist.families.prediction.scales import Scale
-from dpdist.families.prediction.spec import TUNING_ROWS, RegressionSpec
+from dpdist.families.prediction.second_stage import TUNING_ROWS, RegressionSpec
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Floats
 
@@ -39,17 +39,20 @@ class Features:
     scales: tuple[Scale, ...]  # of the inputs
     deviations: Floats  # float64[inputs]
     classes: int = 0  # of the response; 0 where it is a number
+    party: int | None = None  # place of the input that names the party: its number is the last column
 
     def __call__(self, inputs: Floats) -> Floats:
         """Features of rows of the unit cube, float64[n, p]."""
         columns = []
         for i, scale in enumerate(self.scales):
+            if i == self.party:
+                continue
             if scale.nominal:
-                size = scale.count or 1
-                codes = np.clip((inputs[:, i] * size).astype(np.int64), 0, size - 1)
-                columns.append(np.eye(size)[codes])
+                columns.append(np.eye(scale.count or 1)[scale.codes(inputs[:, i])])
             else:
                 columns.append(inputs[:, i : i + 1] / self.deviations[i])
+        if self.party is not None:
+            columns.append(self.scales[self.party].codes(inputs[:, self.party])[:, None].astype(np.float64))
         return np.concatenate(columns, axis=1)
 
     def of(self, block: Block) -> Block:
@@ -94,13 +97,26 @@ def join_samples(samples: Sequence[Sample], size: int) -> Sample:
     return words[first], inputs[first], responses[first]
 
 
-def tuning_of(regression: RegressionSpec, sample: Sample) -> Tuning:
-    """Width and penalty, as given or by cross-validation on the sample."""
-    if regression.width is not None and regression.penalty is not None:
-        return Tuning(kernel=Kernel(name=regression.kernel, width=regression.width), penalty=regression.penalty)
+def tuning_of(regression: RegressionSpec, sample: Sample, relation: tuple[int, float | None] = (0, None)) -> Tuning:
+    """Width, penalty and correlation of the parties, as given or by cross-validation on the sample. `relation` is the
+    number of parties, 0 where there are none, and the correlation that is given.
+    """
+    parties, given = relation
+    correlation = given if parties else 1.0
+    if regression.width is not None and regression.penalty is not None and correlation is not None:
+        kernel = Kernel(name=regression.kernel, width=regression.width, parties=parties, correlation=correlation)
+        return Tuning(kernel=kernel, penalty=regression.penalty)
     penalties = ridge.PENALTIES if regression.penalty is None else (regression.penalty,)
     inputs, responses = (part[:TUNING_ROWS] for part in sample[1:])
-    return ridge.tune(inputs, responses, kernel=regression.kernel, width=regression.width, penalties=penalties)
+    return ridge.tune(
+        inputs,
+        responses,
+        kernel=regression.kernel,
+        width=regression.width,
+        penalties=penalties,
+        parties=parties,
+        correlations=ridge.CORRELATIONS if correlation is None else (correlation,),
+    )
 
 
 # --- the fit ----------------------------------------------------------------------------------------------------------
@@ -148,7 +164,11 @@ def _fit_groups(
     tuning, key, group_rows, rows = how
     inputs, responses = features.of(block)
     order = np.argsort(load_noise(key).words(f"prediction/groups/{number}", len(inputs)), kind="stable")
-    groups = np.array_split(order, max(1, math.ceil(len(inputs) / group_rows)))
+    count = max(1, math.ceil(len(inputs) / group_rows))
+    groups = np.array_split(order, count)
+    if tuning.kernel.parties:  # every group has its share of every party
+        dealt = order[np.argsort(tuning.kernel.codes(inputs)[order], kind="stable")]
+        groups = [dealt[first::count] for first in range(count)]
     return [
         ridge.fit_group(inputs[group], responses[group], rows=rows, kernel=tuning.kernel, penalty=tuning.penalty)
         for group in groups

@@ -9,10 +9,14 @@ the variance of the noise in units of the kernel's, which does not depend on n, 
 - *Nystroem*: functions spanned by a sample of landmarks, all rows in the least squares: ``(K_mn K_nm + mu K_mm) a =
   K_mn (y - mean)``.
 
+Several parties have one regression whose kernel correlates theirs (`dpdist.families.prediction.kernels`). Responses of
+a party are centred at ``rho mean + (1 - rho) mean of the party``: with rho 0 the parties' estimators are those of each
+party by itself, with rho 1 they are that of all rows.
+
 Responses of several columns, such as the indicators of classes, share the system: what is said of n responses
 then holds for each column, and errors are summed over them.
 
-Width and penalty are chosen by 5-fold cross-validation on a sample.
+Width, penalty and rho are chosen by 5-fold cross-validation on a sample.
 
 References
 ----------
@@ -23,11 +27,12 @@ References
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.spatial.distance import pdist
 
@@ -38,6 +43,9 @@ from dpdist.privacy.arrays import Floats
 PENALTIES = tuple(10.0**power for power in range(-6, 3))
 WIDTHS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Widths that are tried, in units of the median distance of two rows."""
+
+CORRELATIONS = (0.0, 0.25, 0.5, 0.75, 0.9, 0.97, 1.0)
+"""Correlations of two parties' regressions that are tried."""
 
 _FOLDS = 5
 _LEAST_PENALTY = 1e-10  # a record: below it rounding decides
@@ -50,16 +58,16 @@ class KernelRidge(Stored):
     FILE: ClassVar[str] = "model.npz"
 
     kernel: Kernel
-    offset: Floats  # added to the expansions: ndarray of float64, shape () or (columns,)
+    offset: Floats  # added to the expansions, by party: float64[parties or 1] or float64[parties or 1, columns]
     centres: tuple[Floats, ...]  # tuple of float64[m, p]
     weights: tuple[Floats, ...]  # tuple of float64[m] or float64[m, columns]
 
     def predict(self, inputs: Floats) -> Floats:
         """Predictions for rows of inputs, float64[n, p]: float64[n] or float64[n, columns]."""
-        total = np.zeros((len(inputs), *self.offset.shape))
+        total = np.zeros((len(inputs), *self.offset.shape[1:]))
         for centres, weights in zip(self.centres, self.weights, strict=True):
             total += self.kernel.apply(inputs, centres, weights)
-        mean: Floats = self.offset + total / len(self.weights)
+        mean: Floats = self.offset[self.kernel.codes(inputs)] + total / len(self.weights)
         return mean
 
 
@@ -82,40 +90,83 @@ def tune(
     kernel: str = "compact",
     width: float | None = None,
     penalties: Sequence[float] = PENALTIES,
+    parties: int = 0,
+    correlations: Sequence[float] = (1.0,),
     folds: int = _FOLDS,
 ) -> Tuning:
-    """Width and penalty by cross-validation; row i is in fold ``i % folds``, so the order of the rows must say nothing.
+    """Width, penalty and correlation of the parties by cross-validation; row i is in fold ``i % folds``, so the order
+    of the rows must say nothing.
 
-    One eigendecomposition serves all penalties and folds of a width. Responses are centred at the mean of the sample.
-    The kernel is one of `dpdist.families.prediction.kernels.PROFILES`; a width is taken as it is, by default one of
-    `WIDTHS`. Raises ValueError: there are fewer rows than folds.
+    One eigendecomposition serves all penalties and folds of a width and a correlation. The kernel is one of
+    `dpdist.families.prediction.kernels.PROFILES`; a width is taken as it is, by default one of `WIDTHS`. Where there
+    are parties, the last column of the inputs is a row's party. Raises ValueError: there are fewer rows than folds.
     """
-    n, dimension = inputs.shape
-    if n < folds:
+    if len(inputs) < folds:
         raise ValueError(f"cross-validation needs at least {folds} rows")
-    unit = _median_distance(inputs) * reach(kernel, dimension)
+    places = inputs[:, :-1] if parties else inputs
+    unit = _median_distance(places) * reach(kernel, places.shape[1])
     widths = [width] if width is not None else [factor * unit for factor in WIDTHS]
-    members = [np.arange(held, n, folds) for held in range(folds)]
-    centred = responses - responses.mean(axis=0)
-    columns = (-1, *(1,) * (responses.ndim - 1))
     best, least = None, math.inf
     for one in widths:
-        form = Kernel(name=kernel, width=one)
-        values, vectors = np.linalg.eigh(form(inputs, inputs))
-        values, turned = np.maximum(values, 0.0), vectors.T @ centred
-        for penalty in penalties:
-            # The residuals of a fold that was left out are (G_ff)^-1 (G y)_f, with G the inverse of the whole system.
-            weights = vectors @ (turned / (values + penalty).reshape(columns))
-            scaled = vectors / np.sqrt(values + penalty)
-            error = 0.0
-            for fold in members:
-                inverse = scaled[fold] @ scaled[fold].T
-                error += float(np.sum(np.linalg.solve(inverse, weights[fold]) ** 2)) / n
-            if error < least:
-                best, least = Tuning(kernel=form, penalty=penalty, error=error), error
+        for correlation in correlations:
+            form = Kernel(name=kernel, width=one, parties=parties, correlation=correlation)
+            for penalty, error in _fold_errors(form, inputs, responses, penalties, folds):
+                if error < least:
+                    best, least = Tuning(kernel=form, penalty=penalty, error=error), error
     if best is None:
         raise ValueError("cross-validation found no finite error")
     return best
+
+
+def _fold_errors(
+    form: Kernel, inputs: Floats, responses: Floats, penalties: Sequence[float], folds: int
+) -> Iterator[tuple[float, float]]:
+    """Each penalty and its mean squared error of the rows that are left out."""
+    n, columns = len(inputs), (-1, *(1,) * (responses.ndim - 1))
+    members = [np.arange(held, n, folds) for held in range(folds)]
+    values, vectors = np.linalg.eigh(form(inputs, inputs))
+    values = np.maximum(values, 0.0)
+    turned = [vectors.T @ centred for centred in _centred(form, inputs, responses, members)]
+    for penalty in penalties:
+        # The residuals of a fold that was left out are (G_ff)^-1 (G y)_f, with G the inverse of the whole system.
+        scaled = vectors / np.sqrt(values + penalty)
+        error = 0.0
+        for fold, seen in zip(members, turned, strict=True):
+            weights = vectors @ (seen / (values + penalty).reshape(columns))
+            inverse = scaled[fold] @ scaled[fold].T
+            error += float(np.sum(np.linalg.solve(inverse, weights[fold]) ** 2)) / n
+        yield penalty, error
+
+
+def _centred(form: Kernel, inputs: Floats, responses: Floats, members: Sequence[NDArray[np.int64]]) -> Iterator[Floats]:
+    """The responses as each fold sees them: less the mean of all; or of parties less the offsets of the other folds, as
+    a party of few rows would else be predicted by its own responses.
+    """
+    codes = form.codes(inputs)
+    for fold in members:
+        others = np.delete(np.arange(len(inputs)), fold) if form.parties else slice(None)
+        yield responses - offsets(form, codes[others], responses[others])[codes]
+
+
+def offsets(form: Kernel, codes: NDArray[np.int64], responses: Floats) -> Floats:
+    """What each party's responses are centred at, from rows of these parties."""
+    return _offsets(form, *_party_totals(form, codes, responses))
+
+
+def _party_totals(form: Kernel, codes: NDArray[np.int64], responses: Floats) -> tuple[NDArray[np.int64], Floats]:
+    """Rows and sum of the responses of each party."""
+    mine = [responses[codes == party] for party in range(max(form.parties, 1))]
+    return np.array([len(part) for part in mine]), np.stack([part.sum(axis=0) for part in mine])
+
+
+def _offsets(form: Kernel, rows: NDArray[np.int64], totals: Floats) -> Floats:
+    """The offsets from rows and sums; that of a party without rows is the mean of all."""
+    out = np.repeat(totals.sum(axis=0, keepdims=True) / rows.sum(), len(rows), axis=0)
+    some = rows > 0
+    own = totals[some] / rows[some].reshape(-1, *(1,) * (totals.ndim - 1))
+    if form.correlation < 1:
+        out[some] = form.correlation * out[some] + (1 - form.correlation) * own
+    return out
 
 
 def _median_distance(inputs: Floats) -> float:
@@ -138,8 +189,9 @@ def _solve(system: Floats, right: Floats, penalty: float) -> Floats:
 
 def fit_exact(inputs: Floats, responses: Floats, *, kernel: Kernel, penalty: float) -> KernelRidge:
     """One system of all rows: inputs float64[n, p], responses float64[n] or float64[n, columns]."""
-    offset = np.asarray(responses.mean(axis=0))
-    weights = _solve(kernel(inputs, inputs), responses - offset, max(penalty, _LEAST_PENALTY * len(inputs)))
+    codes = kernel.codes(inputs)
+    offset = offsets(kernel, codes, responses)
+    weights = _solve(kernel(inputs, inputs), responses - offset[codes], max(penalty, _LEAST_PENALTY * len(inputs)))
     return KernelRidge(kernel, offset, (inputs,), (weights,))
 
 
@@ -154,8 +206,7 @@ def average(parts: Sequence[KernelRidge]) -> KernelRidge:
     """
     if not parts or any(part.kernel != parts[0].kernel for part in parts):
         raise ValueError("estimators of one kernel are averaged, at least one")
-    offsets = np.stack([part.offset for part in parts])
-    offset = np.apply_along_axis(math.fsum, 0, offsets) / len(parts)
+    offset = np.apply_along_axis(math.fsum, 0, np.stack([part.offset for part in parts])) / len(parts)
     return KernelRidge(
         parts[0].kernel,
         np.asarray(offset),
@@ -166,13 +217,13 @@ def average(parts: Sequence[KernelRidge]) -> KernelRidge:
 
 @dataclass(frozen=True, eq=False)
 class NystroemSums:
-    """Sums over rows: ``K_mn K_nm``, ``K_mn y``, ``K_mn 1``, the number of rows and the sum of the responses."""
+    """Sums over rows: ``K_mn K_nm``, ``K_mn y``, and by party ``K_mn 1``, rows and the sum of the responses."""
 
     products: Floats
     responses: Floats
     ones: Floats
-    rows: int
-    total: Floats
+    rows: NDArray[np.int64]
+    totals: Floats
 
     def __add__(self, other: NystroemSums) -> NystroemSums:
         return NystroemSums(
@@ -180,21 +231,24 @@ class NystroemSums:
             self.responses + other.responses,
             self.ones + other.ones,
             self.rows + other.rows,
-            self.total + other.total,
+            self.totals + other.totals,
         )
 
 
 def nystroem_sums(inputs: Floats, responses: Floats, *, landmarks: Floats, kernel: Kernel) -> NystroemSums:
     """Sums over some rows; they are floating point, so the order in which parts are added is fixed by the caller."""
     m = len(landmarks)
-    products, right, ones = np.zeros((m, m)), np.zeros((m, *responses.shape[1:])), np.zeros(m)
+    parties, codes = max(kernel.parties, 1), kernel.codes(inputs)
+    products, right, ones = np.zeros((m, m)), np.zeros((m, *responses.shape[1:])), np.zeros((parties, m))
     step = max(1, (1 << 22) // max(m, 1))
     for start in range(0, len(inputs), step):
         values = kernel(inputs[start : start + step], landmarks)
         products += values.T @ values
         right += values.T @ responses[start : start + step]
-        ones += values.sum(axis=0)
-    return NystroemSums(products, right, ones, len(inputs), np.asarray(responses.sum(axis=0)))
+        owners = codes[start : start + step]
+        for party in range(parties):
+            ones[party] += values[owners == party].sum(axis=0)
+    return NystroemSums(products, right, ones, *_party_totals(kernel, codes, responses))
 
 
 def fit_nystroem(sums: NystroemSums, *, landmarks: Floats, kernel: Kernel, penalty: float) -> KernelRidge:
@@ -202,11 +256,14 @@ def fit_nystroem(sums: NystroemSums, *, landmarks: Floats, kernel: Kernel, penal
 
     The landmarks' functions are orthonormalised first, which keeps the least squares well conditioned.
     """
-    offset = np.asarray(sums.total / sums.rows)
+    offset = _offsets(kernel, sums.rows, sums.totals)
     values, vectors = np.linalg.eigh(kernel(landmarks, landmarks))
     kept = values > 1e-12 * values[-1]
     basis = vectors[:, kept] / np.sqrt(values[kept])
     system = basis.T @ sums.products @ basis
     system = (system + system.T) / 2
-    weights = _solve(system, basis.T @ (sums.responses - np.multiply.outer(sums.ones, offset)), penalty)
+    right = sums.responses
+    for ones, own in zip(sums.ones, offset, strict=True):
+        right = right - np.multiply.outer(ones, own)
+    weights = _solve(system, basis.T @ right, penalty)
     return KernelRidge(kernel, offset, (landmarks,), (basis @ weights,))

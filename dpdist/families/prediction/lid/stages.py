@@ -23,8 +23,10 @@ from dpdist.families.prediction.columns import Columns, columns_of
 from dpdist.families.prediction.latin import correlation
 from dpdist.families.prediction.lid.inputs import (
     Disclosed,
+    Distribution,
     InputDistribution,
     add_counts,
+    add_scores,
     block_scores,
     disclosed,
     fit_marginals,
@@ -34,10 +36,12 @@ from dpdist.families.prediction.lid.inputs import (
     synthetic_rows,
 )
 from dpdist.families.prediction.lid.method import Method
+from dpdist.families.prediction.lid.parties import check_records, party_records
 from dpdist.families.prediction.lid.plan import LidPlan
 from dpdist.families.prediction.lid.regression import Features, Sample, fit_hook, fitted, predicted, sampled, tuning_of
 from dpdist.families.prediction.lid.ridge import KernelRidge, Tuning
-from dpdist.families.prediction.spec import TUNING_ROWS, TwoStageSpec
+from dpdist.families.prediction.second_stage import TUNING_ROWS
+from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes, Floats
 
@@ -59,11 +63,12 @@ class TableBlocks:
 
     blocks: Sequence[Deferred]
     layout: Layout
+    records: tuple[int, ...]  # of each party; of all together where no column names the party
 
 
 def read(attempt: LidAttempt) -> TableBlocks:
     """Read and check the table; hold its records as blocks in the workers' memory. Raises DataError: the table breaks
-    its declared policies; CheckFailed: it has fewer records than declared, or than a regression needs.
+    its declared policies; CheckFailed: it or a party has fewer records than declared, or than a regression needs.
     """
     spec, executor, passes = attempt.spec, attempt.executor, Passes(attempt, repeated=True)
     passes.run(Operator(name="records", chunk=_rows_of, combine=operator.add), stage="counting")
@@ -77,7 +82,6 @@ def read(attempt: LidAttempt) -> TableBlocks:
         )
     if layout.rows < LEAST_ROWS:
         raise CheckFailed(f"a regression needs at least {LEAST_ROWS} records, so nothing is published")
-    attempt.public["records"] = layout.rows
     with attempt.stage("cutting blocks") as progress:
         task = executor.tasks("blocks")
         columns = task.constant("columns", columns_of(spec))
@@ -85,7 +89,23 @@ def read(attempt: LidAttempt) -> TableBlocks:
             task("block", cut_block, columns, [codes[i] for i, _, _ in cut], [(a, b) for _, a, b in cut])
             for cut in layout.pieces(sizes)
         ]
-        return TableBlocks(executor.persist(blocks, progress=progress), layout)
+        held = executor.persist(blocks, progress=progress)
+    records = _party_records(attempt, held, layout)
+    attempt.public["records"] = layout.rows
+    return TableBlocks(held, layout, records)
+
+
+def _party_records(attempt: LidAttempt, blocks: Sequence[Deferred], layout: Layout) -> tuple[int, ...]:
+    """The records of each party. Raises CheckFailed: a party has fewer than declared."""
+    parties = attempt.spec.prediction.parties
+    if parties is None:
+        return (layout.rows,)
+    task = attempt.executor.tasks("parties")
+    how = task.constant("method", attempt.plan.method)
+    counted = task.tree("add", _total, [task("count", party_records, how, block) for block in blocks])
+    records = tuple(attempt.executor.compute([counted])[0].tolist())
+    check_records(records, least=parties.minimum_records)
+    return records
 
 
 def _rows_of(codes: Codes) -> int:
@@ -121,7 +141,8 @@ def synthesise(attempt: LidAttempt) -> SyntheticInputs:
     found = attempt.stored(Disclosed, lambda: _disclosed(attempt, table, rows))
     attempt.operator["disclosure"] = {"rows_near": found.near, "rows": table.layout.rows}
     attempt.public["alpha"] = found.alpha
-    return SyntheticInputs(rows, found.alpha, Features(method.scales, inputs.deviations, method.classes))
+    party = None if method.regression.hook is not None else method.party
+    return SyntheticInputs(rows, found.alpha, Features(method.scales, inputs.deviations, method.classes, party))
 
 
 def _distribution(attempt: LidAttempt, table: TableBlocks) -> InputDistribution:
@@ -138,8 +159,10 @@ def _distribution(attempt: LidAttempt, table: TableBlocks) -> InputDistribution:
     with attempt.stage("estimating correlations") as progress:
         task = executor.tasks("correlations")
         how, known = task.constant("method", method), task.constant("marginals", marginals)
-        sums = task.tree("add", _total, [task("scores", block_scores, how, known, block) for block in table.blocks])
-        return InputDistribution(marginals, correlation(executor.compute([sums], progress=progress)[0]))
+        sums = task.tree("add", add_scores, [task("scores", block_scores, how, known, block) for block in table.blocks])
+        found = executor.compute([sums], progress=progress)[0]
+    parties = zip(table.records, marginals, found, strict=True)
+    return InputDistribution(tuple(Distribution(n, known, correlation(scores)) for n, known, scores in parties))
 
 
 def _disclosed(attempt: LidAttempt, table: TableBlocks, rows: Sequence[Deferred]) -> Disclosed:
@@ -149,7 +172,7 @@ def _disclosed(attempt: LidAttempt, table: TableBlocks, rows: Sequence[Deferred]
         how = task.constant("method", method)
         parts = [task("near", near_counts, how, block, drawn) for block, drawn in zip(table.blocks, rows, strict=True)]
         near = executor.compute([task.tree("add", _total, parts)], progress=progress)[0]
-    return disclosed(method, near, table.layout.rows)
+    return disclosed(method, near, table.records)
 
 
 def _total(parts: Sequence[Any]) -> Any:
@@ -189,7 +212,7 @@ def regress(attempt: LidAttempt) -> FittedRegression:
 
     def tuned() -> Tuning:
         with attempt.stage("tuning the regression") as progress:
-            made = task("tune", tuning_of, regression, task.constant("sample", sample()))
+            made = task("tune", tuning_of, regression, task.constant("sample", sample()), attempt.plan.method.relation)
             tuning: Tuning = executor.compute([made], progress=progress)[0]
             return tuning
 

@@ -31,7 +31,7 @@ from dpdist.families.prediction.private.mechanisms import (
     rank_table,
 )
 from dpdist.families.prediction.private.statistics import NoisyCorrelations, NoisyMarginals, NoisyRegression
-from dpdist.families.prediction.spec import FeatureSpec
+from dpdist.families.prediction.second_stage import FeatureSpec
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
 

@@ -1,0 +1,98 @@
+"""Settings of the second stage, the regression: of the published method, of several parties, of the private variant."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from dpdist.families.base import plugins
+from dpdist.schema.spec import Section
+
+EXACT_ROWS = 4096
+"""Most rows of one system of the kernel ridge regression."""
+
+DISTRIBUTED_ROWS = 40_000
+"""Most rows that the distributed estimator is used for: each prediction takes all of them."""
+
+GROUP_ROWS = 2048
+"""Rows of a group of the distributed estimator."""
+
+LANDMARKS = 1000
+"""Landmarks of the Nystroem estimator."""
+
+TUNING_ROWS = 800
+"""Rows of the sample on which width and penalty are chosen."""
+
+MOST_PARTIES = 64
+"""Most parties of a table."""
+
+
+class RegressionSpec(Section):
+    """Stage 2 of the published method."""
+
+    kernel: Literal["compact", "gaussian", "matern"] = Field(
+        default="compact", description="Wendland's compactly supported kernel, the Gaussian, or Matern 5/2."
+    )
+    width: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Width, in units of the columns' deviations; default: by cross-validation.",
+    )
+    penalty: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="n times lambda; default: by cross-validation on a sample."
+    )
+    estimator: Literal["auto", "exact", "distributed", "nystroem"] = Field(
+        default="auto", description="auto: exact for few rows, then distributed, then Nystroem."
+    )
+    group_rows: int = Field(default=GROUP_ROWS, ge=10, le=20_000, description="Rows of a distributed estimator.")
+    landmarks: int = Field(default=LANDMARKS, ge=1, le=20_000, description="Landmarks of the Nystroem estimator.")
+    hook: str | None = Field(
+        default=None,
+        pattern=plugins.PATTERN,
+        description="module:function that makes a regression with fit and predict, in place of kernel ridge; for a "
+        "response without order a classifier, which is given codes and predicts them. Any of scikit-learn will do.",
+    )
+
+    def estimator_for(self, rows: int) -> str:
+        """The estimator for so many records: exact, distributed or nystroem."""
+        if self.estimator != "auto":
+            return self.estimator
+        if rows <= EXACT_ROWS:
+            return "exact"
+        return "distributed" if rows <= DISTRIBUTED_ROWS else "nystroem"
+
+
+class PartySpec(Section):
+    """Parties whose distributions differ, in one table."""
+
+    column: str = Field(
+        description="The column that names the party of a record; each of its values is a party. It is released as is."
+    )
+    correlation: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Correlation of the regressions of two parties: 0 fits each by itself, 1 one for all; default: by "
+        "cross-validation.",
+    )
+    minimum_records: int = Field(
+        default=50, ge=10, description="Fewest records of a party: if one has fewer, nothing is published."
+    )
+
+
+class FeatureSpec(Section):
+    """Stage 2 of the differentially private variant: ridge regression on random Fourier features."""
+
+    frequencies: int = Field(default=64, ge=1, le=1024, description="Pairs of random Fourier features.")
+    width: float = Field(
+        default=0.25,
+        ge=0.001,
+        le=100,
+        description="Width of the Gaussian kernel, times the root of the number of columns.",
+    )
+    products: Literal["measured", "modelled"] = Field(
+        default="measured",
+        description="Second moments of the features: measured with noise, or as in the released model of the inputs.",
+    )
