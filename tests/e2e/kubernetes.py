@@ -19,6 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import scarcity
 import sites
 import trust
 from node import ROWS, Node, expect
@@ -57,7 +58,7 @@ def deleted(node: Node) -> None:
             name = f"deleted-{kind}-{after}"
             node.install("one", name, "large")
             begun = node.newest_job("one")
-            node.charged(name)
+            node.charged(name, job=begun)
             time.sleep(after)
             pod = next(pod for pod in node.pods("one", kind) if pod["status"]["phase"] == "Running")["metadata"]["name"]
             node.kubectl("delete", "pod", pod, "--wait=false", "--grace-period=1")
@@ -152,7 +153,7 @@ def schedule(node: Node) -> None:
         done, said = node.finish(node.next_job("monthly", known, "2026-01-31"))
         expect(done and "Nothing to do" in said, f"the doubled run: {said}")
         begun = month("2026-03-31")  # February's run was missed
-        node.charged("acs-2026-03", dataset)
+        node.charged("acs-2026-03", dataset, job=begun)
         pod = json.loads(node.kubectl("get", "pods", "--selector", f"job-name={begun.split('/')[1]}", "-o", "json"))
         node.kubectl("delete", "pod", pod["items"][0]["metadata"]["name"], "--wait=false", "--grace-period=1")
         node.finish(begun)
@@ -178,18 +179,14 @@ def prefect(node: Node) -> None:
         done, said = node.finish("job/" + pod["metadata"]["labels"]["job-name"])
         expect(done, said)
         node.released("prefect")
-    with node.timed("prefect: the flows of pages"):
+    with node.timed("prefect: the flows of pages, what pods reach, a worker without rights"):
         pages = {
-            "ledger": {},
-            "evaluate": {"release": f"s3://census-public/{node.dataset}/prefect", "output": "prefect"},
+            "ledger": node.run_flow("ledger"),
+            "evaluate": node.run_flow(
+                "evaluate", release=f"s3://census-public/{node.dataset}/prefect", output="prefect"
+            ),
         }
-        for name, given in pages.items():
-            page = node.run_flow(name, **given)
-            done, said = node.finish("job/" + page["metadata"]["labels"]["job-name"])
-            expect(done and node.last_state(name) == "COMPLETED", said)
-    with node.timed("prefect: helm test"):
         node.helm_test("flows")
-    with node.timed("prefect: what pods reach"):
         node.probe("flows", "prefect")
         pod["metadata"]["labels"] = {
             name: text
@@ -197,6 +194,10 @@ def prefect(node: Node) -> None:
             if "job-name" not in name and "controller" not in name
         }
         node.probe("flows", "flow", pod)
+        for name, page in pages.items():
+            done, said = node.finish("job/" + page["metadata"]["labels"]["job-name"])
+            expect(done and node.last_state(name) == "COMPLETED", said)
+        scarcity.denied(node, "without-rights")
     for kind in ("release", "prefect", "scheduler", "worker", "server"):  # each run has settings of its own
         with node.timed(f"prefect: {kind} deleted in the middle"):
             name = f"flow-{kind}"
@@ -205,13 +206,11 @@ def prefect(node: Node) -> None:
                     "name": name,
                     "schema": "schema.yaml",
                     "output.path": f"s3://census-public/{node.dataset}/{name}",
-                    "data.path": "s3://census/large",
-                    "data.minimum_records": ROWS["large"] * 9 // 10,
-                    "synthesis.records": ROWS["large"],
+                    "synthesis.records": 2 * ROWS["large"],  # long enough to be stopped in the middle
                 }
             )
             flow = node.run_flow(settings=settings)
-            node.charged(name)
+            node.charged(name, job="job/" + flow["metadata"]["labels"]["job-name"])
             if kind == "server":
                 server.stop()
                 time.sleep(5)
@@ -243,10 +242,11 @@ CASES: dict[str, Callable[[Node], None]] = {
     "federated": sites.federated,
     "external": sites.external,
     "trusted": trust.trusted,
+    "scarce": scarcity.scarce,
 }
 LANES = {
     "census": ["reached", "deleted", "limits"],
-    "monthly": ["schedule"],
+    "monthly": ["schedule", "scarce"],
     "flows": ["prefect"],
     "together": ["federated", "external", "cron", "trusted"],
 }
@@ -291,11 +291,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         node = Node(given.node.resolve(), Path(folder))
         try:
-            with node.timed("node, servers and table"):
+            with node.timed("node and servers"):
                 node.begin()
-            if not given.no_image:
-                with node.timed("image"):
+            with node.timed("image and tables"), ThreadPoolExecutor(1) as pool:
+                tables = pool.submit(node.put_tables)
+                if not given.no_image:
                     node.build()
+                tables.result()
             run_cases(node, given.only)
         finally:
             node.prefect.stop()

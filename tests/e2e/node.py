@@ -97,7 +97,7 @@ class Node:
         print(f"    {name}: {self.seconds[name]} s", flush=True)
 
     def begin(self) -> None:
-        """Start the node, the servers, and put a made-up table into the store."""
+        """Start the node and the servers, with empty buckets."""
         self.cluster("up")
         self.cluster("servers")
         show = f"{sys.executable} -c 'import json, os; print(json.dumps(dict(os.environ)))'"
@@ -109,6 +109,9 @@ class Node:
             "[s.rm(b, recursive=True) for b in sys.argv[1:] if b in there]; [s.mkdir(b) for b in sys.argv[1:]]"
         )
         self.run(sys.executable, "-c", buckets, *BUCKETS)
+
+    def put_tables(self) -> None:
+        """Put the made-up tables into the store."""
         for name, rows in ROWS.items():
             self.put(name, rows)
 
@@ -210,9 +213,15 @@ class Node:
         wait_for(f"the end of {job}", ended, seconds=seconds, alive=lambda: None, every=1)
         return "Complete" in ended(), self.kubectl("logs", job, "--tail=40", check=False)
 
-    def charged(self, name: str, dataset: str = "") -> None:
-        """Wait until a release has its charge."""
-        wait_for("the charge", lambda: self.charges(name, dataset), seconds=240, alive=lambda: None, every=0.5)
+    def charged(self, name: str, dataset: str = "", job: str = "") -> None:
+        """Wait until a release has its charge; where its job fails before, the error has the end of its log."""
+
+        def running() -> None:
+            found = self.kubectl("get", job, "-o", "jsonpath={.status.conditions[*].type}") if job else ""
+            if "Failed" in found and not self.charges(name, dataset):
+                raise AssertionError(f"{name}: no charge\n" + self.kubectl("logs", job, "--tail=40", check=False))
+
+        wait_for("the charge", lambda: self.charges(name, dataset), seconds=240, alive=running, every=0.5)
 
     def charges(self, name: str, dataset: str = "") -> list[str]:
         """States of the ledger's attempts of a release."""
@@ -340,12 +349,16 @@ class Node:
         inside = ("exec", "deployment/flows-dpdist-prefect", "-c", "prefect", "--", "prefect")
         self.kubectl(*inside, "--no-prompt", "deploy", "--all", "--prefect-file", "/etc/dpdist/prefect/prefect.yaml")
 
-    def run_flow(self, flow: str = "release", **parameters: str) -> dict[str, Any]:
-        """Run a deployment; the pod of its flow."""
-        known = {pod["metadata"]["name"] for pod in self.pods("flows", "release")}
+    def order_flow(self, flow: str = "release", **parameters: str) -> None:
+        """Order a run of a deployment."""
         inside = ("exec", "deployment/flows-dpdist-prefect", "-c", "prefect", "--", "prefect")
         given = [part for name, value in parameters.items() for part in ("--param", f"{name}={value}")]
         self.kubectl(*inside, "deployment", "run", f"{flow}/{self.namespace}-flows-dpdist", *given)
+
+    def run_flow(self, flow: str = "release", **parameters: str) -> dict[str, Any]:
+        """Run a deployment; the pod of its flow."""
+        known = {pod["metadata"]["name"] for pod in self.pods("flows", "release")}
+        self.order_flow(flow, **parameters)
 
         def new() -> list[dict[str, Any]]:
             return [pod for pod in self.pods("flows", "release") if pod["metadata"]["name"] not in known]
