@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
+SCHEDULER_LOST = "the connection to the Dask cluster was lost; start it again and resume the release"
+
+
 class Cluster:
     """Computes delayed graphs with progress.
 
@@ -67,7 +70,7 @@ class Cluster:
         """Number of tasks that run at once."""
         if self._client is None:
             return os.cpu_count() or 1
-        return sum(self._client.nthreads().values()) or 1
+        return sum(worker["nthreads"] for worker in workers_of(self._client)) or 1
 
     @property
     def worker_memory(self) -> int:
@@ -76,8 +79,7 @@ class Cluster:
 
         limits: list[int] = []
         if self._client is not None:
-            workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
-            limits = [worker["memory_limit"] for worker in workers if worker["memory_limit"]]
+            limits = [worker["memory_limit"] for worker in workers_of(self._client) if worker["memory_limit"]]
         return min(limits, default=int(psutil.virtual_memory().available))
 
     @property
@@ -85,7 +87,7 @@ class Cluster:
         """Memory of all workers together, in bytes."""
         if self._client is None:
             return self.worker_memory
-        return self.worker_memory * max(1, len(self._client.nthreads()))
+        return self.worker_memory * max(1, len(workers_of(self._client)))
 
     def tasks(self, stage: str) -> Tasks:
         """Delayed tasks named after the stage."""
@@ -185,6 +187,15 @@ def _watch(client: Client, futures: list[Any], progress: TaskProgress) -> None:
         raise CancelledError
 
 
+def workers_of(client: Client) -> list[dict[str, Any]]:
+    """What the scheduler knows of each worker. Raises ClusterUnreachable: the scheduler was lost."""
+    with translated():
+        known = client.scheduler_info(n_workers=-1)
+    if "workers" not in known:  # what a client without a scheduler answers
+        raise ClusterUnreachable(SCHEDULER_LOST)
+    return list(known["workers"].values())
+
+
 @contextmanager
 def translated() -> Iterator[None]:
     """Raise the errors of a cluster as errors of dpdist."""
@@ -203,9 +214,7 @@ def translated() -> Iterator[None]:
             "the release can be resumed"
         ) from None
     except _lost_connections():
-        raise ClusterUnreachable(
-            "the connection to the Dask cluster was lost; start it again and resume the release"
-        ) from None
+        raise ClusterUnreachable(SCHEDULER_LOST) from None
     except OSError as error:  # its text may come from a server
         reason = os.strerror(error.errno) if error.errno else type(error).__name__
         raise ResourceError(f"a task failed: {reason}") from None

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from dpdist.cluster.cluster import Cluster, translated
+from dpdist.cluster.cluster import SCHEDULER_LOST, Cluster, translated, workers_of
 from dpdist.cluster.executor import TaskProgress
 from dpdist.errors import ClusterUnreachable, SpecError
 
@@ -64,8 +64,8 @@ class WorkerGroups:
         """
         with translated():
             if self._client.status != "running":
-                raise ClusterUnreachable(_SCHEDULER_LOST)
-            workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+                raise ClusterUnreachable(SCHEDULER_LOST)
+            workers = workers_of(self._client)
         held: set[str] = set()
         for worker in workers:
             offered = {resource for resource, amount in (worker.get("resources") or {}).items() if amount >= 1}
@@ -147,8 +147,5 @@ class WorkerGroups:
             kind = type(future.exception(timeout=self._grace)).__name__
             return Lost("its task killed its workers" if kind == "KilledWorker" else f"its task failed ({kind})")
         if future.status == "cancelled":
-            raise ClusterUnreachable(_SCHEDULER_LOST)
+            raise ClusterUnreachable(SCHEDULER_LOST)
         return None
-
-
-_SCHEDULER_LOST = "the connection to the Dask scheduler was lost; start it again and resume the release"

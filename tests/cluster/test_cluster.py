@@ -72,6 +72,16 @@ def test_the_last_word_of_a_scheduler_that_ends_is_no_error_of_a_run() -> None:
         assert executor.compute([task], progress=lambda done, total: None) == [8]
 
 
+def test_a_lost_scheduler_is_told_where_its_workers_are_asked_for() -> None:
+    with one_worker() as (local, executor):
+        assert executor.slots
+        assert executor.memory
+        local.close()
+        for ask in ("slots", "memory"):
+            with pytest.raises(ClusterUnreachable, match="connection to the Dask cluster was lost"):
+                getattr(executor, ask)
+
+
 def test_an_error_of_who_watches_ends_the_run() -> None:
     def watch(done: int, total: int) -> None:
         raise TypeError("watching")

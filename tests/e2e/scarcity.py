@@ -7,30 +7,30 @@ import json
 from node import Node, expect
 from servers import wait_for
 
-TINY = "320Mi"
 ROOM = "64Mi"
+EATING = "held = []\nwhile True: held.append(b'x' * (64 << 20))"
 
 
 def scarce(node: Node) -> None:
-    """Workers without enough memory, then one whose volume for spilling is full."""
-    with node.timed("scarce: workers out of memory"):
-        dask = node.values("")["dask"]
-        small = {**dask, "timeout": 60, "workers": {**dask["workers"], "memory": TINY}}
-        node.install("scarce", "memory", "large", dask=small)
-        done, said = node.finish(node.newest_job("scarce"))
-        print("    " + said.strip().splitlines()[-1])
-        expect(not done and "worker" in said and "Traceback" not in said and "internal error" not in said, said)
-        node.install("scarce", "memory", "large", job={"run": 2})
-        done, said = node.finish(node.newest_job("scarce"))
-        expect(done, said)
-        node.released("memory")
+    """A worker whose memory ends in the middle of a release, then one whose volume for spilling is full."""
+    with node.timed("scarce: a worker out of memory"):
+        node.install("scarce", "memory", "large")
+        begun = node.newest_job("scarce")
+        node.charged("memory", job=begun)
+        name = running_worker(node)
+        node.kubectl("exec", name, "-c", "worker", "--", "python", "-c", EATING, check=False)
+        done, said = node.finish(begun)
+        print("    " + ("completed" if done else f"failed: {said.strip().splitlines()[-1]}"))
+        last = node.kubectl("get", "pod", name, "-o", "jsonpath={.status.containerStatuses[0].lastState.terminated}")
+        print(f"    {last}")
+        resume(node, "memory", done, said)
     with node.timed("scarce: a full volume for spilling"):
+        dask = node.values("")["dask"]
         workers = {**dask["workers"], "spill": {"size": ROOM, "storageClassName": ""}}
         node.install("scarce", "spill", "large", dask={**dask, "workers": workers})
         begun = node.newest_job("scarce")
         node.charged("spill", job=begun)
-        pod = next(pod for pod in node.pods("scarce", "worker") if pod["status"]["phase"] == "Running")
-        name = pod["metadata"]["name"]
+        name = running_worker(node)
         node.kubectl("exec", name, "-c", "worker", "--", "dd", "if=/dev/zero", "of=/spill/full", "bs=1M", "count=96")
         why = "jsonpath={.status.reason}"
         wait_for(
@@ -42,13 +42,24 @@ def scarce(node: Node) -> None:
         )
         done, said = node.finish(begun)
         print("    " + ("completed" if done else f"failed: {said.strip().splitlines()[-1]}"))
-        if not done:
-            expect("Traceback" not in said and "internal error" not in said, said)
-            node.install("scarce", "spill", "large", job={"run": 2})
-            done, said = node.finish(node.newest_job("scarce"))
-            expect(done, said)
-        node.released("spill")
+        resume(node, "spill", done, said)
     node.helm("uninstall", "scarce")
+
+
+def running_worker(node: Node) -> str:
+    """Name of a worker's pod that runs."""
+    pods = node.pods("scarce", "worker")
+    return str(next(pod["metadata"]["name"] for pod in pods if pod["status"]["phase"] == "Running"))
+
+
+def resume(node: Node, name: str, done: bool, said: str) -> None:
+    """Continue a release that did not complete; then it has one charge and the model's bytes."""
+    if not done:
+        expect("Traceback" not in said and "internal error" not in said, said)
+        node.install("scarce", name, "large", job={"run": 2})
+        done, said = node.finish(node.newest_job("scarce"))
+        expect(done, said)
+    node.released(name)
 
 
 def denied(node: Node, name: str) -> None:
