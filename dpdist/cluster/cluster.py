@@ -191,7 +191,9 @@ def workers_of(client: Client) -> list[dict[str, Any]]:
     """What the scheduler knows of each worker. Raises ClusterUnreachable: the scheduler was lost."""
     with translated():
         known = client.scheduler_info(n_workers=-1)
-    if "workers" not in known:  # what a client without a scheduler answers
+    if (
+        client.status != "running" or "workers" not in known
+    ):  # without a scheduler it answers what it knew, then nothing
         raise ClusterUnreachable(SCHEDULER_LOST)
     return list(known["workers"].values())
 

@@ -62,10 +62,7 @@ class WorkerGroups:
         """The groups that have a worker now, in their order. Raises SpecError: a worker has the resources of two
         groups; ClusterUnreachable: the scheduler was lost.
         """
-        with translated():
-            if self._client.status != "running":
-                raise ClusterUnreachable(SCHEDULER_LOST)
-            workers = workers_of(self._client)
+        workers = workers_of(self._client)
         held: set[str] = set()
         for worker in workers:
             offered = {resource for resource, amount in (worker.get("resources") or {}).items() if amount >= 1}

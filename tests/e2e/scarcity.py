@@ -8,7 +8,17 @@ from node import Node, expect
 from servers import wait_for
 
 ROOM = "64Mi"
-EATING = "held = []\nwhile True: held.append(b'x' * (64 << 20))"
+EATING = """
+import os, subprocess, sys
+for process in set(filter(str.isdigit, os.listdir("/proc"))) - {"1", str(os.getpid())}:
+    with open(f"/proc/{process}/oom_score_adj", "w") as score:
+        score.write("1000")  # the kernel ends these first
+eat = "import time; held = b'x' * (64 << 20); time.sleep(5)"
+eaters = [subprocess.Popen([sys.executable, "-c", eat]) for _ in range(24)]
+for eater in eaters:
+    eater.wait()
+"""
+"""Needs more memory than the worker's container has, in processes that are smaller than the worker."""
 
 
 def scarce(node: Node) -> None:
@@ -21,8 +31,12 @@ def scarce(node: Node) -> None:
         node.kubectl("exec", name, "-c", "worker", "--", "python", "-c", EATING, check=False)
         done, said = node.finish(begun)
         print("    " + ("completed" if done else f"failed: {said.strip().splitlines()[-1]}"))
-        last = node.kubectl("get", "pod", name, "-o", "jsonpath={.status.containerStatuses[0].lastState.terminated}")
-        print(f"    {last}")
+
+        def killed() -> bool:
+            log = node.kubectl("logs", name, "-c", "worker", check=False)
+            return "was killed by signal 9" in log or log.count("Start Nanny") > 1
+
+        wait_for("the end of the worker", killed, seconds=60, alive=lambda: None, every=1)
         resume(node, "memory", done, said)
     with node.timed("scarce: a full volume for spilling"):
         dask = node.values("")["dask"]
