@@ -22,9 +22,11 @@ for eater in eaters:
 
 
 def scarce(node: Node) -> None:
-    """A worker whose memory ends in the middle of a release, then one whose volume for spilling is full."""
+    """A worker whose memory ends in the middle of a release; one whose volume for spilling is full, before another."""
     with node.timed("scarce: a worker out of memory"):
-        node.install("scarce", "memory", "large")
+        dask = node.values("")["dask"]
+        dask["workers"]["spill"] = {"size": ROOM, "storageClassName": ""}
+        node.install("scarce", "memory", "large", dask=dask)
         begun = node.newest_job("scarce")
         node.charged("memory", job=begun)
         name = running_worker(node)
@@ -37,13 +39,13 @@ def scarce(node: Node) -> None:
             return "was killed by signal 9" in log or log.count("Start Nanny") > 1
 
         wait_for("the end of the worker", killed, seconds=60, alive=lambda: None, every=1)
-        resume(node, "memory", done, said)
+        if not done:
+            expect("Traceback" not in said and "internal error" not in said, said)
+            node.install("scarce", "memory", "large", dask=dask, job={"run": 2})
+            done, said = node.finish(node.newest_job("scarce"))
+            expect(done, said)
+        node.released("memory")
     with node.timed("scarce: a full volume for spilling"):
-        dask = node.values("")["dask"]
-        workers = {**dask["workers"], "spill": {"size": ROOM, "storageClassName": ""}}
-        node.install("scarce", "spill", "large", dask={**dask, "workers": workers})
-        begun = node.newest_job("scarce")
-        node.charged("spill", job=begun)
         name = running_worker(node)
         node.kubectl("exec", name, "-c", "worker", "--", "dd", "if=/dev/zero", "of=/spill/full", "bs=1M", "count=96")
         why = "jsonpath={.status.reason}"
@@ -54,9 +56,10 @@ def scarce(node: Node) -> None:
             alive=lambda: None,
             every=1,
         )
-        done, said = node.finish(begun)
-        print("    " + ("completed" if done else f"failed: {said.strip().splitlines()[-1]}"))
-        resume(node, "spill", done, said)
+        node.install("scarce", "spill", "large", dask=dask)  # the worker in its place may not be there yet
+        done, said = node.finish(node.newest_job("scarce"))
+        expect(done, said)
+        node.released("spill")
     node.helm("uninstall", "scarce")
 
 
@@ -64,16 +67,6 @@ def running_worker(node: Node) -> str:
     """Name of a worker's pod that runs."""
     pods = node.pods("scarce", "worker")
     return str(next(pod["metadata"]["name"] for pod in pods if pod["status"]["phase"] == "Running"))
-
-
-def resume(node: Node, name: str, done: bool, said: str) -> None:
-    """Continue a release that did not complete; then it has one charge and the model's bytes."""
-    if not done:
-        expect("Traceback" not in said and "internal error" not in said, said)
-        node.install("scarce", name, "large", job={"run": 2})
-        done, said = node.finish(node.newest_job("scarce"))
-        expect(done, said)
-    node.released(name)
 
 
 def denied(node: Node, name: str) -> None:
