@@ -20,7 +20,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -79,7 +81,7 @@ def timed(arguments: list[str], folder: Path) -> dict[str, Any]:
     }
 
 
-def release(mode: str, table: Path, rows: int, **cluster: object) -> dict[str, Any]:
+def release(mode: str, table: Path, rows: int, cluster: Mapping[str, object] = MappingProxyType({})) -> dict[str, Any]:
     """A million records from a table in a mode, in a folder and a ledger of its own."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -119,7 +121,7 @@ def grown(copies: int, executor: str = "") -> dict[str, Any]:
         for copy in range(copies):
             shutil.copy(TABLE, Path(name) / f"part-{copy:05}.parquet")
         result = {"executor": executor or "auto"}
-        result |= release("default", Path(name), copies * TABLE_ROWS, **EXECUTORS.get(executor, {}))
+        result |= release("default", Path(name), copies * TABLE_ROWS, EXECUTORS.get(executor, {}))
     return result | {"nanoseconds_per_row": round(1e9 * result["seconds"] / result["rows"], 1)}
 
 

@@ -13,7 +13,7 @@ import os, subprocess, sys
 for process in set(filter(str.isdigit, os.listdir("/proc"))) - {"1", str(os.getpid())}:
     with open(f"/proc/{process}/oom_score_adj", "w") as score:
         score.write("1000")  # the kernel ends these first
-eat = "import time; held = b'x' * (64 << 20); time.sleep(5)"
+eat = "import time; held = b'x' * (64 << 20); time.sleep(25)"
 eaters = [subprocess.Popen([sys.executable, "-c", eat]) for _ in range(24)]
 for eater in eaters:
     eater.wait()
