@@ -189,7 +189,8 @@ def _stated_bins(plan: HistogramPlan, parameters: Mapping[str, Any]) -> Chosen:
         stated = {(entry["histogram"], entry["column"]): entry["first_codes"] for entry in entries}
         for number, axis, name, count in plan.spec.binned:
             bins = np.array(stated[number, name], np.int64)
-            codes = plan.spec.table.attributes[plan.spec.table.names.index(name)].cardinality
+            attribute = plan.spec.table.attributes[plan.spec.table.names.index(name)]
+            codes = attribute.cardinality - (attribute.missing_code is not None)
             if bins.shape != (count,) or bins[0] != 0 or bins[-1] >= codes or (np.diff(bins) < 1).any():
                 raise ValueError
             found[number, axis] = bins

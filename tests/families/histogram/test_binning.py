@@ -574,7 +574,7 @@ def test_a_manifest_without_its_bins_is_told() -> None:
     plan = planned(histograms=[{"columns": ["pay"], "adaptive": {"pay": 3}}])
     entry = {"histogram": 0, "column": "pay", "first_codes": [0, 5, 9]}
     truth(plan, {"chosen_bins": [entry]})
-    others = [[0, 5], [1, 5, 9], [0, 5, 5], [0, 5, 5_000], ["a", 1, 2], None, [0, 5, 1 << 80]]
+    others = [[0, 5], [1, 5, 9], [0, 5, 5], [0, 5, 1_000], [0, 5, 5_000], ["a", 1, 2], None, [0, 5, 1 << 80]]
     wrong: list[Any] = [[], [{}], 7, *([{**entry, "first_codes": codes}] for codes in others)]
     for stated in [{}, *({"chosen_bins": bins} for bins in wrong)]:
         with pytest.raises(VerificationFailed, match="does not state the bins"):
