@@ -11,7 +11,7 @@ from math import comb, prod
 
 import numpy as np
 
-from dpdist.data.count import WIDE_CELLS, PairCounts, cover, marginals, split_tables, sum_to
+from dpdist.data.count import WIDE_CELLS, PairCounts, cover, covering_blocks, marginals, split_tables, sum_to
 from dpdist.data.operators import Operator, pair_counts_operator, table_counts_operator, together
 from dpdist.privacy.arrays import Codes, Counts
 
@@ -94,12 +94,21 @@ def tables_operator(cardinalities: Sequence[int]) -> Operator:
     attributes costs 46 increments instead of 176.
     """
     sizes = tuple(cardinalities)
-    triples, blocks = triples_of(sizes), _blocks(sizes)
-    cells = sum(prod(sizes[i] for i in block) for block in blocks)
-    if not triples or len(triples) < comb(len(sizes), 3) or cells > WIDE_CELLS:
-        return together([pair_counts_operator(sizes), table_counts_operator(sizes, triples)])
+    if not _shares_blocks(sizes):
+        return together([pair_counts_operator(sizes), table_counts_operator(sizes, triples_of(sizes))])
     # Blocks take hardly more room than their marginals, which one task makes for the whole table.
-    return replace(table_counts_operator(sizes, blocks), finish=partial(_of_blocks, cardinalities=sizes))
+    return replace(table_counts_operator(sizes, _blocks(sizes)), finish=partial(_of_blocks, cardinalities=sizes))
+
+
+def increments(cardinalities: Sequence[int]) -> int:
+    """Tables that the pass of `tables_operator` adds a record to."""
+    sizes = tuple(cardinalities)
+    return len(_blocks(sizes)) if _shares_blocks(sizes) else len(covering_blocks(sizes)) + len(triples_of(sizes))
+
+
+def _shares_blocks(sizes: tuple[int, ...]) -> bool:
+    triples, cells = triples_of(sizes), sum(prod(sizes[i] for i in block) for block in _blocks(sizes))
+    return 0 < len(triples) == comb(len(sizes), 3) and cells <= WIDE_CELLS
 
 
 @lru_cache(maxsize=64)

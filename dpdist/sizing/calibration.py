@@ -13,12 +13,13 @@ from dpdist.sizing.simulation import Costs
 
 STAGES = {
     "reading": "read",
-    "counting": "pair",
+    "counting": "increment",
     "learning parameters": "table",
     "estimating": "cell",
     "indexing seeds": "key",
     "synthesising": "candidate",
     "writing": "write",
+    "fitting": "cell",
 }
 """The cost that each stage measures."""
 
@@ -46,7 +47,7 @@ def calibrate(plan: Plan, runs: Sequence[Measured], *, stage: float, task: float
         answers = [_unit_cost(plan, run, costs, part, name) for run in timed]
         if answers:
             costs = replace(costs, **{name: math.fsum(answers) / len(answers)})
-    rest = [run.seconds - sum(run.stages.values()) for run in runs]
+    rest = [run.seconds - sum(run.stages[part] for part in STAGES if part in run.stages) for run in runs]
     mean_workers, mean_rest = math.fsum(numbers) / len(numbers), math.fsum(rest) / len(rest)
     spread = math.fsum((n - mean_workers) ** 2 for n in numbers)
     slope = math.fsum((n - mean_workers) * (r - mean_rest) for n, r in zip(numbers, rest, strict=True)) / spread

@@ -21,18 +21,18 @@ from dpdist.families.base.workload import GIB, Layout, Unit, Work, one_pass
 from dpdist.sizing.simulation import Costs, Load, Prediction, simulate
 
 MEASURED = Costs(
-    start=5.3,
+    start=2.6,
     worker=0.4,
-    stage=0.27,
-    task=2.4e-3,
-    byte=3.0e-9,
-    read=1.4e-8,
-    pair=6.5e-9,
-    table=7.9e-9,
-    cell=1.0e-6,
-    key=4.7e-8,
-    candidate=4.9e-8,
-    write=2.6e-8,
+    stage=0.1,
+    task=1.7e-3,
+    byte=1.4e-9,
+    read=3.9e-9,
+    increment=2.8e-9,
+    table=4.8e-9,
+    cell=5.8e-7,
+    key=1.5e-8,
+    candidate=2.0e-8,
+    write=1.7e-8,
 )
 """One core of an AMD EPYC; see docs/benchmarks.md."""
 

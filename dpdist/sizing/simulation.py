@@ -32,7 +32,7 @@ class Costs:
     task: float  # of a task, in the scheduler and the client
     byte: float  # of a byte that goes from one worker to another, and of adding it
     read: float  # of reading, checking, encoding and splitting a value
-    pair: float  # of counting a record in one pair of attributes
+    increment: float  # of adding a record to the table of one block of attributes
     table: float  # of counting a record in the table of one attribute
     cell: float  # of a cell of these tables, in the driver: noise and estimation
     key: float  # of the key of a seed: made and sorted

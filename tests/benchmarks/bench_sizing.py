@@ -2,10 +2,11 @@
 
     python tests/benchmarks/bench_sizing.py --json bench/sizing.json [--rows 6000000] [--rounds 2] [--large SPEC ROWS]
 
-A release of a made-up table runs with 1, 2 and 4 embedded workers in turn; the quickest of the rounds counts. Costs are
-fitted to the runs with 1 and 2 workers, and the run with 4 is predicted from them. What a row costs is also measured in
-CPU seconds, in the threads of one process, where other work on the machine does not disturb: these are the `costs` of
-the JSON, those of `dpdist.sizing.cluster_size.MEASURED`, and what `dpdist plan --cluster --costs FILE` takes.
+Releases of a made-up table, a synthesis and one with seeds, run with 1, 2 and 4 embedded workers in turn; the quickest
+of the rounds counts. Costs are fitted to the runs with 1 and 2 workers, and the run with 4 is predicted from them. What
+a row costs is also measured in CPU seconds, in the threads of one process, where other work on the machine does not
+disturb: these are the `costs` of the JSON, those of `dpdist.sizing.cluster_size.MEASURED`, and what `dpdist plan
+--cluster --costs FILE` takes.
 """
 
 from __future__ import annotations
@@ -27,11 +28,16 @@ from dpdist.families.base.registry import load_spec, make_plan
 from dpdist.families.base.workload import Layout
 from dpdist.sizing.calibration import STAGES, Measured, calibrate
 from dpdist.sizing.cluster_size import predict, size_cluster
+from dpdist.sizing.simulation import Costs, Prediction
 
 ROOT = Path(__file__).parents[2]
 DPDIST = [sys.executable, "-m", "dpdist"]
 CALIBRATED, PREDICTED = (1, 2), 4
 PARTITIONS = 16
+SPECS = {"synthesis": "demo.yaml", "with seeds": "demo-seeds.yaml"}
+OWN: dict[str, dict[str, Any]] = {"synthesis": {}, "with seeds": {"privacy.limit": 50}}
+"""Specs, and what is changed in them: a million records with seeds cost more than the spec's limit."""
+
 CORES = len(os.sched_getaffinity(0))
 
 
@@ -86,20 +92,22 @@ def cpu_costs(folder: Path, rows: int, records: int) -> dict[str, float]:
     """CPU seconds of each unit of work: a release in the threads of this process, its stages timed by its own clock."""
     from unittest import mock
 
-    from dpdist.families import attempt as context
+    from dpdist.data.count import covering_blocks
+    from dpdist.families.base import attempt as context
     from dpdist.families.deniability.workload import table_cells
     from dpdist.release.run import run_release
 
-    chosen = settings(rows, 1, records) | {"cluster.mode": "threads", "cluster.partitions": PARTITIONS}
+    chosen = settings(folder, rows, 1, records) | {"cluster.mode": "threads", "cluster.partitions": PARTITIONS}
+    chosen |= OWN["with seeds"]
     del chosen["cluster.workers"]
-    spec = load_spec(ROOT / "deploy/releases/demo.yaml", chosen)
+    spec = load_spec(ROOT / "deploy/releases" / SPECS["with seeds"], chosen)
     with contextlib.chdir(folder), mock.patch.object(context.time, "perf_counter", time.process_time):
         outcome = run_release(spec)
         spent = json.loads(Path(outcome.run_record).read_text())["seconds"]
     width, share = len(spec.table.attributes), spec.split  # type: ignore[attr-defined]
     units = {
         "reading": rows * width,
-        "counting": rows * float(share.structure) * width * (width - 1) / 2,
+        "counting": rows * float(share.structure) * len(covering_blocks(spec.table.cardinalities)),
         "learning parameters": rows * float(share.parameters) * width,
         "estimating": table_cells(make_plan(spec)),  # type: ignore[arg-type]
         "indexing seeds": rows * float(share.seeds),
@@ -109,25 +117,25 @@ def cpu_costs(folder: Path, rows: int, records: int) -> dict[str, float]:
     return {STAGES[stage]: spent[stage] / units[stage] for stage in units}
 
 
-def settings(rows: int, workers: int, records: int) -> dict[str, Any]:
+def settings(folder: Path, rows: int, workers: int, records: int) -> dict[str, Any]:
     """The release that is timed."""
     return {
-        "data.path": "table",
+        "data.path": str(folder / "table"),
         "data.minimum_records": rows * 9 // 10,
         "synthesis.records": records,
-        "output.path": f"out-{workers}-{time.monotonic_ns()}",
+        "output.path": str(folder / f"out-{workers}-{time.monotonic_ns()}"),
         "name": f"sizing-{workers}-{time.monotonic_ns()}",
-        "ledger": "sqlite:///dpdist-ledger.db",
-        "work": "work",
+        "ledger": f"sqlite:///{folder}/ledger.db",
+        "work": str(folder / "work"),
         "cluster.workers": workers,
         "cluster.partitions": PARTITIONS,
     }
 
 
-def timed(folder: Path, chosen: dict[str, Any]) -> tuple[float, dict[str, float]]:
+def timed(folder: Path, spec: str, chosen: dict[str, Any]) -> tuple[float, dict[str, float]]:
     """Seconds of a release, process start included, and of each stage."""
     sets = [part for name, value in chosen.items() for part in ("--set", f"{name}={value}")]
-    command = [*DPDIST, "release", str(ROOT / "deploy/releases/demo.yaml"), "--json", *sets]
+    command = [*DPDIST, "release", str(ROOT / "deploy/releases" / spec), "--json", *sets]
     start = time.perf_counter()
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     seconds = time.perf_counter() - start
@@ -140,9 +148,9 @@ def timed(folder: Path, chosen: dict[str, Any]) -> tuple[float, dict[str, float]
 Runs = dict[int, tuple[float, dict[str, float]]]
 
 
-def measure(rows: int, records: int, rounds: int) -> tuple[Runs, dict[str, float]]:
-    """The quickest run with each number of workers, the numbers in turn; and the CPU seconds of units."""
-    best: Runs = {}
+def measure(rows: int, records: int, rounds: int) -> tuple[dict[str, Runs], dict[str, float]]:
+    """The quickest run of each kind with each number of workers, the numbers in turn; and the CPU seconds of units."""
+    best: dict[str, Runs] = {kind: {} for kind in SPECS}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         piece = min(rows, 1_000_000)
@@ -152,14 +160,16 @@ def measure(rows: int, records: int, rounds: int) -> tuple[Runs, dict[str, float
         for number in range(rows // piece):  # the same rows again: what they hold costs nothing
             for part in sorted((folder / "sample").glob("*.parquet")):
                 (folder / "table" / f"{number:04}-{part.name}").hardlink_to(part)
-        ledger = ["ledger", "create", "demo", "--epsilon", "99", "--delta", "1e-6"]
-        subprocess.run([*DPDIST, *ledger], cwd=folder, check=True, capture_output=True)
+        ledger = ["ledger", "create", "demo", "--epsilon", "99", "--delta", "1e-6", "--ledger", f"{folder}/ledger.db"]
+        kinds = [part for kind in ("dp", "pd-per-record") for part in ("--allow", kind)]
+        subprocess.run([*DPDIST, *ledger, *kinds], cwd=folder, check=True, capture_output=True)
         for _ in range(rounds):
-            for workers in (*CALIBRATED, PREDICTED):
-                found = timed(folder, settings(rows, workers, records))
-                print(f"{workers} workers: {found[0]:.2f} s", file=sys.stderr)
-                if workers not in best or found[0] < best[workers][0]:
-                    best[workers] = found
+            for kind, spec in SPECS.items():
+                for workers in (*CALIBRATED, PREDICTED):
+                    found = timed(folder, spec, settings(folder, rows, workers, records) | OWN[kind])
+                    print(f"{kind}, {workers} workers: {found[0]:.2f} s", file=sys.stderr)
+                    if workers not in best[kind] or found[0] < best[kind][workers][0]:
+                        best[kind][workers] = found
         return best, cpu_costs(folder, rows, records)
 
 
@@ -174,40 +184,43 @@ def main() -> None:
     os.environ.update({name: str(value) for name, value in WORKER_ENVIRONMENT.items()})
     stage, task, byte = cost_of_a_stage(), cost_of_a_task(), cost_of_a_byte()
     best, units = measure(options.rows, options.records, options.rounds)
-    demo = ROOT / "deploy/releases/demo.yaml"
-    plan = make_plan(
-        load_spec(demo, settings(options.rows, 1, options.records) | {"data.minimum_records": options.rows})
-    )
-    layout = {n: Layout(workers=n, memory=8, partitions=PARTITIONS) for n in best}
-    runs = [Measured(layout=layout[n], cores=CORES, seconds=best[n][0], stages=best[n][1]) for n in CALIBRATED]
-    fitted = calibrate(plan, runs, stage=stage, task=task, byte=byte)
-    predicted = {n: predict(plan, layout[n], costs=fitted, cores=CORES) for n in best}
-    costs = replace(fitted, **units)
+    base = {"stage": stage, "task": task, "byte": byte}
+    compared = {kind: compare(kind, best[kind], options.rows, options.records, base) for kind in SPECS}
+    costs = replace(compared["with seeds"][0], **units)
     print(f"{CORES} cores, {options.rows:,} rows, {options.records:,} records released")
-    print("workers   measured  predicted   difference")
-    for n, (seconds, _) in best.items():
-        print(f"{n:>7} {seconds:>10.2f} {predicted[n].seconds:>10.2f} {predicted[n].seconds / seconds - 1:>12.1%}")
-    print("\nstage                  measured predicted, at", PREDICTED)
-    for stage, seconds in best[PREDICTED][1].items():
-        print(f"{stage:<22} {seconds:>8.2f} {predicted[PREDICTED].stages.get(stage, 0.0):>9.2f}")
+    print("kind         workers   measured  predicted   difference")
+    for kind, (_, predicted) in compared.items():
+        for n, (seconds, _) in best[kind].items():
+            print(f"{kind:<12} {n:>7} {seconds:>10.2f} {predicted[n].seconds:>10.2f} ", end="")
+            print(f"{predicted[n].seconds / seconds - 1:>12.1%}")
     print("\n" + "\n".join(f"    {name}={value:.3g}," for name, value in costs.to_json().items()))
     spec, rows = options.large
     large = size_cluster(make_plan(load_spec(ROOT / spec, {"data.minimum_records": int(rows)})), costs=costs)
     print(f"\n{spec} with {int(rows):,} records\n\n{large.explain()}")
     if options.json:
-        report = {
-            "cores": CORES,
-            "rows": options.rows,
-            "records": options.records,
-            "costs": costs.to_json(),
-            "fitted": fitted.to_json(),
-            "measured": {n: {"seconds": round(s, 2), "stages": stages} for n, (s, stages) in best.items()},
-            "predicted": {n: round(p.seconds, 2) for n, p in predicted.items()},
-            "difference_at_4": round(predicted[PREDICTED].seconds / best[PREDICTED][0] - 1, 4),
-            "large": large.to_json(),
-        }
+        report: dict[str, Any] = {"cores": CORES, "rows": options.rows, "records": options.records}
+        report |= {"costs": costs.to_json(), "large": large.to_json()}
+        for kind, (fitted, predicted) in compared.items():
+            report[kind] = {
+                "fitted": fitted.to_json(),
+                "measured": {n: {"seconds": round(s, 2), "stages": stages} for n, (s, stages) in best[kind].items()},
+                "predicted": {n: round(p.seconds, 2) for n, p in predicted.items()},
+                "difference_at_4": round(predicted[PREDICTED].seconds / best[kind][PREDICTED][0] - 1, 4),
+            }
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(report, indent=2))
+
+
+def compare(
+    kind: str, best: Runs, rows: int, records: int, base: dict[str, float]
+) -> tuple[Costs, dict[int, Prediction]]:
+    """Costs that are fitted to the runs of a kind with 1 and 2 workers, and what they predict."""
+    chosen = settings(Path("/"), rows, 1, records) | {"data.minimum_records": rows} | OWN[kind]
+    plan = make_plan(load_spec(ROOT / "deploy/releases" / SPECS[kind], chosen))
+    layout = {n: Layout(workers=n, memory=8, partitions=PARTITIONS) for n in best}
+    runs = [Measured(layout=layout[n], cores=CORES, seconds=best[n][0], stages=best[n][1]) for n in CALIBRATED]
+    fitted = calibrate(plan, runs, **base)
+    return fitted, {n: predict(plan, layout[n], costs=fitted, cores=CORES) for n in best}
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from dpdist.privacy.formatting import number_of
 if TYPE_CHECKING:
     from dpdist.families.base.family import Plan
 
-Unit: TypeAlias = Literal["read", "pair", "table", "cell", "key", "candidate", "write"]
+Unit: TypeAlias = Literal["read", "increment", "table", "cell", "key", "candidate", "write"]
 """A unit of work: a cost of `dpdist.sizing.simulation.Costs`."""
 
 GIB = 1 << 30

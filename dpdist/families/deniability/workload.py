@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dpdist.data.count import pair_cells
+from dpdist.data.count import covering_blocks, pair_cells
 from dpdist.families.base.workload import GIB, Layout, Unit, Work, values_read
 from dpdist.families.deniability.own_model import DeclaredModel
 from dpdist.families.deniability.plan import MEMORY_FOR_SEEDS, PlausibleDeniabilityPlan
@@ -42,12 +42,13 @@ def _learning(plan: PlausibleDeniabilityPlan, layout: Layout, *, again: float) -
         return []
     spec, share, stages = plan.spec, plan.spec.split.shares, []
     rows, width = spec.data.minimum_records, len(spec.table.attributes)
+    blocks = len(covering_blocks(spec.table.cardinalities))
     if plan.model.structure is not None:
-        units: dict[Unit, float] = {"read": again, "pair": rows * float(share.structure) * width * (width - 1) / 2}
+        units: dict[Unit, float] = {"read": again, "increment": rows * float(share.structure) * blocks}
         summary = 8 * pair_cells(spec.table.cardinalities)
         stages.append(Work(name="counting", tasks=layout.partitions, units=units, summary=summary))
     if isinstance(plan.model.parameters, PoolPlan):
-        units = {"read": again, "pair": rows * float(share.parameters) * width * (width - 1) / 2}
+        units = {"read": again, "increment": rows * float(share.parameters) * blocks}
         summary = 8 * pair_cells(spec.table.cardinalities)
         counting = Work(name="counting", tasks=layout.partitions, units=units, summary=summary)
         return [counting, fitting(plan.model.parameters.choices)]

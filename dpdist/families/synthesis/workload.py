@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
+from dpdist.accuracy.tables import increments
+from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs, covering_blocks
 from dpdist.families.base.workload import Layout, Work, values_read
-from dpdist.families.synthesis.choices import Choices
+from dpdist.families.synthesis.choices import Choices, is_wide
 from dpdist.families.synthesis.plan import SynthesisPlan
 
-_PASSES = 8
+_PASSES = 2
 """Evaluations of the model's cells for each iteration, in units of a cell that is estimated once."""
 
 
@@ -15,6 +16,14 @@ def fitting(choices: Choices) -> Work:
     """The fit of a model, by the driver."""
     iterations = sum(choices.iterations[min(r, len(choices.iterations) - 1)] for r in range(choices.rounds + 1))
     return Work(name="fitting", tasks=0, units={}, driver={"cell": _PASSES * iterations * choices.cells / 100})
+
+
+def _increments(plan: SynthesisPlan) -> int:
+    """Tables that a record is added to."""
+    cards, triples = plan.spec.table.cardinalities, plan.accuracy_mu or plan.choices.triple_tables
+    if is_wide(cards):
+        return len(cards) * (len(cards) - 1) // 2
+    return increments(cards) if triples else len(covering_blocks(cards))
 
 
 def workload(plan: SynthesisPlan, layout: Layout) -> list[Work]:
@@ -26,7 +35,7 @@ def workload(plan: SynthesisPlan, layout: Layout) -> list[Work]:
         Work(
             name="counting",
             tasks=layout.partitions,
-            units={"read": values_read(plan), "pair": rows * width * (width - 1) / 2},
+            units={"read": values_read(plan), "increment": rows * _increments(plan)},
             summary=8 * min(cells_of_pairs(spec.table.cardinalities), MAX_PAIR_CELLS),
         ),
         fitting(choices),
