@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 
+LARGEST_EPSILON = 700.0
+"""Largest loss of a profile's side: beyond it ``e^epsilon`` is no float."""
+
+
 @dataclass(frozen=True, eq=False)
 class DominatingPair:
     """The law of ``ln dA/dB`` under A and under B."""
@@ -203,8 +207,9 @@ class Side:
         `epsilons`, float64[n], ascend from 0.
 
         `deltas` are upper bounds of a profile, which is convex and non-increasing: so is its hull, and stays above it.
-        After the last point the profile keeps its value.
+        After the last point the profile keeps its value. Points whose ``e^epsilon`` is no float are left out.
         """
+        epsilons, deltas = epsilons[epsilons <= LARGEST_EPSILON], deltas[epsilons <= LARGEST_EPSILON]
         apart = np.append(True, np.diff(epsilons) > 1e-12)  # coincident points would hide each other
         epsilons, deltas = epsilons[apart], np.minimum.accumulate(deltas)[apart]
         kept = lower_hull(np.exp(epsilons), deltas)

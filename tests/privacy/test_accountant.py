@@ -363,6 +363,15 @@ def test_pairs_survive_the_library_and_profiles(p: np.ndarray, q: np.ndarray) ->
         np.testing.assert_allclose(joined.hockey_stick(EPSILONS, reverse=reverse), values, atol=1e-12)
 
 
+def test_profiles_end_where_floats_do() -> None:
+    """Losses beyond are infinite: never less than they are, and no error."""
+    pair = dominating_pair(Composed((DiscreteLaplace(1 / 900), DiscreteLaplace(1.0))))
+    assert np.isfinite(pair.upper).all()
+    assert pair.upper_infinite == pytest.approx(1)
+    for reverse in (False, True):
+        assert pair.hockey_stick([699.0, 5_000.0], reverse=reverse) == pytest.approx(1)
+
+
 def test_hockey_sticks_and_moments_of_a_small_pair() -> None:
     p, q = np.array([0.5, 0.3, 0.2, 0.0]), np.array([0.1, 0.3, 0.4, 0.2])
     pair = pair_of(p, q)
