@@ -191,9 +191,8 @@ def workers_of(client: Client) -> list[dict[str, Any]]:
     """What the scheduler knows of each worker. Raises ClusterUnreachable: the scheduler was lost."""
     with translated():
         known = client.scheduler_info(n_workers=-1)
-    if (
-        client.status != "running" or "workers" not in known
-    ):  # without a scheduler it answers what it knew, then nothing
+    # Without a scheduler a client answers what it knew, and later nothing.
+    if client.status != "running" or "workers" not in known:
         raise ClusterUnreachable(SCHEDULER_LOST)
     return list(known["workers"].values())
 

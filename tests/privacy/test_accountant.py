@@ -363,6 +363,24 @@ def test_pairs_survive_the_library_and_profiles(p: np.ndarray, q: np.ndarray) ->
         np.testing.assert_allclose(joined.hockey_stick(EPSILONS, reverse=reverse), values, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("event", "directions"),
+    [
+        (Gaussian(3.0), 1),
+        (Composed((DiscreteLaplace(5.3, 7, count=3), ApproximateDP(0.1, 1e-9), Gaussian(8.0))), 1),
+        (Composed((Gaussian(3.0), SubsampledGaussian(0.1, 2.0, count=20))), 2),
+        (RandomSplit(((0.5, Gaussian(3.0)), (0.5, None))), 2),
+    ],
+)
+def test_one_direction_is_asked_only_where_both_are_alike(event: Event, directions: int) -> None:
+    whole = composition(event)
+    assert whole is not None
+    assert len(whole.directions) == directions
+    both = [whole.epsilon(1e-6, reverse)[0] for reverse in (False, True)]
+    if directions == 1:
+        assert both[0] == pytest.approx(both[1], rel=1e-9)
+
+
 def test_profiles_end_where_floats_do() -> None:
     """Losses beyond are infinite: never less than they are, and no error."""
     pair = dominating_pair(Composed((DiscreteLaplace(1 / 900), DiscreteLaplace(1.0))))

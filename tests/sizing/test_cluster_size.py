@@ -28,6 +28,21 @@ from dpdist.sizing.simulation import LIMITS, Costs, Load, simulate
 
 RELEASES = Path(__file__).parents[2] / "deploy" / "releases"
 FREE = Costs.from_json(dict.fromkeys(MEASURED.to_json(), 0.0))
+SLOW = Costs(
+    start=5.3,
+    worker=0.4,
+    stage=0.27,
+    task=2.4e-3,
+    byte=3.0e-9,
+    read=1.4e-8,
+    increment=3.25e-8,
+    table=7.9e-9,
+    cell=1.0e-6,
+    key=4.7e-8,
+    candidate=4.9e-8,
+    write=2.6e-8,
+)
+"""A machine on which work counts for more than what every worker must have first."""
 
 
 @pytest.fixture(scope="module")
@@ -127,10 +142,10 @@ def test_every_stage_that_a_run_records_has_a_cost(small: Plan) -> None:
 
 
 def test_a_billion_rows_from_one_to_512_workers(billion: Plan) -> None:
-    sizing = size_cluster(billion)
+    sizing = size_cluster(billion, costs=SLOW)
     assert [p.workers for p in sizing.predictions] == list(WORKERS)
     seconds = [p.seconds for p in sizing.predictions]
-    assert all(later <= earlier * 1.05 for earlier, later in pairwise(seconds))
+    assert all(later <= earlier * 1.01 for earlier, later in pairwise(seconds))
     assert sizing.ends is not None
     assert sizing.proposed.workers <= sizing.ends.workers
     assert {p.limit for p in sizing.predictions} <= set(LIMITS)
@@ -160,8 +175,7 @@ def test_a_worker_has_room_for_its_tasks(billion: Plan) -> None:
 def test_a_large_index_of_seeds_gets_the_memory_that_it_is_worth() -> None:
     """Or the smaller workers that suffice for the codes would make many workers slower than few."""
     settings = {"data.minimum_records": 10**9, "cluster.partitions": 240}
-    slow = replace(MEASURED, task=3 * MEASURED.task)
-    sizing = size_cluster(make_plan(load_spec(RELEASES / "acs2024-paper.yaml", settings)), costs=slow)
+    sizing = size_cluster(make_plan(load_spec(RELEASES / "acs2024-paper.yaml", settings)), costs=SLOW)
     assert {layout.partitions for layout in sizing.layouts} == {240}  # as declared
     seconds = [p.seconds for p in sizing.predictions]
     assert all(later <= earlier * 1.01 for earlier, later in pairwise(seconds))
@@ -222,6 +236,25 @@ def wide() -> Plan:
         "histograms": [{"columns": ["a", "b"]}],
     }
     return make_plan(build_spec(tree))
+
+
+def test_pairs_are_not_asked_for_where_none_is_counted() -> None:
+    """Ten thousand values by ten thousand: too many cells for a count of pairs."""
+    schema = {"attributes": [{"name": n, "kind": "integer", "bounds": [0, 9_999]} for n in ("a", "b")]}
+    tree = {
+        "kind": "plausible-deniability",
+        "name": "apart",
+        "dataset": "apart",
+        "schema": schema,
+        "data": {"path": "t.parquet", "minimum_records": 10**7},
+        "output": {"path": "out"},
+        "privacy": {"model": {"epsilon": 1, "delta": 1e-9}},
+        "model": {"structure": "independent"},
+        "split": {"structure": 0, "parameters": 1, "seeds": 0},
+        "synthesis": {"records": 10**4, "omega": "all"},
+    }
+    plan = make_plan(build_spec(tree))
+    assert predict(plan, Layout(workers=2, memory=8, partitions=16)).seconds > 0
 
 
 def test_a_driver_that_publishes_many_cells_is_larger(wide: Plan, billion: Plan) -> None:

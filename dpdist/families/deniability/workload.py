@@ -42,12 +42,13 @@ def _learning(plan: PlausibleDeniabilityPlan, layout: Layout, *, again: float) -
         return []
     spec, share, stages = plan.spec, plan.spec.split.shares, []
     rows, width = spec.data.minimum_records, len(spec.table.attributes)
-    blocks = len(covering_blocks(spec.table.cardinalities))
     if plan.model.structure is not None:
+        blocks = len(covering_blocks(spec.table.cardinalities))
         units: dict[Unit, float] = {"read": again, "increment": rows * float(share.structure) * blocks}
         summary = 8 * pair_cells(spec.table.cardinalities)
         stages.append(Work(name="counting", tasks=layout.partitions, units=units, summary=summary))
     if isinstance(plan.model.parameters, PoolPlan):
+        blocks = len(covering_blocks(spec.table.cardinalities))
         units = {"read": again, "increment": rows * float(share.parameters) * blocks}
         summary = 8 * pair_cells(spec.table.cardinalities)
         counting = Work(name="counting", tasks=layout.partitions, units=units, summary=summary)
