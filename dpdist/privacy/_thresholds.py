@@ -8,7 +8,7 @@ costs one word and is within 2**-110 of its distribution in total variation. 64 
 10**5 thresholds rounded to 64 bits may be off by 2**-49.
 
 Thresholds are certified: they come from ball arithmetic (Arb), at a precision where the floor is the same
-over the whole ball [1]_. No floating-point logarithm, exponential or error function is involved.
+over the whole ball (`dpdist.privacy.balls`). No floating-point logarithm, exponential or error function is involved.
 
 Wide distributions are sums of independent narrow ones, one per digit, so that no table is large:
 
@@ -19,22 +19,20 @@ Wide distributions are sums of independent narrow ones, one per digit, so that n
 - *Gaussian, base B.* Let K be discrete Gaussian, ``P(k) ~ exp(-k**2 / (2*s**2))``, and W continuous
   ``N(0, t**2)``. With ``S**2 = B**2 * s**2 + t**2`` and ``r = B*s*t/S``, the density of ``B*K + W`` at x is
   proportional to ``exp(-x**2 / (2*S**2)) * sum_k exp(-(B*k - m)**2 / (2*r**2))`` for some m = m(x). By
-  Poisson summation the sum is ``1 + 2*sum_j exp(-2*(pi*j*r/B)**2) * cos(2*pi*j*m/B)`` up to a constant [2]_.
+  Poisson summation the sum is ``1 + 2*sum_j exp(-2*(pi*j*r/B)**2) * cos(2*pi*j*m/B)`` up to a constant [1]_.
   Here ``t = 3*B`` and ``S >= 4*B``, so ``(r/B)**2 >= 63/16``: the sum is constant, and the law is
   ``N(0, S**2)``, to a relative 2**-110. Because ``B*K`` is an integer, the integer nearest to ``B*K + W`` is ``B*K``
   plus the integer nearest to W. The same identity on the integers splits K.
 
 References
 ----------
-.. [1] Johansson, *Arb: efficient arbitrary-precision midpoint-radius interval arithmetic*, 2017.
-.. [2] Micciancio, Walter, *Gaussian sampling over the integers: efficient, generic, constant-time*, 2017.
+.. [1] Micciancio, Walter, *Gaussian sampling over the integers: efficient, generic, constant-time*, 2017.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -43,6 +41,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dpdist.privacy.balls import ball, working_precision
 
 if TYPE_CHECKING:
     from flint import arb
@@ -57,7 +57,6 @@ _RADIUS = Fraction(1, 8)  # of Taylor polynomials of erfc
 _FEWEST = 8  # values of a block that are worth a polynomial
 _GUIDE_BITS = 18  # 2**18 guide entries of 2 bytes stay in a core's cache
 _UNDECIDED = np.iinfo(np.int16).min
-_arithmetic = threading.Lock()  # Arb's working precision is one setting for the whole process
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -143,7 +142,7 @@ def laplace_table(scale: Fraction) -> Table:
     """``P(z) ~ q**|z|`` with ``q = exp(-1 / scale)``: ``P(Z > v) = q**(v + 1) / (1 + q)``."""
 
     def tail(precision: int) -> Iterator[arb]:
-        q = (-_ball(1 / scale)).exp()
+        q = (-ball(1 / scale)).exp()
         probability = q / (1 + q)
         while True:
             yield probability
@@ -156,7 +155,7 @@ def laplace_digit(scale: Fraction, base: int) -> Table:
     """The difference of two remainders: ``P(d) ~ q**|d| - q**(2*base - |d|)`` for ``|d| < base``."""
 
     def tail(precision: int) -> Iterator[arb]:
-        q = (-_ball(1 / scale)).exp()
+        q = (-ball(1 / scale)).exp()
         to_base = q**base
         norm = (1 + q) * (1 - to_base) ** 2
         rising, falling = q, to_base * to_base
@@ -172,7 +171,7 @@ def rounded_gaussian_table(sigma: Fraction) -> Table:
     """The integer nearest to ``N(0, sigma**2)``: ``P(Z > v) = erfc((v + 1/2) / (sigma * sqrt(2))) / 2``."""
 
     def tail(precision: int) -> Iterator[arb]:
-        unit = 1 / (_ball(2 * sigma) * _ball(Fraction(2)).sqrt())
+        unit = 1 / (ball(2 * sigma) * ball(Fraction(2)).sqrt())
         each = int(2 * _RADIUS * math.sqrt(2) * float(sigma)) - 1  # values of a block, all within the radius
         if each < _FEWEST:
             for v in itertools.count():
@@ -200,10 +199,10 @@ def _halves_of_erfc(centre: arb, offsets: list[arb], precision: int) -> list[arb
     finally:
         ctx.cap = cap
     left_out = (
-        arb(123) / 100 * (arb(2) ** (terms - 1) / math.factorial(terms - 1)).sqrt() * _ball(_RADIUS) ** terms / terms
+        arb(123) / 100 * (arb(2) ** (terms - 1) / math.factorial(terms - 1)).sqrt() * ball(_RADIUS) ** terms / terms
     )
-    ball = arb(0, left_out.upper())
-    return [(value + ball) / 2 for value in arb_poly(list(series)).evaluate(offsets, algorithm="iter")]
+    remainder = arb(0, left_out.upper())
+    return [(value + remainder) / 2 for value in arb_poly(list(series)).evaluate(offsets, algorithm="iter")]
 
 
 @lru_cache(maxsize=16)
@@ -212,10 +211,10 @@ def discrete_gaussian_table(variance: Fraction) -> Table:
 
     def tail(precision: int) -> Iterator[arb]:
         last = int(float(1.4 * precision * variance) ** 0.5) + 2
-        rate = -_ball(1 / (2 * variance))
+        rate = -ball(1 / (2 * variance))
         weights = [(rate * (k * k)).exp() for k in range(last + 1)]
         # beyond `last` the weights fall faster than a geometric series of ratio exp(-last / variance)
-        rest = weights[last] / (_ball(last / variance).exp() - 1)
+        rest = weights[last] / (ball(last / variance).exp() - 1)
         above = [rest.union(0 * rest)]
         for weight in reversed(weights):
             above.append(above[-1] + weight)
@@ -231,7 +230,7 @@ def exponential_weights(gaps: Sequence[int], scale: Fraction) -> list[int]:
     near = sorted({gap for gap in gaps if 0 < gap < limit})
 
     def weights(precision: int) -> Iterator[arb]:
-        rate = -_ball(1 / scale)
+        rate = -ball(1 / scale)
         return ((rate * gap).exp() for gap in near)
 
     weight_of = dict(zip(near, _certified_floors(weights), strict=False))  # the floors end at the first zero
@@ -239,28 +238,21 @@ def exponential_weights(gaps: Sequence[int], scale: Fraction) -> list[int]:
     return [weight_of.get(gap, 0) for gap in gaps]
 
 
-def _ball(value: Fraction) -> arb:
-    from flint import arb, fmpq
-
-    return arb(fmpq(value.numerator, value.denominator))
-
-
 def _certified_floors(tail: Callable[[int], Iterator[arb]]) -> list[int]:
     """Return ``floor(2**128 * p)`` for the p that ``tail(precision)`` encloses, up to the first zero."""
-    from flint import arb, ctx
+    from flint import arb
 
-    with _arithmetic:
-        for precision in (256, 512, 1024, 2048, 4096):
-            floors = []
-            with ctx.workprec(precision):
-                unit = arb(1 << 128)
-                for enclosure in tail(precision):
-                    floor = (enclosure * unit).floor().unique_fmpz()
-                    if not floor:  # None: the ball is too wide to tell
-                        break
-                    floors.append(int(floor))
-                else:
-                    return floors
-            if floor is not None:
+    for precision in (256, 512, 1024, 2048, 4096):
+        floors = []
+        with working_precision(precision):
+            unit = arb(1 << 128)
+            for enclosure in tail(precision):
+                floor = (enclosure * unit).floor().unique_fmpz()
+                if not floor:  # None: the ball is too wide to tell
+                    break
+                floors.append(int(floor))
+            else:
                 return floors
+        if floor is not None:
+            return floors
     raise ArithmeticError("no precision up to 4096 bits separates a threshold from an integer")

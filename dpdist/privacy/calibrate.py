@@ -32,6 +32,7 @@ def least_scale(
     epsilon: float,
     delta: float,
     start: float = 1.0,
+    least: float = 0.0,
     tolerance: float = 1e-4,
     tolerance_of: Literal["epsilon", "scale"] = "epsilon",
 ) -> float:
@@ -46,6 +47,8 @@ def least_scale(
         The budget. The search does not use delta; it is checked and named in errors.
     start : float
         First scale to try.
+    least : float
+        No scale below is tried; ``start`` is a power of 2 times it.
     tolerance : float
         Relative. The cost of the answer is always within epsilon.
     tolerance_of : {"epsilon", "scale"}
@@ -74,7 +77,7 @@ def least_scale(
         ratio = math.log(max(spent, _LEAST_COST) / epsilon)
         return max(ratio, sys.float_info.min) if spent > epsilon else min(ratio, 0.0)
 
-    bracket = _bracket(excess, start)
+    bracket = _bracket(excess, start, max(least, start / _LARGEST_FACTOR))
     if bracket is None:
         raise AccountingError(f"no amount of noise meets epsilon = {epsilon:g} at delta = {delta:g}; raise one of them")
     return (_bisection if tolerance_of == "scale" else _false_position)(excess, *bracket, tolerance)
@@ -84,7 +87,7 @@ Excess = Callable[[float], float]
 Point = tuple[float, float]  # a scale and its excess, the logarithm of cost over epsilon
 
 
-def _bracket(excess: Excess, start: float) -> tuple[Point, Point] | None:
+def _bracket(excess: Excess, start: float, least: float) -> tuple[Point, Point] | None:
     """Two scales a factor of 2 apart: the lower one costs too much, the upper one does not. None if all cost too much.
 
     Where no scale costs too much, the two are the same, the least that was tried.
@@ -100,9 +103,9 @@ def _bracket(excess: Excess, start: float) -> tuple[Point, Point] | None:
     while below <= 0:
         high, above = low, below
         low /= 2
-        below = excess(low)
-        if low < start / _LARGEST_FACTOR:
+        if low < least:
             return (high, above), (high, above)
+        below = excess(low)
     return (low, below), (high, above)
 
 

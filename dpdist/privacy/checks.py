@@ -25,22 +25,22 @@ uniform numbers with p and with p': N and N' differ by at most Bin(M, r), ``r = 
 do not, noise of scale ``G/epsilon`` makes them epsilon-DP (a shift of log-concave noise by less than G is
 dominated by one by G), and H_alpha is jointly convex.
 
-If ``Z < Z_declared + h`` and ``n >= n_lo``, then ``p < p* = (Z_declared + h)/n_lo``; by Clopper and Pearson
-N is at least c with probability at most beta where ``p*`` is the beta quantile of Beta(c, M-c+1). So with
-noise below t, ``noisy = N + L <= c + t - 2``: the bound ``n_lo Beta_beta(noisy - t + 1) - h`` reaches
-``Z_declared`` with probability at most ``beta + Pr[L >= t]``. Subtracting h covers the neighbour: when the
-smaller table's Z is below ``Z_declared``, the larger one's is below ``Z_declared + h``, and both are
-refused.
+If ``Z < Z_declared + h`` and ``n >= n_lo``, then ``p < p* = (Z_declared + h)/n_lo``. Let c be the least number
+with ``Pr[Bin(M, p*) >= c] <= beta``. Then N is at least c with probability at most beta, and ``noisy = N + L``
+reaches ``c + t - 1`` with probability at most ``beta + Pr[L >= t]``. The h in p* covers the neighbour: when the
+smaller table's Z is below ``Z_declared``, the larger one's is below ``Z_declared + h``, and both are refused.
+Turned round (Clopper and Pearson), a noisy count confirms every Z up to ``n_lo Beta_beta(c, M-c+1) - h``, with
+``c = noisy - t + 1``.
 """
 
 from __future__ import annotations
 
-import bisect
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from dpdist.errors import AccountingError
+from dpdist.privacy.binomial import lower_quantile, trials_needed, upper_quantile
 from dpdist.privacy.deniability import growth
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace
 
@@ -108,7 +108,7 @@ def count_check(
             f"got {records}, {share}, {epsilon}, {delta}, {failure}"
         )
     scale = unit / epsilon
-    expected = records if share == 1 else _binomial_quantile(failure / 2, records, share)
+    expected = records if share == 1 else lower_quantile(failure / 2, trials=records, rate=share)
     threshold = expected - noise_tail(scale, failure / 2) + 1
     minimum = threshold + 1 - noise_tail(scale, delta)
     if minimum < 1:
@@ -124,14 +124,12 @@ def pass_count_sensitivity(*, candidates: int, seeds: int, growth: float, delta:
     `seeds` is a checked lower bound of their number; `growth`, h, the most by which one seed raises the passing mass
     (`dpdist.privacy.deniability.growth`).
     """
-    from scipy.special import bdtrc
-
     if candidates < 1 or seeds < 1 or not 0 < delta < 1:
         raise AccountingError(
             f"expected candidates and seeds >= 1 and delta in (0, 1), got {candidates}, {seeds}, {delta}"
         )
     rate = min(max(growth, 1.0) / seeds, 1.0)
-    return max(_least(lambda count: bdtrc(count, candidates, rate) <= delta, candidates), 1)
+    return max(upper_quantile(delta, trials=candidates, rate=rate), 1)
 
 
 def lower_bound_from_noisy_count(
@@ -163,8 +161,20 @@ class PassCheck:
     scale: float  # scale of the discrete Laplace noise on the number of passes, ``G / epsilon``
     delta: float  # two thirds for false passes, one third for passes that differ by more than G; charged
 
+    @cached_property
+    def threshold(self) -> int:
+        """The noisy number of passes must reach it; out of reach where no number of passes would do."""
+        half = self.delta / 3  # of false passes, one half for the noise's tail, one for the binomial's
+        rate = (self.passing_mass + self.growth) / self.seeds * (1 + 1e-12)
+        least = upper_quantile(half, trials=self.candidates, rate=rate) if rate < 1 else self.candidates
+        return least + noise_tail(self.scale, half)
+
+    def passes(self, noisy: int) -> bool:
+        """Whether the noisy number of passes confirms the declared passing mass."""
+        return int(noisy) >= self.threshold
+
     def lower_bound(self, noisy: int) -> float:
-        """The lower bound of Z that a noisy number of passes gives; confidential where the check fails."""
+        """The passing mass that a noisy number of passes would confirm."""
         return lower_bound_from_noisy_count(
             noisy,
             candidates=self.candidates,
@@ -173,10 +183,6 @@ class PassCheck:
             scale=self.scale,
             delta=self.delta * 2 / 3,
         )
-
-    def passes(self, noisy: int) -> bool:
-        """Whether the noisy number of passes confirms the declared passing mass."""
-        return self.lower_bound(noisy) >= self.passing_mass
 
     @property
     def event(self) -> Composed:
@@ -242,7 +248,7 @@ def pass_check(
 
 def expected_lower_bound(check: PassCheck, *, pass_rate: float, failure: float = 1e-6) -> float:
     """The passing mass that a table with this true pass rate confirms, except with probability `failure`."""
-    passes = _binomial_quantile(failure / 2, check.candidates, pass_rate)
+    passes = lower_quantile(failure / 2, trials=check.candidates, rate=pass_rate)
     return check.lower_bound(passes - noise_tail(check.scale, failure / 2) + 1)
 
 
@@ -252,25 +258,6 @@ def candidates_needed(*, records: int, pass_rate: float, failure: float = 2.0**-
     With the confirmed pass rate ``(Z + h)/n_lo`` less one record's ``max(h, 1)/n_lo`` the shortage, which shows,
     is as rare as the failures of the samplers.
     """
-    from scipy.special import nbdtrc
-
     if records < 1 or not 0 < pass_rate <= 1:
         raise AccountingError(f"expected records >= 1 and a pass rate in (0, 1], got {records}, {pass_rate}")
-    if pass_rate == 1:
-        return records
-    most = 1
-    while nbdtrc(most, records, pass_rate) > failure:
-        most *= 2
-    return records + _least(lambda failed: nbdtrc(failed, records, pass_rate) <= failure, most) + 1
-
-
-def _least(holds: Callable[[int], bool], most: int) -> int:
-    """Least integer from 0 on for which a condition holds that goes on holding; it does at `most`."""
-    return bisect.bisect_left(range(most), True, key=holds)
-
-
-def _binomial_quantile(probability: float, count: int, rate: float) -> int:
-    """Least k such that a binomial count is at most k with the given probability."""
-    from scipy.special import bdtr
-
-    return _least(lambda k: bdtr(k, count, rate) >= probability, count)
+    return records if pass_rate == 1 else trials_needed(failure, successes=records, rate=pass_rate) + 1

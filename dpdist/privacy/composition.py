@@ -135,8 +135,14 @@ class Composition:
         losses = np.arange(start, start + len(total), dtype=np.float64) * self.interval
         return losses, np.asarray(np.maximum(total, 0.0), np.float64)
 
+    @cached_property
     def _tilts(self) -> Floats:
         return np.geomspace(1e-3, 1e3, 121) / math.sqrt(self.variance)
+
+    @cached_property
+    def _few_cumulants(self) -> dict[bool, Floats]:
+        """K at `_tilts`, about, in either direction."""
+        return {reverse: _cumulant(self._few, self._tilts, reverse) for reverse in (False, True)}
 
     def renyi(self, delta: float, reverse: bool) -> tuple[float, float]:
         """(epsilon by Renyi moments, the tilt that gives it); infinity where infinite losses alone exceed delta."""
@@ -147,8 +153,8 @@ class Composition:
         def bound(t: Floats, cumulant: Floats) -> Floats:
             return (cumulant - t * np.log1p(1 / t) - np.log1p(t) - math.log(rest)) / t
 
-        t = self._tilts()
-        best = int(np.argmin(bound(t, _cumulant(self._few, t, reverse))))
+        t = self._tilts
+        best = int(np.argmin(bound(t, self._few_cumulants[reverse])))
         t = np.geomspace(t[max(best - 1, 0)], t[min(best + 1, len(t) - 1)], 32)
         best = int(np.argmin(bound(t, _cumulant(self._few, t, reverse))))
         tilt = t[best : best + 1]
@@ -161,8 +167,7 @@ class Composition:
 
     def delta(self, epsilon: float, reverse: bool) -> float:
         """Upper bound of delta at one epsilon."""
-        t = self._tilts()
-        cumulants = _cumulant(self._few, t, reverse)
+        t, cumulants = self._tilts, self._few_cumulants[reverse]
         tail = self.tail(float(t[np.argmin(cumulants - t * epsilon)]), reverse)
         t = t[[np.argmin(cumulants - t * (epsilon + np.log1p(1 / t)) - np.log1p(t))]]
         exponent = float((self.cumulant(t, reverse) - t * (epsilon + np.log1p(1 / t)) - np.log1p(t))[0])

@@ -23,7 +23,6 @@ from __future__ import annotations
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
-from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -31,6 +30,7 @@ from numpy.typing import ArrayLike
 
 from dpdist.errors import AccountingError
 from dpdist.privacy.arrays import Floats
+from dpdist.privacy.balls import ball, working_precision
 from dpdist.privacy.pair import DominatingPair
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 _ROUNDING: Final = 2.0**-39  # of a mass: above what summing 3000 of them loses
 _DIGITS: Final = 12
-_arithmetic = Lock()  # flint's precision is one for the process
 
 
 def least_mu(pair: DominatingPair, failures: ArrayLike) -> Floats:
@@ -141,31 +140,21 @@ def delta_at(*, mu_squared: Fraction, epsilon: Fraction) -> float:
     epsilon : Fraction
         Not negative.
     """
-    from flint import ctx
-
     mu = math.sqrt(mu_squared) * (1 + 2.0**-50)
-    with _arithmetic, ctx.workprec(2048):
+    with working_precision(2048):
         return math.nextafter(float(_profile(Fraction(mu), epsilon).upper()), 1.0)
 
 
 def _within(mu: float, epsilon: Fraction, delta: Fraction) -> bool:
     """Whether delta_mu(epsilon) is certainly at most delta."""
-    from flint import ctx
-
     precision = 192 + 2 * max(delta.denominator.bit_length() - delta.numerator.bit_length(), 0)
-    with _arithmetic, ctx.workprec(precision):
-        return bool(_profile(Fraction(mu), epsilon) <= _ball(delta))
+    with working_precision(precision):
+        return bool(_profile(Fraction(mu), epsilon) <= ball(delta))
 
 
 def _profile(mu: Fraction, epsilon: Fraction) -> arb:
-    m, e, root = _ball(mu), _ball(epsilon), _ball(Fraction(2)).sqrt()
+    m, e, root = ball(mu), ball(epsilon), ball(Fraction(2)).sqrt()
     return (((e / m - m / 2) / root).erfc() - e.exp() * ((e / m + m / 2) / root).erfc()) / 2
-
-
-def _ball(value: Fraction) -> arb:
-    from flint import arb, fmpq
-
-    return arb(fmpq(value.numerator, value.denominator))
 
 
 def rounded_up(value: Fraction | float) -> Fraction:

@@ -91,9 +91,9 @@ class DominatingPair:
         lower_infinite = self.lower_infinite + float(np.sum(np.maximum(self.lower - lower, 0.0)))
         left = np.clip(np.searchsorted(nodes, loss, side="right") - 1, 0, max(len(nodes) - 2, 0))
         right = np.minimum(left + 1, len(nodes) - 1)
-        width, rest = nodes[right] - nodes[left], loss - nodes[left]
-        with np.errstate(invalid="ignore"):
-            shares = [np.where(width > 0, np.expm1(x * rest) / np.expm1(x * width), 0.0) for x in (-1.0, 1.0)]
+        rest, width = loss - nodes[left], np.append(np.diff(nodes), 0.0)
+        width[width == 0] = math.inf  # nothing is spread over no distance
+        shares = [np.expm1(x * rest) / np.expm1(x * width)[left] for x in (-1.0, 1.0)]
 
         def spread(mass: Floats, share: Floats) -> Floats:
             parts = ((left, mass * (1 - share)), (right, mass * share))

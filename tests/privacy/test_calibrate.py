@@ -84,3 +84,15 @@ def test_a_budget_that_no_noise_meets_is_refused(of: Of) -> None:
 def test_a_budget_that_is_none_is_refused(epsilon: float, delta: float) -> None:
     with pytest.raises(AccountingError, match="a budget needs"):
         least_scale(lambda scale: 1 / scale, epsilon=epsilon, delta=delta)
+
+
+def test_no_scale_below_the_least_is_tried() -> None:
+    tried = []
+
+    def cost(scale: float) -> float:
+        tried.append(scale)
+        return 1 / scale
+
+    assert least_scale(cost, epsilon=100.0, delta=0.0, least=1 / 8) == 1 / 8
+    assert min(tried) == 1 / 8
+    assert least_scale(cost, epsilon=3.0, delta=0.0, least=1 / 8) == pytest.approx(1 / 3, rel=1e-3)

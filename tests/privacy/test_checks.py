@@ -93,6 +93,15 @@ def test_tables_below_the_declared_mass_are_refused() -> None:
     assert (np.diff(passes.astype(int)) >= 0).all()
 
 
+@pytest.mark.parametrize(("mass", "candidates"), [(1500.0, 4000), (10.0, 300), (4900.0, 100_000)])
+def test_a_check_passes_where_the_bound_reaches_the_declared_mass(mass: float, candidates: int) -> None:
+    check = pass_check(**SETTING, passing_mass=mass, seeds=5000, candidates=candidates, epsilon=0.5, delta=3e-4)
+    assert check.lower_bound(check.threshold) >= mass * (1 - 1e-6)
+    assert check.lower_bound(check.threshold - 1) < mass
+    assert check.passes(check.threshold)
+    assert not check.passes(check.threshold - 1)
+
+
 def test_expected_lower_bound_is_met_by_honest_tables() -> None:
     check = pass_check(**SETTING, passing_mass=1.0, seeds=5000, candidates=4000, epsilon=0.5, delta=3e-4)
     expected = checks.expected_lower_bound(check, pass_rate=0.6, failure=1e-3)

@@ -21,6 +21,7 @@ from scipy import stats
 
 from dpdist.privacy import _thresholds
 from dpdist.privacy._thresholds import Table
+from dpdist.privacy.balls import ball
 from dpdist.privacy.noise import SAMPLER_DELTA
 
 UNIT = 2**128
@@ -302,9 +303,9 @@ def test_polynomials_give_the_thresholds_of_the_error_function(
 @pytest.mark.parametrize("centre", [0, Fraction(13, 10), 9])
 def test_what_a_polynomial_leaves_out_is_within_its_ball(centre: Fraction) -> None:
     with ctx.workprec(256):
-        offsets = [_thresholds._ball(Fraction(k, 8)) for k in (-1, 0, 1)]
-        found = _thresholds._halves_of_erfc(_thresholds._ball(Fraction(centre)), offsets, 256)
+        offsets = [ball(Fraction(k, 8)) for k in (-1, 0, 1)]
+        found = _thresholds._halves_of_erfc(ball(Fraction(centre)), offsets, 256)
     with ctx.workprec(1024):
         for offset, value in zip(offsets, found, strict=True):
-            assert value.contains((_thresholds._ball(Fraction(centre)) + offset).erfc() / 2)
+            assert value.contains((ball(Fraction(centre)) + offset).erfc() / 2)
             assert value.rad() < 2.0**-200

@@ -247,7 +247,7 @@ def _budgeted(spec: PlausibleDeniabilitySpec, *, tolerance: float) -> ModelPlan:
     def cost(scale: float) -> float:
         return accountant.epsilon(plan_model(spec, 1 / scale).event, delta=budget.delta)
 
-    if cost(1 / _LARGEST_FACTOR) <= budget.epsilon:
-        return plan_model(spec, _LARGEST_FACTOR)
-    scale = least_scale(cost, epsilon=budget.epsilon, delta=budget.delta, tolerance=tolerance)
+    scale = least_scale(
+        cost, epsilon=budget.epsilon, delta=budget.delta, least=1 / _LARGEST_FACTOR, tolerance=tolerance
+    )
     return plan_model(spec, 1 / scale)

@@ -1,0 +1,74 @@
+"""Certified binomial quantiles, beside exact sums and another implementation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import pytest
+from scipy.stats import binom
+
+from dpdist.errors import AccountingError
+from dpdist.privacy.binomial import lower_quantile, trials_needed, upper_quantile
+
+RATES = (0.0, 1e-6, 0.03, 0.3, 0.9, 1.0)
+PROBABILITIES = (1e-30, 1e-9, 0.07, 0.999)
+
+
+def tails(trials: int, rate: float) -> list[Fraction]:
+    """``Pr[Bin <= k]`` for every k, exactly."""
+    p = Fraction(rate)
+    masses = (math.comb(trials, k) * p**k * (1 - p) ** (trials - k) for k in range(trials + 1))
+    return list(itertools.accumulate(masses))
+
+
+@pytest.mark.parametrize("trials", [1, 2, 7, 40])
+@pytest.mark.parametrize("rate", RATES)
+def test_small_quantiles_equal_exact_sums(trials: int, rate: float) -> None:
+    at_most = tails(trials, rate)
+    for probability in PROBABILITIES:
+        assert lower_quantile(probability, trials=trials, rate=rate) == next(
+            k for k, tail in enumerate(at_most) if tail >= probability
+        )
+        assert upper_quantile(probability, trials=trials, rate=rate) == next(
+            k for k, tail in enumerate(at_most) if 1 - tail <= probability
+        )
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.3, 0.97])
+@pytest.mark.parametrize("successes", [1, 3, 12])
+def test_trials_needed_equal_exact_sums(successes: int, rate: float) -> None:
+    for probability in (1e-9, 0.07, 0.999):
+        needed = trials_needed(probability, successes=successes, rate=rate)
+        assert tails(needed, rate)[successes - 1] <= probability
+        assert needed == successes or tails(needed - 1, rate)[successes - 1] > probability
+    assert trials_needed(0.1, successes=successes, rate=1.0) == successes
+
+
+@pytest.mark.parametrize("trials", [10**6, 10**8, 10**9])
+@pytest.mark.parametrize("rate", [1e-7, 3e-4, 0.4, 0.999])
+def test_large_quantiles_agree_with_another_implementation(trials: int, rate: float) -> None:
+    for probability in (1e-12, 1e-6, 0.4):
+        low = lower_quantile(probability, trials=trials, rate=rate)
+        assert binom.cdf(low, trials, rate) >= probability * (1 - 1e-4)
+        assert low == 0 or binom.cdf(low - 1, trials, rate) < probability * (1 + 1e-4)
+        high = upper_quantile(probability, trials=trials, rate=rate)
+        assert binom.sf(high, trials, rate) <= probability * (1 + 1e-4)
+        assert high == 0 or binom.sf(high - 1, trials, rate) > probability * (1 - 1e-4)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: lower_quantile(0.0, trials=3, rate=0.5),
+        lambda: upper_quantile(1.0, trials=3, rate=0.5),
+        lambda: upper_quantile(0.1, trials=0, rate=0.5),
+        lambda: lower_quantile(0.1, trials=3, rate=1.5),
+        lambda: trials_needed(0.1, successes=3, rate=0.0),
+        lambda: trials_needed(0.1, successes=0, rate=0.5),
+    ],
+)
+def test_bad_input(call) -> None:
+    with pytest.raises(AccountingError):
+        call()
