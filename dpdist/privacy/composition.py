@@ -121,19 +121,18 @@ class Composition:
 
     def _tilted(self, tilt: float, reverse: bool) -> tuple[Floats, Floats]:
         """Losses, and ``p_t`` at them."""
-        start, total = 0, np.ones(1, np.float64)
+        start, masses = 0, []
         for offset, pair, count in self.parts:
             mass = pair.lower[::-1] if reverse else pair.upper
             first = -(offset + len(mass) - 1) if reverse else offset
             losses = (first + np.arange(len(mass))) * self.interval
             log_moment = float(pair.log_moment([tilt + 1], reverse=reverse)[0])
             with np.errstate(divide="ignore", under="ignore"):
-                mass = np.exp(np.log(mass) + tilt * losses - log_moment)
-            lowest, mass = _power(mass, count)
-            start += first * count + lowest
-            total = mass if len(total) == 1 else _convolved(total, mass)
-        losses = np.arange(start, start + len(total), dtype=np.float64) * self.interval
-        return losses, np.asarray(np.maximum(total, 0.0), np.float64)
+                masses.append((np.exp(np.log(mass) + tilt * losses - log_moment), count))
+            start += first * count
+        least, total = _sum(masses)
+        losses = (start + least + np.arange(len(total), dtype=np.float64)) * self.interval
+        return losses, np.maximum(total, 0.0)
 
     @cached_property
     def _tilts(self) -> Floats:
@@ -197,26 +196,40 @@ def _cumulant(parts: Sequence[tuple[DominatingPair, int]], tilts: Floats, revers
     return total
 
 
-def _power(mass: Floats, count: int) -> tuple[int, Floats]:
-    """The sum of `count` draws from 0, 1, ..., with these probabilities: its least value that is kept, and the masses.
+def _sum(parts: Sequence[tuple[Floats, int]]) -> tuple[int, Floats]:
+    """The sum of so many draws from each distribution on 0, 1, ...: its least value that is kept, and the masses.
 
-    By one Fourier transform. What is left out, and folded into the rest, has at most `_TRUNCATION` on either side, by
-    Bernstein's inequality or by Chernoff's, whichever keeps less.
+    By one Fourier transform of each distribution and one of their product. What is left out is folded into the rest.
     """
-    if count == 1:
-        return 0, mass
+    windows = [_window(mass, count) for mass, count in parts]
+    low, high = (sum(ends) for ends in zip(*windows, strict=True))
+    size = _fast_size(max(high - low + 1, *(len(mass) for mass, _ in parts)))
+    product: NDArray[np.complex128] | float = 1.0
+    for mass, count in parts:
+        one_value = len(mass) == 1
+        product = product * (float(mass[0]) ** count if one_value else _raised(np.fft.rfft(mass, size), count))
+    if isinstance(product, float):
+        return low, np.array([product])
+    return low, np.roll(np.fft.irfft(product, size), -(low % size))[: high - low + 1]
+
+
+def _window(mass: Floats, count: int) -> tuple[int, int]:
+    """Ends of the sum of `count` draws, each left behind with probability `_TRUNCATION` at most."""
+    most = count * (len(mass) - 1)
+    if count == 1 or not most:
+        return 0, most
     places = np.arange(len(mass), dtype=np.float64)
     places -= mass @ places
     mean = -count * float(places[0])
-    low = max(math.floor(mean - _deviation(mass, -places, count)), 0)
-    high = min(math.ceil(mean + _deviation(mass, places, count)), count * (len(mass) - 1))
-    size = _fast_size(max(high - low + 1, len(mass)))
-    sums = np.fft.irfft(_raised(np.fft.rfft(mass, size), count), size)
-    return low, np.roll(sums, -(low % size))[: high - low + 1]
+    low, high = mean - _deviation(mass, -places, count), mean + _deviation(mass, places, count)
+    return max(math.floor(low), 0), min(math.ceil(high), most)
 
 
 def _deviation(mass: Floats, values: Floats, count: int) -> float:
-    """The sum of `count` draws of values of mean 0 is above this with probability `_TRUNCATION` at most."""
+    """The sum of `count` draws of values of mean 0 is above this with probability `_TRUNCATION` at most.
+
+    By Bernstein's inequality or by Chernoff's, whichever is nearer.
+    """
     mass, values = mass[mass > 0], values[mass > 0]
     variance, logarithm = count * float(mass @ values**2), math.log(1 / _TRUNCATION)
     linear = logarithm * float(values.max()) / 3
@@ -236,12 +249,6 @@ def _raised(values: NDArray[np.complex128], power: int) -> NDArray[np.complex128
         values = values * values
         found = found * values if power & 1 else found
     return found
-
-
-def _convolved(a: Floats, b: Floats) -> Floats:
-    whole = len(a) + len(b) - 1
-    size = _fast_size(whole)
-    return np.fft.irfft(np.fft.rfft(a, size) * np.fft.rfft(b, size), size)[:whole]
 
 
 def _fast_size(least: int) -> int:
