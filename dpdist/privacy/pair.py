@@ -49,8 +49,8 @@ class DominatingPair:
     @property
     def variance(self) -> float:
         """Second moment of the finite losses, the larger of the two directions."""
-        square = self.losses**2
-        return float(max(self.upper @ square, self.lower @ square))
+        square = self.losses**2  # sums of NumPy, as those of a BLAS depend on its number of threads
+        return float(max((self.upper * square).sum(), (self.lower * square).sum()))
 
     def hockey_stick(self, epsilons: ArrayLike, *, reverse: bool = False) -> Floats:
         """``H_{e^eps}(A || B)``, or ``H_{e^eps}(B || A)`` when reversed, at any real epsilons (vectorised, exact)."""
