@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpdist.publish.parts import Column, PartFormat, columns
+from dpdist.publish.part_format import PartFormat
+from dpdist.publish.parts import Column, columns
 from dpdist.schema.schema import Attribute, Category, Schema
 
 if TYPE_CHECKING:

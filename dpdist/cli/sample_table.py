@@ -172,7 +172,8 @@ def write_uniform(path: Path, schema: Path, rows: int, *, seed: int = 0) -> None
     """
     from pyarrow import csv
 
-    from dpdist.publish.parts import PartFormat, decode
+    from dpdist.publish.part_format import PartFormat
+    from dpdist.publish.parts import decode
 
     if path.exists():
         raise OutputExists(f"{path} exists: choose another file")

@@ -19,8 +19,9 @@ from dpdist.cluster.tasks import Deferred
 from dpdist.data.encode import TableEncoder, is_text
 from dpdist.data.files import check_arrow, wanted_columns
 from dpdist.data.keyed_ids import ids_of
-from dpdist.data.read import BATCH_ROWS, EncodedBatch
+from dpdist.data.read import EncodedBatch
 from dpdist.data.records import Records
+from dpdist.data.sizes import BATCH_ROWS
 from dpdist.data.source import ExtraColumns
 from dpdist.data.table import PARTITION_ROWS
 from dpdist.data.texts import texts_of

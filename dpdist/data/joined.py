@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from dpdist.cluster.executor import Executor
 from dpdist.data.keyed_ids import UnitHashes
-from dpdist.data.read import BATCH_ROWS, EncodedBatch
+from dpdist.data.read import EncodedBatch
 from dpdist.data.report import RowReport
+from dpdist.data.sizes import BATCH_ROWS
 from dpdist.data.source import TableSource, fingerprint_of
 from dpdist.data.table import Table, open_table
 from dpdist.errors import SpecError

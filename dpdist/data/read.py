@@ -18,6 +18,7 @@ from dpdist.data.files import open_parquet, wanted_columns
 from dpdist.data.keyed_ids import ids_of
 from dpdist.data.lines import lines_of_range, records_of_lines
 from dpdist.data.report import RowReport
+from dpdist.data.sizes import BATCH_ROWS
 from dpdist.data.texts import texts_of
 from dpdist.errors import UnreadableFile
 from dpdist.storage.files import is_local, open_file, storage_errors, unless_damaged
@@ -26,10 +27,7 @@ if TYPE_CHECKING:
     from dpdist.data.table import Slice, Table
     from dpdist.privacy.arrays import Codes
 
-BATCH_ROWS = 1 << 17
-"""Rows of a batch; for CSV, blocks of `_BYTES_PER_ROW` bytes for each of them."""
-
-_BYTES_PER_ROW = 32
+_BYTES_PER_ROW = 32  # of CSV, for blocks of about as many rows as a batch
 _PREBUFFERED_BYTES = 1 << 26
 _STREAM_BUFFER = 1 << 22
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from dpdist.data.read import BATCH_ROWS, EncodedBatch
+from dpdist.data.read import EncodedBatch
 from dpdist.data.report import RowReport
+from dpdist.data.sizes import BATCH_ROWS
 from dpdist.schema.schema import Schema
 
 if TYPE_CHECKING:

@@ -11,12 +11,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpdist.data.read import BATCH_ROWS, EncodedBatch
+from dpdist.data.read import EncodedBatch
 from dpdist.data.report import RowReport
+from dpdist.data.sizes import BATCH_ROWS
 from dpdist.errors import VerificationFailed
 from dpdist.privacy.arrays import Codes
 from dpdist.publish.manifest import Manifest
-from dpdist.publish.parts import Column, PartFormat, PartRecord, columns
+from dpdist.publish.part_format import PartFormat, PartRecord
+from dpdist.publish.parts import Column, columns
 from dpdist.publish.verify import part_batches
 from dpdist.schema.schema import Attribute, Schema
 

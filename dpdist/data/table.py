@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from dpdist.cluster.executor import Executor
 from dpdist.data.files import TableFile, inspect_csv, inspect_parquet, line_bytes
-from dpdist.data.read import BATCH_ROWS, EncodedBatch, count_records, encoded_batches, text_batches
+from dpdist.data.read import EncodedBatch, count_records, encoded_batches, text_batches
+from dpdist.data.sizes import BATCH_ROWS
 from dpdist.data.source import Format, TableSource, find_files, fingerprint_of, format_of
 from dpdist.errors import SpecError
 from dpdist.schema.schema import Schema

@@ -1,7 +1,7 @@
 """The values of columns as texts, and how often each stands: for releases that find out which values there are.
 
-A value that is null or an empty text is missing. A text longer than `MOST_BYTES` is passed over. The memory of counts
-grows with the number of different values, and not with that of the rows.
+A value that is null or an empty text is missing. A text longer than `MOST_TEXT_BYTES` is passed over. The memory of
+counts grows with the number of different values, and not with that of the rows.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-MOST_BYTES = 200
-"""Bytes of a text (UTF-8) that is looked at, at most."""
+from dpdist.data.sizes import MOST_TEXT_BYTES
 
 VALUES = pa.schema([("value", pa.large_string()), ("count", pa.int64())])
 """Different values of a column, each with the number of its rows."""
@@ -36,7 +35,7 @@ def _texts(array: pa.Array, *, strip: bool) -> pa.Array:
     if strip:
         texts = pc.utf8_trim_whitespace(texts)
     lengths = pc.binary_length(texts)
-    shown = pc.if_else(pc.greater(lengths, MOST_BYTES), pa.scalar(_PASSED_OVER, pa.large_string()), texts)
+    shown = pc.if_else(pc.greater(lengths, MOST_TEXT_BYTES), pa.scalar(_PASSED_OVER, pa.large_string()), texts)
     return pc.if_else(pc.equal(lengths, 0), pa.scalar(None, pa.large_string()), shown)
 
 

@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpdist.data.read import BATCH_ROWS, EncodedBatch
+from dpdist.data.read import EncodedBatch
 from dpdist.data.records import Records
 from dpdist.data.report import RowReport
+from dpdist.data.sizes import BATCH_ROWS
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Counts
 from dpdist.schema.schema import Schema

@@ -23,7 +23,8 @@ import pyarrow as pa
 from dpdist.errors import SpecError
 from dpdist.inference.published import NO_ACCURACY, Published
 from dpdist.privacy.arrays import Floats
-from dpdist.publish.parts import PartFormat, decode
+from dpdist.publish.part_format import PartFormat
+from dpdist.publish.parts import decode
 from dpdist.schema.conditions import Condition, Mask, ends_of, parse_condition
 
 NORMAL_95 = 1.96

@@ -19,7 +19,8 @@ from dpdist.families.synthesis.draw import draw_records
 from dpdist.families.synthesis.model_files import PublishedModel, read_model
 from dpdist.privacy.noise import Noise
 from dpdist.publish.manifest import Manifest
-from dpdist.publish.parts import PartRecord, decode, parquet_bytes, read_parquet
+from dpdist.publish.part_format import PartRecord
+from dpdist.publish.parts import decode, parquet_bytes, read_parquet
 from dpdist.publish.verify import open_release
 
 SHOWN = 10

@@ -111,13 +111,14 @@ class Composition:
         """delta as a function of epsilon, accurate around the mean of the tilted loss."""
         cumulant = float(self.cumulant(np.array([tilt]), reverse)[0])
         losses, mass = self._tilted(tilt, reverse)
-        kept = (losses >= 0) & (cumulant - tilt * losses < 80)
-        losses = losses[kept]
+        least = max((cumulant - 80) / tilt, 0.0) if tilt > 0 else 0.0  # of the losses that are kept
+        first = int(np.searchsorted(losses, least))
+        losses, mass = losses[first:], mass[first:]
         with np.errstate(under="ignore"):
-            mass = mass[kept] * np.exp(cumulant - tilt * losses)
-            weighted = mass * np.exp(-losses)
-        sums, weights = (np.append(np.cumsum(part[::-1])[::-1], 0.0) for part in (mass, weighted))
-        return Tail(losses, sums, weights, self.infinite(reverse), cumulant, tilt, self.error)
+            mass *= np.exp(cumulant - tilt * losses)
+            sums = _from_above(mass)
+            mass *= np.exp(-losses)
+        return Tail(losses, sums, _from_above(mass), self.infinite(reverse), cumulant, tilt, self.error)
 
     def _tilted(self, tilt: float, reverse: bool) -> tuple[Floats, Floats]:
         """Losses, and ``p_t`` at them."""
@@ -132,7 +133,7 @@ class Composition:
             start += first * count
         least, total = _sum(masses)
         losses = (start + least + np.arange(len(total), dtype=np.float64)) * self.interval
-        return losses, np.maximum(total, 0.0)
+        return losses, np.maximum(total, 0.0, out=total)
 
     @cached_property
     def _tilts(self) -> Floats:
@@ -194,6 +195,13 @@ def _cumulant(parts: Sequence[tuple[DominatingPair, int]], tilts: Floats, revers
     for pair, count in parts:
         total += count * pair.log_moment(tilts + 1, reverse=reverse)
     return total
+
+
+def _from_above(mass: Floats) -> Floats:
+    """Sums of each mass and those after it, and 0."""
+    sums = np.zeros(len(mass) + 1)
+    np.cumsum(mass[::-1], out=sums[-2::-1])
+    return sums
 
 
 def _sum(parts: Sequence[tuple[Floats, int]]) -> tuple[int, Floats]:

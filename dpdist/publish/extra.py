@@ -7,7 +7,7 @@ import hashlib
 from pydantic import BaseModel, ConfigDict, Field
 
 from dpdist.errors import VerificationFailed
-from dpdist.publish.parts import MAX_PART_BYTES
+from dpdist.publish.part_format import MAX_PART_BYTES
 from dpdist.storage.store import Store
 
 FILE_NAME = r"^_model/[0-9a-zA-Z]{1,8}/[a-z]+\.(json|parquet)$"

@@ -26,7 +26,7 @@ from dpdist.errors import OutputExists, OutputUnwritable, VerificationFailed
 from dpdist.ledger.signature import sign
 from dpdist.privacy.guarantee import Guarantee
 from dpdist.publish.extra import FileRecord
-from dpdist.publish.parts import PartFormat, PartRecord
+from dpdist.publish.part_format import PartFormat, PartRecord
 from dpdist.schema.schema import Schema
 from dpdist.schema.validation import validation_message
 from dpdist.storage.store import Store

@@ -10,63 +10,25 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
 
 from dpdist.errors import OutputUnwritable
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.publish.arrow_arrays import numbers, texts
+from dpdist.publish.part_format import MAX_PART_BYTES, PartFormat, PartRecord
 from dpdist.publish.statistics import StatisticColumn, statistic_columns
 from dpdist.schema.schema import Attribute, Category, Schema
 from dpdist.storage.store import Store
 
 ROW_GROUP = 1 << 17
 """Rows in a Parquet row group."""
-
-MAX_PART_BYTES = 1 << 30
-"""Largest part. A reader holds one part at a time, so this bounds its memory."""
-
-PART_NAME = r"^data/[0-9a-zA-Z]{1,8}/part-[0-9]{5,}\.parquet$"
-"""What the name of a part looks like, as a regular expression."""
-
-
-class PartFormat(BaseModel):
-    """How codes are written, or that the release holds statistics."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    layout: Literal["records", "statistics"] = Field(
-        default="records",
-        description="One row per released record, or one per statistic (columns statistic, of, cell, noisy, value).",
-    )
-    non_negative: bool = Field(
-        default=False, description="Of statistics: whether no number in the column `value` is negative."
-    )
-    values: Literal["values", "labels", "codes"] = Field(
-        default="values", description="The declared values, their labels where there are any, or integer codes."
-    )
-    bins: Literal["uniform", "label"] = Field(
-        default="uniform",
-        description="A binned integer or number as one drawn uniformly in its bin, or as the bin's text.",
-    )
-
-
-class PartRecord(BaseModel):
-    """One part, as the manifest lists it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str = Field(pattern=PART_NAME, description="Name of the file, from the manifest's folder.")
-    rows: int = Field(ge=0, description="Number of records.")
-    bytes: int = Field(ge=0, le=MAX_PART_BYTES, description="Size of the file.")
-    sha256: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of the file, in hexadecimal.")
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,8 @@ from dpdist.ledger.signature import check_signature
 from dpdist.ledger.signing import key_fingerprint
 from dpdist.publish.extra import read_file
 from dpdist.publish.manifest import MANIFEST, SIGNATURE, Manifest, name_in
-from dpdist.publish.parts import PartRecord, arrow_schema, released_columns
+from dpdist.publish.part_format import PartRecord
+from dpdist.publish.parts import arrow_schema, released_columns
 from dpdist.publish.statement import check_statement
 from dpdist.storage.store import Store
 

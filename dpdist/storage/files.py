@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any, TypeVar
 
-import pyarrow as pa
 from fsspec.utils import infer_compression
 
 from dpdist.errors import DataNotFound, DpdistError, SpecError, StorageUnavailable, UnreadableFile
@@ -113,6 +112,8 @@ def unless_damaged(action: Callable[[], T], message: str | Callable[[], str]) ->
     """Return ``action()``; if it fails because of the bytes of a file, raise UnreadableFile with `message`. The
     messages of parsers may quote a record, so they are neither shown nor chained.
     """
+    import pyarrow as pa
+
     try:
         return action()
     except (FileNotFoundError, PermissionError, MemoryError):

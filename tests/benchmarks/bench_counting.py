@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 from dpdist.data.count import covering_blocks, pair_counts
 from dpdist.data.encode import TableEncoder
 from dpdist.data.operators import Operator, pair_counts_operator
-from dpdist.data.read import BATCH_ROWS
+from dpdist.data.sizes import BATCH_ROWS
 from dpdist.data.source import TableSource
 from dpdist.data.split import Split, split_labels
 from dpdist.data.table import open_table

@@ -26,7 +26,7 @@ from releases import KEY, SCHEMA
 
 from dpdist.cluster.executor import Executor
 from dpdist.data.operators import pair_counts_operator
-from dpdist.data.read import BATCH_ROWS
+from dpdist.data.sizes import BATCH_ROWS
 from dpdist.errors import CheckFailed, DataError, DataNotFound, DpdistError, OutOfDomain, PrivacyError, RoundFailed
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.event_plan import EventPlan

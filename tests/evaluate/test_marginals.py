@@ -33,7 +33,8 @@ from dpdist.evaluate.utility.marginals import (
 )
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
-from dpdist.publish.parts import PartFormat, decode
+from dpdist.publish.part_format import PartFormat
+from dpdist.publish.parts import decode
 from dpdist.schema.schema import Attribute, Schema
 
 SIZES = (3, 2, 4, 5)

@@ -29,7 +29,8 @@ from dpdist.privacy.events import ApproximateDP
 from dpdist.privacy.guarantee import DifferentialPrivacy
 from dpdist.privacy.noise import Noise
 from dpdist.publish.manifest import Manifest, build_manifest, publish
-from dpdist.publish.parts import PartFormat, decode, part_name, write_part
+from dpdist.publish.part_format import PartFormat
+from dpdist.publish.parts import decode, part_name, write_part
 from dpdist.schema.schema import Attribute, Category, Count, Schema
 from dpdist.storage.store import Store
 

@@ -17,16 +17,8 @@ from hypothesis import strategies as st
 from dpdist.errors import OutputUnwritable
 from dpdist.privacy.noise import Noise
 from dpdist.publish import parts
-from dpdist.publish.parts import (
-    PartFormat,
-    PartRecord,
-    arrow_schema,
-    columns,
-    decode,
-    parquet_bytes,
-    part_name,
-    write_part,
-)
+from dpdist.publish.part_format import PartFormat, PartRecord
+from dpdist.publish.parts import arrow_schema, columns, decode, parquet_bytes, part_name, write_part
 from dpdist.schema.schema import Attribute, Category, Count, Edges, Schema
 from dpdist.storage.store import Store
 

@@ -16,7 +16,8 @@ from dpdist.errors import VerificationFailed
 from dpdist.privacy.events import DiscreteLaplace
 from dpdist.privacy.guarantee import DifferentialPrivacy
 from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, publish
-from dpdist.publish.parts import PartFormat, arrow_schema, part_name, write_part
+from dpdist.publish.part_format import PartFormat
+from dpdist.publish.parts import arrow_schema, part_name, write_part
 from dpdist.publish.statistics import STATISTICS
 from dpdist.publish.verify import read_release, verify
 from dpdist.schema.schema import Attribute, Schema

@@ -21,9 +21,10 @@ from dpdist.data.arrow import HeldRecords
 from dpdist.data.joined import JoinedTable
 from dpdist.data.keyed_ids import UnitHashes
 from dpdist.data.packed import PackedRows, RowFormat, taken
-from dpdist.data.read import BATCH_ROWS, EncodedBatch
+from dpdist.data.read import EncodedBatch
 from dpdist.data.records import Records
 from dpdist.data.report import RowReport
+from dpdist.data.sizes import BATCH_ROWS
 from dpdist.families.base.graph import by_partition
 from dpdist.families.base.partitions import no_codes
 from dpdist.ledger.keys import KeyRef, load_noise

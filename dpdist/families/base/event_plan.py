@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpdist.data.read import BATCH_ROWS
+from dpdist.data.sizes import BATCH_ROWS
 from dpdist.families.base.family import Plan
 from dpdist.privacy.events import Event
-from dpdist.publish.parts import PartFormat
+from dpdist.publish.part_format import PartFormat
 
 _VALUE_BYTES = 64  # of a value while it is read and encoded
 

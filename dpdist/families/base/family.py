@@ -21,7 +21,7 @@ from dpdist.privacy.events import Event
 from dpdist.privacy.formatting import number_of, upwards
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, explained
 from dpdist.privacy.testing import Canaries, Claim
-from dpdist.publish.parts import PartFormat
+from dpdist.publish.part_format import PartFormat
 from dpdist.schema.schema import Schema
 from dpdist.schema.spec import ReleaseSpec
 from dpdist.schema.unit import MOST_RECORDS_OF_A_UNIT, adjacency_words

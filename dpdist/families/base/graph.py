@@ -18,8 +18,8 @@ from dpdist.cluster.executor import Executor, InProcess
 from dpdist.cluster.tasks import Deferred, Tasks
 from dpdist.data.arrow import HeldRecords
 from dpdist.data.operators import Operator
-from dpdist.data.read import BATCH_ROWS
 from dpdist.data.records import Records
+from dpdist.data.sizes import BATCH_ROWS
 from dpdist.data.split import Split
 from dpdist.data.weighted import WeightedRecords
 from dpdist.families.base.partitions import (

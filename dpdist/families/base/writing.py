@@ -13,7 +13,8 @@ from dpdist.cluster.tasks import Deferred
 from dpdist.families.base.attempt import Attempt
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
-from dpdist.publish.parts import PartFormat, PartRecord, decode, part_name, write_part
+from dpdist.publish.part_format import PartFormat, PartRecord
+from dpdist.publish.parts import decode, part_name, write_part
 from dpdist.schema.schema import Schema
 from dpdist.storage.store import Store
 

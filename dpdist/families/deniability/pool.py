@@ -24,8 +24,6 @@ from dpdist.families.base.stored import Stored
 from dpdist.families.deniability.candidates import Candidates, SeedSynthesis
 from dpdist.families.deniability.network import strides
 from dpdist.families.synthesis.choices import Choices, choose, without_triples
-from dpdist.families.synthesis.draw import draw_part
-from dpdist.families.synthesis.learn import learn
 from dpdist.privacy.accountant import calibrate_gaussian
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.events import Event, Gaussian
@@ -168,6 +166,9 @@ def learn_pool(counts: PairCounts, plan: PoolPlan, *, order: Sequence[int], kept
     order : sequence of int
         All attributes; candidates keep the first `kept` of them.
     """
+    from dpdist.families.synthesis.draw import draw_part
+    from dpdist.families.synthesis.learn import learn
+
     fitted = learn(counts, choices=plan.choices, noise=noise, drawing=noise).fitted
     rows = draw_part(fitted, noise, "pool/0", plan.choices.pool_rows)
     adjustment = fitted.adjustment

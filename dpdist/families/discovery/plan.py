@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dpdist.data.texts import MOST_BYTES
+from dpdist.data.sizes import MOST_TEXT_BYTES
 from dpdist.families.base.event_plan import EventPlan
 from dpdist.families.discovery.spec import DiscoverySpec
 from dpdist.families.histogram.measurement import Mechanism, deviation
@@ -16,7 +16,7 @@ from dpdist.privacy.accountant import choose_noise
 from dpdist.privacy.events import ApproximateDP, Composed
 from dpdist.privacy.formatting import number_of, upwards
 from dpdist.privacy.noise import SAMPLER_DELTA
-from dpdist.publish.parts import PartFormat
+from dpdist.publish.part_format import PartFormat
 
 _UP = 1 + 1e-9  # more than the error of `math.erfc` and `math.exp`
 _BY_CHANCE = 1e-6  # probability that an empty bin counts as one with records
@@ -63,7 +63,7 @@ class DiscoveryPlan(EventPlan):
         """Memory and tasks: the values of a partition at their longest, were they all different."""
         found = super().resources()
         rows = max(self.spec.data.minimum_records // found["partitions"], 1)
-        values = rows * (MOST_BYTES + 40) * max(len(self.spec.texts), 1)
+        values = rows * (MOST_TEXT_BYTES + 40) * max(len(self.spec.texts), 1)
         return found | {
             "task_bytes": found["task_bytes"] + values,
             "tasks_about": 2 * found["tasks_about"] + 2 * found["partitions"],

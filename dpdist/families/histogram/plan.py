@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpdist.data.read import BATCH_ROWS
+from dpdist.data.sizes import BATCH_ROWS
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.family import Plan, mebibytes
 from dpdist.families.histogram.binning import BinningPlan, plan_binning
@@ -32,7 +32,7 @@ from dpdist.families.histogram.spec import HistogramSpec
 from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.events import ApproximateDP, Composed, Event, LaplaceLeakage, NestedLeakage, Replacement
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
-from dpdist.publish.parts import PartFormat
+from dpdist.publish.part_format import PartFormat
 from dpdist.schema.spec import parse_bytes
 
 _STEPS = 9  # of the search for what composition leaves over

@@ -21,7 +21,7 @@ from dpdist.families.synthesis.plan import parts_of
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Composed, Event, Gaussian
 from dpdist.privacy.formatting import number_of
-from dpdist.publish.parts import PartFormat
+from dpdist.publish.part_format import PartFormat
 from dpdist.schema.schema import Attribute, Schema
 from dpdist.schema.spec import change
 

@@ -26,13 +26,12 @@ from dpdist.families.synthesis.choices import (
 )
 from dpdist.families.synthesis.draw import LARGEST_PART, MOST_REDRAWS
 from dpdist.families.synthesis.expected import Expected, expected
-from dpdist.families.synthesis.prior import refuse_own_table
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Composed, Gaussian
 from dpdist.privacy.formatting import number_of, upwards
 from dpdist.privacy.noise import SAMPLER_DELTA
-from dpdist.publish.parts import PartFormat
+from dpdist.publish.part_format import PartFormat
 
 PARTITION_ROWS = 1 << 20
 
@@ -195,7 +194,10 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
         No amount of noise meets the budget.
     """
     sizes = spec.table.cardinalities
-    refuse_own_table(spec)
+    if spec.model.prior is not None:
+        from dpdist.families.synthesis.prior import refuse_own_table
+
+        refuse_own_table(spec)
     if spec.output.rows_per_part > LARGEST_PART and spec.records > LARGEST_PART:
         raise SpecError(f"output.rows_per_part: at most {LARGEST_PART:,} for a synthesis")
     epsilon, delta = spec.privacy.epsilon, spec.privacy.delta

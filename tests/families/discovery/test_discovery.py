@@ -20,7 +20,8 @@ from commands import Command
 from releases import KEY
 
 from dpdist.api.drafts import draft_of
-from dpdist.data.texts import MOST_BYTES, VALUES, count_values, texts_of
+from dpdist.data.sizes import MOST_TEXT_BYTES
+from dpdist.data.texts import VALUES, count_values, texts_of
 from dpdist.errors import ColumnMismatch, ContractBroken, DpdistError, SpecError
 from dpdist.families.base.registry import build_spec, make_plan
 from dpdist.families.discovery.claims import claims
@@ -138,7 +139,19 @@ def test_an_audit_finds_nothing_against_the_claim() -> None:
 
 def test_a_row_is_in_one_cell_of_a_column_at_most() -> None:
     """Blanks of every kind, long texts, nulls: a row is missing, or passed over, or one value."""
-    texts = ["a", " a", "", " ", "\x1c", "\x1d a", "\u2003", None, "x" * MOST_BYTES, "x" * (MOST_BYTES + 1), "é" * 150]
+    texts = [
+        "a",
+        " a",
+        "",
+        " ",
+        "\x1c",
+        "\x1d a",
+        "\u2003",
+        None,
+        "x" * MOST_TEXT_BYTES,
+        "x" * (MOST_TEXT_BYTES + 1),
+        "é" * 150,
+    ]
     for strip in (False, True):
         for kind in (pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())):
             for text in texts:
