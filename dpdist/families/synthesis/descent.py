@@ -24,6 +24,9 @@ UPHILL = 2.0
 LEAST_STEP = 1e-6
 """Shorter steps are not halved."""
 
+TEMPERINGS = 12
+"""Potentials whose product vanishes in floating point are halved so often at most, and then left out."""
+
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
@@ -149,7 +152,8 @@ def fit(
     objective = _Objective(tree, measured, links)
     old = start.potentials if start else {}
     at = np.concatenate([old.get(s, np.zeros(measured[s][0].shape)).ravel() for s in objective.sets])
-    found = best = _Point(at, *objective.at(at))
+    found = best = _beginning(objective, at)
+    at = found.potentials
     step, before, momentum = start.step if start else 8.0, at, 1.0
     for _ in range(iterations):
         there = found.potentials - step * found.gradient
@@ -164,6 +168,19 @@ def fit(
         found, before, momentum, step = new, there, following, step * GROWTH
         best = found if found.loss <= best.loss else best
     return Model(tree, objective.split(best.potentials), best.beliefs, step, best.loss)
+
+
+def _beginning(objective: _Objective, potentials: Floats) -> _Point:
+    """Where a fit begins: at these potentials, or at a part of them where their product vanishes in floating point.
+
+    Potentials of noisy tables of few records are large, and another tree may sum them up in another order.
+    """
+    for _ in range(TEMPERINGS):
+        point = _Point(potentials, *objective.at(potentials))
+        if point.loss < np.inf:
+            return point
+        potentials = potentials / 2
+    return _Point(np.zeros_like(potentials), *objective.at(np.zeros_like(potentials)))
 
 
 def _accepted(old: _Point, new: _Point, *, first: bool, least: bool) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from math import prod
 
@@ -118,6 +119,18 @@ def test_a_fit_goes_on_from_an_earlier_one_and_weighs_measurements() -> None:
     np.testing.assert_allclose(model.beliefs[0], even / 4 + odd * 0.75, atol=1e-4)
     again = fit(tree, both, {}, iterations=1, start=model)
     assert again.loss <= model.loss * (1 + 1e-9)
+
+
+def test_a_fit_begins_where_the_earlier_potentials_vanish() -> None:
+    before = JunctionTree.of((2, 2), cliques_of((2, 2), [(0, 1)]))
+    even = np.full((2, 2), 0.25)
+    model = fit(before, [Measurement((0, 1), even, 1e6)], {}, iterations=1)
+    extreme = np.where(np.eye(2) > 0, 0.0, -2e3)
+    start = replace(model, potentials={(0, 1): extreme, (0,): np.array([-2e3, 0.0]), (1,): np.array([0.0, -2e3])})
+    again = fit(
+        before, [Measurement(s, marginal(even, s), 1e6) for s in [(0,), (1,), (0, 1)]], {}, iterations=200, start=start
+    )
+    np.testing.assert_allclose(again.beliefs[0], even, atol=1e-3)
 
 
 def test_components() -> None:
