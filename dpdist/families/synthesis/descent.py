@@ -149,7 +149,11 @@ def fit(
     objective = _Objective(tree, measured, links)
     old = start.potentials if start else {}
     at = np.concatenate([old.get(s, np.zeros(measured[s][0].shape)).ravel() for s in objective.sets])
-    found = best = _Point(at, *objective.at(at))
+    found = _Point(at, *objective.at(at))
+    if start and not found.loss < np.inf:  # what was positive in small cliques vanishes in larger ones: begin anew
+        start, at = None, np.zeros_like(at)
+        found = _Point(at, *objective.at(at))
+    best = found
     step, before, momentum = start.step if start else 8.0, at, 1.0
     for _ in range(iterations):
         there = found.potentials - step * found.gradient

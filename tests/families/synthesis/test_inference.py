@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpdist.families.synthesis.allpairs import PairMarginals
-from dpdist.families.synthesis.descent import Measurement, fit
+from dpdist.families.synthesis.descent import Measurement, Model, fit
 from dpdist.families.synthesis.inference import Inference, marginal
 from dpdist.families.synthesis.junction import Components, JunctionTree, cells_of, cliques_of
 
@@ -118,6 +118,25 @@ def test_a_fit_goes_on_from_an_earlier_one_and_weighs_measurements() -> None:
     np.testing.assert_allclose(model.beliefs[0], even / 4 + odd * 0.75, atol=1e-4)
     again = fit(tree, both, {}, iterations=1, start=model)
     assert again.loss <= model.loss * (1 + 1e-9)
+
+
+def test_a_fit_begins_anew_where_an_earlier_model_vanishes_in_larger_cliques() -> None:
+    cards, steep = (2, 2, 2, 2), 400.0  # exp(-400) is a float, exp(-800) is not
+    first = {
+        (0, 1): -steep * np.array([[0.0, 1.0], [0.0, 1.0]]),
+        (1, 2): -steep * np.array([[1.0, 2.0], [0.0, 1.0]]),
+        (2, 3): -steep * np.array([[1.0, 1.0], [0.0, 0.0]]),
+    }
+    chain = JunctionTree.of(cards, list(first))
+    beliefs = Inference(chain, list(first)).beliefs({s: np.exp(p) for s, p in first.items()})
+    assert beliefs is not None
+    whole = JunctionTree.of(cards, [(0, 1, 2, 3)])
+    assert Inference(whole, list(first)).beliefs({s: np.exp(p) for s, p in first.items()}) is None
+    share = np.array([[0.1, 0.2], [0.3, 0.4]])
+    measurements = [Measurement(pair, share, 1.0) for pair in [*first, (0, 3)]]
+    model = fit(whole, measurements, {}, iterations=50, start=Model(chain, first, beliefs, 1.0, 0.0))
+    assert model.beliefs[0].sum() == pytest.approx(1)
+    assert model.loss == fit(whole, measurements, {}, iterations=50).loss < 0.1
 
 
 def test_components() -> None:
