@@ -211,7 +211,7 @@ class Attribute(Frozen):
         """Refuse what a number attribute cannot be."""
         lo, hi = self._bounded()
         if lo >= hi:
-            raise ValueError(f"attribute {self.name!r}: the lower bound of a number is below the upper bound")
+            raise ValueError(f"attribute {self.name!r}: the lower bound of a number must be below the upper bound")
         if not np.isfinite(hi - lo):
             raise ValueError(f"attribute {self.name!r}: the bounds are too far apart for floats")
         if self.is_continuous:
