@@ -223,6 +223,8 @@ def _mask(attribute: Attribute, kind: type[ast.cmpop], value: int | float | str)
             if in_order:
                 raise SpecError(f"attribute {attribute.name!r}: {value!r} means missing, which has no order")
             return np.asarray(_present(attribute) == (kind is ast.NotEq))
+        if value not in texts and value in (attribute.values or ()):
+            texts = [str(code) for code in attribute.values or ()]  # the value itself, which has a label
         if value not in texts:
             known = [*texts, *([] if missing is None else [missing])]
             near = get_close_matches(value, known, n=1, cutoff=0.6)

@@ -144,6 +144,12 @@ def test_texts_of_an_ordinal_attribute_have_an_order() -> None:
             parse_condition(text, schema)
 
 
+def test_a_value_with_a_label_goes_by_both() -> None:
+    ward = Attribute(name="ward", kind="ordinal", values=("MED", "SUR"), labels=("internal medicine", "surgery"))
+    for text in ("ward = 'MED'", "ward = 'internal medicine'", "ward < 'SUR'", "ward not in ('surgery',)"):
+        assert parse_condition(text, Schema(attributes=(ward,))).holds([np.arange(2)]).tolist() == [True, False]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
