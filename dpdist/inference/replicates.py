@@ -39,7 +39,7 @@ _LARGEST = 0.9
 """No weight moves by more than this share of itself."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Replicates:
     """Released records with replicate weights.
 
@@ -61,6 +61,9 @@ class Replicates:
     weight: float
     ratios: AnyFloats
     step: float
+
+    def __repr__(self) -> str:
+        return f"Replicates({len(self.ratios):,} records, {self.number} replicates, fay={self.fay:g})"
 
     @property
     def number(self) -> int:

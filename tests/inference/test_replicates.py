@@ -55,6 +55,10 @@ def test_weights_are_of_the_table_and_positive(opened: Published, replicates: Re
         make_replicates(opened, 5)
 
 
+def test_a_notebook_shows_a_line(replicates: Replicates) -> None:
+    assert re.fullmatch(r"Replicates\([\d,]+ records, 80 replicates, fay=0\.\d+\)", repr(replicates))
+
+
 def test_deviations_are_as_large_as_errors(replicates: Replicates) -> None:
     """Of all shares of one and two values: the errors of one release, beside the deviations of its replicates."""
     real, names = table(6_000).to_pandas(), ("region", "employed", "sex")
