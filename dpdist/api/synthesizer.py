@@ -167,16 +167,14 @@ class Synthesizer:
         Raises
         ------
         SpecError
-            The model is not fitted, or `n` is below 1.
+            The model is not fitted, `n` is below 1, or a number is no integer.
         """
         from dpdist.inference.draw import draw_table
         from dpdist.inference.published import Published
 
         if not hasattr(self, "release_"):
             raise SpecError("sample: the synthesizer is not fitted yet; call fit first")
-        if n < 1:
-            raise SpecError("sample: expected at least one record")
-        seed = secrets.randbelow(1 << 62) if random_state is None else int(random_state)
+        seed = secrets.randbelow(1 << 62) if random_state is None else random_state
         published = Published.open(self.release_.path)
         drawn = draw_table(published, n, where=where, seed=seed).table
         return to_pandas(drawn, self.release_.schema, self.release_.manifest.format, labels=labels)

@@ -24,7 +24,7 @@ from dpdist.data.records import Records
 from dpdist.data.sizes import BATCH_ROWS
 from dpdist.data.source import ExtraColumns
 from dpdist.data.table import PARTITION_ROWS
-from dpdist.data.texts import texts_of
+from dpdist.data.texts import decoded, texts_of
 from dpdist.errors import ColumnMismatch, EmptyTable, ReleaseConflict, SpecError
 from dpdist.schema.schema import Schema
 
@@ -296,8 +296,7 @@ def digest_of(table: pa.Table) -> str:
 def _update(parts: Sequence[Hash], chunk: pa.Array, name: str) -> str:
     """Add a chunk of a column to its digests (absence, values, lengths of texts); return the kind of its values."""
     absent, values, lengths = parts
-    if pa.types.is_dictionary(chunk.type):
-        chunk = chunk.dictionary_decode()
+    chunk = decoded(chunk)
     absent.update(chunk.is_null().cast(pa.uint8()).to_numpy())
     kind, label = chunk.type, "integer"
     if pa.types.is_null(kind):

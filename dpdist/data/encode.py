@@ -128,6 +128,8 @@ class ColumnEncoder:
             return self._by_table(self._classes_of_texts(["false", "true"]), array.cast(pa.int8()))
         if is_text(kind):
             return self._classes(array.cast(pa.large_string()).dictionary_encode())
+        if pa.types.is_date(kind):
+            return self._classes(array.dictionary_encode())
         if self._integers is not None and pa.types.is_integer(kind):
             classes = self._integers.classes(_values(_filled(array)))
         elif self._integers is not None and pa.types.is_floating(kind):
@@ -152,6 +154,9 @@ class ColumnEncoder:
     def _classes_of_dictionary(self, values: pa.Array) -> np.ndarray:
         if is_text(values.type):
             return self._classes_of_texts(values.to_pylist())
+        if pa.types.is_date(values.type):
+            check_type(self._attribute, values.type)
+            return self._classes_of_texts(values.cast(pa.string()).to_pylist())
         return self._classes(values)
 
     def _classes_of_texts(self, texts: Sequence[str | None]) -> np.ndarray:
@@ -181,7 +186,8 @@ class ColumnEncoder:
 
 def check_type(attribute: Attribute, kind: pa.DataType) -> None:
     """Refuse an Arrow type that cannot hold an attribute. Raises ColumnMismatch: the type is not among text, integer
-    and, for attributes of integers or numbers, decimal or float, for others boolean: true is no number.
+    and, for attributes of integers or numbers, decimal or float, for others boolean or date: true is no number, and a
+    day is its text, such as 2024-02-29.
     """
     found = kind
     if pa.types.is_dictionary(kind):
@@ -196,7 +202,8 @@ def check_type(attribute: Attribute, kind: pa.DataType) -> None:
     else:
         integers = IntegerDomain.of(attribute, np.dtype(np.uint32))
         of_numbers, of_texts = integers is not None, integers is None or not integers.is_declared
-    if not ((numeric and of_numbers) or (pa.types.is_boolean(kind) and of_texts)):
+    named = pa.types.is_boolean(kind) or pa.types.is_date(kind)
+    if not ((numeric and of_numbers) or (named and of_texts)):
         raise wrong_type(attribute, found)
 
 

@@ -105,6 +105,8 @@ def _read_head(found: FoundFile, source: TableSource, compression: str | None) -
 def _check_header(path: str, columns: Sequence[str], source: TableSource, schema: Schema) -> None:
     """As `check_columns`, without a name that was found: in a file without header these are a person's values."""
     advice = "if the files have no header, set data.csv.header to false and list data.csv.columns"
+    if len(columns) == 1:
+        advice = f"fields are taken to be separated by {source.csv.delimiter!r}, see data.csv.delimiter; {advice}"
     wanted = wanted_columns(schema, source.beside)
     missing = [name for name in wanted if columns.count(name) != 1]
     if missing:

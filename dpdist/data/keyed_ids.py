@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpdist.data.encode import is_text
+from dpdist.data.texts import decoded
 from dpdist.errors import ColumnMismatch
 from dpdist.privacy.keyed_hash import LONGEST, Hashes, KeyedHash
 
@@ -48,9 +49,7 @@ def ids_of(
     """
     if beside is None:
         return None
-    column = batch.column(beside)
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    column = decoded(batch.column(beside))
     if pa.types.is_integer(column.type) and not (pa.types.is_uint64(column.type) or _is_outside(column)):
         return column.cast(pa.int64())
     if pa.types.is_floating(column.type):

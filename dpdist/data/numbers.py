@@ -111,10 +111,12 @@ class NumberEncoder:
 
 def wrong_type(attribute: Attribute, found: pa.DataType) -> ColumnMismatch:
     """The error of an Arrow type that cannot hold an attribute, without the names inside it: they may be values."""
-    kind = str(found.value_type if pa.types.is_dictionary(found) else found).partition("<")[0]
+    kind = found.value_type if pa.types.is_dictionary(found) else found
+    article = "a" if attribute.kind in ("categorical", "number") else "an"
+    to_what = "convert it to days (dates) or texts" if pa.types.is_timestamp(kind) else "convert it"
     return ColumnMismatch(
-        f"column {attribute.name!r} has the type {kind}, which cannot hold a {attribute.kind} attribute: "
-        "convert it, or correct the schema"
+        f"column {attribute.name!r} has the type {str(kind).partition('<')[0]}, which cannot hold {article} "
+        f"{attribute.kind} attribute: {to_what}, or correct the schema"
     )
 
 

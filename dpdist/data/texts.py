@@ -28,10 +28,16 @@ def texts_of(batch: pa.RecordBatch, names: Sequence[str], *, strip: bool = False
     return [_texts(batch.column(name), strip=strip) for name in names]
 
 
+def decoded(array: pa.Array) -> pa.Array:
+    """An array without a dictionary; `dictionary_decode` knows no views, in which Polars has its categories."""
+    if not pa.types.is_dictionary(array.type):
+        return array
+    values = array.dictionary
+    return (values.cast(pa.large_string()) if pa.types.is_string_view(values.type) else values).take(array.indices)
+
+
 def _texts(array: pa.Array, *, strip: bool) -> pa.Array:
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    texts = array.cast(pa.large_string())
+    texts = decoded(array).cast(pa.large_string())
     if strip:
         texts = pc.utf8_trim_whitespace(texts)
     lengths = pc.binary_length(texts)

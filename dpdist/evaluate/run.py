@@ -48,6 +48,9 @@ LARGE = 256 << 20
 """Bytes of files from which on worker processes read them, unless a cluster is named."""
 
 
+_LABEL = max(map(len, WORDS.values())) + 2  # columns of a verdict in a word
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What to evaluate, and against what."""
@@ -126,9 +129,9 @@ class Evaluated:
         return "\n".join(
             [
                 "CONFIDENTIAL: computed from private records without noise. Do not publish.",
-                *(f"{WORDS[one['state']]:<16}{one['verdict']}" for one in self.verdicts),
-                f"{'Page':<16}{self.page}",
-                f"{'Figures':<16}{self.figures}",
+                *(f"{WORDS[one['state']]:<{_LABEL}}{one['verdict']}" for one in self.verdicts),
+                f"{'Page':<{_LABEL}}{self.page}",
+                f"{'Figures':<{_LABEL}}{self.figures}",
             ]
         )
 

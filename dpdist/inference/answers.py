@@ -101,7 +101,7 @@ def tabulate(release: Published, names: list[str]) -> pa.Table:
     if not given:
         raise SpecError("name the attributes of the table")
     attributes = tuple(sorted(given))
-    shape = tuple(release.schema.cardinalities[i] for i in attributes)
+    shape = tuple(release.schema.attributes[i].cardinality for i in attributes)
     if math.prod(shape) > 10_000_000:
         raise SpecError("the table has more than 10,000,000 cells: name fewer attributes")
     table = _Table(release, attributes)
@@ -132,7 +132,7 @@ class _Table:
 
     def __init__(self, release: Published, attributes: tuple[int, ...]) -> None:
         self.attributes = attributes
-        self.shape = tuple(release.schema.cardinalities[i] for i in attributes)
+        self.shape = tuple(release.schema.attributes[i].cardinality for i in attributes)
         self.counts = release.law.marginal(attributes).ravel() * release.records
         self.records = release.records
         self.errors = release.errors if len(attributes) <= 3 else None

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from operator import index
 
 import pyarrow as pa
 
+from dpdist.errors import SpecError
 from dpdist.inference.published import Published
 from dpdist.privacy.noise import Noise
 from dpdist.publish.parts import decode
@@ -38,10 +40,13 @@ def draw_table(release: Published, records: int, *, where: str | None = None, se
     Raises
     ------
     SpecError
-        The condition cannot be read, or no record of the model meets it.
+        The number or the seed is no whole number, the condition cannot be read, or no record of the model meets it.
     DataNotFound
         The release publishes no model.
     """
+    records, seed = _whole("the number of records", records), _whole("the seed (random_state)", seed)
+    if records < 1:
+        raise SpecError("the number of records: expected at least one record")
     law = release.law
     condition = None if where is None else parse_condition(where, release.schema)
     source = json.dumps([release.model.key, records, where, seed]).encode()
@@ -52,3 +57,11 @@ def draw_table(release: Published, records: int, *, where: str | None = None, se
     if law.is_weighted:
         note = f"drawn by weight from {distinct:,} rows of the release's weighted pool: some may stand several times"
     return Drawn(decode(release.schema, codes, form=release.manifest.format, noise=noise), note)
+
+
+def _whole(what: str, value: int) -> int:
+    """An integer of Python, of one of any kind."""
+    try:
+        return index(value)
+    except TypeError:
+        raise SpecError(f"{what}: expected a whole number instead of {value!r}") from None

@@ -30,7 +30,6 @@ from scipy import sparse
 from dpdist.accuracy.intervals import SMALL, CellErrors
 from dpdist.accuracy.measured import at_scale
 from dpdist.data.count import PairCounts, pair_counts
-from dpdist.errors import SpecError
 from dpdist.families.synthesis.measurements import Measurements
 from dpdist.families.synthesis.tables import Pair
 from dpdist.inference.scores import NoisyPair, largest_error, noisy_pairs, scores_of
@@ -38,7 +37,9 @@ from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 
 MOST_PRODUCTS = 2_000
-"""Products of scores at most; with more there is one score for each attribute, and then none of it is made."""
+"""Products of scores at most; with more there is one score for each attribute."""
+MOST_ATTRIBUTES = (1 + math.isqrt(1 + 8 * MOST_PRODUCTS)) // 2
+"""Attributes of which there are no more pairs than that."""
 _ROWS = 20_000  # rows at a time
 _FOR_MOMENTS = 200_000  # rows from which the products' covariance is computed, at most
 _AT_ONCE = 8  # perturbations at a time
@@ -161,8 +162,6 @@ class ErrorField:
         pairs = list(combinations(range(m), 2))
         if sum(scores[a].shape[1] * scores[b].shape[1] for a, b in pairs) > MOST_PRODUCTS:
             scores = [found[:, :1] for found in scores]
-        if len(pairs) > MOST_PRODUCTS:
-            raise SpecError(f"replicates of more than {math.isqrt(2 * MOST_PRODUCTS)} attributes are not made")
         starts = np.append(0, np.cumsum([found.shape[1] for found in scores]))
         noisy = {} if self.measurements is None else noisy_pairs(self.measurements)
         first, second, deviations = [], [], []

@@ -25,7 +25,7 @@ from pyarrow import csv
 from scipy.stats import t as student
 
 from dpdist.errors import SpecError
-from dpdist.inference.perturbation import ErrorField
+from dpdist.inference.perturbation import MOST_ATTRIBUTES, ErrorField
 from dpdist.inference.published import NO_ACCURACY, Published
 from dpdist.privacy.arrays import AnyFloats, Codes, Floats
 from dpdist.privacy.noise import Noise
@@ -39,7 +39,7 @@ _LARGEST = 0.9
 """No weight moves by more than this share of itself."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Replicates:
     """Released records with replicate weights.
 
@@ -61,6 +61,9 @@ class Replicates:
     weight: float
     ratios: AnyFloats
     step: float
+
+    def __repr__(self) -> str:
+        return f"Replicates({len(self.ratios):,} records, {self.number} replicates, fay={self.fay:g})"
 
     @property
     def number(self) -> int:
@@ -117,12 +120,19 @@ def make_replicates(release: Published, number: int = NUMBER, *, seed: int = 0) 
     Raises
     ------
     SpecError
-        The accuracy of the release was not measured, or the number is not between 20 and 1,000.
+        The accuracy of the release was not measured, it has too many attributes, or the number is not between 20
+        and 1,000.
     """
     if not 20 <= number <= 1_000:
         raise SpecError(f"{number} replicates: ask for 40 to 100 (20 to 1,000 are admitted)")
     if release.errors is None:
         raise SpecError(f"{NO_ACCURACY}: nothing says how far its records are from the table")
+    if len(release.schema.attributes) > MOST_ATTRIBUTES:
+        raise SpecError(
+            f"replicate weights are made for at most {MOST_ATTRIBUTES} attributes, and the release has "
+            f"{len(release.schema.attributes)}: counts, shares and quantiles have intervals without them; for means, "
+            "differences, ratios and regressions release fewer attributes"
+        )
     schema, codes = release.schema, release.codes
     numbers = [_numbers(attribute) for attribute in schema.attributes]
     field = ErrorField(codes, schema.cardinalities, release.errors, numbers, release.measurements)

@@ -16,15 +16,13 @@ from xml.etree import ElementTree
 
 from dpdist.errors import SpecError
 from dpdist.schema.ddi import ddi
-from dpdist.schema.described import NAMES_RECORDS, Described, is_number, is_whole, text_of, words
+from dpdist.schema.described import Described, is_number, is_whole, text_of, words
+from dpdist.schema.parquet import parquet
 
 FORMATS = (
     "Parquet (.parquet), Frictionless Table Schema, CSVW, NIST or Census data dictionary (.json, .csv), DDI-Codebook "
     "(.xml), names file of the UCI repository (.names)"
 )
-
-MOST_CODES = 1_000
-"""Distinct integers of a public table up to which they may be codes."""
 
 _NOT_APPLICABLE = re.compile(r"N/?A\b|not applicable|missing|blank", re.IGNORECASE)
 _NUMBERS = {"number", "decimal", "double", "float", "numeric"}
@@ -47,7 +45,7 @@ def described(path: Path, *, public: bool = False) -> tuple[str, list[Described]
     """
     try:
         if path.suffix.lower() in (".parquet", ".pq", ".parq") or path.is_dir():
-            return "a public table" if public else "Parquet types", list(_parquet(path, public=public))
+            return "a public table" if public else "Parquet types", list(parquet(path, public=public))
         if public:
             raise SpecError(f"{path}: --public reads Parquet files: write the public table as Parquet first")
         text = path.read_text(encoding="utf-8-sig")
@@ -211,40 +209,3 @@ def _names(text: str) -> Iterator[Described]:
     if classes:
         note = "the class, the last column; TODO: the source does not name it"
         yield Described("class", note, items=dict.fromkeys(map(str.strip, classes.split(",")), ""))
-
-
-def _parquet(path: Path, *, public: bool) -> Iterator[Described]:
-    """Arrow types; of a public table also the values of short columns and the ranges of numbers."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.dataset as ds
-
-    try:
-        table = ds.dataset(path, format="parquet")
-        types: pa.Schema = table.schema
-    except (pa.ArrowException, OSError):
-        raise ValueError("not Parquet") from None
-    for field in types:
-        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-        whole, is_real = pa.types.is_integer(kind), pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-        items, low, high = dict.fromkeys(("false", "true"), "") if pa.types.is_boolean(kind) else None, "", ""
-        nullable, note = field.nullable, f"{field.type}"
-        if public:
-            column = table.to_table(columns=[field.name]).column(0)
-            nullable = bool(column.null_count)
-            ends = pc.min_max(column).as_py() if whole or is_real else {"min": None, "max": None}
-            found = sorted(column.unique().drop_null().to_pylist()) if not is_real and items is None else []
-            if is_real or (whole and not _are_codes(found, len(column))):
-                low, high = text_of(ends["min"]), text_of(ends["max"])
-            elif items is None:
-                items = dict.fromkeys(map(str, found), "")
-            if len(found) > max(MOST_CODES, len(column) / 3):
-                note += f"; {NAMES_RECORDS}"
-        yield Described(
-            field.name, note, items, low, high, integers=not is_real, texts=not whole and not is_real, nullable=nullable
-        )
-
-
-def _are_codes(found: list[int], rows: int) -> bool:
-    """Whether the distinct integers of a column are codes rather than a range: a few hundred of them, with gaps."""
-    return len(found) <= min(MOST_CODES, rows / 10) and len(found) < 0.9 * (found[-1] - found[0] + 1 if found else 0)

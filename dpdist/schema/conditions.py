@@ -8,7 +8,7 @@
 
 Python's parser reads it and only comparisons of an attribute with constants, ``in``, ``and``, ``or``, ``not`` and
 parentheses are admitted; ``=`` is ``==``. A name that is no Python name stands in backquotes. A missing value meets
-``is missing`` and no other comparison.
+``is missing`` and no other comparison. Texts of ordinal attributes are compared by their place in the order.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ Box = dict[int, Mask]
 
 MOST_BOXES = 256
 _SWAPPED = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE, ast.Eq: ast.Eq, ast.NotEq: ast.NotEq}
+_IN_ORDER = {ast.Lt: np.less, ast.LtE: np.less_equal, ast.Gt: np.greater, ast.GtE: np.greater_equal}
 _TOKEN = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|(?<![=!<>])=(?!=)")
 _HELP = "write comparisons such as: state = 8 and age >= 65"
 
@@ -215,16 +216,24 @@ def _mask(attribute: Attribute, kind: type[ast.cmpop], value: int | float | str)
     mask = np.zeros(attribute.cardinality, bool)
     if isinstance(value, str):
         texts, missing = texts_of(attribute), missing_text(attribute)
-        if kind not in (ast.Eq, ast.NotEq):
-            raise SpecError(f"attribute {attribute.name!r}: texts have no order, use = or in")
+        in_order = kind not in (ast.Eq, ast.NotEq)
+        if in_order and attribute.kind != "ordinal":
+            raise SpecError(f"attribute {attribute.name!r}: texts have no order, use = or in (kind: ordinal has one)")
         if value == missing:
+            if in_order:
+                raise SpecError(f"attribute {attribute.name!r}: {value!r} means missing, which has no order")
             return np.asarray(_present(attribute) == (kind is ast.NotEq))
+        if value not in texts and value in (attribute.values or ()):
+            texts = [str(code) for code in attribute.values or ()]  # the value itself, which has a label
         if value not in texts:
             known = [*texts, *([] if missing is None else [missing])]
             near = get_close_matches(value, known, n=1, cutoff=0.6)
             meant = f"; did you mean {near[0]!r}?" if near else f", such as {known[0]!r}" if known else ""
             raise SpecError(f"attribute {attribute.name!r} has no value {value!r}{meant}")
-        mask[: len(texts)] = [(text == value) is (kind is ast.Eq) for text in texts]
+        if in_order:
+            mask[: len(texts)] = _IN_ORDER[kind](np.arange(len(texts)), texts.index(value))
+        else:
+            mask[: len(texts)] = [(text == value) is (kind is ast.Eq) for text in texts]
         return mask & _present(attribute)
     ends = ends_of(attribute)
     if ends is None:

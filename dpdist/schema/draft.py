@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
 from dpdist.errors import SpecError
 from dpdist.schema.codebooks import described
-from dpdist.schema.described import NAMES_RECORDS, Described
+from dpdist.schema.described import NAMES_RECORDS, Described, is_number
 from dpdist.schema.schema import LARGEST_INTEGER, MAX_CARDINALITY
 from dpdist.schema.strict_yaml import write_yaml
 
@@ -105,7 +106,7 @@ def _attribute(column: Described) -> tuple[dict[str, Any], list[str]]:
     """An attribute as a mapping for YAML, and what to say about it."""
     items, notes = dict(column.items or {}), [column.note]
     attribute: dict[str, Any] = {"name": column.name}
-    if column.low and column.high:
+    if _is_range(column):
         notes += _range(attribute, column, items)
     elif items:
         values: list[Any] = list(items)
@@ -119,8 +120,9 @@ def _attribute(column: Described) -> tuple[dict[str, Any], list[str]]:
     else:
         attribute |= {"kind": "categorical" if column.texts else "integer" if column.integers else "number"}
         notes.append(_UNDECIDED[attribute["kind"]])
-        if column.low or column.high:
-            notes.append(f"the source has one end: {f'from {column.low}' if column.low else f'to {column.high}'}")
+        ends = [f"{word} {end}" for word, end in (("from", column.low), ("to", column.high)) if end]
+        if ends:
+            notes.append(f"the source says: {' '.join(ends)}")
     if column.names_records and NAMES_RECORDS not in column.note:
         notes.append(NAMES_RECORDS)
     if column.absent:
@@ -155,15 +157,22 @@ def _elsewhere(attribute: dict[str, Any], column: Described, items: dict[str, st
     return ["other values become one category"]
 
 
+def _is_range(column: Described) -> bool:
+    """Whether the source has two ends, which are numbers and, unless they are of integers, differ."""
+    if not (is_number(column.low) and is_number(column.high)):
+        return False
+    return column.integers or Fraction(column.low) < Fraction(column.high)
+
+
 def _range(attribute: dict[str, Any], column: Described, items: dict[str, str]) -> list[str]:
     """Set a range, which also covers codes beside it; return what to say about these."""
-    codes = [float(code) for code in items if re.fullmatch(r"[-+]?\d+(\.\d+)?", code)]
-    low, high = min([float(column.low), *codes]), max([float(column.high), *codes])
+    codes = [Fraction(code) for code in items if re.fullmatch(r"[-+]?\d+(\.\d+)?", code)]
+    low, high = min([Fraction(column.low), *codes]), max([Fraction(column.high), *codes])
     notes = (
         [f"codes beside the range: {', '.join(f'{code} = {label}' for code, label in items.items())}"] if items else []
     )
     if not column.integers:
-        attribute |= {"kind": "number", "bounds": [low, high], "bins": {"count": BINS}}
+        attribute |= {"kind": "number", "bounds": [float(low), float(high)], "bins": {"count": BINS}}
         return [*notes, "TODO: choose public bins"]
     attribute |= {"kind": "integer", "bounds": [int(low), int(high)]}
     if high - low + 1 > MOST_VALUES:

@@ -211,7 +211,7 @@ class Attribute(Frozen):
         """Refuse what a number attribute cannot be."""
         lo, hi = self._bounded()
         if lo >= hi:
-            raise ValueError(f"attribute {self.name!r}: the lower bound of a number is below the upper bound")
+            raise ValueError(f"attribute {self.name!r}: the lower bound of a number must be below the upper bound")
         if not np.isfinite(hi - lo):
             raise ValueError(f"attribute {self.name!r}: the bounds are too far apart for floats")
         if self.is_continuous:
@@ -441,7 +441,9 @@ class Schema(Frozen):
     def from_yaml(cls, path: str | Path) -> Schema:
         """Read a schema file. Raises SpecError: the file is missing, is not YAML or does not describe a schema."""
         tree, names = load_yaml(path), [field.alias or name for name, field in cls.model_fields.items()]
-        if isinstance(tree, dict) and not set(tree) & set(names):  # another file, of which nothing is told
+        if not isinstance(tree, dict):
+            raise SpecError(f"{path} is not a schema: expected a mapping with `attributes`")
+        if not set(tree) & set(names):  # another file, of which nothing is told
             raise SpecError(
                 f"{path} is not a schema: expected the settings {', '.join(names)}, and it has none of them"
             )

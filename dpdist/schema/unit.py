@@ -12,7 +12,7 @@ from dpdist.schema.strict import StrictModel
 
 MOST_RECORDS_OF_A_UNIT = 1_000_000
 
-_ID = re.compile(r"[\s_.-]*(id|ids|key|no|nr|number|uuid|hash)$", re.IGNORECASE)
+_ID = re.compile(r"(^|[\s_.-]+|(?<=[a-z]{3}))(id|ids|key|no|nr|number|uuid|hash)$", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9 _-]{0,39}")
 
 

@@ -79,12 +79,18 @@ def _pandas(table: pa.Table) -> Any:
     return table.to_pandas()
 
 
+def _categories(table: pa.Table) -> Any:
+    polars = pytest.importorskip("polars")
+    return polars.from_arrow(table).with_columns(polars.col(polars.String).cast(polars.Categorical))
+
+
 CONTAINERS: dict[str, Callable[[pa.Table], Any]] = {
     "arrow": lambda table: table,
     "reader": lambda table: pa.RecordBatchReader.from_batches(table.schema, table.to_batches(max_chunksize=700)),
     "dataset": lambda table: pyarrow.dataset.dataset("table.parquet"),
     "pandas": _pandas,
     "polars": lambda table: pytest.importorskip("polars").from_arrow(table),
+    "polars-categories": _categories,
     "duckdb": _duckdb,
     "dask": _dask,
     "delta": _delta,

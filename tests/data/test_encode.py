@@ -86,6 +86,20 @@ def test_texts() -> None:
     assert (codes[-1], len(dropped), counts[UNKNOWN]) == (0, 70_000, 70_000)
 
 
+@pytest.mark.parametrize("kind", [pa.date32(), pa.date64(), pa.dictionary(pa.int8(), pa.date32())], ids=str)
+def test_days_are_their_texts(kind: pa.DataType) -> None:
+    attribute = values("2023-12-31", "2024-02-29", kind="ordinal", missing=NONE, out_of_domain="drop")
+    days = [datetime.date(2024, 2, 29), None, datetime.date(2024, 3, 1), datetime.date(2023, 12, 31)]
+    array = pa.array(days, pa.date32())
+    array = array.dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else array.cast(kind)
+    check_type(attribute, kind)
+    assert encode(attribute, array) == ([1, 2, 0, 0], [2], [1, 0, 0, 1, 0])
+    with pytest.raises(ColumnMismatch, match="which cannot hold an integer attribute"):
+        check_type(integer(), kind)
+    with pytest.raises(ColumnMismatch, match=r"timestamp\[us\], which .* ordinal attribute: convert it to days"):
+        check_type(attribute, pa.timestamp("us"))
+
+
 def test_a_declared_text_wins_over_an_alias_and_over_missing() -> None:
     assert encode(values("?", "b", missing=NONE, missing_values=("?",)), pa.array(["?", "b"])) == ([0, 1], [], [0] * 5)
     assert encode(values("", "b", missing=NONE), pa.array(["", "b"]), empty_is_missing=True) == ([0, 1], [], [0] * 5)

@@ -191,7 +191,7 @@ CSV = "age,sex\n1,f\n2,m\n"
         ("t.csv", "age,sex,sex\n1,f,9\n", {}, ColumnMismatch, "a name appears more than once"),
         ("t.csv", CSV, {"csv": CsvOptions(columns=("age",))}, ColumnMismatch, "has 2 columns, csv.columns has 1"),
         ("t.csv", "1,f\n", {"csv": CsvOptions(header=False, columns=("sex", "x"))}, ColumnMismatch, "'age' is missing"),
-        ("t.csv", "age;sex\n1;f\n", {}, ColumnMismatch, "does not have the columns 'age', 'sex' once each"),
+        ("t.csv", "age;sex\n1;f\n", {}, ColumnMismatch, "'age', 'sex' once each; fields .* ',', see data.csv"),
         ("t.parquet", columns(3).drop_columns("sex"), {}, ColumnMismatch, "the column 'sex' is missing"),
         ("t.parquet", columns(3).append_column("zip", [[1] * 3]), {}, ColumnMismatch, "does not name the column 'zip'"),
         ("t.parquet", pa.table({"age": [[1]], "sex": ["f"]}), {}, ColumnMismatch, "t.parquet: .* 'age' has .* list"),

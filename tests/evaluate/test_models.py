@@ -12,7 +12,7 @@ from dpdist.evaluate.attacks.records import independent
 from dpdist.evaluate.binning import View, view_of
 from dpdist.evaluate.utility import erm
 from dpdist.evaluate.utility.baselines import baseline_section
-from dpdist.evaluate.utility.learning import attribute_section, training_section
+from dpdist.evaluate.utility.learning import _judged_losses, attribute_section, training_section
 from dpdist.evaluate.utility.models import Encoder, fit, labels_of
 from dpdist.evaluate.utility.regression import demand_section, regression_section
 from dpdist.evaluate.utility.trial import Trial, default_target, make_trial, named_target
@@ -88,6 +88,13 @@ def test_a_release_with_one_label_only_is_judged_all_the_same() -> None:
     assert of["auc"] is None
     assert of["accuracy"] == pytest.approx(np.mean(trial(released).test[2] == 1))
     assert section.state == "bad"
+
+
+def test_a_forest_may_gain_by_the_release() -> None:
+    losses = {"age": -0.03, "sex": 0.01}
+    assert "1.0 percentage points more often right" in _judged_losses(losses, [])[1]
+    assert "largest loss of 1.0 for sex" in _judged_losses(losses, [])[1]
+    assert "2.0 percentage points less often right" in _judged_losses({"age": 0.02}, [0.9])[1]
 
 
 def test_too_few_records_say_nothing() -> None:

@@ -23,6 +23,7 @@ from releases import KEY, SCHEMA, table
 from typer.testing import CliRunner
 
 from dpdist import errors
+from dpdist.api.display import folded
 from dpdist.cli import app
 from dpdist.cluster.opening import open_cluster
 from dpdist.data.operators import pair_counts_operator
@@ -30,7 +31,8 @@ from dpdist.data.released import ReleasedTable
 from dpdist.evaluate import run as module
 from dpdist.evaluate.evaluation import Options
 from dpdist.evaluate.inputs import Inputs, open_inputs
-from dpdist.evaluate.run import Request, run_evaluation
+from dpdist.evaluate.page.page import WORDS
+from dpdist.evaluate.run import Evaluated, Request, run_evaluation
 from dpdist.evaluate.utility.marginals import chosen_triples, distances
 from dpdist.families.base.graph import run_pass, table_pass
 from dpdist.families.base.registry import build_spec
@@ -102,6 +104,14 @@ def test_a_page_and_its_figures(made: Made, tmp_path: Path) -> None:
     assert "CONFIDENTIAL" in text
     for item in done["verdicts"]:
         assert item["state"] in ("good", "fair", "bad", "info")
+
+
+@pytest.mark.parametrize("state", WORDS)
+def test_a_long_verdict_stands_beside_its_word(state: str) -> None:
+    verdicts = ({"name": "a section", "state": state, "verdict": "as good as it gets " * 6},)
+    text = folded(Evaluated(page="page", figures="figures", verdicts=verdicts).explain())
+    begins = {line.index(line[17:].strip()) for line in text.split("\n")[1:]}
+    assert begins == {17}
 
 
 def test_distances_are_those_of_the_files(made: Made) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -48,6 +49,21 @@ def test_draws_are_records_of_the_release_that_meet_the_condition(opened: Publis
     assert not draw_table(opened, 500, where=f"region = '{region[0]}'", seed=1).table.equals(drawn)
     with pytest.raises(SpecError, match="no record of the model meets"):
         draw_table(opened, 5, where=f"region = '{region[0]}' and region != '{region[0]}'")
+
+
+@pytest.mark.parametrize(
+    ("records", "seed", "message"),
+    [
+        (2.5, 0, "number of records: expected a whole number instead of 2.5"),
+        (0, 0, "at least one"),
+        (5, "x", "seed .* instead of 'x'"),
+    ],
+)
+def test_how_many_records_are_drawn(opened: Published, records: Any, seed: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        draw_table(opened, records, seed=seed)
+    drawn = draw_table(opened, 5, seed=3).table
+    assert draw_table(opened, np.int64(5), seed=np.int32(3)).table.equals(drawn)  # type: ignore[arg-type]
 
 
 def test_a_table_has_all_cells_with_intervals(opened: Published) -> None:

@@ -20,7 +20,7 @@ from dpdist.families.synthesis.model_files import PublishedModel
 from dpdist.inference.law import Law
 from dpdist.privacy.noise import Noise
 from dpdist.schema.conditions import parse_condition
-from dpdist.schema.schema import Schema
+from dpdist.schema.schema import Attribute, Category, Schema
 
 CARDS = (3, 8, 4, 2)
 SCHEMA = Schema.model_validate(
@@ -131,6 +131,23 @@ def test_an_impossible_condition_is_refused(law: Law) -> None:
     for text in ("age < 10 and age >= 20", 'place = "north" and not place = "north"'):
         with pytest.raises(SpecError, match="no record of the model meets"):
             law.draw(parse_condition(text, SCHEMA), 10, Noise(bytes(32)))
+
+
+def test_texts_of_an_ordinal_attribute_have_an_order() -> None:
+    grade = Attribute(name="grade", kind="ordinal", values=("low", "mid", "high"), missing=Category(category="none"))
+    schema, codes = Schema(attributes=(grade,)), [np.arange(4)]
+    asked = {"grade > 'low'": [1, 2], "'mid' >= grade": [0, 1], "'low' < grade <= 'mid'": [1], "grade < 'low'": []}
+    for text, found in asked.items():
+        assert np.flatnonzero(parse_condition(text, schema).holds(codes)).tolist() == found
+    for text, message in (("grade < 'none'", "'none' means missing"), ("grade < 'med'", "did you mean 'mid'")):
+        with pytest.raises(SpecError, match=message):
+            parse_condition(text, schema)
+
+
+def test_a_value_with_a_label_goes_by_both() -> None:
+    ward = Attribute(name="ward", kind="ordinal", values=("MED", "SUR"), labels=("internal medicine", "surgery"))
+    for text in ("ward = 'MED'", "ward = 'internal medicine'", "ward < 'SUR'", "ward not in ('surgery',)"):
+        assert parse_condition(text, Schema(attributes=(ward,))).holds([np.arange(2)]).tolist() == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from dpdist.cli import app
 from dpdist.errors import SpecError
 from dpdist.inference.comparisons import answer, by_replicates
+from dpdist.inference.perturbation import MOST_ATTRIBUTES
 from dpdist.inference.published import Published
 from dpdist.inference.replicates import Replicates, make_replicates
 
@@ -52,6 +53,10 @@ def test_weights_are_of_the_table_and_positive(opened: Published, replicates: Re
     assert not make_replicates(opened, 80, seed=1).to_arrow().equals(found)
     with pytest.raises(SpecError, match="40 to 100"):
         make_replicates(opened, 5)
+
+
+def test_a_notebook_shows_a_line(replicates: Replicates) -> None:
+    assert re.fullmatch(r"Replicates\([\d,]+ records, 80 replicates, fay=0\.\d+\)", repr(replicates))
 
 
 def test_deviations_are_as_large_as_errors(replicates: Replicates) -> None:
@@ -118,6 +123,15 @@ def test_a_product_with_more_than_three_attributes_has_no_interval(opened: Publi
 def test_what_cannot_be_answered(opened: Published, question: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         answer(opened, question)
+
+
+def test_of_too_many_attributes_none_are_made(opened: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said before anything is computed."""
+    assert MOST_ATTRIBUTES == 63
+    monkeypatch.setattr("dpdist.inference.replicates.MOST_ATTRIBUTES", 4)
+    monkeypatch.setattr("dpdist.inference.replicates.ErrorField", None)
+    with pytest.raises(SpecError, match="at most 4 attributes, and the release has 5: counts, shares and quantiles"):
+        answer(opened, "mean score")
 
 
 def test_the_command_writes_what_r_reads(opened: Published, tmp_path: Path) -> None:

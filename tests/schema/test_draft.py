@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +270,48 @@ def test_types_of_parquet_and_the_values_of_a_public_table(tmp_path: Path) -> No
     assert age.bounds == (3, 90)
     assert share.bounds == (0.5, 1.5)
     assert flag.missing_code == 2
+
+
+def test_ends_that_are_no_numbers_are_left_to_decide(tmp_path: Path) -> None:
+    days = {"name": "day", "type": "date", "constraints": {"minimum": "2024-01-01", "maximum": "2024-12-31"}}
+    (tmp_path / "table.json").write_text(json.dumps({"fields": [days]}))
+    found = draft(tmp_path / "table.json")
+    assert "the source says: from 2024-01-01 to 2024-12-31" in found
+    assert "bounds" not in found.partition("attributes:")[2].replace("`bounds`", "")
+
+
+def test_a_public_table_of_many_types(tmp_path: Path) -> None:
+    day, large, sizes = datetime.date(2024, 1, 1), 1 << 60, pa.dictionary(pa.int8(), pa.string(), ordered=True)
+    table = pa.table(
+        {
+            "large": [large + 1, large + 6],
+            "children": [0.0, float("nan")],
+            "weight": [float("inf"), 2.5],
+            "height": [1.5, 2.25],
+            "unknown": pa.array([None, None], pa.float64()),
+            "amount": pa.array([Decimal(3), Decimal(70)], pa.decimal128(9, 0)),
+            "size": pa.DictionaryArray.from_arrays(pa.array([1, 0], pa.int8()), ["s", "m", "l"]).cast(sizes),
+            "day": [day, day - datetime.timedelta(1)],
+            "moment": pa.array([0, 1], pa.timestamp("s")),
+            "list": [[1], [2]],
+        }
+    )
+    pq.write_table(table, tmp_path / "table.parquet")
+    leave_out = ("unknown", "weight", "moment", "list")
+    text, schema = drafted(tmp_path / "table.parquet", public=True, without=leave_out)
+    large_one, children, height, amount, size, date = schema.attributes
+    assert large_one.bounds == (large + 1, large + 6)
+    assert (children.kind, children.bounds, children.missing_code) == ("integer", (0, 0), 1)
+    assert (height.kind, height.bounds) == ("number", (1.5, 2.25))
+    assert (amount.kind, amount.bounds) == ("integer", (3, 70))
+    assert (size.kind, size.values) == ("ordinal", ("s", "m", "l"))
+    assert (date.kind, date.values) == ("ordinal", ("2023-12-31", "2024-01-01"))
+    assert "# double, of whole numbers" in text
+    unheld = draft(tmp_path / "table.parquet", public=True, columns=leave_out)
+    assert unheld.count("TODO: no attribute holds this type: convert it, or leave the column out") == 2
+    assert "1970" not in unheld
+    assert "the source says: from 2.5 to 2.5" in unheld
+    assert "{name: unknown, kind: number" in unheld.replace("\n    ", ", ").replace("- name", "{name")
 
 
 def test_the_names_file_of_adult(shared_data: Callable[[str], Path], tmp_path: Path) -> None:

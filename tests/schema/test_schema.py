@@ -210,6 +210,13 @@ def test_one_line_says_what_is_wrong(attributes: object, message: str) -> None:
     assert validation_message(refused.value) == message
 
 
+@pytest.mark.parametrize("text", ["", "- attributes\n"])
+def test_a_file_without_settings_is_no_schema(text: str, tmp_path: Path) -> None:
+    (tmp_path / "schema.yaml").write_text(text)
+    with pytest.raises(SpecError, match="is not a schema: expected a mapping with `attributes`"):
+        Schema.from_yaml(tmp_path / "schema.yaml")
+
+
 def test_of_a_file_that_is_no_schema_nothing_is_told(tmp_path: Path) -> None:
     (tmp_path / "key.json").write_text('{"wrapped": "c2VjcmV0", "kid": 7}')
     with pytest.raises(SpecError, match=r"is not a schema: expected the settings attributes") as refused:

@@ -124,9 +124,11 @@ def attribute_section(trial: Trial, view: View, *, progress: Progress) -> Sectio
 
 def _judged_losses(losses: Mapping[str, float], kept: list[float]) -> tuple[State, str]:
     worst, mean = max(losses, key=lambda name: losses[name]), float(np.mean(kept)) if kept else None
+    loss = float(np.mean(list(losses.values()))) * 100
     verdict = (
-        f"A random forest of released records predicts an attribute {np.mean(list(losses.values())) * 100:.1f} "
-        f"percentage points less often right than one of real records on average, {losses[worst] * 100:.1f} for {worst}"
+        f"A random forest of released records predicts an attribute {abs(loss):.1f} percentage points "
+        f"{'less' if loss >= 0 else 'more'} often right than one of real records on average, with the largest loss of "
+        f"{losses[worst] * 100:.1f} for {worst}"
     )
     if mean is None:
         return "info", f"{verdict}."

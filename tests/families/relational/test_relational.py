@@ -15,9 +15,10 @@ import pytest
 from cases import RELATIONAL
 from releases import KEY
 
+import dpdist
 from dpdist.data.count import pair_counts
 from dpdist.data.keyed_ids import UnitHashes
-from dpdist.errors import ContractBroken, SpecError
+from dpdist.errors import ContractBroken, DataNotFound, SpecError
 from dpdist.families.base.registry import make_plan
 from dpdist.families.relational.draw import draw_linked
 from dpdist.families.relational.exchange import Parents, Targets
@@ -200,6 +201,10 @@ def test_two_files_are_read_as_the_joined_one(tmp_path: Path) -> None:
     whole = read_release(tmp_path / "release")
     members, parents = split(tmp_path, RELATIONAL.table(RELATIONAL.rows))
     assert released(tmp_path, members, parents, "two").equals(whole)
+    opened = dpdist.open_release(tmp_path / "release")  # the numbers of its parents have no codes
+    for ask in (opened.tabulate, lambda name: opened.infer(f"mean {name}")):
+        with pytest.raises(DataNotFound, match="publishes no model"):
+            ask("age")
     # households without persons, one id twice with equal rows: not used, and no error
     more = pa.table({"household": [5, 6], "region": ["north", "west"]}, schema=parents.schema)
     assert released(tmp_path, members, pa.concat_tables([parents, more, parents[:40]]), "more").equals(whole)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpdist.families.synthesis.allpairs import PairMarginals
-from dpdist.families.synthesis.descent import Measurement, fit
+from dpdist.families.synthesis.descent import Measurement, Model, fit
 from dpdist.families.synthesis.inference import Inference, marginal
 from dpdist.families.synthesis.junction import Components, JunctionTree, cells_of, cliques_of
 
@@ -131,6 +131,25 @@ def test_a_fit_begins_where_the_earlier_potentials_vanish() -> None:
         before, [Measurement(s, marginal(even, s), 1e6) for s in [(0,), (1,), (0, 1)]], {}, iterations=200, start=start
     )
     np.testing.assert_allclose(again.beliefs[0], even, atol=1e-3)
+
+
+def test_a_fit_goes_on_where_an_earlier_model_vanishes_in_larger_cliques() -> None:
+    cards, steep = (2, 2, 2, 2), 400.0  # exp(-400) is a float, exp(-800) is not
+    first = {
+        (0, 1): -steep * np.array([[0.0, 1.0], [0.0, 1.0]]),
+        (1, 2): -steep * np.array([[1.0, 2.0], [0.0, 1.0]]),
+        (2, 3): -steep * np.array([[1.0, 1.0], [0.0, 0.0]]),
+    }
+    chain = JunctionTree.of(cards, list(first))
+    beliefs = Inference(chain, list(first)).beliefs({s: np.exp(p) for s, p in first.items()})
+    assert beliefs is not None
+    whole = JunctionTree.of(cards, [(0, 1, 2, 3)])
+    assert Inference(whole, list(first)).beliefs({s: np.exp(p) for s, p in first.items()}) is None
+    share = np.array([[0.1, 0.2], [0.3, 0.4]])
+    measurements = [Measurement(pair, share, 1.0) for pair in [*first, (0, 3)]]
+    model = fit(whole, measurements, {}, iterations=50, start=Model(chain, first, beliefs, 1.0, 0.0))
+    assert model.beliefs[0].sum() == pytest.approx(1)
+    assert model.loss < 2 * fit(whole, measurements, {}, iterations=50).loss < 0.2
 
 
 def test_components() -> None:
