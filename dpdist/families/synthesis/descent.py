@@ -21,6 +21,9 @@ GROWTH = 1.05
 UPHILL = 2.0
 """A step with momentum may lead to so many times the loss."""
 
+FIRST_STEP = 8.0
+"""Where no earlier model has a step length."""
+
 LEAST_STEP = 1e-6
 """Shorter steps are not halved."""
 
@@ -140,6 +143,7 @@ def fit(
     iterations : int
         Evaluations of the loss; those of rejected steps are among them.
     start : Model, optional
+        Left out where nothing is possible under its potentials together.
     """
     measured: dict[Set, tuple[Floats, float]] = {}
     for m in measurements:
@@ -149,8 +153,11 @@ def fit(
     objective = _Objective(tree, measured, links)
     old = start.potentials if start else {}
     at = np.concatenate([old.get(s, np.zeros(measured[s][0].shape)).ravel() for s in objective.sets])
-    found = best = _Point(at, *objective.at(at))
-    step, before, momentum = start.step if start else 8.0, at, 1.0
+    found, step = _Point(at, *objective.at(at)), start.step if start else FIRST_STEP
+    if not found.loss < np.inf:  # with few records, noise makes potentials that leave nothing of each other
+        at, step = np.zeros_like(at), FIRST_STEP
+        found = _Point(at, *objective.at(at))
+    best, before, momentum = found, at, 1.0
     for _ in range(iterations):
         there = found.potentials - step * found.gradient
         if inner(found.gradient, there - before) > 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from math import prod
 
@@ -133,3 +134,17 @@ def test_no_home() -> None:
     assert tree.home((1,)) == 0
     with pytest.raises(KeyError):
         tree.home((0, 2))
+
+
+def test_a_fit_begins_anew_where_an_earlier_model_leaves_nothing() -> None:
+    """Noise on a few records makes potentials that contradict each other in floating point, and no belief was left."""
+    tree = JunctionTree.of(CARDS, cliques_of(CARDS, [(0, 1), (1, 2)]))
+    measurements = [
+        Measurement(pair, np.full((2, CARDS[pair[1]]), 1 / 2 / CARDS[pair[1]]), 1.0) for pair in ((0, 1), (1, 2))
+    ]
+    only = {pair: np.full((2, CARDS[pair[1]]), -2000.0) for pair in ((0, 1), (1, 2))}
+    only[0, 1][0, 0] = only[1, 2][1, 0] = 0.0
+    start = replace(fit(tree, measurements, {}, iterations=1), potentials=only, step=1e-6)
+    model = fit(tree, measurements, {}, iterations=50, start=start)
+    assert model.loss < 1e-6
+    assert len(model.beliefs) == len(tree.cliques)
