@@ -16,7 +16,7 @@ from dpdist.schema.schema import Attribute
 
 
 def test_classes_in_another_order_are_the_same_release(tmp_path: Path) -> None:
-    """What was confirmed of one class was taken for another one: a class of 100 records was released as one of 2,000."""
+    """What was confirmed of one class was taken for another one: 100 records were released as if they were 2,000."""
     table = MIXING.table(7_000)
     names = table["class"].to_pylist()
     few = [i for i, name in enumerate(names) if name == "high"][:100]
