@@ -13,6 +13,7 @@ This module keeps the order:
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -42,7 +43,7 @@ from dpdist.families.base.registry import family_of, make_plan
 from dpdist.ledger import Attempt as Reservation
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import kept_contract
-from dpdist.ledger.keys import WITH_PUBLIC_TABLES, WITH_TEST_KEY, KeyRef, require_test_keys
+from dpdist.ledger.keys import BESIDES, WITH_TEST_KEY, KeyRef, require_test_keys
 from dpdist.ledger.records import canonical_event
 from dpdist.ledger.signature import load_signing_key
 from dpdist.publish.manifest import require_vacant
@@ -234,8 +235,8 @@ class Run:
 
     @property
     def _bound(self) -> str:
-        """What an attempt is bound to besides its input and public tables: the spec, and whether its key is a test
-        key.
+        """What an attempt is bound to besides its input, public tables and their store: the spec, and whether its key
+        is a test key.
         """
         if self._fixed_key is None:
             return self.spec.fingerprint
@@ -243,11 +244,16 @@ class Run:
 
     @property
     def _wholly_bound(self) -> str:
-        """What an attempt is bound to besides its input: noise that is drawn again for other public tables would be
-        that of other statistics, too.
+        """What an attempt is bound to besides its input.
+
+        Noise that is drawn again for other public tables would be that of other statistics, too. So would noise for
+        a table that another store serves, whose word alone says that it is the same one.
         """
-        known = self._public_tables
-        return self._bound if known is None else f"{self._bound}{WITH_PUBLIC_TABLES}{known[:32]}"
+        besides = [self._public_tables, self.spec.data.storage.options]
+        if not any(besides):
+            return self._bound
+        digest = hashlib.sha256(json.dumps(besides, sort_keys=True).encode()).hexdigest()
+        return f"{self._bound}{BESIDES}{digest[:32]}"
 
     @property
     def _reservation(self) -> dict[str, Any]:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from cases import MIXING, RELATIONAL
+from cases import HISTOGRAM, MIXING, RELATIONAL
 
 from dpdist.data.encode import ColumnEncoder
+from dpdist.errors import ReleaseConflict
 from dpdist.ledger import Ledger
+from dpdist.ledger.contract import Contract
 from dpdist.release.run import Run, run_release
 from dpdist.schema.schema import Attribute
 
@@ -49,3 +51,28 @@ def test_aliases_in_another_order_have_the_same_meaning() -> None:
     for order in (aliases, dict(reversed(aliases.items()))):
         attribute = Attribute(name="c", kind="categorical", values=("x", "y"), aliases=order)
         assert ColumnEncoder(attribute, strip=True)._known_texts["a"] == 1
+
+
+def test_a_resume_reads_the_same_store(tmp_path: Path) -> None:
+    """What an object is, the store says alone: one that lies gave the same noise for records that are known."""
+    spec, other = (
+        HISTOGRAM.spec(tmp_path, **storage) for storage in ({}, {"data__storage__endpoint_url": "http://127.0.0.1:1"})
+    )
+    HISTOGRAM.project(tmp_path)
+    with Run(spec) as run:
+        run.steps["charge"]()
+    with pytest.raises(ReleaseConflict, match=r"another data\.storage"):
+        run_release(other, resume=True)
+    contract = Contract.model_validate(
+        {
+            "schema": spec.table,
+            "data": {"path": spec.data.path},
+            "minimum_records": HISTOGRAM.rows,
+            "epsilon": 1,
+            "delta": "1e-6",
+        }
+    )
+    assert not contract.departures(spec, event=None)
+    assert contract.departures(other, event=None) == [
+        "data.storage.endpoint_url: the files are those of another store: leave it out, or declare it"
+    ]
