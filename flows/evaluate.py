@@ -3,6 +3,9 @@
 The page and the figures are confidential. They go to a folder on the worker's machine or to a bucket that the worker
 calls confidential (``DPDIST_PAGES``), and Prefect learns only their address. Figures that were charged may be published
 once the ledger has committed them; they, too, stay in their file.
+
+Whoever starts a run chooses the release, whose schema is that of whoever made it, and the table. So what a table is
+refused for stands on the page, too: an evaluation that is free would else answer any question about it.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from prefect.artifacts import create_markdown_artifact
 
 from flows.events import name_run
 from flows.release import as_task, pinned, read_spec, without_private_text
-from flows.server import StepProgress, artifact_key, page_address, storage_of_block
+from flows.server import artifact_key, page_address, storage_of_block
 
 
 @flow(
@@ -88,21 +91,18 @@ def evaluate(
 
 
 def run_task(request: Any) -> str:
-    """The evaluation as a task without parameters and without a result; its progress is a percentage of a stage."""
-    from dpdist.evaluate.run import run_evaluation
+    """The evaluation as a task without parameters and without a result. Which of its stages it comes to depends on the
+    table, so its progress is that it has begun and ended.
+    """
+    from dpdist.evaluate.run import page_of_evaluation
 
-    reporter: list[StepProgress] = []
     pages: list[str] = []
 
-    def progress(stage: str, done: int, total: int) -> None:
-        if reporter:
-            reporter[-1].report(stage, done, total)
-
     def step() -> None:
-        pages.append(run_evaluation(request, progress=progress).page)
+        pages.append(page_of_evaluation(request))
 
     name = Path(request.release.rstrip("/")).name
-    as_task("evaluate", step, key=artifact_key("evaluation", name), reporter=reporter)(None)
+    as_task("evaluate", step, key=artifact_key("evaluation", name), reporter=[])(None)
     get_run_logger().info("the page is at %s: confidential", pages[-1])
     create_markdown_artifact(
         markdown=f"# Evaluation of {name}\n\nThe page is at `{pages[-1]}`: confidential.\n",

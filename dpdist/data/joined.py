@@ -18,7 +18,7 @@ from dpdist.data.keyed_ids import UnitHashes
 from dpdist.data.read import EncodedBatch
 from dpdist.data.report import RowReport
 from dpdist.data.sizes import BATCH_ROWS
-from dpdist.data.source import TableSource, fingerprint_of
+from dpdist.data.source import TableSource, fingerprint_of_sides, sides_of
 from dpdist.data.table import Table, open_table
 from dpdist.errors import SpecError
 from dpdist.privacy.arrays import Codes
@@ -69,8 +69,8 @@ class JoinedTable:
 
     @property
     def fingerprint(self) -> str:
-        """Of the files of both."""
-        return fingerprint_of(tuple(sorted(file.found for table in self.sides for file in table.files)))
+        """Of the files of both, and which are the parents'."""
+        return fingerprint_of_sides(*(table.fingerprint for table in self.sides))
 
     def on(self, executor: Executor) -> JoinedTable:
         """The table itself: tasks read the files."""
@@ -146,13 +146,11 @@ def open_joined(source: TableSource, schema: Schema, *, partitions: int | None =
         return open_table(source, schema, partitions=partitions)
     if source.beside is None:
         raise SpecError("data.parent: tables are joined by the ids of units: declare `unit`")
-    paths = tuple(path for path in source.paths if path not in parent.paths)
     own = [a for a in schema.attributes if a.name not in parent.attributes]
     above = [a for a in schema.attributes if a.name in parent.attributes]
     if not own or not above:
         raise SpecError("data.parent: some attributes of the schema are the parent's, and some are not")
-    records = replace(source, paths=paths, parent=None)
-    parents = replace(source, paths=parent.paths, parent=None)
+    records, parents = sides_of(source)
     return JoinedTable(
         schema,
         open_table(records, Schema(attributes=tuple(own)), partitions=partitions),

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from glob import has_magic
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
@@ -167,8 +167,25 @@ def find_files(source: TableSource) -> tuple[FoundFile, ...]:
 
 
 def fingerprint(source: TableSource) -> str:
-    """SHA-256 over path, size and ETag (or time of modification) of every file, in hexadecimal; reads no record."""
-    return fingerprint_of(find_files(source))
+    """SHA-256 over path, size and ETag (or time of modification) of every file, in hexadecimal; reads no record. Of two
+    joined tables it tells which files are the parents'.
+    """
+    if source.parent is None:
+        return fingerprint_of(find_files(source))
+    return fingerprint_of_sides(*(fingerprint(side) for side in sides_of(source)))
+
+
+def sides_of(source: TableSource) -> tuple[TableSource, TableSource]:
+    """The files of the records, and those of their parents. ValueError: the source has no parents."""
+    if source.parent is None:
+        raise ValueError("a table without parents has no sides")
+    own = tuple(path for path in source.paths if path not in source.parent.paths)
+    return replace(source, paths=own, parent=None), replace(source, paths=source.parent.paths, parent=None)
+
+
+def fingerprint_of_sides(records: str, parents: str) -> str:
+    """The `fingerprint` of joined tables with these."""
+    return hashlib.sha256(f"{records} {parents}".encode()).hexdigest()
 
 
 def fingerprint_of(files: tuple[FoundFile, ...]) -> str:

@@ -21,7 +21,7 @@ from dpdist.evaluate import attacks
 from dpdist.evaluate.attacks.mechanisms import mechanism_of_release
 from dpdist.evaluate.attacks.records import drawn
 from dpdist.evaluate.binning import View
-from dpdist.evaluate.inputs import Inputs
+from dpdist.evaluate.inputs import Inputs, require_records
 from dpdist.evaluate.page.files import Folder, Pages
 from dpdist.evaluate.page.page import About, render
 from dpdist.evaluate.page.sections import Section, does_not_apply
@@ -71,6 +71,7 @@ def record_sections(inputs: Inputs, options: Options, publication: Publication |
         regression.parse_demand(options.demand, view)
     counts = inputs.marginals()
     sections = [] if publication is None else [publication.publish(counts)]
+    require_records(inputs.reports["real"])  # whether figures are published is the same for a table without any
     sections.append(similarity.marginal_section(counts, view, seed=seed, weighted=inputs.is_weighted))
     sections.append(correlations.correlation_section(counts, view))
     del counts

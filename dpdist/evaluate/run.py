@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -13,7 +14,7 @@ from dpdist.cluster.opening import open_cluster
 from dpdist.data.inputs import Files, Input, table_source
 from dpdist.data.released import ReleasedTable
 from dpdist.data.source import ParentSource, TableSource, find_files
-from dpdist.errors import SpecError
+from dpdist.errors import DataError, DataNotFound, DpdistError, SpecError
 from dpdist.evaluate.evaluation import (
     Options,
     about_release,
@@ -177,6 +178,34 @@ def run_evaluation(request: Request, *, progress: Progress = silent) -> Evaluate
         figures=figures,
         verdicts=tuple({"name": s.name, "state": s.state, "verdict": s.verdict} for s in sections),
     )
+
+
+def page_of_evaluation(request: Request) -> str:
+    """Evaluate a release for somebody who may start that and not read what is found; return the page's address.
+
+    What the table or the hold-out is refused for, and any error that is unforeseen, is an answer about their records:
+    it stands on the page, and this ends as if there were none.
+
+    Parameters
+    ----------
+    request : Request
+
+    Raises
+    ------
+    DpdistError
+        As `run_evaluation`, but for what depends on records.
+    """
+    try:
+        return run_evaluation(request).page
+    except DpdistError as error:
+        if isinstance(error, DataNotFound) or not isinstance(error, DataError):
+            raise
+        why = str(error)
+    except Exception:  # its text may quote a value, which the page may
+        why = traceback.format_exc()
+    store, manifest = open_release(request.release, request.public_key, storage_options=request.storage_options)
+    ended = Section("ended", "The evaluation ended early", why, "bad")
+    return write(request.pages, about_release(store, manifest, {}, request.options), [ended], manifest)[0]
 
 
 def real_records(manifest: Manifest, spec: ReleaseSpec | None) -> AsReleased | None:

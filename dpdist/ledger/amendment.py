@@ -30,7 +30,7 @@ def amend(connection: sa.Connection, name: str, *, contract: Contract, reason: s
     Raises
     ------
     LedgerError
-        Delta is another one, an account of leakage would go, or there is no reason.
+        Delta is another one, an account of leakage would go, charges are about another unit, or there is no reason.
     BudgetExceeded
         More is spent than the new caps admit.
     """
@@ -44,6 +44,12 @@ def amend(connection: sa.Connection, name: str, *, contract: Contract, reason: s
         raise LedgerError(f"data set {name!r}: delta stays {row['delta_cap']}, each filter has its part of it")
     if row["pml_cap"] is not None and (pml is None or Fraction(pml) < Fraction(row["pml_cap"])):
         raise LedgerError(f"data set {name!r}: its account of leakage stays, with a cap of {row['pml_cap']} or more")
+    if account.charges and _ids_of(row["contract"]) != _ids_of(contract.text):
+        raise LedgerError(
+            f"data set {name!r}: its charges say what releases reveal of {_protects(row['contract'])}, and the unit of "
+            f"this contract is {_protects(contract.text)}, of which they reveal more: create another data set, and "
+            f"admit its input with --besides {name}"
+        )
     portfolio = portfolio_of(row).at(contract.epsilon)
     if not account.is_kept(portfolio):
         raise BudgetExceeded(f"data set {name!r}: more is spent than the new cap on epsilon admits")
@@ -54,6 +60,18 @@ def amend(connection: sa.Connection, name: str, *, contract: Contract, reason: s
     fields = {"changes": changes, "reason": checked_name(reason, setting="the reason")}
     connection.execute(sa.update(tables.dataset).where(tables.dataset.c.id == row["id"]).values(changes))
     journal.append(connection, {**row, **changes}, journal.AMENDED, now(), fields, account=account)
+
+
+def _ids_of(text: str | None) -> str | None:
+    """The column of the ids of the units that a contract protects; None where it protects single records."""
+    unit = None if text is None else Contract.from_text(text).protected
+    return None if unit is None else unit.by
+
+
+def _protects(text: str | None) -> str:
+    """The unit of a contract in words."""
+    column = _ids_of(text)
+    return "a single record" if column is None else f"all records with one value of {column!r}"
 
 
 def admit_input(

@@ -237,6 +237,8 @@ class Contract(Section):
             more = f" with name {unit.name!r} and missing {unit.missing}" if unit else ""
             found.append(f"unit: the contract decides who is protected: write {said}{more}")
         found += _of_weights(spec.weight, self.weight)
+        if spec.data.storage.endpoint_url not in (None, self.data.storage.endpoint_url):
+            found.append("data.storage.endpoint_url: the files are those of another store: leave it out, or declare it")
         if spec.data.csv != self.data.csv or (spec.data.format or self.data.format) != self.data.format:
             found.append("data.csv and data.format: the files are read in another way")
         found += _of_parents(spec.data.parent, self.data.parent, spec.table)

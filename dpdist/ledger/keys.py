@@ -31,6 +31,9 @@ TEST_KEYS: Final = "DPDIST_TEST_KEYS"
 WITH_TEST_KEY: Final = " test key "
 """What stands in the hash of an attempt's spec before the digest of its fixed key."""
 
+BESIDES: Final = " besides "
+"""What stands in it, last, before the digest of what the spec's own hash leaves out and a resume must keep."""
+
 _CACHED_KEYS: Final = 8
 _HEAD_BYTES: Final = 1024
 _FIXED: Final = "fixed:"

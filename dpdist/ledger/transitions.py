@@ -273,6 +273,7 @@ def _committed(charge: Row) -> ReleaseConflict:
 
 def _other_spec(charge: Row) -> ReleaseConflict:
     return ReleaseConflict(
-        f"release {charge['release']!r} was begun with another spec (attempt {charge['attempt']}): run it with that "
-        "spec, or choose another release name"
+        f"release {charge['release']!r} was begun with another spec, another public table under its "
+        f"model.prior, or another data.storage (attempt {charge['attempt']}): run it with that one, or choose another "
+        "release name"
     )

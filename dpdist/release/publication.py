@@ -17,6 +17,7 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Plan
 from dpdist.ledger import Attempt as Reservation
 from dpdist.ledger import Ledger
+from dpdist.ledger.keys import BESIDES
 from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, name_in, publish, require_vacant
 from dpdist.release.history import write_record
 from dpdist.release.leftovers import CLAIM, sweep_output
@@ -39,7 +40,9 @@ class Publication:
     output: Store  # output, work: the release's folder, and the folder below which attempts store theirs
     work: Store
     signing_key: Ed25519PrivateKey | None  # the key that the spec names; None for the identity of the data set
-    bound: str  # what an attempt is bound to besides its input (`dpdist.release.run.Run`)
+    bound: (
+        str  # what an attempt is bound to besides its input, public tables and their store (`dpdist.release.run.Run`)
+    )
     input: Input  # what the release reads
     _committing: bool = False
 
@@ -52,7 +55,7 @@ class Publication:
         reserved = ledger.find(spec.dataset, spec.name)
         if reserved is None or reserved.state != "committed":
             return None
-        if reserved.spec_hash != self.bound:
+        if reserved.spec_hash.partition(BESIDES)[0] != self.bound:
             raise ReleaseConflict(
                 f"release {spec.name!r} of data set {spec.dataset!r} is committed, with another spec: choose another "
                 "name"

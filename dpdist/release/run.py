@@ -13,6 +13,7 @@ This module keeps the order:
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -42,7 +43,7 @@ from dpdist.families.base.registry import family_of, make_plan
 from dpdist.ledger import Attempt as Reservation
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import kept_contract
-from dpdist.ledger.keys import WITH_TEST_KEY, KeyRef, require_test_keys
+from dpdist.ledger.keys import BESIDES, WITH_TEST_KEY, KeyRef, require_test_keys
 from dpdist.ledger.records import canonical_event
 from dpdist.ledger.signature import load_signing_key
 from dpdist.publish.manifest import require_vacant
@@ -172,6 +173,8 @@ class Run:
             self._ledger.signing_key(spec.dataset)  # KeyUnavailable if it cannot be opened
         require_vacant(self._output)
         self._fingerprint = self._input.fingerprint
+        digest_of = family_of(spec).public_tables
+        self._public_tables = None if digest_of is None else digest_of(spec)
         if not self._resume:
             self._ledger.rehearse(**self._reservation)  # a refusal here says nothing of the table's content
         opened = self._opened_table()
@@ -232,10 +235,25 @@ class Run:
 
     @property
     def _bound(self) -> str:
-        """What an attempt is bound to besides its input: the spec, and whether its key is a test key."""
+        """What an attempt is bound to besides its input, public tables and their store: the spec, and whether its key
+        is a test key.
+        """
         if self._fixed_key is None:
             return self.spec.fingerprint
         return f"{self.spec.fingerprint}{WITH_TEST_KEY}{hashlib.sha256(self._fixed_key.encode()).hexdigest()}"
+
+    @property
+    def _wholly_bound(self) -> str:
+        """What an attempt is bound to besides its input.
+
+        Noise that is drawn again for other public tables would be that of other statistics, too. So would noise for
+        a table that another store serves, whose word alone says that it is the same one.
+        """
+        besides = [self._public_tables, self.spec.data.storage.options]
+        if not any(besides):
+            return self._bound
+        digest = hashlib.sha256(json.dumps(besides, sort_keys=True).encode()).hexdigest()
+        return f"{self._bound}{BESIDES}{digest[:32]}"
 
     @property
     def _reservation(self) -> dict[str, Any]:
@@ -247,7 +265,7 @@ class Run:
             "guarantee": self.plan.kind,
             "new_attempt": self._new_attempt,
             "attempt": self._identity,  # a repeated call reserves the same attempt
-            "spec_hash": self._bound,
+            "spec_hash": self._wholly_bound,
             "input_fingerprint": self._fingerprint,
             "contract": self._contract,
         }
@@ -259,7 +277,7 @@ class Run:
             attempt = ledger.resume(
                 dataset=spec.dataset,
                 release=spec.name,
-                spec_hash=self._bound,
+                spec_hash=self._wholly_bound,
                 input_fingerprint=self._fingerprint,
             )
             if canonical_event(attempt.event) != canonical_event(self.plan.event):
@@ -296,6 +314,7 @@ class Run:
             progress=self._progress,
             before_noise=partial(self._mark_drawing, attempt),
             contract=self._contract,
+            public_tables=self._public_tables,
         )
 
     def _mark_drawing(self, attempt: Reservation) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, cached_property
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -11,7 +11,10 @@ Value = Annotated[int | str, Field(union_mode="smart")]
 
 
 class StrictModel(BaseModel):
-    """Part of a spec or schema: frozen, without unknown settings; true is no number, and no number is true."""
+    """Part of a spec or schema: frozen, without unknown settings; true is no number, and no number is true.
+
+    Mappings are in the order of their names, however they were written: fingerprints do not tell orders apart.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(cached_property,))
 
@@ -30,6 +33,14 @@ class StrictModel(BaseModel):
                     f"{name}: true or false where a number or a text is expected; quote it if it is a text"
                 )
         return values
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, dict) and (names := list(map(str, value))) != sorted(names):
+                object.__setattr__(self, name, dict(sorted(value.items(), key=lambda item: str(item[0]))))
+        return self
 
 
 def _kinds(annotation: Any) -> set[Any]:

@@ -11,9 +11,11 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from buckets import s3_server
+from cases import SYNTHESIS
 from releases import project, table
 
 from dpdist import errors
@@ -39,6 +41,7 @@ from dpdist.ledger import Ledger
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import open_release
+from dpdist.release.run import run_release
 from dpdist.schema.spec import change
 from dpdist.storage.store import Store
 from tests.evaluate.conftest import Made
@@ -187,6 +190,22 @@ def test_figures_are_charged_once_and_stay_the_same(own: Made) -> None:
     assert "may be published" in page
     with pytest.raises(errors.ReleaseConflict, match="once for each release"):
         publish(own, replace(request(own), publish=0.25))
+
+
+def test_a_table_of_which_the_policies_leave_nothing_has_figures(tmp_path: Path) -> None:
+    """That it has none told whether a described person is there; the page, which nobody publishes, needs records."""
+    SYNTHESIS.project(tmp_path)
+    empty = table(50)
+    empty = empty.set_column(0, "region", pa.nulls(50, pa.string()))
+    SYNTHESIS.write(tmp_path, empty)
+    attributes = [{**attribute, "missing": "drop"} for attribute in SYNTHESIS.settings["schema"]["attributes"]]
+    spec = SYNTHESIS.spec(tmp_path, schema={"attributes": attributes})
+    run_release(spec)
+    asked = replace(request(Made(tmp_path, spec)), release=spec.output.path, against=spec.data.paths)
+    with pytest.raises(errors.EmptyTable):
+        run_evaluation(asked)
+    assert json.loads((tmp_path / "page" / FILE).read_text())["release"] == "first"
+    assert charges(Made(tmp_path, spec))[-1][:2] == CHARGED[:2]
 
 
 def test_a_run_that_dies_after_the_noise_goes_on_with_the_same_noise(

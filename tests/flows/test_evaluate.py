@@ -8,9 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from flowruns import shown_artifacts
-from releases import project
+from releases import project, table
 
 from dpdist.release.run import run_release
 
@@ -76,3 +78,32 @@ def test_pages_stay_below_the_prefix_that_the_worker_names(monkeypatch: pytest.M
     for path in ("../first", "acs/../../x", "s3://public/page", "/page", "acs//x", ""):
         with pytest.raises(SpecError, match="leaves the folder of pages"):
             page_address(path)
+
+
+def test_what_a_table_is_refused_for_is_told_on_the_page_alone(
+    tmp_path: Path, prefect_home: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever starts an evaluation could ask for any value: by a release with a schema that leaves it out."""
+    import flows.evaluate
+
+    spec = project(tmp_path)
+    run_release(spec)
+    monkeypatch.setenv("DPDIST_PAGES", str(tmp_path / "pages"))
+    rows = table(200).to_pylist()
+    tables = {
+        "outside": pa.Table.from_pylist([*rows[:100], rows[0] | {"region": "planted-value"}, *rows[100:]]),
+        "empty": table(0),
+        "typed": table(200).set_column(0, "region", pa.array([[1]] * 200)),
+    }
+    for name, against in tables.items():
+        pq.write_table(against, tmp_path / f"{name}.parquet")
+        page = flows.evaluate.evaluate(
+            release=spec.output.path, output=name, against=[str(tmp_path / f"{name}.parquet")], attacks=False
+        )
+        assert page == str(tmp_path / "pages" / name / "evaluation.html")
+        assert "ended early" in Path(page).read_text()
+    assert "column &#39;region&#39;" in (tmp_path / "pages" / "outside" / "evaluation.html").read_text()
+    time.sleep(1)  # logs are sent in batches
+    held = b"".join(path.read_bytes() for folder in prefect_home for path in folder.rglob("*") if path.is_file())
+    for told in (b"OutOfDomain", b"EmptyTable", b"ColumnMismatch", b"outside the declared domain", b"no rows"):
+        assert told not in held

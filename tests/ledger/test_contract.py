@@ -29,6 +29,7 @@ from dpdist.families.base.registry import build_spec, load_spec, make_plan
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
 from dpdist.ledger.statement import budget_sentence
+from dpdist.privacy.events import Gaussian
 from dpdist.release.run import run_release
 from dpdist.schema.part import departures
 from dpdist.schema.schema import Attribute, Schema
@@ -397,6 +398,22 @@ def test_an_attempt_id_of_another_data_set(tmp_path: Path, monkeypatch: pytest.M
             ledger.reserve(**charge, dataset="other", attempt=identity)
         monkeypatch.setattr("dpdist.ledger.transitions._is_repeated", lambda *_: False)
     assert ledger.show("other").attempts == ()
+
+
+def test_what_was_charged_for_records_is_no_charge_for_units(tmp_path: Path) -> None:
+    """The account said that all releases together protect a household, and those before had protected a record."""
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger.create_dataset("people", epsilon=4, delta="1e-6")
+    households = contract(tmp_path, unit={"by": "household", "at_most": 5})
+    ledger.amend("people", households, reason="nothing is charged yet")
+    ledger.amend("people", contract(tmp_path), reason="nothing is charged yet")
+    ledger.admit_input("people", fingerprint="f" * 64, contract=contract(tmp_path).digest)
+    charge = {"spec_hash": "s", "input_fingerprint": "f" * 64, "event": Gaussian(20.0), "guarantee": "dp"}
+    first = ledger.reserve(dataset="people", release="first", contract=contract(tmp_path).digest, **charge)
+    with pytest.raises(LedgerError, match=r"a single record.*'household'.*create another data set"):
+        ledger.amend("people", households, reason="its unit")
+    ledger.void(first)
+    ledger.amend("people", households, reason="its unit")
 
 
 def test_amendments_are_in_the_journal(tmp_path: Path) -> None:

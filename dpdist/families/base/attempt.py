@@ -84,6 +84,8 @@ class Attempt(Generic[SpecT, PlanT]):
         Called with the manifest's SHA-256 before the ledger commits: where others must agree to it.
     contract : str or None
         Digest of the contract of the data set, which the spec is a part of; None where there is none.
+    public_tables : str or None
+        Digest of the public tables that the attempt is bound to besides its spec; None where there are none.
     """
 
     spec: SpecT
@@ -102,6 +104,7 @@ class Attempt(Generic[SpecT, PlanT]):
     files: tuple[FileRecord, ...] = ()
     before_commit: Callable[[str], None] = silent_commit
     contract: str | None = None
+    public_tables: str | None = None
     _results: dict[type, object] = field(default_factory=dict)
 
     @property

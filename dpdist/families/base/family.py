@@ -315,6 +315,10 @@ class Family(Generic[SpecT, PlanT]):
     # its own (`dpdist.evaluate.attacks.shadow`)
     shadow: Callable[[PlanT, int, float], PlanT] | None = None
 
+    # spec to a digest of what it reads of public tables, None where it names none: which these are is a matter of
+    # paths, which are no part of a spec's fingerprint, so attempts are bound to the digest besides
+    public_tables: Callable[[SpecT], str | None] | None = None
+
     # manifest and spec (None if it is not known) to how released rows are parents with members, where they are. An
     # evaluation then compares both tables and what is within a parent, and its attacks have whole parents as targets
     linked: Callable[[Manifest, SpecT | None], LinkedRows] | None = None

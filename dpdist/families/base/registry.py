@@ -49,7 +49,14 @@ _shipped(
     solve="solve:solve",
     shadow="shadow:shadow",
 )
-_shipped("synthesis", "synthesis", "WholeSynthesisSpec", workload="workload:workload", solve="accuracy:solve")
+_shipped(
+    "synthesis",
+    "synthesis",
+    "WholeSynthesisSpec",
+    workload="workload:workload",
+    solve="accuracy:solve",
+    public_tables="prior:prior_digest",
+)
 _shipped("relational", "relational", "RelationalSpec", linked="linked:linked")
 _shipped("mixing", "mixing", "MixingSpec", solve="order:solve", as_released="plan:as_released")
 _shipped("histogram", "histogram", "HistogramSpec", canaries="claims:canaries", truth="stages:truth")

@@ -24,8 +24,8 @@ UPHILL = 2.0
 LEAST_STEP = 1e-6
 """Shorter steps are not halved."""
 
-TEMPERINGS = 12
-"""Potentials whose product vanishes in floating point are halved so often at most, and then left out."""
+FIRST_STEP = 8.0
+"""Length of the first step, where no earlier fit has found one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +143,7 @@ def fit(
     iterations : int
         Evaluations of the loss; those of rejected steps are among them.
     start : Model, optional
+        Left out where its potentials together leave nothing in floating point.
     """
     measured: dict[Set, tuple[Floats, float]] = {}
     for m in measurements:
@@ -152,9 +153,11 @@ def fit(
     objective = _Objective(tree, measured, links)
     old = start.potentials if start else {}
     at = np.concatenate([old.get(s, np.zeros(measured[s][0].shape)).ravel() for s in objective.sets])
-    found = best = _beginning(objective, at)
-    at = found.potentials
-    step, before, momentum = start.step if start else 8.0, at, 1.0
+    found, step = _Point(at, *objective.at(at)), start.step if start else FIRST_STEP
+    if not found.loss < np.inf:  # large potentials of noisy tables of few records: another tree sums them up otherwise
+        at, step = np.zeros_like(at), FIRST_STEP
+        found = _Point(at, *objective.at(at))
+    best, before, momentum = found, at, 1.0
     for _ in range(iterations):
         there = found.potentials - step * found.gradient
         if inner(found.gradient, there - before) > 0:
@@ -168,19 +171,6 @@ def fit(
         found, before, momentum, step = new, there, following, step * GROWTH
         best = found if found.loss <= best.loss else best
     return Model(tree, objective.split(best.potentials), best.beliefs, step, best.loss)
-
-
-def _beginning(objective: _Objective, potentials: Floats) -> _Point:
-    """Where a fit begins: at these potentials, or at a part of them where their product vanishes in floating point.
-
-    Potentials of noisy tables of few records are large, and another tree may sum them up in another order.
-    """
-    for _ in range(TEMPERINGS):
-        point = _Point(potentials, *objective.at(potentials))
-        if point.loss < np.inf:
-            return point
-        potentials = potentials / 2
-    return _Point(np.zeros_like(potentials), *objective.at(np.zeros_like(potentials)))
 
 
 def _accepted(old: _Point, new: _Point, *, first: bool, least: bool) -> bool:

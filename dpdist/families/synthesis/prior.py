@@ -33,7 +33,6 @@ from dpdist.families.synthesis.tables import PairTables, recode
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.selection import LARGEST_COST
 from dpdist.storage.s3 import is_s3
-from dpdist.storage.store import Store
 
 _SMOOTHING = 0.05
 _MU = 30.0  # the noise of a public table: less than a record a cell
@@ -90,16 +89,27 @@ def read_prior(spec: WholeSynthesisSpec) -> PairCounts | None:
     return found
 
 
-def bind_prior(work: Store, prior: PairCounts) -> None:
-    """Keep what an attempt learned of its prior, or compare: noise is drawn for one prior only. Raises
-    ReleaseConflict: the public table was changed after the attempt began.
+def prior_digest(spec: WholeSynthesisSpec) -> str | None:
+    """SHA-256 of the pair counts of the public table that a spec names, None where it names none: an attempt is bound
+    to it. Raises as `read_prior`.
     """
-    digest = hashlib.sha256(prior.cells.tobytes()).hexdigest().encode()
-    if work.write_exclusive("prior", digest) != digest:
+    prior = read_prior(spec)
+    return None if prior is None else _digest(prior)
+
+
+def keep_prior(prior: PairCounts, digest: str | None) -> None:
+    """Refuse another prior than the one that an attempt is bound to by its digest, None where nothing binds it: noise
+    is drawn for one prior only. Raises ReleaseConflict: the public table was changed after the attempt began.
+    """
+    if digest not in (None, _digest(prior)):
         raise ReleaseConflict(
-            "model.prior: the public table was changed after this attempt began: put the earlier one back, or begin a "
-            "new attempt"
+            "model.prior: the public table was changed after this attempt began: put the earlier one back, or choose "
+            "another release name"
         )
+
+
+def _digest(prior: PairCounts) -> str:
+    return hashlib.sha256(prior.cells.tobytes()).hexdigest()
 
 
 def towards(one_way: OneWay, prior: PairCounts) -> OneWay:

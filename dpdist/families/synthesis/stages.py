@@ -20,7 +20,7 @@ from dpdist.families.synthesis.fitted import Fitted
 from dpdist.families.synthesis.learn import Learned, learn
 from dpdist.families.synthesis.model_files import model_files
 from dpdist.families.synthesis.plan import SynthesisPlan
-from dpdist.families.synthesis.prior import bind_prior, read_prior
+from dpdist.families.synthesis.prior import keep_prior, read_prior
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.families.synthesis.wide import SingleCounts, single_counts_operator
 from dpdist.ledger.keys import KeyRef, load_noise
@@ -50,7 +50,7 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
     def make() -> Learned:
         prior = read_prior(attempt.spec)  # before the ledger is told that the table is read
         if prior is not None:
-            bind_prior(attempt.work, prior)
+            keep_prior(prior, attempt.public_tables)
         triples, cards = None, attempt.spec.table.cardinalities
         counts: PairCounts | SingleCounts
         if is_wide(cards):

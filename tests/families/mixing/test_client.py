@@ -72,7 +72,7 @@ def test_a_round_averages_the_mixtures_of_all(spec: MixingSpec, sessions: dict[s
     for one in sessions.values():
         well(client.hello(one))
     members = joined(sessions)
-    messages = [well(client.send(one, 0, 0, members)) for one in sessions.values()]
+    messages = [well(client.send(one, 1, 0, members)) for one in sessions.values()]  # low comes after high
     plan = sessions["north"].plan
     mixer, round = plan.mixer(0), client.round_id(sessions["north"].attempt, 0, 0)
     pinned = {c.name: c.public_key or "" for c in spec.federated.clients}  # type: ignore[union-attr]
@@ -178,9 +178,9 @@ def test_a_class_that_was_not_confirmed_is_not_mixed(tmp_path: Path) -> None:
     sessions = {n: ClientSession(spec=spec, name=n, order=ORDER, sigma_over_clip=SIGMA, attempt=attempt) for n in NAMES}
     members = {name: well(client.join(one)) for name, one in sessions.items()}
     assert client.send(sessions["north"], 0, 0, members).error.startswith("ReleaseConflict")  # nothing confirmed yet
-    assert well(client.confirm(sessions["north"])) == (True, False)
-    assert steps(client.send(sessions["north"], 0, 0, members)).shape == (1_200, 3)
-    assert client.send(sessions["north"], 1, 0, members).error.startswith("RoundFailed")
+    assert well(client.confirm(sessions["north"])) == (False, True)
+    assert steps(client.send(sessions["north"], 1, 0, members)).shape == (1_200, 3)
+    assert client.send(sessions["north"], 0, 0, members).error.startswith("RoundFailed")
 
 
 def test_files_that_change_are_noticed(sessions: dict[str, ClientSession], tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_the_plan_fills_its_budget():
     assert 10 * (1 - 3e-3) <= made.epsilon <= 10
     assert isinstance(made.event, Parallel)
     assert made.epsilon == accountant.epsilon(made.event, delta=1e-5)
-    low, high = made.classes
+    high, low = made.classes
     assert low.mixtures.minimum == low.check.minimum < 12_000
     assert high.mixtures.sampling_rate == 32 / high.check.minimum
     text = made.explain()
@@ -122,7 +122,7 @@ def test_the_plan_fills_its_budget():
     out = made.to_json()
     assert out["parameters"]["order"] == 32
     assert out["parameters"]["clip"] == pytest.approx(np.sqrt(2), rel=1e-3)
-    assert out["parameters"]["classes"][1]["declared_minimum"] == 5000
+    assert out["parameters"]["classes"][0]["declared_minimum"] == 5000
 
 
 def test_every_class_carries_its_check_its_mixtures_the_moments_and_the_samplers():

@@ -121,19 +121,7 @@ def test_a_fit_goes_on_from_an_earlier_one_and_weighs_measurements() -> None:
     assert again.loss <= model.loss * (1 + 1e-9)
 
 
-def test_a_fit_begins_where_the_earlier_potentials_vanish() -> None:
-    before = JunctionTree.of((2, 2), cliques_of((2, 2), [(0, 1)]))
-    even = np.full((2, 2), 0.25)
-    model = fit(before, [Measurement((0, 1), even, 1e6)], {}, iterations=1)
-    extreme = np.where(np.eye(2) > 0, 0.0, -2e3)
-    start = replace(model, potentials={(0, 1): extreme, (0,): np.array([-2e3, 0.0]), (1,): np.array([0.0, -2e3])})
-    again = fit(
-        before, [Measurement(s, marginal(even, s), 1e6) for s in [(0,), (1,), (0, 1)]], {}, iterations=200, start=start
-    )
-    np.testing.assert_allclose(again.beliefs[0], even, atol=1e-3)
-
-
-def test_a_fit_goes_on_where_an_earlier_model_vanishes_in_larger_cliques() -> None:
+def test_a_fit_begins_anew_where_an_earlier_model_vanishes_in_larger_cliques() -> None:
     cards, steep = (2, 2, 2, 2), 400.0  # exp(-400) is a float, exp(-800) is not
     first = {
         (0, 1): -steep * np.array([[0.0, 1.0], [0.0, 1.0]]),
@@ -149,7 +137,7 @@ def test_a_fit_goes_on_where_an_earlier_model_vanishes_in_larger_cliques() -> No
     measurements = [Measurement(pair, share, 1.0) for pair in [*first, (0, 3)]]
     model = fit(whole, measurements, {}, iterations=50, start=Model(chain, first, beliefs, 1.0, 0.0))
     assert model.beliefs[0].sum() == pytest.approx(1)
-    assert model.loss < 2 * fit(whole, measurements, {}, iterations=50).loss < 0.2
+    assert model.loss == fit(whole, measurements, {}, iterations=50).loss < 0.1
 
 
 def test_components() -> None:
@@ -165,3 +153,17 @@ def test_no_home() -> None:
     assert tree.home((1,)) == 0
     with pytest.raises(KeyError):
         tree.home((0, 2))
+
+
+def test_a_fit_begins_anew_where_an_earlier_model_leaves_nothing() -> None:
+    """Noise on a few records makes potentials that contradict each other in floating point, and no belief was left."""
+    tree = JunctionTree.of(CARDS, cliques_of(CARDS, [(0, 1), (1, 2)]))
+    measurements = [
+        Measurement(pair, np.full((2, CARDS[pair[1]]), 1 / 2 / CARDS[pair[1]]), 1.0) for pair in ((0, 1), (1, 2))
+    ]
+    only = {pair: np.full((2, CARDS[pair[1]]), -2000.0) for pair in ((0, 1), (1, 2))}
+    only[0, 1][0, 0] = only[1, 2][1, 0] = 0.0
+    start = replace(fit(tree, measurements, {}, iterations=1), potentials=only, step=1e-6)
+    model = fit(tree, measurements, {}, iterations=50, start=start)
+    assert model.loss < 1e-6
+    assert len(model.beliefs) == len(tree.cliques)

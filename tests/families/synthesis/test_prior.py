@@ -20,7 +20,7 @@ from dpdist.families.synthesis.prior import read_prior
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
 from dpdist.privacy.noise import Noise
-from dpdist.release.run import run_release
+from dpdist.release.run import Run, run_release
 
 KEY = Noise(bytes(range(32)))
 CARDS = (6, 5, 8, 3)
@@ -150,7 +150,25 @@ def test_an_attempt_keeps_to_its_prior(tmp_path: Path) -> None:
         run_release(spec, progress=stop)
     content = prior.read_bytes()
     pq.write_table(table(7_000), prior)
-    with pytest.raises(ReleaseConflict, match="public table was changed"):
-        run_release(spec, resume=True)
+    for work in ("work", "another"):  # what is stored in the work folder is left behind in another one
+        elsewhere = {"work": str(tmp_path / work), "output": {"path": str(tmp_path / f"release-{work}")}}
+        with pytest.raises(ReleaseConflict, match="another public table"):
+            run_release(build_spec(spec_with(tmp_path, str(prior)) | elsewhere), resume=True)
     prior.write_bytes(content)
     assert run_release(spec, resume=True) is not None
+    prior.unlink()  # once published, it is not needed
+    assert run_release(spec, once=True).already
+
+
+def test_a_prior_that_is_exchanged_during_a_run_is_noticed(tmp_path: Path) -> None:
+    prior = tmp_path / "prior.parquet"
+    pq.write_table(table(8_000), prior)
+    spec = build_spec(spec_with(tmp_path, str(prior)))
+    ledger = Ledger.open(spec.ledger)
+    ledger.create_dataset("people", epsilon="10", delta="1e-6")
+    ledger.close()
+    with Run(spec) as run:
+        run.steps["charge"]()
+        pq.write_table(table(7_000), prior)
+        with pytest.raises(ReleaseConflict, match="public table was changed"):
+            run.steps["model"]()
