@@ -40,9 +40,7 @@ class Publication:
     output: Store  # output, work: the release's folder, and the folder below which attempts store theirs
     work: Store
     signing_key: Ed25519PrivateKey | None  # the key that the spec names; None for the identity of the data set
-    bound: (
-        str  # what an attempt is bound to besides its input, public tables and their store (`dpdist.release.run.Run`)
-    )
+    bound: str  # the spec and test key that an attempt is bound to (`dpdist.release.run.Run`)
     input: Input  # what the release reads
     _committing: bool = False
 
