@@ -106,6 +106,8 @@ def _at_most(k: int, trials: int, rate: arb) -> arb:
     """``Pr[Bin(trials, rate) <= k]``, at the working precision."""
     if k < 0 or k >= trials:
         return ball(int(k >= trials))
+    if rate < 0.5:  # the series of either tail is short where its argument is small
+        return 1 - rate.beta_lower(k + 1, trials - k, True)
     return (1 - rate).beta_lower(trials - k, k + 1, True)
 
 

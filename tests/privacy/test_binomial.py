@@ -16,11 +16,13 @@ RATES = (0.0, 1e-6, 0.03, 0.3, 0.9, 1.0)
 PROBABILITIES = (1e-30, 1e-9, 0.07, 0.999)
 
 
-def tails(trials: int, rate: float) -> list[Fraction]:
-    """``Pr[Bin <= k]`` for every k, exactly."""
-    p = Fraction(rate)
-    masses = (math.comb(trials, k) * p**k * (1 - p) ** (trials - k) for k in range(trials + 1))
-    return list(itertools.accumulate(masses))
+def tails(trials: int, rate: float, most: int | None = None) -> list[Fraction]:
+    """``Pr[Bin <= k]`` for every k, or up to the largest that matters, exactly."""
+    succeeding, whole = Fraction(rate).as_integer_ratio()
+    failing = whole - succeeding
+    kept = range((trials if most is None else most) + 1)
+    masses = (math.comb(trials, k) * succeeding**k * failing ** (trials - k) for k in kept)
+    return [Fraction(total, whole**trials) for total in itertools.accumulate(masses)]
 
 
 @pytest.mark.parametrize("trials", [1, 2, 7, 40])
@@ -41,8 +43,8 @@ def test_small_quantiles_equal_exact_sums(trials: int, rate: float) -> None:
 def test_trials_needed_equal_exact_sums(successes: int, rate: float) -> None:
     for probability in (1e-9, 0.07, 0.999):
         needed = trials_needed(probability, successes=successes, rate=rate)
-        assert tails(needed, rate)[successes - 1] <= probability
-        assert needed == successes or tails(needed - 1, rate)[successes - 1] > probability
+        assert tails(needed, rate, successes)[successes - 1] <= probability
+        assert needed == successes or tails(needed - 1, rate, successes)[successes - 1] > probability
     assert trials_needed(0.1, successes=successes, rate=1.0) == successes
 
 
