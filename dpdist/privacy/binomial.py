@@ -27,7 +27,7 @@ from dpdist.privacy.balls import ball, working_precision
 if TYPE_CHECKING:
     from flint import arb
 
-_PRECISIONS = (64, 128, 256, 512)
+_PRECISIONS = (64, 128, 256, 512, 1024, 2048)
 
 
 @lru_cache(maxsize=256)
