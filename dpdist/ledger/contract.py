@@ -143,8 +143,7 @@ class Contract(Section):
                 raise ValueError(f"minima.{name}: expected values of an attribute, with lower bounds of at least 1")
         if not set(self.alpha) <= set(values) or any(not 0 < least <= 1 for least in self.alpha.values()):
             raise ValueError("alpha: expected attributes of the schema, each with a probability above 0")
-        dropping = [a.name for a in self.table.attributes if "drop" in (a.missing, a.out_of_domain)]
-        dropping += [rule.text for rule in self.table.rules if rule.broken == "drop"]
+        dropping = self.table.dropping
         if self.number_of_records is not None and dropping:
             raise ValueError(
                 f"number_of_records: the policy `drop` of {', '.join(map(repr, dropping))} makes the number of kept "

@@ -417,6 +417,12 @@ class Schema(Frozen):
         return tuple(a.name for a in self.attributes if a.is_continuous)
 
     @property
+    def dropping(self) -> tuple[str, ...]:
+        """Names of the attributes, and texts of the rules, with a policy that drops records."""
+        names = (a.name for a in self.attributes if "drop" in (a.missing, a.out_of_domain))
+        return (*names, *(rule.text for rule in self.rules if rule.broken == "drop"))
+
+    @property
     def cardinalities(self) -> tuple[int, ...]:
         """Number of codes of each attribute."""
         return tuple(a.cardinality for a in self.attributes)

@@ -314,7 +314,7 @@ def _refuse_private_number(spec: HistogramSpec) -> None:
     Entropies and curves under replacement compare it exactly with the declared one. A policy that drops records would
     make it the number of those that a description fits.
     """
-    dropping = [a.name for a in spec.table.attributes if "drop" in (a.missing, a.out_of_domain)]
+    dropping = spec.table.dropping
     exact = spec.privacy.adjacency == "replacement" and (spec.entropies is not None or spec.curves is not None)
     if exact and dropping:
         raise SpecError(

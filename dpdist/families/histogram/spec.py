@@ -247,7 +247,7 @@ class HistogramSpec(ReleaseSpec):
             raise ValueError("`mechanism: pml` covers histograms, all with the same noise: no shares and no entropies")
         if self.privacy.accept_no_noise and len(self.queries) > 1:
             raise ValueError("privacy.accept_no_noise: two exact histograms leak without bound; release one")
-        dropping = [a.name for a in self.table.attributes if "drop" in (a.missing, a.out_of_domain)]
+        dropping = self.table.dropping
         if self.privacy.mechanism == "pml" and dropping:
             raise ValueError(
                 "`mechanism: pml` assumes that every record falls in a bin, and records are dropped by "

@@ -153,6 +153,14 @@ class TestPlan:
         with pytest.raises(SpecError, match="histogram 2 is no sum of cells of histogram 0"):
             planned(histograms=histograms, counts={"hierarchies": [[0, 2]]})
 
+    @pytest.mark.parametrize("more", [{"entropies": {}}, {"histograms": None, "curves": CURVES}])
+    def test_rules_that_drop_records_make_their_number_private(self, more: dict[str, Any]) -> None:
+        """Compared exactly with data.minimum_records, it told whether a described person is there."""
+        privacy = {"epsilon": 1, "adjacency": "replacement", "delta": 1e-6}
+        ruled = {**SCHEMA, "rules": [{"impossible": "age = 30 and sex = 'F'", "broken": "drop"}]}
+        with pytest.raises(SpecError, match=r"policy `drop` of .impossible: age = 30"):
+            planned(schema=ruled, privacy=privacy, **more)
+
     def test_entropies_need_a_delta_for_the_check(self) -> None:
         with pytest.raises(AccountingError, match=r"set privacy\.delta"):
             planned(privacy={"epsilon": 1}, entropies={})
