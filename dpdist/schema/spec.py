@@ -30,7 +30,7 @@ from dpdist.schema.schema import Schema
 from dpdist.schema.strict import StrictModel
 from dpdist.schema.strict_yaml import LONGEST_NUMBER, check_characters, parse_yaml
 from dpdist.schema.unit import UnitSpec, protected, refuse_released_ids
-from dpdist.schema.validation import setting_names, validation_message
+from dpdist.schema.validation import NAME, setting_names, validation_message
 from dpdist.schema.weight import WeightSpec, refuse_released_weights
 
 DEFAULT_LEDGER = "sqlite:///dpdist-ledger.db"
@@ -255,10 +255,8 @@ class ReleaseSpec(Section):
     weighs: ClassVar[bool] = False  # whether records may count by their weights
 
     kind: str
-    name: str = Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Name of the release, once per data set."
-    )
-    dataset: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Data set whose budget is charged.")
+    name: str = Field(pattern=NAME, description="Name of the release, once per data set.")
+    dataset: str = Field(pattern=NAME, description="Data set whose budget is charged.")
     data: DataSpec
     table: Schema = Field(alias="schema", description="The schema, or the path of its file (from the spec).")
     output: OutputSpec
