@@ -314,6 +314,27 @@ def test_a_public_table_of_many_types(tmp_path: Path) -> None:
     assert "{name: unknown, kind: number" in unheld.replace("\n    ", ", ").replace("- name", "{name")
 
 
+def test_a_folder_of_files_is_a_table(tmp_path: Path, dpdist: Command) -> None:
+    for place in ("one", "many/k=1"):
+        (tmp_path / place).mkdir(parents=True)
+        pq.write_table(pa.table({"age": [3]}), tmp_path / place / "part.parquet")
+        assert "name: age" in dpdist("schema", "draft", str(tmp_path / place.partition("/")[0])).out
+    (tmp_path / "empty").mkdir()
+    assert "there is no finished release" in dpdist("schema", "draft", str(tmp_path / "empty")).err
+
+
+def test_files_that_cannot_be_drafted_from(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), tmp_path / "twice.parquet")
+    (tmp_path / "table.csv").write_text("a,b\n1,2\n")
+    for name, words in (
+        ("nowhere.parquet", "there is no such file"),
+        ("twice.parquet", "two columns have the same name"),
+        ("table.csv", "a table of records is drafted from Parquet"),
+    ):
+        with pytest.raises(SpecError, match=words):
+            draft(tmp_path / name)
+
+
 def test_the_names_file_of_adult(shared_data: Callable[[str], Path], tmp_path: Path) -> None:
     path = written(tmp_path, "adult.names", shared_data("adult.names").read_text())
     text, schema = drafted(path, columns=("workclass", "education", "sex"))
