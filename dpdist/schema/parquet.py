@@ -96,10 +96,12 @@ def _looked_at(column: Described, kind: pa.DataType, held: pa.ChunkedArray) -> D
 
 
 def _ranged(column: Described, present: pa.ChunkedArray) -> Described:
+    """With its range, which the real numbers of another table will not keep to the last digit."""
     import pyarrow.compute as pc
 
     ends = pc.min_max(present).as_py()
-    return replace(column, low=text_of(ends["min"]), high=text_of(ends["max"]))
+    others = "" if column.integers else "clip"
+    return replace(column, low=text_of(ends["min"]), high=text_of(ends["max"]), others=others)
 
 
 def _are_codes(found: list[Any], rows: int) -> bool:

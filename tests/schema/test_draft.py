@@ -302,7 +302,8 @@ def test_a_public_table_of_many_types(tmp_path: Path) -> None:
     large_one, children, height, amount, size, date = schema.attributes
     assert large_one.bounds == (large + 1, large + 6)
     assert (children.kind, children.bounds, children.missing_code) == ("integer", (0, 0), 1)
-    assert (height.kind, height.bounds) == ("number", (1.5, 2.25))
+    assert (height.kind, height.bounds, height.out_of_domain) == ("number", (1.5, 2.25), "clip")
+    assert (amount.out_of_domain, date.out_of_domain) == ("refuse", "refuse")
     assert (amount.kind, amount.bounds) == ("integer", (3, 70))
     assert (size.kind, size.values) == ("ordinal", ("s", "m", "l"))
     assert (date.kind, date.values) == ("ordinal", ("2023-12-31", "2024-01-01"))
