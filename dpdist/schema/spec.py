@@ -108,12 +108,14 @@ class CsvSpec(Section):
         return self
 
 
+Paths = Annotated[str, Field(min_length=1)] | Annotated[tuple[str, ...], Field(min_length=1)]
+"""A file, a folder or a glob, or several."""
+
+
 class ParentTable(Section):
     """A table with a row for each unit; its attributes are those of all records with the same id."""
 
-    path: Annotated[str | tuple[str, ...], READ] = Field(
-        description="Files, folders or globs, laid out as those of the records."
-    )
+    path: Annotated[Paths, READ] = Field(description="Files, folders or globs, laid out as those of the records.")
     attributes: tuple[str, ...] = Field(min_length=1, description="Attributes of the schema that it has.")
 
     @property
@@ -125,7 +127,7 @@ class ParentTable(Section):
 class DataSpec(Section):
     """The table a release reads."""
 
-    path: Annotated[str | tuple[str, ...], READ] = Field(
+    path: Annotated[Paths, READ] = Field(
         description="Files, folders or globs; local, from the folder of the spec, or s3://."
     )
     format: Literal["parquet", "csv"] | None = Field(default=None, description="Inferred from the name if absent.")
