@@ -17,15 +17,21 @@ _NUMBER = r"[-+]?\d+(?:\.\d+)?"
 
 
 def draft_of(source: Path, *, public: bool, columns: tuple[str, ...], without: tuple[str, ...]) -> str:
-    """A schema file drafted from a file that describes a table (`dpdist.schema.draft.draft`), or from the folder of a
-    discovery. Raises SpecError: the source says nothing of a column, or has no known format.
+    """A schema file drafted from a file or a folder of Parquet files that describes a table
+    (`dpdist.schema.draft.draft`), or from the folder of a discovery. Raises SpecError: the source says nothing of a
+    column, or has no known format.
     """
-    if source.is_dir():
+    if source.is_dir() and not _holds_files(source):
         from dpdist.families.discovery.described import described_release
 
         heading, found = described_release(source)
         return drafted(heading, found, source=str(source), columns=columns, without=without)
     return draft(source, public=public, columns=columns, without=without)
+
+
+def _holds_files(folder: Path) -> bool:
+    """Whether a folder is a table of Parquet files, which a release has in a folder of their own."""
+    return any(folder.glob("*.parquet")) or any(folder.glob("*=*/**/*.parquet"))
 
 
 def discovered(

@@ -308,7 +308,10 @@ def audit(
     ] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Attack the mechanisms of a spec on made-up tables: stated epsilon against a measured lower bound."""
+    """Attack the mechanisms of a spec on made-up tables: stated epsilon against a measured lower bound.
+
+    Each mechanism is run many times on two small tables, which takes minutes; begin with --runs 400.
+    """
     from dpdist.families.base.registry import family_of, make_plan
     from dpdist.privacy.testing import audit as attack
     from dpdist.privacy.testing import audit_in_one_run, table_of

@@ -41,7 +41,11 @@ Confidential = Annotated[
     typer.Option("--confidential", help="Only those may read the bucket of --output who may read the real table."),
 ]
 Target = Annotated[
-    str | None, typer.Option(help="Attribute that models predict; default: the last one with two values.")
+    str | None,
+    typer.Option(
+        help="Attribute that models predict; default: the model.target or mixing.class of the release, else the last "
+        "one with two values."
+    ),
 ]
 Demand = Annotated[
     str | None, typer.Option(metavar="Q:P[:BRAND]", help="Also compare elasticities: quantity, price, brand.")

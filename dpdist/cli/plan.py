@@ -102,5 +102,6 @@ def _solution(path: Path, settings: list[str], options: dict[str, Any], *, asked
     spec: ReleaseSpec = load(path, settings)
     solve = family_of(spec).solve
     if solve is None:
-        raise SpecError(f"--solve: nothing is solved for specs of kind {spec.kind}")
+        option = "--solve" if request.accuracy is None else "--accuracy"
+        raise SpecError(f"{option}: nothing is solved for specs of kind {spec.kind}")
     return solve(spec, request)

@@ -31,9 +31,10 @@ def runs_list(
         show_json([asdict(run) for run in runs])
         return
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table("data set", "release", "attempt", "state", "since", "stored")
+    names = ("data set", "release", "attempt", "state", "since", "stored")
+    table = Table(*(Column(name, overflow="fold") for name in names))
     for run in runs:
         table.add_row(run.dataset, run.release, run.attempt[:8], run.state, moment(run.created), ", ".join(run.stored))
     Console().print(table)

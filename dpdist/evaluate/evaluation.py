@@ -47,7 +47,7 @@ _PART_ROWS = 20_000
 class Options:
     """What an evaluation is asked for."""
 
-    target: str | None = None  # attribute that models predict; default: the last with two values
+    target: str | None = None  # attribute that models predict; default: that of the release, else the last with two
     train: int = 30_000  # train, test: records that models are trained on and tested on, at most
     test: int = 15_000
     seed: int = 0  # of every sample and model
@@ -66,7 +66,7 @@ def require_packages() -> None:
 def record_sections(inputs: Inputs, options: Options, publication: Publication | None = None) -> list[Section]:
     """The sections on released records: utility, attacks if they are asked for, and what may be published."""
     view, seed, progress = inputs.view, inputs.seed, inputs.progress
-    target = named_target(view, options.target)
+    target = named_target(view, options.target or made_for(inputs.manifest, view))
     if options.demand is not None:
         regression.parse_demand(options.demand, view)
     counts = inputs.marginals()
@@ -98,6 +98,16 @@ def record_sections(inputs: Inputs, options: Options, publication: Publication |
     return sections
 
 
+def made_for(manifest: Manifest, view: View) -> str | None:
+    """The attribute with values that a release was made to predict, where it was."""
+    for section, setting in (("model", "target"), ("mixing", "class")):
+        settings = manifest.spec.get(section)
+        name = settings.get(setting) if isinstance(settings, dict) else None
+        if name in view.names and view.axes[view.names.index(name)].edges is None:
+            return str(name)
+    return None
+
+
 def _response(manifest: Manifest, view: View, numbers: list[int]) -> int:
     """The number that a release was made to predict, else the last one."""
     settings = manifest.spec.get("prediction")
@@ -108,7 +118,7 @@ def _response(manifest: Manifest, view: View, numbers: list[int]) -> int:
 
 def vector_sections(inputs: Inputs, options: Options) -> list[Section]:
     """The sections on released mixtures, which are no records: models that are trained on them."""
-    target = named_target(inputs.view, options.target)
+    target = named_target(inputs.view, options.target or made_for(inputs.manifest, inputs.view))
     samples = inputs.samples()
     sections = _without_bad_holdout(samples, inputs)
     trial = _trial(samples, options)

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,18 +120,20 @@ class Evaluated:
 
     page: str  # page, figures: the HTML page and the JSON file; confidential
     figures: str
-    verdicts: tuple[dict[str, str], ...]  # name, state and verdict of each section; confidential
+    verdicts: tuple[dict[str, str], ...]  # name, title, state and verdict of each section; confidential
 
     def to_json(self) -> dict[str, Any]:
         """What was written as a JSON object."""
         return asdict(self)
 
     def explain(self) -> str:
-        """The verdicts and what was written, for people."""
+        """The verdicts and what was written, for people: sections of which the same is said share a line."""
+        alike = groupby(self.verdicts, key=lambda one: (one["state"], one["verdict"]))
+        told = [(state, ", ".join(one["title"] for one in of), verdict) for (state, verdict), of in alike]
         return "\n".join(
             [
                 "CONFIDENTIAL: computed from private records without noise. Do not publish.",
-                *(f"{WORDS[one['state']]:<{_LABEL}}{one['verdict']}" for one in self.verdicts),
+                *(f"{WORDS[state]:<{_LABEL}}{titles}. {verdict}" for state, titles, verdict in told),
                 f"{'Page':<{_LABEL}}{self.page}",
                 f"{'Figures':<{_LABEL}}{self.figures}",
             ]
@@ -176,7 +179,7 @@ def run_evaluation(request: Request, *, progress: Progress = silent) -> Evaluate
     return Evaluated(
         page=page,
         figures=figures,
-        verdicts=tuple({"name": s.name, "state": s.state, "verdict": s.verdict} for s in sections),
+        verdicts=tuple({"name": s.name, "title": s.title, "state": s.state, "verdict": s.verdict} for s in sections),
     )
 
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from flint import arb
 
 WIDEST_TABLE = 1024  # the largest scale or deviation served by one table
+KEPT = 32  # tables, of a megabyte at most: a synthesis of some attributes draws at about thirty scales
 LAPLACE_BASE = 4096
 GAUSSIAN_BASE = 256
 GAUSSIAN_DIGIT = 768  # the deviation of a Gaussian digit, three times the base
@@ -111,7 +112,7 @@ Digits = tuple[tuple[int, Table], ...]
 """Independent tables and the factor of each: the draw is the sum of factor times value."""
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=KEPT)
 def laplace(scale: Fraction) -> Digits:
     """Digits of the discrete Laplace distribution, ``P(z) ~ exp(-|z| / scale)``."""
     digits = []
@@ -123,7 +124,7 @@ def laplace(scale: Fraction) -> Digits:
     return (*digits, (factor, laplace_table(scale)))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=KEPT)
 def gaussian(sigma: Fraction) -> Digits:
     """Digits of the rounded Gaussian distribution, the integer nearest to ``N(0, sigma**2)``."""
     if sigma <= WIDEST_TABLE:
@@ -166,7 +167,7 @@ def laplace_digit(scale: Fraction, base: int) -> Table:
     return Table.from_tail(_certified_floors(tail))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=KEPT)
 def rounded_gaussian_table(sigma: Fraction) -> Table:
     """The integer nearest to ``N(0, sigma**2)``: ``P(Z > v) = erfc((v + 1/2) / (sigma * sqrt(2))) / 2``."""
 
@@ -205,7 +206,7 @@ def _halves_of_erfc(centre: arb, offsets: list[arb], precision: int) -> list[arb
     return [(value + remainder) / 2 for value in arb_poly(list(series)).evaluate(offsets, algorithm="iter")]
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=KEPT)
 def discrete_gaussian_table(variance: Fraction) -> Table:
     """``P(k) ~ exp(-k**2 / (2 * variance))`` on the integers."""
 

@@ -43,6 +43,8 @@ def described(path: Path, *, public: bool = False) -> tuple[str, list[Described]
     SpecError
         The file cannot be read, or is of no known format.
     """
+    if not path.exists():
+        raise SpecError(f"{path}: there is no such file")
     try:
         if path.suffix.lower() in (".parquet", ".pq", ".parq") or path.is_dir():
             return "a public table" if public else "Parquet types", list(parquet(path, public=public))
@@ -59,7 +61,8 @@ def described(path: Path, *, public: bool = False) -> tuple[str, list[Described]
     except OSError as error:
         raise SpecError(f"{path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError, ElementTree.ParseError):
-        raise SpecError(f"{path}: its format is not known; expected one of {FORMATS}") from None
+        table = " (a table of records is drafted from Parquet: write it so)" if path.suffix.lower() == ".csv" else ""
+        raise SpecError(f"{path}: its format is not known; expected one of {FORMATS}{table}") from None
 
 
 def _json(tree: dict[str, Any]) -> tuple[str, list[Described]]:

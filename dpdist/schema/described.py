@@ -36,7 +36,7 @@ class Described:
     nullable : bool
         Whether values may be missing.
     nothing : str
-        What a missing value is called.
+        What a missing value is called; empty where records without a value are left out.
     others : str
         What becomes of other values than these: clip, or a category that is called so; empty where they are refused.
     """

@@ -129,9 +129,10 @@ def _attribute(column: Described) -> tuple[dict[str, Any], list[str]]:
         attribute["missing_values"] = list(column.absent)
         notes.append(f"missing where the source says {', '.join(column.absent)}")
     if column.nullable:
-        if attribute["kind"] == "number" and "bins" not in attribute:
+        if not column.nothing or (attribute["kind"] == "number" and "bins" not in attribute):
             attribute["missing"] = "drop"
-            notes.append("records without it are left out; with `bins`, missing may be a {category: NAME}")
+            unless = "with `bins`, " if "bins" not in attribute and attribute["kind"] == "number" else ""
+            notes.append(f"records without it are left out; {unless}missing may be a {{category: NAME}}")
         else:
             attribute["missing"] = {"category": _category(column.nothing, items)}
     if column.others:
@@ -147,7 +148,10 @@ def _elsewhere(attribute: dict[str, Any], column: Described, items: dict[str, st
     if not items:
         return []
     name = _category(column.others, items)
-    if all(isinstance(value, int) for value in attribute["values"]):  # integers and texts do not mix
+    counts_as_missing = name == attribute.get("missing", {}).get("category")
+    if counts_as_missing or all(
+        isinstance(value, int) for value in attribute["values"]
+    ):  # integers and texts not mixed
         name = attribute.setdefault("missing", {"category": name})["category"]
     else:
         attribute["values"].append(name)

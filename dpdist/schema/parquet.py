@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpdist.errors import SpecError
 from dpdist.schema.described import NAMES_RECORDS, Described, text_of
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ def parquet(path: Path, *, public: bool) -> Iterator[Described]:
     try:
         table = ds.dataset(path, format="parquet")
         types: pa.Schema = table.schema
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError) as error:
+        if "duplicate field names" in str(error):
+            raise SpecError(f"{path}: two columns have the same name: rename one") from None
         raise ValueError("not Parquet") from None
     for field in types:
         column, kind = _typed(field)
@@ -93,10 +96,12 @@ def _looked_at(column: Described, kind: pa.DataType, held: pa.ChunkedArray) -> D
 
 
 def _ranged(column: Described, present: pa.ChunkedArray) -> Described:
+    """With its range, which the real numbers of another table will not keep to the last digit."""
     import pyarrow.compute as pc
 
     ends = pc.min_max(present).as_py()
-    return replace(column, low=text_of(ends["min"]), high=text_of(ends["max"]))
+    others = "" if column.integers else "clip"
+    return replace(column, low=text_of(ends["min"]), high=text_of(ends["max"]), others=others)
 
 
 def _are_codes(found: list[Any], rows: int) -> bool:

@@ -30,7 +30,7 @@ from dpdist.schema.schema import Schema
 from dpdist.schema.strict import StrictModel
 from dpdist.schema.strict_yaml import LONGEST_NUMBER, check_characters, parse_yaml
 from dpdist.schema.unit import UnitSpec, protected, refuse_released_ids
-from dpdist.schema.validation import setting_names, validation_message
+from dpdist.schema.validation import NAME, setting_names, validation_message
 from dpdist.schema.weight import WeightSpec, refuse_released_weights
 
 DEFAULT_LEDGER = "sqlite:///dpdist-ledger.db"
@@ -108,12 +108,14 @@ class CsvSpec(Section):
         return self
 
 
+Paths = Annotated[str, Field(min_length=1)] | Annotated[tuple[str, ...], Field(min_length=1)]
+"""A file, a folder or a glob, or several."""
+
+
 class ParentTable(Section):
     """A table with a row for each unit; its attributes are those of all records with the same id."""
 
-    path: Annotated[str | tuple[str, ...], READ] = Field(
-        description="Files, folders or globs, laid out as those of the records."
-    )
+    path: Annotated[Paths, READ] = Field(description="Files, folders or globs, laid out as those of the records.")
     attributes: tuple[str, ...] = Field(min_length=1, description="Attributes of the schema that it has.")
 
     @property
@@ -125,7 +127,7 @@ class ParentTable(Section):
 class DataSpec(Section):
     """The table a release reads."""
 
-    path: Annotated[str | tuple[str, ...], READ] = Field(
+    path: Annotated[Paths, READ] = Field(
         description="Files, folders or globs; local, from the folder of the spec, or s3://."
     )
     format: Literal["parquet", "csv"] | None = Field(default=None, description="Inferred from the name if absent.")
@@ -255,10 +257,8 @@ class ReleaseSpec(Section):
     weighs: ClassVar[bool] = False  # whether records may count by their weights
 
     kind: str
-    name: str = Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Name of the release, once per data set."
-    )
-    dataset: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Data set whose budget is charged.")
+    name: str = Field(pattern=NAME, description="Name of the release, once per data set.")
+    dataset: str = Field(pattern=NAME, description="Data set whose budget is charged.")
     data: DataSpec
     table: Schema = Field(alias="schema", description="The schema, or the path of its file (from the spec).")
     output: OutputSpec

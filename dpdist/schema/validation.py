@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from pydantic import BaseModel, ValidationError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 _EXPECTED = {
     "tuple_type": "expected a list",
@@ -43,10 +46,24 @@ _MEMBER = re.compile(r"int|str|float|bool|(literal|tuple|list|dict|nullable|func
 """The part of a place that names a member of a union, and no setting."""
 
 
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+"""The form of the name of a release or a data set."""
+
+_SHAPES = {
+    "Category": "{category: NAME}",
+    "Count": "{count: n}",
+    "Edges": "{edges: [...]}",
+    "Groups": "{groups: [[...], ...]}",
+    "Prefix": "{prefix: n}",
+    "Width": "{width: n}",
+}
+"""How members of unions that are sections are written."""
+
+
 def _plain(value: Any) -> str:
-    """A limit as people write it: 0.000001 and 1,000,000."""
+    """A limit as people write it: 0.000001, 1e-15 and 1,000,000."""
     if isinstance(value, float) and not value.is_integer():
-        return np.format_float_positional(value)
+        return np.format_float_positional(value) if abs(value) >= 1e-6 else np.format_float_scientific(value, trim="-")
     return f"{int(value):,}" if isinstance(value, int | float) else str(value)
 
 
@@ -68,7 +85,7 @@ def validation_message(error: ValidationError, settings: Collection[str] = ()) -
     """
     told: dict[str, list[str]] = {}
     items = error.errors(include_url=False, include_input=False)
-    for item in items:
+    for item in _meant(items):
         loc = item["loc"]
         if item["type"] == "too_short" and any(
             other["loc"] != loc and other["loc"][: len(loc)] == loc for other in items
@@ -77,13 +94,59 @@ def validation_message(error: ValidationError, settings: Collection[str] = ()) -
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] in _EXPECTED:
             message = _EXPECTED[item["type"]].format_map({k: _plain(v) for k, v in item.get("ctx", {}).items()})
+        if item["type"] == "string_pattern_mismatch" and item.get("ctx", {}).get("pattern") == NAME:
+            message = "expected letters, digits, '.', '_' and '-', at most 100, the first a letter or a digit"
         if item["type"] == "extra_forbidden":
             near = get_close_matches(str(loc[-1]), settings, n=1, cutoff=0.75)
             meant = f"; did you mean {near[0]!r}?" if near and near[0] != loc[-1] else ""
             message = f"there is no such setting here{meant}"
-        where = ".".join(str(part) for part in loc if not _MEMBER.fullmatch(str(part)))
+        where = ".".join(str(part) for part in loc if not _member(part))
         told.setdefault(where, []).append(message)
     return "\n".join(f"{where}: {text}" if where else text for where, found in told.items() for text in _joined(found))
+
+
+def _member(part: int | str) -> str:
+    """The member of a union that a part of a place names; empty where it names a setting."""
+    text = str(part)
+    name = re.sub(r"^function-.*?(\w+)\]$", r"\1", text)
+    return name if name in _SHAPES or _MEMBER.fullmatch(text) else ""
+
+
+def _meant(items: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+    """What is wrong, of each union with the members that the value can be meant to be: those whose settings it has.
+
+    Where it is like none of several sections, one line says how they are written.
+    """
+    unions: dict[tuple[int | str, ...], dict[str, list[ErrorDetails]]] = {}
+    found: list[ErrorDetails] = []
+    for item in items:
+        place = next((i for i, part in enumerate(item["loc"]) if _member(part)), None)
+        if place is None:
+            found.append(item)
+            continue
+        of_union = unions.setdefault(item["loc"][:place], {})
+        of_union.setdefault(_member(item["loc"][place]), []).append(item)
+    for where, members in unions.items():
+        meant = [of for of in members.values() if not any(_is_misfit(item, len(where) + 1) for item in of)]
+        if not meant and members.keys() & _SHAPES.keys():
+            expected = [{**of[0], "loc": where, **_shape(name)} for name, of in members.items()]
+            found += cast("list[ErrorDetails]", expected)
+        else:
+            found += [item for of in meant or members.values() for item in of]
+    return found
+
+
+def _shape(member: str) -> dict[str, str]:
+    """How a section is written, as what is wrong."""
+    return {"type": "shape", "msg": f"expected {_SHAPES[member]}"} if member in _SHAPES else {}
+
+
+def _is_misfit(item: ErrorDetails, depth: int) -> bool:
+    """Whether a value is of another type than a member of a union, or has other settings."""
+    kind, below = item["type"], len(item["loc"]) - depth
+    if below:
+        return below == 1 and kind in ("missing", "extra_forbidden")
+    return kind in ("literal_error", "int_from_float") or kind.endswith(("_type", "_parsing"))
 
 
 def _joined(messages: list[str]) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from dpdist.errors import SpecError
 from dpdist.evaluate.attacks.records import independent
 from dpdist.evaluate.binning import View, view_of
+from dpdist.evaluate.evaluation import made_for
 from dpdist.evaluate.utility import erm
 from dpdist.evaluate.utility.baselines import baseline_section
 from dpdist.evaluate.utility.learning import _judged_losses, attribute_section, training_section
@@ -132,6 +135,20 @@ def problem(rows: int = 1_500) -> tuple[object, np.ndarray]:
     codes = records(rows, 0)
     x = erm.unit_rows(Encoder.of(VIEW, [0, 1], codes).indicators(codes))
     return x, erm.signs(labels_of(codes, VIEW, 2), 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        ({"model": {"target": "b"}}, "b"),
+        ({"mixing": {"class": "y"}}, "y"),
+        ({"model": {"target": "left out"}}, None),
+        ({"model": {}}, None),
+        ({}, None),
+    ],
+)
+def test_what_a_release_was_made_to_predict_is_predicted(spec: dict[str, Any], name: str | None) -> None:
+    assert made_for(SimpleNamespace(spec=spec), VIEW) == name  # type: ignore[arg-type]
 
 
 def test_rows_are_of_length_one_at_most() -> None:

@@ -108,10 +108,12 @@ def test_a_page_and_its_figures(made: Made, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("state", WORDS)
 def test_a_long_verdict_stands_beside_its_word(state: str) -> None:
-    verdicts = ({"name": "a section", "state": state, "verdict": "as good as it gets " * 6},)
+    section = {"name": "copies", "title": "Copies", "state": state, "verdict": "as good as it gets " * 6}
+    verdicts = (section, section | {"name": "linkage", "title": "Linkage"})
     text = folded(Evaluated(page="page", figures="figures", verdicts=verdicts).explain())
     begins = {line.index(line[17:].strip()) for line in text.split("\n")[1:]}
     assert begins == {17}
+    assert text.count("Copies, Linkage. as good") == 1
 
 
 def test_distances_are_those_of_the_files(made: Made) -> None:

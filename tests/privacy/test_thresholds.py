@@ -309,3 +309,10 @@ def test_what_a_polynomial_leaves_out_is_within_its_ball(centre: Fraction) -> No
         for offset, value in zip(offsets, found, strict=True):
             assert value.contains((ball(Fraction(centre)) + offset).erfc() / 2)
             assert value.rad() < 2.0**-200
+
+
+def test_tables_of_thirty_scales_are_kept() -> None:
+    """A run of an audit draws at the scales of the run before."""
+    scales = [Fraction(50 + k, 7) for k in range(30)]
+    first = [_thresholds.gaussian(scale) for scale in scales]
+    assert all(_thresholds.gaussian(scale) is digits for scale, digits in zip(scales, first, strict=True))

@@ -302,7 +302,8 @@ def test_a_public_table_of_many_types(tmp_path: Path) -> None:
     large_one, children, height, amount, size, date = schema.attributes
     assert large_one.bounds == (large + 1, large + 6)
     assert (children.kind, children.bounds, children.missing_code) == ("integer", (0, 0), 1)
-    assert (height.kind, height.bounds) == ("number", (1.5, 2.25))
+    assert (height.kind, height.bounds, height.out_of_domain) == ("number", (1.5, 2.25), "clip")
+    assert (amount.out_of_domain, date.out_of_domain) == ("refuse", "refuse")
     assert (amount.kind, amount.bounds) == ("integer", (3, 70))
     assert (size.kind, size.values) == ("ordinal", ("s", "m", "l"))
     assert (date.kind, date.values) == ("ordinal", ("2023-12-31", "2024-01-01"))
@@ -312,6 +313,27 @@ def test_a_public_table_of_many_types(tmp_path: Path) -> None:
     assert "1970" not in unheld
     assert "the source says: from 2.5 to 2.5" in unheld
     assert "{name: unknown, kind: number" in unheld.replace("\n    ", ", ").replace("- name", "{name")
+
+
+def test_a_folder_of_files_is_a_table(tmp_path: Path, dpdist: Command) -> None:
+    for place in ("one", "many/k=1"):
+        (tmp_path / place).mkdir(parents=True)
+        pq.write_table(pa.table({"age": [3]}), tmp_path / place / "part.parquet")
+        assert "name: age" in dpdist("schema", "draft", str(tmp_path / place.partition("/")[0])).out
+    (tmp_path / "empty").mkdir()
+    assert "there is no finished release" in dpdist("schema", "draft", str(tmp_path / "empty")).err
+
+
+def test_files_that_cannot_be_drafted_from(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), tmp_path / "twice.parquet")
+    (tmp_path / "table.csv").write_text("a,b\n1,2\n")
+    for name, words in (
+        ("nowhere.parquet", "there is no such file"),
+        ("twice.parquet", "two columns have the same name"),
+        ("table.csv", "a table of records is drafted from Parquet"),
+    ):
+        with pytest.raises(SpecError, match=words):
+            draft(tmp_path / name)
 
 
 def test_the_names_file_of_adult(shared_data: Callable[[str], Path], tmp_path: Path) -> None:

@@ -125,6 +125,8 @@ def test_the_fingerprint_ignores_where_it_runs_and_nothing_else() -> None:
         ("schema=schemas/none.yaml", "cannot read"),
         ("name=../up", "name"),
         ("data.csv={header: false}", "needs `columns`"),
+        ("data.path=[]", "data.path: expected at least 1 item(s)"),
+        ("data.path=", "data.path: "),
     ],
 )
 def test_a_wrong_setting_is_named(setting: str, text: str) -> None:

@@ -57,7 +57,9 @@ def _column(name: str, table: pa.Table, spec: DiscoverySpec, parameters: Mapping
     lacking = next(value for statistic, _, value in cells if statistic == MISSING)
     said = f"about {lacking:,.0f} missing" if lacking >= seen else "few missing or none"
     counts = f"counts are noisy, +-{deviation:.3g}"
-    common: dict[str, Any] = {"name": name, "nullable": lacking >= seen, "nothing": MISSING}
+    # a few missing values would not be seen: a draft that refused them could cost its release
+    few = _OTHER if name in spec.texts else ""
+    common: dict[str, Any] = {"name": name, "nullable": True, "nothing": MISSING if lacking >= seen else few}
     if name in spec.texts:
         found = [cell for statistic, cell, _ in cells if statistic == "value"]
         values = dict.fromkeys(sorted(found, key=int) if all(map(_INTEGER.fullmatch, found)) else found, "")

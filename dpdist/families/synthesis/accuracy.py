@@ -64,7 +64,9 @@ def solve(spec: WholeSynthesisSpec, request: SolveRequest) -> AccuracySolution:
     """
     request.refuse("epsilon", "pass_rate", "public_table", go_with="kind: plausible-deniability")
     accuracy = request.accuracy
-    if accuracy is None or not 0 < accuracy < 1:
+    if accuracy is None:
+        raise SpecError("plan --solve: of a synthesis, --accuracy 0.01 finds the epsilon; all else has good defaults")
+    if not 0 < accuracy < 1:
         raise SpecError("plan: --accuracy, the distance of two-way tables to reach, is a number between 0 and 1")
     most = min(spec.privacy.limit or _LARGEST, _LARGEST)
 

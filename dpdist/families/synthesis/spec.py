@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from dpdist.schema.paths import READ
-from dpdist.schema.spec import MOST_RECORDS, CsvSpec, OutputSpec, PrivacyLimit, ReleaseSpec, Section
+from dpdist.schema.spec import MOST_RECORDS, CsvSpec, OutputSpec, Paths, PrivacyLimit, ReleaseSpec, Section
 
 
 class PrivacySpec(PrivacyLimit):
@@ -61,7 +61,7 @@ class PrioritySpec(Section):
 class PriorSpec(Section):
     """A public table of the same schema, such as last year's release: the model starts from it."""
 
-    path: Annotated[str | tuple[str, ...], READ] = Field(
+    path: Annotated[Paths, READ] = Field(
         description="Files, folders or globs of a PUBLIC table; local, from the folder of the spec, or s3://."
     )
     format: Literal["parquet", "csv"] | None = Field(default=None, description="Inferred from the name if absent.")

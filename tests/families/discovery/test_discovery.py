@@ -209,6 +209,11 @@ def test_frequent_values_are_named_and_rare_ones_are_not(tmp_path: Path) -> None
     read = yaml_schema(tmp_path, drafted)
     number = read.attributes[-1]
     assert (number.bounds, number.out_of_domain) == ((0, 127), "clip")
+    # a few missing values would not have been seen, so none is refused
+    policies = {a.name: getattr(a.missing, "category", a.missing) for a in read.attributes}
+    rare = "values that are not named"
+    assert policies == {"code": rare, "flag": rare, "note": "missing", "number": "drop"}
+    assert getattr(read.attributes[1].out_of_domain, "category", "") == rare
     few = release(tmp_path / "b", table, {"code": "text"}, most_values=2)
     assert len(of(few, "code", "value")) == 2
 

@@ -84,6 +84,21 @@ def test_plan_compares_the_orders(spec: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("adult-mixing", ["--accuracy", "0.01"], "--accuracy: only with kind: synthesis"),
+        ("acs2024", ["--solve"], "plan --solve: of a synthesis, --accuracy 0.01 finds the epsilon"),
+        ("california-private", ["--solve"], "--solve: nothing is solved for specs of kind two-stage"),
+        ("california-private", ["--accuracy", "0.01"], "--accuracy: nothing is solved for specs of kind two-stage"),
+    ],
+)
+def test_what_is_not_solved_says_what_is(name: str, options: list[str], message: str) -> None:
+    spec = str(Path(__file__).parents[3] / f"deploy/releases/{name}.yaml")
+    with pytest.raises(SpecError, match=message):
+        CliRunner().invoke(app, ["plan", spec, *options], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--epsilon", "1"], "--epsilon: only with --solve"),

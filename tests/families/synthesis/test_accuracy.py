@@ -64,8 +64,8 @@ def test_what_cannot_be_reached_is_refused_with_what_to_do() -> None:
         solve(spec_of(released=2_000), SolveRequest(accuracy=0.003, source=Path("unused")))
     with pytest.raises(SpecError, match=r"data\.minimum_records"):
         solve(spec_of(records=2_000), SolveRequest(accuracy=0.005, source=Path("unused")))
-    for wrong in (None, 0.0, 1.0):
-        with pytest.raises(SpecError, match="between 0 and 1"):
+    for wrong, words in ((None, "--accuracy 0.01 finds"), (0.0, "between 0 and 1"), (1.0, "between 0 and 1")):
+        with pytest.raises(SpecError, match=words):
             solve(spec_of(), SolveRequest(accuracy=wrong, source=Path("unused")))
 
 

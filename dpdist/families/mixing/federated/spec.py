@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from dpdist.families.mixing.federated.identity import parse_identity
 from dpdist.schema.spec import Section, StorageSpec
+from dpdist.schema.validation import NAME
 from dpdist.storage.s3 import is_s3
 
 
@@ -21,10 +22,10 @@ class ClientSpec(Section):
     storage: StorageSpec = Field(default_factory=StorageSpec)
     resource: str | None = Field(
         default=None,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
+        pattern=NAME,
         description="Dask resource of its workers (`dask worker --resources NAME=1`); default: client-NAME.",
     )
-    dataset: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Its data set, in its own ledger.")
+    dataset: str = Field(pattern=NAME, description="Its data set, in its own ledger.")
     ledger: str | None = Field(
         default=None, description="URL of its ledger, as its workers see it; default: their variable DPDIST_LEDGER."
     )
