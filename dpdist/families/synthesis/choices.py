@@ -36,6 +36,9 @@ _TRIPLES, _TRIPLE_PICKS = 0.1, 0.01
 _NOTHING = 1e-5
 """Where fewer pairs than this could be told from their noise, even one-way tables are noise: no pair is measured."""
 
+_BALANCED_PART = 4
+"""Raked records are balanced where the pool has so many rows a record: a larger sample of it is balanced by itself."""
+
 _RESOLVED = 10_000
 """Triples are measured where the records are so many deviations of the noise in their tables."""
 
@@ -152,9 +155,9 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
     found = _with_shares(found, cardinalities, records=records)
     noise = 0.4 * float(np.mean(np.minimum(sizes, 2000))) * math.sqrt(number) / (mu * math.sqrt(0.5)) / records
     if raking and noise < 0.06 and number <= 300:
-        found = replace(
-            found, one_way=0.03, one_way_again=0.05, tree=0.12, pairs=0.21, misfit=0.004, rake=0.546, balance=0
-        )
+        found = replace(found, one_way=0.03, one_way_again=0.05, tree=0.12, pairs=0.21, misfit=0.004, rake=0.546)
+        if pool < _BALANCED_PART * records:
+            found = replace(found, balance=0)
         found = replace(found, iterations=(36, 48, 60, 90))  # little noise: what the fit misses is no noise
         found = _with_triples(found, cardinalities, records=records)
     return found

@@ -22,7 +22,8 @@ from dpdist.families.synthesis.draw import draw_part, draw_records, rounded_grou
 from dpdist.families.synthesis.fitted import UNIT, cumulative_of
 from dpdist.families.synthesis.learn import Learned, learn
 from dpdist.families.synthesis.marginals import OneWay, coding_of, combine, expected_counts, merge_rare
-from dpdist.families.synthesis.measure import measure_triples, triple_scores
+from dpdist.families.synthesis.measure import AllPairs, measure_triples, triple_scores
+from dpdist.families.synthesis.pool import with_margins
 from dpdist.families.synthesis.portable import exp, log2, power, probability_product
 from dpdist.families.synthesis.rake import power_of_two, rake, shrink
 from dpdist.families.synthesis.rounds import LARGEST_WEIGHT
@@ -368,6 +369,53 @@ def test_balancing_brings_tables_closer_and_keeps_the_size() -> None:
     np.testing.assert_array_equal(
         balance(TableRows(rows, index), everything, expected, KEY, "balance", rounds=3), everything
     )
+
+
+def test_balancing_keeps_large_cells_too() -> None:
+    """Cells of thousands of records have a weight of their own; one of 10,000 records had none."""
+    rows = np.zeros((2, 40_000), np.int32)
+    rows[0] = np.arange(40_000) % 2
+    index = PairIndex.of((2, 1))
+    expected = np.full(2, 10_000 << CELL_BITS)
+    before = np.concatenate([np.arange(0, 24_000, 2), np.arange(1, 16_001, 2)])  # 12,000 and 8,001 of the values
+    after = balance(TableRows(rows, index), before[:20_000], expected, KEY, "balance", rounds=150)
+    assert abs(int((rows[0, after] == 0).sum()) - 10_000) <= 5
+
+
+def test_margins_of_all_pairs_make_one_way_counts_more_precise() -> None:
+    rng = np.random.default_rng(0)
+    counts, sizes = pair_counts(records(), CARDS), np.array(CARDS)
+    errors = []
+    for _ in range(40):
+        one_way = OneWay(
+            tuple(counts.single(i) + 20 * rng.normal(size=k) for i, k in enumerate(CARDS)), np.full(4, 20.0), 20_000.0
+        )
+        pairs = [(i, j) for i in range(4) for j in range(i + 1, 4)]
+        noisy = tuple(np.rint(counts.pair(*p) + 10 * rng.normal(size=sizes[list(p)])).astype(np.int64) for p in pairs)
+        found = with_margins(one_way, AllPairs(noisy, np.full(6, 10.0)))
+        errors.append([(found.counts[i] - counts.single(i)) / found.sigmas[i] for i in range(4)])
+    assert found.sigmas[2] == pytest.approx(1 / math.sqrt(1 / 400 + sum(1 / (100 * k) for k in (3, 4, 6))))
+    for i in range(4):  # their deviations are what they are said to be
+        assert np.std([error[i] for error in errors]) == pytest.approx(1, abs=0.15)
+
+
+def test_raked_records_are_balanced_where_the_pool_is_much_larger() -> None:
+    assert choose(CARDS, records=200_000, mu=2.0).balance > 0
+    assert choose(CARDS, records=300_000, mu=2.0).balance == 0
+    rng, cards = np.random.default_rng(0), (4,) * 8
+    codes = [rng.integers(0, 4, 20_000)]
+    for _ in range(7):
+        codes.append(np.where(rng.random(20_000) < 0.4, codes[-1], rng.integers(0, 4, 20_000)))
+    choices = replace(choose(cards, records=20_000, mu=2.0), misfit=0.001, rounds=1)
+    counts = pair_counts([column.astype(np.uint8) for column in codes], cards)
+    learned = learn(counts, choices=choices, noise=KEY, drawing=DRAWING)
+    assert learned.report["raked"]
+    expected, index, errors = learned.fitted.expected / UNIT, PairIndex.of(cards), []
+    for rounds in (0, 150):
+        drawn = np.stack(draw_records(learned.fitted, DRAWING, 0, 20_000, rounds=rounds)).astype(np.int32)
+        found = np.bincount(index.of_rows(drawn).ravel(), minlength=index.cells) / 20_000
+        errors.append(float(np.abs(found - expected).sum()))
+    assert errors[1] < 0.7 * errors[0]
 
 
 # --- other processors -------------------------------------------------------------------------------------------------
