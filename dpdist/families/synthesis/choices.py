@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from dpdist.privacy.noise import SAMPLER_DELTA
 L1_OF_NOISE = math.sqrt(2 / math.pi)
 """Mean of |Z| for a standard normal Z."""
 
+
+EMPTY = 0.2
+"""What a fitted cell of an empty table keeps of the noise, in deviations: the fit allows no negative counts."""
 
 MOST_CODED_CELLS = MAX_PAIR_CELLS // 16
 """Cells of all pair tables of the model's codes, where those of the values do not fit a worker."""
@@ -38,6 +42,22 @@ _NOTHING = 1e-5
 
 _BALANCED_PART = 4
 """Raked records are balanced where the pool has so many rows a record: a larger sample of it is balanced by itself."""
+
+_FEW = (0.1, 0.4)
+"""Noise of one-way tables, in parts of the records, from which their share grows, and at which it would be all."""
+
+_ALL = 0.9
+"""One-way tables that would have a larger share have all."""
+
+_ONE_WAY_ONLY: dict[str, Any] = {
+    "one_way": 0.3,
+    "one_way_again": 0.7,
+    "tree": 0.0,
+    "pairs": 0.0,
+    "picks": 0.0,
+    "rounds": 0,
+    "balance": 0,
+}
 
 _RESOLVED = 10_000
 """Triples are measured where the records are so many deviations of the noise in their tables."""
@@ -134,7 +154,7 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
     """
     d = len(cardinalities)
     number = d * (d - 1) // 2
-    one_way = Choices(mu=mu, one_way=0.3, one_way_again=0.7, tree=0, pairs=0, picks=0, rounds=0, balance=0)
+    one_way = Choices(mu=mu, **_ONE_WAY_ONLY)
     if not number:
         return one_way
     sizes = np.array([a * b for a, b in combinations(cardinalities, 2)], float)
@@ -154,7 +174,7 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
     )
     found = _with_shares(found, cardinalities, records=records)
     noise = 0.4 * float(np.mean(np.minimum(sizes, 2000))) * math.sqrt(number) / (mu * math.sqrt(0.5)) / records
-    if raking and noise < 0.06 and number <= 300:
+    if raking and found.rounds and noise < 0.06 and number <= 300:
         found = replace(found, one_way=0.03, one_way_again=0.05, tree=0.12, pairs=0.21, misfit=0.004, rake=0.546)
         if pool < _BALANCED_PART * records:
             found = replace(found, balance=0)
@@ -234,11 +254,16 @@ def _with_shares(choices: Choices, cardinalities: Sequence[int], *, records: int
     """With shares of the one-way and pair tables without raking.
 
     One-way tables get a quarter, and up to two fifths where their noise would be more than a few hundredths of the
-    records: pair tables tell little then, and what is released follows the one-way tables.
+    records: pair tables tell little then, and what is released follows the one-way tables. Where the noise of one-way
+    tables would be more than a tenth of the records, they get more and more, and nearly at two fifths all: no pair
+    could be told from its noise, or be picked for a reason.
     """
     d = len(cardinalities)
     noise = 0.4 * sum(cardinalities) / d * math.sqrt(d) / (choices.mu * math.sqrt(0.25)) / records
     one_way = min(max(0.25 * math.sqrt(noise / 0.0125), 0.25), 0.4)
+    one_way = max(one_way, 0.4 + 0.6 * (noise - _FEW[0]) / (_FEW[1] - _FEW[0]))
+    if one_way > _ALL:
+        return replace(choices, **_ONE_WAY_ONLY)
     first, rest = 0.06 + 0.02 * (one_way - 0.25) / 0.15, 0.96 - one_way
     return replace(choices, one_way=first, one_way_again=one_way - first, tree=0.42 * rest, pairs=0.58 * rest)
 

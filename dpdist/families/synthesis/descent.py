@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.families.synthesis.evidence import with_evidence
 from dpdist.families.synthesis.inference import Inference
 from dpdist.families.synthesis.junction import JunctionTree, Set
-from dpdist.families.synthesis.portable import exp, inner
+from dpdist.families.synthesis.portable import exp, inner, log2
 from dpdist.families.synthesis.zeros import with_zeros
 from dpdist.privacy.arrays import Floats
 
@@ -23,6 +24,9 @@ UPHILL = 2.0
 
 LEAST_STEP = 1e-6
 """Shorter steps are not halved."""
+
+LEAST_SHARE = 1e-6
+"""The first fit begins with so much at least for each value."""
 
 TEMPERINGS = 12
 """Potentials whose product vanishes in floating point are halved so often at most, and then left out."""
@@ -39,11 +43,14 @@ class Measurement:
         Noisy counts over the number of records.
     weight : float
         ``(records / sigma)^2``.
+    known : ndarray of float64, optional
+        What a model expected of a pair before it was first measured; the fit shrinks the table towards it.
     """
 
     attributes: Set
     share: Floats
     weight: float
+    known: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +143,7 @@ def fit(
     Parameters
     ----------
     measurements : sequence of Measurement
-        Those of one set are combined by their weights.
+        Those of one set are combined by their weights, and then shrunk towards what was known (`with_evidence`).
     links : mapping of pairs to ndarray
         Factors that stay: possible combinations of coarse copies and their attributes or under the rules, and what is
         kept of a public model.
@@ -149,9 +156,13 @@ def fit(
         share, weight = measured.get(m.attributes, (m.share, 0.0))
         total = weight + m.weight
         measured[m.attributes] = ((share * weight + m.share * m.weight) / total, total)
+    for m in measurements:
+        if m.known is not None:
+            share, weight = measured[m.attributes]
+            measured[m.attributes] = with_evidence(share, m.known, weight), weight
     objective = _Objective(tree, measured, links)
     old = start.potentials if start else {}
-    at = np.concatenate([old.get(s, np.zeros(measured[s][0].shape)).ravel() for s in objective.sets])
+    at = np.concatenate([old.get(s, _first(measured[s][0])).ravel() for s in objective.sets])
     found = best = _beginning(objective, at)
     at = found.potentials
     step, before, momentum = start.step if start else 8.0, at, 1.0
@@ -168,6 +179,11 @@ def fit(
         found, before, momentum, step = new, there, following, step * GROWTH
         best = found if found.loss <= best.loss else best
     return Model(tree, objective.split(best.potentials), best.beliefs, step, best.loss)
+
+
+def _first(share: Floats) -> Floats:
+    """Potentials of a set at first: those of independent attributes with the measured shares."""
+    return log2(np.maximum(share, LEAST_SHARE)) * math.log(2) if share.ndim == 1 else np.zeros(share.shape)
 
 
 def _beginning(objective: _Objective, potentials: Floats) -> _Point:

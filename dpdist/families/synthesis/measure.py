@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from dpdist.accuracy.tables import Attributes
 from dpdist.data.count import PairCounts
 from dpdist.families.synthesis.account import Account
-from dpdist.families.synthesis.choices import L1_OF_NOISE, Choices
+from dpdist.families.synthesis.choices import EMPTY, L1_OF_NOISE, Choices
 from dpdist.families.synthesis.marginals import Levels, coding_of, measure_one_way
 from dpdist.families.synthesis.prior import public_model, towards
-from dpdist.families.synthesis.rounds import EMPTY, Learner, pick_sets
+from dpdist.families.synthesis.rounds import Learner, pick_sets
 from dpdist.families.synthesis.tables import recode
 from dpdist.families.synthesis.wide import SingleCounts
 from dpdist.privacy.arrays import Counts, Floats

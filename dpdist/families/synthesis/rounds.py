@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.allpairs import PairMarginals
-from dpdist.families.synthesis.choices import L1_OF_NOISE, Choices
+from dpdist.families.synthesis.choices import EMPTY, L1_OF_NOISE, Choices
 from dpdist.families.synthesis.descent import Measurement, Model, fit
 from dpdist.families.synthesis.junction import Components, Graph, JunctionTree, Set, cells_of, cliques_of, pairs_of
 from dpdist.families.synthesis.marginals import Coding, OneWay, expected_counts
@@ -29,9 +29,6 @@ LARGEST_WEIGHT = 1 << 10
 
 RULES_PART = 4
 """Rules may take a fourth of the cells of the model."""
-
-EMPTY = 0.2
-"""What a fitted cell of an empty table keeps of the noise, in deviations: the fit allows no negative counts."""
 
 A = TypeVar("A", bound=tuple[int, ...])
 
@@ -231,8 +228,10 @@ class Learner:
         weights = [math.sqrt(max(errors[k], 1.0)) * int(self._weights[k]) for k in numbers]
         noisy, sigmas = self.account.measure(f"{name}/tables", tables, share=share, weights=weights)
         records = self.one_way.records
+        measured = {measurement.attributes for measurement in self.measurements}
         for pair, table, sigma in zip(picked, noisy, sigmas.tolist(), strict=True):
-            self.measurements.append(Measurement(pair, table / records, (records / sigma) ** 2))
+            known = None if pair in measured else self.marginals[pair]
+            self.measurements.append(Measurement(pair, table / records, (records / sigma) ** 2, known))
         self.edges += [pair for pair in picked if pair not in self.edges]
 
     def begin(self, prior: Model, edges: list[Pair], iterations: int) -> None:

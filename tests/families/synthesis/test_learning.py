@@ -418,6 +418,18 @@ def test_raked_records_are_balanced_where_the_pool_is_much_larger() -> None:
     assert errors[1] < 0.7 * errors[0]
 
 
+def test_shares_go_to_one_way_tables_as_their_noise_grows() -> None:
+    """Without a jump: the share of one-way tables grows with the noise until it is all."""
+    cards, shares = (8,) * 8, []
+    for n in np.geomspace(200, 200_000, 60)[::-1].tolist():
+        choices = choose(cards, records=round(n), mu=0.02, raking=False)
+        shares.append(choices.one_way + choices.one_way_again)
+        assert bool(choices.rounds) == (shares[-1] < 0.95)
+    assert np.diff(shares).min() > -1e-9
+    assert np.diff(shares).max() < 0.3
+    assert (round(shares[0], 2), shares[-1]) == (0.25, 1.0)
+
+
 # --- other processors -------------------------------------------------------------------------------------------------
 
 
