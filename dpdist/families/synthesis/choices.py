@@ -131,6 +131,12 @@ class Choices:
     prior_cells: int = 0
     balance: int = 150
 
+    @property
+    def spends(self) -> float:
+        """The sum of all shares."""
+        single = (self.one_way, self.one_way_again, self.tree, self.pairs, self.picks, self.misfit, self.rake)
+        return math.fsum((*single, self.triples, self.triple_picks))
+
 
 def is_wide(cardinalities: Sequence[int]) -> bool:
     """Whether pairs are counted on merged codes, in a second pass: all tables do not fit, or one is very large."""
@@ -213,7 +219,7 @@ def draws_at_most(choices: Choices, cardinalities: Sequence[int]) -> int:
     tables = len(cardinalities) + 2 * choices.rounds * choices.per_round
     raked = cells if choices.rake else 0
     triples = choices.triple_tables * (TRIPLE_CELLS + 1)
-    return 2 * sum(cardinalities) + 1 + tables * (min(largest, cells) + 1) + raked + triples
+    return 3 * sum(cardinalities) + 1 + tables * (min(largest, cells) + 1) + raked + triples
 
 
 def draws_lost(draws: int, delta: float) -> ApproximateDP:

@@ -75,6 +75,26 @@ def test_a_fit_spends_what_it_has_and_no_more() -> None:
     assert math.fsum(share for _, share in raked().report["account"]) > 0.99
 
 
+def test_what_no_pair_is_picked_for_goes_to_the_one_way_tables() -> None:
+    rng = np.random.default_rng(0)
+    codes = [rng.choice(k, 20_000, p=np.arange(1, k + 1) / (k * (k + 1) / 2)).astype(np.uint8) for k in CARDS]
+    choices = replace(choose(CARDS, records=20_000, mu=1.0, raking=False), penalty=1e4)  # nothing is worth a table
+    learned = learn(pair_counts(codes, CARDS), choices=choices, noise=KEY, drawing=DRAWING)
+    account = dict(learned.report["account"])
+    assert not learned.report["pairs"]
+    assert account["one-way/rest"] > 0.5
+    assert 0.99 < math.fsum(account.values()) <= 1
+    sigma = math.sqrt(4) / math.sqrt(1.0)  # about that of all of the account
+    errors = [
+        counts - np.bincount(column, minlength=len(counts))
+        for counts, column in zip(learned.one_way, codes, strict=True)
+    ]
+    assert np.sqrt(np.mean(np.concatenate(errors) ** 2)) < 1.5 * sigma
+    half = replace(choices, one_way=0.03, one_way_again=0.07, tree=0.15, pairs=0.2)
+    learned = learn(pair_counts(codes, CARDS), choices=half, noise=KEY, drawing=DRAWING)
+    assert math.fsum(share for _, share in learned.report["account"]) <= half.spends + 1e-9 < 0.5
+
+
 def test_the_account_refuses_what_it_does_not_have() -> None:
     account = Account(0.5, KEY)
     table = np.zeros(10, np.int64)
@@ -512,9 +532,8 @@ def test_what_is_measured_does_not_depend_on_the_drawing_key() -> None:
     np.testing.assert_array_equal(one.counts, other.counts)
     assert learned[0].report == learned[1].report
     tables = {table.step: table for table in one.tables}
-    assert math.isclose(
-        math.fsum(1 / t.deviation**2 for t in one.tables if t.step == "all pairs"), choices.rake * 9, rel_tol=1e-6
-    )
+    of_pairs = math.fsum(1 / t.deviation**2 for t in one.tables if t.step == "all pairs")
+    assert choices.rake * 9 * (1 - 1e-6) < of_pairs < 0.6 * 9  # and what the rounds left
     assert tables["one-way"].shape == (2,)
     found = one.combined((0, 1), (2, 3))
     assert found is not None
