@@ -36,6 +36,8 @@ _FACTORS = (0.4, 2.5)
 _LEAST_SPREAD = 0.02  # variance of the pairs' factors, at least
 _SURE = 2.0
 """An interval by mean errors is taken if it is the shorter one even with a mean error so many deviations larger."""
+_SURELY = 0.5
+"""Deviation of the logarithm of errors that the noise hides; it grows with how far they stand out."""
 _LN20 = math.log(20)
 
 
@@ -64,8 +66,11 @@ def _fitted(
     if prior is None:
         g = 0.45
         shape = np.exp(g * x)
-        scale = float((shape * means / deviations**2).sum() / (shape**2 / deviations**2).sum())
-        prior = (math.log(max(scale, 1e-3)), g, 1e3, 0.15)
+        precision = float((shape**2 / deviations**2).sum())
+        found = float((shape * means / deviations**2).sum()) / math.sqrt(precision)
+        # an error is not negative: where the noise hides it, what it is on average, and not what the noise says
+        scale = _above_zero(found) / math.sqrt(precision)
+        prior = (math.log(scale), g, _SURELY * (1 + max(found, 0.0) ** 4), 0.15)
     a, g = prior[:2]
     weights = np.array([1 / prior[2] ** 2, 1 / prior[3] ** 2])
     for _ in range(30):
@@ -77,6 +82,14 @@ def _fitted(
         step = np.clip(np.linalg.solve(normal, right), -0.5, 0.5)
         a, g = a + float(step[0]), min(max(g + float(step[1]), 0.0), 1.0)
     return _Curve(a, g, np.linalg.inv(normal))
+
+
+def _above_zero(found: float) -> float:
+    """Mean of what is above zero and was found with standard normal noise, before which nothing was known of it."""
+    if found < -6:
+        return -1 / found
+    normal = NormalDist()
+    return found + normal.pdf(found) / normal.cdf(found)
 
 
 @dataclass(frozen=True, eq=False)

@@ -152,6 +152,28 @@ def test_intervals_cover(noise: float) -> None:
     assert errors.within(2) < 3 * noise
 
 
+def test_intervals_cover_where_the_noise_hides_all_errors() -> None:
+    """Noisy sums below zero say that errors are small for the noise, not that there are none."""
+    exact, released, cards = made_up(0.5, rows=300)
+    truth, counts = (tables(codes, cards) for codes in (exact, released))
+    covered = []
+    for key in range(20):
+        found = measure_accuracy(truth, counts, records=300, mu=0.02, noise=Noise(bytes([key]) * 32))
+        errors = CellErrors(found)
+        of_key = []
+        for order, sets in (
+            (1, [(i,) for i in range(5)]),
+            (2, list(combinations(range(5), 2))),
+            (3, triples_of(cards)),
+        ):
+            for attributes, real, there in zip(sets, truth.of(order), counts.of(order), strict=True):
+                interval = errors.interval(attributes, there)
+                of_key.append((interval.low <= real) & (real <= interval.high))
+        covered.append(np.concatenate(of_key).mean())
+    assert np.mean(covered) > 0.9
+    assert min(covered) > 0.7
+
+
 def test_a_measured_cell_has_the_interval_of_its_noise() -> None:
     table, released, cards = made_up(0.5)
     exact, published = tables(table, cards), tables(released, cards)

@@ -20,8 +20,8 @@ from dpdist.privacy.noise import Noise
 CELL_BITS = 10
 """Expected counts are in units of 2**-10 records."""
 
-WEIGHT_BITS = 12
-"""Weights of cells are in units of 2**-12."""
+WEIGHT_BITS = 26
+"""Weights of cells are in units of 2**-26: a cell of a million records has one, too, and costs stay below 2**62."""
 
 LOOKED_AT = 2048
 """Rows of a sample that a round looks at: so many or a sixteenth, at most four times as many."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from dpdist.privacy.noise import SAMPLER_DELTA
 L1_OF_NOISE = math.sqrt(2 / math.pi)
 """Mean of |Z| for a standard normal Z."""
 
+
+EMPTY = 0.2
+"""What a fitted cell of an empty table keeps of the noise, in deviations: the fit allows no negative counts."""
 
 MOST_CODED_CELLS = MAX_PAIR_CELLS // 16
 """Cells of all pair tables of the model's codes, where those of the values do not fit a worker."""
@@ -35,6 +39,25 @@ _TRIPLES, _TRIPLE_PICKS = 0.1, 0.01
 
 _NOTHING = 1e-5
 """Where fewer pairs than this could be told from their noise, even one-way tables are noise: no pair is measured."""
+
+_BALANCED_PART = 4
+"""Raked records are balanced where the pool has so many rows a record: a larger sample of it is balanced by itself."""
+
+_FEW = (0.1, 0.4)
+"""Noise of one-way tables, in parts of the records, from which their share grows, and at which it would be all."""
+
+_ALL = 0.9
+"""One-way tables that would have a larger share have all."""
+
+_ONE_WAY_ONLY: dict[str, Any] = {
+    "one_way": 0.3,
+    "one_way_again": 0.7,
+    "tree": 0.0,
+    "pairs": 0.0,
+    "picks": 0.0,
+    "rounds": 0,
+    "balance": 0,
+}
 
 _RESOLVED = 10_000
 """Triples are measured where the records are so many deviations of the noise in their tables."""
@@ -108,6 +131,12 @@ class Choices:
     prior_cells: int = 0
     balance: int = 150
 
+    @property
+    def spends(self) -> float:
+        """The sum of all shares."""
+        single = (self.one_way, self.one_way_again, self.tree, self.pairs, self.picks, self.misfit, self.rake)
+        return math.fsum((*single, self.triples, self.triple_picks))
+
 
 def is_wide(cardinalities: Sequence[int]) -> bool:
     """Whether pairs are counted on merged codes, in a second pass: all tables do not fit, or one is very large."""
@@ -131,7 +160,7 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
     """
     d = len(cardinalities)
     number = d * (d - 1) // 2
-    one_way = Choices(mu=mu, one_way=0.3, one_way_again=0.7, tree=0, pairs=0, picks=0, rounds=0, balance=0)
+    one_way = Choices(mu=mu, **_ONE_WAY_ONLY)
     if not number:
         return one_way
     sizes = np.array([a * b for a, b in combinations(cardinalities, 2)], float)
@@ -151,10 +180,10 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
     )
     found = _with_shares(found, cardinalities, records=records)
     noise = 0.4 * float(np.mean(np.minimum(sizes, 2000))) * math.sqrt(number) / (mu * math.sqrt(0.5)) / records
-    if raking and noise < 0.06 and number <= 300:
-        found = replace(
-            found, one_way=0.03, one_way_again=0.05, tree=0.12, pairs=0.21, misfit=0.004, rake=0.546, balance=0
-        )
+    if raking and found.rounds and noise < 0.06 and number <= 300:
+        found = replace(found, one_way=0.03, one_way_again=0.05, tree=0.12, pairs=0.21, misfit=0.004, rake=0.546)
+        if pool < _BALANCED_PART * records:
+            found = replace(found, balance=0)
         found = replace(found, iterations=(36, 48, 60, 90))  # little noise: what the fit misses is no noise
         found = _with_triples(found, cardinalities, records=records)
     return found
@@ -190,7 +219,7 @@ def draws_at_most(choices: Choices, cardinalities: Sequence[int]) -> int:
     tables = len(cardinalities) + 2 * choices.rounds * choices.per_round
     raked = cells if choices.rake else 0
     triples = choices.triple_tables * (TRIPLE_CELLS + 1)
-    return 2 * sum(cardinalities) + 1 + tables * (min(largest, cells) + 1) + raked + triples
+    return 3 * sum(cardinalities) + 1 + tables * (min(largest, cells) + 1) + raked + triples
 
 
 def draws_lost(draws: int, delta: float) -> ApproximateDP:
@@ -231,11 +260,16 @@ def _with_shares(choices: Choices, cardinalities: Sequence[int], *, records: int
     """With shares of the one-way and pair tables without raking.
 
     One-way tables get a quarter, and up to two fifths where their noise would be more than a few hundredths of the
-    records: pair tables tell little then, and what is released follows the one-way tables.
+    records: pair tables tell little then, and what is released follows the one-way tables. Where the noise of one-way
+    tables would be more than a tenth of the records, they get more and more, and nearly at two fifths all: no pair
+    could be told from its noise, or be picked for a reason.
     """
     d = len(cardinalities)
     noise = 0.4 * sum(cardinalities) / d * math.sqrt(d) / (choices.mu * math.sqrt(0.25)) / records
     one_way = min(max(0.25 * math.sqrt(noise / 0.0125), 0.25), 0.4)
+    one_way = max(one_way, 0.4 + 0.6 * (noise - _FEW[0]) / (_FEW[1] - _FEW[0]))
+    if one_way > _ALL:
+        return replace(choices, **_ONE_WAY_ONLY)
     first, rest = 0.06 + 0.02 * (one_way - 0.25) / 0.15, 0.96 - one_way
     return replace(choices, one_way=first, one_way_again=one_way - first, tree=0.42 * rest, pairs=0.58 * rest)
 

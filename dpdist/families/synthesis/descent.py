@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.families.synthesis.evidence import with_evidence
 from dpdist.families.synthesis.inference import Inference
 from dpdist.families.synthesis.junction import JunctionTree, Set
-from dpdist.families.synthesis.portable import exp, inner
+from dpdist.families.synthesis.portable import exp, inner, log2
 from dpdist.families.synthesis.zeros import with_zeros
 from dpdist.privacy.arrays import Floats
 
@@ -27,6 +28,9 @@ LEAST_STEP = 1e-6
 FIRST_STEP = 8.0
 """Length of the first step, where no earlier fit has found one."""
 
+LEAST_SHARE = 1e-6
+"""A fit without an earlier one begins with so much at least for each value."""
+
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
@@ -39,11 +43,14 @@ class Measurement:
         Noisy counts over the number of records.
     weight : float
         ``(records / sigma)^2``.
+    known : ndarray of float64, optional
+        What a model expected of a pair before it was first measured; the fit shrinks the table towards it.
     """
 
     attributes: Set
     share: Floats
     weight: float
+    known: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +143,7 @@ def fit(
     Parameters
     ----------
     measurements : sequence of Measurement
-        Those of one set are combined by their weights.
+        Those of one set are combined by their weights, and then shrunk towards what was known (`with_evidence`).
     links : mapping of pairs to ndarray
         Factors that stay: possible combinations of coarse copies and their attributes or under the rules, and what is
         kept of a public model.
@@ -150,12 +157,17 @@ def fit(
         share, weight = measured.get(m.attributes, (m.share, 0.0))
         total = weight + m.weight
         measured[m.attributes] = ((share * weight + m.share * m.weight) / total, total)
+    for m in measurements:
+        if m.known is not None:
+            share, weight = measured[m.attributes]
+            measured[m.attributes] = with_evidence(share, m.known, weight), weight
     objective = _Objective(tree, measured, links)
     old = start.potentials if start else {}
-    at = np.concatenate([old.get(s, np.zeros(measured[s][0].shape)).ravel() for s in objective.sets])
+    anew = [_first(measured[s][0]).ravel() for s in objective.sets]
+    at = np.concatenate([old.get(s, first).ravel() for s, first in zip(objective.sets, anew, strict=True)])
     found, step = _Point(at, *objective.at(at)), start.step if start else FIRST_STEP
     if not found.loss < np.inf:  # large potentials of noisy tables of few records: another tree sums them up otherwise
-        at, step = np.zeros_like(at), FIRST_STEP
+        at, step = np.concatenate(anew), FIRST_STEP
         found = _Point(at, *objective.at(at))
     best, before, momentum = found, at, 1.0
     for _ in range(iterations):
@@ -171,6 +183,11 @@ def fit(
         found, before, momentum, step = new, there, following, step * GROWTH
         best = found if found.loss <= best.loss else best
     return Model(tree, objective.split(best.potentials), best.beliefs, step, best.loss)
+
+
+def _first(share: Floats) -> Floats:
+    """Potentials of a set at first: those of independent attributes with the measured shares."""
+    return log2(np.maximum(share, LEAST_SHARE)) * math.log(2) if share.ndim == 1 else np.zeros(share.shape)
 
 
 def _accepted(old: _Point, new: _Point, *, first: bool, least: bool) -> bool:

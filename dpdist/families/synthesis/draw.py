@@ -112,12 +112,11 @@ def draw_records(
         No record breaks them (`kept_part`).
     """
     name = f"records/{part}"
-    samples = [_sample(fitted, noise, part, name, rows, rules)]
-    if rounds and len(fitted.expected):
-        samples.append(_sample(fitted, noise, part, f"{name}/spare", rows, rules))
-    pool = np.concatenate(samples, axis=1)
+    balanced = rounds > 0 and len(fitted.expected) > 0
+    names = [name, f"{name}/spare"] if balanced else [name]
+    pool = np.concatenate(_samples(fitted, noise, part, names, rows, rules), axis=1)
     taken = np.arange(rows)
-    if len(samples) > 1:
+    if balanced:
         expected = (fitted.expected * rows) >> (UNIT_BITS - CELL_BITS)
         rows_of = TableRows(pool, PairIndex.of(fitted.domain))
         taken = balance(rows_of, taken, expected, noise, f"{name}/balance", rounds=rounds)
@@ -125,15 +124,18 @@ def draw_records(
     return list(pool[:, mixed])
 
 
-def _sample(fitted: Fitted, noise: Noise, part: int, name: str, rows: int, rules: Rules) -> NDArray[np.int32]:
-    """Rows of the model, or of a part of the pool by weight; shape (attributes, rows)."""
+def _samples(
+    fitted: Fitted, noise: Noise, part: int, names: list[str], rows: int, rules: Rules
+) -> list[NDArray[np.int32]]:
+    """Samples of the model, or of a part of the pool by weight; each of shape (attributes, rows)."""
     if fitted.adjustment is None:
-        return np.stack(kept_part(fitted, noise, name, rows, rules)).astype(np.int32)
+        return [np.stack(kept_part(fitted, noise, name, rows, rules)).astype(np.int32) for name in names]
     pool = kept_part(fitted, noise, f"pool/{part % fitted.pool_parts}", fitted.pool_rows, rules)
     weights = fitted.adjustment.weights(pool, fitted.domain)
     order = _lexicographic(pool, fitted.domain)
-    taken = order[_systematic(weights[order], rows, int(noise.words(f"{name}/taken", 1)[0]))]
-    return np.stack(pool).astype(np.int32)[:, taken]
+    weights, table = weights[order], np.stack(pool).astype(np.int32)
+    words = [int(noise.words(f"{name}/taken", 1)[0]) for name in names]
+    return [table[:, order[_systematic(weights, rows, word)]] for word in words]
 
 
 def _systematic(weights: Counts, number: int, word: int) -> Counts:

@@ -22,8 +22,7 @@ from itertools import combinations
 
 import numpy as np
 
-from dpdist.families.synthesis.choices import L1_OF_NOISE, Choices
-from dpdist.families.synthesis.rounds import EMPTY
+from dpdist.families.synthesis.choices import EMPTY, L1_OF_NOISE, Choices
 from dpdist.privacy.arrays import Floats
 
 KEPT_OF_NOISE = 0.3

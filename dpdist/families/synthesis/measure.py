@@ -12,14 +12,17 @@ from numpy.typing import NDArray
 from dpdist.accuracy.tables import Attributes
 from dpdist.data.count import PairCounts
 from dpdist.families.synthesis.account import Account
-from dpdist.families.synthesis.choices import L1_OF_NOISE, Choices
+from dpdist.families.synthesis.choices import EMPTY, L1_OF_NOISE, Choices
 from dpdist.families.synthesis.marginals import Levels, coding_of, measure_one_way
 from dpdist.families.synthesis.prior import public_model, towards
-from dpdist.families.synthesis.rounds import EMPTY, Learner, pick_sets
+from dpdist.families.synthesis.rounds import Learner, pick_sets
 from dpdist.families.synthesis.tables import recode
 from dpdist.families.synthesis.wide import SingleCounts
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.schema.rules import Rules
+
+REST = 0.02
+"""A smaller share of the account is not spent."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,30 +100,50 @@ def measure(
         learner.begin(public.model or public.refit(1), public.edges, choices.iterations[-1])
     elif learner.zeros:
         learner.refit(choices.iterations[0])
+    carried = choices.tree  # a share for which no pair was picked goes to the next round
     if choices.tree and learner.round("tree", share=choices.tree, pick_share=picks, most=attributes - 1, tree=True):
         learner.refit(choices.iterations[0])
+        carried = 0.0
     least = max(0 if prior is None else choices.prior_cells, learner.least_cells if learner.zeros else 0)
     for r in range(choices.rounds):
         progress(r + 2, steps)
-        _round(learner, choices, r, least=least, picks=picks)
+        carried = _round(learner, choices, r, least=least, picks=picks, carried=carried)
     if learner.model is None:
         learner.refit(choices.iterations[-1])
-    if not choices.rake or isinstance(counts, SingleCounts):
-        return Measured(learner, None)
-    if not _worth_raking(learner, counts, choices):
-        _more_rounds(learner, choices)
+    if not choices.rake or isinstance(counts, SingleCounts) or not _worth_raking(learner, counts, choices):
+        if choices.rake and not isinstance(counts, SingleCounts):
+            _more_rounds(learner, choices, carried)
+        _spend_rest(learner, counts, choices)
         return Measured(learner, None)
     pairs = combinations(range(attributes), 2)
-    noisy, sigmas = account.measure("all pairs", [counts.pair(*pair) for pair in pairs], share=choices.rake)
+    share = max(_left(account, choices) - choices.triples - choices.triple_picks, choices.rake)
+    noisy, sigmas = account.measure("all pairs", [counts.pair(*pair) for pair in pairs], share=share)
     return Measured(learner, AllPairs(tuple(noisy), sigmas))
 
 
-def _round(learner: Learner, choices: Choices, r: int, *, least: int, picks: float) -> None:
-    """One of the rounds, in which the model may have more cells than in those before, and a fit if it measured."""
-    share = choices.pairs / choices.rounds
+def _round(learner: Learner, choices: Choices, r: int, *, least: int, picks: float, carried: float) -> float:
+    """One of the rounds, in which the model may have more cells than in those before, and a fit if it measured.
+
+    Returns what the next round has more, where none was picked.
+    """
+    share = choices.pairs / choices.rounds + carried
     learner.cells = least + (choices.cells - least) * (r + 1) // choices.rounds
     if share and learner.round(f"round/{r}", share=share, pick_share=picks, most=choices.per_round):
         learner.refit(choices.iterations[min(r + 1, len(choices.iterations) - 1)])
+        return 0.0
+    return share
+
+
+def _left(account: Account, choices: Choices) -> float:
+    """What is left of the shares that the choices have, but for rounding."""
+    return (account.left - max(1 - choices.spends, 0.0)) * (1 - 2.0**-30)
+
+
+def _spend_rest(learner: Learner, counts: PairCounts | SingleCounts, choices: Choices) -> None:
+    """Measure the one-way tables once more with what no pair was picked for."""
+    if (share := _left(learner.account, choices)) > REST:
+        learner.measure_again(counts, share)
+        learner.refit(choices.iterations[-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,9 +235,11 @@ def _worth_raking(learner: Learner, counts: PairCounts, choices: Choices) -> boo
     return bool(noisy[0] / number >= 0.4 * L1_OF_NOISE * sigma * cells)
 
 
-def _more_rounds(learner: Learner, choices: Choices) -> None:
+def _more_rounds(learner: Learner, choices: Choices, carried: float) -> None:
     """Spend the share of raking, and of triples, on further rounds."""
     for r in range(choices.rounds, 2 * choices.rounds):
         share = (choices.rake + choices.triples + choices.triple_picks) / choices.rounds
-        if learner.round(f"round/{r}", share=0.95 * share, pick_share=0.05 * share, most=choices.per_round):
+        carried += 0.95 * share
+        if learner.round(f"round/{r}", share=carried, pick_share=0.05 * share, most=choices.per_round):
             learner.refit(choices.iterations[-1])
+            carried = 0.0

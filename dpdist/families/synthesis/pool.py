@@ -26,6 +26,24 @@ from dpdist.schema.rules import Rules
 _SWEEPS = 5
 
 
+def with_margins(one_way: OneWay, all_pairs: AllPairs) -> OneWay:
+    """One-way counts with what the tables of all pairs say of them, by precision.
+
+    A sum over the k values of the other attribute has k times the variance of a cell. On small domains the pairs tell
+    more than the one-way tables themselves, which have a small share where records are raked.
+    """
+    precision = 1 / one_way.sigmas**2
+    sums = [table * p for table, p in zip(one_way.counts, precision.tolist(), strict=True)]
+    pairs = combinations(range(len(sums)), 2)
+    for pair, table, sigma in zip(pairs, all_pairs.tables, all_pairs.sigmas.tolist(), strict=True):
+        for i, other in ((pair[0], 1), (pair[1], 0)):
+            of_sum = 1 / (sigma**2 * table.shape[other])
+            sums[i] = sums[i] + of_sum * table.sum(other)
+            precision[i] += of_sum
+    counts = tuple(total / p for total, p in zip(sums, precision.tolist(), strict=True))
+    return replace(one_way, counts=counts, sigmas=1 / np.sqrt(precision))
+
+
 def fitting_triples(tables: Mapping[Attributes, Counts]) -> dict[Attributes, Counts]:
     """The triples whose tables are small enough to be measured."""
     return {triple: table for triple, table in tables.items() if table.size <= TRIPLE_CELLS}
@@ -79,6 +97,7 @@ class Pool:
 
     def rake_to_pairs(self, one_way: OneWay, all_pairs: AllPairs) -> None:
         """Fit the weights to tables of all pairs, and to the one-way tables."""
+        one_way = with_margins(one_way, all_pairs)
         pairs = combinations(range(len(self.cardinalities)), 2)
         for pair, table, sigma in zip(pairs, all_pairs.tables, all_pairs.sigmas.tolist(), strict=True):
             self._aim(pair, table, sigma)

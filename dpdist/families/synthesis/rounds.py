@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.allpairs import PairMarginals
-from dpdist.families.synthesis.choices import L1_OF_NOISE, Choices
+from dpdist.families.synthesis.choices import EMPTY, L1_OF_NOISE, Choices
 from dpdist.families.synthesis.descent import Measurement, Model, fit
 from dpdist.families.synthesis.junction import Components, Graph, JunctionTree, Set, cells_of, cliques_of, pairs_of
-from dpdist.families.synthesis.marginals import Coding, OneWay, expected_counts
+from dpdist.families.synthesis.marginals import Coding, OneWay, OneWayCounts, combine, expected_counts
 from dpdist.families.synthesis.portable import exp
 from dpdist.families.synthesis.tables import Pair, PairTables
 from dpdist.families.synthesis.zeros import fitting, possible_codes, with_zeros
@@ -29,9 +29,6 @@ LARGEST_WEIGHT = 1 << 10
 
 RULES_PART = 4
 """Rules may take a fourth of the cells of the model."""
-
-EMPTY = 0.2
-"""What a fitted cell of an empty table keeps of the noise, in deviations: the fit allows no negative counts."""
 
 A = TypeVar("A", bound=tuple[int, ...])
 
@@ -118,7 +115,6 @@ class Learner:
     zeros: dict[int, tuple[Set, Floats]] = field(default_factory=dict)  # by their numbers, rules that fit the model
 
     def __post_init__(self) -> None:
-        records = self.one_way.records
         self.cells = self.choices.cells
         self.edges = list(self.coding.links)
         self._join_rules()
@@ -126,15 +122,41 @@ class Learner:
         self._weights = self._priorities()
         self.marginals: dict[Pair, Floats] = {}
         self._public: Floats = np.zeros(0)
-        self._expected_values = tuple(
-            expected_counts(table, sigma, records=records)
-            for table, sigma in zip(self.one_way.counts, self.one_way.sigmas.tolist(), strict=True)
-        )
+        self._expected_values = self._of_values()
+        self.measurements = self._of_one_way()
+        self._predict(self._independent())
+
+    def _of_one_way(self) -> list[Measurement]:
+        """The one-way tables on the model's codes."""
+        found, records = [], self.one_way.records
         for i, k in enumerate(self.coding.fine):
             merging, sigma = self.coding.merging[i], float(self.one_way.sigmas[i])
             counts = np.bincount(merging.codes, weights=self._expected_values[i], minlength=merging.cardinality)
-            self.measurements.append(Measurement((k,), counts / records, (records / sigma) ** 2))
-        self._predict(self._independent())
+            found.append(Measurement((k,), counts / records, (records / sigma) ** 2))
+        return found
+
+    def measure_again(self, counts: OneWayCounts, share: float) -> None:
+        """Measure the one-way tables with this share too. Values that were merged stay merged in the model."""
+        tables = [counts.single(i) for i in range(len(counts.cardinalities))]
+        weights = [math.sqrt(table.size) for table in tables]
+        noisy, sigmas = self.account.measure("one-way/rest", tables, share=share, weights=weights)
+        before = self.one_way.records
+        self.one_way = combine([self.one_way.counts, noisy], [self.one_way.sigmas, sigmas])
+        self._expected_values = self._of_values()
+        rare = zip(self.coding.merging, self._expected_values, strict=True)
+        merging = tuple(replace(m, weights=values[m.rare]) for m, values in rare)
+        self.coding = replace(self.coding, merging=merging)
+        scale = before / self.one_way.records
+        pairs = [m for m in self.measurements if len(m.attributes) > 1]
+        pairs = [replace(m, share=m.share * scale, weight=m.weight / scale**2) for m in pairs]
+        self.measurements = self._of_one_way() + pairs
+
+    def _of_values(self) -> tuple[Floats, ...]:
+        """Expected counts of the values of each attribute."""
+        return tuple(
+            expected_counts(table, sigma, records=self.one_way.records)
+            for table, sigma in zip(self.one_way.counts, self.one_way.sigmas.tolist(), strict=True)
+        )
 
     def _join_rules(self) -> None:
         """Let the attributes of a rule share a clique, as long as the model stays small."""
@@ -231,8 +253,10 @@ class Learner:
         weights = [math.sqrt(max(errors[k], 1.0)) * int(self._weights[k]) for k in numbers]
         noisy, sigmas = self.account.measure(f"{name}/tables", tables, share=share, weights=weights)
         records = self.one_way.records
+        measured = {measurement.attributes for measurement in self.measurements}
         for pair, table, sigma in zip(picked, noisy, sigmas.tolist(), strict=True):
-            self.measurements.append(Measurement(pair, table / records, (records / sigma) ** 2))
+            known = None if pair in measured else self.marginals[pair]
+            self.measurements.append(Measurement(pair, table / records, (records / sigma) ** 2, known))
         self.edges += [pair for pair in picked if pair not in self.edges]
 
     def begin(self, prior: Model, edges: list[Pair], iterations: int) -> None:

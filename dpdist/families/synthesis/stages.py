@@ -126,7 +126,7 @@ def publish_model(attempt: SynthesisAttempt) -> None:
 
 def _rounds(attempt: SynthesisAttempt) -> int:
     """Rounds of balancing."""
-    return 0 if attempt.result(Learned).fitted.adjustment is not None else attempt.plan.choices.balance
+    return attempt.plan.choices.balance
 
 
 def _part(source: _Source, part: int, rows: int) -> Codes:

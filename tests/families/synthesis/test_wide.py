@@ -158,16 +158,16 @@ def test_more_attributes_than_can_be_merged_are_refused(tmp_path: Path) -> None:
 def test_what_a_record_changes_in_two_passes_is_what_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Learning is repeated with the same outputs on a table with a record more: all moves by its weight at most."""
     weight = 7
-    tape: list[tuple[list[Any], Any]] = []
-    replayed: list[tuple[list[Any], Any]] = []
+    tape: list[tuple[list[Any], Any, list[Any]]] = []
+    replayed: list[tuple[list[Any], Any, list[Any]]] = []
     spent: list[float] = []
 
     class Taped(Account):
         def measure(self, name: str, tables: Any, **how: Any) -> Any:
             if not replayed:
-                tape.append((list(tables), super().measure(name, tables, **how)))
+                tape.append((list(tables), super().measure(name, tables, **how), list(self.lines)))
                 return tape[-1][1]
-            before, found = replayed.pop(0)
+            before, found, self.lines = replayed.pop(0)
             for old, new, sigma in zip(before, tables, found[1], strict=True):
                 assert np.abs(new - old).sum() == weight
                 spent.append((weight / sigma) ** 2)
@@ -176,9 +176,9 @@ def test_what_a_record_changes_in_two_passes_is_what_is_charged(monkeypatch: pyt
         def pick(self, name: str, candidates: Candidates, **how: Any) -> int:
             scores = list(candidates._scores)
             if not replayed:
-                tape.append((scores, super().pick(name, candidates, **how)))
+                tape.append((scores, super().pick(name, candidates, **how), list(self.lines)))
                 return int(tape[-1][1])
-            before, found = replayed.pop(0)
+            before, found, self.lines = replayed.pop(0)
             assert max(abs(new - old) for old, new in zip(before, scores, strict=True)) <= weight
             return int(found)
 
