@@ -5,7 +5,7 @@
 Public tables (Adult, ACS 2013 and 2024, and small numeric ones in 10 to 20 bins of their range, which are not private
 and only for this) and made-up ones: random Bayesian networks with strong, weak and no dependence, binary attributes,
 long-tailed ones with 300 values, blocks, a star, functions of others. A name such as `d8-2k` says attributes and
-records. *independent* spends the whole budget on one-way tables, *sample* draws the table's rows with replacement.
+records. *independent* spends the model's budget on one-way tables, *sample* draws the table's rows with replacement.
 Distances are means of total variation over attributes, 250 pairs and 100 triples at most; *rare* is as in
 `bench_synthesis.py`; *cover* is the percentage of the nominal 95 % intervals that hold the table's count, of cells
 above 1 % of the records. No default may be set on one of these tables. Keys are seeded, **not private**.

@@ -267,7 +267,8 @@ def _with_shares(choices: Choices, cardinalities: Sequence[int], *, records: int
     d = len(cardinalities)
     noise = 0.4 * sum(cardinalities) / d * math.sqrt(d) / (choices.mu * math.sqrt(0.25)) / records
     one_way = min(max(0.25 * math.sqrt(noise / 0.0125), 0.25), 0.4)
-    one_way = max(one_way, 0.4 + 0.6 * (noise - _FEW[0]) / (_FEW[1] - _FEW[0]))
+    few = noise * sum(min(size, 24) for size in cardinalities) / sum(cardinalities)  # rare values are merged
+    one_way = max(one_way, 0.4 + 0.6 * (few - _FEW[0]) / (_FEW[1] - _FEW[0]))
     if one_way > _ALL:
         return replace(choices, **_ONE_WAY_ONLY)
     first, rest = 0.06 + 0.02 * (one_way - 0.25) / 0.15, 0.96 - one_way
