@@ -171,10 +171,12 @@ def balance(
     if not len(inside) or not len(outside):
         return inside
     looked_at = min(max(len(inside) // 16, LOOKED_AT), 4 * LOOKED_AT)
+    at_once = min(looked_at, len(inside)) // 16
+    least = min(max(at_once // 16, 1), 8)  # of few rows one at a time: many alike would leave a cell together
     weight = (1 << (WEIGHT_BITS + CELL_BITS)) // (expected + (1 << CELL_BITS)) if weights is None else weights
     excess = (pool.counts(inside) << CELL_BITS) - expected
     for r in range(rounds):
-        most = max(looked_at // 16 * (rounds - r) // rounds, 8)
+        most = max(at_once * (rounds - r) // rounds, least)
         a = noise.integers(f"{name}/inside/{r}", looked_at, high=len(inside))
         b = noise.integers(f"{name}/outside/{r}", looked_at, high=len(outside))
         a, b = np.unique(a), np.unique(b)
