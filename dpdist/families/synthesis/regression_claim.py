@@ -17,8 +17,9 @@ from dpdist.schema.schema import Schema
 _FOR_EACH = 100  # made-up records for each coefficient
 _ANY = 0.1  # part of them with any values; the others have no attribute's last one, which the canary has
 _RECORDS = 1e9
-"""What the made-up table is said to stand for: with so many records the steps stay where they begin, and the canary, which
-the others say nothing of, far from what is predicted."""
+"""What the made-up table is said to stand for: with so many records the steps stay where they begin, and the canary,
+which the others say nothing of, far from what is predicted.
+"""
 
 
 def measured_beside(

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from attempts import attempt_of, run_stages
@@ -25,9 +27,11 @@ from dpdist.families.synthesis.regression_steps import STEPS, draws_of
 from dpdist.families.synthesis.regressions import Count, Regressions, measure_regressions
 from dpdist.inference.comparisons import MEASURED_NOTE, answer
 from dpdist.inference.published import Published
+from dpdist.ledger import Ledger
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import verify
+from dpdist.release.run import run_release
 from dpdist.schema.regression import Regression, parse_regression
 from dpdist.schema.schema import Schema
 
@@ -301,3 +305,52 @@ def test_readers_are_given_what_was_measured(tmp_path: Path) -> None:
     assert all(one.note != MEASURED_NOTE for one in other)
     widths = [b.deviation / a.deviation for a, b in zip((answers[2], answers[3]), other[1:], strict=True)]  # type: ignore[operator]
     assert min(widths) > 1
+
+
+def test_of_wide_tables_they_are_measured_too(tmp_path: Path) -> None:
+    """Of which neither pairs of values nor the accuracy are: a score needs no table."""
+    rng = np.random.default_rng(0)
+    a = rng.integers(0, 20_000, 4_000)
+    columns = {"a": a, "b": np.clip(a // 10 + rng.integers(-200, 200, 4_000), 0, 1_999)}
+    pq.write_table(pa.table(columns), tmp_path / "table.parquet")
+    wide = {
+        "schema": {
+            "attributes": [
+                {"name": name, "kind": "integer", "bounds": [0, size - 1]}
+                for name, size in (("a", 20_000), ("b", 2_000))
+            ]
+        },
+        "data": {"path": str(tmp_path / "table.parquet"), "minimum_records": 3_500},
+        "regressions": ["regression b on a"],
+    }
+    attempt = run_stages(attempt_of(build_spec(tree(tmp_path, **wide)), tmp_path / "wide"))
+    assert "accuracy" not in attempt.public
+    (found,) = attempt.public["regressions"]["measured"]
+    exact = np.polyfit(columns["a"], columns["b"], 1)[::-1]
+    away = np.array(found["coefficients"]) - exact
+    assert (np.abs(away) <= 4 * np.sqrt(np.diag(found["covariance"]))).all()
+
+
+def test_units_are_bounded_before_they_are_measured(tmp_path: Path) -> None:
+    """Of a patient with all records, as many count as are declared: the coefficients are those of the others."""
+    frame = table(6_000).to_pandas()
+    frame["id"] = np.arange(6_000)
+    many = frame.assign(id=np.arange(6_000) // 2_000 + 10_000, sex=1, score=0)
+    pq.write_table(pa.Table.from_pandas(pd.concat([frame, many], ignore_index=True)), tmp_path / "table.parquet")
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger.create_dataset("people", epsilon="100", delta="1e-3")
+    ledger.close()
+    spec = tree(
+        tmp_path,
+        unit={"by": "id", "at_most": 2},
+        data={"path": str(tmp_path / "table.parquet"), "minimum_records": 5_000},
+        privacy={"epsilon": 20, "delta": 1e-7},
+        regressions=["regression score on sex = 1"],
+        ledger=f"sqlite:///{tmp_path}/ledger.db",
+        work=str(tmp_path / "work"),
+    )
+    run_release(build_spec(spec))
+    of_sex = answer(Published.open(tmp_path / "release"), "regression score on sex = 1")[1]
+    exact = frame.groupby(frame["sex"] == 1)["score"].mean().diff().iloc[-1]
+    assert of_sex.note == MEASURED_NOTE
+    assert of_sex.estimate == pytest.approx(exact, abs=0.1)  # with all records of the three it would be -2
