@@ -11,7 +11,9 @@ may lose. The released records say what it loses on average, and that is added a
 
 An interval holds three parts, all public: the noise; the loss, which may differ from that of the released records by as
 much as itself, and by sampling; and what the steps leave: the errors that the last ones met, which are their sizes less
-their noise, and at least the noise of the step before, times the contraction that the first two show.
+their noise, and at least the noise of the step before, times the contraction that the first two show. Where the last
+step is larger than noise makes it, the steps have not ended: what a geometric series of further ones would add counts
+as a deviation in its direction.
 """
 
 from __future__ import annotations
@@ -39,6 +41,9 @@ _FEW = 5  # released records for each coefficient: below it nothing is measured
 _QUANTILES = (0.8, 0.9, 0.95, 0.98, 0.99, 0.997, 0.999, 0.9997, 0.9999, 1.0)
 _LARGEST_STEP = 2.0  # root mean square of what a step changes the linear predictor by
 _CONTRACTION = 0.25  # square of what is taken for the contraction at most, unless the steps show more
+_SURELY = 4.0  # deviations of the square of a step's length
+_LARGEST_RATIO = 0.9  # of the last two steps' lengths
+NO_END = "the steps do not become smaller: in the released records the terms depend on each other in another way"
 TOO_LARGE = "the noise is too large for a table of this size: a step changed what is predicted beyond all measure"
 TOO_FEW = "the release has fewer than five records for each coefficient"
 
@@ -165,27 +170,49 @@ class Steps:
         self.steps.append(Step(score, found, self._hessian, noise, back @ (spread + unseen) @ back.T, size))
 
     def result(self) -> tuple[Floats, Floats]:
-        """The coefficients of the terms as they were asked for, and their covariance."""
-        first, second = self.steps[:2]
+        """The coefficients of the terms as they were asked for, and their covariance.
+
+        Raises
+        ------
+        SpecError
+            The steps do not become smaller.
+        """
         d, later = len(self.start), self.steps[1:]
         precision = np.array([1 / step.noise for step in later])
-        weights = precision / precision.sum()
-        rest = second.size - d * (first.noise + second.noise)
-        doubt = math.sqrt(2 * d) * (first.noise + second.noise)
-        start = max(first.size, 1e-300)
-        most = max(_CONTRACTION, min((rest - doubt) / start, 1.0))
-        contraction = min((max(rest, 0.0) + doubt) / start, most)
+        weights, rest = precision / precision.sum(), self._rest()
+        if rest.any():  # the steps before the last are further off
+            weights = np.eye(len(later))[-1]
         before = [
             max(step.size - d * step.noise, d * previous.noise) for previous, step in pairwise(self.steps)
         ]  # squares of the errors that the steps met
-        left = contraction * float(weights**2 @ before) / d
-        covariance = (1 / precision.sum() + left) * np.linalg.inv(later[-1].hessian) + later[-1].clipped
+        left = self._contraction() * float(weights**2 @ before) / d
+        noise = float(weights**2 @ (1 / precision))
+        covariance = (noise + left) * np.linalg.inv(later[-1].hessian) + later[-1].clipped + np.outer(rest, rest)
         found = np.asarray(weights @ np.stack([step.found for step in later]))
         turn = np.diag(self._unit / np.append(1.0, self._scales))
         turn[0, 1:] = -self._unit * self._means / self._scales
         coefficients = turn @ found
         coefficients[0] += self._shift
         return coefficients, turn @ covariance @ turn.T
+
+    def _contraction(self) -> float:
+        """The square of the factor by which a step makes an error smaller, by the first two steps."""
+        first, second = self.steps[:2]
+        d, noise, start = len(self.start), first.noise + second.noise, max(first.size, 1e-300)
+        rest, doubt = second.size - d * noise, math.sqrt(2 * d) * noise
+        most = max(_CONTRACTION, min((rest - doubt) / start, 1.0))
+        return min((max(rest, 0.0) + doubt) / start, most)
+
+    def _rest(self) -> Floats:
+        """What further steps would add, if the last step is surely larger than by the noise: a geometric series."""
+        before, last = self.steps[-2:]
+        d, noise = len(self.start), before.noise + last.noise
+        if last.size <= (d + _SURELY * math.sqrt(2 * d)) * noise:
+            return np.zeros(d)
+        ratio = math.sqrt((last.size - d * noise) / max(before.size, 1e-300))
+        if ratio > _LARGEST_RATIO:
+            raise SpecError(NO_END)
+        return (last.found - last.score.at) * (ratio / (1 - ratio))
 
     def _fitted(self) -> Floats:
         """The coefficients of the released records."""

@@ -209,7 +209,10 @@ class _UnderWay:
         found = replace(found, means=means, scales=scales, scores=tuple(self.scores))
         if self.reason:
             return found
-        coefficients, covariance = self.steps.result()
+        try:
+            coefficients, covariance = self.steps.result()
+        except SpecError as error:
+            return replace(found, reason=str(error))
         return replace(
             found, coefficients=_numbers(coefficients), covariance=tuple(_numbers(row) for row in covariance)
         )

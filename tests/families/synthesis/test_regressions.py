@@ -185,6 +185,23 @@ def test_what_the_released_records_do_not_determine_is_not_asked_of_the_table() 
     assert "not linearly independent" in found.measured[0].reason
 
 
+def test_steps_that_have_not_ended_are_seen() -> None:
+    """Released records in which two terms are independent, of a table where they are nearly the same."""
+    schema = Schema.model_validate(
+        {"attributes": [{"name": n, "kind": "integer", "bounds": [0, 9]} for n in ("a", "b", "y")]}
+    )
+    rng = np.random.default_rng(0)
+    a, other, shift = rng.integers(0, 10, 20_000), rng.integers(0, 10, 20_000), rng.integers(-1, 2, 20_000)
+    private = [column.astype(np.uint8) for column in (a, np.clip(a + shift, 0, 9), np.clip(a + shift // 2, 0, 9))]
+    released = [column.astype(np.uint8) for column in (a, other, np.clip(a // 2 + other // 2, 0, 9))]
+    (regression,) = parsed("regression y on a, b", schema=schema)
+    (found,) = measure_regressions(
+        [regression], released, counting(private), records=20_000, mu=30, noise=Noise(bytes(32))
+    ).measured
+    assert "do not become smaller" in found.reason
+    assert found.coefficients == ()
+
+
 def test_noise_beyond_measure_is_said() -> None:
     private = codes_of(500, seed=6)
     found = measured(1e-4, private=private, released=private)
