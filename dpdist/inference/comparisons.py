@@ -6,25 +6,32 @@ over count where b = 1``, a regression as ``regression income = 2 on age, hours,
 attribute (1 where it holds); the constant is always there.
 
 What was measured are tables of up to three attributes. Sums over one attribute in another's classes are functions of
-these, and so are the normal equations of a linear regression; an estimate that needs more has no interval.
+these, and so are the normal equations of a linear regression; an estimate that needs more has no interval. A regression
+that the spec declared was measured itself: its coefficients and intervals are those, without replicates.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from dataclasses import replace
 
 import numpy as np
 
+from dpdist.accuracy.coefficients import linear, logistic
 from dpdist.errors import SpecError
-from dpdist.inference.answers import QUESTION, TOO_MANY, Answer, infer
-from dpdist.inference.published import Published
-from dpdist.inference.replicates import Replicates, linear, logistic, make_replicates
+from dpdist.inference.answers import NORMAL_95, QUESTION, TOO_MANY, Answer, infer
+from dpdist.inference.published import Declared, Published
+from dpdist.inference.replicates import Replicates, make_replicates
 from dpdist.privacy.arrays import Floats
-from dpdist.schema.conditions import Condition, ends_of, parse_condition
+from dpdist.schema.conditions import Condition, parse_condition
+from dpdist.schema.regression import Regression, asks_for_regression, hidden, numbers_of, parse_regression
 
-LOGISTIC_NOTE = "a logistic regression depends on more than the tables that were measured: its interval is approximate"
-_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
-_REGRESSION = re.compile(r"\s*(logistic\s+)?regression\s+(.+?)\s+on\s+(.+?)(?:\s+where\s+(.+))?\s*\Z", re.DOTALL)
+LOGISTIC_NOTE = (
+    "the interval is not reliable: a logistic regression depends on more than the tables that were measured; a spec "
+    "that declares it (`regressions`) has it measured"
+)
+MEASURED_NOTE = "measured: the spec declared this regression"
 _BETWEEN = re.compile(r"\s+(minus|over)\s+")
 
 
@@ -36,12 +43,32 @@ def answer(release: Published, question: str) -> list[Answer]:
     SpecError
         The question cannot be read or has no answer.
     """
-    hidden = _QUOTED.sub(lambda match: "q" * len(match.group()), question)
+    if asks_for_regression(question):
+        asked = parse_regression(question, release.schema)
+        declared = release.regressions.get(asked.key)
+        if declared is not None and not declared.reason:
+            return _measured(asked, declared, release)
+        if declared is not None and release.errors is not None:
+            note = f"declared, but not measured: {declared.reason}"
+            found = by_replicates(make_replicates(release), question)
+            return [replace(one, note="; ".join(filter(None, (note, one.note)))) for one in found]
     single = QUESTION.fullmatch(question)
     is_mean = single is not None and single[2] == "mean"
-    if release.errors is None or not (is_mean or _REGRESSION.fullmatch(hidden) or _BETWEEN.search(hidden)):
+    if release.errors is None or not (is_mean or asks_for_regression(question) or _BETWEEN.search(hidden(question))):
         return [infer(release, question)]
     return by_replicates(make_replicates(release), question)
+
+
+def _measured(asked: Regression, declared: Declared, release: Published) -> list[Answer]:
+    """The measured coefficients of a declared regression, in the order of the question."""
+    order = [term.key for term in parse_regression(declared.question, release.schema).terms]
+    places = [0, *(1 + order.index(term.key) for term in asked.terms)]
+    found = []
+    for name, place in zip(asked.names, places, strict=True):
+        estimate, deviation = float(declared.coefficients[place]), math.sqrt(float(declared.covariance[place, place]))
+        ends = estimate - NORMAL_95 * deviation, estimate + NORMAL_95 * deviation
+        found.append(Answer(f"{asked.text}: {name}", estimate, deviation, *ends, MEASURED_NOTE))
+    return found
 
 
 def by_replicates(replicates: Replicates, question: str) -> list[Answer]:
@@ -52,16 +79,14 @@ def by_replicates(replicates: Replicates, question: str) -> list[Answer]:
     SpecError
         The question cannot be read, or asks for a quantile.
     """
-    hidden = _QUOTED.sub(lambda match: "q" * len(match.group()), question)
-    found = _REGRESSION.fullmatch(hidden)
-    if found is not None:
-        parts = [None if start < 0 else question[start:end] for start, end in (found.span(k) for k in range(1, 5))]
-        return _regression(replicates, question, parts)
-    between = _BETWEEN.search(hidden)
+    if asks_for_regression(question):
+        return _regression(replicates, question)
+    shown = hidden(question)
+    between = _BETWEEN.search(shown)
     if between is None:
         estimate, few = _quantity(replicates, question)
         return [_answered(replicates, question, estimate, few)]
-    if _BETWEEN.search(hidden, between.end()):
+    if _BETWEEN.search(shown, between.end()):
         raise SpecError(f"the question {question!r} compares more than two quantities: ask for two at a time")
     left, few_left = _quantity(replicates, question[: between.start()])
     right, few_right = _quantity(replicates, question[between.end() :])
@@ -94,7 +119,7 @@ def _quantity(replicates: Replicates, text: str) -> tuple[Floats, bool]:
         counted = rows[:, 0] @ weights
         return counted / (weights.sum(0) if match[1] == "share" else 1), len(condition.attributes) <= 3
     (place,) = replicates.release.places([match[3].strip("`")])
-    values = _numbers(replicates, place)
+    values = numbers_of(schema.attributes[place])[replicates.codes[place]]
     rows, weights = replicates.grouped([inside, values])
     total = rows[:, 0] @ weights
     if not total.all():
@@ -102,59 +127,20 @@ def _quantity(replicates: Replicates, text: str) -> tuple[Floats, bool]:
     return (rows[:, 0] * rows[:, 1]) @ weights / total, len({place, *condition.attributes}) <= 3
 
 
-def _numbers(replicates: Replicates, place: int) -> Floats:
-    """The number of each record's value of an attribute: the middles of bins."""
-    attribute = replicates.release.schema.attributes[place]
-    ends = None if attribute.is_continuous else ends_of(attribute)
-    if ends is None:
-        raise SpecError(f"attribute {attribute.name!r} has no numbers: write a condition, such as {attribute.name} = …")
-    middles = (ends[0].astype(np.float64) + ends[1]) / 2
-    middles = np.append(middles, np.full(attribute.cardinality - len(middles), middles.mean()))
-    return np.asarray(middles[replicates.codes[place]])
-
-
-def _regression(replicates: Replicates, question: str, parts: list[str | None]) -> list[Answer]:
-    kind, outcome, listed, where = parts
-    schema = replicates.release.schema
-    condition = Condition("", ({},)) if where is None else parse_condition(where, schema)
-    names = ["constant", *_listed(listed or "")]
-    columns = [_term(replicates, text) for text in (outcome or "", *names[1:])]
-    if kind and set(np.unique(columns[0])) - {0.0, 1.0}:
-        raise SpecError("the outcome of a logistic regression is a condition, such as: income = 2")
-    inside = condition.holds(replicates.codes)
+def _regression(replicates: Replicates, question: str) -> list[Answer]:
+    codes = replicates.codes
+    asked = parse_regression(question, replicates.release.schema)
+    inside = asked.where.holds(codes)
     if not inside.any():
-        raise SpecError(f"no record of the release meets the condition {condition.text!r}")
+        raise SpecError(f"no record of the release meets the condition {asked.where.text!r}")
+    columns = [term.values[codes[term.attribute]] for term in (asked.outcome, *asked.terms)]
     rows, weights = replicates.grouped([*columns, inside.astype(np.float64)])
     rows, weights = rows[rows[:, -1] > 0], weights[rows[:, -1] > 0]
     terms = np.concatenate([np.ones((len(rows), 1)), rows[:, 1:-1]], axis=1)
-    found = (logistic if kind else linear)(terms, rows[:, 0], weights)
-    few = len(condition.attributes) <= 1  # with an outcome and a term these are three attributes
-    note = LOGISTIC_NOTE if kind else ""
+    found = (logistic if asked.is_logistic else linear)(terms, rows[:, 0], weights)
+    few = len(asked.where.attributes) <= 1  # with an outcome and a term these are three attributes
+    note = LOGISTIC_NOTE if asked.is_logistic else ""
     return [
         _answered(replicates, f"{question}: {name}", estimates, few, note)
-        for name, estimates in zip(names, found, strict=True)
+        for name, estimates in zip(asked.names, found, strict=True)
     ]
-
-
-def _listed(text: str) -> list[str]:
-    """What stands between commas outside of quotes and parentheses."""
-    found, depth, start = [], 0, 0
-    hidden = _QUOTED.sub(lambda match: "q" * len(match.group()), text)
-    for k, letter in enumerate(hidden):
-        depth += (letter == "(") - (letter == ")")
-        if letter == "," and not depth:
-            found.append(text[start:k])
-            start = k + 1
-    return [part.strip() for part in (*found, text[start:])]
-
-
-def _term(replicates: Replicates, text: str) -> Floats:
-    """An attribute's number for each record, or whether a condition on one attribute holds."""
-    schema = replicates.release.schema
-    name = text.strip().strip("`")
-    if name in schema.names:
-        return _numbers(replicates, schema.names.index(name))
-    condition = parse_condition(text, schema)
-    if len(condition.attributes) != 1:
-        raise SpecError(f"the term {text!r} is not of one attribute: products of attributes are not admitted")
-    return condition.holds(replicates.codes).astype(np.float64)

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.accuracy.coefficients import linear
 from dpdist.accuracy.intervals import SMALL, CellErrors
 from dpdist.accuracy.measured import Accuracy
 from dpdist.data.count import pair_counts, table_counts
@@ -28,7 +29,7 @@ from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis.learn import Learned
 from dpdist.families.synthesis.measurements import Measurements
 from dpdist.inference.published import Published
-from dpdist.inference.replicates import linear, make_replicates
+from dpdist.inference.replicates import make_replicates
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.schema.schema import Schema

@@ -24,10 +24,40 @@ from dpdist.inference.law import Law
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import open_release
+from dpdist.schema.regression import Key, parse_regression
 from dpdist.schema.schema import Schema
 from dpdist.storage.store import Store
 
 NO_ACCURACY = "the release has no measured accuracy (privacy.accuracy_share was 0, or its tables are wide)"
+
+
+@dataclass(frozen=True, eq=False)
+class Declared:
+    """A regression that the spec declared: what was measured of the private table.
+
+    Attributes
+    ----------
+    question : str
+    coefficients : ndarray of float64
+        The constant first, then the terms in the question's order; empty where `reason` says why.
+    covariance : ndarray of float64
+    reason : str
+    """
+
+    question: str
+    coefficients: Floats
+    covariance: Floats
+    reason: str
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Declared:
+        """What a manifest says; KeyError, TypeError or ValueError for anything else."""
+        reason = str(data.get("reason", ""))
+        coefficients = np.array([] if reason else data["coefficients"], np.float64)
+        covariance = np.array([] if reason else data["covariance"], np.float64)
+        if not reason and covariance.shape != (len(coefficients), len(coefficients)):
+            raise ValueError("the covariance has another shape than the coefficients")
+        return cls(str(data["question"]), coefficients, covariance, reason)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +121,16 @@ class Published:
         if not isinstance(learned, dict) or not isinstance(learned.get("records"), int):
             raise VerificationFailed("the manifest has no noisy number of records: get the release again")
         return learned
+
+    @cached_property
+    def regressions(self) -> Mapping[Key, Declared]:
+        """The regressions that the spec declared, by the key of each."""
+        found: Any = self.manifest.parameters.get("regressions", {"measured": []})
+        try:
+            measured = [Declared.from_json(one) for one in found["measured"]]
+        except (KeyError, TypeError, ValueError):
+            raise VerificationFailed("the manifest's regressions are not in their format: get it again") from None
+        return {parse_regression(one.question, self.schema).key: one for one in measured}
 
     @cached_property
     def errors(self) -> CellErrors | None:

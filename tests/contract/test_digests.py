@@ -343,6 +343,13 @@ VARIANTS = {  # what no shipped spec asks for
         "per record", model__structure="independent", privacy__deniability__test="deterministic"
     ),
     "per record, regression": _variant("per record", model__regression=["age", "edu", "hpw"]),
+    "synthesis, regressions": _variant(
+        "adult",
+        regressions=[
+            "regression `education-num` on age, sex = 'Male', `hours-per-week`",
+            "logistic regression income = '>50K' on age, `education-num` where sex = 'Male'",
+        ],
+    ),
     "mixing, vectors": _variant("adult-mixing", mixing__release="vectors"),
     "mixing, orders": _variant(
         "adult-mixing",

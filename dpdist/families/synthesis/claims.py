@@ -7,6 +7,7 @@ protected it is a unit of as many equal records as are used.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -20,9 +21,11 @@ from dpdist.families.synthesis.folder_claim import folder_claim
 from dpdist.families.synthesis.measure import Measured, Triples, measure, measure_triples
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.families.synthesis.pool import fitting_triples
+from dpdist.families.synthesis.regression_claim import evidence, measured_beside
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim
+from dpdist.schema.regression import Regression
 from dpdist.schema.rules import Rules
 from dpdist.schema.schema import Schema
 
@@ -34,6 +37,8 @@ def model_claim(
     choices: Choices,
     *,
     accuracy_mu: float = 0.0,
+    regressions: Sequence[Regression] = (),
+    regression_mu: float = 0.0,
     epsilon: float,
     delta: float,
     others: int = _OTHERS,
@@ -43,7 +48,8 @@ def model_claim(
 
     The noisy numbers are combined into their log likelihood ratio: of all together, of the one-way tables, of the
     picked pairs, of all pairs, of picked triples, and of the accuracy of records that are the table without the canary.
-    The number of picks, the first pick and whether all pairs were measured follow.
+    The number of picks, the first pick and whether all pairs were measured follow, and the scores of declared
+    regressions, beside released records that have all terms.
 
     Parameters
     ----------
@@ -51,6 +57,9 @@ def model_claim(
     choices : Choices
     accuracy_mu : float
         The measurement of the records' accuracy is so many mu-GDP; 0 where nothing is measured.
+    regressions : sequence of Regression
+    regression_mu : float
+        Their measurement is so many mu-GDP.
     epsilon, delta : float
         What is stated.
     others : int
@@ -74,6 +83,11 @@ def model_claim(
         partial(_evidence, Tables.counted(codes, cards), released, choices, accuracy_mu, copies / 2, rules)
         for codes in (table, joined)
     )
+    if regressions:
+        absent, present = (
+            partial(_with_regressions, tables, regressions, regression_mu, schema, (codes, table, canary), copies)
+            for tables, codes in ((absent, table), (present, joined))
+        )
     return Claim(
         name=f"model of {len(attributes)} attributes",
         absent=absent,
@@ -115,6 +129,22 @@ def _evidence(
     return np.array([math.fsum(parts), *parts, len(pairs), first, measured.all_pairs is not None], np.float64)
 
 
+def _with_regressions(
+    tables: Callable[[Noise], Floats],
+    regressions: Sequence[Regression],
+    mu: float,
+    schema: Schema,
+    records: tuple[Codes, Codes, Codes],
+    copies: int,
+    noise: Noise,
+) -> Floats:
+    """The evidence of the tables and, joined with it, that of measured regressions."""
+    codes, others, canary = records
+    found, measured = tables(noise), measured_beside(regressions, schema, codes, mu=mu, noise=noise)
+    more = evidence(measured, regressions, others, canary, copies=copies)
+    return np.array([found[0] + more, *found[1:], more], np.float64)
+
+
 def _of_picked(measured: Measured, half: float) -> float:
     """The canary's cells of the picked pairs' tables, less their mean without it, by precision."""
     learner = measured.learner
@@ -147,5 +177,14 @@ def claims(plan: SynthesisPlan) -> tuple[Claim, ...]:
     """All that is measured, and the folder that is published with what fitting and drawing make of it."""
     mu, epsilon, delta = plan.accuracy_mu, plan.epsilon, plan.delta
     copies = plan.spec.records_of_a_unit
-    model = model_claim(plan.spec.table, plan.choices, accuracy_mu=mu, epsilon=epsilon, delta=delta, copies=copies)
+    model = model_claim(
+        plan.spec.table,
+        plan.choices,
+        accuracy_mu=mu,
+        regressions=plan.spec.parsed_regressions,
+        regression_mu=plan.regression_mu,
+        epsilon=epsilon,
+        delta=delta,
+        copies=copies,
+    )
     return (model, folder_claim(plan)) if plan.spec.output.measurements else (model,)

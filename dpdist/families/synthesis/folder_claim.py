@@ -13,6 +13,8 @@ from dpdist.accuracy.measured import Accuracy
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis.measurements import Measurements
 from dpdist.families.synthesis.plan import SynthesisPlan
+from dpdist.families.synthesis.regression_claim import evidence as of_regressions
+from dpdist.families.synthesis.regressions import Regressions
 from dpdist.families.synthesis.stages import stages as stages_of
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
@@ -26,8 +28,9 @@ _OTHERS = 40  # records of the table beside the canary
 def folder_claim(plan: SynthesisPlan, *, others: int = _OTHERS) -> Claim:
     """The published files and records of a table of two kinds of records, with and without one that differs.
 
-    The published noisy tables and the accuracy are combined into their log likelihood ratio. The number of picks, the
-    first of them, and how many values of the canary the records have, in all and in one record at most, follow.
+    The published noisy tables, scores of regressions and the accuracy are combined into their log likelihood ratio. The
+    number of picks, the first of them, and how many values of the canary the records have, in all and in one record at
+    most, follow.
     """
     attributes = plan.spec.table.attributes
     table: Codes = [
@@ -42,14 +45,14 @@ def folder_claim(plan: SynthesisPlan, *, others: int = _OTHERS) -> Claim:
     small = replace(plan, spec=spec, choices=replace(plan.choices, iterations=(5,), balance=0))
     return Claim(
         name=f"folder of {len(attributes)} attributes",
-        absent=partial(_evidence, small, table),
-        present=partial(_evidence, small, joined),
+        absent=partial(_evidence, small, (table, canary), table),
+        present=partial(_evidence, small, (table, canary), joined),
         epsilon=plan.epsilon,
         delta=plan.delta,
     )
 
 
-def _evidence(plan: SynthesisPlan, codes: Codes, noise: Noise) -> Floats:
+def _evidence(plan: SynthesisPlan, known: tuple[Codes, Codes], codes: Codes, noise: Noise) -> Floats:
     """What the folder of a release of a table says of the canary."""
     half = plan.spec.records_of_a_unit / 2
     stages = [stage for stage in stages_of(plan) if stage.name != "write"]
@@ -65,6 +68,9 @@ def _evidence(plan: SynthesisPlan, codes: Codes, noise: Noise) -> Floats:
             cell = int(np.ravel_multi_index(last, table.shape))
             evidence += (float(table.counts[cell]) - half) / table.deviation**2
     accuracy = _of_accuracy(Accuracy.from_json(made.public["accuracy"]), half) if plan.accuracy_mu else 0.0
+    if plan.regression_mu:
+        measured, declared = Regressions.from_bytes(files[Regressions.FILE]), plan.spec.parsed_regressions
+        evidence += of_regressions(measured, declared, *known, copies=plan.spec.records_of_a_unit)
     ends = [attribute.cardinality - 1 for attribute in plan.spec.table.attributes]
     alike = np.sum([column == end for column, end in zip(released_codes(made), ends, strict=True)], axis=0)
     first = sum(len(found.source) ** k * a for k, a in enumerate(picked[0])) if picked else -1

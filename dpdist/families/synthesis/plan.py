@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from textwrap import shorten
 from typing import Any, ClassVar
 
 from dpdist.accuracy.measured import draws
@@ -26,6 +27,7 @@ from dpdist.families.synthesis.choices import (
 )
 from dpdist.families.synthesis.draw import LARGEST_PART, MOST_REDRAWS
 from dpdist.families.synthesis.expected import Expected, expected
+from dpdist.families.synthesis.regression_steps import MOST_VALUES, STEPS, draws_of
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Composed, Gaussian
@@ -57,6 +59,8 @@ class SynthesisPlan(EventPlan):
         Of the model, with its part of mu.
     accuracy_mu : float
         The measurement of the records' accuracy is so many mu-GDP; 0 where nothing is measured.
+    regression_mu : float
+        The same of the declared regressions.
     """
 
     noise_name: ClassVar[str] = "Expected error of two-way tables (as --accuracy has it)"
@@ -64,6 +68,7 @@ class SynthesisPlan(EventPlan):
     spec: WholeSynthesisSpec
     choices: Choices
     accuracy_mu: float = 0.0
+    regression_mu: float = 0.0
 
     @property
     def parts(self) -> Sequence[int]:
@@ -77,7 +82,12 @@ class SynthesisPlan(EventPlan):
             "records": self.spec.records,
             "choices": {name: _listed(value) for name, value in asdict(self.choices).items() if self._chosen(name)},
             "accuracy_mu": self.accuracy_mu,
-        }
+        } | ({"regression_mu": self.regression_mu} if self.regression_mu else {})
+
+    @property
+    def mu(self) -> float:
+        """All that is measured is so many mu-GDP, for one record."""
+        return math.hypot(self.choices.mu, self.accuracy_mu, self.regression_mu)
 
     def noise_at(self, at_most: int) -> float:
         """The expected error of two-way tables."""
@@ -116,10 +126,12 @@ class SynthesisPlan(EventPlan):
             "records_at_least": rows,
             "partitions": partitions,
             "encoded_bytes": rows * (sum(attribute.dtype.itemsize for attribute in spec.table.attributes) + 1),
-            "driver_bytes": fitting + pool + 24 * triples,
+            "driver_bytes": fitting + pool + 24 * triples + (5 * 8 * MOST_VALUES if self.regression_mu else 0),
             "task_bytes": 16 * m * drawn + balancing + 8 * choices.cells + 8 * triples,
             "tasks_about": 2 * partitions + 2 * len(self.parts),
         }
+        if self.regression_mu:
+            needs["tasks_about"] += len(STEPS) * 2 * partitions
         return self.bounding(needs)
 
     def explain(self) -> str:
@@ -130,13 +142,19 @@ class SynthesisPlan(EventPlan):
         lines += [
             "",
             f"Charge      epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} ({self.adjacency}): one "
-            f"Gaussian mechanism, mu {math.hypot(self.choices.mu, self.accuracy_mu) * spec.records_of_a_unit:.4g}",
+            f"Gaussian mechanism, mu {self.mu * spec.records_of_a_unit:.4g}",
         ]
         lines += [f"{title:<12}{text}" for title, text in reasons(self.choices, spec.table.cardinalities).items()]
         if self.accuracy_mu:
             lines.append(
                 f"Accuracy    measured after the records are drawn, with {100 * spec.privacy.accuracy_share:.3g} % of "
                 "mu^2: intervals of one-, two- and three-way cells follow; the shares above are of the rest"
+            )
+        if self.regression_mu:
+            lines.append(
+                f"Regressions {number_of(len(spec.regressions), 'declared regression')} measured in {len(STEPS)} "
+                f"passes after the records are drawn, with {100 * spec.regression_share:.3g} % of mu^2: "
+                + "; ".join(shorten(text, 70, placeholder=" ...") for text in spec.regressions)
             )
         if is_wide(spec.table.cardinalities):
             lines.append(
@@ -213,21 +231,32 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
         )
     share = 0.0 if wide else spec.privacy.accuracy_share
     most = draws_at_most(_choices(spec, 1.0), sizes) + (draws(sizes) if share else 0)
+    most += draws_of(spec.parsed_regressions)
     lost = draws_lost(most, delta)
     multiplier = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta - lost.delta)
     event = Composed((Gaussian(multiplier, label="all noisy tables, distances and picks"), lost))
     form = PartFormat(values=spec.output.values, bins=spec.output.bins)
     # what is mu-GDP for one record is (c mu)-GDP for c of them, so a record may have a c-th of the unit's mu
-    model_mu, accuracy_mu = _divided(1 / multiplier / spec.records_of_a_unit, share)
+    model_mu, accuracy_mu, regression_mu = _divided(
+        1 / multiplier / spec.records_of_a_unit, share, spec.regression_share
+    )
     choices = _choices(spec, model_mu)
-    return SynthesisPlan(spec=spec, event=event, delta=delta, form=form, choices=choices, accuracy_mu=accuracy_mu)
+    return SynthesisPlan(
+        spec=spec,
+        event=event,
+        delta=delta,
+        form=form,
+        choices=choices,
+        accuracy_mu=accuracy_mu,
+        regression_mu=regression_mu,
+    )
 
 
-def _divided(mu: float, accuracy_share: float) -> tuple[float, float]:
-    """The parts of the model and of the accuracy measurement; their squares sum to less than the square of mu."""
-    if not accuracy_share:
-        return mu, 0.0
-    return mu * math.sqrt(1 - accuracy_share) / _UP, mu * math.sqrt(accuracy_share) / _UP
+def _divided(mu: float, accuracy_share: float, regression_share: float) -> tuple[float, float, float]:
+    """The parts of the model, of the accuracy and of the regressions; their squares sum to less than that of mu."""
+    rest = 1 - accuracy_share - regression_share
+    model = mu if rest == 1 else mu * math.sqrt(rest) / _UP
+    return model, mu * math.sqrt(accuracy_share) / _UP, mu * math.sqrt(regression_share) / _UP
 
 
 def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from dpdist.errors import SpecError
+from dpdist.families.synthesis.regressions import MOST_COEFFICIENTS
 from dpdist.schema.paths import READ
+from dpdist.schema.regression import Regression, parse_regression
 from dpdist.schema.spec import MOST_RECORDS, CsvSpec, OutputSpec, Paths, PrivacyLimit, ReleaseSpec, Section
 
 
@@ -21,6 +25,13 @@ class PrivacySpec(PrivacyLimit):
         ge=0,
         le=0.5,
         description="Share of the budget (of mu^2) that measures how accurate the released records are; 0 for none.",
+    )
+    regression_share: float | None = Field(
+        default=None,
+        gt=0,
+        le=0.5,
+        exclude_if=lambda value: value is None,
+        description="Share of the budget (of mu^2) that measures the declared regressions; default: 0.1 if any are.",
     )
 
 
@@ -116,6 +127,13 @@ class SynthesisSpec(Section):
     )
 
 
+REGRESSION_SHARE = 0.1
+"""Share of mu^2 that declared regressions take where the spec does not say."""
+
+MOST_SHARES = 0.9
+"""Of mu^2, for the accuracy and the regressions together, at most."""
+
+
 class WholeSynthesisSpec(ReleaseSpec):
     """Records drawn from a model that was fitted to noisy tables of all records."""
 
@@ -127,6 +145,13 @@ class WholeSynthesisSpec(ReleaseSpec):
     privacy: PrivacySpec
     model: ModelSpec = Field(default_factory=ModelSpec)
     synthesis: SynthesisSpec = Field(default_factory=SynthesisSpec)
+    regressions: tuple[str, ...] = Field(
+        default=(),
+        max_length=32,
+        exclude_if=operator.not_,
+        description="Regressions whose coefficients are measured, as questions of `dpdist infer`, such as "
+        '"regression wage on age, sex = 1" or "logistic regression income = 2 on age, sex = 1 where state = 8".',
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> WholeSynthesisSpec:
@@ -140,7 +165,35 @@ class WholeSynthesisSpec(ReleaseSpec):
             raise ValueError("model.priorities: name two different attributes")
         if self.model.coarse is not None and any(not 2 <= groups < least for least, groups in self.model.coarse):
             raise ValueError("model.coarse: a copy has at least 2 groups, and fewer than the codes it is for")
+        self._check_regressions()
         return self
+
+    def _check_regressions(self) -> None:
+        if not self.regressions and self.privacy.regression_share is not None:
+            raise ValueError("privacy.regression_share: declare `regressions`, or leave the share out")
+        if self.privacy.accuracy_share + self.regression_share > MOST_SHARES:
+            raise ValueError(
+                f"privacy: accuracy_share and regression_share sum to more than {MOST_SHARES}; the model needs the rest"
+            )
+        try:
+            parsed = self.parsed_regressions
+        except SpecError as error:
+            raise ValueError(f"regressions: {error}") from None
+        if len({regression.key for regression in parsed}) < len(parsed):
+            raise ValueError("regressions: one is given twice; its coefficients are measured once")
+        for regression in parsed:
+            check_measurable(regression)
+
+    @property
+    def parsed_regressions(self) -> tuple[Regression, ...]:
+        """The declared regressions. Raises SpecError: one cannot be read."""
+        return tuple(parse_regression(text, self.table) for text in self.regressions)
+
+    @property
+    def regression_share(self) -> float:
+        """The share of mu^2 that measures the declared regressions."""
+        share = self.privacy.regression_share
+        return (REGRESSION_SHARE if share is None else share) if self.regressions else 0.0
 
     @property
     def keeps_rules(self) -> bool:
@@ -156,3 +209,18 @@ class WholeSynthesisSpec(ReleaseSpec):
     def records(self) -> int:
         """Number of released records."""
         return self.synthesis.records or self.data.minimum_records
+
+
+def check_measurable(regression: Regression) -> None:
+    """Refuse a regression that no table has coefficients of. Raises ValueError: by the schema alone it has none."""
+    if len(regression.names) > MOST_COEFFICIENTS:
+        raise ValueError(f"regressions: {regression.text!r} has more than {MOST_COEFFICIENTS} coefficients")
+    if len({term.key for term in regression.terms}) < len(regression.terms):
+        raise ValueError(f"regressions: a term of {regression.text!r} is given twice")
+    for term in (regression.outcome, *regression.terms):
+        if (term.values == term.values[0]).all():
+            raise ValueError(f"regressions: {term.text.strip()!r} is the same for all values of its attribute")
+    if regression.outcome.attribute in {term.attribute for term in regression.terms}:
+        raise ValueError(f"regressions: the outcome of {regression.text!r} is about the attribute of a term")
+    if not regression.where.boxes:
+        raise ValueError(f"regressions: no record can meet the condition of {regression.text!r}")

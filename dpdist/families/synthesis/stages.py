@@ -21,6 +21,8 @@ from dpdist.families.synthesis.learn import Learned, learn
 from dpdist.families.synthesis.model_files import model_files
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.families.synthesis.prior import keep_prior, read_prior
+from dpdist.families.synthesis.regression_stage import measure_declared
+from dpdist.families.synthesis.regressions import Regressions
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.families.synthesis.wide import SingleCounts, single_counts_operator
 from dpdist.ledger.keys import KeyRef, load_noise
@@ -34,8 +36,10 @@ SynthesisAttempt = Attempt[WholeSynthesisSpec, SynthesisPlan]
 def stages(plan: SynthesisPlan) -> Sequence[Stage[WholeSynthesisSpec, SynthesisPlan]]:
     """The stages of a synthesis, in order."""
     accuracy = (Stage("accuracy", measure),) if plan.accuracy_mu else ()
+    regressions = (Stage("regressions", measure_declared),) if plan.regression_mu else ()
     published = (Stage("publish model", publish_model),) if plan.spec.output.measurements else ()
-    return (Stage("model", learn_model), Stage("records", draw), *accuracy, *published, Stage("write", write_records))
+    measured = (*accuracy, *regressions)
+    return (Stage("model", learn_model), Stage("records", draw), *measured, *published, Stage("write", write_records))
 
 
 def learn_model(attempt: SynthesisAttempt) -> Learned:
@@ -79,7 +83,8 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
             )
 
     learned = attempt.stored(Learned, make)
-    names, of_all = attempt.spec.table.names, 1 - attempt.spec.privacy.accuracy_share
+    spec = attempt.spec
+    names, of_all = spec.table.names, 1 - spec.privacy.accuracy_share - spec.regression_share
     attempt.public["learned"] = learned.report | {
         "account": [[name, share * of_all] for name, share in learned.report["account"]],
         "pairs": [
@@ -121,6 +126,8 @@ def publish_model(attempt: SynthesisAttempt) -> None:
     """Write the noisy tables, the model and how records are drawn from it beside the parts."""
     learned = attempt.result(Learned)
     contents = model_files(learned, key=attempt.drawing_key.public_hex, rounds=_rounds(attempt))
+    if attempt.plan.regression_mu:
+        contents[Regressions.FILE] = attempt.result(Regressions).to_bytes()
     attempt.files = tuple(write_file(attempt.output, attempt.id, name, content) for name, content in contents.items())
 
 

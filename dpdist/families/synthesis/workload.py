@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dpdist.accuracy.tables import increments
 from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs, covering_blocks
-from dpdist.families.base.workload import Layout, Work, values_read
+from dpdist.families.base.workload import Layout, Unit, Work, values_read
 from dpdist.families.synthesis.choices import Choices, is_wide
 from dpdist.families.synthesis.plan import SynthesisPlan
+from dpdist.families.synthesis.regression_steps import STEPS
 
 _PASSES = 2
 """Evaluations of the model's cells for each iteration, in units of a cell that is estimated once."""
+
+_FOR_A_COEFFICIENT = 2
+"""Work of a record in a pass over the scores for each coefficient, in units of a record that is added to a table."""
 
 
 def fitting(choices: Choices) -> Work:
@@ -24,6 +28,16 @@ def _increments(plan: SynthesisPlan) -> int:
     if is_wide(cards):
         return len(cards) * (len(cards) - 1) // 2
     return increments(cards) if triples else len(covering_blocks(cards))
+
+
+def _regressions(plan: SynthesisPlan, layout: Layout) -> list[Work]:
+    """The passes that measure declared regressions; the table is read again for them."""
+    if not plan.regression_mu:
+        return []
+    rows, sizes = plan.spec.data.minimum_records, [len(r.names) for r in plan.spec.parsed_regressions]
+    added = float(len(STEPS) * rows * _FOR_A_COEFFICIENT * sum(sizes))
+    units: dict[Unit, float] = {"read": values_read(plan), "increment": added}
+    return [Work(name="regressions", tasks=len(STEPS) * layout.partitions, units=units, summary=8 * sum(sizes))]
 
 
 def workload(plan: SynthesisPlan, layout: Layout) -> list[Work]:
@@ -45,5 +59,6 @@ def workload(plan: SynthesisPlan, layout: Layout) -> list[Work]:
             units={"candidate": len(plan.parts) * drawn * width},
             spread=16 * choices.cells,
         ),
+        *_regressions(plan, layout),
         Work(name="writing", tasks=len(plan.parts), units={"write": spec.records * width}),
     ]

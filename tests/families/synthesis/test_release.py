@@ -276,6 +276,7 @@ STEPS = {
         "one_way": 0.03, "tree": 0.03, "picks": 0.02, "misfit": 0.1, "rake": 0.3, "triples": 0.47, "triple_picks": 0.05
     },
     "accuracy": {"one_way": 0.05},
+    "regressions": {"one_way": 0.05},
 }  # fmt: skip
 
 
@@ -288,6 +289,9 @@ def claim(folder: Path, step: str, *, epsilon: float, folder_too: bool = False) 
         "model": {"shares": STEPS[step], "rounds": 1, "per_round": 1, "balance": 0},
         "privacy": {"epsilon": epsilon, "delta": 0.09, "accuracy_share": 0.5 if step == "accuracy" else 0.03},
     }
+    if step == "regressions":
+        changes |= {"regressions": ["regression a on b"]}
+        changes["privacy"] = {"epsilon": epsilon, "delta": 0.09, "accuracy_share": 0, "regression_share": 0.5}
     return claims(planned(folder, **changes))[folder_too]
 
 
@@ -304,8 +308,8 @@ def test_the_whole_folder_is_attacked(tmp_path: Path) -> None:
 def test_the_audit_comes_near_and_rejects_nothing(step: str, tmp_path: Path) -> None:
     finding = audit(claim(tmp_path, step, epsilon=4), runs=500, key=bytes(32))
     assert not finding.rejected
-    # half is spent on accuracy; with triples, keys have from 0.11 to 0.17
-    assert finding.lower_bound > (0.1 if step in ("accuracy", "triples") else 0.15) * finding.epsilon
+    # half is spent on accuracy or regressions; with triples, keys have from 0.11 to 0.17
+    assert finding.lower_bound > (0.1 if step in ("accuracy", "regressions", "triples") else 0.15) * finding.epsilon
 
 
 @pytest.mark.parametrize("step", STEPS)

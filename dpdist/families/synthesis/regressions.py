@@ -1,0 +1,222 @@
+"""Declared regressions, measured after the records are drawn: coefficients of the private table with their covariance.
+
+All regressions are measured together, one pass over the table for each step
+(`dpdist.families.synthesis.regression_steps`), in the account of the release. What is measured is public; so is why a
+regression was not: that depends on the released records and on noisy numbers alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dpdist.errors import SpecError
+from dpdist.families.synthesis.account import Account
+from dpdist.families.synthesis.regression_scores import Score, sensitivity
+from dpdist.families.synthesis.regression_steps import STEPS, Steps
+from dpdist.privacy.arrays import Codes, Counts, Floats
+from dpdist.privacy.noise import Noise
+from dpdist.schema.regression import Regression
+
+MOST_COEFFICIENTS = 64
+"""Of one regression, with the constant."""
+
+Count = Callable[[Sequence[Score]], Counts]
+"""The totals of scores over the private table, one after another."""
+
+
+@dataclass(frozen=True)
+class MeasuredScore:
+    """One noisy score: ``sum of round(clip(transform x (y - f(x'at))))`` and noise. Public.
+
+    Attributes
+    ----------
+    at : tuple of float
+        Of terms from which `means` were taken, and which were divided by `scales`; the outcome comes first there.
+    transform : tuple of tuple of float
+    noisy : tuple of int
+    deviation : float
+    """
+
+    at: tuple[float, ...]
+    transform: tuple[tuple[float, ...], ...]
+    noisy: tuple[int, ...]
+    deviation: float
+
+
+@dataclass(frozen=True)
+class MeasuredRegression:
+    """What was measured of a declared regression. Public.
+
+    Attributes
+    ----------
+    question : str
+        As the spec has it.
+    names : tuple of str
+        Of the coefficients, the constant first.
+    coefficients : tuple of float
+        Of the private table, up to an error with this covariance; empty where they could not be found.
+    covariance : tuple of tuple of float
+    reason : str
+        Why there are none.
+    means, scales : tuple of float
+        Of the outcome and the terms in the scores.
+    scores : tuple of MeasuredScore
+    """
+
+    question: str
+    names: tuple[str, ...]
+    coefficients: tuple[float, ...] = ()
+    covariance: tuple[tuple[float, ...], ...] = ()
+    reason: str = ""
+    means: tuple[float, ...] = ()
+    scales: tuple[float, ...] = ()
+    scores: tuple[MeasuredScore, ...] = ()
+
+    def score(self, regression: Regression, number: int) -> Score:
+        """What the noisy score of this number is of."""
+        given = [
+            replace(term, values=(term.values - mean) / scale)
+            for term, mean, scale in zip((regression.outcome, *regression.terms), self.means, self.scales, strict=True)
+        ]
+        at, transform = np.array(self.scores[number].at), np.array(self.scores[number].transform)
+        return Score(regression.is_logistic, regression.where, given[0], tuple(given[1:]), at, transform)
+
+    def found(self) -> dict[str, Any]:
+        """What a reader of the manifest needs, as a JSON object."""
+        every = {name: _listed(value) for name, value in asdict(self).items()}
+        shown = {name: every[name] for name in ("question", "names")}
+        if self.reason:
+            return shown | {"reason": self.reason}
+        return shown | {name: every[name] for name in ("coefficients", "covariance")}
+
+
+@dataclass(frozen=True)
+class Regressions:
+    """The measured regressions of a release: drawn once, stored, read back. Public."""
+
+    FILE: ClassVar[str] = "regressions.json"
+
+    measured: tuple[MeasuredRegression, ...]
+
+    def to_bytes(self) -> bytes:
+        """JSON with sorted names."""
+        found = [{name: _listed(value) for name, value in asdict(one).items()} for one in self.measured]
+        return (json.dumps({"regressions": found}, sort_keys=True, indent=1) + "\n").encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Regressions:
+        """What `to_bytes` wrote."""
+        return cls(tuple(_measured(one) for one in json.loads(content)["regressions"]))
+
+
+def _measured(data: Mapping[str, Any]) -> MeasuredRegression:
+    scores = tuple(MeasuredScore(**{name: _tupled(value) for name, value in one.items()}) for one in data["scores"])
+    return MeasuredRegression(**{name: _tupled(value) for name, value in data.items()} | {"scores": scores})
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _listed(item) for name, item in value.items()}
+    return [_listed(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(_tupled(item) for item in value) if isinstance(value, list) else value
+
+
+def measure_regressions(
+    regressions: Sequence[Regression], released: Codes, count: Count, *, records: float, mu: float, noise: Noise
+) -> Regressions:
+    """Measure regressions of a private table.
+
+    Parameters
+    ----------
+    regressions : sequence of Regression
+    released : Codes
+        Released records: public.
+    count : callable
+        A pass over the private table.
+    records : float
+        The noisy number of records of the table: released before.
+    mu : float
+        All of it together is mu-GDP.
+    noise : Noise
+    """
+    account = Account(mu, noise, "regressions/")
+    every = [_UnderWay(regression) for regression in regressions]
+    for one in every:
+        one.start(released, records=records)
+    for number, share in enumerate(STEPS):
+        measured = [one for one in every if not one.reason]
+        bound = sensitivity(max((len(one.regression.names) for one in measured), default=1))
+        deviation = float(account.deviations(share, [1.0] * max(len(measured), 1))[0]) * bound
+        wanted = [(one, score) for one in measured if (score := one.wanted(deviation)) is not None]
+        if not wanted:
+            break
+        scores = [score for _, score in wanted]
+        totals = np.split(count(scores), np.cumsum([len(score.at) for score in scores])[:-1])
+        noisy, sigmas = account.measure(f"step/{number}", totals, share=share, sensitivity=bound)
+        for (one, score), found, sigma in zip(wanted, noisy, sigmas.tolist(), strict=True):
+            one.take(score, found, sigma)
+    return Regressions(tuple(one.result() for one in every))
+
+
+@dataclass(eq=False)
+class _UnderWay:
+    """A regression while it is measured; all of it public."""
+
+    regression: Regression
+    reason: str = ""
+    steps: Steps | None = None
+    scores: list[MeasuredScore] = field(default_factory=list)
+
+    def start(self, released: Codes, *, records: float) -> None:
+        """The coefficients of the released records, or why they have none."""
+        try:
+            self.steps = Steps(self.regression, released, records=records)
+        except SpecError as error:
+            self.reason = str(error)
+
+    def wanted(self, deviation: float) -> Score | None:
+        """What the next step measures; None where it cannot be taken."""
+        try:
+            return None if self.steps is None else self.steps.next(deviation)
+        except SpecError as error:
+            self.reason = str(error)
+            return None
+
+    def take(self, score: Score, noisy: Counts, deviation: float) -> None:
+        """Take a step, or keep why it cannot be taken."""
+        transform = tuple(_numbers(row) for row in score.transform)
+        self.scores.append(MeasuredScore(_numbers(score.at), transform, tuple(noisy.tolist()), deviation))
+        try:
+            if self.steps is not None:
+                self.steps.take(score, noisy, deviation)
+        except SpecError as error:
+            self.reason = str(error)
+
+    def result(self) -> MeasuredRegression:
+        """What was measured."""
+        found = MeasuredRegression(self.regression.text, tuple(self.regression.names), reason=self.reason)
+        if self.steps is None:
+            return found
+        means, scales = _numbers(self.steps.means), _numbers(self.steps.scales)
+        found = replace(found, means=means, scales=scales, scores=tuple(self.scores))
+        if self.reason:
+            return found
+        try:
+            coefficients, covariance = self.steps.result()
+        except SpecError as error:
+            return replace(found, reason=str(error))
+        return replace(
+            found, coefficients=_numbers(coefficients), covariance=tuple(_numbers(row) for row in covariance)
+        )
+
+
+def _numbers(values: Floats) -> tuple[float, ...]:
+    return tuple(values.tolist())

@@ -1,0 +1,156 @@
+"""Regressions as a reader asks for them and a spec declares them: a small grammar, checked against the schema.
+
+::
+
+    regression wage on age, `hours-per-week`, sex = 'Male' where state = 8
+    logistic regression income = '>50K' on age, sex = 'Male'
+
+An outcome or a term is an attribute with numbers, or a condition on one attribute (1 where it holds): a function of the
+code of one attribute. Values of bins are their middles, and of a missing value the mean of all values. The constant is
+always there. The outcome of a logistic regression is a condition.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.errors import SpecError
+from dpdist.schema.conditions import Condition, ends_of, parse_condition
+from dpdist.schema.schema import Attribute, Schema
+
+CONSTANT = "constant"
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
+_REGRESSION = re.compile(r"\s*(logistic\s+)?regression\s+(.+?)\s+on\s+(.+?)(?:\s+where\s+(.+))?\s*\Z", re.DOTALL)
+
+Key = tuple[object, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """A number for each code of an attribute.
+
+    Attributes
+    ----------
+    text : str
+        As it was asked for.
+    attribute : int
+        Its place.
+    values : ndarray of float64, shape (cardinality,)
+    """
+
+    text: str
+    attribute: int
+    values: NDArray[np.float64]
+
+    @property
+    def key(self) -> Key:
+        """Equal for terms that are the same function of the records."""
+        return self.attribute, self.values.tobytes()
+
+
+@dataclass(frozen=True, eq=False)
+class Regression:
+    """A regression.
+
+    Attributes
+    ----------
+    text : str
+    is_logistic : bool
+    outcome : Term
+    terms : tuple of Term
+        Without the constant.
+    where : Condition
+        Of which records; without boxes that ask for anything where it is of all.
+    """
+
+    text: str
+    is_logistic: bool
+    outcome: Term
+    terms: tuple[Term, ...]
+    where: Condition
+
+    @property
+    def names(self) -> list[str]:
+        """The texts of the coefficients, the constant first."""
+        return [CONSTANT, *(term.text for term in self.terms)]
+
+    @property
+    def key(self) -> Key:
+        """Equal for regressions that have the same coefficients, in whatever order."""
+        boxes = frozenset(
+            frozenset((i, mask.tobytes()) for i, mask in box.items() if not mask.all()) for box in self.where.boxes
+        )
+        return self.is_logistic, self.outcome.key, frozenset(term.key for term in self.terms), boxes
+
+
+def hidden(text: str) -> str:
+    """A text with every letter between quotes replaced, so that words of the grammar are not found there."""
+    return _QUOTED.sub(lambda match: "q" * len(match.group()), text)
+
+
+def asks_for_regression(text: str) -> bool:
+    """Whether a question has the form of a regression."""
+    return _REGRESSION.fullmatch(hidden(text)) is not None
+
+
+def parse_regression(text: str, schema: Schema) -> Regression:
+    """Read a regression.
+
+    Raises
+    ------
+    SpecError
+        It is not of the grammar, names no attribute, or one without numbers; the message says what to write.
+    """
+    found = _REGRESSION.fullmatch(hidden(text))
+    if found is None:
+        raise SpecError(
+            f"the regression {text!r} cannot be read: write `regression OUTCOME on TERM, TERM`, such as "
+            "\"logistic regression income = '>50K' on age, sex = 'Male'\""
+        )
+    kind, outcome, listed, where = (
+        None if start < 0 else text[start:end] for start, end in (found.span(k) for k in range(1, 5))
+    )
+    condition = Condition("", ({},)) if where is None else parse_condition(where, schema)
+    terms = tuple(parse_term(part, schema) for part in listed_in(listed or ""))
+    regression = Regression(text, kind is not None, parse_term(outcome or "", schema), terms, condition)
+    if regression.is_logistic and set(np.unique(regression.outcome.values)) - {0.0, 1.0}:
+        raise SpecError("the outcome of a logistic regression is a condition, such as: income = 2")
+    return regression
+
+
+def parse_term(text: str, schema: Schema) -> Term:
+    """An attribute's numbers, or whether a condition on one holds. Raises SpecError: as `parse_regression`."""
+    name = text.strip().strip("`")
+    if name in schema.names:
+        place = schema.names.index(name)
+        return Term(text, place, numbers_of(schema.attributes[place]))
+    condition = parse_condition(text, schema)
+    if len(condition.attributes) != 1:
+        raise SpecError(f"the term {text!r} is not of one attribute: products of attributes are not admitted")
+    (place,) = condition.attributes
+    size = schema.attributes[place].cardinality
+    return Term(text, place, condition.cells((place,), (size,)).astype(np.float64))
+
+
+def numbers_of(attribute: Attribute) -> NDArray[np.float64]:
+    """The number of each code: the middles of bins. Raises SpecError: the attribute has none."""
+    ends = None if attribute.is_continuous else ends_of(attribute)
+    if ends is None:
+        raise SpecError(f"attribute {attribute.name!r} has no numbers: write a condition, such as {attribute.name} = …")
+    middles = (ends[0].astype(np.float64) + ends[1]) / 2
+    return np.append(middles, np.full(attribute.cardinality - len(middles), middles.mean()))
+
+
+def listed_in(text: str) -> list[str]:
+    """What stands between commas outside of quotes and parentheses."""
+    found, depth, start = [], 0, 0
+    for k, letter in enumerate(hidden(text)):
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and not depth:
+            found.append(text[start:k])
+            start = k + 1
+    return [part.strip() for part in (*found, text[start:])]
