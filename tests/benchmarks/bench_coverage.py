@@ -1,6 +1,7 @@
 """How often intervals of a synthesis cover what the table says of cells, means and regressions, beside naive ones.
 
     python tests/benchmarks/bench_coverage.py --json bench/coverage.json [--tables adult] [--epsilon 1] [--keys 20]
+        [--declared] [--quick]
 
 For each table and epsilon (delta 1e-9) the table of the shipped spec is synthesised with the defaults, with the
 measurement of the accuracy, as many records as the input has. Nominal 95 % intervals of
@@ -9,6 +10,10 @@ measurement of the accuracy, as many records as the input has. Nominal 95 % inte
   are measured) that hold more than 1 % of the released records, with the published noisy tables;
 - *means*: of three attributes with numbers, over all records and where each term that is a condition holds;
 - *linear*, *logistic*: ten coefficients of one regression (`REGRESSIONS`), by 80 replicates.
+
+With ``--declared`` the spec declares both regressions, and *linear declared*, *logistic declared* are the intervals
+that are then measured, of the same coefficients. *distance* has, in the place of a half width, the mean total variation
+of all two-way tables from the input's: what the share costs. ``--quick`` computes these rows alone.
 
 *naive* intervals take the records for a simple random sample: binomial, of a mean, and of a regression with robust
 standard errors. Widths are medians of half lengths of ours, and of naive ones in the table itself: those of a simple
@@ -31,6 +36,7 @@ from typing import Any
 import numpy as np
 from bench_synthesis import DATA, FILES, spec_of, table_of
 
+from dpdist.accuracy.coefficients import linear, logistic
 from dpdist.accuracy.intervals import CellErrors
 from dpdist.accuracy.measured import Accuracy
 from dpdist.data.count import pair_counts, table_counts
@@ -39,14 +45,17 @@ from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis.learn import Learned
 from dpdist.families.synthesis.measurements import Measurements
-from dpdist.inference.comparisons import _listed, _term, by_replicates
+from dpdist.inference.answers import Answer
+from dpdist.inference.comparisons import answer, by_replicates
 from dpdist.inference.coverage import Rehearsed, coverage_of
 from dpdist.inference.published import Published
-from dpdist.inference.replicates import Replicates, linear, logistic, make_replicates
+from dpdist.inference.replicates import Replicates, make_replicates
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.schema.conditions import ends_of
+from dpdist.schema.regression import listed_in, parse_term
 from dpdist.schema.schema import Schema
+from dpdist.schema.spec import change
 
 TRIPLES = 150
 MEANS = 3
@@ -71,8 +80,10 @@ REGRESSIONS = {
 class Made(Published):
     """A release that was rehearsed and not written."""
 
-    def __init__(self, schema: Schema, codes: Codes, accuracy: Accuracy, measurements: Measurements) -> None:
-        for name, value in (("table", schema), ("attempt", "rehearsal")):
+    def __init__(
+        self, schema: Schema, codes: Codes, accuracy: Accuracy, measurements: Measurements, public: Any = None
+    ) -> None:
+        for name, value in (("table", schema), ("attempt", "rehearsal"), ("parameters", public or {})):
             self.__dict__.setdefault("manifest", SimpleNamespace()).__dict__[name] = value
         self.__dict__ |= {"codes": codes, "records": accuracy.records, "measurements": measurements}
         self.__dict__["accuracy"] = accuracy
@@ -123,27 +134,58 @@ def of_estimates(codes: Codes, made: Made, name: str) -> dict[str, list[float]]:
     real = Replicates(
         Made(made.schema, codes, made.__dict__["accuracy"], made.measurements), codes, 1.0, _ones(codes), 1.0
     )
-    outcome, listed = REGRESSIONS[name]
     found = {}
     for kind, fit, prefix in (("linear", linear, ""), ("logistic", logistic, "logistic ")):
-        answers = by_replicates(replicates, f"{prefix}regression {outcome} on {listed}")[1:]
-        rows = []
-        for of in (real, replicates):
-            columns = [_term(of, text) for text in (outcome, *_listed(listed))]
-            grouped, weights = of.grouped(columns)
-            terms = np.concatenate([np.ones((len(grouped), 1)), grouped[:, 1:]], axis=1)
-            weights = weights[:, :1] / of.weight
-            rows.append(
-                _robust(terms, grouped[:, 0], weights[:, 0], fit(terms, grouped[:, 0], weights)[:, 0], bool(prefix))
-            )
-        (truth, sample), (ours, naive) = rows
-        low, high = (np.array([getattr(a, end) for a in answers]) for end in ("low", "high"))
-        covered = (low <= truth[1:]) & (truth[1:] <= high)
-        plain = np.abs(ours - truth)[1:] <= 1.96 * naive[1:]
-        widths = (high - low) / 2, 1.96 * sample[1:]
-        found[kind] = [100 * covered.mean(), 100 * plain.mean(), 0.0, 0.0, *(float(np.median(w)) for w in widths)]
-    found["means"] = _of_means(replicates, real, [text for text in _listed(listed) if not _is_name(made, text)])
+        answers = by_replicates(replicates, question_of(name, prefix))
+        sides = [_fitted(of, name, fit, bool(prefix)) for of in (real, replicates)]
+        found[kind] = _of_coefficients(answers, *sides)
+    listed = REGRESSIONS[name][1]
+    found["means"] = _of_means(replicates, real, [text for text in listed_in(listed) if not _is_name(made, text)])
     return found
+
+
+def question_of(name: str, prefix: str) -> str:
+    """The regression of a table."""
+    outcome, listed = REGRESSIONS[name]
+    return f"{prefix}regression {outcome} on {listed}"
+
+
+def of_declared(codes: Codes, made: Made, name: str, truths: dict[str, Any]) -> dict[str, list[float]]:
+    """The columns of declared regressions, and the mean distance of two-way tables, for one key.
+
+    What is found of the table itself is kept in `truths`.
+    """
+    cards, pairs = made.schema.cardinalities, list(combinations(range(len(codes)), 2))
+    both = [flat_tables(of, cards, pairs) for of in (codes, made.codes)]
+    away = [float(np.abs(a / len(codes[0]) - b / len(made.codes[0])).sum() / 2) for a, b in zip(*both, strict=True)]
+    found = {"distance": [0.0, 0.0, 0.0, 0.0, float(np.mean(away)), 0.0]}
+    if made.regressions:
+        real, released = (Replicates(made, of, 1.0, _ones(of), 1.0) for of in (codes, made.codes))
+        for kind, fit, prefix in (("linear", linear, ""), ("logistic", logistic, "logistic ")):
+            if kind not in truths:
+                truths[kind] = _fitted(real, name, fit, bool(prefix))
+            fitted = truths[kind], _fitted(released, name, fit, bool(prefix))
+            found[f"{kind} declared"] = _of_coefficients(answer(made, question_of(name, prefix)), *fitted)
+    return found
+
+
+def _fitted(of: Replicates, name: str, fit: Any, is_logistic: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Coefficients of some records, and their standard errors in a simple random sample."""
+    outcome, listed = REGRESSIONS[name]
+    columns = [_term(of, text) for text in (outcome, *listed_in(listed))]
+    grouped, weights = of.grouped(columns)
+    terms = np.concatenate([np.ones((len(grouped), 1)), grouped[:, 1:]], axis=1)
+    weights = weights[:, :1] / of.weight
+    return _robust(terms, grouped[:, 0], weights[:, 0], fit(terms, grouped[:, 0], weights)[:, 0], is_logistic)
+
+
+def _of_coefficients(answers: list[Answer], real: Any, released: Any) -> list[float]:
+    (truth, sample), (ours, naive) = real, released
+    low, high = (np.array([getattr(a, end) for a in answers[1:]]) for end in ("low", "high"))
+    covered = (low <= truth[1:]) & (truth[1:] <= high)
+    plain = np.abs(ours - truth)[1:] <= 1.96 * naive[1:]
+    widths = (high - low) / 2, 1.96 * sample[1:]
+    return [100 * covered.mean(), 100 * plain.mean(), 0.0, 0.0, *(float(np.median(w)) for w in widths)]
 
 
 def _of_means(replicates: Replicates, real: Replicates, conditions: list[str]) -> list[float]:
@@ -151,19 +193,24 @@ def _of_means(replicates: Replicates, real: Replicates, conditions: list[str]) -
     named = [a.name for a in schema.attributes if not a.is_continuous and a.cardinality > 2 and ends_of(a) is not None]
     for name in named[:MEANS]:
         for where in ("", *(f" where {text}" for text in conditions if not text.startswith(name))):
-            (answer,) = by_replicates(replicates, f"mean `{name}`{where}")
+            (one,) = by_replicates(replicates, f"mean `{name}`{where}")
             sides = []
             for of in (real, replicates):
                 inside = _term(of, where[7:]) > 0 if where else np.ones(len(of.codes[0]), bool)
                 values = _term(of, name)[inside]
                 sides.append((values.mean(), 1.96 * values.std() / np.sqrt(len(values))))
             (truth, sample), (ours, naive) = sides
-            assert answer.low is not None
-            assert answer.high is not None
-            half = (answer.high - answer.low) / 2
-            rows.append([answer.low <= truth <= answer.high, abs(ours - truth) <= naive, half / sample])
+            assert one.low is not None
+            assert one.high is not None
+            half = (one.high - one.low) / 2
+            rows.append([one.low <= truth <= one.high, abs(ours - truth) <= naive, half / sample])
     table = np.array(rows, np.float64)
     return [100 * table[:, 0].mean(), 100 * table[:, 1].mean(), 0.0, 0.0, float(np.median(table[:, 2])), 1.0]
+
+
+def _term(of: Replicates, text: str) -> np.ndarray:
+    term = parse_term(text, of.release.schema)
+    return np.asarray(term.values[of.codes[term.attribute]])
 
 
 def _is_name(made: Made, text: str) -> bool:
@@ -194,21 +241,26 @@ COLUMNS = ("coverage", "naive", "below", "sentence", "half_width", "sample_half_
 def release_of(codes: Codes, plan: Any, seed: int) -> Made:
     """One release by a seeded key."""
     key = key_from(Noise(np.random.default_rng([seed, 6]).bytes(32)))
-    stages = [s for s in stages_of(plan) if s.name in ("model", "records", "accuracy")]
+    stages = [s for s in stages_of(plan) if s.name in ("model", "records", "accuracy", "regressions")]
     made = rehearse(plan, stages, codes, key=key, until=None)
     accuracy, measurements = made.result(ReleaseAccuracy).accuracy, made.result(Learned).measurements
-    return Made(plan.spec.table, released_codes(made), accuracy, measurements)
+    return Made(plan.spec.table, released_codes(made), accuracy, measurements, made.public)
 
 
 def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """One row for each epsilon and kind of estimate, averaged over the keys."""
     codes, _, shipped = table_of(name)
+    truths: dict[str, Any] = {}
     for epsilon in options.epsilon:
-        plan = make_plan(spec_of(shipped, "synthesis", epsilon=epsilon, records=len(codes[0])))
-        runs = []
+        spec = spec_of(shipped, "synthesis", epsilon=epsilon, records=len(codes[0]))
+        if options.declared:
+            spec = change(spec, {"regressions": [question_of(name, prefix) for prefix in ("", "logistic ")]})
+        plan, runs = make_plan(spec), []
         for seed in range(options.keys):
             made = release_of(codes, plan, seed)
-            runs.append(of_cells(codes, made) | of_estimates(codes, made, name))
+            runs.append(of_declared(codes, made, name, truths))
+            if not options.quick:
+                runs[-1] |= of_cells(codes, made) | of_estimates(codes, made, name)
         for kind in runs[0]:
             table = np.array([run[kind] for run in runs])
             means = dict(zip(COLUMNS, np.round(table.mean(0), 5).tolist(), strict=True))
@@ -255,6 +307,8 @@ def main() -> None:
     parser.add_argument("--epsilon", nargs="*", type=float, default=[0.25, 1, 4])
     parser.add_argument("--keys", type=int, default=5)
     parser.add_argument("--persons", action="store_true", help="instead, a table that nothing was set on")
+    parser.add_argument("--declared", action="store_true", help="declare the regressions, so that they are measured")
+    parser.add_argument("--quick", action="store_true", help="declared regressions and distances alone")
     options = parser.parse_args()
     rows = []
     for name in ["persons"] if options.persons else options.tables:
