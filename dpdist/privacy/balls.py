@@ -10,6 +10,7 @@ References
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from flint import arb
 
 _precision = Lock()  # Arb's working precision is one setting for the whole process
+
+# A process forked while another thread computes would wait for ever for that thread, which it does not have.
+os.register_at_fork(before=_precision.acquire, after_in_parent=_precision.release, after_in_child=_precision.release)
 
 
 @contextmanager

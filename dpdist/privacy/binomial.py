@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from flint import arb
 
 _PRECISIONS = (64, 128, 256, 512, 1024, 2048)
+_MOST_TRIALS = 10**15
 
 
 @lru_cache(maxsize=256)
@@ -76,7 +77,8 @@ def trials_needed(probability: float, *, successes: int, rate: float) -> int:
     Raises
     ------
     AccountingError
-        The probability is not in (0, 1), the rate is not in (0, 1], or no success is asked for.
+        The probability is not in (0, 1), the rate is not in (0, 1], no success is asked for, or more than 10**15 trials
+        are needed.
 
     Examples
     --------
@@ -88,6 +90,8 @@ def trials_needed(probability: float, *, successes: int, rate: float) -> int:
         raise AccountingError("no number of trials has a success at a rate of 0")
     z, failing = -NormalDist().inv_cdf(probability), 1 - rate
     about = (successes + z * math.sqrt(successes * failing) + (z * z - 1) * (1 + failing) / 6) / rate
+    if about > _MOST_TRIALS:
+        raise AccountingError(f"at a rate of {rate:g}, {successes:,} successes need more than 10**15 trials")
     return successes + _least(
         lambda more: _certainly(lambda: ball(probability) - _at_most(successes - 1, successes + more, ball(rate))),
         near=math.ceil(about) - successes,

@@ -78,6 +78,9 @@ def test_tails_beyond_double_precision() -> None:
         lambda: lower_quantile(0.1, trials=3, rate=1.5),
         lambda: trials_needed(0.1, successes=3, rate=0.0),
         lambda: trials_needed(0.1, successes=0, rate=0.5),
+        lambda: trials_needed(0.1, successes=10**6, rate=1e-12),
+        lambda: trials_needed(0.1, successes=1, rate=1e-300),
+        lambda: trials_needed(0.1, successes=1, rate=5e-324),
     ],
 )
 def test_bad_input(call) -> None:
