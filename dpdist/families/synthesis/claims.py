@@ -88,13 +88,8 @@ def model_claim(
             partial(_with_regressions, tables, regressions, regression_mu, schema, (codes, table, canary), copies)
             for tables, codes in ((absent, table), (present, joined))
         )
-    return Claim(
-        name=f"model of {len(attributes)} attributes",
-        absent=absent,
-        present=present,
-        epsilon=epsilon,
-        delta=delta,
-    )
+    name = f"model of {len(attributes)} attributes"
+    return Claim(name=name, absent=absent, present=present, epsilon=epsilon, delta=delta)
 
 
 def _evidence(

@@ -110,15 +110,20 @@ def measure(
         carried = _round(learner, choices, r, least=least, picks=picks, carried=carried)
     if learner.model is None:
         learner.refit(choices.iterations[-1])
-    if not choices.rake or isinstance(counts, SingleCounts) or not _worth_raking(learner, counts, choices):
-        if choices.rake and not isinstance(counts, SingleCounts):
-            _more_rounds(learner, choices, carried)
-        _spend_rest(learner, counts, choices)
-        return Measured(learner, None)
-    pairs = combinations(range(attributes), 2)
+    if choices.rake and not isinstance(counts, SingleCounts):
+        if _worth_raking(learner, counts, choices):
+            return Measured(learner, _all_pairs(counts, choices, account))
+        _more_rounds(learner, choices, carried)
+    _spend_rest(learner, counts, choices)
+    return Measured(learner, None)
+
+
+def _all_pairs(counts: PairCounts, choices: Choices, account: Account) -> AllPairs:
+    """The tables of all pairs, with what the account has left but for triples."""
+    tables = [counts.pair(*pair) for pair in combinations(range(len(counts.cardinalities)), 2)]
     share = max(_left(account, choices) - choices.triples - choices.triple_picks, choices.rake)
-    noisy, sigmas = account.measure("all pairs", [counts.pair(*pair) for pair in pairs], share=share)
-    return Measured(learner, AllPairs(tuple(noisy), sigmas))
+    noisy, sigmas = account.measure("all pairs", tables, share=share)
+    return AllPairs(tuple(noisy), sigmas)
 
 
 def _round(learner: Learner, choices: Choices, r: int, *, least: int, picks: float, carried: float) -> float:
