@@ -108,7 +108,7 @@ def validation_message(error: ValidationError, settings: Collection[str] = ()) -
 def _member(part: int | str) -> str:
     """The member of a union that a part of a place names; empty where it names a setting."""
     text = str(part)
-    name = re.sub(r"^function-.*?(\w+)\]$", r"\1", text)
+    name = re.sub(r"^function-.*?(\w+)\]+$", r"\1", text)
     return name if name in _SHAPES or _MEMBER.fullmatch(text) else ""
 
 
