@@ -14,6 +14,7 @@ from dpdist.privacy.grid import steps_of
 
 _LEAST_SUM = 1 << 100
 _BLOCK = 256  # candidates whose weights are summed once
+_KEPT = 1 << 20  # weights for earlier tops, at most
 
 
 class Candidates:
@@ -42,18 +43,23 @@ class Candidates:
             raise ValueError(f"a pick needs from 1 to 2**26 int64 scores, got {scores.dtype}[{scores.size}]")
         self._scores = scores.tolist()
         self._left = [True] * len(self._scores)
+        self._weights_of: dict[int, list[int]] = {}  # by top: candidates that are put back bring earlier ones back
         self._weigh()
 
     def __repr__(self) -> str:
         return f"Candidates(<{len(self._scores)} scores hidden>)"
 
     def _weigh(self) -> None:
-        self._top = max(itertools.compress(self._scores, self._left))
-        # those above are out; their weights would not fit and are not used
-        gaps = [max(self._top - score, 0) for score in self._scores]
-        self._weights = _thresholds.exponential_weights(gaps, self._scale)
-        known = [weight * left for weight, left in zip(self._weights, self._left, strict=True)]
-        self._sums = [sum(known[start : start + _BLOCK]) for start in range(0, len(known), _BLOCK)]
+        self._top = top = max(itertools.compress(self._scores, self._left))
+        if top not in self._weights_of:
+            while self._weights_of and (len(self._weights_of) + 1) * len(self._scores) > _KEPT:
+                del self._weights_of[next(iter(self._weights_of))]
+            # those above are out; their weights would not fit and are not used
+            gaps = [max(top - score, 0) for score in self._scores]
+            self._weights_of[top] = _thresholds.exponential_weights(gaps, self._scale)
+        self._weights = self._weights_of[top]
+        blocks = ((start, start + _BLOCK) for start in range(0, len(self._weights), _BLOCK))
+        self._sums = [sum(itertools.compress(self._weights[a:b], self._left[a:b])) for a, b in blocks]
 
     def remove(self, index: int) -> None:
         """Take a candidate out that is in."""

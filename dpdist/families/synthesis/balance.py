@@ -8,6 +8,7 @@ words: the result is a pure function of model, key and part.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,7 +27,7 @@ WEIGHT_BITS = 26
 LOOKED_AT = 2048
 """Rows of a sample that a round looks at: so many or a sixteenth, at most four times as many."""
 
-PIECE = 1 << 15  # rows at a time
+_CELLS_AT_ONCE = 1 << 23  # places of the rows' cells, so that wide rows take no more memory than others
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,14 +127,20 @@ class TableRows:
     def counts(self, items: Counts) -> Counts:
         """How many of the rows are in each cell."""
         found = np.zeros(self.index.cells, np.int64)
-        for start in range(0, len(items), PIECE):
-            cells = self.index.of_rows(self.values[:, items[start : start + PIECE]])
+        for cells in self._cells(items):
             found += np.bincount(cells.ravel(), minlength=self.index.cells)
         return found
 
     def costs(self, items: Counts, of_cells: CellCosts) -> Counts:
         """What the cells of each row cost."""
-        return np.asarray(of_cells.at(self.index.of_rows(self.values[:, items])).sum(0), np.int64)
+        found = [of_cells.at(cells).sum(0) for cells in self._cells(items)]
+        return np.concatenate([np.zeros(0, np.int64), *found])
+
+    def _cells(self, items: Counts) -> Iterator[NDArray[np.int32]]:
+        """The cells of some rows, shape (pairs, rows), a piece of the rows at a time."""
+        piece = max(_CELLS_AT_ONCE // max(len(self.index.left), 1), 1)
+        for start in range(0, len(items), piece):
+            yield self.index.of_rows(self.values[:, items[start : start + piece]])
 
 
 def balance(

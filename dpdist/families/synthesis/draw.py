@@ -129,11 +129,11 @@ def _samples(
 ) -> list[NDArray[np.int32]]:
     """Samples of the model, or of a part of the pool by weight; each of shape (attributes, rows)."""
     if fitted.adjustment is None:
-        return [np.stack(kept_part(fitted, noise, name, rows, rules)).astype(np.int32) for name in names]
+        return [np.array(kept_part(fitted, noise, name, rows, rules), np.int32) for name in names]
     pool = kept_part(fitted, noise, f"pool/{part % fitted.pool_parts}", fitted.pool_rows, rules)
     weights = fitted.adjustment.weights(pool, fitted.domain)
     order = _lexicographic(pool, fitted.domain)
-    weights, table = weights[order], np.stack(pool).astype(np.int32)
+    weights, table = weights[order], np.array(pool, np.int32)
     words = [int(noise.words(f"{name}/taken", 1)[0]) for name in names]
     return [table[:, order[_systematic(weights, rows, word)]] for word in words]
 
