@@ -69,6 +69,28 @@ def test_candidates_that_were_taken_out_do_not_matter_and_come_back() -> None:
     assert set(whole) == {3, 600}
 
 
+@pytest.mark.parametrize("kept", [0, 2 * 40, 1 << 20])
+def test_weights_that_are_kept_or_computed_again_give_the_same_picks(
+    kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best candidates are refused at each pick, so each goes down to another top and up again."""
+    scores = np.arange(40) ** 2 * 3
+    computed = []
+    exact = _thresholds.exponential_weights
+    monkeypatch.setattr(_thresholds, "exponential_weights", lambda *a: computed.append(1) or exact(*a))
+
+    def picks() -> list[int]:
+        candidates = Candidates(scores, scale=2.0)
+        rules = [lambda k, most=20 + i % 3: k < most for i in range(30)]
+        return [NOISE.pick("tops", candidates, start=100 * i, allowed=rule) for i, rule in enumerate(rules)]
+
+    expected = picks()
+    often, computed[:] = len(computed), []
+    monkeypatch.setattr("dpdist.privacy.candidates._KEPT", kept)
+    assert picks() == expected
+    assert (len(computed) > 5 * often) == (kept < 1 << 20)
+
+
 def test_weights_are_certified() -> None:
     from mpmath import mp, mpf
 
