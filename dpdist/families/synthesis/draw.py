@@ -9,11 +9,10 @@ key and its number.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpdist.families.synthesis.balance import CELL_BITS, PairIndex, TableRows, balance
 from dpdist.families.synthesis.fitted import UNIT, UNIT_BITS, Cumulative, Fitted
-from dpdist.privacy.arrays import Counts
+from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.noise import Noise
 from dpdist.schema.contradictions import a_record
 from dpdist.schema.rules import Rules, broken_by
@@ -25,7 +24,7 @@ LARGEST_PART = 1 << 20
 """Most rows of a part: rows times `UNIT` stay below 2**61."""
 
 
-def draw_part(fitted: Fitted, noise: Noise, name: str, rows: int) -> list[Counts]:
+def draw_part(fitted: Fitted, noise: Noise, name: str, rows: int) -> Codes:
     """Rows of one part, as values of the table's attributes.
 
     Parameters
@@ -37,8 +36,8 @@ def draw_part(fitted: Fitted, noise: Noise, name: str, rows: int) -> list[Counts
 
     Returns
     -------
-    list of ndarray of int64, shape (rows,)
-        One array for each of the table's attributes.
+    list of ndarray, shape (rows,)
+        One array for each of the table's attributes, of the smallest unsigned integers that hold its values.
 
     Raises
     ------
@@ -47,26 +46,28 @@ def draw_part(fitted: Fitted, noise: Noise, name: str, rows: int) -> list[Counts
     """
     if not 1 <= rows <= LARGEST_PART:
         raise ValueError(f"a part has from 1 to {LARGEST_PART} rows, got {rows}")
-    codes: list[Counts] = [np.zeros(0, np.int64)] * len(fitted.cardinalities)
+    codes: Codes = [np.zeros(0, np.uint8)] * len(fitted.cardinalities)
     for step in fitted.steps:
         groups = np.zeros(rows, np.int64)
         for parent in step.parents:
             groups *= fitted.cardinalities[parent]
             groups += codes[parent]
-        codes[step.attribute] = rounded_groups(groups, step.cumulative, noise, f"{name}/{step.attribute}")
-    drawn = []
-    for i, attribute in enumerate(fitted.fine):
-        values = fitted.values[i][codes[attribute]]
-        merged = np.flatnonzero(values < 0)
+        drawn = rounded_groups(groups, step.cumulative, noise, f"{name}/{step.attribute}")
+        codes[step.attribute] = drawn.astype(np.min_scalar_type(step.cumulative.shape[1] - 1))
+    columns: Codes = []
+    for i, (attribute, size) in enumerate(zip(fitted.fine, fitted.domain, strict=True)):
+        dtype, merged = np.min_scalar_type(size - 1), np.flatnonzero(fitted.values[i] < 0)
+        column = fitted.values[i].astype(dtype)[codes[attribute]]
         if len(merged):
-            group = np.zeros(len(merged), np.int64)
+            rows_of = np.flatnonzero(codes[attribute] == merged[0])
+            group = np.zeros(len(rows_of), np.int64)
             chosen = rounded_groups(group, fitted.rare_cumulative[i], noise, f"{name}/rare/{i}")
-            values[merged] = fitted.rare[i][chosen]
-        drawn.append(values)
-    return drawn
+            column[rows_of] = fitted.rare[i][chosen]
+        columns.append(column)
+    return columns
 
 
-def kept_part(fitted: Fitted, noise: Noise, name: str, rows: int, rules: Rules) -> list[Counts]:
+def kept_part(fitted: Fitted, noise: Noise, name: str, rows: int, rules: Rules) -> Codes:
     """Rows of one part that break no rule.
 
     Rows that break one are drawn again, `MOST_REDRAWS` times at most. What is left then becomes copies of other rows of
@@ -92,9 +93,7 @@ def kept_part(fitted: Fitted, noise: Noise, name: str, rows: int, rules: Rules) 
     return columns
 
 
-def draw_records(
-    fitted: Fitted, noise: Noise, part: int, rows: int, *, rounds: int, rules: Rules = ()
-) -> list[NDArray[np.int32]]:
+def draw_records(fitted: Fitted, noise: Noise, part: int, rows: int, *, rounds: int, rules: Rules = ()) -> Codes:
     """The records of one part.
 
     Without an adjustment they are drawn as a part. With one, they are taken from a part of the pool by weight,
@@ -114,28 +113,26 @@ def draw_records(
     name = f"records/{part}"
     balanced = rounds > 0 and len(fitted.expected) > 0
     names = [name, f"{name}/spare"] if balanced else [name]
-    pool = np.concatenate(_samples(fitted, noise, part, names, rows, rules), axis=1)
+    pool = [np.concatenate(columns) for columns in zip(*_samples(fitted, noise, part, names, rows, rules), strict=True)]
     taken = np.arange(rows)
     if balanced:
         expected = (fitted.expected * rows) >> (UNIT_BITS - CELL_BITS)
-        rows_of = TableRows(pool, PairIndex.of(fitted.domain))
+        rows_of = TableRows(np.array(pool, np.int32), PairIndex.of(fitted.domain))
         taken = balance(rows_of, taken, expected, noise, f"{name}/balance", rounds=rounds)
     mixed = taken[np.argsort(noise.words(f"{name}/mixed", rows), kind="stable")]
-    return list(pool[:, mixed])
+    return [column[mixed] for column in pool]
 
 
-def _samples(
-    fitted: Fitted, noise: Noise, part: int, names: list[str], rows: int, rules: Rules
-) -> list[NDArray[np.int32]]:
-    """Samples of the model, or of a part of the pool by weight; each of shape (attributes, rows)."""
+def _samples(fitted: Fitted, noise: Noise, part: int, names: list[str], rows: int, rules: Rules) -> list[Codes]:
+    """Samples of the model, or of a part of the pool by weight."""
     if fitted.adjustment is None:
-        return [np.array(kept_part(fitted, noise, name, rows, rules), np.int32) for name in names]
+        return [kept_part(fitted, noise, name, rows, rules) for name in names]
     pool = kept_part(fitted, noise, f"pool/{part % fitted.pool_parts}", fitted.pool_rows, rules)
     weights = fitted.adjustment.weights(pool, fitted.domain)
     order = _lexicographic(pool, fitted.domain)
-    weights, table = weights[order], np.array(pool, np.int32)
     words = [int(noise.words(f"{name}/taken", 1)[0]) for name in names]
-    return [table[:, order[_systematic(weights, rows, word)]] for word in words]
+    taken = [order[_systematic(weights[order], rows, word)] for word in words]
+    return [[column[rows] for column in pool] for rows in taken]
 
 
 def _systematic(weights: Counts, number: int, word: int) -> Counts:
@@ -154,13 +151,13 @@ def _systematic(weights: Counts, number: int, word: int) -> Counts:
     return np.searchsorted(cumulative, steps, side="right")
 
 
-def _lexicographic(columns: list[Counts], cardinalities: tuple[int, ...]) -> Counts:
+def _lexicographic(columns: Codes, cardinalities: tuple[int, ...]) -> Counts:
     """Order of the rows by their values, equal rows by position; the columns are packed into few words."""
     words: list[Counts] = []
     room = 0
     for column, cardinality in zip(columns, cardinalities, strict=True):
         if room < cardinality:
-            words.append(column.copy())
+            words.append(column.astype(np.int64))
             room = (1 << 62) // cardinality
         else:
             words[-1] *= cardinality

@@ -92,7 +92,7 @@ class Pool:
     ) -> Pool:
         """The rows of all parts of a pool."""
         parts = [kept_part(fitted, drawing, f"pool/{p}", choices.pool_rows, rules) for p in range(choices.pool_parts)]
-        columns = [np.concatenate(columns).astype(np.uint32) for columns in zip(*parts, strict=True)]
+        columns = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
         return cls(columns, cardinalities, choices, records)
 
     def rake_to_pairs(self, one_way: OneWay, all_pairs: AllPairs) -> None:
