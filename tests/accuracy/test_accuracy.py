@@ -19,8 +19,8 @@ from dpdist.accuracy.measured import (
     deviations,
     measure_accuracy,
 )
-from dpdist.accuracy.tables import Tables, _blocks, tables_operator, triples_of
-from dpdist.data.count import pair_counts, table_counts
+from dpdist.accuracy.tables import Tables, _blocks, increments, tables_operator, triples_of
+from dpdist.data.count import covering_blocks, pair_counts, table_counts
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 
@@ -38,7 +38,9 @@ def records(kinds: tuple[int, ...]) -> Tables:
     return tables([np.array([KINDS[k][i] for k in kinds], np.uint8) for i in range(3)], CARDS)
 
 
-@pytest.mark.parametrize("cards", [(4,), (3, 2), CARDS, (9, 5, 2, 7, 3), (40, 3, 50, 2, 9), (2,) * 9, (3,) * 25])
+@pytest.mark.parametrize(
+    "cards", [(4,), (3, 2), CARDS, (9, 5, 2, 7, 3), (40, 3, 50, 2, 9), (2,) * 9, (3,) * 25, (16,) * 9 + (3,) * 5]
+)
 @pytest.mark.parametrize("cells", [1, 64, 1 << 16])
 def test_a_pass_counts_the_tables_in_any_parts(
     cards: tuple[int, ...], cells: int, monkeypatch: pytest.MonkeyPatch
@@ -58,7 +60,7 @@ def test_a_pass_counts_the_tables_in_any_parts(
         if operator.compact:
             summaries = tuple(map(operator.compact, summaries))
         whole = reduce(operator.combine, summaries)
-        found = Tables(*(operator.finish(whole) if operator.finish else whole))
+        found = operator.finish(whole) if operator.finish else whole
         assert np.array_equal(found.pairs.cells, expected.pairs.cells)
         assert np.array_equal(found.triples, expected.triples)
 
@@ -109,8 +111,19 @@ def test_triples_are_public_and_few() -> None:
     many = triples_of((2,) * 40)
     assert len(many) == len(set(many)) == 300
     assert all(a < b < c < 40 for a, b, c in many)
-    assert triples_of((3,) * 40) == many  # of the number of attributes alone, unless tables are too large
+    blocks = covering_blocks((2,) * 40)
+    assert all(any(set(triple) <= set(block) for block in blocks) for triple in many)
+    assert {i for triple in many for i in triple} == set(range(40))
     assert triples_of((3000,) * 4) == ()
+
+
+def test_where_blocks_hold_few_triples_a_hash_chooses_the_rest() -> None:
+    cards = (30,) * 10 + (3,) * 4
+    inside = {t for block in covering_blocks(cards) for t in combinations(block, 3)}
+    found = triples_of(cards)
+    assert len(found) == len(set(found)) == 300
+    assert inside < set(found)
+    assert increments(cards) < len(covering_blocks(cards)) + 300 - len(inside)
 
 
 def test_scale_and_classes_are_integers() -> None:

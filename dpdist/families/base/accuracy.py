@@ -41,7 +41,7 @@ class ReleaseAccuracy:
 def count_tables(attempt: Attempt[Any, Any]) -> Tables:
     """The tables of the private records, by one pass; kept for later stages of this process."""
     operator = tables_operator(attempt.spec.table.cardinalities)
-    tables = Tables(*Passes(attempt).run(operator, stage="counting"))
+    tables: Tables = Passes(attempt).run(operator, stage="counting")
     attempt.keep(tables)
     return tables
 
@@ -92,7 +92,8 @@ def _released_tables(attempt: Attempt[Any, Any], released: ReleasedRecords) -> T
     total = task.tree("sum", partial(_sum, operator), counted, fan_in=operator.fan_in)
     with attempt.stage(STAGE) as progress:
         summary = attempt.executor.compute([total], progress=progress)[0]
-    return Tables(*(operator.finish(summary) if operator.finish else summary))
+    found: Tables = operator.finish(summary) if operator.finish else summary
+    return found
 
 
 def _part_tables(codes: Codes, operator: Operator) -> Any:

@@ -13,11 +13,11 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.families.synthesis.adjustment import Adjustment
 from dpdist.families.synthesis.descent import Model
 from dpdist.families.synthesis.inference import marginal
 from dpdist.families.synthesis.junction import JunctionTree, Set
 from dpdist.families.synthesis.marginals import Coding
-from dpdist.families.synthesis.rake import Adjustment
 from dpdist.privacy.arrays import Floats
 
 UNIT_BITS = 40

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import combinations
-from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.accuracy.tables import Attributes
-from dpdist.data.count import configuration_index
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.choices import TRIPLE_CELLS, Choices
 from dpdist.families.synthesis.draw import kept_part
-from dpdist.families.synthesis.fitted import Fitted
+from dpdist.families.synthesis.fitted import UNIT, Fitted
 from dpdist.families.synthesis.marginals import OneWay
 from dpdist.families.synthesis.measure import AllPairs, measure_triples
-from dpdist.families.synthesis.rake import Adjustment, block_change, rake, shrink
-from dpdist.privacy.arrays import Counts, Floats
+from dpdist.families.synthesis.pieces import Threads
+from dpdist.families.synthesis.rake import block_change, rake, shrink
+from dpdist.families.synthesis.weighted import WeightedRows
+from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.schema.rules import Rules
 
@@ -49,35 +49,24 @@ def fitting_triples(tables: Mapping[Attributes, Counts]) -> dict[Attributes, Cou
     return {triple: table for triple, table in tables.items() if table.size <= TRIPLE_CELLS}
 
 
-@dataclass(eq=False, repr=False)
 class Pool:
     """Rows of the model, and what their weights are fitted to; all of it public.
 
     Parameters
     ----------
-    columns : list of ndarray of uint32
+    columns : list of ndarray
     cardinalities : tuple of int
         Of the table's attributes.
     choices : Choices
     records : float
         Noisy number of records.
-
-    Attributes
-    ----------
-    targets : dict
-        Shares, by attributes.
-    adjustment : Adjustment or None
-    expected : ndarray of int64
-        Shares of the cells of all pairs of the weighted pool, in units of 2**-40.
     """
 
-    columns: list[NDArray[np.uint32]]
-    cardinalities: tuple[int, ...]
-    choices: Choices
-    records: float
-    targets: dict[tuple[int, ...], Floats] = field(default_factory=dict)
-    adjustment: Adjustment | None = None
-    expected: Counts = field(default_factory=lambda: np.zeros(0, np.int64))
+    def __init__(self, columns: Codes, cardinalities: tuple[int, ...], choices: Choices, records: float) -> None:
+        self._cardinalities, self._choices, self._records = cardinalities, choices, records
+        self._pairs = tuple(combinations(range(len(cardinalities)), 2))
+        self._rows = WeightedRows(columns, cardinalities)
+        self._targets: dict[Attributes, Floats] = {}
 
     @classmethod
     def drawn(
@@ -91,19 +80,23 @@ class Pool:
         rules: Rules = (),
     ) -> Pool:
         """The rows of all parts of a pool."""
-        parts = [kept_part(fitted, drawing, f"pool/{p}", choices.pool_rows, rules) for p in range(choices.pool_parts)]
-        columns = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+        with Threads(choices.pool_parts) as threads:
+            parts = threads.map(
+                lambda p: kept_part(fitted, drawing, f"pool/{p}", choices.pool_rows, rules), range(choices.pool_parts)
+            )
+            columns = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
         return cls(columns, cardinalities, choices, records)
 
     def rake_to_pairs(self, one_way: OneWay, all_pairs: AllPairs) -> None:
         """Fit the weights to tables of all pairs, and to the one-way tables."""
         one_way = with_margins(one_way, all_pairs)
-        pairs = combinations(range(len(self.cardinalities)), 2)
-        for pair, table, sigma in zip(pairs, all_pairs.tables, all_pairs.sigmas.tolist(), strict=True):
-            self._aim(pair, table, sigma)
-        for i, sigma in enumerate(one_way.sigmas.tolist()):
-            self._aim((i,), one_way.counts[i], sigma)
-        self._rake(self.choices.sweeps)
+        singles = [(i,) for i in range(len(self._cardinalities))]
+        shares = self._rows.shares([*self._pairs, *singles])
+        for pair, table, sigma in zip(self._pairs, all_pairs.tables, all_pairs.sigmas.tolist(), strict=True):
+            self._aim(pair, table, sigma, shares[pair])
+        for single, counts, sigma in zip(singles, one_way.counts, one_way.sigmas.tolist(), strict=True):
+            self._aim(single, counts, sigma, shares[single])
+        rake(self._rows, self._targets, sweeps=self._choices.sweeps)
 
     def rake_to_triples(self, exact: Mapping[Attributes, Counts], account: Account) -> tuple[Attributes, ...]:
         """Pick triples that the weighted pool misses, measure them, and fit the weights to them too.
@@ -118,53 +111,40 @@ class Pool:
         tuple of (int, int, int)
             What was picked.
         """
-        assert self.adjustment is not None
-        weights = self.adjustment.weights(self.columns, self.cardinalities).astype(np.float64)
-        expected = {triple: self._counts(triple, weights) for triple in exact}
-        found = measure_triples(exact, expected, choices=self.choices, account=account)
+        shares = self._rows.shares(exact)
+        expected = {triple: shares[triple].ravel() * self._records for triple in exact}
+        found = measure_triples(exact, expected, choices=self._choices, account=account)
         for triple, table in zip(found.attributes, found.tables, strict=True):
-            self._aim(triple, table, found.sigma, expected[triple])
+            self._aim(triple, table, found.sigma, shares[triple])
             for _ in range(_SWEEPS):  # its sums have more noise than the tables of its pairs
-                self.targets[triple] *= block_change(self.targets[triple], triple, self._below(triple), 1.0)
+                self._targets[triple] *= block_change(self._targets[triple], triple, self._below(triple), 1.0)
         if found.attributes:
-            self._rake(self.choices.sweeps // 2)
+            self._rows.cover(found.attributes)
+            rake(self._rows, self._targets, sweeps=self._choices.sweeps // 2)
         return found.attributes
 
-    def _below(self, triple: Attributes) -> dict[tuple[int, ...], Floats]:
+    def _below(self, triple: Attributes) -> dict[Attributes, Floats]:
         """The targets of a triple's pairs and attributes."""
-        return {scope: share for scope, share in self.targets.items() if len(scope) < 3 and set(scope) <= set(triple)}
+        return {scope: share for scope, share in self._targets.items() if len(scope) < 3 and set(scope) <= set(triple)}
 
-    def _counts(self, attributes: tuple[int, ...], weights: Floats | None = None) -> Floats:
-        """The pool's counts of a table at the scale of the records, flat."""
-        sizes = [self.cardinalities[i] for i in attributes]
-        index = configuration_index([self.columns[i] for i in attributes], sizes)
-        total = len(index) if weights is None else float(weights.sum())
-        counts = np.bincount(index, weights=weights, minlength=prod(sizes)).astype(np.float64)
-        return counts * (self.records / total)
-
-    def _aim(
-        self, attributes: tuple[int, ...], noisy: NDArray[np.number], sigma: float, model: Floats | None = None
-    ) -> None:
+    def _aim(self, attributes: Attributes, noisy: NDArray[np.number], sigma: float, model: Floats) -> None:
         """Let a noisy table, shrunk towards the pool's, be a target."""
-        shape = [self.cardinalities[i] for i in attributes]
-        model = self._counts(attributes) if model is None else model
-        estimate = shrink(noisy.ravel().astype(np.float64), model, sigma)
+        estimate = shrink(noisy.ravel().astype(np.float64), model.ravel() * self._records, sigma)
         total = float(estimate.sum())
         share = estimate / total if total > 0 else np.full(estimate.shape, 1 / estimate.size)
-        self.targets[attributes] = share.reshape(shape)
-
-    def _rake(self, sweeps: int) -> None:
-        self.adjustment, self.expected = rake(
-            self.columns, self.cardinalities, self.targets, sweeps=sweeps, start=self.adjustment
-        )
+        self._targets[attributes] = share.reshape(model.shape)
 
     def fitted(self, model: Fitted) -> Fitted:
         """The model with the weights of its pool."""
-        choices = self.choices
+        choices, expected = self._choices, model.expected
+        if choices.balance:
+            shares = self._rows.shares(self._pairs)
+            flat = np.concatenate([shares[pair].ravel() for pair in self._pairs])
+            expected = np.rint(flat * UNIT).astype(np.int64)
         return replace(
             model,
-            adjustment=self.adjustment,
-            expected=self.expected if choices.balance else model.expected,
+            adjustment=self._rows.adjustment(),
+            expected=expected,
             pool_parts=choices.pool_parts,
             pool_rows=choices.pool_rows,
         )

@@ -56,11 +56,6 @@ def log2(x: Floats) -> Floats:
     return np.asarray(value)
 
 
-def power(x: Floats, exponent: float) -> Floats:
-    """``x**exponent`` for positive x."""
-    return exp2(log2(x) * exponent)
-
-
 def inner(a: Floats, b: Floats) -> float:
     """The inner product of two vectors, added in NumPy's order."""
     return float((a * b).sum())
