@@ -107,9 +107,10 @@ def of_file(name: str) -> tuple[list[np.ndarray], list[int]]:
 
     columns, cards = [], []
     for _, column in pd.read_csv(DATA / f"{name}.csv").items():
-        if column.nunique() > 200 and column.dtype == object:
+        is_text = pd.api.types.is_string_dtype(column)
+        if column.nunique() > 200 and is_text:
             continue  # a name
-        if column.nunique() <= FILES[name] or column.dtype == object:
+        if column.nunique() <= FILES[name] or is_text:
             codes = pd.factorize(column, sort=True, use_na_sentinel=False)[0]
         else:
             values = column.to_numpy(float)
