@@ -12,11 +12,9 @@ from math import comb, prod
 import numpy as np
 
 from dpdist.data.count import (
-    MAX_PAIR_CELLS,
     WIDE_CELLS,
     PairCounts,
     block_cells,
-    cells_of_pairs,
     cover,
     covering_blocks,
     marginals,
@@ -35,25 +33,19 @@ MOST_TRIPLE_CELLS = 1 << 23
 BLOCK_CELLS = 1 << 16
 """Cells of a block of attributes that holds several triples, at most (512 KiB)."""
 
+TRAVELLING_CELLS = 1 << 21
+"""Blocks of so many cells leave a partition as they are (16 MiB); of larger ones only the marginals do."""
+
 Attributes = tuple[int, ...]
 
 
 def triples_of(cardinalities: Sequence[int]) -> tuple[Attributes, ...]:
-    """The triples of attributes that are compared: all of them, or `TRIPLES` that a hash chooses. Public.
-
-    Of many attributes, those come first that share a block of the pairs (`dpdist.data.count.covering_blocks`), because
-    the pass over the pairs counts them too. The blocks depend on the domains alone.
-    """
-    return _triples_of(tuple(cardinalities))
-
-
-@lru_cache(maxsize=64)
-def _triples_of(cardinalities: tuple[int, ...]) -> tuple[Attributes, ...]:
+    """The triples of attributes that are compared: all of them, or `TRIPLES` that a hash chooses. Public."""
     m = len(cardinalities)
     if comb(m, 3) <= TRIPLES:
         drawn: list[Attributes] = list(combinations(range(m), 3))
     else:
-        drawn, number = sorted(_in_blocks(cardinalities), key=_hash)[:TRIPLES], 0
+        drawn, number = [], 0
         while len(drawn) < TRIPLES:
             word = hashlib.sha256(b"triple %d" % number).digest()
             triple = tuple(sorted({int.from_bytes(word[8 * k : 8 * k + 8], "big") % m for k in range(3)}))
@@ -67,18 +59,6 @@ def _triples_of(cardinalities: tuple[int, ...]) -> tuple[Attributes, ...]:
             chosen.append(triple)
             cells += size
     return tuple(sorted(chosen))
-
-
-@lru_cache(maxsize=64)
-def _in_blocks(cardinalities: tuple[int, ...]) -> frozenset[Attributes]:
-    """Triples within the blocks of the pairs; none where there are too many blocks to be counted together."""
-    if cells_of_pairs(cardinalities) > MAX_PAIR_CELLS or block_cells(cardinalities) > WIDE_CELLS:
-        return frozenset()
-    return frozenset(triple for block in covering_blocks(cardinalities) for triple in combinations(block, 3))
-
-
-def _hash(triple: Attributes) -> bytes:
-    return hashlib.sha256(b"triple %d %d %d" % triple).digest()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -128,53 +108,49 @@ def tables_operator(cardinalities: Sequence[int]) -> Operator:
     """All tables that are compared, in one pass: `Tables`.
 
     Where blocks of attributes hold all pairs and triples, a record is added to the blocks
-    (`dpdist.data.count.cover`): of 11 census attributes to 46 instead of 176 tables, of 24 to 33 instead of 333.
+    (`dpdist.data.count.cover`): of 11 census attributes to 46 instead of 176 tables, of 24 to 70 instead of 333.
     """
     sizes = tuple(cardinalities)
-    if not _shares_blocks(sizes):
+    blocks = _blocks(sizes)
+    if not blocks:
         both = together([pair_counts_operator(sizes), table_counts_operator(sizes, triples_of(sizes))])
         return replace(both, finish=_of_summaries)
-    operator = table_counts_operator(sizes, _blocks(sizes))
-    if _has_all_triples(sizes):
-        # these blocks take hardly more room than their marginals, which one task makes for the whole table
-        return replace(operator, finish=partial(_of_blocks, cardinalities=sizes))
-    return replace(operator, compact=partial(_of_blocks, cardinalities=sizes))
+    operator, whole = table_counts_operator(sizes, blocks), partial(_of_blocks, cardinalities=sizes)
+    if sum(prod(sizes[i] for i in block) for block in blocks) <= TRAVELLING_CELLS:
+        return replace(operator, finish=whole)  # the whole table is marginalised by one task
+    return replace(operator, compact=whole)
 
 
 def increments(cardinalities: Sequence[int]) -> int:
     """Tables that the pass of `tables_operator` adds a record to."""
     sizes = tuple(cardinalities)
-    return len(_blocks(sizes)) if _shares_blocks(sizes) else len(covering_blocks(sizes)) + len(triples_of(sizes))
-
-
-def _has_all_triples(sizes: tuple[int, ...]) -> bool:
-    return len(triples_of(sizes)) == comb(len(sizes), 3)
-
-
-def _shares_blocks(sizes: tuple[int, ...]) -> bool:
-    if not triples_of(sizes) or not (_has_all_triples(sizes) or _in_blocks(sizes)):
-        return False
-    return sum(prod(sizes[i] for i in block) for block in _blocks(sizes)) <= WIDE_CELLS
+    return len(_blocks(sizes)) or len(covering_blocks(sizes)) + len(triples_of(sizes))
 
 
 @lru_cache(maxsize=64)
 def _blocks(cardinalities: tuple[int, ...]) -> tuple[Attributes, ...]:
-    """Blocks that hold all pairs, and the triples that are compared."""
+    """Blocks that hold all pairs and compared triples; none where they are too large or too many to be of use."""
     triples = triples_of(cardinalities)
-    if _has_all_triples(cardinalities):
-        return cover(triples, cardinalities, BLOCK_CELLS)
-    others = tuple(triple for triple in triples if triple not in _in_blocks(cardinalities))
-    return (*covering_blocks(cardinalities), *cover(others, cardinalities, BLOCK_CELLS))
+    if not triples or block_cells(cardinalities) > WIDE_CELLS:
+        return ()
+    pairs = combinations(range(len(cardinalities)), 2)
+    sets, most = (*pairs, *triples), len(covering_blocks(cardinalities)) + len(triples)
+    for cells in (BLOCK_CELLS, BLOCK_CELLS // 2, BLOCK_CELLS // 4):
+        blocks = cover(sets, cardinalities, cells)
+        if len(blocks) < most and sum(prod(cardinalities[i] for i in block) for block in blocks) <= WIDE_CELLS:
+            return blocks
+    return ()
 
 
 def _of_blocks(counts: Counts, cardinalities: tuple[int, ...]) -> Tables:
     blocks, wanted = _blocks(cardinalities), triples_of(cardinalities)
     tables = split_tables(counts, cardinalities, blocks)
-    left, found = set(wanted), {}
+    left = set(wanted)
+    found: dict[Attributes, Counts] = {}
     for table, block in zip(tables, blocks, strict=True):
-        for triple in left.intersection(combinations(block, 3)):
-            found[triple] = sum_to(table, block, triple).ravel()
-        left.difference_update(combinations(block, 3))
+        inside = left.intersection(combinations(block, 3))
+        found |= {triple: sum_to(table, block, triple).ravel() for triple in inside}
+        left -= inside
     return Tables(marginals(tables, cardinalities, blocks), np.concatenate([found[triple] for triple in wanted]))
 
 

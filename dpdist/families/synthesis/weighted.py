@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import configuration_index, covering_blocks
+from dpdist.data.count import BLOCK_CELLS, configuration_index, cover, covering_blocks
 from dpdist.families.synthesis.adjustment import Adjustment, integer_logs
 from dpdist.families.synthesis.inference import marginal
 from dpdist.families.synthesis.pieces import Threads, slices
@@ -45,7 +45,7 @@ class WeightedRows:
         self._keys: list[NDArray[np.integer]] = []
         self._factors: list[Floats] = []
         self._waiting: tuple[int, Floats] | None = None
-        self._add(list(covering_blocks(self._cardinalities)))
+        self._add(covering_blocks(self._cardinalities))
 
     @property
     def pieces(self) -> int:
@@ -53,64 +53,79 @@ class WeightedRows:
         return len(self._slices)
 
     def cover(self, scopes: Iterable[Scope]) -> None:
-        """Add a block for each set of attributes that lies in none."""
-        self._add([scope for scope in scopes if self._home(scope) is None])
+        """Add blocks for sets of attributes that lie in none."""
+        left = [s for s in scopes if not any(set(s) <= set(block) for block in self.blocks)]
+        self._add(cover(tuple(left), self._cardinalities, BLOCK_CELLS))
 
-    def _home(self, scope: Scope) -> int | None:
-        return next((b for b, block in enumerate(self.blocks) if set(scope) <= set(block)), None)
-
-    def _add(self, blocks: list[Scope]) -> None:
-        def keys(block: Scope) -> NDArray[np.integer]:
-            sizes = [self._cardinalities[i] for i in block]
-            index = configuration_index([self._columns[i] for i in block], sizes)
-            return index.astype(np.min_scalar_type(prod(sizes) - 1))
-
+    def _add(self, blocks: tuple[Scope, ...]) -> None:
         with Threads(len(blocks)) as threads:
-            self._keys += threads.map(keys, blocks)
+            self._keys += threads.map(self._keys_of, blocks)
         self.blocks += blocks
-        self._factors += [np.ones([self._cardinalities[i] for i in block]) for block in blocks]
+        self._factors += [np.ones(self._shape(block)) for block in blocks]
+
+    def _shape(self, block: Scope) -> tuple[int, ...]:
+        return tuple(self._cardinalities[i] for i in block)
+
+    def _keys_of(self, block: Scope) -> NDArray[np.integer]:
+        """The cell of each row in a block's table."""
+        index = configuration_index([self._columns[i] for i in block], self._shape(block))
+        return index.astype(np.min_scalar_type(prod(self._shape(block)) - 1))
 
     def table(self, b: int, threads: Threads) -> Floats:
         """The sum of the weights in each cell of a block, over the number of rows."""
         shape, waiting, self._waiting = self._factors[b].shape, self._waiting, None
 
         def count(rows: slice) -> Floats:
-            weights = self._weights[rows]
-            if waiting is not None:
-                at, change = waiting
-                weights *= change.take(self._keys[at][rows], mode="clip")
+            weights = self._changed(rows, waiting)
             return np.asarray(np.bincount(self._keys[b][rows], weights=weights, minlength=prod(shape)), np.float64)
 
         total = reduce(np.add, threads.map(count, self._slices))
         return np.asarray(total.reshape(shape) / len(self._weights))
 
+    def _changed(self, rows: slice, waiting: tuple[int, Floats] | None) -> Floats:
+        """The weights of some rows after the change that waited."""
+        weights = self._weights[rows]
+        if waiting is not None:
+            at, change = waiting
+            weights *= change.take(self._keys[at][rows], mode="clip")
+        return weights
+
     def multiply(self, b: int, change: Floats) -> None:
         """Multiply the weight of each row by a factor of its cell of a block."""
+        self._changed(slice(None), self._waiting)
         self._waiting = b, change.ravel()
         self._factors[b] *= change
 
     def shares(self, scopes: Iterable[Scope]) -> dict[Scope, Floats]:
         """The share of the weights in each cell of the tables of some sets of attributes, of the shape of their domain.
 
-        Sets that lie in no block are counted by themselves.
+        Sets of up to three attributes.
         """
         found: dict[Scope, Floats] = {}
         left = set(scopes)
+
+        def take(block: Scope, table: Floats) -> None:
+            inside = left.intersection(s for size in (1, 2, 3) for s in combinations(block, size))
+            found.update({s: marginal(table / table.sum(), [block.index(i) for i in s]) for s in inside})
+            left.difference_update(inside)
+
         with Threads(self.pieces) as threads:
             for b, block in enumerate(self.blocks):
-                inside = left.intersection(s for size in (1, 2, 3) for s in combinations(block, size))
-                if not inside:
-                    continue
-                table = self.table(b, threads)
-                table /= table.sum()
-                found |= {scope: marginal(table, [block.index(i) for i in scope]) for scope in inside}
-                left -= inside
-        for scope in sorted(left):
-            sizes = [self._cardinalities[i] for i in scope]
-            index = configuration_index([self._columns[i] for i in scope], sizes)
-            counts = np.bincount(index, weights=self._weights, minlength=prod(sizes)).reshape(sizes)
-            found[scope] = counts / counts.sum()
+                if any(len(s) < 3 or set(s) <= set(block) for s in left):
+                    take(block, self.table(b, threads))
+        others = cover(tuple(sorted(left)), self._cardinalities, BLOCK_CELLS)
+        waiting, self._waiting = self._waiting, None
+        self._changed(slice(None), waiting)
+        with Threads(len(others)) as threads:
+            for block, table in zip(others, threads.map(self._table_of, others), strict=True):
+                take(block, table)
         return found
+
+    def _table_of(self, block: Scope) -> Floats:
+        """The sum of the weights in each cell of a set of attributes that is no block."""
+        size = prod(self._shape(block))
+        found = np.bincount(self._keys_of(block), weights=self._weights, minlength=size).reshape(self._shape(block))
+        return np.asarray(found, np.float64)
 
     def adjustment(self) -> Adjustment:
         """The factors as integers."""

@@ -16,6 +16,7 @@ import pytest
 
 from dpdist.data.count import pair_counts
 from dpdist.errors import AccountingError
+from dpdist.families.synthesis import pieces
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.adjustment import power_of_two
 from dpdist.families.synthesis.balance import CELL_BITS, PairIndex, TableRows, balance
@@ -326,6 +327,31 @@ def triple_of(columns: list[np.ndarray], weights: np.ndarray | None = None) -> n
     index = np.ravel_multi_index([column.astype(np.int64) for column in columns[:3]], CARDS[:3])
     table = np.bincount(index, weights=weights, minlength=math.prod(CARDS[:3])).reshape(CARDS[:3])
     return np.asarray(table / table.sum())
+
+
+def test_weighted_rows_give_the_tables_of_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sets within blocks and others, after a change that waited, with several pieces of the rows."""
+    monkeypatch.setattr(pieces, "PIECE", 700)
+    rng = np.random.default_rng(1)
+    cards = (40, 3, 50, 30, 2)
+    columns = [rng.integers(0, size, 5_000).astype(np.uint8) for size in cards]
+    rows, weights = WeightedRows(columns, cards), np.ones(5_000)
+    sets = [s for size in (1, 2, 3) for s in combinations(range(5), size)]
+    assert any(not any(set(s) <= set(block) for block in rows.blocks) for s in sets)
+    for b in (len(rows.blocks) - 1, 0, 0):
+        block = rows.blocks[b]
+        change = rng.uniform(0.1, 3, [cards[i] for i in block])
+        rows.multiply(b, change)
+        weights *= change[tuple(columns[i] for i in block)]
+        for wanted in (sets, sets[-10:]):
+            for s, found in rows.shares(wanted).items():
+                expected = np.zeros([cards[i] for i in s])
+                np.add.at(expected, tuple(columns[i] for i in s), weights / weights.sum())
+                np.testing.assert_allclose(found, expected, atol=1e-12)
+    rows.cover(sets)
+    assert all(any(set(s) <= set(block) for block in rows.blocks) for s in sets)
+    integers = rows.adjustment().weights(columns, cards)
+    np.testing.assert_allclose(integers / 2**30, np.clip(weights, 2**-30, 1024), rtol=1e-5, atol=2**-29)
 
 
 def test_raking_meets_triples_as_well() -> None:
