@@ -22,6 +22,9 @@ GROWTH = 1.05
 UPHILL = 2.0
 """A step with momentum may lead to so many times the loss."""
 
+OVERSHOOT = 16.0
+"""The first steps of new pairs together may lead to so many times the loss."""
+
 LEAST_STEP = 1e-6
 """Shorter steps are not halved."""
 
@@ -169,7 +172,10 @@ def fit(
     if not found.loss < np.inf:  # large potentials of noisy tables of few records: another tree sums them up otherwise
         at, step = np.concatenate(anew), FIRST_STEP
         found = _Point(at, *objective.at(at))
-    best, before, momentum = found, at, 1.0
+    known = {m.attributes: m.known for m in measurements if m.attributes not in old}
+    steps = [_proportional(*measured[s], known.get(s)).ravel() for s in objective.sets]
+    found = _ahead(objective, found, np.concatenate(steps))
+    best, before, momentum = found, found.potentials, 1.0
     for _ in range(iterations):
         there = found.potentials - step * found.gradient
         if inner(found.gradient, there - before) > 0:
@@ -188,6 +194,30 @@ def fit(
 def _first(share: Floats) -> Floats:
     """Potentials of a set at first: those of independent attributes with the measured shares."""
     return log2(np.maximum(share, LEAST_SHARE)) * math.log(2) if share.ndim == 1 else np.zeros(share.shape)
+
+
+def _proportional(share: Floats, weight: float, known: Floats | None) -> Floats:
+    """What takes a picked pair from the model's marginal to the measured table, as far as that exceeds the noise.
+
+    It is a step of iterative proportional fitting, and the last one where the new pairs form a tree.
+    """
+    if known is None:
+        return np.zeros(share.shape)
+    noise = 1 / math.sqrt(weight)
+    return log2((np.maximum(share, 0) + noise) / (known + noise)) * math.log(2)
+
+
+def _ahead(objective: _Objective, found: _Point, step: Floats) -> _Point:
+    """The point a step ahead, half a step where that leads too far uphill, or none.
+
+    Steps of pairs that share a clique overshoot together. Descent from there is still shorter than from no step.
+    """
+    for part in (1.0, 0.5) if step.any() else ():
+        at = found.potentials + part * step
+        new = _Point(at, *objective.at(at))
+        if new.loss <= OVERSHOOT * found.loss:
+            return new
+    return found
 
 
 def _accepted(old: _Point, new: _Point, *, first: bool, least: bool) -> bool:

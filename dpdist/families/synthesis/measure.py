@@ -228,7 +228,10 @@ def _own_pairs(learner: Learner) -> NDArray[np.int64]:
 
 
 def _worth_raking(learner: Learner, counts: PairCounts, choices: Choices) -> bool:
-    """Whether the model misses more than 0.4 of the noise of a table of all pairs: a noisy mean distance tells."""
+    """Whether the model misses more than a part of the noise of a table of all pairs: a noisy mean distance tells.
+
+    Two fifths of it; half as much where triples would be measured, which only a pool can follow.
+    """
     own = _own_pairs(learner)
     distances = learner.tables.distances(learner.expected())[own]
     # the sum of P distances has sensitivity P; divided by P afterwards
@@ -237,7 +240,8 @@ def _worth_raking(learner: Learner, counts: PairCounts, choices: Choices) -> boo
     (noisy,), _ = learner.account.measure("misfit", [total], share=choices.misfit, sensitivity=number)
     cells = np.mean([a * b for a, b in combinations(counts.cardinalities, 2)])
     sigma = learner.account.deviations(choices.rake, [1.0] * number)[0]
-    return bool(noisy[0] / number >= 0.4 * L1_OF_NOISE * sigma * cells)
+    part = 0.2 if choices.triple_tables else 0.4
+    return bool(noisy[0] / number >= part * L1_OF_NOISE * sigma * cells)
 
 
 def _more_rounds(learner: Learner, choices: Choices, carried: float) -> None:
