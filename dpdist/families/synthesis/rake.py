@@ -65,7 +65,7 @@ def block_change(table: Floats, block: tuple[int, ...], targets: dict[tuple[int,
     A step goes a part of the way: the ratio to the power of that part, by its Pade approximant of order 1.
     Sums over a triple's noisy cells have more noise than the tables of its pairs, which therefore come later.
     """
-    change = np.ones_like(table)
+    before, table = table, table.copy()
     places: list[tuple[int, ...]] = [*combinations(range(len(block)), 2)]
     triples = combinations(range(len(block)), 3)
     scopes: list[tuple[int, ...]] = [place for place in triples if tuple(block[k] for k in place) in targets]
@@ -77,7 +77,5 @@ def block_change(table: Floats, block: tuple[int, ...], targets: dict[tuple[int,
         found = marginal(table, place)
         ratio = np.clip(np.divide(target, found, out=np.ones_like(target), where=found > 0), 0.1, 10)
         factor = ((1 + power) * ratio + (1 - power)) / ((1 - power) * ratio + (1 + power))
-        factor = factor.reshape([size if k in place else 1 for k, size in enumerate(table.shape)])
-        table = table * factor
-        change *= factor
-    return change
+        table *= factor.reshape([size if k in place else 1 for k, size in enumerate(table.shape)])
+    return np.divide(table, before, out=np.ones_like(table), where=before > 0)
