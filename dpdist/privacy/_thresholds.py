@@ -243,7 +243,7 @@ def _certified_floors(tail: Callable[[int], Iterator[arb]]) -> list[int]:
     """Return ``floor(2**128 * p)`` for the p that ``tail(precision)`` encloses, up to the first zero."""
     from flint import arb
 
-    for precision in (256, 512, 1024, 2048, 4096):
+    for precision in (192, 256, 512, 1024, 2048, 4096):
         floors = []
         with working_precision(precision):
             unit = arb(1 << 128)

@@ -85,9 +85,10 @@ class Account:
     def deviations(self, share: float, weights: Sequence[float]) -> NDArray[np.float64]:
         """Deviation of each of several statistics: ``1 / sigma_i^2 = share mu^2 weight_i / sum(weights)``.
 
-        Weights are rounded to powers of two: each deviation has a sampler of its own, which takes about 10 ms to set up.
+        Weights are rounded to powers of the root of two: each deviation has a sampler of its own, which takes some
+        milliseconds to set up.
         """
-        rounded = np.array([2.0 ** round(math.log2(weight)) for weight in weights])
+        rounded = np.array([2.0 ** (round(2 * math.log2(weight)) / 2) for weight in weights])
         portions = rounded / rounded.sum()
         sigmas: NDArray[np.float64] = 1 / (self.mu * np.sqrt(share * portions)) * _UP
         return sigmas

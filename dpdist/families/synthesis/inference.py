@@ -29,14 +29,14 @@ def marginal(table: Floats, keep: Sequence[int]) -> Floats:
     first, last = keep[0], keep[-1]
     if last + 1 < len(shape):
         rest = prod(shape[last + 1 :])
-        table = table.reshape(-1, rest).sum(1)
+        table = np.add.reduce(table.reshape(-1, rest), 1)
     if first:
-        table = table.reshape(prod(shape[:first]), -1).sum(0)
+        table = np.add.reduce(table.reshape(prod(shape[:first]), -1), 0)
     for i, (a, b) in enumerate(pairwise(keep)):
         if b > a + 1:
             front = prod(kept_shape[: i + 1])
             middle = prod(shape[a + 1 : b])
-            table = table.reshape(front, middle, -1).sum(1)
+            table = np.add.reduce(table.reshape(front, middle, -1), 1)
     return table.reshape(kept_shape)
 
 
