@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 
@@ -20,24 +21,28 @@ from dpdist.privacy.arrays import Floats
 
 def marginal(table: Floats, keep: Sequence[int]) -> Floats:
     """Sum a table over the axes that are not in `keep` (ascending)."""
-    shape = table.shape
-    if len(keep) == len(shape):
-        return table
+    sums, kept = _sums(table.shape, tuple(keep))
+    for shape, axis in sums:
+        table = np.add.reduce(table.reshape(shape), axis)
+    return table.reshape(kept)
+
+
+@lru_cache(maxsize=1 << 14)
+def _sums(shape: tuple[int, ...], keep: tuple[int, ...]) -> tuple[list[tuple[tuple[int, ...], int]], tuple[int, ...]]:
+    """The sums of `marginal`, each over one axis of a table that is reshaped first, and the shape of the result."""
+    kept = tuple(shape[k] for k in keep)
     if not keep:
-        return np.asarray(table.sum())
-    kept_shape = [shape[k] for k in keep]
+        return [((prod(shape),), 0)], ()
+    sums: list[tuple[tuple[int, ...], int]] = []
     first, last = keep[0], keep[-1]
     if last + 1 < len(shape):
-        rest = prod(shape[last + 1 :])
-        table = np.add.reduce(table.reshape(-1, rest), 1)
+        sums.append(((-1, prod(shape[last + 1 :])), 1))
     if first:
-        table = np.add.reduce(table.reshape(prod(shape[:first]), -1), 0)
+        sums.append(((prod(shape[:first]), -1), 0))
     for i, (a, b) in enumerate(pairwise(keep)):
         if b > a + 1:
-            front = prod(kept_shape[: i + 1])
-            middle = prod(shape[a + 1 : b])
-            table = np.add.reduce(table.reshape(front, middle, -1), 1)
-    return table.reshape(kept_shape)
+            sums.append(((prod(kept[: i + 1]), prod(shape[a + 1 : b]), -1), 1))
+    return sums, kept
 
 
 def _places(clique: Set, attributes: Set) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from dpdist.families.synthesis.fitted import UNIT, Fitted
 from dpdist.families.synthesis.marginals import OneWay
 from dpdist.families.synthesis.measure import AllPairs, measure_triples
 from dpdist.families.synthesis.pieces import Threads
-from dpdist.families.synthesis.rake import block_change, rake, shrink
+from dpdist.families.synthesis.rake import block_change, rake, shrink, targets_in
 from dpdist.families.synthesis.weighted import WeightedRows
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
@@ -116,16 +116,13 @@ class Pool:
         found = measure_triples(exact, expected, choices=self._choices, account=account)
         for triple, table in zip(found.attributes, found.tables, strict=True):
             self._aim(triple, table, found.sigma, shares[triple])
+            below = targets_in(triple, {scope: share for scope, share in self._targets.items() if len(scope) < 3})
             for _ in range(_SWEEPS):  # its sums have more noise than the tables of its pairs
-                self._targets[triple] *= block_change(self._targets[triple], triple, self._below(triple), 1.0)
+                self._targets[triple] *= block_change(self._targets[triple], below, 1.0)
         if found.attributes:
             self._rows.cover(found.attributes)
             rake(self._rows, self._targets, sweeps=self._choices.sweeps // 2)
         return found.attributes
-
-    def _below(self, triple: Attributes) -> dict[Attributes, Floats]:
-        """The targets of a triple's pairs and attributes."""
-        return {scope: share for scope, share in self._targets.items() if len(scope) < 3 and set(scope) <= set(triple)}
 
     def _aim(self, attributes: Attributes, noisy: NDArray[np.number], sigma: float, model: Floats) -> None:
         """Let a noisy table, shrunk towards the pool's, be a target."""

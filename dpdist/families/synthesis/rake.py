@@ -6,6 +6,7 @@ is fitted to all targets in it, and the rows are multiplied by the table's chang
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -15,6 +16,9 @@ from dpdist.families.synthesis.pieces import Threads
 from dpdist.families.synthesis.portable import inner
 from dpdist.families.synthesis.weighted import WeightedRows
 from dpdist.privacy.arrays import Floats
+
+Aim = tuple[tuple[int, ...], Floats, tuple[int, ...]]
+"""Places of some attributes in a block, the target of their table, and the shape that it is broadcast with."""
 
 
 def shrink(noisy: Floats, model: Floats, sigma: float) -> Floats:
@@ -49,33 +53,43 @@ def rake(rows: WeightedRows, targets: dict[tuple[int, ...], Floats], *, sweeps: 
         Passes over the blocks. The steps are damped more and more, as the targets contradict each other by their noise.
     """
     power = 1.0
+    inside = [targets_in(block, targets) for block in rows.blocks]
     with Threads(rows.pieces) as threads:
         for _ in range(sweeps):
-            for b, block in enumerate(rows.blocks):
+            for b, aims in enumerate(inside):
                 table = rows.table(b, threads)
-                change = block_change(table, block, targets, power)
+                change = block_change(table, aims, power)
                 change /= float((table.ravel() * change.ravel()).sum())
                 rows.multiply(b, change)
             power = max(0.35, 0.85 * power)
 
 
-def block_change(table: Floats, block: tuple[int, ...], targets: dict[tuple[int, ...], Floats], power: float) -> Floats:
-    """Factors that take a block's table towards the targets of its triples, then of its pairs, then of its attributes.
+def targets_in(block: tuple[int, ...], targets: Mapping[tuple[int, ...], Floats]) -> list[Aim]:
+    """The targets within a block: those of its triples, then of its pairs, then of its attributes.
 
-    A step goes a part of the way: the ratio to the power of that part, by its Pade approximant of order 1.
     Sums over a triple's noisy cells have more noise than the tables of its pairs, which therefore come later.
     """
+    found = []
+    for size in (3, 2, 1):
+        for places in combinations(range(len(block)), size):
+            target = targets.get(tuple(block[k] for k in places))
+            if target is not None:
+                shape = [1] * len(block)
+                for place, cells in zip(places, target.shape, strict=True):
+                    shape[place] = cells
+                found.append((places, target, tuple(shape)))
+    return found
+
+
+def block_change(table: Floats, aims: Sequence[Aim], power: float) -> Floats:
+    """Factors that take a block's table towards the targets in it, one after another.
+
+    A step goes a part of the way: the ratio to the power of that part, by its Pade approximant of order 1.
+    """
     before, table = table, table.copy()
-    places: list[tuple[int, ...]] = [*combinations(range(len(block)), 2)]
-    triples = combinations(range(len(block)), 3)
-    scopes: list[tuple[int, ...]] = [place for place in triples if tuple(block[k] for k in place) in targets]
-    scopes += places + [(k,) for k in range(len(block))]
-    for place in scopes:
-        target = targets.get(tuple(block[k] for k in place))
-        if target is None:
-            continue
-        found = marginal(table, place)
+    for places, target, shape in aims:
+        found = marginal(table, places)
         ratio = np.clip(np.divide(target, found, out=np.ones_like(target), where=found > 0), 0.1, 10)
         factor = ((1 + power) * ratio + (1 - power)) / ((1 - power) * ratio + (1 + power))
-        table *= factor.reshape([size if k in place else 1 for k, size in enumerate(table.shape)])
+        table *= factor.reshape(shape)
     return np.divide(table, before, out=np.ones_like(table), where=before > 0)
