@@ -15,7 +15,16 @@ from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.allpairs import PairMarginals
 from dpdist.families.synthesis.choices import EMPTY, L1_OF_NOISE, Choices
 from dpdist.families.synthesis.descent import Measurement, Model, fit
-from dpdist.families.synthesis.junction import Components, Graph, JunctionTree, Set, cells_of, cliques_of, pairs_of
+from dpdist.families.synthesis.junction import (
+    Components,
+    Graph,
+    JunctionTree,
+    Paths,
+    Set,
+    cells_of,
+    cliques_of,
+    pairs_of,
+)
 from dpdist.families.synthesis.marginals import Coding, OneWay, OneWayCounts, combine, expected_counts
 from dpdist.families.synthesis.portable import exp
 from dpdist.families.synthesis.tables import Pair, PairTables
@@ -26,6 +35,9 @@ from dpdist.schema.rules import Rules
 
 LARGEST_WEIGHT = 1 << 10
 """The largest weight of a pair: a distance times a weight over this moves by at most 1 with a record, rounded down."""
+
+FULL = 0.99
+"""A model with so large a part of its cells is full but for pairs that are near at hand."""
 
 RULES_PART = 4
 """Rules may take a fourth of the cells of the model."""
@@ -244,8 +256,23 @@ class Learner:
         return lambda pair: not components.joined(*pair) and fits(pair)
 
     def _fitting(self, picked: list[Pair]) -> Callable[[Pair], bool]:
-        graph, known = Graph(self.coding.cardinalities, [*self.all_edges, *picked]), set(self.all_edges)
-        return lambda pair: pair in known or graph.eliminate(extra=pair, most=self.cells) is not None
+        """Whether the model may have a pair more.
+
+        Where the model is full but for a hundredth, only a pair that fits along a path is looked at closely: there few
+        pairs fit, and there would be many eliminations for each of them.
+        """
+        cards, known, most = self.coding.cardinalities, set(self.all_edges), self.cells
+        graph = Graph(cards, [*self.all_edges, *picked])
+        paths = Paths(graph, cards)
+        is_full = paths.cells > FULL * most
+
+        def fits(pair: Pair) -> bool:
+            if pair in known:
+                return True
+            is_near = not is_full or paths.cells_with(*pair) <= most
+            return is_near and graph.eliminate(extra=pair, most=most) is not None
+
+        return fits
 
     def _measure(self, name: str, picked: list[Pair], share: float, errors: Floats) -> None:
         tables = [self.tables.table(self._index[pair]) for pair in picked]

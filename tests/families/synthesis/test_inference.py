@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, permutations
 from math import prod
 
 import numpy as np
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dpdist.families.synthesis.allpairs import PairMarginals
 from dpdist.families.synthesis.descent import Measurement, Model, fit
 from dpdist.families.synthesis.inference import Inference, marginal
-from dpdist.families.synthesis.junction import Components, JunctionTree, cells_of, cliques_of
+from dpdist.families.synthesis.junction import Components, Graph, JunctionTree, Paths, cells_of, cliques_of
 
 CARDS = (2, 2, 3, 3, 4)
 
@@ -29,6 +29,43 @@ def joint_of(factors: dict[tuple[int, ...], np.ndarray]) -> np.ndarray:
     for s, table in factors.items():
         joint = joint * table.reshape([CARDS[a] if a in s else 1 for a in range(len(CARDS))])
     return joint / joint.sum()
+
+
+def least_cells(edges: list[tuple[int, int]]) -> int:
+    """Cells of the smallest triangulation, over all orders of elimination."""
+    best = prod(CARDS)
+    for order in permutations(range(len(CARDS))):
+        near = {v: {u for edge in edges for u in edge if v in edge and u != v} for v in range(len(CARDS))}
+        cliques: list[set[int]] = []
+        for v in order:
+            clique = near[v] | {v}
+            if not any(clique <= other for other in cliques):
+                cliques.append(clique)
+            for u in near[v]:
+                near[u] = (near[u] | near[v]) - {u, v}
+        best = min(best, sum(prod(CARDS[a] for a in clique) for clique in cliques))
+    return best
+
+
+@given(edges=graphs())
+@settings(deadline=None, max_examples=40)
+def test_paths_bound_the_cells_with_an_edge_more(edges: list[tuple[int, int]]) -> None:
+    graph = Graph(CARDS, edges)
+    paths = Paths(graph, CARDS)
+    assert paths.cells == cells_of(cliques_of(CARDS, edges), CARDS)
+    for edge in combinations(range(len(CARDS)), 2):
+        assert paths.cells_with(*edge) >= least_cells([*edges, edge])
+        if any(set(edge) <= set(clique) for clique in cliques_of(CARDS, edges)):
+            assert paths.cells_with(*edge) == paths.cells
+
+
+def test_a_cycle_is_closed_through_its_smallest_attribute() -> None:
+    """Of the path 0 - 1 - 2 - 3 - 4 and the edge (0, 4), or of two paths."""
+    cards = (9, 2, 7, 8, 6)
+    paths = Paths(Graph(cards, [(0, 1), (1, 2), (2, 3), (3, 4)]), cards)
+    assert paths.cells == 9 * 2 + 2 * 7 + 7 * 8 + 8 * 6
+    assert paths.cells_with(0, 4) <= paths.cells + 2 * (7 * 8 + 8 * 6 + 6 * 9)
+    assert Paths(Graph(cards, [(0, 1), (2, 3)]), cards).cells_with(1, 3) == 9 * 2 + 7 * 8 + 6 + 2 * 8
 
 
 @given(table=st.sets(st.integers(0, 3)), seed=st.integers(0, 2**32))

@@ -354,6 +354,22 @@ def test_weighted_rows_give_the_tables_of_their_weights(monkeypatch: pytest.Monk
     np.testing.assert_allclose(integers / 2**30, np.clip(weights, 2**-30, 1024), rtol=1e-5, atol=2**-29)
 
 
+def test_raking_is_the_same_on_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "PIECE", 3_000)
+    pool, truth = records(20_000, seed=2), records(20_000, seed=3)
+    counts = pair_counts(truth, CARDS)
+    targets = {(i, j): counts.pair(i, j) / 20_000 for i in range(4) for j in range(i + 1, 4)}
+    found = []
+    for cores in (1, 2, 5):
+        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        rows = WeightedRows(pool, CARDS)
+        rake(rows, targets, sweeps=4)
+        found.append((*rows.adjustment().logs, *rows.shares([(0, 1, 2), (2, 3)]).values()))
+    for others in found[1:]:
+        for one, other in zip(found[0], others, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
 def test_raking_meets_triples_as_well() -> None:
     """An interaction of three attributes that no pair shows."""
     rng = np.random.default_rng(4)
