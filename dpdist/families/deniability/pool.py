@@ -113,9 +113,7 @@ class Pool(Stored):
     cumulative: NDArray[np.int64]  # 0, and the sums of the weights up to each row; below 2**62
 
     @classmethod
-    def of(
-        cls, rows: Sequence[Counts], weights: Counts, cardinalities: tuple[int, ...], order: Sequence[int], kept: int
-    ) -> Pool:
+    def of(cls, rows: Codes, weights: Counts, cardinalities: tuple[int, ...], order: Sequence[int], kept: int) -> Pool:
         """A pool of weighted rows."""
         first = tuple(order[:kept])
         sizes = [cardinalities[i] for i in first]

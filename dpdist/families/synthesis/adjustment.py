@@ -20,7 +20,8 @@ from dpdist.privacy.arrays import Counts, Floats
 LOG_BITS = 20
 """Logarithms to base 2 are integers in units of 2**-20."""
 
-_FACTORS = (1e-300, 1e300)
+LIMITS = (1e-290, 1e290)
+"""Of a factor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,4 +83,4 @@ def _powers(bits: int) -> Counts:
 
 def integer_logs(factors: Floats) -> NDArray[np.int32]:
     """Logarithms of factors as an adjustment has them."""
-    return np.rint(log2(np.clip(factors, *_FACTORS)) * (1 << LOG_BITS)).astype(np.int32)
+    return np.rint(log2(np.clip(factors, *LIMITS)) * (1 << LOG_BITS)).astype(np.int32)

@@ -141,7 +141,7 @@ def fit(
     Minimises ``sum_s weight_s |marginal_s - share_s|^2 / 2``. A step follows the gradient and goes on in the
     direction of the step before (Nesterov 1983), and begins anew where that leads uphill (O'Donoghue and Candes 2015,
     section 3.2: the gradient scheme). The first step is halved until the loss falls by half of what the gradient
-    promises.
+    promises. Before, pairs that were picked take a step of proportional fitting (`_proportional`).
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def fit(
         Factors that stay: possible combinations of coarse copies and their attributes or under the rules, and what is
         kept of a public model.
     iterations : int
-        Evaluations of the loss; those of rejected steps are among them.
+        Evaluations of the loss after the first steps; those of rejected steps are among them.
     start : Model, optional
         Left out where its potentials together leave nothing in floating point.
     """
@@ -174,8 +174,9 @@ def fit(
         found = _Point(at, *objective.at(at))
     known = {m.attributes: m.known for m in measurements if m.attributes not in old}
     steps = [_proportional(*measured[s], known.get(s)).ravel() for s in objective.sets]
-    found = _ahead(objective, found, np.concatenate(steps))
-    best, before, momentum = found, found.potentials, 1.0
+    first, found = found, _ahead(objective, found, np.concatenate(steps))
+    best = found if found.loss <= first.loss else first
+    before, momentum = found.potentials, 1.0
     for _ in range(iterations):
         there = found.potentials - step * found.gradient
         if inner(found.gradient, there - before) > 0:

@@ -24,7 +24,7 @@ def marginal(table: Floats, keep: Sequence[int]) -> Floats:
     sums, kept = _sums(table.shape, tuple(keep))
     for shape, axis in sums:
         table = np.add.reduce(table.reshape(shape), axis)
-    return table.reshape(kept)
+    return np.asarray(table).reshape(kept)
 
 
 @lru_cache(maxsize=1 << 14)

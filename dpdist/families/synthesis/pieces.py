@@ -15,8 +15,16 @@ from typing import TypeVar
 PIECE = 1 << 18
 """Rows of a piece."""
 
+MOST_THREADS = 8
+"""Each works in memory of its own."""
+
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+def cores() -> int:
+    """Cores that the process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def slices(rows: int) -> list[slice]:
@@ -25,7 +33,7 @@ def slices(rows: int) -> list[slice]:
 
 
 class Threads:
-    """Threads of the machine, while a ``with`` block lasts; none of its own where one item at a time is all there is.
+    """Threads for as long as a ``with`` block lasts, as many as the process has cores for, and no more than items.
 
     Parameters
     ----------
@@ -34,7 +42,7 @@ class Threads:
     """
 
     def __init__(self, items: int) -> None:
-        number = min(items, os.cpu_count() or 1)
+        number = min(items, cores(), MOST_THREADS)
         self._pool = ThreadPoolExecutor(number, thread_name_prefix="dpdist-pieces") if number > 1 else None
 
     def __enter__(self) -> Threads:

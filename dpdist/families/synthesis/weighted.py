@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.count import BLOCK_CELLS, configuration_index, cover, covering_blocks
-from dpdist.families.synthesis.adjustment import Adjustment, integer_logs
+from dpdist.families.synthesis.adjustment import LIMITS, Adjustment, integer_logs
 from dpdist.families.synthesis.inference import marginal
+from dpdist.families.synthesis.junction import Set
 from dpdist.families.synthesis.pieces import Threads, slices
 from dpdist.privacy.arrays import Floats
-
-Scope = tuple[int, ...]
 
 
 class WeightedRows:
@@ -39,7 +38,7 @@ class WeightedRows:
     """
 
     def __init__(self, columns: Sequence[NDArray[np.integer]], cardinalities: Sequence[int]) -> None:
-        self.blocks: list[Scope] = []
+        self.blocks: list[Set] = []
         self._columns, self._cardinalities = columns, tuple(cardinalities)
         self._slices, self._weights = slices(len(columns[0])), np.ones(len(columns[0]))
         self._keys: list[NDArray[np.integer]] = []
@@ -52,21 +51,21 @@ class WeightedRows:
         """Number of pieces of the rows."""
         return len(self._slices)
 
-    def cover(self, scopes: Iterable[Scope]) -> None:
+    def cover(self, scopes: Iterable[Set]) -> None:
         """Add blocks for sets of attributes that lie in none."""
         left = [s for s in scopes if not any(set(s) <= set(block) for block in self.blocks)]
         self._add(cover(tuple(left), self._cardinalities, BLOCK_CELLS))
 
-    def _add(self, blocks: tuple[Scope, ...]) -> None:
+    def _add(self, blocks: tuple[Set, ...]) -> None:
         with Threads(len(blocks)) as threads:
             self._keys += threads.map(self._keys_of, blocks)
         self.blocks += blocks
         self._factors += [np.ones(self._shape(block)) for block in blocks]
 
-    def _shape(self, block: Scope) -> tuple[int, ...]:
+    def _shape(self, block: Set) -> tuple[int, ...]:
         return tuple(self._cardinalities[i] for i in block)
 
-    def _keys_of(self, block: Scope) -> NDArray[np.integer]:
+    def _keys_of(self, block: Set) -> NDArray[np.integer]:
         """The cell of each row in a block's table."""
         index = configuration_index([self._columns[i] for i in block], self._shape(block))
         return index.astype(np.min_scalar_type(prod(self._shape(block)) - 1))
@@ -94,19 +93,20 @@ class WeightedRows:
         """Multiply the weight of each row by a factor of its cell of a block."""
         self._changed(slice(None), self._waiting)
         self._waiting = b, change.ravel()
-        self._factors[b] *= change
+        self._factors[b] = np.clip(self._factors[b] * change, *LIMITS)
 
-    def shares(self, scopes: Iterable[Scope]) -> dict[Scope, Floats]:
+    def shares(self, scopes: Iterable[Set]) -> dict[Set, Floats]:
         """The share of the weights in each cell of the tables of some sets of attributes, of the shape of their domain.
 
         Sets of up to three attributes.
         """
-        found: dict[Scope, Floats] = {}
+        found: dict[Set, Floats] = {}
         left = set(scopes)
 
-        def take(block: Scope, table: Floats) -> None:
+        def take(block: Set, table: Floats) -> None:
             inside = left.intersection(s for size in (1, 2, 3) for s in combinations(block, size))
-            found.update({s: marginal(table / table.sum(), [block.index(i) for i in s]) for s in inside})
+            table /= table.sum()
+            found.update({s: marginal(table, [block.index(i) for i in s]) for s in inside})
             left.difference_update(inside)
 
         with Threads(self.pieces) as threads:
@@ -121,7 +121,7 @@ class WeightedRows:
                 take(block, table)
         return found
 
-    def _table_of(self, block: Scope) -> Floats:
+    def _table_of(self, block: Set) -> Floats:
         """The sum of the weights in each cell of a set of attributes that is no block."""
         size = prod(self._shape(block))
         found = np.bincount(self._keys_of(block), weights=self._weights, minlength=size).reshape(self._shape(block))

@@ -263,6 +263,32 @@ def test_parts_are_functions_of_model_key_and_number() -> None:
         assert any(not np.array_equal(a, b) for a, b in zip(other, draw_records(model, DRAWING, 0, 1000, rounds=20)))  # noqa: B905
 
 
+def test_learning_is_the_same_on_any_number_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "PIECE", 7_000)
+    found = []
+    for cores in (1, 4):
+        monkeypatch.setattr(pieces, "cores", lambda cores=cores: cores)
+        found.append(raked.__wrapped__().to_bytes())
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("values", "dtype"), [(2, np.uint8), (256, np.uint8), (257, np.uint16)])
+def test_drawn_columns_are_as_small_as_their_values(values: int, dtype: type) -> None:
+    """The largest values too, where rare ones are merged."""
+    rng = np.random.default_rng(0)
+    codes = [np.minimum(rng.geometric(0.05, 30_000) - 1, values - 1).astype(np.uint16), rng.integers(0, 3, 30_000)]
+    codes[0][:200] = values - 1
+    cards = (values, 3)
+    learned = learn(
+        pair_counts(codes, cards), choices=choose(cards, records=30_000, mu=2.0), noise=KEY, drawing=DRAWING
+    )
+    assert values == 2 or len(learned.fitted.rare[0])
+    drawn = draw_part(learned.fitted, DRAWING, "part", 60_000)
+    assert [column.dtype for column in drawn] == [dtype, np.uint8]
+    assert drawn[0].max() == values - 1
+    np.testing.assert_allclose(np.mean(drawn[0] == values - 1), np.mean(codes[0] == values - 1), atol=0.004)
+
+
 def test_refuses_an_empty_part() -> None:
     with pytest.raises(ValueError, match="rows"):
         draw_part(fitted().fitted, DRAWING, "part", 0)
@@ -361,7 +387,7 @@ def test_raking_is_the_same_on_any_number_of_threads(monkeypatch: pytest.MonkeyP
     targets = {(i, j): counts.pair(i, j) / 20_000 for i in range(4) for j in range(i + 1, 4)}
     found = []
     for cores in (1, 2, 5):
-        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        monkeypatch.setattr(pieces, "cores", lambda cores=cores: cores)
         rows = WeightedRows(pool, CARDS)
         rake(rows, targets, sweeps=4)
         found.append((*rows.adjustment().logs, *rows.shares([(0, 1, 2), (2, 3)]).values()))
