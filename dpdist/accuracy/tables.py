@@ -36,8 +36,8 @@ BLOCK_CELLS = 1 << 16
 MOST_PAIRS = 2000
 """Of more pairs, finding blocks for them and the triples takes longer than they save."""
 
-TRAVELLING_CELLS = 1 << 21
-"""Blocks of so many cells leave a partition as they are (16 MiB); of larger ones only the marginals do."""
+TRAVELLING_CELLS = 1 << 22
+"""Blocks of so many cells leave a partition as they are (32 MiB); of larger ones only the marginals do."""
 
 Attributes = tuple[int, ...]
 
