@@ -184,8 +184,8 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
         found = replace(found, one_way=0.03, one_way_again=0.05, tree=0.12, pairs=0.21, misfit=0.004, rake=0.546)
         if pool < _BALANCED_PART * records:
             found = replace(found, balance=0)
-        # the weights of the pool make up for what the model misses
-        found = replace(found, rounds=4, iterations=(12, 24, 30, 45))
+        # the weights of the pool make up for what the model misses; further fits, without a pool, take longer
+        found = replace(found, rounds=4, iterations=(12, 24, 30, 45, 45, 90))
         found = _with_triples(found, cardinalities, records=records)
     return found
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from itertools import combinations, pairwise
+from itertools import combinations, groupby, pairwise
 from math import prod
 
 Set = tuple[int, ...]
@@ -132,19 +132,22 @@ class Paths:
 
     def _between(self, a: int, b: int) -> list[int] | None:
         """The separators on the path between two attributes; None where there is none."""
-        left, right = [], []
+        left: list[int] = []
+        right: list[int] = []
         while a != b:
             if self._place[a] < self._place[b]:
                 if self._separator[a] >> b & 1:
+                    left += [self._separator[a]] if right else []
                     break
                 left.append(self._separator[a])
                 a = self._parent[a]
             else:
                 if self._separator[b] >> a & 1:
+                    right += [self._separator[b]] if left else []
                     break
                 right.append(self._separator[b])
                 b = self._parent[b]
-        return None if a == len(self._cards) else left + right[::-1]
+        return None if a == len(self._cards) else [s for s, _ in groupby(left + right[::-1])]
 
     def _through(self, hub: int, path: Sequence[int]) -> int:
         """Cells of the cliques that are new where one of the separators of a path joins all others."""

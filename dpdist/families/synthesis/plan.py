@@ -264,13 +264,14 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     m = len(spec.table.attributes)
     parts = spec.records // spec.output.rows_per_part  # whole ones: each uses as much of the pool as any other
     sizes = spec.table.cardinalities
-    found = choose(sizes, records=spec.expected_records, mu=mu, parts=parts, raking=not is_wide(sizes))
+    own = spec.model.model_dump(exclude_none=True, exclude={"target", "priorities", "prior"})
+    own |= own.pop("shares", {})
+    raking = not is_wide(sizes) and own.get("rake") != 0
+    found = choose(sizes, records=spec.expected_records, mu=mu, parts=parts, raking=raking)
     if draws_at_most(found, sizes) * SAMPLER_DELTA > _LOST * spec.privacy.delta:
         found = without_triples(found)
     if spec.model.prior:
         found = with_prior(found, m)
-    own = spec.model.model_dump(exclude_none=True, exclude={"target", "priorities", "prior"})
-    own |= own.pop("shares", {})
     if "rake" in own:
         own["triple_tables"] = min(found.triple_tables or MOST_TRIPLES, MOST_TRIPLES) if own["triples"] else 0
     own["priorities"] = priorities_of(spec)
