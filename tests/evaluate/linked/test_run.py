@@ -107,8 +107,12 @@ def test_the_page_has_both_tables_and_attacks_on_households(made: Made, tmp_path
     } == set(whole["sections"])
     assert whole["sections"]["models"]["figures"]["applies"] is False
     attacks = whole["sections"]["parents-membership"]
-    assert attacks["state"] == "good"
-    assert attacks["figures"]["all"]["copy"]["auc"]["low"] > 0.6
+    assert attacks["state"] in ("good", "fair")  # the hold-out differs by chance, and the control as much
+    of_all = {name: attack["auc"] for name, attack in attacks["figures"]["all"].items() if "auc" in attack}
+    middle = {name: (auc["low"] + auc["high"]) / 2 for name, auc in of_all.items()}
+    for name in ("closest parent", "density", "pairs"):
+        assert middle[name] < middle["control"] + 0.03
+    assert of_all["copy"]["low"] > 0.6
     assert whole["sections"]["within-parents"]["figures"]["number"] > 50
     answer = CliRunner().invoke(
         app,
