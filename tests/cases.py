@@ -333,9 +333,9 @@ PATIENTS = Case(
 )
 
 
-def persons(rows: int) -> pa.Table:
+def persons(rows: int, *, seed: int = 3) -> pa.Table:
     """Invented persons of invented households, in any order: some households have many, some persons have no id."""
-    rng = np.random.default_rng(3)
+    rng = np.random.default_rng(seed)
     sizes = np.minimum(rng.geometric(0.4, rows), 9)
     house = np.repeat(np.arange(rows), sizes)[:rows]
     place = np.arange(rows) - np.flatnonzero(np.diff(house, prepend=-1))[house]

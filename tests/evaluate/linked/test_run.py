@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cases import RELATIONAL
+from cases import RELATIONAL, persons
 from releases import KEY
 from typer.testing import CliRunner
 
@@ -53,11 +53,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("linked")
     spec = RELATIONAL.project(folder)
     run_release(spec, fixed_key=KEY)
-    for name, table in (("table", RELATIONAL.table(RELATIONAL.rows)), ("holdout", RELATIONAL.table(4_000))):
-        persons = table.to_pandas().dropna(subset=["household"])
-        persons["household"] = persons["household"].astype("int64") + HELD_OUT * (name == "holdout")
-        owners = persons.groupby("household")[["region"]].first().reset_index()
-        for end, frame in (("", persons), ("-persons", persons.drop(columns="region")), ("-households", owners)):
+    for name, table in (("table", RELATIONAL.table(RELATIONAL.rows)), ("holdout", persons(4_000, seed=4))):
+        members = table.to_pandas().dropna(subset=["household"])
+        members["household"] = members["household"].astype("int64") + HELD_OUT * (name == "holdout")
+        owners = members.groupby("household")[["region"]].first().reset_index()
+        for end, frame in (("", members), ("-persons", members.drop(columns="region")), ("-households", owners)):
             pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), folder / f"{name}{end}.parquet")
     return Made(folder, spec)
 
@@ -107,12 +107,8 @@ def test_the_page_has_both_tables_and_attacks_on_households(made: Made, tmp_path
     } == set(whole["sections"])
     assert whole["sections"]["models"]["figures"]["applies"] is False
     attacks = whole["sections"]["parents-membership"]
-    assert attacks["state"] in ("good", "fair")  # the hold-out differs by chance, and the control as much
-    of_all = {name: attack["auc"] for name, attack in attacks["figures"]["all"].items() if "auc" in attack}
-    middle = {name: (auc["low"] + auc["high"]) / 2 for name, auc in of_all.items()}
-    for name in ("closest parent", "density", "pairs"):
-        assert middle[name] < middle["control"] + 0.03
-    assert of_all["copy"]["low"] > 0.6
+    assert attacks["state"] == "good"
+    assert attacks["figures"]["all"]["copy"]["auc"]["low"] > 0.6
     assert whole["sections"]["within-parents"]["figures"]["number"] > 50
     answer = CliRunner().invoke(
         app,
