@@ -33,7 +33,7 @@ MOST_TRIPLE_CELLS = 1 << 23
 BLOCK_CELLS = 1 << 16
 """Cells of a block of attributes that holds several triples, at most (512 KiB)."""
 
-MOST_PAIRS = 2000
+MOST_SHARED_PAIRS = 2000
 """Of more pairs, finding blocks for them and the triples takes longer than they save."""
 
 TRAVELLING_CELLS = 1 << 22
@@ -135,7 +135,7 @@ def increments(cardinalities: Sequence[int]) -> int:
 def _blocks(cardinalities: tuple[int, ...]) -> tuple[Attributes, ...]:
     """Blocks that hold all pairs and compared triples; none where they are too large or too many to be of use."""
     triples, pairs = triples_of(cardinalities), tuple(combinations(range(len(cardinalities)), 2))
-    if not triples or len(pairs) > MOST_PAIRS or block_cells(cardinalities) > WIDE_CELLS:
+    if not triples or len(pairs) > MOST_SHARED_PAIRS or block_cells(cardinalities) > WIDE_CELLS:
         return ()
     sets, most = (*pairs, *triples), len(covering_blocks(cardinalities)) + len(triples)
     for cells in (BLOCK_CELLS, BLOCK_CELLS // 2, BLOCK_CELLS // 4):

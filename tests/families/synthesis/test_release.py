@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields as fields_of
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from dpdist.families.base.accuracy import ReleaseAccuracy
 from dpdist.families.base.registry import build_spec, make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis import account as accounts
+from dpdist.families.synthesis.choices import Choices
 from dpdist.families.synthesis.claims import claims
 from dpdist.families.synthesis.learn import Learned
 from dpdist.families.synthesis.plan import SynthesisPlan, parts_of
@@ -160,6 +162,21 @@ def test_refuses_parts_that_are_too_large(tmp_path: Path) -> None:
     output = {"path": str(tmp_path / "release"), "rows_per_part": 2_000_000}
     with pytest.raises(SpecError, match="rows_per_part"):
         planned(tmp_path, output=output, synthesis={"records": 3_000_000})
+
+
+def test_shares_without_raking_have_the_rounds_of_a_model(tmp_path: Path) -> None:
+    """Also on a table that would be raked by default."""
+    large = {"data": {"path": str(tmp_path / "table.parquet"), "minimum_records": 5_000_000}}
+    raked = planned(tmp_path, **large).choices
+    shares = {"one_way": 0.3, "tree": 0.4, "pairs": 0.25, "picks": 0.05}
+    chosen = planned(tmp_path, **large, model={"shares": shares}).choices
+    assert raked.rake > 0
+    assert chosen.rake == chosen.triple_tables == 0
+    fields = {field.name: field.default for field in fields_of(Choices)}
+    assert (chosen.rounds, chosen.iterations) == (fields["rounds"], fields["iterations"])
+    assert (raked.rounds, raked.iterations) != (chosen.rounds, chosen.iterations)
+    kept = planned(tmp_path, **large, model={"rounds": 7}).choices
+    assert (kept.rounds, kept.rake) == (7, raked.rake)
 
 
 def test_parts() -> None:
