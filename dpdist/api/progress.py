@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+_TERMINALS = {"FORCE_COLOR", "TTY_COMPATIBLE"}
+"""Variables by which rich takes a pipe for a terminal."""
 
 
 def stage_bars(console: Any) -> Any:
@@ -23,16 +27,24 @@ def stage_bars(console: Any) -> Any:
     )
 
 
+def _console() -> Any:
+    """The console of a terminal or of a notebook; None elsewhere."""
+    if not (sys.stderr.isatty() or "IPython" in sys.modules or _TERMINALS & os.environ.keys()):
+        return None  # rich need not be imported to know
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console if console.is_terminal or console.is_jupyter else None
+
+
 @contextmanager
 def bars() -> Iterator[Any]:
     """One progress bar per stage on a terminal or in a notebook; one plain line per finished stage elsewhere.
 
     At the end the time that all of it took.
     """
-    from rich.console import Console
-
-    console, start = Console(stderr=True), time.monotonic()
-    if not (console.is_terminal or console.is_jupyter):
+    start, console = time.monotonic(), _console()
+    if console is None:
         finished: set[str] = set()
 
         def plain(stage: str, done: int, total: int) -> None:

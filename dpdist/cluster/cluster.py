@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import dask
 from dask.callbacks import Callback
+from dask.system import CPU_COUNT
 from dask.threaded import get
 
 from dpdist.cluster.executor import TaskProgress
@@ -66,10 +67,15 @@ class Cluster:
         return str(self._client.dashboard_link)
 
     @property
+    def in_process(self) -> bool:
+        """Whether graphs run in the threads of this process."""
+        return self._client is None
+
+    @property
     def slots(self) -> int:
         """Number of tasks that run at once."""
         if self._client is None:
-            return os.cpu_count() or 1
+            return int(CPU_COUNT)
         return sum(worker["nthreads"] for worker in workers_of(self._client)) or 1
 
     @property

@@ -22,6 +22,10 @@ class Executor(Protocol):
     attempt: str  # id of the attempt that computes, for the logs of the workers
 
     @property
+    def in_process(self) -> bool:
+        """Whether tasks run in this process, so that what is given to them is not copied."""
+
+    @property
     def slots(self) -> int:
         """Number of tasks that run at once."""
 
@@ -55,6 +59,7 @@ class Executor(Protocol):
 class InProcess:
     """Computes each task when it is made, in this process: one slot, no dashboard."""
 
+    in_process = True
     slots = 1
     dashboard: str | None = None
 

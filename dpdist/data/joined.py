@@ -73,8 +73,8 @@ class JoinedTable:
         return fingerprint_of_sides(*(table.fingerprint for table in self.sides))
 
     def on(self, executor: Executor) -> JoinedTable:
-        """The table itself: tasks read the files."""
-        return self
+        """Both tables; see `dpdist.data.table.Table.on`."""
+        return replace(self, records=self.records.on(executor), parents=self.parents.on(executor))
 
     def batches(self, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
         """Not here: records are joined where units are bounded."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
+from math import ceil
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,12 @@ from dpdist.schema.schema import Schema
 
 PARTITION_ROWS = 1 << 20
 """Rows of a partition unless a number of partitions is asked for."""
+
+_SMALLEST_PART = 4
+"""A partition is cut into so many at most where slots would have nothing to do."""
+
+_EVEN = 4
+"""Slots that have so many partitions each, or more, end at about the same time."""
 
 _INSPECTIONS_AT_ONCE = 16
 _BYTES_PER_VALUE = 4  # of a CSV file, about
@@ -57,6 +64,9 @@ class Table:
     files: tuple[TableFile, ...]  # in the order of their paths; the position is the file's number in a record's address
     # in the order of the rows; ``repr`` hides them, since the number of records is private
     partitions: tuple[Partition, ...]
+    # length of a partition by default, in rows (Parquet) or bytes (CSV); None where their number was asked for, or is
+    # that of the files
+    unit: int | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         return f"Table({self.format}, files={len(self.files)}, partitions={len(self.partitions)})"
@@ -80,8 +90,14 @@ class Table:
         return length * len(self.schema.attributes) if self.format == "parquet" else length // _BYTES_PER_VALUE
 
     def on(self, executor: Executor) -> Table:
-        """The table itself: tasks read the files."""
-        return self
+        """The table, whose files tasks read, with as many partitions for each slot where they are few."""
+        if self.unit is None:
+            return self
+        total, slots, number = sum(file.length for file in self.files), executor.slots, len(self.partitions)
+        even = min(ceil(number / slots) * slots, _SMALLEST_PART * total // self.unit)
+        if number >= _EVEN * slots or even <= number:
+            return self
+        return replace(self, partitions=_layout(self.files, even, rows=self.format == "parquet"))
 
     @property
     def fingerprint(self) -> str:
@@ -154,12 +170,13 @@ def open_table(
     total = sum(file.length for file in files)
     if not total:
         return Table(source, schema, kind, files, ((),))
+    unit = None
     if partitions is None and not any(file.compression for file in files):
         unit = partition_rows
         if kind == "csv":
             unit *= line_bytes(next(file for file in files if file.length), source)
         partitions = max(1, round(total / unit))
-    return Table(source, schema, kind, files, _layout(files, partitions, rows=kind == "parquet"))
+    return Table(source, schema, kind, files, _layout(files, partitions, rows=kind == "parquet"), unit)
 
 
 def _layout(files: tuple[TableFile, ...], partitions: int | None, *, rows: bool) -> tuple[Partition, ...]:

@@ -8,6 +8,8 @@ key and its number.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from dpdist.families.synthesis.balance import CELL_BITS, PairIndex, TableRows, balance
@@ -93,7 +95,21 @@ def kept_part(fitted: Fitted, noise: Noise, name: str, rows: int, rules: Rules) 
     return columns
 
 
-def draw_records(fitted: Fitted, noise: Noise, part: int, rows: int, *, rounds: int, rules: Rules = ()) -> Codes:
+def pool_part(fitted: Fitted, noise: Noise, part: int, rows: int, rules: Rules) -> Codes:
+    """One part of the pool of a model's rows, whose weights are raked and which records are then taken from."""
+    return kept_part(fitted, noise, f"pool/{part}", rows, rules)
+
+
+def draw_records(
+    fitted: Fitted,
+    noise: Noise,
+    part: int,
+    rows: int,
+    *,
+    rounds: int,
+    rules: Rules = (),
+    pool: Sequence[Codes] | None = None,
+) -> Codes:
     """The records of one part.
 
     Without an adjustment they are drawn as a part. With one, they are taken from a part of the pool by weight,
@@ -109,25 +125,37 @@ def draw_records(fitted: Fitted, noise: Noise, part: int, rows: int, *, rounds: 
         Of balancing; 0 for none.
     rules : Rules
         No record breaks them (`kept_part`).
+    pool : sequence of list of ndarray, optional
+        The parts of the pool, where they are still held; else the one that is needed is drawn again.
     """
     name = f"records/{part}"
     balanced = rounds > 0 and len(fitted.expected) > 0
     names = [name, f"{name}/spare"] if balanced else [name]
-    pool = [np.concatenate(columns) for columns in zip(*_samples(fitted, noise, part, names, rows, rules), strict=True)]
+    samples = _samples(fitted, noise, part, names, rows, rules, pool)
+    columns = [np.concatenate(column) for column in zip(*samples, strict=True)]
     taken = np.arange(rows)
     if balanced:
         expected = (fitted.expected * rows) >> (UNIT_BITS - CELL_BITS)
-        rows_of = TableRows(np.array(pool, np.int32), PairIndex.of(fitted.domain))
+        rows_of = TableRows(np.array(columns, np.int32), PairIndex.of(fitted.domain))
         taken = balance(rows_of, taken, expected, noise, f"{name}/balance", rounds=rounds)
     mixed = taken[np.argsort(noise.words(f"{name}/mixed", rows), kind="stable")]
-    return [column[mixed] for column in pool]
+    return [column[mixed] for column in columns]
 
 
-def _samples(fitted: Fitted, noise: Noise, part: int, names: list[str], rows: int, rules: Rules) -> list[Codes]:
+def _samples(
+    fitted: Fitted,
+    noise: Noise,
+    part: int,
+    names: list[str],
+    rows: int,
+    rules: Rules,
+    held: Sequence[Codes] | None,
+) -> list[Codes]:
     """Samples of the model, or of a part of the pool by weight."""
     if fitted.adjustment is None:
         return [kept_part(fitted, noise, name, rows, rules) for name in names]
-    pool = kept_part(fitted, noise, f"pool/{part % fitted.pool_parts}", fitted.pool_rows, rules)
+    number = part % fitted.pool_parts
+    pool = pool_part(fitted, noise, number, fitted.pool_rows, rules) if held is None else held[number]
     weights = fitted.adjustment.weights(pool, fitted.domain)
     order = _lexicographic(pool, fitted.domain)
     words = [int(noise.words(f"{name}/taken", 1)[0]) for name in names]

@@ -21,7 +21,7 @@ from dpdist.families.synthesis.measurements import Measurements, measurements_of
 from dpdist.families.synthesis.pool import Pool, fitting_triples
 from dpdist.families.synthesis.wide import SingleCounts
 from dpdist.families.synthesis.zeros import is_kept
-from dpdist.privacy.arrays import Counts, Floats
+from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.schema.rules import Rules
 
@@ -85,6 +85,7 @@ def learn(
     levels: Levels = (),
     prefix: str = "",
     progress: Callable[[int, int], None] = lambda done, total: None,
+    pooled: Callable[[list[Codes]], None] = lambda parts: None,
 ) -> Learned:
     """Measure, pick, fit and, on large tables, rake.
 
@@ -109,6 +110,8 @@ def learn(
         What the names of the measurements' noise begin with, where one key serves several tables.
     progress : callable
         Called with (done, total) after each round.
+    pooled : callable
+        Called with the parts of the pool, where there is one (`dpdist.families.synthesis.draw.pool_part`).
 
     Raises
     ------
@@ -125,6 +128,7 @@ def learn(
     picked: tuple[Attributes, ...] = ()
     if measured.all_pairs is not None:
         pool = Pool.drawn(fitted, counts.cardinalities, drawing, choices, records=learner.one_way.records, rules=rules)
+        pooled(pool.parts)
         pool.rake_to_pairs(learner.one_way, measured.all_pairs)
         if choices.triple_tables:
             picked = pool.rake_to_triples(fitting_triples(triples or {}), account)

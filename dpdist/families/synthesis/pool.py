@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dpdist.accuracy.tables import Attributes
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.choices import TRIPLE_CELLS, Choices
-from dpdist.families.synthesis.draw import kept_part
+from dpdist.families.synthesis.draw import pool_part
 from dpdist.families.synthesis.fitted import UNIT, Fitted
 from dpdist.families.synthesis.marginals import OneWay
 from dpdist.families.synthesis.measure import AllPairs, measure_triples
@@ -65,7 +65,7 @@ class Pool:
     def __init__(self, columns: Codes, cardinalities: tuple[int, ...], choices: Choices, records: float) -> None:
         self._cardinalities, self._choices, self._records = cardinalities, choices, records
         self._pairs = tuple(combinations(range(len(cardinalities)), 2))
-        self._rows = WeightedRows(columns, cardinalities)
+        self._columns, self._rows = columns, WeightedRows(columns, cardinalities)
         self._targets: dict[Attributes, Floats] = {}
 
     @classmethod
@@ -82,10 +82,16 @@ class Pool:
         """The rows of all parts of a pool."""
         with Threads(choices.pool_parts) as threads:
             parts = threads.map(
-                lambda p: kept_part(fitted, drawing, f"pool/{p}", choices.pool_rows, rules), range(choices.pool_parts)
+                lambda p: pool_part(fitted, drawing, p, choices.pool_rows, rules), range(choices.pool_parts)
             )
             columns = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
         return cls(columns, cardinalities, choices, records)
+
+    @property
+    def parts(self) -> list[Codes]:
+        """The rows of each part, as they were drawn."""
+        rows = self._choices.pool_rows
+        return [[c[p * rows : (p + 1) * rows] for c in self._columns] for p in range(self._choices.pool_parts)]
 
     def rake_to_pairs(self, one_way: OneWay, all_pairs: AllPairs) -> None:
         """Fit the weights to tables of all pairs, and to the one-way tables."""

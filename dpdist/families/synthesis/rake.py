@@ -89,7 +89,8 @@ def block_change(table: Floats, aims: Sequence[Aim], power: float) -> Floats:
     before, table = table, table.copy()
     for places, target, shape in aims:
         found = marginal(table, places)
-        ratio = np.clip(np.divide(target, found, out=np.ones_like(target), where=found > 0), 0.1, 10)
+        ratio = np.divide(target, found, out=np.ones_like(target), where=found > 0)
+        np.minimum(np.maximum(ratio, 0.1, out=ratio), 10, out=ratio)
         factor = ((1 + power) * ratio + (1 - power)) / ((1 - power) * ratio + (1 + power))
         table *= factor.reshape(shape)
     return np.divide(table, before, out=np.ones_like(table), where=before > 0)

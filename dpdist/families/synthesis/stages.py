@@ -80,6 +80,7 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
                 rules=attempt.spec.table.forbidden,
                 levels=attempt.spec.table.level_maps,
                 progress=progress,
+                pooled=lambda parts: attempt.keep(_Pool(parts)),
             )
 
     learned = attempt.stored(Learned, make)
@@ -97,6 +98,13 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
 
 
 @dataclass(frozen=True, eq=False)
+class _Pool:
+    """The parts of the pool, as learning drew them: tasks of this process need not draw them again."""
+
+    parts: list[Codes]
+
+
+@dataclass(frozen=True, eq=False)
 class _Source:
     """What parts are drawn from."""
 
@@ -104,6 +112,7 @@ class _Source:
     key: KeyRef
     rounds: int
     schema: Schema
+    pool: list[Codes] | None
 
 
 def draw(attempt: SynthesisAttempt) -> ReleasedRecords:
@@ -111,9 +120,19 @@ def draw(attempt: SynthesisAttempt) -> ReleasedRecords:
     attempt.before_noise()
     fitted = attempt.result(Learned).fitted
     task = attempt.executor.tasks("records")
-    source = task.constant("model", _Source(fitted, attempt.drawing_key, _rounds(attempt), attempt.spec.table))
+    source = task.constant(
+        "model", _Source(fitted, attempt.drawing_key, _rounds(attempt), attempt.spec.table, _held_pool(attempt))
+    )
     parts = [task("part", _part, source, part, rows) for part, rows in enumerate(attempt.plan.parts)]
     return ReleasedRecords(parts, key=attempt.drawing_key)
+
+
+def _held_pool(attempt: SynthesisAttempt) -> list[Codes] | None:
+    """The pool, where tasks find it in memory; None where they draw their part of it."""
+    try:
+        return attempt.result(_Pool).parts if attempt.executor.in_process else None
+    except LookupError:  # there is none, or an earlier process learned the model
+        return None
 
 
 def measure(attempt: SynthesisAttempt) -> ReleaseAccuracy:
@@ -137,6 +156,6 @@ def _rounds(attempt: SynthesisAttempt) -> int:
 
 
 def _part(source: _Source, part: int, rows: int) -> Codes:
-    rules = source.schema.forbidden
-    columns = draw_records(source.fitted, load_noise(source.key), part, rows, rounds=source.rounds, rules=rules)
+    rules, noise = source.schema.forbidden, load_noise(source.key)
+    columns = draw_records(source.fitted, noise, part, rows, rounds=source.rounds, rules=rules, pool=source.pool)
     return [column.astype(attribute.dtype) for column, attribute in zip(columns, source.schema.attributes, strict=True)]
