@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from dpdist.api.display import WIDTH, folded
@@ -84,6 +88,16 @@ def test_a_shell_completes_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CliRunner().invoke(app, [], prog_name="dpdist", env=words).output.split() == ["ledger"]
     monkeypatch.setattr("shellingham.detect_shell", lambda: ("bash", "/bin/bash"))  # not that of whoever runs the test
     assert "complete_bash" in CliRunner().invoke(app, ["--show-completion"], prog_name="dpdist").output
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_rich_is_imported_where_bars_are_drawn(forced: bool) -> None:
+    code = "import sys; from dpdist.api.progress import bars\nwith bars(): pass\nprint('rich' in sys.modules)"
+    own = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "TTY_COMPATIBLE")}
+    env = own | ({"TTY_COMPATIBLE": "1"} if forced else {})
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(forced)]
+    assert "total" in done.stderr
 
 
 def test_the_total_time_comes_last(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,16 +14,19 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from dask.system import CPU_COUNT
 from distributed import LocalCluster
 
-from dpdist.cluster.executor import Executor
+from dpdist.cluster.cluster import Cluster
+from dpdist.cluster.executor import Executor, InProcess
 from dpdist.cluster.opening import open_cluster, translated
 from dpdist.cluster.tasks import DaskTasks
 from dpdist.errors import ClusterUnreachable, ResourceError
 
 SCRIPT = """
 import json, os
-from dpdist.cluster.executor import Executor
+from dpdist.cluster.cluster import Cluster
+from dpdist.cluster.executor import Executor, InProcess
 from dpdist.cluster.opening import open_cluster
 if __name__ == "__main__":
     with open_cluster(workers=1) as cluster:
@@ -80,6 +83,15 @@ def test_a_lost_scheduler_is_told_where_its_workers_are_asked_for() -> None:
         for ask in ("slots", "memory"):
             with pytest.raises(ClusterUnreachable, match="connection to the Dask cluster was lost"):
                 getattr(executor, ask)
+
+
+def test_tasks_are_in_this_process_or_in_others() -> None:
+    threads = Cluster()
+    assert threads.in_process
+    assert threads.slots == CPU_COUNT  # what a container may use, not what its machine has
+    assert InProcess().in_process
+    with one_worker() as (_, executor):
+        assert not executor.in_process
 
 
 def test_an_error_of_who_watches_ends_the_run() -> None:

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reading import readable
 
+from dpdist.cluster.executor import InProcess
 from dpdist.data import read
 from dpdist.data.files import TableFile
 from dpdist.data.operators import gather_operator
@@ -130,6 +131,48 @@ def test_compressed_csv_is_a_partition_per_file(tmp_path: Path) -> None:
     one = located_table(open_table(source(tmp_path), SCHEMA, partitions=1))
     assert lengths(one) == [1400]
     assert is_columns(read_all(one), 1400)
+
+
+class Slots(InProcess):
+    """An executor that says it has so many slots."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+@pytest.mark.parametrize(
+    ("slots", "partitions"),
+    [(1, 3), (2, 4), (3, 3), (8, 8), (64, 12)],  # an unequal share is mended; no partition under a quarter of 500 rows
+)
+def test_slots_have_as_many_partitions_each(kind: str, slots: int, partitions: int, tmp_path: Path) -> None:
+    rows = columns(1500)
+    if kind == "parquet":
+        pq.write_table(rows, tmp_path / "a.parquet", row_group_size=100)
+    else:
+        pa.csv.write_csv(rows, tmp_path / "a.csv")
+    table = open_table(source(tmp_path), SCHEMA, partition_rows=500)
+    spread = table.on(Slots(slots))
+    assert (len(table.partitions), len(spread.partitions)) == (
+        3,
+        partitions - (kind == "csv" and slots == 64),
+    )  # whose rows are estimated
+    assert is_columns(read_all(located_table(spread)), 1500)
+    assert spread.on(Slots(slots)) == spread
+
+
+def test_a_partitioning_that_was_asked_for_or_is_fine_stays(tmp_path: Path) -> None:
+    pq.write_table(columns(1500), tmp_path / "a.parquet")
+    asked = open_table(source(tmp_path), SCHEMA, partitions=3)
+    many = open_table(source(tmp_path), SCHEMA, partition_rows=150)
+    assert asked.on(Slots(2)) is asked
+    assert len(many.partitions) == 10
+    assert many.on(Slots(2)) is many  # five each: none waits long for the other
+    assert len(many.on(Slots(3)).partitions) == 12
+    with pa.CompressedOutputStream(str(tmp_path / "b.csv.gz"), "gzip") as file:
+        pa.csv.write_csv(columns(700), file)
+    compressed = open_table(source(tmp_path / "b.csv.gz"), SCHEMA, partition_rows=100)
+    assert compressed.on(Slots(4)) is compressed
 
 
 def test_columns_by_name_in_every_file(tmp_path: Path) -> None:

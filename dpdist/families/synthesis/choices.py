@@ -99,7 +99,7 @@ class Choices:
     pool_parts, pool_rows : int
         Parts of the pool of model records whose weights are raked, and rows of each.
     sweeps : int
-        Passes of the raking over all pairs.
+        Passes of the raking over all pairs; one less with triples, after a first fit to pairs.
     prior_cells : int
         Most cells of a public table's model; 0 for its tree.
     balance : int
@@ -127,7 +127,7 @@ class Choices:
     priorities: tuple[tuple[int, int, float], ...] = ()
     pool_parts: int = 1
     pool_rows: int = 0
-    sweeps: int = 8
+    sweeps: int = 6
     prior_cells: int = 0
     balance: int = 150
 

@@ -25,6 +25,9 @@ from dpdist.schema.rules import Rules
 
 _SWEEPS = 5
 
+_BEFORE_TRIPLES = 2
+"""Passes of the raking to pairs alone; more follow with the triples."""
+
 
 def with_margins(one_way: OneWay, all_pairs: AllPairs) -> OneWay:
     """One-way counts with what the tables of all pairs say of them, by precision.
@@ -94,7 +97,7 @@ class Pool:
         return [[c[p * rows : (p + 1) * rows] for c in self._columns] for p in range(self._choices.pool_parts)]
 
     def rake_to_pairs(self, one_way: OneWay, all_pairs: AllPairs) -> None:
-        """Fit the weights to tables of all pairs, and to the one-way tables."""
+        """Fit the weights to tables of all pairs, and to the one-way tables; in part where triples follow."""
         one_way = with_margins(one_way, all_pairs)
         singles = [(i,) for i in range(len(self._cardinalities))]
         shares = self._rows.shares([*self._pairs, *singles])
@@ -102,7 +105,10 @@ class Pool:
             self._aim(pair, table, sigma, shares[pair])
         for single, counts, sigma in zip(singles, one_way.counts, one_way.sigmas.tolist(), strict=True):
             self._aim(single, counts, sigma, shares[single])
-        rake(self._rows, self._targets, sweeps=self._choices.sweeps)
+        if self._choices.triple_tables:
+            rake(self._rows, self._targets, sweeps=_BEFORE_TRIPLES, damping=())
+        else:
+            rake(self._rows, self._targets, sweeps=self._choices.sweeps)
 
     def rake_to_triples(self, exact: Mapping[Attributes, Counts], account: Account) -> tuple[Attributes, ...]:
         """Pick triples that the weighted pool misses, measure them, and fit the weights to them too.
@@ -127,7 +133,7 @@ class Pool:
                 self._targets[triple] *= block_change(self._targets[triple], below, 1.0)
         if found.attributes:
             self._rows.cover(found.attributes)
-            rake(self._rows, self._targets, sweeps=self._choices.sweeps // 2)
+        rake(self._rows, self._targets, sweeps=self._choices.sweeps - 1)
         return found.attributes
 
     def _aim(self, attributes: Attributes, noisy: NDArray[np.number], sigma: float, model: Floats) -> None:

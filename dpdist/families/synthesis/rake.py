@@ -17,6 +17,9 @@ from dpdist.families.synthesis.portable import inner
 from dpdist.families.synthesis.weighted import WeightedRows
 from dpdist.privacy.arrays import Floats
 
+DAMPING = (0.8, 0.6, 0.4)
+"""Powers of the last passes' steps."""
+
 Aim = tuple[tuple[int, ...], Floats, tuple[int, ...]]
 """Places of some attributes in a block, the target of their table, and the shape that it is broadcast with."""
 
@@ -40,7 +43,9 @@ def shrink(noisy: Floats, model: Floats, sigma: float) -> Floats:
     return np.maximum(estimate, 0)
 
 
-def rake(rows: WeightedRows, targets: dict[tuple[int, ...], Floats], *, sweeps: int) -> None:
+def rake(
+    rows: WeightedRows, targets: dict[tuple[int, ...], Floats], *, sweeps: int, damping: Sequence[float] = DAMPING
+) -> None:
     """Fit the weights of rows to targets of tables of one, two and three attributes.
 
     Parameters
@@ -50,18 +55,20 @@ def rake(rows: WeightedRows, targets: dict[tuple[int, ...], Floats], *, sweeps: 
     targets : dict
         Shares, summing to 1: (i,), (i, j) and (i, j, k), i < j < k, shape of the domain. Each lies in a block.
     sweeps : int
-        Passes over the blocks. The steps are damped more and more, as the targets contradict each other by their noise.
+        Passes over the blocks.
+    damping : sequence of float
+        The part of a step that each of the last passes goes. The targets contradict each other by their noise, and
+        whole steps end at those of the last blocks. None where another fit follows.
     """
-    power = 1.0
+    powers = [*[1.0] * (sweeps - len(damping)), *damping][:sweeps]
     inside = [targets_in(block, targets) for block in rows.blocks]
     with Threads(rows.pieces) as threads:
-        for _ in range(sweeps):
+        for power in powers:
             for b, aims in enumerate(inside):
                 table = rows.table(b, threads)
                 change = block_change(table, aims, power)
                 change /= float((table.ravel() * change.ravel()).sum())
                 rows.multiply(b, change)
-            power = max(0.35, 0.85 * power)
 
 
 def targets_in(block: tuple[int, ...], targets: Mapping[tuple[int, ...], Floats]) -> list[Aim]:

@@ -17,11 +17,12 @@ import pytest
 from dpdist.data.count import pair_counts
 from dpdist.errors import AccountingError
 from dpdist.families.synthesis import pieces
+from dpdist.families.synthesis import rake as raking
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.adjustment import power_of_two
 from dpdist.families.synthesis.balance import CELL_BITS, PairIndex, TableRows, balance
 from dpdist.families.synthesis.choices import Choices, choose
-from dpdist.families.synthesis.draw import draw_part, draw_records, rounded_groups
+from dpdist.families.synthesis.draw import draw_part, draw_records, pool_part, rounded_groups
 from dpdist.families.synthesis.fitted import UNIT, cumulative_of
 from dpdist.families.synthesis.learn import Learned, learn
 from dpdist.families.synthesis.marginals import OneWay, coding_of, combine, expected_counts, merge_rare
@@ -307,6 +308,15 @@ def test_raked_records_are_like_the_table() -> None:
     parts = [draw_records(learned.fitted, DRAWING, p, 20_000, rounds=0) for p in (0, 1)]
     drawn = [np.concatenate(x) for x in zip(*parts, strict=True)]
     assert distance(drawn, truth) < 0.02
+    fitted = learned.fitted
+    pool = [pool_part(fitted, DRAWING, p, fitted.pool_rows, ()) for p in range(fitted.pool_parts)]
+    held = [draw_records(fitted, DRAWING, p, 20_000, rounds=0, pool=pool) for p in (0, 1)]
+    for part, again in zip(parts, held, strict=True):
+        for column, other in zip(part, again, strict=True):
+            np.testing.assert_array_equal(column, other)
+    turned = pool[::-1]
+    other = draw_records(fitted, DRAWING, 0, 20_000, rounds=0, pool=turned)  # what is held is what is taken from
+    assert any(not np.array_equal(a, b) for a, b in zip(parts[0], other, strict=True))
 
 
 # --- raking and balancing ---------------------------------------------------------------------------------------------
@@ -394,6 +404,47 @@ def test_raking_is_the_same_on_any_number_of_threads(monkeypatch: pytest.MonkeyP
     for others in found[1:]:
         for one, other in zip(found[0], others, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("sweeps", "damping", "powers"),
+    [
+        (5, (0.8, 0.6, 0.4), [1, 1, 0.8, 0.6, 0.4]),
+        (2, (), [1, 1]),
+        (2, (0.8, 0.6, 0.4), [0.8, 0.6]),
+        (0, (0.8, 0.6, 0.4), []),
+    ],
+)
+def test_the_last_passes_are_damped(
+    sweeps: int, damping: tuple[float, ...], powers: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+
+    def change(table: np.ndarray, aims: object, power: float) -> np.ndarray:
+        found.append(power)
+        return np.ones_like(table)
+
+    monkeypatch.setattr(raking, "block_change", change)
+    rows = WeightedRows(records(1_000), CARDS)
+    rake(rows, {}, sweeps=sweeps, damping=damping)
+    assert found == [power for power in powers for _ in rows.blocks]
+
+
+def test_damped_passes_end_between_targets_that_contradict_each_other() -> None:
+    """Two blocks contradict each other: whole steps end at the last of them, damped ones nearer to the middle."""
+    cards = (4, 250, 250)  # the pairs of the first attribute share no block
+    rng = np.random.default_rng(1)
+    pool = [rng.integers(0, size, 40_000).astype(np.uint8) for size in cards]
+    shares = [np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.4, 0.3, 0.2, 0.1])]
+    targets = {(0, k + 1): np.repeat(share[:, None], 250, 1) / 250 for k, share in enumerate(shares)}
+    off = []
+    for damping in ((), (0.8, 0.6, 0.4)):
+        rows = WeightedRows(pool, cards)
+        assert sorted(map(len, rows.blocks)) == [2, 2, 2]
+        rake(rows, targets, sweeps=6, damping=damping)
+        off.append(np.abs(rows.shares([(0,)])[(0,)] - 0.25).max())
+    assert off[0] > 0.12
+    assert off[1] < 0.08
 
 
 def test_raking_meets_triples_as_well() -> None:

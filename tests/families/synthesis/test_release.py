@@ -18,21 +18,26 @@ from releases import SCHEMA, table
 from dpdist.accuracy import measured
 from dpdist.accuracy.measured import Accuracy
 from dpdist.cluster.cluster import Cluster
+from dpdist.cluster.executor import Executor, InProcess
 from dpdist.errors import SpecError
 from dpdist.families.base.accuracy import ReleaseAccuracy
 from dpdist.families.base.registry import build_spec, make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis import account as accounts
+from dpdist.families.synthesis import draw as drawing
 from dpdist.families.synthesis.choices import Choices
 from dpdist.families.synthesis.claims import claims
+from dpdist.families.synthesis.fitted import Fitted
 from dpdist.families.synthesis.learn import Learned
 from dpdist.families.synthesis.plan import SynthesisPlan, parts_of
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.ledger import Ledger
+from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim, audit
 from dpdist.publish.verify import read_release
 from dpdist.release.run import run_release
+from dpdist.schema.rules import Rules
 from dpdist.schema.spec import ReleaseSpec
 
 ROWS = 12_000
@@ -244,6 +249,26 @@ def test_a_resumed_attempt_reads_the_model_back(tmp_path: Path) -> None:
     again = run_stages(attempt_of(spec, tmp_path / "once", table=before.table))  # nothing is read again
     assert [part.sha256 for part in again.parts] == [part.sha256 for part in whole.parts]
     assert again.public == before.public
+
+
+@pytest.mark.parametrize("executor", [InProcess(), Cluster()], ids=["in-process", "threads"])
+def test_a_pool_that_is_held_is_not_drawn_again(
+    executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+
+    def pool_part(fitted: Fitted, noise: Noise, part: int, rows: int, rules: Rules) -> Codes:
+        drawn.append(part)
+        return drawing.kept_part(fitted, noise, f"pool/{part}", rows, rules)
+
+    monkeypatch.setattr(drawing, "pool_part", pool_part)  # of the stage that draws; learning draws the pool itself
+    spec = project(tmp_path, **RAKED)
+    whole = run_stages(attempt_of(spec, tmp_path / "whole", executor=executor))
+    assert not drawn
+    run_stages(attempt_of(spec, tmp_path / "once", executor=executor), until="records")
+    again = run_stages(attempt_of(spec, tmp_path / "once", executor=executor))  # as another process does
+    assert sorted(drawn) == [0, 0, 1]  # two parts of the pool serve three of the release
+    assert [part.sha256 for part in again.parts] == [part.sha256 for part in whole.parts]
 
 
 def test_no_noise_before_the_charge(tmp_path: Path) -> None:
