@@ -27,9 +27,17 @@ def stage_bars(console: Any) -> Any:
     )
 
 
+def _on_terminal() -> bool:
+    """Whether standard error is a terminal; it may be closed, missing or replaced."""
+    try:
+        return bool(sys.stderr.isatty())
+    except (AttributeError, ValueError):
+        return False
+
+
 def _console() -> Any:
     """The console of a terminal or of a notebook; None elsewhere."""
-    if not (sys.stderr.isatty() or "IPython" in sys.modules or _TERMINALS & os.environ.keys()):
+    if not (_on_terminal() or "IPython" in sys.modules or _TERMINALS & os.environ.keys()):
         return None  # rich need not be imported to know
     from rich.console import Console
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dask
+from dask.system import CPU_COUNT
 
 from dpdist.cluster.cluster import Cluster, translated
 from dpdist.cluster.executor import Executor, InProcess
@@ -167,7 +168,7 @@ def _embedded(*, workers: int | None, memory_limit: str, timeout: float, resourc
     with (
         dask.config.set(settings),
         LocalCluster(
-            n_workers=0 if resources else workers or os.cpu_count() or 1,
+            n_workers=0 if resources else workers or int(CPU_COUNT),
             threads_per_worker=1,
             processes=True,
             memory_limit=memory_limit,

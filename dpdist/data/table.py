@@ -90,11 +90,15 @@ class Table:
         return length * len(self.schema.attributes) if self.format == "parquet" else length // _BYTES_PER_VALUE
 
     def on(self, executor: Executor) -> Table:
-        """The table, whose files tasks read, with as many partitions for each slot where they are few."""
+        """The table, whose files tasks read, with as many partitions for each slot where they are few.
+
+        Where each slot has `_EVEN` or more, or their number was asked for, they stay as they are; none becomes smaller
+        than its default length over `_SMALLEST_PART`.
+        """
         if self.unit is None:
             return self
         total, slots, number = sum(file.length for file in self.files), executor.slots, len(self.partitions)
-        even = min(ceil(number / slots) * slots, _SMALLEST_PART * total // self.unit)
+        even = min(ceil(number / slots) * slots, ceil(_SMALLEST_PART * total / self.unit))
         if number >= _EVEN * slots or even <= number:
             return self
         return replace(self, partitions=_layout(self.files, even, rows=self.format == "parquet"))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dpdist.data.count import configuration_index
 from dpdist.errors import SpecError
-from dpdist.families.synthesis.draw import LARGEST_PART, kept_part
+from dpdist.families.synthesis.draw import LARGEST_PART, kept_part, pool_part
 from dpdist.families.synthesis.fitted import UNIT, Fitted, cumulative_of, steps_of
 from dpdist.families.synthesis.inference import Inference, marginal
 from dpdist.families.synthesis.junction import JunctionTree, Set, cells_of, cliques_of
@@ -58,7 +58,7 @@ class Law:
     def pool(self) -> tuple[Codes, Counts]:
         """The rows of the weighted pool, and their weights."""
         fitted, noise = self.fitted, Noise(bytes.fromhex(self.model.key))
-        parts = [kept_part(fitted, noise, f"pool/{p}", fitted.pool_rows, self.rules) for p in range(fitted.pool_parts)]
+        parts = [pool_part(fitted, noise, p, fitted.pool_rows, self.rules) for p in range(fitted.pool_parts)]
         rows = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
         if fitted.adjustment is None:
             return list(rows), np.ones(len(rows[0]), np.int64)

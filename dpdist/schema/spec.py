@@ -216,7 +216,10 @@ class ClusterSpec(Section):
     )
     memory_limit: str = Field(default="auto", description="Memory limit of an embedded worker, such as 3GiB.")
     partitions: int | None = Field(
-        default=None, ge=1, le=100_000, description="Number of partitions; default: about a million rows each."
+        default=None,
+        ge=1,
+        le=100_000,
+        description="Number of partitions; default: about a million rows each, and of few as many for each slot.",
     )
     timeout: float = Field(default=30, gt=0, le=86_400, description="Seconds to wait for the scheduler and a worker.")
 

@@ -100,6 +100,16 @@ def test_rich_is_imported_where_bars_are_drawn(forced: bool) -> None:
     assert "total" in done.stderr
 
 
+@pytest.mark.parametrize("error", [None, type("Written", (), {"write": lambda *_: None, "flush": lambda *_: None})()])
+def test_nobody_reads_the_progress(error: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard error is closed, or stands for something that is no terminal."""
+    from dpdist.api.progress import bars
+
+    monkeypatch.setattr(sys, "stderr", error)
+    with bars() as progress:
+        progress("counting", 1, 1)
+
+
 def test_the_total_time_comes_last(capsys: pytest.CaptureFixture[str]) -> None:
     from dpdist.api.progress import bars
 

@@ -25,8 +25,7 @@ from dpdist.errors import ClusterUnreachable, ResourceError
 
 SCRIPT = """
 import json, os
-from dpdist.cluster.cluster import Cluster
-from dpdist.cluster.executor import Executor, InProcess
+from dpdist.cluster.executor import Executor
 from dpdist.cluster.opening import open_cluster
 if __name__ == "__main__":
     with open_cluster(workers=1) as cluster:

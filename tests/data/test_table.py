@@ -153,10 +153,7 @@ def test_slots_have_as_many_partitions_each(kind: str, slots: int, partitions: i
         pa.csv.write_csv(rows, tmp_path / "a.csv")
     table = open_table(source(tmp_path), SCHEMA, partition_rows=500)
     spread = table.on(Slots(slots))
-    assert (len(table.partitions), len(spread.partitions)) == (
-        3,
-        partitions - (kind == "csv" and slots == 64),
-    )  # whose rows are estimated
+    assert (len(table.partitions), len(spread.partitions)) == (3, partitions)
     assert is_columns(read_all(located_table(spread)), 1500)
     assert spread.on(Slots(slots)) == spread
 

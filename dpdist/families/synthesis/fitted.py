@@ -82,6 +82,11 @@ class Fitted:
     pool_parts: int = 1
     pool_rows: int = 0
 
+    def equals(self, other: Fitted) -> bool:
+        """Whether all arrays of both are the same."""
+        ours, theirs = self.arrays(), other.arrays()
+        return ours.keys() == theirs.keys() and all(np.array_equal(ours[name], theirs[name]) for name in ours)
+
     @property
     def domain(self) -> tuple[int, ...]:
         """Number of values of each of the table's attributes."""

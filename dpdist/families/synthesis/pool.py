@@ -133,7 +133,7 @@ class Pool:
                 self._targets[triple] *= block_change(self._targets[triple], below, 1.0)
         if found.attributes:
             self._rows.cover(found.attributes)
-        rake(self._rows, self._targets, sweeps=self._choices.sweeps - 1)
+        rake(self._rows, self._targets, sweeps=max(self._choices.sweeps - 1, 0))
         return found.attributes
 
     def _aim(self, attributes: Attributes, noisy: NDArray[np.number], sigma: float, model: Floats) -> None:

@@ -55,10 +55,11 @@ def rake(
     targets : dict
         Shares, summing to 1: (i,), (i, j) and (i, j, k), i < j < k, shape of the domain. Each lies in a block.
     sweeps : int
-        Passes over the blocks.
+        Passes over the blocks, at least 0.
     damping : sequence of float
-        The part of a step that each of the last passes goes. The targets contradict each other by their noise, and
-        whole steps end at those of the last blocks. None where another fit follows.
+        The part of a step that each of the last passes goes; the first of them where there are fewer passes. The
+        targets contradict each other by their noise, and whole steps end at those of the last blocks. None where
+        another fit follows.
     """
     powers = [*[1.0] * (sweeps - len(damping)), *damping][:sweeps]
     inside = [targets_in(block, targets) for block in rows.blocks]

@@ -67,10 +67,10 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
             triples = dict(zip(triples_of(counts.cardinalities), tables.of(3), strict=True))
         else:
             counts = Passes(attempt).run(pair_counts_operator(cards), stage="counting")
-        noise = attempt.noise
+        noise, pool = attempt.noise, list[Codes]()
         with attempt.stage("fitting") as progress:
             drawing = load_noise(attempt.drawing_key)
-            return learn(
+            learned = learn(
                 counts,
                 choices=attempt.plan.choices,
                 noise=noise,
@@ -80,8 +80,11 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
                 rules=attempt.spec.table.forbidden,
                 levels=attempt.spec.table.level_maps,
                 progress=progress,
-                pooled=lambda parts: attempt.keep(_Pool(parts)),
+                pooled=pool.extend,
             )
+        if pool and attempt.executor.in_process:
+            attempt.keep(_Pool(learned.fitted, pool))
+        return learned
 
     learned = attempt.stored(Learned, make)
     spec = attempt.spec
@@ -99,8 +102,9 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
 
 @dataclass(frozen=True, eq=False)
 class _Pool:
-    """The parts of the pool, as learning drew them: tasks of this process need not draw them again."""
+    """The parts of a model's pool, as learning drew them: tasks of this process need not draw them again."""
 
+    fitted: Fitted
     parts: list[Codes]
 
 
@@ -130,9 +134,10 @@ def draw(attempt: SynthesisAttempt) -> ReleasedRecords:
 def _held_pool(attempt: SynthesisAttempt) -> list[Codes] | None:
     """The pool, where tasks find it in memory; None where they draw their part of it."""
     try:
-        return attempt.result(_Pool).parts if attempt.executor.in_process else None
+        pool = attempt.result(_Pool)
     except LookupError:  # there is none, or an earlier process learned the model
         return None
+    return pool.parts if pool.fitted.equals(attempt.result(Learned).fitted) else None  # what was stored first counts
 
 
 def measure(attempt: SynthesisAttempt) -> ReleaseAccuracy:

@@ -21,6 +21,7 @@ from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import Executor, InProcess
 from dpdist.errors import SpecError
 from dpdist.families.base.accuracy import ReleaseAccuracy
+from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.registry import build_spec, make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis import account as accounts
@@ -39,6 +40,7 @@ from dpdist.publish.verify import read_release
 from dpdist.release.run import run_release
 from dpdist.schema.rules import Rules
 from dpdist.schema.spec import ReleaseSpec
+from dpdist.storage.store import Store
 
 ROWS = 12_000
 
@@ -269,6 +271,21 @@ def test_a_pool_that_is_held_is_not_drawn_again(
     again = run_stages(attempt_of(spec, tmp_path / "once", executor=executor))  # as another process does
     assert sorted(drawn) == [0, 0, 1]  # two parts of the pool serve three of the release
     assert [part.sha256 for part in again.parts] == [part.sha256 for part in whole.parts]
+
+
+def test_a_pool_is_of_the_model_that_was_stored_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes at one attempt learn other models: both draw from the one that is stored."""
+    spec = project(tmp_path, **RAKED)
+    first = run_stages(attempt_of(spec, tmp_path / "first"))
+    content, stored = (tmp_path / "first" / "work" / Learned.FILE).read_bytes(), Store.write_exclusive
+
+    def write_exclusive(self: Store, name: str, made: bytes) -> bytes:
+        return stored(self, name, content if name == Learned.FILE else made)
+
+    monkeypatch.setattr(Store, "write_exclusive", write_exclusive)
+    monkeypatch.setattr(Attempt, "drawing_key", first.drawing_key)
+    second = run_stages(attempt_of(spec, tmp_path / "second", key="ff" * 32))
+    assert [part.sha256 for part in second.parts] == [part.sha256 for part in first.parts]
 
 
 def test_no_noise_before_the_charge(tmp_path: Path) -> None:
