@@ -94,10 +94,8 @@ def learn(
     counts : PairCounts or SingleCounts
         Exact counts of all records. Confidential.
     choices : Choices
-    noise : Noise
-        Of the measurements: secret.
-    drawing : Noise
-        Of the records: public, and independent of `noise`.
+    noise, drawing : Noise
+        Of the measurements: secret. Of the records: public, and independent of it.
     prior : PairCounts, optional
         Of a public table, from which the model starts.
     triples : mapping, optional
@@ -123,8 +121,9 @@ def learn(
         counts, choices=choices, account=account, prior=prior, rules=rules, levels=levels, progress=progress
     )
     learner = measured.learner
-    model = learner.model or learner.refit(1)
-    fitted = fitted_of(model, learner.coding, learner.marginals if choices.balance else None)
+    fitted = fitted_of(
+        learner.model or learner.refit(1), learner.coding, learner.marginals if choices.balance else None
+    )
     picked: tuple[Attributes, ...] = ()
     if measured.all_pairs is not None:
         pool = Pool.drawn(fitted, counts.cardinalities, drawing, choices, records=learner.one_way.records, rules=rules)
@@ -133,9 +132,9 @@ def learn(
         if choices.triple_tables:
             picked = pool.rake_to_triples(fitting_triples(triples or {}), account)
         fitted = pool.fitted(fitted)
-    report = _report(measured, picked, rules, prior)
     coded = [m.attributes for m in learner.measurements if len(m.attributes) > 1]
-    return Learned(fitted, learner.one_way.counts, report, measurements_of(account, learner.coding, coded, picked))
+    tables = measurements_of(account, learner.coding, coded, picked)
+    return Learned(fitted, learner.one_way.counts, _report(measured, picked, rules, prior), tables)
 
 
 def _report(

@@ -24,6 +24,7 @@ from dpdist.privacy.noise import Noise
 from dpdist.schema.rules import Rules
 
 _SWEEPS = 5
+"""Passes that bring a triple's noisy table to the tables of its pairs and attributes."""
 
 _BEFORE_TRIPLES = 2
 """Passes of the raking to pairs alone; more follow with the triples."""
