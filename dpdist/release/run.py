@@ -294,7 +294,9 @@ class Run:
             self._give_back()
             raise
         files = len(self._table.files) if isinstance(self._table, Table) else 0
-        self._logged |= {"attempt": attempt.id, "partitions": len(self._table.partitions), "files": files}
+        self._logged |= {"attempt": attempt.id, "files": files}
+        if self.spec.cluster.partitions is not None:  # else their number follows from that of the records
+            self._logged["partitions"] = len(self._table.partitions)
         self._log("attempt resumed" if self._resume else "attempt reserved")
         self._lineage.begun(attempt.id, self._contract)
         self._executor.attempt = attempt.id

@@ -92,7 +92,7 @@ def test_attempts_are_logged_from_their_charge_to_their_end(tmp_path: Path, log:
         if stage == "synthesising":
             raise Crash("planted")
 
-    spec = project(tmp_path)
+    spec = project(tmp_path, cluster__partitions=1)
     with pytest.raises(Crash):
         run_release(spec, progress=crash)
     outcome = run_release(spec, resume=True)
@@ -106,6 +106,13 @@ def test_attempts_are_logged_from_their_charge_to_their_end(tmp_path: Path, log:
     assert all(entry.items() >= {"partitions": 1, "files": 1}.items() for entry in told[:3])
     assert told[1]["error"] == "Crash"
     assert "planted" not in log.getvalue()
+
+
+def test_the_log_does_not_say_how_many_records_there_are(tmp_path: Path, log: io.StringIO) -> None:
+    """By default the number of partitions follows from theirs."""
+    run_release(project(tmp_path))
+    assert "attempt reserved" in log.getvalue()
+    assert "partitions" not in log.getvalue()
 
 
 def test_workers_log_their_tasks(tmp_path: Path) -> None:
