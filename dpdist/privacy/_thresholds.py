@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 from dpdist.privacy.balls import ball, working_precision
 
 if TYPE_CHECKING:
-    from flint import arb
+    from flint import arb, arb_mat
 
 WIDEST_TABLE = 1024  # the largest scale or deviation served by one table
 KEPT = 32  # tables, of a megabyte at most: a synthesis of some attributes draws at about thirty scales
@@ -56,6 +56,9 @@ GAUSSIAN_DIGIT = 768  # the deviation of a Gaussian digit, three times the base
 _ALWAYS_ZERO = Fraction(1, 90)  # below this scale P(Z != 0) < 2**-128, for both families
 _RADIUS = Fraction(1, 8)  # of Taylor polynomials of erfc
 _FEWEST = 8  # values of a block that are worth a polynomial
+_BLOCKS = 9  # blocks at a time: a table of the values near 0 has twice as many
+_NEAR = 6  # deviations
+_NARROW = 16  # up to this deviation, the whole table is soon made
 _GUIDE_BITS = 18  # 2**18 guide entries of 2 bytes stay in a core's cache
 _UNDECIDED = np.iinfo(np.int16).min
 
@@ -80,10 +83,9 @@ class Table:
         # P(Z <= -v - 1) = P(Z > v), and floor(2**128 * (1 - p)) is the complement of floor(2**128 * p)
         high, low = np.concatenate([high[::-1], ~high]), np.concatenate([low[::-1], ~low])
         bits = min(max(high.size.bit_length() + 4, 8), _GUIDE_BITS)
-        first_words = np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)
-        passed = np.append(np.searchsorted(high, first_words), high.size)
-        value = passed[:-1] - high.size // 2
-        decided = (passed[:-1] == passed[1:]) & (np.abs(value) < -_UNDECIDED)
+        starting = np.bincount((high >> np.uint64(64 - bits)).astype(np.int64), minlength=1 << bits)
+        value = np.cumsum(starting) - high.size // 2
+        decided = (starting == 0) & (np.abs(value) < -_UNDECIDED)
         return cls(high, low, np.where(decided, value, _UNDECIDED).astype(np.int16))
 
     @property
@@ -108,7 +110,33 @@ class Table:
         return values
 
 
-Digits = tuple[tuple[int, Table], ...]
+@dataclass(frozen=True, eq=False)
+class Central:
+    """The rounded Gaussian distribution by a table of the values near 0.
+
+    The few draws beyond it, two in 10**9, are looked up in the whole table, which is made then: the values are the
+    same. Most tables serve some hundred draws, and this is half of the work.
+    """
+
+    sigma: Fraction
+    near: Table
+
+    @classmethod
+    def of(cls, sigma: Fraction) -> Central:
+        """The table of the values up to `_NEAR` deviations."""
+        return cls(sigma, Table.from_tail(_tail_of_gaussian(sigma, most=math.ceil(_NEAR * sigma))))
+
+    def draw(self, words: NDArray[np.uint64], second_words: Callable[[], NDArray[np.uint64]]) -> NDArray[np.int64]:
+        """As `Table.draw` of the whole table."""
+        values = self.near.draw(words, second_words)
+        beyond = np.flatnonzero(np.abs(values) == self.near.bound)  # it has this value or one that is further out
+        if beyond.size:
+            whole = rounded_gaussian_table(self.sigma)
+            values[beyond] = whole.draw(words[beyond], lambda: second_words()[beyond])
+        return values
+
+
+Digits = tuple[tuple[int, Table | Central], ...]
 """Independent tables and the factor of each: the draw is the sum of factor times value."""
 
 
@@ -127,8 +155,10 @@ def laplace(scale: Fraction) -> Digits:
 @lru_cache(maxsize=KEPT)
 def gaussian(sigma: Fraction) -> Digits:
     """Digits of the rounded Gaussian distribution, the integer nearest to ``N(0, sigma**2)``."""
-    if sigma <= WIDEST_TABLE:
+    if sigma <= _NARROW:
         return ((1, rounded_gaussian_table(sigma)),)
+    if sigma <= WIDEST_TABLE:
+        return ((1, Central.of(sigma)),)
     digits = [(1, rounded_gaussian_table(Fraction(GAUSSIAN_DIGIT)))]
     factor = GAUSSIAN_BASE
     variance = (sigma**2 - GAUSSIAN_DIGIT**2) / GAUSSIAN_BASE**2
@@ -170,6 +200,11 @@ def laplace_digit(scale: Fraction, base: int) -> Table:
 @lru_cache(maxsize=KEPT)
 def rounded_gaussian_table(sigma: Fraction) -> Table:
     """The integer nearest to ``N(0, sigma**2)``: ``P(Z > v) = erfc((v + 1/2) / (sigma * sqrt(2))) / 2``."""
+    return Table.from_tail(_tail_of_gaussian(sigma))
+
+
+def _tail_of_gaussian(sigma: Fraction, *, most: int | None = None) -> list[int]:
+    """``floor(2**128 * P(Z > v))`` for v = 0, 1, 2, ... up to the first zero, or for so many."""
 
     def tail(precision: int) -> Iterator[arb]:
         unit = 1 / (ball(2 * sigma) * ball(Fraction(2)).sqrt())
@@ -177,33 +212,45 @@ def rounded_gaussian_table(sigma: Fraction) -> Table:
         if each < _FEWEST:
             for v in itertools.count():
                 yield ((2 * v + 1) * unit).erfc() / 2
-        offsets = [(2 * v - each) * unit for v in range(each + 1)]
-        for start in itertools.count(0, each + 1):
-            yield from _halves_of_erfc((2 * start + 1 + each) * unit, offsets, precision)
+        powers = _powers([(2 * v - each) * unit for v in range(each + 1)], precision)
+        for start in itertools.count(0, _BLOCKS * (each + 1)):
+            firsts = range(start, start + _BLOCKS * (each + 1), each + 1)
+            yield from _halves_of_erfc([(2 * v + 1 + each) * unit for v in firsts], powers)
 
-    return Table.from_tail([] if sigma < _ALWAYS_ZERO else _certified_floors(tail))
+    return [] if sigma < _ALWAYS_ZERO else _certified_floors(lambda precision: itertools.islice(tail(precision), most))
 
 
-def _halves_of_erfc(centre: arb, offsets: list[arb], precision: int) -> list[arb]:
-    """``erfc(centre + t) / 2`` at offsets up to `_RADIUS`, by a Taylor polynomial and a ball for what it leaves out.
+def _powers(offsets: list[arb], precision: int) -> arb_mat:
+    """Powers of the offsets for as many terms as the precision needs, one row a term."""
+    from flint import arb_mat
+
+    return arb_mat([[t**n for t in offsets] for n in range(precision * 3 // 16)])
+
+
+def _halves_of_erfc(centres: list[arb], powers: arb_mat) -> list[arb]:
+    """``erfc(centre + t) / 2`` for each centre, at offsets up to `_RADIUS`, one centre after another.
+
+    All are one product of matrices: of Taylor coefficients and of powers. A ball holds what the polynomials leave out.
 
     The derivative of order n is ``(2 / sqrt(pi)) H_{n-1}(x) e^{-x^2}`` but for its sign, and ``|H_m(x)| <= 1.0865
     sqrt(2^m m!) e^{x^2 / 2}`` (Cramer's inequality), so n terms leave out at most ``1.23 sqrt(2^{n-1} / (n-1)!) |t|^n /
     n``.
     """
-    from flint import arb, arb_poly, arb_series, ctx
+    from flint import arb, arb_mat, arb_series, ctx
 
-    terms = precision * 3 // 16
+    terms = powers.nrows()
     cap, ctx.cap = ctx.cap, terms
     try:
-        series = arb_series([centre, 1], prec=terms).erfc()
+        series = [list(arb_series([centre, 1], prec=terms).erfc() / 2) for centre in centres]
     finally:
         ctx.cap = cap
     left_out = (
         arb(123) / 100 * (arb(2) ** (terms - 1) / math.factorial(terms - 1)).sqrt() * ball(_RADIUS) ** terms / terms
     )
     remainder = arb(0, left_out.upper())
-    return [(value + remainder) / 2 for value in arb_poly(list(series)).evaluate(offsets, algorithm="iter")]
+    coefficients = arb_mat([[row[0] + remainder, *row[1:], *[arb(0)] * (terms - len(row))] for row in series])
+    values: list[arb] = (coefficients * powers).entries()
+    return values
 
 
 @lru_cache(maxsize=KEPT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 import threading
 from collections.abc import Callable, Iterator
@@ -300,15 +301,44 @@ def test_polynomials_give_the_thresholds_of_the_error_function(
     assert np.array_equal(made.low, direct.low)
 
 
-@pytest.mark.parametrize("centre", [0, Fraction(13, 10), 9])
-def test_what_a_polynomial_leaves_out_is_within_its_ball(centre: Fraction) -> None:
+def test_what_a_polynomial_leaves_out_is_within_its_ball() -> None:
+    """One centre after another."""
     with ctx.workprec(256):
+        centres = [ball(Fraction(centre)) for centre in (0, Fraction(13, 10), 9)]
         offsets = [ball(Fraction(k, 8)) for k in (-1, 0, 1)]
-        found = _thresholds._halves_of_erfc(ball(Fraction(centre)), offsets, 256)
+        found = _thresholds._halves_of_erfc(centres, _thresholds._powers(offsets, 256))
     with ctx.workprec(1024):
-        for offset, value in zip(offsets, found, strict=True):
-            assert value.contains((ball(Fraction(centre)) + offset).erfc() / 2)
+        for (centre, offset), value in zip(itertools.product(centres, offsets), found, strict=True):
+            assert value.contains((centre + offset).erfc() / 2)
             assert value.rad() < 2.0**-200
+
+
+@pytest.mark.parametrize("sigma", [Fraction(161, 10), Fraction(200), Fraction(1024)])
+def test_a_table_of_the_values_near_0_draws_what_the_whole_table_draws(sigma: Fraction) -> None:
+    """Of words at and beside all thresholds, and of the first and the last ones."""
+    ((_, central),) = _thresholds.gaussian(sigma)
+    assert isinstance(central, _thresholds.Central)
+    whole = _thresholds.rounded_gaussian_table(sigma)
+    assert 6 * sigma <= central.near.bound < whole.bound / 2
+    ends = np.array([0, 2**64 - 1], np.uint64)
+    words = np.concatenate([whole.high - np.uint64(1), whole.high, whole.high + np.uint64(1), ends])
+    words = np.random.default_rng(0).permutation(words)
+    for second in (0, 2**63, 2**64 - 1):
+        seconds = np.full(len(words), second, np.uint64)
+        values = central.draw(words, lambda seconds=seconds: seconds)
+        np.testing.assert_array_equal(values, whole.draw(words, lambda seconds=seconds: seconds))
+        assert np.abs(values).max() > 1.5 * central.near.bound
+
+
+def test_the_whole_table_is_made_for_draws_beyond_the_values_near_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Fraction] = []
+    original = _thresholds.rounded_gaussian_table
+    monkeypatch.setattr(_thresholds, "rounded_gaussian_table", lambda sigma: [made.append(sigma), original(sigma)][1])
+    central, words = _thresholds.Central.of(Fraction(50)), np.arange(1, 1001, dtype=np.uint64) << np.uint64(54)
+    central.draw(words, lambda: words)
+    assert made == []
+    central.draw(np.array([1], np.uint64), lambda: words)
+    assert made == [50]
 
 
 def test_tables_of_thirty_scales_are_kept() -> None:
