@@ -36,9 +36,6 @@ BLOCK_CELLS = 1 << 16
 MOST_SHARED_PAIRS = 2000
 """Of more pairs, finding blocks for them and the triples takes longer than they save."""
 
-TRAVELLING_CELLS = 1 << 22
-"""Blocks of so many cells leave a partition as they are (32 MiB); of larger ones only the marginals do."""
-
 Attributes = tuple[int, ...]
 
 
@@ -111,18 +108,16 @@ def tables_operator(cardinalities: Sequence[int]) -> Operator:
     """All tables that are compared, in one pass: `Tables`.
 
     Where blocks of attributes hold all pairs and triples, a record is added to the blocks
-    (`dpdist.data.count.cover`): of 24 attributes of 2 to 12 values to 72 instead of 333 tables.
+    (`dpdist.data.count.cover`): of 24 attributes of 2 to 12 values to 72 instead of 333 tables. Only the blocks'
+    marginals leave a partition, which have fewer cells.
     """
     sizes = tuple(cardinalities)
     blocks = _blocks(sizes)
     if not blocks:
         both = together([pair_counts_operator(sizes), table_counts_operator(sizes, triples_of(sizes))])
         return replace(both, finish=_of_summaries)
-    operator = table_counts_operator(sizes, blocks)
     whole = partial(_of_blocks, cardinalities=sizes, blocks=blocks)
-    if sum(prod(sizes[i] for i in block) for block in blocks) <= TRAVELLING_CELLS:
-        return replace(operator, finish=whole)  # the whole table is marginalised by one task
-    return replace(operator, compact=whole, fan_in=pair_counts_operator(sizes).fan_in)
+    return replace(table_counts_operator(sizes, blocks), compact=whole, fan_in=pair_counts_operator(sizes).fan_in)
 
 
 def increments(cardinalities: Sequence[int]) -> int:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.data.marginal import marginal
 from dpdist.errors import SpecError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ BLOCK_CELLS = 1 << 15
 WIDE_CELLS = 1 << 23
 """Blocks with more cells together are marginalised batch by batch, one after another (64 MiB of int64)."""
 
-CHUNK_ROWS = 1 << 16
+CHUNK_ROWS = 1 << 17
 """Rows packed at a time, so that the packed indexes stay in the cache."""
 
 
@@ -152,7 +153,7 @@ def marginals(
 
 def sum_to(table: Counts, block: tuple[int, ...], which: tuple[int, ...]) -> Counts:
     """The marginal of a block's table on some of its attributes, both ascending."""
-    return np.asarray(table.sum(axis=tuple(axis for axis, i in enumerate(block) if i not in which)))
+    return marginal(table, [block.index(i) for i in which])
 
 
 def table_counts(codes: Codes, cardinalities: tuple[int, ...], sets: Sequence[tuple[int, ...]]) -> Counts:
@@ -168,8 +169,9 @@ def add_table_counts(
     ends = np.cumsum([prod(cardinalities[i] for i in which) for which in sets])
     tables = np.split(counts, ends[:-1])
     used = sorted({i for which in sets for i in which})
+    word = np.result_type(np.uint16, *(_word(cardinalities, which) for which in sets))
     for start in range(0, len(codes[0]), CHUNK_ROWS):
-        chunk = {i: codes[i][start : start + CHUNK_ROWS].astype(np.uint32) for i in used}
+        chunk = {i: codes[i][start : start + CHUNK_ROWS].astype(word) for i in used}
         for which, table in zip(sets, tables, strict=False):
             index = _pack(chunk, which, cardinalities)
             if len(table) <= len(index):  # a table of the chunk and its addition cost less than single increments
@@ -219,6 +221,11 @@ def cover(sets: tuple[tuple[int, ...], ...], cardinalities: tuple[int, ...], cel
 
 def configuration_index(columns: Sequence[np.ndarray], sizes: Sequence[int]) -> NDArray[np.int64]:
     """Mixed-radix index of the rows of several columns, the first column most significant; int64, shape (rows,)."""
+    return packed_index(columns, sizes).astype(np.int64, copy=False)
+
+
+def packed_index(columns: Sequence[np.ndarray], sizes: Sequence[int]) -> NDArray[np.integer]:
+    """As `configuration_index`, in unsigned integers of 16 or 32 bits where the domain allows."""
     return _pack(columns, range(len(columns)), sizes)
 
 
@@ -233,14 +240,20 @@ def coarsen(counts: Counts, bucket_map: np.ndarray, *, buckets: int, axis: int) 
 
 def _pack(
     columns: Sequence[np.ndarray] | Mapping[int, np.ndarray], which: Sequence[int], sizes: Sequence[int]
-) -> NDArray[np.int64]:
-    """Mixed-radix index of some columns in Horner's scheme, in 32 bits where the domain allows."""
-    word = np.dtype(np.uint32 if prod(sizes[i] for i in which) <= 1 << 32 else np.int64)
+) -> NDArray[np.integer]:
+    """Mixed-radix index of some columns in Horner's scheme."""
+    word = _word(sizes, which)
     index = columns[which[0]].astype(word)
     for i in which[1:]:
         np.multiply(index, word.type(sizes[i]), out=index)
         np.add(index, columns[i], out=index, casting="unsafe")
-    return index.astype(np.int64, copy=False)
+    return index
+
+
+def _word(sizes: Sequence[int], which: Sequence[int]) -> np.dtype[np.integer]:
+    """The integers of an index of some columns: of 16 or 32 bits where the domain allows."""
+    cells = prod(sizes[i] for i in which)
+    return np.dtype(np.uint16 if cells < 1 << 16 else np.uint32 if cells < 1 << 32 else np.int64)
 
 
 @lru_cache(maxsize=64)

@@ -16,15 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.count import configuration_index
+from dpdist.data.marginal import marginal
 from dpdist.errors import SpecError
 from dpdist.families.synthesis.draw import LARGEST_PART, kept_part, pool_part
 from dpdist.families.synthesis.fitted import UNIT, Fitted, cumulative_of, steps_of
-from dpdist.families.synthesis.inference import Inference, marginal
+from dpdist.families.synthesis.inference import Inference
 from dpdist.families.synthesis.junction import JunctionTree, Set, cells_of, cliques_of
 from dpdist.families.synthesis.model_files import PublishedModel
 from dpdist.families.synthesis.zeros import admitted, fitting, with_zeros
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
+from dpdist.privacy.order import stable_order
 from dpdist.schema.conditions import Box, Condition
 from dpdist.schema.rules import Rules
 
@@ -128,7 +130,7 @@ class Law:
             for start in range(0, rows, LARGEST_PART):
                 size = min(LARGEST_PART, rows - start)
                 parts.append(kept_part(fitted, noise, f"case/{case}/{start}", size, self.rules))
-        order = np.argsort(noise.words("order", records), kind="stable")
+        order = stable_order(noise.words("order", records))
         drawn = [np.concatenate(columns)[order] for columns in zip(*parts, strict=True)]
         if condition is not None and not condition.holds(drawn).all():
             raise SpecError(f"next to no record that the rules admit meets the condition {condition.text!r}")

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dpdist.families.prediction.columns import Columns
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
+from dpdist.privacy.order import stable_order
 
 BLOCK_ROWS = 1 << 15
 """Records of a block."""
@@ -98,7 +99,7 @@ def joined(blocks: Sequence[Block]) -> Block:
 
 def shuffled(noise: Noise, name: str, rows: int, *, start: int = 0) -> NDArray[np.int64]:
     """A keyed permutation of `rows` rows; ``name`` and ``start`` are its address."""
-    return np.argsort(noise.words(name, rows, start=start), kind="stable").astype(np.int64)
+    return stable_order(noise.words(name, rows, start=start))
 
 
 def generator(noise: Noise, name: str, number: int) -> np.random.Generator:

@@ -13,7 +13,7 @@ from math import isqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import configuration_index
+from dpdist.data.count import packed_index
 from dpdist.families.synthesis.portable import log2
 from dpdist.privacy.arrays import Counts, Floats
 
@@ -43,8 +43,7 @@ class Adjustment:
         """Integer weight of each row, at least 0 and at most 2**40; the same on any machine."""
         total = np.zeros(len(columns[0]), np.int64)
         for block, logs in zip(self.blocks, self.logs, strict=True):
-            index = configuration_index([columns[i] for i in block], [cardinalities[i] for i in block])
-            total += logs.take(index)
+            total += logs.take(packed_index([columns[i] for i in block], [cardinalities[i] for i in block]))
         return power_of_two(total)
 
 

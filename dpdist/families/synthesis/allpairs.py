@@ -15,12 +15,12 @@ from math import prod
 
 import numpy as np
 
-from dpdist.families.synthesis.inference import marginal
+from dpdist.data.marginal import marginal
 from dpdist.families.synthesis.junction import JunctionTree, Set
 from dpdist.families.synthesis.portable import probability_product
 from dpdist.privacy.arrays import Floats
 
-MESSAGE_CELLS = 1 << 21
+MESSAGE_CELLS = 1 << 19
 """Most cells of a message, unless one attribute has more."""
 
 

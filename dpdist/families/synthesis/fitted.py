@@ -13,9 +13,9 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.data.marginal import marginal
 from dpdist.families.synthesis.adjustment import Adjustment
 from dpdist.families.synthesis.descent import Model
-from dpdist.families.synthesis.inference import marginal
 from dpdist.families.synthesis.junction import JunctionTree, Set
 from dpdist.families.synthesis.marginals import Coding
 from dpdist.privacy.arrays import Floats

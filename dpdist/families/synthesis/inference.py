@@ -9,40 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import pairwise
 from math import prod
 
 import numpy as np
 
+from dpdist.data.marginal import marginal
 from dpdist.families.synthesis.junction import JunctionTree, Set
 from dpdist.privacy.arrays import Floats
-
-
-def marginal(table: Floats, keep: Sequence[int]) -> Floats:
-    """Sum a table over the axes that are not in `keep` (ascending)."""
-    sums, kept = _sums(table.shape, tuple(keep))
-    for shape, axis in sums:
-        table = np.add.reduce(table.reshape(shape), axis)
-    return np.asarray(table).reshape(kept)
-
-
-@lru_cache(maxsize=1 << 14)
-def _sums(shape: tuple[int, ...], keep: tuple[int, ...]) -> tuple[list[tuple[tuple[int, ...], int]], tuple[int, ...]]:
-    """The sums of `marginal`, each over one axis of a table that is reshaped first, and the shape of the result."""
-    kept = tuple(shape[k] for k in keep)
-    if not keep:
-        return [((prod(shape),), 0)], ()
-    sums: list[tuple[tuple[int, ...], int]] = []
-    first, last = keep[0], keep[-1]
-    if last + 1 < len(shape):
-        sums.append(((-1, prod(shape[last + 1 :])), 1))
-    if first:
-        sums.append(((prod(shape[:first]), -1), 0))
-    for i, (a, b) in enumerate(pairwise(keep)):
-        if b > a + 1:
-            sums.append(((prod(kept[: i + 1]), prod(shape[a + 1 : b]), -1), 1))
-    return sums, kept
 
 
 def _places(clique: Set, attributes: Set) -> tuple[int, ...]:
@@ -118,9 +91,7 @@ class Inference:
             top = sums[j].max()
             if not top > 1e-280:
                 return None
-            found[j] /= top
-            sums[j] = sums[j] / top
-            known[j] = sums[j]
+            known[j] = sums[j] / top
         for j in tree.order:
             p = tree.parent[j]
             if p < 0 or not tree.separators[j]:
@@ -143,5 +114,5 @@ class Inference:
                     found[s] = marginal(table, places)
                 if not any(item[0] < level for item in wanted):
                     break
-                table = table.sum(-1)
+                table = marginal(table, range(level))
         return found

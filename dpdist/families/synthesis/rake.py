@@ -11,7 +11,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 
-from dpdist.families.synthesis.inference import marginal
+from dpdist.data.marginal import marginal
 from dpdist.families.synthesis.pieces import Threads
 from dpdist.families.synthesis.portable import inner
 from dpdist.families.synthesis.weighted import WeightedRows
@@ -99,6 +99,7 @@ def block_change(table: Floats, aims: Sequence[Aim], power: float) -> Floats:
         found = marginal(table, places)
         ratio = np.divide(target, found, out=np.ones_like(target), where=found > 0)
         np.minimum(np.maximum(ratio, 0.1, out=ratio), 10, out=ratio)
-        factor = ((1 + power) * ratio + (1 - power)) / ((1 - power) * ratio + (1 + power))
-        table *= factor.reshape(shape)
+        if power < 1:
+            ratio = ((1 + power) * ratio + (1 - power)) / ((1 - power) * ratio + (1 + power))
+        table *= ratio.reshape(shape)
     return np.divide(table, before, out=np.ones_like(table), where=before > 0)

@@ -13,9 +13,9 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import BLOCK_CELLS, configuration_index, cover, covering_blocks
+from dpdist.data.count import BLOCK_CELLS, cover, covering_blocks, packed_index
+from dpdist.data.marginal import marginal
 from dpdist.families.synthesis.adjustment import LIMITS, Adjustment, integer_logs
-from dpdist.families.synthesis.inference import marginal
 from dpdist.families.synthesis.junction import Set
 from dpdist.families.synthesis.pieces import Threads, slices
 from dpdist.privacy.arrays import Floats
@@ -67,8 +67,8 @@ class WeightedRows:
 
     def _keys_of(self, block: Set) -> NDArray[np.integer]:
         """The cell of each row in a block's table."""
-        index = configuration_index([self._columns[i] for i in block], self._shape(block))
-        return index.astype(np.min_scalar_type(prod(self._shape(block)) - 1))
+        index = packed_index([self._columns[i] for i in block], self._shape(block))
+        return index.astype(np.min_scalar_type(prod(self._shape(block)) - 1), copy=False)
 
     def table(self, b: int, threads: Threads) -> Floats:
         """The sum of the weights in each cell of a block, over the number of rows."""

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dpdist.data.marginal import marginal
 from dpdist.families.synthesis.allpairs import PairMarginals
 from dpdist.families.synthesis.descent import Measurement, Model, fit
-from dpdist.families.synthesis.inference import Inference, marginal
+from dpdist.families.synthesis.inference import Inference
 from dpdist.families.synthesis.junction import Components, Graph, JunctionTree, Paths, cells_of, cliques_of
 
 CARDS = (2, 2, 3, 3, 4)
@@ -67,15 +68,6 @@ def test_a_cycle_is_closed_through_its_smallest_attribute() -> None:
     assert paths.cells == 9 * 2 + 2 * 7 + 7 * 8 + 8 * 6
     assert paths.cells_with(0, 4) <= paths.cells + 2 * (7 * 8 + 8 * 6 + 6 * 9)
     assert Paths(Graph(cards, [(0, 1), (2, 3)]), cards).cells_with(1, 3) == 9 * 2 + 7 * 8 + 6 + 2 * 8
-
-
-@given(table=st.sets(st.integers(0, 3)), seed=st.integers(0, 2**32))
-@settings(deadline=None)
-def test_marginal(table: set[int], seed: int) -> None:
-    keep = tuple(sorted(table))
-    values = np.random.default_rng(seed).random((2, 3, 4, 5))
-    expected = values.sum(axis=tuple(k for k in range(4) if k not in keep))
-    np.testing.assert_allclose(marginal(values, keep), expected, rtol=1e-12)
 
 
 @given(edges=graphs())

@@ -26,6 +26,7 @@ from dpdist.families.prediction.scales import Scale
 from dpdist.families.prediction.second_stage import TUNING_ROWS, RegressionSpec
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Floats
+from dpdist.privacy.order import stable_order
 
 if TYPE_CHECKING:
     from dpdist.cluster.executor import Executor
@@ -163,7 +164,7 @@ def _fit_groups(
     """The estimators of the groups of a block; records go to groups of nearly equal size by the key."""
     tuning, key, group_rows, rows = how
     inputs, responses = features.of(block)
-    order = np.argsort(load_noise(key).words(f"prediction/groups/{number}", len(inputs)), kind="stable")
+    order = stable_order(load_noise(key).words(f"prediction/groups/{number}", len(inputs)))
     count = max(1, math.ceil(len(inputs) / group_rows))
     groups = np.array_split(order, count)
     if tuning.kernel.parties:  # every group has its share of every party
