@@ -16,6 +16,7 @@ from dpdist.families.synthesis.balance import CELL_BITS, PairIndex, TableRows, b
 from dpdist.families.synthesis.fitted import UNIT, UNIT_BITS, Cumulative, Fitted
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.noise import Noise
+from dpdist.privacy.order import DIGIT_BITS, Keys, stable_order
 from dpdist.schema.contradictions import a_record
 from dpdist.schema.rules import Rules, broken_by
 
@@ -50,19 +51,18 @@ def draw_part(fitted: Fitted, noise: Noise, name: str, rows: int) -> Codes:
         raise ValueError(f"a part has from 1 to {LARGEST_PART} rows, got {rows}")
     codes: Codes = [np.zeros(0, np.uint8)] * len(fitted.cardinalities)
     for step in fitted.steps:
-        groups = np.zeros(rows, np.int64)
+        groups = np.zeros(rows, np.min_scalar_type(len(step.cumulative)))
         for parent in step.parents:
-            groups *= fitted.cardinalities[parent]
+            groups *= groups.dtype.type(fitted.cardinalities[parent])
             groups += codes[parent]
-        drawn = rounded_groups(groups, step.cumulative, noise, f"{name}/{step.attribute}")
-        codes[step.attribute] = drawn.astype(np.min_scalar_type(step.cumulative.shape[1] - 1))
+        codes[step.attribute] = rounded_groups(groups, step.cumulative, noise, f"{name}/{step.attribute}")
     columns: Codes = []
     for i, (attribute, size) in enumerate(zip(fitted.fine, fitted.domain, strict=True)):
         dtype, merged = np.min_scalar_type(size - 1), np.flatnonzero(fitted.values[i] < 0)
         column = fitted.values[i].astype(dtype)[codes[attribute]]
         if len(merged):
             rows_of = np.flatnonzero(codes[attribute] == merged[0])
-            group = np.zeros(len(rows_of), np.int64)
+            group = np.zeros(len(rows_of), np.uint8)
             chosen = rounded_groups(group, fitted.rare_cumulative[i], noise, f"{name}/rare/{i}")
             column[rows_of] = fitted.rare[i][chosen]
         columns.append(column)
@@ -138,7 +138,7 @@ def draw_records(
         expected = (fitted.expected * rows) >> (UNIT_BITS - CELL_BITS)
         rows_of = TableRows(np.array(columns, np.int32), PairIndex.of(fitted.domain))
         taken = balance(rows_of, taken, expected, noise, f"{name}/balance", rounds=rounds)
-    mixed = taken[np.argsort(noise.words(f"{name}/mixed", rows), kind="stable")]
+    mixed = taken[stable_order(noise.words(f"{name}/mixed", rows))]
     return [column[mixed] for column in columns]
 
 
@@ -180,21 +180,21 @@ def _systematic(weights: Counts, number: int, word: int) -> Counts:
 
 
 def _lexicographic(columns: Codes, cardinalities: tuple[int, ...]) -> Counts:
-    """Order of the rows by their values, equal rows by position; the columns are packed into few words."""
-    words: list[Counts] = []
+    """Order of the rows by their values, equal rows by position; the columns are packed into few keys."""
+    keys: list[Keys] = []
     room = 0
     for column, cardinality in zip(columns, cardinalities, strict=True):
         if room < cardinality:
-            words.append(column.astype(np.int64))
-            room = (1 << 62) // cardinality
+            keys.append(column.astype(np.promote_types(np.uint16, np.min_scalar_type(cardinality - 1))))
+            room = (1 << DIGIT_BITS) // cardinality
         else:
-            words[-1] *= cardinality
-            words[-1] += column
+            keys[-1] *= keys[-1].dtype.type(cardinality)
+            keys[-1] += column
             room //= cardinality
-    return np.lexsort(words[::-1])
+    return stable_order(*keys)
 
 
-def rounded_groups(groups: Counts, cumulative: Cumulative, noise: Noise, name: str) -> Counts:
+def rounded_groups(groups: Keys, cumulative: Cumulative, noise: Noise, name: str) -> Keys:
     """A value for each row: within each group the counts of the values are rounded systematically.
 
     With r rows in a group and an offset u, uniform on [0, 1), row j of the group in random order gets the value whose
@@ -202,45 +202,32 @@ def rounded_groups(groups: Counts, cumulative: Cumulative, noise: Noise, name: s
 
     Parameters
     ----------
-    groups : ndarray of int64, shape (rows,)
+    groups : ndarray of unsigned integers, shape (rows,)
         Row of `cumulative` for each row.
     cumulative : ndarray of int64, shape (configurations, values)
 
     Returns
     -------
-    ndarray of int64, shape (rows,)
+    ndarray of the smallest unsigned integers that hold a value, shape (rows,)
     """
-    rows = len(groups)
     order, present, sizes = _shuffled_groups(groups, len(cumulative), noise, name)
     offsets = noise.integers(f"{name}/offset", len(cumulative), high=UNIT)[present]
     # rows j < (cumulative * size - offset) / UNIT, rounded up, have a value up to this one
     ends = -((offsets[:, None] - cumulative[present] * sizes[:, None]) >> UNIT_BITS)
     counts = np.diff(np.maximum(ends, 0), axis=1, prepend=0)
-    values = np.empty(rows, np.int64)
-    values[order] = np.repeat(np.tile(np.arange(cumulative.shape[1]), len(present)), counts.ravel())
+    size = cumulative.shape[1]
+    values = np.empty(len(groups), np.min_scalar_type(size - 1))
+    values[order] = np.repeat(np.tile(np.arange(size, dtype=values.dtype), len(present)), counts.ravel())
     return values
 
 
-def _shuffled_groups(groups: Counts, number: int, noise: Noise, name: str) -> tuple[Counts, Counts, Counts]:
+def _shuffled_groups(groups: Keys, number: int, noise: Noise, name: str) -> tuple[Counts, Counts, Counts]:
     """Rows ordered by group, at random within each; the groups that occur, and their sizes.
 
-    One sort of distinct 64-bit words: group, random bits, row.
+    32 random bits order the rows of a group; equal ones keep their order.
     """
     rows = len(groups)
     sizes = np.bincount(groups, minlength=number)
     present = np.flatnonzero(sizes)
-    row_bits = max(rows - 1, 1).bit_length()
-    if number > 1 << 20:
-        dense = np.zeros(number, np.int64)
-        dense[present] = np.arange(len(present))
-        groups, number = dense[groups], len(present)
-    group_bits = max(number - 1, 1).bit_length()
-    words = noise.words(f"{name}/order", rows)
-    if number > 1:
-        words >>= np.uint64(group_bits)
-        words |= groups.astype(np.uint64) << np.uint64(64 - group_bits)
-    words &= ~np.uint64((1 << row_bits) - 1)
-    words |= np.arange(rows, dtype=np.uint64)
-    words.sort()
-    order = (words & np.uint64((1 << row_bits) - 1)).astype(np.int64)
-    return order, present, sizes[present]
+    bits = noise.words(f"{name}/order", -(-rows // 2)).view(np.uint32)[:rows]
+    return stable_order(groups, bits), present, sizes[present]

@@ -23,7 +23,9 @@ from dpdist.publish.manifest import Manifest
 from dpdist.publish.parts import parquet_bytes, read_parquet
 from dpdist.storage.store import Store
 
-FORMAT = 1
+FORMAT = 2
+"""Of format 1, another order of the rows within a group of equal parents gives the records."""
+
 _DAMAGED = "copy the release again from its publisher"
 
 
@@ -39,12 +41,15 @@ class PublishedModel:
         The public drawing key, 64 hexadecimal digits.
     rounds : int
         Of balancing.
+    format : int
+        Of the files: `FORMAT` or an earlier one.
     """
 
     fitted: Fitted
     measurements: Measurements
     key: str
     rounds: int
+    format: int = FORMAT
 
 
 def model_files(learned: Learned, *, key: str, rounds: int) -> dict[str, bytes]:
@@ -98,7 +103,7 @@ def read_model(store: Store, manifest: Manifest) -> PublishedModel:
     contents = {name: read_file(store, record) for name, record in listed.items()}
     try:
         about = json.loads(contents["model.json"])
-        if about["format"] != FORMAT:
+        if about["format"] > FORMAT:
             raise VerificationFailed("model.json has a later format: update dpdist")
         noisy = read_parquet(contents["tables.parquet"])["noisy"].to_numpy()
         return PublishedModel(
@@ -106,6 +111,7 @@ def read_model(store: Store, manifest: Manifest) -> PublishedModel:
             Measurements.of(about["measured"], noisy),
             str(about["drawing"]["key"]),
             int(about["drawing"]["balance"]),
+            int(about["format"]),
         )
     except (KeyError, TypeError, ValueError, IndexError, pa.ArrowException) as error:
         kind = type(error).__name__

@@ -226,7 +226,7 @@ def test_priorities_weigh_distances_and_keep_their_sensitivity() -> None:
 def test_groups_are_rounded_to_a_record() -> None:
     rng = np.random.default_rng(5)
     weights = rng.gamma(0.5, size=(7, 9))
-    groups = rng.integers(0, 7, 3000)
+    groups = rng.integers(0, 7, 3000, np.uint8)
     cumulative = cumulative_of(weights)
     assert (cumulative[:, -1] == UNIT).all()
     values = rounded_groups(groups, cumulative, KEY, "groups")
@@ -238,7 +238,7 @@ def test_groups_are_rounded_to_a_record() -> None:
 
 def test_rounding_has_the_right_mean_and_mixes_rows() -> None:
     cumulative = cumulative_of(np.array([[0.25, 0.35, 0.4]]))
-    runs = [rounded_groups(np.zeros(7, np.int64), cumulative, KEY, f"mean/{i}") for i in range(4000)]
+    runs = [rounded_groups(np.zeros(7, np.uint8), cumulative, KEY, f"mean/{i}") for i in range(4000)]
     share = np.bincount(np.concatenate(runs)) / 28_000
     np.testing.assert_allclose(share, [0.25, 0.35, 0.4], atol=0.006)
     first = np.mean([run[0] == 0 for run in runs])
