@@ -15,6 +15,7 @@ from dpdist.data.count import (
     WIDE_CELLS,
     PairCounts,
     block_cells,
+    cells_of_pairs,
     cover,
     covering_blocks,
     marginals,
@@ -35,6 +36,12 @@ BLOCK_CELLS = 1 << 16
 
 MOST_SHARED_PAIRS = 2000
 """Of more pairs, finding blocks for them and the triples takes longer than they save."""
+
+TRAVELLING_CELLS = 1 << 22
+"""Blocks of more cells do not leave a partition (32 MiB)."""
+
+_FEW = 4
+"""Cells of blocks for each one of their marginals, from which on it is worth a partition's time to sum them up."""
 
 Attributes = tuple[int, ...]
 
@@ -108,16 +115,21 @@ def tables_operator(cardinalities: Sequence[int]) -> Operator:
     """All tables that are compared, in one pass: `Tables`.
 
     Where blocks of attributes hold all pairs and triples, a record is added to the blocks
-    (`dpdist.data.count.cover`): of 24 attributes of 2 to 12 values to 72 instead of 333 tables. Only the blocks'
-    marginals leave a partition, which have fewer cells.
+    (`dpdist.data.count.cover`): of 24 attributes of 2 to 12 values to 72 instead of 333 tables. Where the marginals
+    have few cells beside the blocks, only they leave a partition.
     """
     sizes = tuple(cardinalities)
     blocks = _blocks(sizes)
     if not blocks:
         both = together([pair_counts_operator(sizes), table_counts_operator(sizes, triples_of(sizes))])
         return replace(both, finish=_of_summaries)
+    operator = table_counts_operator(sizes, blocks)
     whole = partial(_of_blocks, cardinalities=sizes, blocks=blocks)
-    return replace(table_counts_operator(sizes, blocks), compact=whole, fan_in=pair_counts_operator(sizes).fan_in)
+    marginal_cells = cells_of_pairs(sizes) + sum(prod(sizes[i] for i in which) for which in triples_of(sizes))
+    cells = sum(prod(sizes[i] for i in block) for block in blocks)
+    if cells < _FEW * marginal_cells and cells <= TRAVELLING_CELLS:
+        return replace(operator, finish=whole)  # the whole table is marginalised by one task
+    return replace(operator, compact=whole, fan_in=pair_counts_operator(sizes).fan_in)
 
 
 def increments(cardinalities: Sequence[int]) -> int:

@@ -169,11 +169,20 @@ def add_table_counts(
     ends = np.cumsum([prod(cardinalities[i] for i in which) for which in sets])
     tables = np.split(counts, ends[:-1])
     used = sorted({i for which in sets for i in which})
-    word = np.result_type(np.uint16, *(_word(cardinalities, which) for which in sets))
+    word = _word(max((cardinalities[i] for i in used), default=0))
+    length = min(CHUNK_ROWS, len(codes[0]))
+    # one array, which the process keeps: the memory of many is given back to the system and asked for after each batch
+    room = np.empty(length * (16 + len(used) * word.itemsize), np.uint8)
+    wide, packed = room[: 8 * length].view(np.int64), room[8 * length : 16 * length]
+    columns = room[16 * length :].view(word).reshape(len(used), length)
     for start in range(0, len(codes[0]), CHUNK_ROWS):
-        chunk = {i: codes[i][start : start + CHUNK_ROWS].astype(word) for i in used}
+        rows = slice(start, min(start + CHUNK_ROWS, len(codes[0])))
+        chunk = {i: column[: rows.stop - rows.start] for i, column in zip(used, columns, strict=True)}
+        for i, column in chunk.items():
+            column[:] = codes[i][rows]
+        index = wide[: rows.stop - rows.start]
         for which, table in zip(sets, tables, strict=False):
-            index = _pack(chunk, which, cardinalities)
+            index[:] = _pack(chunk, which, cardinalities, packed)
             if len(table) <= len(index):  # a table of the chunk and its addition cost less than single increments
                 table += np.bincount(index, minlength=len(table))
             else:
@@ -239,20 +248,23 @@ def coarsen(counts: Counts, bucket_map: np.ndarray, *, buckets: int, axis: int) 
 
 
 def _pack(
-    columns: Sequence[np.ndarray] | Mapping[int, np.ndarray], which: Sequence[int], sizes: Sequence[int]
+    columns: Sequence[np.ndarray] | Mapping[int, np.ndarray],
+    which: Sequence[int],
+    sizes: Sequence[int],
+    room: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.integer]:
-    """Mixed-radix index of some columns in Horner's scheme."""
-    word = _word(sizes, which)
-    index = columns[which[0]].astype(word)
+    """Mixed-radix index of some columns in Horner's scheme; in `room`, of eight bytes a row, where that is given."""
+    word, first = _word(prod(sizes[i] for i in which)), columns[which[0]]
+    index = np.empty(len(first), word) if room is None else room[: word.itemsize * len(first)].view(word)
+    index[:] = first
     for i in which[1:]:
         np.multiply(index, word.type(sizes[i]), out=index)
         np.add(index, columns[i], out=index, casting="unsafe")
     return index
 
 
-def _word(sizes: Sequence[int], which: Sequence[int]) -> np.dtype[np.integer]:
-    """The integers of an index of some columns: of 16 or 32 bits where the domain allows."""
-    cells = prod(sizes[i] for i in which)
+def _word(cells: int) -> np.dtype[np.integer]:
+    """The integers of an index of so many cells: of 16 or 32 bits where they suffice."""
     return np.dtype(np.uint16 if cells < 1 << 16 else np.uint32 if cells < 1 << 32 else np.int64)
 
 

@@ -92,8 +92,8 @@ def dominating_pair(event: Event) -> DominatingPair:
     if len(found) == 1 and found[0].count == 1 and found[0].exact:
         return found[0].build(0.0)
     whole = Composition(found)
-    sides = (Side.from_profile(*whole.profile(1500, reverse)) for reverse in (False, True))
-    return DominatingPair.from_sides(*sides)
+    sides = [Side.from_profile(*whole.profile(1500, reverse)) for reverse in whole.directions]
+    return DominatingPair.from_sides(sides[0], sides[-1])
 
 
 @lru_cache(maxsize=512)
