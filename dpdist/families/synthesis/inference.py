@@ -17,6 +17,9 @@ from dpdist.data.marginal import marginal
 from dpdist.families.synthesis.junction import JunctionTree, Set
 from dpdist.privacy.arrays import Floats
 
+_TINY = 2.0**-100
+"""Tables with smaller sums are scaled before they are divided by: quotients stay below the largest float."""
+
 
 def _places(clique: Set, attributes: Set) -> tuple[int, ...]:
     return tuple(clique.index(a) for a in attributes)
@@ -91,6 +94,8 @@ class Inference:
             top = sums[j].max()
             if not top > 1e-280:
                 return None
+            if top < _TINY:
+                found[j], sums[j], top = found[j] / top, sums[j] / top, 1.0
             known[j] = sums[j] / top
         for j in tree.order:
             p = tree.parent[j]

@@ -92,6 +92,19 @@ def test_triangulation_and_running_intersection(edges: list[tuple[int, int]]) ->
     assert drawn == set(range(len(CARDS)))
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-150, 1e-265])
+def test_a_value_that_is_unlikely_in_a_tiny_leaf_is_likely_elsewhere(scale: float) -> None:
+    """By 48 powers of ten; the quotient of the two would be above the largest float."""
+    leaf, root = np.outer([1.0, 1e-48], [0.25, 0.75]), np.outer([1e-48, 1.0], [0.5, 0.25, 0.125, 0.125])
+    cards = (2, 2, 4)
+    tree = JunctionTree.of(cards, cliques_of(cards, [(0, 1), (0, 2)]))
+    beliefs = Inference(tree, [(0, 1), (0, 2)]).beliefs({(0, 1): leaf * scale, (0, 2): root})
+    assert beliefs is not None
+    joint = leaf[:, :, None] * root[:, None, :]
+    for clique, belief in zip(tree.cliques, beliefs, strict=True):
+        np.testing.assert_allclose(belief, marginal(joint / joint.sum(), clique), rtol=1e-6)
+
+
 @given(edges=graphs(), seed=st.integers(0, 2**32))
 @settings(deadline=None, max_examples=60)
 def test_inference_is_brute_force(edges: list[tuple[int, int]], seed: int) -> None:
