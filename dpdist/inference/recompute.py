@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from dpdist.errors import VerificationFailed
 from dpdist.families.base.attempt import drawing_key
 from dpdist.families.synthesis.draw import draw_records
-from dpdist.families.synthesis.model_files import FORMAT, PublishedModel, read_model
+from dpdist.families.synthesis.model_files import PublishedModel, read_model
 from dpdist.privacy.noise import Noise
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.part_format import PartRecord
@@ -55,7 +55,7 @@ def recompute(
     ------
     VerificationFailed
         A record is not the one that the model and the key give: the message names its file and row. Or the key is not
-        that of the attempt, or an earlier version drew the records.
+        that of the attempt, or the model has another format.
     DataNotFound
         There is no release, it publishes no model, or a part is missing.
     StorageUnavailable
@@ -63,11 +63,6 @@ def recompute(
     """
     store, manifest = open_release(uri, public_key, storage_options=storage_options)
     model = read_model(store, manifest)
-    if model.format != FORMAT:
-        raise VerificationFailed(
-            f"model.json has format {model.format}, whose records are drawn otherwise than those of format {FORMAT}: "
-            f"make them again with dpdist {manifest.packages.get('dpdist', 'of that time')}, which made the release"
-        )
     if manifest.not_private is None and model.key != drawing_key(manifest.attempt):
         raise VerificationFailed("model.json: the drawing key is not that of the attempt, so it may have been chosen")
     rewritten = []

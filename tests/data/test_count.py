@@ -94,6 +94,21 @@ def test_adding_batches_in_place_equals_counting_all(
         assert all(np.array_equal(a, b) for a, b in zip(parts, kept, strict=True))
 
 
+@pytest.mark.parametrize("sizes", [(70_000, 3, 2), (65_536,), (1, 65_535), (256, 256, 256), (300, 300, 70_000)])
+def test_attributes_of_many_values_are_counted(sizes: tuple[int, ...]) -> None:
+    """Their codes need more than 16 bits, or the domains do; the last values are among them."""
+    codes = draw_codes(sizes, 400)
+    for column, size in zip(codes, sizes, strict=True):
+        column[:3] = size - 1
+    sets = [which for k in (1, 2) for which in combinations(range(len(sizes)), k)]
+    tables = count.split_tables(count.table_counts(codes, sizes, sets), sizes, sets) if prod(sizes) < 1 << 25 else []
+    for which, table in zip(sets, tables, strict=False):
+        expected = Counter(zip(*(codes[i].tolist() for i in which), strict=True))
+        assert {k: v for k, v in np.ndenumerate(table) if v} == expected
+    index = configuration_index(codes, sizes)
+    assert index.tolist() == [int(np.ravel_multi_index(row, sizes)) for row in zip(*codes, strict=True)]
+
+
 def test_every_dtype_and_large_domains() -> None:
     cardinalities = (2, 256, 257, 3000, 1)
     codes = draw_codes(cardinalities, 500)

@@ -323,8 +323,8 @@ def test_a_table_of_the_values_near_0_draws_what_the_whole_table_draws(sigma: Fr
     ends = np.array([0, 2**64 - 1], np.uint64)
     words = np.concatenate([whole.high - np.uint64(1), whole.high, whole.high + np.uint64(1), ends])
     words = np.random.default_rng(0).permutation(words)
-    for second in (0, 2**63, 2**64 - 1):
-        seconds = np.full(len(words), second, np.uint64)
+    mixed = np.random.default_rng(1).integers(0, 2**64 - 1, len(words), np.uint64, endpoint=True)
+    for seconds in (np.zeros_like(words), mixed, ~np.zeros_like(words)):
         values = central.draw(words, lambda seconds=seconds: seconds)
         np.testing.assert_array_equal(values, whole.draw(words, lambda seconds=seconds: seconds))
         assert np.abs(values).max() > 1.5 * central.near.bound

@@ -23,6 +23,9 @@ from dpdist.schema.rules import Rules, broken_by
 MOST_REDRAWS = 32
 """How often rows that break a rule are drawn again, at most. Public, as the rules are."""
 
+FORMAT = 2
+"""Of how a model and a key give records: weights of a pool belong to the rows that the pool was drawn with."""
+
 LARGEST_PART = 1 << 20
 """Most rows of a part: rows times `UNIT` stay below 2**61."""
 
@@ -186,7 +189,7 @@ def _lexicographic(columns: Codes, cardinalities: tuple[int, ...]) -> Counts:
     for column, cardinality in zip(columns, cardinalities, strict=True):
         if room < cardinality:
             keys.append(column.astype(np.promote_types(np.uint16, np.min_scalar_type(cardinality - 1))))
-            room = (1 << DIGIT_BITS) // cardinality
+            room = ((1 << DIGIT_BITS) - 1) // cardinality
         else:
             keys[-1] *= keys[-1].dtype.type(cardinality)
             keys[-1] += column
@@ -229,5 +232,5 @@ def _shuffled_groups(groups: Keys, number: int, noise: Noise, name: str) -> tupl
     rows = len(groups)
     sizes = np.bincount(groups, minlength=number)
     present = np.flatnonzero(sizes)
-    bits = noise.words(f"{name}/order", -(-rows // 2)).view(np.uint32)[:rows]
+    bits = noise.words(f"{name}/order", -(-rows // 2)).astype("<u8", copy=False).view("<u4")[:rows]
     return stable_order(groups, bits), present, sizes[present]

@@ -17,7 +17,7 @@ from dpdist.data.marginal import marginal
 from dpdist.families.synthesis.junction import JunctionTree, Set
 from dpdist.privacy.arrays import Floats
 
-_TINY = 2.0**-100
+_TINY = 2.0**-64
 """Tables with smaller sums are scaled before they are divided by: quotients stay below the largest float."""
 
 

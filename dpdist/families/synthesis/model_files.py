@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpdist.errors import DataNotFound, VerificationFailed
+from dpdist.families.synthesis.draw import FORMAT
 from dpdist.families.synthesis.fitted import Fitted
 from dpdist.families.synthesis.learn import Learned
 from dpdist.families.synthesis.measurements import Measurements
@@ -22,9 +23,6 @@ from dpdist.publish.extra import read_file
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.parts import parquet_bytes, read_parquet
 from dpdist.storage.store import Store
-
-FORMAT = 2
-"""Of format 1, another order of the rows within a group of equal parents gives the records."""
 
 _DAMAGED = "copy the release again from its publisher"
 
@@ -41,15 +39,12 @@ class PublishedModel:
         The public drawing key, 64 hexadecimal digits.
     rounds : int
         Of balancing.
-    format : int
-        Of the files: `FORMAT` or an earlier one.
     """
 
     fitted: Fitted
     measurements: Measurements
     key: str
     rounds: int
-    format: int = FORMAT
 
 
 def model_files(learned: Learned, *, key: str, rounds: int) -> dict[str, bytes]:
@@ -103,15 +98,17 @@ def read_model(store: Store, manifest: Manifest) -> PublishedModel:
     contents = {name: read_file(store, record) for name, record in listed.items()}
     try:
         about = json.loads(contents["model.json"])
-        if about["format"] > FORMAT:
-            raise VerificationFailed("model.json has a later format: update dpdist")
+        if about["format"] != FORMAT:
+            raise VerificationFailed(
+                f"model.json has format {about['format']}, and this dpdist draws by format {FORMAT}: use the version "
+                "that made the release"
+            )
         noisy = read_parquet(contents["tables.parquet"])["noisy"].to_numpy()
         return PublishedModel(
             Fitted.from_arrays(_arrays(contents["model.parquet"])),
             Measurements.of(about["measured"], noisy),
             str(about["drawing"]["key"]),
             int(about["drawing"]["balance"]),
-            int(about["format"]),
         )
     except (KeyError, TypeError, ValueError, IndexError, pa.ArrowException) as error:
         kind = type(error).__name__

@@ -92,7 +92,7 @@ def test_triangulation_and_running_intersection(edges: list[tuple[int, int]]) ->
     assert drawn == set(range(len(CARDS)))
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e-150, 1e-265])
+@pytest.mark.parametrize("scale", [1.0, 2.0**-98, 1e-150, 1e-265])
 def test_a_value_that_is_unlikely_in_a_tiny_leaf_is_likely_elsewhere(scale: float) -> None:
     """By 48 powers of ten; the quotient of the two would be above the largest float."""
     leaf, root = np.outer([1.0, 1e-48], [0.25, 0.75]), np.outer([1e-48, 1.0], [0.5, 0.25, 0.125, 0.125])

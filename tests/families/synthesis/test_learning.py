@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 import os
 import subprocess
@@ -15,14 +16,14 @@ import numpy as np
 import pytest
 
 from dpdist.data.count import pair_counts
-from dpdist.errors import AccountingError
+from dpdist.errors import AccountingError, ReleaseConflict
 from dpdist.families.synthesis import pieces
 from dpdist.families.synthesis import rake as raking
 from dpdist.families.synthesis.account import Account
 from dpdist.families.synthesis.adjustment import power_of_two
 from dpdist.families.synthesis.balance import CELL_BITS, PairIndex, TableRows, balance
 from dpdist.families.synthesis.choices import Choices, choose
-from dpdist.families.synthesis.draw import draw_part, draw_records, pool_part, rounded_groups
+from dpdist.families.synthesis.draw import _lexicographic, draw_part, draw_records, pool_part, rounded_groups
 from dpdist.families.synthesis.fitted import UNIT, cumulative_of
 from dpdist.families.synthesis.learn import Learned, learn
 from dpdist.families.synthesis.marginals import OneWay, coding_of, combine, expected_counts, merge_rare
@@ -234,6 +235,40 @@ def test_groups_are_rounded_to_a_record() -> None:
         sizes = np.bincount(values[groups == group], minlength=9)
         expected = sizes.sum() * weights[group] / weights[group].sum()
         assert np.abs(sizes - expected).max() < 1 + 1e-6
+
+
+SIZES = [
+    (3,),
+    (2, 3, 300, 70_000, 5),
+    (1, 65_536),
+    (1, 1, 65_536, 2),
+    (65_536, 1, 2),
+    (256, 256, 256),
+    (70_000, 2),
+    (12,) * 24,
+]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_rows_have_a_lexicographic_order(sizes: tuple[int, ...]) -> None:
+    """Values at both ends of the domains, in the smallest integers that hold them; equal rows keep their order."""
+    rng = np.random.default_rng(9)
+    ends = [np.array([0, size // 2, size - 1], np.min_scalar_type(size - 1)) for size in sizes]
+    columns = [values[rng.integers(0, 3, 2000)] for values in ends]
+    np.testing.assert_array_equal(_lexicographic(columns, sizes), np.lexsort(columns[::-1]))
+
+
+def test_a_stored_model_of_another_format_is_refused() -> None:
+    """Its weights are of a pool that was drawn otherwise."""
+    content = fitted().to_bytes()
+    assert Learned.from_bytes(content).report == fitted().report
+    with np.load(io.BytesIO(content)) as stored:
+        arrays = dict(stored.items())
+    for changed in ({**arrays, "format": np.array(1)}, {k: v for k, v in arrays.items() if k != "format"}):
+        buffer = io.BytesIO()
+        np.savez(buffer, **changed)
+        with pytest.raises(ReleaseConflict, match="resume the release with that version, or start a new attempt"):
+            Learned.from_bytes(buffer.getvalue())
 
 
 def test_rounding_has_the_right_mean_and_mixes_rows() -> None:
