@@ -105,6 +105,17 @@ def test_a_value_that_is_unlikely_in_a_tiny_leaf_is_likely_elsewhere(scale: floa
         np.testing.assert_allclose(belief, marginal(joint / joint.sum(), clique), rtol=1e-6)
 
 
+@pytest.mark.parametrize("scale", [2.0**-k for k in (0, 63, 65, 98, 101)])
+def test_quotients_of_the_least_sums_stay_finite(scale: float) -> None:
+    leaf = np.array([[0.25, 0.75], [0.0, 1e-279]]) * scale
+    root = np.array([[1e-300] * 4, [0.5, 0.25, 0.125, 0.125]])
+    tree = JunctionTree.of((2, 2, 4), cliques_of((2, 2, 4), [(0, 1), (0, 2)]))
+    beliefs = Inference(tree, [(0, 1), (0, 2)]).beliefs({(0, 1): leaf, (0, 2): root})
+    assert beliefs is not None
+    assert all(np.isfinite(belief).all() for belief in beliefs)
+    assert [belief.sum() for belief in beliefs] == pytest.approx([1, 1])
+
+
 @given(edges=graphs(), seed=st.integers(0, 2**32))
 @settings(deadline=None, max_examples=60)
 def test_inference_is_brute_force(edges: list[tuple[int, int]], seed: int) -> None:
