@@ -22,7 +22,19 @@ _SMALL = 2048
 
 
 def marginal(table: NDArray[Number], keep: Sequence[int]) -> NDArray[Number]:
-    """Sum a table over the axes that are not in `keep` (ascending)."""
+    """Sum a table over the axes that are not in `keep`.
+
+    Parameters
+    ----------
+    table : ndarray of float64 or int64
+    keep : sequence of int
+        Ascending.
+
+    Returns
+    -------
+    ndarray of the same type, of the shape of the axes that are kept
+        A view of `table` where all are kept.
+    """
     shapes, kept = _sums(table.shape, tuple(keep))
     for shape in shapes:
         table = _sum(table.reshape(shape))

@@ -16,5 +16,8 @@ AnyFloats: TypeAlias = NDArray[np.floating[Any]]
 Counts: TypeAlias = NDArray[np.int64]
 """Numbers of records, and other integers that are summed."""
 
+Unsigned: TypeAlias = NDArray[np.unsignedinteger[Any]]
+"""Codes of one attribute, and other integers of any length that are ordered or grouped by."""
+
 Codes: TypeAlias = list[NDArray[Any]]
 """Records by column: the code of each attribute's value, unsigned integers (float64 where it is continuous)."""

@@ -6,18 +6,17 @@ processors. So keys are sorted by digits of 16 bits.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.privacy.arrays import Unsigned
+
 DIGIT_BITS = 16
 
-Keys: TypeAlias = NDArray[np.unsignedinteger[Any]]
-"""What rows are ordered by."""
 
-
-def stable_order(*keys: Keys) -> NDArray[np.int64]:
+def stable_order(*keys: Unsigned) -> NDArray[np.int64]:
     """The order of the rows by one key after another, the first most significant; equal rows keep theirs.
 
     Parameters

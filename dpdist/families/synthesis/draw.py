@@ -14,9 +14,9 @@ import numpy as np
 
 from dpdist.families.synthesis.balance import CELL_BITS, PairIndex, TableRows, balance
 from dpdist.families.synthesis.fitted import UNIT, UNIT_BITS, Cumulative, Fitted
-from dpdist.privacy.arrays import Codes, Counts
+from dpdist.privacy.arrays import Codes, Counts, Unsigned
 from dpdist.privacy.noise import Noise
-from dpdist.privacy.order import DIGIT_BITS, Keys, stable_order
+from dpdist.privacy.order import DIGIT_BITS, stable_order
 from dpdist.schema.contradictions import a_record
 from dpdist.schema.rules import Rules, broken_by
 
@@ -184,7 +184,7 @@ def _systematic(weights: Counts, number: int, word: int) -> Counts:
 
 def _lexicographic(columns: Codes, cardinalities: tuple[int, ...]) -> Counts:
     """Order of the rows by their values, equal rows by position; the columns are packed into few keys."""
-    keys: list[Keys] = []
+    keys: list[Unsigned] = []
     room = 0
     for column, cardinality in zip(columns, cardinalities, strict=True):
         if room < cardinality:
@@ -197,7 +197,7 @@ def _lexicographic(columns: Codes, cardinalities: tuple[int, ...]) -> Counts:
     return stable_order(*keys)
 
 
-def rounded_groups(groups: Keys, cumulative: Cumulative, noise: Noise, name: str) -> Keys:
+def rounded_groups(groups: Unsigned, cumulative: Cumulative, noise: Noise, name: str) -> Unsigned:
     """A value for each row: within each group the counts of the values are rounded systematically.
 
     With r rows in a group and an offset u, uniform on [0, 1), row j of the group in random order gets the value whose
@@ -224,7 +224,7 @@ def rounded_groups(groups: Keys, cumulative: Cumulative, noise: Noise, name: str
     return values
 
 
-def _shuffled_groups(groups: Keys, number: int, noise: Noise, name: str) -> tuple[Counts, Counts, Counts]:
+def _shuffled_groups(groups: Unsigned, number: int, noise: Noise, name: str) -> tuple[Counts, Counts, Counts]:
     """Rows ordered by group, at random within each; the groups that occur, and their sizes.
 
     32 random bits order the rows of a group; equal ones keep their order.
