@@ -2,11 +2,14 @@
 
 An estimate is that of the published model. Its interval is for the *private table*, not for a population.
 
-A count over several cells of a table of one to three attributes has the larger of two half widths: that of one cell
-with the same share, and the root of the sum of the squares of the cells' own, because the errors of cells that were
-fitted together are correlated in either direction. Where the cells were themselves measured and their noise adds up
-to less, the sum of the measurements is the estimate. A quantile is between the values at which the interval of the
-distribution function holds its level (Woodruff 1952). Intervals of means are those of `dpdist.inference.comparisons`.
+A cell that the rules of the schema forbid holds no record of the private table, whatever was measured: it has the
+estimate 0, and no error. A count over several cells of a table of one to three attributes has the larger of two half
+widths: that of one cell with the same share, and the root of the sum of the squares of the cells' own, because the
+errors of cells that were fitted together are correlated in either direction. Where the cells were themselves measured
+and their noise adds up to less, the sum of the measurements is the estimate. A quantile is between the values at which
+the interval of the distribution function holds its level (Woodruff 1952). Intervals of means are those of
+`dpdist.inference.comparisons`.
+
 Of four attributes or more nothing was measured, so that no interval is given.
 """
 
@@ -26,6 +29,7 @@ from dpdist.privacy.arrays import Floats
 from dpdist.publish.part_format import PartFormat
 from dpdist.publish.parts import decode
 from dpdist.schema.conditions import Condition, Mask, ends_of, parse_condition
+from dpdist.schema.rules import forbidden_cells
 
 NORMAL_95 = 1.96
 TOO_MANY = "nothing was measured of the accuracy of four attributes or more at a time"
@@ -120,7 +124,7 @@ def tabulate(release: Published, names: list[str]) -> pa.Table:
         columns |= {
             "standard_error": half[turned] / NORMAL_95,
             "low": np.maximum(estimates - half, 0)[turned],
-            "high": (estimates + half)[turned],
+            "high": np.maximum(estimates + half, 0)[turned],
         }
     for name, column in columns.items():
         cells = cells.append_column(name, pa.array(column))
@@ -138,8 +142,13 @@ class _Table:
         self.errors = release.errors if len(attributes) <= 3 else None
         self.measured = release.measured(attributes) if len(attributes) <= 2 else None
         self.why = TOO_MANY if len(attributes) > 3 else NO_ACCURACY
+        self.possible = ~forbidden_cells(release.schema.forbidden, attributes, self.shape).ravel()
+        if self.measured is not None:
+            noisy, deviations = self.measured
+            self.measured = noisy * self.possible, deviations * self.possible
         if self.errors is not None:
-            self._half, self._surely = self.halves_of(self.counts)
+            half, surely = self.halves_of(self.counts)
+            self._half, self._surely = half * self.possible, surely * self.possible
 
     def halves_of(self, counts: Floats) -> tuple[Floats, Floats]:
         """Half widths of cells with these counts: estimated, and at most."""
@@ -164,6 +173,8 @@ class _Table:
         estimate = float(self.counts[mask].sum())
         if self.errors is None:
             return estimate, None
+        if not self.possible[mask].any():
+            return 0.0, 0.0
         half, most = (
             max(float(together[0]), math.sqrt(float((each[mask] ** 2).sum())))
             for together, each in zip(self.halves_of(np.array([estimate])), (self._half, self._surely), strict=True)
@@ -185,7 +196,7 @@ def _count(release: Published, question: str, condition: Condition, scale: float
     estimate, half = table.total(condition.cells(attributes, table.shape))
     if half is None:
         return Answer(question, estimate * scale, None, None, None, table.why)
-    low, high = max(estimate - half, 0.0) * scale, min((estimate + half) * scale, most)
+    low, high = (min(max(end * scale, 0.0), most) for end in (estimate - half, estimate + half))
     return Answer(question, estimate * scale, half / NORMAL_95 * scale, low, high)
 
 

@@ -28,7 +28,7 @@ from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.order import stable_order
 from dpdist.schema.conditions import Box, Condition
-from dpdist.schema.rules import Rules
+from dpdist.schema.rules import Rules, forbidden_cells
 
 MOST_CELLS = 30_000_000
 """Cells of the junction tree of a marginal at most."""
@@ -88,15 +88,10 @@ class Law:
         for axis, i in enumerate(attributes):
             codes, within = self.fitted.coded(i)
             table = np.take(table, codes, axis) * within.reshape([-1 if k == axis else 1 for k in range(table.ndim)])
-        return self._without_forbidden(table, attributes)
-
-    def _without_forbidden(self, table: Floats, attributes: Set) -> Floats:
-        """A table in which merged values have nothing where a rule forbids some of them."""
-        for rule in self.rules:
-            if rule.table is not None and set(rule.attributes) <= set(attributes):
-                shape = [self.domain[i] if i in rule.attributes else 1 for i in attributes]
-                table = np.where(rule.table.reshape(shape), 0.0, table)
-        return table / table.sum() if self.rules else table
+        if not self.rules:
+            return table
+        table = np.where(forbidden_cells(self.rules, tuple(attributes), shape), 0.0, table)  # of merged values
+        return np.asarray(table / table.sum())
 
     def probability(self, condition: Condition) -> float:
         """The share of the records that meet a condition."""

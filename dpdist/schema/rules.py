@@ -137,6 +137,25 @@ def broken_by(rules: Rules, codes: Codes) -> Mask:
     return found
 
 
+def forbidden_cells(rules: Rules, attributes: tuple[int, ...], shape: tuple[int, ...]) -> Mask:
+    """Which cells of a table of some attributes the rules forbid; those of a rule without a table are not looked up.
+
+    Parameters
+    ----------
+    rules : Rules
+    attributes : tuple of int
+        Places of the attributes of the table, ascending.
+    shape : tuple of int
+        Their numbers of codes, which is the shape of what is returned.
+    """
+    found = np.zeros(shape, bool)
+    for rule in rules:
+        if set(rule.attributes) <= set(attributes) and rule.table is not None:
+            inside = [size if i in rule.attributes else 1 for i, size in zip(attributes, shape, strict=True)]
+            found |= rule.table.reshape(inside)
+    return found
+
+
 def compiled(schema: Schema) -> Rules:
     """What the rules of a schema forbid.
 
