@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _TRUNCATION = 1e-15  # of the tilted mass, per convolution
 _NEGLIGIBLE = 1e-24  # mass of losses that may become infinite
 _SMALLEST, _LARGEST = 2**12, 2**18  # losses on the lattice, about
+_COARSE = 1e-6  # error of a delta of a profile, relative, for which another tail is asked
 _FEW = 1024  # losses that are enough to choose a tilt
 
 
@@ -181,11 +182,15 @@ class Composition:
         epsilons = scale * np.sinh(np.linspace(0, math.asinh(max(top, self.interval) / scale), size))
         targets = (self.infinite(reverse) + 10.0**-power for power in (1, 4, 8, 12, 16, 20))
         tilts = np.unique([0.0, *(self.renyi(target, reverse)[1] for target in targets)])
-        chosen = np.argmin(self.cumulant(tilts, reverse) - np.multiply.outer(epsilons, tilts), axis=1)
-        deltas = np.empty(size)
-        for index in np.unique(chosen):
-            here = chosen == index
-            deltas[here] = self.tail(float(tilts[index]), reverse).delta(epsilons[here])
+        logs = self.cumulant(tilts, reverse) - np.multiply.outer(
+            epsilons, tilts
+        )  # of the error of each tail, but for it
+        nearest, deltas, open_ = np.argmin(logs, axis=1), np.ones(size), np.ones(size, bool)
+        while open_.any():  # a tail serves the epsilons around its own: often two or three serve all
+            index = int(np.sort(nearest[open_])[np.count_nonzero(open_) // 2])
+            tail = self.tail(float(tilts[index]), reverse)
+            np.minimum(deltas, tail.delta(epsilons), out=deltas)
+            open_ &= (nearest != index) & (tail.error_at(epsilons) > _COARSE * deltas)
         deltas[-1] = min(deltas[-1], negligible)
         return epsilons, deltas
 
@@ -280,9 +285,13 @@ class Tail:
     tilt: float
     error: float
 
-    def _extra(self, epsilons: Floats) -> Floats:
+    def error_at(self, epsilons: Floats) -> Floats:
+        """Bound of the error of the sums at each epsilon."""
         with np.errstate(under="ignore"):
-            return self.infinite + self.error * np.exp(np.minimum(self.cumulant - self.tilt * epsilons, 80))
+            return self.error * np.exp(np.minimum(self.cumulant - self.tilt * epsilons, 80))
+
+    def _extra(self, epsilons: Floats) -> Floats:
+        return self.infinite + self.error_at(epsilons)
 
     def delta(self, epsilons: Floats) -> Floats:
         """Upper bound of delta at each epsilon."""

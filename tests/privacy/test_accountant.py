@@ -381,6 +381,35 @@ def test_one_direction_is_asked_only_where_both_are_alike(event: Event, directio
         assert both[0] == pytest.approx(both[1], rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("event", "most"),
+    [
+        (Composed((Gaussian(1.0), DiscreteLaplace(20.0, count=30), ApproximateDP(0.1, 1e-9))), 2),
+        (Composed((Gaussian(0.5), DiscreteLaplace(1.0, 3, count=3))), 2),
+        (DiscreteLaplace(3000.0, count=1_000_000), 6),
+        (SubsampledGaussian(0.001, 0.8, count=10_000), 3),
+        (Composed((SeedRecords(695, 1.01, 0.0328, 80_000.0, 1_000_000), ApproximateDP(0.01, 0.0))), 7),
+        (SubsampledGaussian(1e-4, 0.7, count=3), 3),
+    ],
+)
+def test_a_profile_by_few_tails_is_that_of_the_best_of_many(
+    event: Event, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every delta is at most a part in 10^6 above what the nearest of many tails gives, over 22 orders of magnitude."""
+    whole = composition(event)
+    assert whole is not None
+    tail, asked = whole.tail, list[float]()
+    monkeypatch.setattr(whole, "tail", lambda tilt, reverse: asked.append(tilt) or tail(tilt, reverse))
+    for reverse in whole.directions:
+        asked.clear()
+        epsilons, deltas = whole.profile(200, reverse)
+        assert len(asked) <= most
+        tilts = np.append(0.0, [whole.renyi(10.0**-k + whole.infinite(reverse), reverse)[1] for k in range(1, 21, 2)])
+        best = np.min([tail(tilt, reverse).delta(epsilons) for tilt in tilts], axis=0)
+        assert (deltas <= best * (1 + 3e-6) + 1e-22).all()
+        assert (deltas[:-1] >= best[:-1] * (1 - 3e-6)).all()
+
+
 def test_profiles_end_where_floats_do() -> None:
     """Losses beyond are infinite: never less than they are, and no error."""
     pair = dominating_pair(Composed((DiscreteLaplace(1 / 900), DiscreteLaplace(1.0))))
