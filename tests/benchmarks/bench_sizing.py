@@ -5,8 +5,8 @@
 Releases of a made-up table, a synthesis and one with seeds, run with 1, 2 and 4 embedded workers in turn; the quickest
 of the rounds counts. Costs are fitted to the runs with 1 and 2 workers, and the run with 4 is predicted from them. What
 a row costs is also measured in CPU seconds, in the threads of one process, where other work on the machine does not
-disturb: these are the `costs` of the JSON, those of `dpdist.sizing.cluster_size.MEASURED`, and what `dpdist plan
---cluster --costs FILE` takes.
+disturb: these, and what fits take, are the `costs` of the JSON, those of `dpdist.sizing.cluster_size.MEASURED`, and
+what `dpdist plan --cluster --costs FILE` takes.
 """
 
 from __future__ import annotations
@@ -22,10 +22,15 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from dpdist.cluster.opening import WORKER_ENVIRONMENT, open_cluster
+from dpdist.families.base import attempt
+from dpdist.families.base.family import Plan
 from dpdist.families.base.registry import load_spec, make_plan
 from dpdist.families.base.workload import Layout
+from dpdist.families.synthesis.workload import workload
+from dpdist.release.run import run_release
 from dpdist.sizing.calibration import STAGES, Measured, calibrate
 from dpdist.sizing.cluster_size import predict, size_cluster
 from dpdist.sizing.simulation import Costs, Prediction
@@ -89,32 +94,39 @@ def cost_of_a_byte(size: int = 1 << 24) -> float:
 
 
 def cpu_costs(folder: Path, rows: int, records: int) -> dict[str, float]:
-    """CPU seconds of each unit of work: a release in the threads of this process, its stages timed by its own clock."""
-    from unittest import mock
+    """CPU seconds of each unit of work: releases in the threads of this process, their stages timed by its own clock.
 
-    from dpdist.data.count import covering_blocks
-    from dpdist.families.base import attempt as context
-    from dpdist.families.deniability.workload import table_cells
-    from dpdist.release.run import run_release
-
-    chosen = settings(folder, rows, 1, records) | {"cluster.mode": "threads", "cluster.partitions": PARTITIONS}
-    chosen |= OWN["with seeds"]
-    del chosen["cluster.workers"]
-    spec = load_spec(ROOT / "deploy/releases" / SPECS["with seeds"], chosen)
-    with contextlib.chdir(folder), mock.patch.object(context.time, "perf_counter", time.process_time):
-        outcome = run_release(spec)
-        spent = json.loads(Path(outcome.run_record).read_text())["seconds"]
-    width, share = len(spec.table.attributes), spec.split  # type: ignore[attr-defined]
+    The synthesis adds every record to every table, so what an increment costs is what its counting takes beside the
+    reading; all else is taken from the release with seeds. What a cell costs is not CPU time: the driver estimates it
+    with the cores it has, and the fits of the synthesis in the other runs tell how long.
+    """
+    plan, spent = cpu_seconds(folder, "with seeds", rows, records)
+    width, share = len(plan.spec.table.attributes), plan.spec.split  # type: ignore[attr-defined]
     units = {
         "reading": rows * width,
-        "counting": rows * float(share.structure) * len(covering_blocks(spec.table.cardinalities)),
         "learning parameters": rows * float(share.parameters) * width,
-        "estimating": table_cells(make_plan(spec)),  # type: ignore[arg-type]
         "indexing seeds": rows * float(share.seeds),
         "synthesising": records * width,
         "writing": records * width,
     }
-    return {STAGES[stage]: spent[stage] / units[stage] for stage in units}
+    costs = {STAGES[stage]: spent[stage] / number for stage, number in units.items()}
+    whole, spent = cpu_seconds(folder, "synthesis", rows, records)
+    layout = Layout(workers=1, memory=8, partitions=PARTITIONS)
+    counting = next(work for work in workload(whole, layout) if work.name == "counting").units  # type: ignore[arg-type]
+    adding = spent["counting"] - counting["read"] * costs["read"]
+    return costs | {"increment": max(adding, 0.0) / counting["increment"]}
+
+
+def cpu_seconds(folder: Path, kind: str, rows: int, records: int) -> tuple[Plan, dict[str, float]]:
+    """The plan of a release, and the CPU seconds of its stages."""
+    chosen = settings(folder, rows, 1, records) | {"cluster.mode": "threads", "cluster.partitions": PARTITIONS}
+    chosen |= OWN[kind]
+    del chosen["cluster.workers"]
+    spec = load_spec(ROOT / "deploy/releases" / SPECS[kind], chosen)
+    with contextlib.chdir(folder), mock.patch.object(attempt.time, "perf_counter", time.process_time):
+        outcome = run_release(spec)
+    plan = make_plan(load_spec(ROOT / "deploy/releases" / SPECS[kind], chosen | {"data.minimum_records": rows}))
+    return plan, json.loads(Path(outcome.run_record).read_text())["seconds"]
 
 
 def settings(folder: Path, rows: int, workers: int, records: int) -> dict[str, Any]:
@@ -186,7 +198,7 @@ def main() -> None:
     best, units = measure(options.rows, options.records, options.rounds)
     base = {"stage": stage, "task": task, "byte": byte}
     compared = {kind: compare(kind, best[kind], options.rows, options.records, base) for kind in SPECS}
-    costs = replace(compared["with seeds"][0], **units)
+    costs = replace(compared["with seeds"][0], **units, cell=compared["synthesis"][0].cell)
     print(f"{CORES} cores, {options.rows:,} rows, {options.records:,} records released")
     print("kind         workers   measured  predicted   difference")
     for kind, (_, predicted) in compared.items():
