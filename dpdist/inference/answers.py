@@ -2,12 +2,13 @@
 
 An estimate is that of the published model. Its interval is for the *private table*, not for a population.
 
-A cell that the rules of the schema forbid holds no record of the private table, whatever was measured: it has the
-estimate 0, and no error. A count over several cells of a table of one to three attributes has the larger of two half
-widths: that of one cell with the same share, and the root of the sum of the squares of the cells' own, because the
-errors of cells that were fitted together are correlated in either direction. Where the cells were themselves measured
-and their noise adds up to less, the sum of the measurements is the estimate. A quantile is between the values at which
-the interval of the distribution function holds its level (Woodruff 1952). Intervals of means are those of
+A cell that a rule over attributes of the table forbids is 0, without an error: no record of the private table is there.
+What follows only from several rules together is not found. A count over several cells of a table of one to three
+attributes has the larger of two half widths: that of one cell with the same share, and the root of the sum of the
+squares of the cells' own, because the errors of cells that were fitted together are correlated in either direction.
+Where the cells were themselves measured and their noise adds up to less, the sum of the measurements is the estimate.
+It may be negative; intervals are cut at 0 and, of shares, at 1. A quantile is between the values at which the interval
+of the distribution function holds its level (Woodruff 1952). Intervals of means are those of
 `dpdist.inference.comparisons`.
 
 Of four attributes or more nothing was measured, so that no interval is given.
@@ -145,7 +146,7 @@ class _Table:
         self.possible = ~forbidden_cells(release.schema.forbidden, attributes, self.shape).ravel()
         if self.measured is not None:
             noisy, deviations = self.measured
-            self.measured = noisy * self.possible, deviations * self.possible
+            self.measured = np.where(self.possible, noisy, 0.0), np.where(self.possible, deviations, 0.0)
         if self.errors is not None:
             half, surely = self.halves_of(self.counts)
             self._half, self._surely = half * self.possible, surely * self.possible

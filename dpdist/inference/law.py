@@ -7,6 +7,7 @@ and marginals are exact. Where a pool was weighted to all pairs, the law is that
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
@@ -90,7 +91,8 @@ class Law:
             table = np.take(table, codes, axis) * within.reshape([-1 if k == axis else 1 for k in range(table.ndim)])
         if not self.rules:
             return table
-        table = np.where(forbidden_cells(self.rules, tuple(attributes), shape), 0.0, table)  # of merged values
+        # merged values share one probability, and a rule may forbid only some of them
+        table = np.where(forbidden_cells(self.rules, tuple(attributes), shape), 0.0, table)
         return np.asarray(table / table.sum())
 
     def probability(self, condition: Condition) -> float:
@@ -98,6 +100,12 @@ class Law:
         if self.is_weighted:
             rows, weights = self.pool
             return float(weights[condition.holds(rows)].sum() / weights.sum())
+        shape = tuple(self.domain[i] for i in condition.attributes)
+        if self._given_rules and shape and prod(shape) <= MOST_CELLS // 10:
+            with suppress(SpecError):  # the boxes of a condition do not know what rules forbid of merged values
+                return float(
+                    self.marginal(condition.attributes).ravel()[condition.cells(condition.attributes, shape)].sum()
+                )
         return float(sum(probability for _, probability in self._given(condition)))
 
     def draw(self, condition: Condition | None, records: int, noise: Noise) -> tuple[Codes, int]:

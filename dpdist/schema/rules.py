@@ -138,7 +138,9 @@ def broken_by(rules: Rules, codes: Codes) -> Mask:
 
 
 def forbidden_cells(rules: Rules, attributes: tuple[int, ...], shape: tuple[int, ...]) -> Mask:
-    """Which cells of a table of some attributes the rules forbid; those of a rule without a table are not looked up.
+    """Which cells of a table of some attributes a rule forbids.
+
+    Rules that are too large for a table, and rules on other attributes, are left out.
 
     Parameters
     ----------

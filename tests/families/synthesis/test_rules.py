@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -120,6 +121,16 @@ def test_a_rule_that_tells_merged_values_apart_is_not_kept_by_the_model() -> Non
     assert 29 in found.fitted.rare[0]
     assert 3 not in found.report["rules"]
     assert not broken_by(rules.forbidden, kept_part(found.fitted, DRAWING, "p", 5_000, rules.forbidden)).any()
+
+
+def test_the_law_has_no_record_that_a_rule_of_merged_values_forbids() -> None:
+    found = learned(SCHEMA.forbidden, merge_below=3.0)
+    assert found.report["rules"] == [1, 2]
+    law = Law(PublishedModel(found.fitted, found.measurements, bytes(32).hex(), 0), SCHEMA.forbidden, [1, 2])
+    for text in ("age < 8 and job = 'a'", "age < 8 and job = 'a' and grade = 1 and wage = 2"):
+        assert law.probability(parse_condition(text, SCHEMA)) == 0
+    either = [law.probability(parse_condition(f"age {of} 8 and grade = 1", SCHEMA)) for of in ("<", ">=")]
+    assert sum(either) == pytest.approx(law.marginal((3,))[1])
 
 
 def test_what_the_model_does_not_keep_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,29 +283,50 @@ def test_a_release_is_made_again_tabulated_and_drawn_from(tmp_path: Path) -> Non
     assert not broken_by(SCHEMA.forbidden, encoded).any()
 
 
-def test_no_noise_is_the_answer_where_a_rule_forbids_all_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where cells were measured with little noise, it would be their estimate; a negative one has no high end."""
-    Ledger.open(f"sqlite:///{tmp_path}/ledger.db").create_dataset(
-        "people", epsilon="50", delta="1e-5", guarantees=("dp",)
-    )
+def test_forbidden_cells_are_zero_measured_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger.create_dataset("people", epsilon="50", delta="1e-5", guarantees=("dp",))
+    ledger.close()
     run_release(build_spec(tree(tmp_path)))
     release = Published.open(tmp_path / "release")
-    noisy = np.where(np.arange(24) < 3, -50.0, 7.0)
-    monkeypatch.setattr(Published, "measured", lambda *_: (noisy, np.full(24, 1e-3)))
+
+    # measured with little noise: a negative count has no high end
+    noisy, deviations = np.where(np.arange(24) < 3, -50.0, 7.0), np.where(np.arange(24) == 20, np.inf, 1e-3)
+    monkeypatch.setattr(Published, "measured", lambda *_: (noisy, deviations))
     cells = tabulate(release, ["job", "wage"]).to_pylist()
     ends = [(row["count"], row["standard_error"], row["low"], row["high"]) for row in cells]
     assert [end == (0, 0, 0, 0) for end in ends] == [impossible(row) for row in cells]
     assert ends[0] == pytest.approx((-50, 1e-3, 0, 0))
     assert ends[10] == pytest.approx((7, 1e-3, 7, 7), abs=0.01)
-    none = infer(release, "count where job is missing and 1 <= wage <= 3")
-    assert (none.estimate, none.deviation, none.low, none.high) == (0, 0, 0, 0)
+    assert zero(release, "count where job is missing and 1 <= wage <= 3")
     assert infer(release, "count where job = 'a' and wage <= 1").high == 0
     whole = infer(release, "count where job is missing and (wage is missing or wage <= 4)")
     possible = infer(release, "count where job is missing and (wage is missing or wage = 0)")
     assert whole.estimate == possible.estimate == 14
-    assert whole.deviation == possible.deviation
+    assert whole.deviation == possible.deviation == pytest.approx(math.sqrt(2) * 1e-3)
+
+    # not measured
+    monkeypatch.setattr(Published, "measured", lambda *_: None)
+    cells = tabulate(release, ["job", "wage"]).to_pylist()
+    assert [row["high"] == 0 for row in cells] == [impossible(row) for row in cells]
+    cells = tabulate(release, ["grade", "job", "wage"]).to_pylist()  # of two rules
+    forbidden_too = [row["grade"] == 2 and row["wage"] in ("none", None, 0, 1) for row in cells]
+    assert sum(forbidden_too) == 12
+    assert [row["high"] == 0 for row in cells] == [
+        impossible(row) or too for row, too in zip(cells, forbidden_too, strict=True)
+    ]
+    assert zero(release, "share where job is missing and wage = 4")
+    whole = infer(release, "count where grade = 2 and wage <= 2")
+    assert 0 < whole.low < whole.high < infer(release, "count where grade < 2 and wage <= 2").high
+    assert infer(release, "share where wage <= 4 or wage is missing").high == 1
+    of_four = infer(release, "count where age < 8 and job = 'a' and grade = 1 and wage = 2")
+    assert (of_four.estimate, of_four.high) == (0, None)
+    assert infer(release, "count where age >= 8 and job = 'a' and grade = 1 and wage = 2").estimate > 100
+
+
+def zero(release: Published, question: str) -> bool:
+    found = infer(release, question)
+    return found.estimate == found.deviation == found.low == found.high == 0
 
 
 def test_records_that_break_a_rule_meet_its_policy(tmp_path: Path) -> None:
