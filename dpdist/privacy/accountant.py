@@ -106,8 +106,8 @@ def epsilon(event: Event, *, delta: float) -> float:
             value = min(value, *_epsilons(event, float(delta)))
     if math.isinf(value):
         raise AccountingError(
-            f"no finite epsilon at delta = {delta:g}: the mechanism fails with a larger probability; raise delta or, "
-            "for released records, raise k"
+            f"no finite epsilon at delta = {delta:g}: the mechanism fails with a larger probability; raise delta "
+            "or the noise or, for released records, raise k"
         )
     return round_up(value)
 

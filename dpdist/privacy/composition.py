@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
 _TRUNCATION = 1e-15  # of the tilted mass, per convolution
 _NEGLIGIBLE = 1e-24  # mass of losses that may become infinite
+_CERTAIN = 1 - 1e-12  # probability of an infinite loss from which delta is taken for 1
 _SMALLEST, _LARGEST = 2**12, 2**18  # losses on the lattice, about
-_COARSE = 1e-6  # error of a delta of a profile, relative, for which another tail is asked
+_TOLERANCE = 1e-6  # relative error of a delta of a profile above which another tail is computed
 _FEW = 1024  # losses that are enough to choose a tilt
 
 
@@ -168,6 +169,8 @@ class Composition:
 
     def delta(self, epsilon: float, reverse: bool) -> float:
         """Upper bound of delta at one epsilon."""
+        if self.infinite(reverse) > _CERTAIN:
+            return 1.0
         t, cumulants = self._tilts, self._few_cumulants[reverse]
         tail = self.tail(float(t[np.argmin(cumulants - t * epsilon)]), reverse)
         t = t[[np.argmin(cumulants - t * (epsilon + np.log1p(1 / t)) - np.log1p(t))]]
@@ -177,20 +180,21 @@ class Composition:
 
     def profile(self, size: int, reverse: bool) -> tuple[Floats, Floats]:
         """Epsilons from 0 to where delta is negligible, denser towards 0, and upper bounds of delta at them."""
+        if self.infinite(reverse) > _CERTAIN:
+            return np.zeros(1), np.ones(1)
         negligible = self.infinite(reverse) * (1 + 2.0**-40) + 1e-22
         top, scale = self.renyi(negligible, reverse)[0], math.sqrt(self.variance) / 8
         epsilons = scale * np.sinh(np.linspace(0, math.asinh(max(top, self.interval) / scale), size))
         targets = (self.infinite(reverse) + 10.0**-power for power in (1, 4, 8, 12, 16, 20))
         tilts = np.unique([0.0, *(self.renyi(target, reverse)[1] for target in targets)])
-        logs = self.cumulant(tilts, reverse) - np.multiply.outer(
-            epsilons, tilts
-        )  # of the error of each tail, but for it
-        nearest, deltas, open_ = np.argmin(logs, axis=1), np.ones(size), np.ones(size, bool)
-        while open_.any():  # a tail serves the epsilons around its own: often two or three serve all
-            index = int(np.sort(nearest[open_])[np.count_nonzero(open_) // 2])
+        # logarithms of the error of each tail at each epsilon, but for the factor `error`
+        logs = self.cumulant(tilts, reverse) - np.multiply.outer(epsilons, tilts)
+        nearest, deltas, rest = np.argmin(logs, axis=1), np.ones(size), np.ones(size, bool)
+        while rest.any():  # a tail is accurate around one epsilon; two or three are often enough for all
+            index = int(np.sort(nearest[rest])[np.count_nonzero(rest) // 2])
             tail = self.tail(float(tilts[index]), reverse)
             np.minimum(deltas, tail.delta(epsilons), out=deltas)
-            open_ &= (nearest != index) & (tail.error_at(epsilons) > _COARSE * deltas)
+            rest &= (nearest != index) & (tail.error_at(epsilons) > _TOLERANCE * deltas)
         deltas[-1] = min(deltas[-1], negligible)
         return epsilons, deltas
 

@@ -20,16 +20,16 @@ from functools import cached_property
 import numpy as np
 
 from dpdist.privacy.arrays import Floats
-from dpdist.privacy.pair import DominatingPair
+from dpdist.privacy.pair import LARGEST_EPSILON, DominatingPair
 
 TAIL = 9.67
 """The lattice ends so many deviations from the means: 2e-22 of the mass is beyond."""
 
 
 def largest_loss(multiplier: float, rate: float) -> float:
-    """The loss at `TAIL` deviations beyond the mean with the record."""
-    full = (0.5 / multiplier + TAIL) / multiplier
-    return math.log1p(rate * math.expm1(full)) if full < 700 else full
+    """The loss at `TAIL` deviations beyond the mean with the record; `LARGEST_EPSILON` at most."""
+    full = min((0.5 / multiplier + TAIL) / multiplier, LARGEST_EPSILON)
+    return math.log1p(rate * math.expm1(full))
 
 
 def sampled_gaussian_pair(multiplier: float, rate: float, interval: float) -> DominatingPair:
@@ -140,8 +140,8 @@ class SampledUnit:
 
     @cached_property
     def largest_loss(self) -> float:
-        """The loss beyond which less than 2e-22 of the mass with the unit is."""
-        return float(self.loss(np.array([self._end]))[0])
+        """The loss beyond which less than 2e-22 of the mass with the unit is; `LARGEST_EPSILON` at most."""
+        return min(float(self.loss(np.array([self._end]))[0]), LARGEST_EPSILON)
 
     def _exponents(self, x: Floats) -> Floats:
         """Logarithms of the terms of the ratio at x, a row for each number of records."""

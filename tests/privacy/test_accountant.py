@@ -27,6 +27,7 @@ from dpdist.privacy.events import (
     RandomSplit,
     SeedRecords,
     SubsampledGaussian,
+    SubsampledUnits,
 )
 from dpdist.privacy.pair import DominatingPair, Side, lower_hull
 from dpdist.privacy.pieces import composition, dominating_pair
@@ -212,6 +213,23 @@ def test_epsilon_out_of_range(epsilon: float) -> None:
 def test_hardly_any_noise_is_refused() -> None:
     with pytest.raises(AccountingError, match="protects nothing"):
         accountant.epsilon(Gaussian(1e-3), delta=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("event", "delta"),
+    [
+        (Composed((Gaussian(0.02), DiscreteLaplace(1.0))), 1.0),
+        (RandomSplit(((0.5, Gaussian(0.02)), (0.5, None))), 0.5),
+        (SubsampledGaussian(0.1, 0.02, count=3), 0.271),
+        (SubsampledUnits(0.1, 0.02, 3), 0.271),
+        (Composed((Parallel((Composed((ApproximateDP(0, 1.0),)), Gaussian(1.0))),)), 1.0),
+        (RandomSplit(((0.25, Composed((ApproximateDP(0, 1.0), DiscreteLaplace(3.0)))), (0.75, Gaussian(9.0)))), 0.25),
+    ],
+)
+def test_losses_that_are_no_floats_count_as_failures(event: Event, delta: float) -> None:
+    assert accountant.delta(event, epsilon=600.0) == pytest.approx(delta, rel=1e-6)
+    with pytest.raises(AccountingError, match=r"no finite epsilon at delta = 1e-09: .*; raise delta or the noise"):
+        accountant.epsilon(event, delta=1e-9)
 
 
 def test_values_are_rounded_upwards() -> None:
