@@ -34,25 +34,25 @@ class Measured:
     stages: Mapping[str, float]  # seconds of each stage, from the run record
 
 
-def calibrate(plan: Plan, runs: Sequence[Measured], *, stage: float, task: float, byte: float) -> Costs:
-    """The costs that explain timed runs of a plan, at least two with different numbers of workers. `stage`, `task` and
-    `byte` are measured by themselves (see `Costs`). Raises ValueError: all runs had as many workers.
+def calibrate(plan: Plan, runs: Sequence[Measured], *, worker: float, stage: float, task: float, byte: float) -> Costs:
+    """The costs that explain timed runs of a plan. `worker`, `stage`, `task` and `byte` are measured by themselves (see
+    `Costs`). Raises ValueError: there is no run.
     """
-    numbers = [run.layout.workers for run in runs]
-    if len(set(numbers)) < 2:
-        raise ValueError("expected runs with different numbers of workers")
-    costs = replace(MEASURED, stage=stage, task=task, byte=byte)
+    if not runs:
+        raise ValueError("expected a run at least")
+    costs = replace(MEASURED, worker=worker, stage=stage, task=task, byte=byte)
     for part, name in STAGES.items():
         timed = [run for run in runs if part in run.stages]
         answers = [_unit_cost(plan, run, costs, part, name) for run in timed]
         if answers:
             costs = replace(costs, **{name: math.fsum(answers) / len(answers)})
-    rest = [run.seconds - sum(run.stages[part] for part in STAGES if part in run.stages) for run in runs]
-    mean_workers, mean_rest = math.fsum(numbers) / len(numbers), math.fsum(rest) / len(rest)
-    spread = math.fsum((n - mean_workers) ** 2 for n in numbers)
-    slope = math.fsum((n - mean_workers) * (r - mean_rest) for n, r in zip(numbers, rest, strict=True)) / spread
-    slope = max(0.0, slope)
-    return replace(costs, worker=slope, start=max(0.0, mean_rest - slope * mean_workers))
+    rest = math.fsum(
+        run.seconds
+        - math.fsum(seconds for part, seconds in run.stages.items() if part in STAGES)
+        - worker * max(1.0, run.layout.workers / run.cores)
+        for run in runs
+    )
+    return replace(costs, start=max(0.0, rest / len(runs)))
 
 
 def _unit_cost(plan: Plan, run: Measured, costs: Costs, part: str, name: str) -> float:

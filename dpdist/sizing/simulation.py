@@ -26,8 +26,8 @@ LIMITS = ("workers", "scheduler", "sums", "driver", "start")
 class Costs:
     """Measured costs, in seconds on one core; `tests/benchmarks/bench_sizing.py` measures them."""
 
-    start: float  # start, worker: of a run: process, plan, ledger, charge; and of each worker process it starts
-    worker: float
+    start: float  # of a run: process, plan, ledger, charge
+    worker: float  # of a worker process that the run starts and ends
     stage: float  # of a stage, however small: graph, client, progress
     task: float  # of a task, in the scheduler and the client
     byte: float  # of a byte that goes from one worker to another, and of adding it
@@ -82,7 +82,7 @@ def simulate(loads: Sequence[Load], costs: Costs, *, workers: int, cores: int | 
     also starts them; None where each has its own and runs already.
     """
     slower = max(1.0, workers / cores) if cores else 1.0
-    starting = costs.start + (costs.worker * workers * max(1.0, slower / workers) if cores else 0.0)
+    starting = costs.start + (costs.worker * slower if cores else 0.0)
     spent = dict.fromkeys(LIMITS, 0.0)
     spent["start"] = starting
     stages: dict[str, float] = {}

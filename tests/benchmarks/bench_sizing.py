@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -44,6 +45,17 @@ OWN: dict[str, dict[str, Any]] = {"synthesis": {}, "with seeds": {"privacy.limit
 """Specs, and what is changed in them: a million records with seeds cost more than the spec's limit."""
 
 CORES = len(os.sched_getaffinity(0))
+
+
+def cost_of_a_worker() -> float:
+    """CPU seconds of the start and the end of a worker process: twice as many as cores take so much longer."""
+    times: dict[int, float] = {}
+    for number in (CORES, 2 * CORES) * 3:
+        start = time.perf_counter()
+        with open_cluster(workers=number):
+            pass
+        times[number] = min(times.get(number, math.inf), time.perf_counter() - start)
+    return times[2 * CORES] - times[CORES]
 
 
 def cost_of_a_task(tasks: int = 2_000) -> float:
@@ -194,9 +206,13 @@ def main() -> None:
     parser.add_argument("--large", nargs=2, default=["deploy/releases/census-100m.yaml", "1000000000"])
     options = parser.parse_args()
     os.environ.update({name: str(value) for name, value in WORKER_ENVIRONMENT.items()})
-    stage, task, byte = cost_of_a_stage(), cost_of_a_task(), cost_of_a_byte()
+    base = {
+        "worker": cost_of_a_worker(),
+        "stage": cost_of_a_stage(),
+        "task": cost_of_a_task(),
+        "byte": cost_of_a_byte(),
+    }
     best, units = measure(options.rows, options.records, options.rounds)
-    base = {"stage": stage, "task": task, "byte": byte}
     compared = {kind: compare(kind, best[kind], options.rows, options.records, base) for kind in SPECS}
     costs = replace(compared["with seeds"][0], **units, cell=compared["synthesis"][0].cell)
     print(f"{CORES} cores, {options.rows:,} rows, {options.records:,} records released")
