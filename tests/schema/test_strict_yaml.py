@@ -81,14 +81,14 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_is_refused_with_its_line(name: str, tmp_path: Path) -> None:
     text, message = REFUSED[name]
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(SpecError, match=message):
         parse_yaml(text)
     file = tmp_path / "spec.yaml"
     file.write_text(text)
     with pytest.raises(SpecError, match=rf"spec\.yaml.*({message})"):
         load_spec(file)
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 PLAIN: dict[str, Any] = {
@@ -229,10 +229,10 @@ def test_true_stays_a_truth_value() -> None:
     ],
 )
 def test_absurd_settings_are_refused(path: str, value: Any) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(SpecError, match=path.rpartition("__")[2] if "csv" not in path else "skip_rows"):
         build_spec(demo(**{path: value}))
-    assert time.monotonic() - began < 1
+    assert time.process_time() - began < 1
 
 
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20) | st.from_regex(
