@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from dpdist.families.base.family import Plan
 from dpdist.families.base.workload import Layout
 from dpdist.sizing.cluster_size import MEASURED, predict
-from dpdist.sizing.simulation import Costs
+from dpdist.sizing.simulation import Costs, slowdown
 
 STAGES = {
     "reading": "read",
@@ -49,7 +49,7 @@ def calibrate(plan: Plan, runs: Sequence[Measured], *, worker: float, stage: flo
     rest = math.fsum(
         run.seconds
         - math.fsum(seconds for part, seconds in run.stages.items() if part in STAGES)
-        - worker * max(1.0, run.layout.workers / run.cores)
+        - worker * slowdown(run.layout.workers, run.cores)
         for run in runs
     )
     return replace(costs, start=max(0.0, rest / len(runs)))

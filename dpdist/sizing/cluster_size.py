@@ -21,20 +21,20 @@ from dpdist.families.base.workload import GIB, Layout, Unit, Work, one_pass
 from dpdist.sizing.simulation import Costs, Load, Prediction, simulate
 
 MEASURED = Costs(
-    start=2.3,
-    worker=0.6,
+    start=2.4,
+    worker=0.8,
     stage=0.09,
     task=1.8e-3,
     byte=1.5e-9,
-    read=4.8e-9,
-    increment=3.3e-9,
-    table=6.6e-9,
+    read=3.9e-9,
+    increment=2.8e-9,
+    table=4.8e-9,
     cell=6.7e-7,
-    key=2.7e-8,
-    candidate=2.8e-8,
-    write=1.9e-8,
+    key=1.5e-8,
+    candidate=2.0e-8,
+    write=1.7e-8,
 )
-"""One core, between two models of AMD EPYC that differ by a half (geometric means); see docs/benchmarks.md."""
+"""One core of an AMD EPYC; see docs/benchmarks.md."""
 
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 MEMORY = (1, 2, 4, 8, 16, 32, 64)

@@ -2,7 +2,7 @@
 
 What is modelled is what was seen to matter:
 
-- workers run one task at a time; more workers than cores share the cores;
+- workers run one task at a time; on one machine they share the cores with the driver;
 - the scheduler is one process: every task takes it `Costs.task` seconds, whoever computes it;
 - a pass ends in a tree of sums: its tasks wait for those below, fetch all summaries but one, and add them;
 - some work is the driver's alone.
@@ -17,6 +17,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
+
+_DRIVER = 0.5  # of a core: what the driver, with its scheduler, takes of a machine that it shares with the workers
 
 LIMITS = ("workers", "scheduler", "sums", "driver", "start")
 """What a run can be limited by."""
@@ -81,7 +83,7 @@ def simulate(loads: Sequence[Load], costs: Costs, *, workers: int, cores: int | 
     """Run the stages one after another on so many worker processes. `cores` are shared by them, for one machine that
     also starts them; None where each has its own and runs already.
     """
-    slower = max(1.0, workers / cores) if cores else 1.0
+    slower = slowdown(workers, cores) if cores else 1.0
     starting = costs.start + (costs.worker * slower if cores else 0.0)
     spent = dict.fromkeys(LIMITS, 0.0)
     spent["start"] = starting
@@ -103,6 +105,11 @@ def simulate(loads: Sequence[Load], costs: Costs, *, workers: int, cores: int | 
         stages=stages,
         limit=max(spent, key=spent.__getitem__),
     )
+
+
+def slowdown(workers: int, cores: int) -> float:
+    """How much longer a task takes where the workers and the driver share the cores of one machine."""
+    return max(1.0, (workers + _DRIVER) / cores)
 
 
 def _map(load: Load, costs: Costs, workers: int, slower: float) -> tuple[float, list[float]]:
