@@ -7,7 +7,6 @@ and marginals are exact. Where a pool was weighted to all pairs, the law is that
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
@@ -33,6 +32,9 @@ from dpdist.schema.rules import Rules, forbidden_cells
 
 MOST_CELLS = 30_000_000
 """Cells of the junction tree of a marginal at most."""
+
+MOST_JOINED = 300_000
+"""Cells at most of a table to which attributes of rules are added."""
 
 
 class Law:
@@ -81,8 +83,36 @@ class Law:
             index = configuration_index([rows[i] for i in attributes], shape)
             found = np.bincount(index, weights=weights.astype(np.float64), minlength=prod(shape))
             return np.asarray(found / found.sum()).reshape(shape)
+        together = self._together(attributes)
+        try:
+            table = self._exact(together)
+        except SpecError:
+            together, table = attributes, self._exact(attributes)
+        return np.asarray(table.sum(axis=tuple(axis for axis, i in enumerate(together) if i not in attributes)))
+
+    def _together(self, attributes: Set) -> Set:
+        """Some attributes, and those of rules that tell their merged values apart, as far as the table stays small.
+
+        What a rule admits of a merged value depends on the rule's other attributes.
+        """
+        found = set(attributes)
+        for number in self._shares:
+            rule = self._given_rules[number]
+            more = found | set(rule.attributes)
+            merged = any(i in attributes and len(self.fitted.rare[i]) for i in rule.attributes)
+            if merged and prod(self.domain[i] for i in more) <= MOST_JOINED:
+                found = more
+        return tuple(sorted(found))
+
+    def _exact(self, attributes: Set) -> Floats:
+        """The table of some attributes. Rules on them are applied to values, all others to codes."""
+        others = [
+            share
+            for number, share in self._shares.items()
+            if not set(self._given_rules[number].attributes) <= set(attributes)
+        ]
         inside = tuple(sorted(self.fitted.fine[i] for i in attributes))
-        tree, beliefs = self._beliefs({}, inside)
+        tree, beliefs = self._beliefs({}, inside, others)
         home = tree.home(inside)
         table = marginal(beliefs[home], [tree.cliques[home].index(a) for a in inside])
         table = np.moveaxis(table, [inside.index(self.fitted.fine[i]) for i in attributes], range(len(attributes)))
@@ -91,8 +121,7 @@ class Law:
             table = np.take(table, codes, axis) * within.reshape([-1 if k == axis else 1 for k in range(table.ndim)])
         if not self.rules:
             return table
-        # merged values share one probability, and a rule may forbid only some of them
-        table = np.where(forbidden_cells(self.rules, tuple(attributes), shape), 0.0, table)
+        table = np.where(forbidden_cells(self.rules, attributes, table.shape), 0.0, table)
         return np.asarray(table / table.sum())
 
     def probability(self, condition: Condition) -> float:
@@ -100,13 +129,31 @@ class Law:
         if self.is_weighted:
             rows, weights = self.pool
             return float(weights[condition.holds(rows)].sum() / weights.sum())
-        shape = tuple(self.domain[i] for i in condition.attributes)
-        if self._given_rules and shape and prod(shape) <= MOST_CELLS // 10:
-            with suppress(SpecError):  # the boxes of a condition do not know what rules forbid of merged values
-                return float(
-                    self.marginal(condition.attributes).ravel()[condition.cells(condition.attributes, shape)].sum()
-                )
-        return float(sum(probability for _, probability in self._given(condition)))
+        found = self._by_table(condition)
+        if found is None:
+            found = [probability for _, probability in self._given(condition, self._shares.values())]
+        return float(sum(found))
+
+    def _by_table(self, condition: Condition) -> list[float] | None:
+        """The probability of each box of a condition, by the table of its attributes; None where it is too large.
+
+        The boxes alone do not know what rules admit of merged values.
+        """
+        attributes = condition.attributes
+        if not self._given_rules or not attributes or prod(self.domain[i] for i in attributes) > MOST_JOINED:
+            return None
+        try:
+            table = self.marginal(attributes)
+        except SpecError:
+            return None
+        found = []
+        for box in condition.boxes:
+            share = table
+            for axis in reversed(range(len(attributes))):
+                mask = box.get(attributes[axis])
+                share = share.sum(axis=axis) if mask is None else share[(slice(None),) * axis + (mask,)].sum(axis=axis)
+            found.append(float(share))
+        return found
 
     def draw(self, condition: Condition | None, records: int, noise: Noise) -> tuple[Codes, int]:
         """Records that meet a condition, in random order, and how many different rows of a pool they come from.
@@ -120,7 +167,7 @@ class Law:
         """
         if self.is_weighted:
             return self._from_pool(condition, records, noise)
-        laws = [(self.fitted, 1.0)] if condition is None else list(self._given(condition))
+        laws = [(self.fitted, 1.0)] if condition is None else self._laws(condition)
         total = sum(probability for _, probability in laws)
         _refuse(condition, total)
         ends = np.floor(
@@ -147,14 +194,26 @@ class Law:
         taken = inside[np.searchsorted(cumulative, noise.integers("taken", records, high=int(cumulative[-1])), "right")]
         return [column[taken] for column in rows], len(np.unique(taken))
 
-    def _given(self, condition: Condition) -> Iterator[tuple[Fitted, float]]:
-        """The law given each box of a condition, and the box's probability."""
+    def _laws(self, condition: Condition) -> list[tuple[Fitted, float]]:
+        """Models of which the kept records are those of each box of a condition, and the boxes' probabilities."""
+        boxes, possible = condition.boxes, [(scope, np.sign(share)) for scope, share in self._shares.values()]
+        shares = self._by_table(condition)
+        if shares is None:
+            return list(self._given(condition, possible))
+        found = []
+        for box, share in zip(boxes, shares, strict=True):
+            for fitted, _ in self._given(replace(condition, boxes=(box,)), possible):
+                found.append((fitted, share))
+        return found
+
+    def _given(self, condition: Condition, rules: Collection[tuple[Set, Floats]]) -> Iterator[tuple[Fitted, float]]:
+        """The law given each box of a condition, and the box's probability, with factors of rules."""
         for box in condition.boxes:
             probability = 1.0
             factors: dict[Set, Floats] = {}
             for i, mask in box.items():  # the chain rule: one attribute more at a time
                 a = self.fitted.fine[i]
-                tree, beliefs = self._beliefs(factors, (a,))
+                tree, beliefs = self._beliefs(factors, (a,), rules)
                 home = tree.home((a,))
                 shares = marginal(beliefs[home], [tree.cliques[home].index(a)])
                 factors[a,] = self._admitted(i, mask)
@@ -162,7 +221,7 @@ class Law:
                 if probability <= 0:
                     break
             if probability > 0:
-                tree, beliefs = self._beliefs(factors, ())
+                tree, beliefs = self._beliefs(factors, (), rules)
                 yield self._with(tree, beliefs, box), probability
 
     def _with(self, tree: JunctionTree, beliefs: Sequence[Floats], box: Box) -> Fitted:
@@ -179,13 +238,15 @@ class Law:
         return np.asarray(np.bincount(codes, weights=within * mask, minlength=len(self.fitted.values[i])), np.float64)
 
     @cached_property
-    def _factors(self) -> dict[Set, Floats]:
+    def _conditionals(self) -> dict[Set, Floats]:
         """The conditionals of the drawing steps, by their attributes."""
-        factors = self.fitted.conditionals()
-        return with_zeros(factors, self._zeros(factors))
+        return self.fitted.conditionals()
 
-    def _zeros(self, factors: Mapping[Set, Floats]) -> list[tuple[Set, Floats]]:
-        """What rules admit that the model does not keep by itself, as far as exact tables remain possible."""
+    @cached_property
+    def _shares(self) -> dict[int, tuple[Set, Floats]]:
+        """What rules admit that the model does not keep by itself, by their numbers among these, as far as exact
+        tables remain possible.
+        """
         values = [self.fitted.coded(i) for i in range(len(self.domain))]
         codes, within = zip(*values, strict=True)
         possible = {}
@@ -195,12 +256,14 @@ class Law:
                 inside = [self.fitted.fine[i] for i in rule.attributes]
                 order = sorted(range(len(inside)), key=inside.__getitem__)
                 possible[number] = tuple(inside[k] for k in order), np.transpose(share, order)
-        cards, edges = self.fitted.cardinalities, {pair for scope in factors for pair in combinations(scope, 2)}
-        return [possible[k] for k in fitting(possible, cards, sorted(edges), most=MOST_CELLS // 10)]
+        cards, edges = self.fitted.cardinalities, {pair for s in self._conditionals for pair in combinations(s, 2)}
+        return {k: possible[k] for k in fitting(possible, cards, sorted(edges), most=MOST_CELLS // 10)}
 
-    def _beliefs(self, evidence: Mapping[Set, Floats], joined: Set) -> tuple[JunctionTree, list[Floats]]:
-        """The beliefs given evidence, on a tree in which some attributes share a clique."""
-        cards, factors = self.fitted.cardinalities, dict(self._factors)
+    def _beliefs(
+        self, evidence: Mapping[Set, Floats], joined: Set, rules: Collection[tuple[Set, Floats]]
+    ) -> tuple[JunctionTree, list[Floats]]:
+        """The beliefs given evidence and rules, on a tree in which some attributes share a clique."""
+        cards, factors = self.fitted.cardinalities, with_zeros(self._conditionals, rules)
         for attributes, table in evidence.items():
             factors[attributes] = factors[attributes] * table if attributes in factors else table
         edges = {pair for scope in [*factors, joined] for pair in combinations(scope, 2)}

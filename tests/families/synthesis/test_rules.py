@@ -123,14 +123,43 @@ def test_a_rule_that_tells_merged_values_apart_is_not_kept_by_the_model() -> Non
     assert not broken_by(rules.forbidden, kept_part(found.fitted, DRAWING, "p", 5_000, rules.forbidden)).any()
 
 
-def test_the_law_has_no_record_that_a_rule_of_merged_values_forbids() -> None:
+def test_the_law_of_merged_values_is_that_of_the_drawn_records() -> None:
+    """Where a rule tells merged values apart: tables, conditions, and records given a condition of several boxes."""
     found = learned(SCHEMA.forbidden, merge_below=3.0)
     assert found.report["rules"] == [1, 2]
     law = Law(PublishedModel(found.fitted, found.measurements, bytes(32).hex(), 0), SCHEMA.forbidden, [1, 2])
-    for text in ("age < 8 and job = 'a'", "age < 8 and job = 'a' and grade = 1 and wage = 2"):
-        assert law.probability(parse_condition(text, SCHEMA)) == 0
-    either = [law.probability(parse_condition(f"age {of} 8 and grade = 1", SCHEMA)) for of in ("<", ">=")]
-    assert sum(either) == pytest.approx(law.marginal((3,))[1])
+    rows = 400_000
+    drawn = kept_part(found.fitted, DRAWING, "p", rows, SCHEMA.forbidden)
+    for attributes in ((0,), (1,), (2,), (0, 1), (0, 2), (1, 3), (0, 1, 2)):
+        shape = tuple(CARDS[i] for i in attributes)
+        expected = rows * law.marginal(attributes).ravel()
+        counts = np.bincount(np.ravel_multi_index([drawn[i] for i in attributes], shape), minlength=expected.size)
+        assert counts[expected == 0].sum() == 0
+        away = (counts - expected) / np.sqrt(np.maximum(expected, 5))
+        assert np.abs(away).max() < 5
+        assert np.sqrt((away**2).mean()) < 1.3
+    whole = law.marginal((0, 1, 2, 3))
+    for text in (
+        "age < 8 and job = 'a'",
+        "age < 8 and job = 'a' and grade = 1 and wage = 2",
+        "age < 4 and job is missing",
+        "age < 3 or (age > 25 and job = 'a')",
+        "age <= 2 or age >= 25",
+        "age in (0, 1, 2, 3, 22, 23, 24, 25, 26, 27, 28, 29)",
+    ):
+        condition = parse_condition(text, SCHEMA)
+        share = law.probability(condition)
+        inside = condition.holds(drawn)
+        assert inside.mean() == pytest.approx(share, abs=5 * math.sqrt(share / rows))
+        if share:
+            given, _ = law.draw(condition, 100_000, DRAWING)
+            assert not broken_by(SCHEMA.forbidden, given).any()
+            table = whole * condition.cells(range(4), CARDS).reshape(CARDS) / share
+            for axes in ((0,), (1,), (0, 1)):  # what is left of all attributes
+                expected = len(given[0]) * table.sum(axis=tuple({0, 1, 2, 3} - set(axes))).ravel()
+                index = np.ravel_multi_index([given[i] for i in axes], [CARDS[i] for i in axes])
+                away = np.bincount(index, minlength=expected.size) - expected
+                assert np.abs(away / np.sqrt(np.maximum(expected, 5))).max() < 5
 
 
 def test_what_the_model_does_not_keep_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
