@@ -42,7 +42,8 @@ _QUANTILES = (0.8, 0.9, 0.95, 0.98, 0.99, 0.997, 0.999, 0.9997, 0.9999, 1.0)
 _LARGEST_STEP = 2.0  # root mean square of what a step changes the linear predictor by
 _CONTRACTION = 0.25  # square of what is taken for the contraction at most, unless the steps show more
 _LIKELY = 4.0  # deviations of the square of a step's length
-_BY_CHANCE = 1e-7  # probability that noise alone makes a step so large that it is not taken for noise
+# probabilities that noise alone makes a step so large that it is not taken for noise, and the sum of two such steps
+_BY_CHANCE, _BY_CHANCE_TOGETHER = 1e-7, 1e-4
 _LARGEST_RATIO = 0.9  # of the last two steps' lengths
 NO_END = "the steps do not become smaller: in the released records the terms depend on each other in another way"
 TOO_LARGE = "the noise is too large for a table of this size: a step changed what is predicted beyond all measure"
@@ -207,20 +208,27 @@ class Steps:
     def _rest(self) -> Floats:
         """What further steps would add, if the last step is larger than by the noise: a geometric series.
 
-        The square of a step that is noise alone, over its variance, is chi-squared. Above four deviations the series is
-        added where it ends. Where it does not, the steps before were noise as well, unless the last is larger than
-        noise ever makes it.
-        """
-        from scipy.special import chdtri  # a tenth of a second
+        Over its variance, the square of a step that is noise alone is chi-squared. A last step above four deviations
+        has a series where that ends. Where it does not end, the steps have not ended, or both are noise: then they
+        are against each other, and the last one is no larger than noise makes it.
 
-        before, last = self.steps[-2:]
+        Raises
+        ------
+        SpecError
+            The steps have not ended.
+        """
+        first, before, last = self.steps[-3:]
         d, noise = len(self.start), before.noise + last.noise
         if last.size <= (d + _LIKELY * math.sqrt(2 * d)) * noise:
             return np.zeros(d)
         ratio = math.sqrt((last.size - d * noise) / max(before.size, 1e-300))
         if ratio <= _LARGEST_RATIO:
             return (last.found - last.score.at) * (ratio / (1 - ratio))
-        if last.size > float(chdtri(d, _BY_CHANCE)) * noise:
+        from scipy.special import chdtri  # a tenth of a second
+
+        both = last.found - before.score.at
+        together, alone = float(both @ last.hessian @ both) / (first.noise + last.noise), last.size / noise
+        if together > chdtri(d, _BY_CHANCE_TOGETHER) or alone > chdtri(d, _BY_CHANCE):
             raise SpecError(NO_END)
         return np.zeros(d)
 

@@ -217,6 +217,35 @@ def test_noise_is_not_taken_for_steps_that_have_not_ended() -> None:
         assert np.abs(away).max() < 5
 
 
+@pytest.mark.parametrize(
+    ("varies", "mu", "least"),
+    [(0.06, 0.1, 9), (0.06, 0.15, 12), (0.06, 0.3, 19), (2.0, 0.1, 28), (2.0, 1.0, 30)],
+)
+def test_slow_steps_are_not_taken_for_noise(varies: float, mu: float, least: int) -> None:
+    """Of a term that varies more in the released records, steps go on in one direction; of one that varies less, they
+    go to and fro.
+    """
+    schema = Schema.model_validate(
+        {"attributes": [{"name": n, "kind": "integer", "bounds": [0, 10]} for n in ("a", "y")]}
+    )
+    rng = np.random.default_rng(0)
+    some = np.where(rng.random(5_000) < 1 - min(varies, 1 / varies), 5, rng.integers(0, 11, 5_000))
+    every = rng.integers(0, 11, 5_000)
+    a, other = (some, every) if varies < 1 else (every, some)
+    y = np.clip(np.rint(0.9 * a + rng.normal(0, 0.5, 5_000)), 0, 10)
+    private = [a.astype(np.uint8), y.astype(np.uint8)]
+    released = [other.astype(np.uint8), rng.integers(0, 11, 5_000).astype(np.uint8)]
+    (regression,) = parsed("regression y on a", schema=schema)
+    refused = 0
+    for key in range(30):
+        noise = Noise(bytes([key] * 32))
+        (found,) = measure_regressions(
+            [regression], released, counting(private), records=5_000, mu=mu, noise=noise
+        ).measured
+        refused += "do not become smaller" in found.reason
+    assert refused >= least
+
+
 def test_noise_beyond_measure_is_said() -> None:
     private = codes_of(500, seed=6)
     found = measured(1e-4, private=private, released=private)
