@@ -106,7 +106,7 @@ class Composition:
 
     @cached_property
     def _few(self) -> list[tuple[DominatingPair, int]]:
-        """The pairs on few losses, of which K is nearly the same: enough to choose a tilt, and never below it."""
+        """The pairs on few losses, of which K is nearly the same: enough to choose a tilt."""
         return [(pair.coarse(_FEW), count) for _, pair, count in self.parts]
 
     def tail(self, tilt: float, reverse: bool) -> Tail:
@@ -165,7 +165,14 @@ class Composition:
     def epsilon(self, delta: float, reverse: bool) -> tuple[float, float]:
         """(by privacy-loss distribution, by Renyi moments)."""
         renyi, tilt = self.renyi(delta, reverse)
-        return (math.inf if math.isinf(renyi) else self.tail(tilt, reverse).epsilon(delta)), renyi
+        if math.isinf(renyi):
+            return math.inf, renyi
+        tail = self.tail(tilt, reverse)
+        found = tail.epsilon(delta)
+        # below it the error may be all that there is, where few losses chose the tilt wrongly
+        if math.isinf(found) or tail.error_at(np.array([found - self.interval]))[0] > delta / 100:
+            found = min(found, self.tail(0.0, reverse).epsilon(delta))
+        return found, renyi
 
     def delta(self, epsilon: float, reverse: bool) -> float:
         """Upper bound of delta at one epsilon."""
@@ -175,8 +182,11 @@ class Composition:
         tail = self.tail(float(t[np.argmin(cumulants - t * epsilon)]), reverse)
         t = t[[np.argmin(cumulants - t * (epsilon + np.log1p(1 / t)) - np.log1p(t))]]
         exponent = float((self.cumulant(t, reverse) - t * (epsilon + np.log1p(1 / t)) - np.log1p(t))[0])
-        renyi = self.infinite(reverse) + math.exp(min(exponent, 0.0))
-        return min(float(tail.delta(np.array([epsilon]))[0]), renyi)
+        at = np.array([epsilon])
+        found = min(float(tail.delta(at)[0]), self.infinite(reverse) + math.exp(min(exponent, 0.0)))
+        if tail.error_at(at)[0] > found / 100:
+            found = min(found, float(self.tail(0.0, reverse).delta(at)[0]))
+        return found
 
     def profile(self, size: int, reverse: bool) -> tuple[Floats, Floats]:
         """Epsilons from 0 to where delta is negligible, denser towards 0, and upper bounds of delta at them."""

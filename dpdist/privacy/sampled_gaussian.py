@@ -47,7 +47,7 @@ def sampled_gaussian_pair(multiplier: float, rate: float, interval: float) -> Do
     top = largest_loss(multiplier, rate)
     least = -top if rate == 1 else max(math.log1p(-rate), -top)
     nodes = np.arange(math.floor(least / interval), math.ceil(top / interval) + 1, dtype=np.float64) * interval
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         inner = np.log1p(-(1 - rate) * np.exp(-nodes))  # NaN below the least loss
     ends = multiplier * (nodes - math.log(rate) + inner) + 0.5 / multiplier
     ends = np.concatenate([[-math.inf], np.where(np.isnan(ends), -math.inf, ends), [math.inf]])
@@ -68,7 +68,7 @@ def _on_lattice(nodes: Floats, upper: Floats, lower: Floats, interval: float) ->
     # beyond the lattice the smaller mass stays at its end, and what the larger one has more is infinite
     below, above = upper[0], lower[-1]
     spread[0][0] += below
-    spread[1][0] += below * math.exp(-nodes[0])
+    spread[1][0] += below * math.exp(min(-nodes[0], 700.0))
     spread[0][-1] += above * math.exp(min(nodes[-1], 700.0))
     spread[1][-1] += above
     return DominatingPair(
@@ -76,7 +76,7 @@ def _on_lattice(nodes: Floats, upper: Floats, lower: Floats, interval: float) ->
         spread[0],
         spread[1],
         max(upper[-1] - above * math.exp(min(nodes[-1], 700.0)), 0.0),
-        max(lower[0] - below * math.exp(-nodes[0]), 0.0),
+        max(lower[0] - below * math.exp(min(-nodes[0], 700.0)), 0.0),
     )
 
 

@@ -11,7 +11,7 @@ from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import logsumexp
+from scipy.special import logsumexp, ndtr
 from scipy.stats import binom
 
 from dpdist.errors import AccountingError
@@ -230,6 +230,20 @@ def test_losses_that_are_no_floats_count_as_failures(event: Event, delta: float)
     assert accountant.delta(event, epsilon=600.0) == pytest.approx(delta, rel=1e-6)
     with pytest.raises(AccountingError, match=r"no finite epsilon at delta = 1e-09: .*; raise delta or the noise"):
         accountant.epsilon(event, delta=1e-9)
+
+
+def test_tilts_that_few_losses_choose_wrongly() -> None:
+    """Losses of more than a thousand that are rarer than a millionth: nothing but the record's absence is seen."""
+    units, single = SubsampledUnits(1e-6, 0.02, 3), SubsampledGaussian(1e-6, 0.5)
+    assert accountant.delta(units, epsilon=0.0) == pytest.approx(1 - (1 - 1e-6) ** 3, rel=0.05)
+    assert accountant.epsilon(units, delta=1e-3) == 0
+    exact = 1e-6 * (2 * ndtr(1.0) - 1)  # total variation of normals two deviations apart, times the rate
+    assert exact <= accountant.delta(single, epsilon=0.0) <= 1.01 * exact
+
+
+@pytest.mark.parametrize("count", [1_000, 100_000])
+def test_certain_samples_with_little_noise(count: int) -> None:
+    assert accountant.delta(SubsampledGaussian(1.0, 0.014, count=count), epsilon=0.0) == 1
 
 
 def test_values_are_rounded_upwards() -> None:
