@@ -39,7 +39,7 @@ def calibrate(plan: Plan, runs: Sequence[Measured], *, worker: float, stage: flo
     `Costs`). Raises ValueError: there is no run.
     """
     if not runs:
-        raise ValueError("expected a run at least")
+        raise ValueError("expected at least one run")
     costs = replace(MEASURED, worker=worker, stage=stage, task=task, byte=byte)
     for part, name in STAGES.items():
         timed = [run for run in runs if part in run.stages]

@@ -83,13 +83,13 @@ def simulate(loads: Sequence[Load], costs: Costs, *, workers: int, cores: int | 
     """Run the stages one after another on so many worker processes. `cores` are shared by them, for one machine that
     also starts them; None where each has its own and runs already.
     """
-    slower = slowdown(workers, cores) if cores else 1.0
-    starting = costs.start + (costs.worker * slower if cores else 0.0)
+    starting = costs.start + (costs.worker * slowdown(workers, cores) if cores else 0.0)
     spent = dict.fromkeys(LIMITS, 0.0)
     spent["start"] = starting
     stages: dict[str, float] = {}
     for load in loads:
         spread = load.spread * costs.byte * math.ceil(math.log2(workers + 1)) if load.spread else 0.0
+        slower = slowdown(min(workers, max(load.tasks, 1)), cores) if cores else 1.0
         mapped, done = _map(load, costs, workers, slower)
         summed = _tree(load, costs, done, workers, slower) if load.summary else mapped
         scheduled = load.tasks * costs.task

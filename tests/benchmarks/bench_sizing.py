@@ -48,14 +48,17 @@ CORES = len(os.sched_getaffinity(0))
 
 
 def cost_of_a_worker() -> float:
-    """CPU seconds of the start and the end of a worker process: twice as many as cores take so much longer."""
+    """CPU seconds of the start and the end of a worker process.
+
+    Twice as many processes as cores take longer than as many by the CPU seconds of one.
+    """
     times: dict[int, float] = {}
     for number in (CORES, 2 * CORES) * 3:
         start = time.perf_counter()
         with open_cluster(workers=number):
             pass
         times[number] = min(times.get(number, math.inf), time.perf_counter() - start)
-    return times[2 * CORES] - times[CORES]
+    return max(times[2 * CORES] - times[CORES], 0.0)
 
 
 def cost_of_a_task(tasks: int = 2_000) -> float:

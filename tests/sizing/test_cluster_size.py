@@ -94,6 +94,13 @@ def test_workers_that_share_cores() -> None:
     load = Load(name="a", tasks=16, seconds=1.0)
     seconds = [simulate([load], FREE, workers=n, cores=2).seconds for n in (1, 2, 4, 8)]
     assert seconds == pytest.approx([16, 10, 9, 8.5])  # the driver takes half a core
+    alone = replace(load, tasks=1)
+    assert [simulate([alone], FREE, workers=n, cores=2).seconds for n in (1, 2, 8)] == [1, 1, 1]  # no one else is busy
+    summed = replace(load, seconds=0.0, summary=1_000)
+    costs = replace(FREE, byte=1e-3)
+    one, eight = (simulate([summed], costs, workers=n, cores=2).seconds for n in (1, 8))
+    assert one == pytest.approx(15)  # sums of seven, of seven and of one
+    assert eight == pytest.approx((7 + 1) * 4.25)
     costs = replace(FREE, start=3.0, worker=1.0)
     assert [simulate([], costs, workers=n, cores=2).seconds for n in (1, 2, 4)] == pytest.approx([4, 4.25, 5.25])
     assert simulate([], costs, workers=2).seconds == pytest.approx(3)  # they run already
@@ -124,7 +131,7 @@ def test_costs_are_found_again_from_two_runs(small: Plan) -> None:
     assert found.to_json() == pytest.approx(true.to_json(), rel=0.02)
     four = Layout(workers=4, memory=8, partitions=16)
     assert predict(plan, four, costs=found, cores=2).seconds == pytest.approx(run(4).seconds, rel=0.02)
-    with pytest.raises(ValueError, match="a run at least"):
+    with pytest.raises(ValueError, match="at least one run"):
         calibrate(plan, [], **by_themselves)
 
 
