@@ -16,7 +16,7 @@ from scipy.stats import binom
 
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant
-from dpdist.privacy.composition import Tail, _sum
+from dpdist.privacy.composition import Tail
 from dpdist.privacy.events import (
     ApproximateDP,
     Composed,
@@ -31,6 +31,7 @@ from dpdist.privacy.events import (
 )
 from dpdist.privacy.pair import DominatingPair, Side, lower_hull
 from dpdist.privacy.pieces import composition, dominating_pair
+from dpdist.privacy.sums import sum_of_draws
 
 EPSILONS = np.linspace(0, 4, 41)
 
@@ -494,7 +495,7 @@ def test_sums_of_draws_are_those_of_convolutions(mass: list[float], count: int) 
     expected = np.ones(1)
     for _ in range(count):
         expected = np.convolve(expected, mass)
-    low, found = _sum([(np.array(mass), count)])
+    low, found = sum_of_draws([(np.array(mass), count)])
     assert 0 <= low <= low + len(found) <= len(expected)
     assert np.abs(found - expected[low : low + len(found)]).max() < 1e-12
     assert expected.sum() - expected[low : low + len(found)].sum() < 1e-14 * count
@@ -507,9 +508,9 @@ def test_sums_of_several_distributions_are_those_of_convolutions(count: int) -> 
     expected = np.convolve(second, [1.0])
     for _ in range(count):
         expected = np.convolve(expected, first)
-    low, found = _sum([(first, count), (failing, 2), (second, 1)])
+    low, found = sum_of_draws([(first, count), (failing, 2), (second, 1)])
     assert np.abs(found - expected[low : low + len(found)] / 16).max() < 1e-13
     assert expected.sum() - expected[low : low + len(found)].sum() < 1e-13
     assert len(found) < len(expected) or count < 1000
-    low, found = _sum([(failing, 2), (failing, 1)])
+    low, found = sum_of_draws([(failing, 2), (failing, 1)])
     assert (low, found.tolist()) == (0, [0.25**3])
