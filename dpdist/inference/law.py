@@ -93,15 +93,19 @@ class Law:
     def _together(self, attributes: Set) -> Set:
         """Some attributes, and those of rules that tell their merged values apart, as far as the table stays small.
 
-        What a rule admits of a merged value depends on the rule's other attributes.
+        What a rule admits of a merged value depends on the rule's other attributes. Two rules of one merged value are
+        not independent, so they join any table.
         """
-        found = set(attributes)
-        for number in self._shares:
-            rule = self._given_rules[number]
-            more = found | set(rule.attributes)
-            merged = any(i in attributes and len(self.fitted.rare[i]) for i in rule.attributes)
-            if merged and prod(self.domain[i] for i in more) <= MOST_JOINED:
-                found = more
+        names = [i for number in self._shares for i in self._given_rules[number].attributes]
+        found, before = set(attributes), set[int]()
+        while found != before:
+            before = set(found)
+            for number in self._shares:
+                rule = self._given_rules[number].attributes
+                more = found | set(rule)
+                joins = any(len(self.fitted.rare[i]) and (i in found or names.count(i) > 1) for i in rule)
+                if joins and prod(self.domain[i] for i in more) <= MOST_JOINED:
+                    found = more
         return tuple(sorted(found))
 
     def _exact(self, attributes: Set) -> Floats:
@@ -122,6 +126,8 @@ class Law:
         if not self.rules:
             return table
         table = np.where(forbidden_cells(self.rules, attributes, table.shape), 0.0, table)
+        if not table.sum() > 0:
+            raise SpecError("the rules forbid all that the model makes of these attributes")
         return np.asarray(table / table.sum())
 
     def probability(self, condition: Condition) -> float:
@@ -196,14 +202,14 @@ class Law:
 
     def _laws(self, condition: Condition) -> list[tuple[Fitted, float]]:
         """Models of which the kept records are those of each box of a condition, and the boxes' probabilities."""
-        boxes, possible = condition.boxes, [(scope, np.sign(share)) for scope, share in self._shares.values()]
+        possible = [(scope, np.sign(share)) for scope, share in self._shares.values()]
         shares = self._by_table(condition)
-        if shares is None:
-            return list(self._given(condition, possible))
         found = []
-        for box, share in zip(boxes, shares, strict=True):
-            for fitted, _ in self._given(replace(condition, boxes=(box,)), possible):
-                found.append((fitted, share))
+        for k, box in enumerate(condition.boxes):
+            alone = replace(condition, boxes=(box,))
+            share = sum(p for _, p in self._given(alone, self._shares.values())) if shares is None else shares[k]
+            if share > 0:
+                found += [(fitted, share) for fitted, _ in self._given(alone, possible)]
         return found
 
     def _given(self, condition: Condition, rules: Collection[tuple[Set, Floats]]) -> Iterator[tuple[Fitted, float]]:

@@ -227,8 +227,11 @@ class Steps:
         from scipy.special import chdtri  # a tenth of a second
 
         both = last.found - before.score.at
-        together, alone = float(both @ last.hessian @ both) / (first.noise + last.noise), last.size / noise
-        if together > chdtri(d, _BY_CHANCE_TOGETHER) or alone > chdtri(d, _BY_CHANCE):
+        together = float(both @ last.hessian @ both)
+        if (
+            together > chdtri(d, _BY_CHANCE_TOGETHER) * (first.noise + last.noise)
+            or last.size > chdtri(d, _BY_CHANCE) * noise
+        ):
             raise SpecError(NO_END)
         return np.zeros(d)
 

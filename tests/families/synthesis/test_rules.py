@@ -162,6 +162,38 @@ def test_the_law_of_merged_values_is_that_of_the_drawn_records() -> None:
                 assert np.abs(away / np.sqrt(np.maximum(expected, 5))).max() < 5
 
 
+def test_two_rules_of_one_merged_attribute() -> None:
+    """Tables of other attributes, and the boxes of a condition on them."""
+    sizes = (8, 4, 5)
+    attributes = [
+        {"name": name, "kind": "integer", "bounds": [0, size - 1]} for name, size in zip("abc", sizes, strict=True)
+    ]
+    rules = [{"impossible": "a < 3 and b = 1"}, {"impossible": "a > 2 and c < 3"}]
+    schema = Schema.model_validate({"attributes": attributes, "rules": rules})
+    rng = np.random.default_rng(0)
+    a = rng.choice([0, 1, 2, 3, 4, 5, 6, 7], 5_000, p=[0.2, 0.08, 0.08, 0.08, 0.08, 0.16, 0.16, 0.16])
+    codes = [a.astype(np.uint8), rng.integers(0, 4, 5_000).astype(np.uint8), rng.integers(0, 5, 5_000).astype(np.uint8)]
+    choices = replace(choose(sizes, records=5_000, mu=0.5), rake=0.0, misfit=0.0, merge_below=50.0)
+    model = learn(pair_counts(codes, sizes), choices=choices, noise=NOISE, drawing=DRAWING)
+    assert model.fitted.rare[0].tolist() == [1, 2, 3, 4]
+    law = Law(PublishedModel(model.fitted, model.measurements, bytes(32).hex(), 0), schema.forbidden)
+    rows = 200_000
+    drawn = kept_part(model.fitted, DRAWING, "p", rows, schema.forbidden)
+    for i in range(3):
+        expected = rows * law.marginal((i,))
+        away = np.bincount(drawn[i], minlength=sizes[i]) - expected
+        assert np.abs(away / np.sqrt(np.maximum(expected, 5))).max() < 5
+    for text in ("b = 1 or c = 1", "a = 1 or a = 7 and b = 1"):
+        condition = parse_condition(text, schema)
+        inside = condition.holds(drawn)
+        given, _ = law.draw(condition, 50_000, DRAWING)
+        for i in range(3):
+            expected = np.bincount(drawn[i][inside], minlength=sizes[i]) / inside.sum()
+            found = np.bincount(given[i], minlength=sizes[i]) / len(given[i])
+            error = np.sqrt(np.maximum(expected, 1e-3) * (1 / inside.sum() + 1 / len(given[i])))
+            assert np.abs((found - expected) / error).max() < 5
+
+
 def test_what_the_model_does_not_keep_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The law of the records is the model's law given the rules: by enumeration, and as `Law` has it."""
     monkeypatch.setattr(rounds, "RULES_PART", 10**9)
