@@ -68,15 +68,15 @@ def _on_lattice(nodes: Floats, upper: Floats, lower: Floats, interval: float) ->
     # beyond the lattice the smaller mass stays at its end, and what the larger one has more is infinite
     below, above = upper[0], lower[-1]
     spread[0][0] += below
-    spread[1][0] += below * math.exp(min(-nodes[0], 700.0))
-    spread[0][-1] += above * math.exp(min(nodes[-1], 700.0))
+    spread[1][0] += below * math.exp(min(-nodes[0], LARGEST_EPSILON))
+    spread[0][-1] += above * math.exp(min(nodes[-1], LARGEST_EPSILON))
     spread[1][-1] += above
     return DominatingPair(
         nodes,
         spread[0],
         spread[1],
-        max(upper[-1] - above * math.exp(min(nodes[-1], 700.0)), 0.0),
-        max(lower[0] - below * math.exp(min(-nodes[0], 700.0)), 0.0),
+        max(upper[-1] - above * math.exp(min(nodes[-1], LARGEST_EPSILON)), 0.0),
+        max(lower[0] - below * math.exp(min(-nodes[0], LARGEST_EPSILON)), 0.0),
     )
 
 

@@ -208,9 +208,9 @@ class Steps:
     def _rest(self) -> Floats:
         """What further steps would add, if the last step is larger than by the noise: a geometric series.
 
-        Over its variance, the square of a step that is noise alone is chi-squared. A last step above four deviations
-        has a series where that ends. Where it does not end, the steps have not ended, or both are noise: then they
-        are against each other, and the last one is no larger than noise makes it.
+        The square of a step that is noise alone is chi-squared over its variance. For a last step above four deviations
+        the series is added if it converges. If it does not, the steps have not ended, or the last two are both noise.
+        Steps of noise point against each other, and are not larger than noise makes them.
 
         Raises
         ------
