@@ -21,6 +21,7 @@ import numpy as np
 
 from dpdist.accuracy.tables import Tables, triples_of
 from dpdist.privacy.arrays import Counts
+from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.noise import Noise
 
 EDGES = (1, 3, 10, 30, 100, 300, 1000, 3000)
@@ -31,7 +32,6 @@ MOST_PAIRS = 1000
 
 _WEIGHTS = {1: 1.0, 2: 1.5, 3: 1.5}  # shares of the orders' sums, and of the pairs' distances, before they sum to 1
 _PAIRS_WEIGHT = 2.0
-_UP = 1 + 2.0**-40
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def deviations(cardinalities: Sequence[int], *, mu: float) -> dict[str, float]:
     if 1 < tables.get(2, 0) <= MOST_PAIRS:
         sensitivity["accuracy/pairs"], weight["accuracy/pairs"] = math.sqrt(tables[2]), _PAIRS_WEIGHT
     total = math.fsum(weight.values())
-    return {name: s / (mu * math.sqrt(weight[name] / total)) * _UP for name, s in sensitivity.items()}
+    return {name: s / (mu * math.sqrt(weight[name] / total)) * ABOVE for name, s in sensitivity.items()}
 
 
 def draws(cardinalities: Sequence[int]) -> int:

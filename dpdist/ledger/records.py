@@ -205,6 +205,11 @@ def canonical_event(event: Any) -> str:
         raise LedgerError("a charge's event must be a privacy event or its JSON, with finite numbers") from None
 
 
+def event_json(event: Any) -> Any:
+    """Return a privacy event, its JSON or its text as JSON. Raises LedgerError: it is no JSON."""
+    return json.loads(canonical_event(event))
+
+
 def checked_guarantees(guarantees: Iterable[str]) -> tuple[str, ...]:
     """Return the kinds in the order of `GUARANTEES`; refuse none and unknown ones."""
     chosen = {guarantees} if isinstance(guarantees, str) else set(guarantees)

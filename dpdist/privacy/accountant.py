@@ -13,14 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from decimal import ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpdist.errors import AccountingError
 from dpdist.privacy import gdp
-from dpdist.privacy.calibrate import least_scale, require_budget
+from dpdist.privacy.calibrate import ABOVE, least_scale, require_budget, round_up, shown
 from dpdist.privacy.deniability import composed_published, theorem1
 from dpdist.privacy.events import DiscreteLaplace, Event, Gaussian, Parallel, SeedRecords
 from dpdist.privacy.pieces import composition, extreme, gaussian_parts, require_protection
@@ -28,13 +28,7 @@ from dpdist.privacy.pieces import composition, extreme, gaussian_parts, require_
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-_ROUNDING = Context(prec=7, rounding=ROUND_CEILING)
-_ROUNDING_DOWN = Context(prec=7, rounding=ROUND_FLOOR)
-
-
-def round_up(value: float) -> float:
-    """The value rounded upwards to seven significant digits."""
-    return value if math.isinf(value) else float(_ROUNDING.create_decimal(Decimal(value)))
+_ROUNDING_DOWN = Context(prec=6, rounding=ROUND_FLOOR)
 
 
 def pld(event: Event) -> PrivacyLossDistribution:
@@ -88,7 +82,7 @@ def epsilon(event: Event, *, delta: float) -> float:
     --------
     >>> from dpdist.privacy.events import Gaussian
     >>> epsilon(Gaussian(noise_multiplier=2.0), delta=1e-9)
-    2.909733
+    2.90974
     """
     if not 0 <= delta < 1:
         raise AccountingError(f"delta must be in [0, 1), got {delta!r}")
@@ -109,7 +103,7 @@ def epsilon(event: Event, *, delta: float) -> float:
             f"no finite epsilon at delta = {delta:g}: the mechanism fails with a larger probability; raise delta "
             "or the noise or, for released records, raise k"
         )
-    return round_up(value)
+    return shown(value)
 
 
 def delta(event: Event, *, epsilon: float) -> float:
@@ -123,13 +117,13 @@ def delta(event: Event, *, epsilon: float) -> float:
     precision, failed = _gaussian_only(event)
     if precision:
         found = gdp.delta_at(mu_squared=precision, epsilon=Fraction(epsilon))
-        return min(round_up(found + float(failed)), 1.0)
+        return min(shown(found + float(failed)), 1.0)
     whole = composition(event)
     if whole is None:
         return 0.0
     value = max(whole.delta(float(epsilon), reverse) for reverse in whole.directions)
     largest, failure = extreme(event)
-    return round_up(min(value, failure) if epsilon >= largest else value)
+    return shown(min(value, failure) if epsilon >= largest else value)
 
 
 def summary(event: Event, *, delta: float) -> dict[str, Any]:
@@ -139,8 +133,8 @@ def summary(event: Event, *, delta: float) -> dict[str, Any]:
         "epsilon": epsilon(event, delta=delta),
         "delta": delta,
         "adjacency": "add/remove",
-        "epsilon_pld": round_up(by_pld) if math.isfinite(by_pld) else None,
-        "epsilon_renyi": round_up(by_renyi) if math.isfinite(by_renyi) else None,
+        "epsilon_pld": shown(by_pld) if math.isfinite(by_pld) else None,
+        "epsilon_renyi": shown(by_renyi) if math.isfinite(by_renyi) else None,
         "event": event.to_json(),
     }
 
@@ -190,23 +184,12 @@ def plausible_deniability(
 # --- calibration ------------------------------------------------------------------------------------------------------
 
 
-def calibrate(
-    event_of: Callable[[float], Event], *, epsilon: float, delta: float, start: float = 1.0, tolerance: float = 1e-4
-) -> float:
-    """Least scale whose event is within (epsilon, delta), for a family that leaks less at a larger scale; the search
-    begins at `start`.
-
-    The returned scale is always within the budget, and within `tolerance` of it, relatively. Raises AccountingError: no
-    scale meets the budget, or the budget is not valid.
+def calibrate(event_of: Callable[[float], Event], *, epsilon: float, delta: float, start: float = 1.0) -> float:
+    """Least scale, on the grid of `dpdist.privacy.calibrate`, whose event is within (epsilon, delta), for a family that
+    leaks less at a larger scale; the search begins at `start`. Raises AccountingError: no scale meets the budget, or
+    the budget is not valid.
     """
-    return least_scale(
-        lambda scale: _at(event_of(scale), delta),
-        epsilon=epsilon,
-        delta=delta,
-        start=start,
-        tolerance=tolerance,
-        tolerance_of="scale",
-    )
+    return least_scale(lambda scale: _at(event_of(scale), delta), epsilon=epsilon, delta=delta, start=start)
 
 
 def _at(event: Event, delta: float) -> float:
@@ -216,7 +199,7 @@ def _at(event: Event, delta: float) -> float:
 def calibrate_gaussian(*, sensitivity: float, epsilon: float, delta: float, count: int = 1) -> float:
     """Least standard deviation of the Gaussian mechanism (Balle and Wang 2018, Theorem 8), rounded upwards.
 
-    What it costs by `epsilon`, which is rounded upwards to seven digits, is within the budget.
+    What it costs by `epsilon`, which is rounded upwards to six digits, is within the budget.
 
     Parameters
     ----------
@@ -228,7 +211,7 @@ def calibrate_gaussian(*, sensitivity: float, epsilon: float, delta: float, coun
         raise AccountingError("Gaussian noise needs delta > 0; use Laplace noise at delta = 0")
     below = Fraction(_ROUNDING_DOWN.create_decimal(Decimal(epsilon))) * (1 - Fraction(1, 10**10))
     mu_squared = gdp.largest_mu_squared(epsilon=below, delta=Fraction(delta))
-    multiplier = (1 + 2.0**-40) / math.sqrt(mu_squared)
+    multiplier = ABOVE / math.sqrt(mu_squared)
     return multiplier * sensitivity * math.sqrt(count) * (1 + 1e-12)
 
 
@@ -245,6 +228,11 @@ def calibrate_discrete_laplace(*, epsilon: float, delta: float, sensitivity: int
         start=basic,
     )
     return min(basic, scale)
+
+
+def laplace_deviation(scale: float) -> float:
+    """Standard deviation of discrete Laplace noise, rounded upwards to 20 bits."""
+    return round_up(math.sqrt(2 * math.exp(-1 / scale)) / -math.expm1(-1 / scale), bits=20)
 
 
 @dataclass(frozen=True)
@@ -293,15 +281,14 @@ def choose_noise(
 
     def laplace(scale: float) -> NoiseChoice:
         event = DiscreteLaplace(scale=scale, sensitivity=steps, count=count, label=label)
-        deviation = math.sqrt(2 * math.exp(-1 / scale)) / -math.expm1(-1 / scale)
-        return NoiseChoice("laplace", scale * grid, deviation * grid, event)
+        return NoiseChoice("laplace", scale * grid, laplace_deviation(scale) * grid, event)
 
     if delta > 0:
         sigma = calibrate_gaussian(sensitivity=steps * grid, epsilon=epsilon, delta=delta, count=count)
         event = Gaussian(noise_multiplier=sigma / (steps * grid), count=count, label=label)
-        gaussian = NoiseChoice("gaussian", sigma, math.hypot(sigma, grid / math.sqrt(12)), event)
+        gaussian = NoiseChoice("gaussian", sigma, math.sqrt(sigma * sigma + grid * grid / 12), event)
         # Laplace noise of the same deviation, the inverse of `deviation` above, must be within the budget.
-        even = laplace(1 / (2 * math.asinh(grid / (math.sqrt(2) * gaussian.standard_deviation))))
+        even = laplace(round_up(1 / (2 * math.asinh(grid / (math.sqrt(2) * gaussian.standard_deviation))), bits=20))
         if _at(even.event, delta) > epsilon:
             return gaussian
     return laplace(calibrate_discrete_laplace(epsilon=epsilon, delta=delta, sensitivity=steps, count=count))

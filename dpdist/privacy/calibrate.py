@@ -1,5 +1,10 @@
 """The least noise within a budget: the one search of the product, for whatever the noise is and however it is charged.
 
+The answer is the same on every processor. A cost is computed in floating point, so its last bits are not: exponentials
+and logarithms differ between processors. The search therefore tries numbers of few bits only (a *grid*), and the answer
+is the least of them whose cost is within the budget. An error of 1e-9 in the costs changes it with a probability of
+about 1e-5, and then to a neighbour on the grid whose cost is within 1e-9 of the budget.
+
 `dp_accounting.calibrate_dp_mechanism` is not enough here: it asks its own accountants, whose answers are not rounded
 upwards and do not know all events of `dpdist.privacy.events`, and its tolerance is absolute, in units of the noise.
 """
@@ -9,13 +14,21 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from typing import Literal
+from decimal import ROUND_CEILING, Context, Decimal
+from typing import Final
 
 from dpdist.errors import AccountingError
 
+BITS: Final = 12
+"""Significant bits of a scale: neighbours on the grid are 1/4096 to 1/2048 apart."""
+
+ABOVE: Final = 1 + 2.0**-40
+"""Times a number that was computed by sums, products, quotients and roots: surely above the exact one."""
+
 _LARGEST_FACTOR = 1e12  # between the first scale and any other that is tried
 _LEAST_COST = 1e-12
-_STEPS = 60  # of false position
+_MARGIN = 1e-8  # of a cost: one that is the budget itself, as many are, is above it whatever its last bits
+_SHOWN = Context(prec=6, rounding=ROUND_CEILING)
 
 
 def require_budget(*, epsilon: float, delta: float) -> None:
@@ -26,6 +39,28 @@ def require_budget(*, epsilon: float, delta: float) -> None:
         raise AccountingError(f"a budget needs a finite epsilon > 0 and a delta in [0, 1), got {epsilon!r}, {delta!r}")
 
 
+def round_up(value: float, *, bits: int = BITS) -> float:
+    """The least number of so many significant bits that is not below a finite positive one.
+
+    Examples
+    --------
+    >>> round_up(1.0), round_up(1.0001), round_up(3000.2)
+    (1.0, 1.00048828125, 3001.0)
+    """
+    return _number(_place(value, bits), bits)
+
+
+def shown(value: float) -> float:
+    """A number of a guarantee as it is stated: rounded upwards to six significant digits.
+
+    Examples
+    --------
+    >>> shown(0.12345612), shown(2.0)
+    (0.123457, 2.0)
+    """
+    return value if math.isinf(value) else float(_SHOWN.create_decimal(Decimal(value)))
+
+
 def least_scale(
     cost: Callable[[float], float],
     *,
@@ -33,10 +68,9 @@ def least_scale(
     delta: float,
     start: float = 1.0,
     least: float = 0.0,
-    tolerance: float = 1e-4,
-    tolerance_of: Literal["epsilon", "scale"] = "epsilon",
+    bits: int = BITS,
 ) -> float:
-    """Least scale of the noise whose cost is within epsilon; the answer errs upwards.
+    """Least scale on the grid of the noise whose cost is within epsilon.
 
     Parameters
     ----------
@@ -46,16 +80,11 @@ def least_scale(
     epsilon, delta : float
         The budget. The search does not use delta; it is checked and named in errors.
     start : float
-        First scale to try.
+        First scale to try, rounded upwards; the answer does not depend on it.
     least : float
-        No scale below is tried; ``start`` is a power of 2 times it.
-    tolerance : float
-        Relative. The cost of the answer is always within epsilon.
-    tolerance_of : {"epsilon", "scale"}
-        Which of them the answer may miss by the tolerance. With "epsilon", the cost of the answer is above ``epsilon *
-        (1 - tolerance)``, found by false position in logarithms, where most costs are nearly lines: a third of the
-        evaluations of a bisection. With "scale", the answer is at most ``1 + tolerance`` times the least scale, found
-        by bisection.
+        No scale below is tried.
+    bits : int
+        Significant bits of the answer.
 
     Raises
     ------
@@ -64,71 +93,80 @@ def least_scale(
 
     Examples
     --------
-    >>> round(least_scale(lambda scale: 3 / scale, epsilon=0.5, delta=0.0), 2)
-    6.0
+    >>> least_scale(lambda scale: 3 / scale, epsilon=0.51, delta=0.0)
+    5.8828125
     """
     require_budget(epsilon=epsilon, delta=delta)
 
-    def excess(scale: float) -> float:
+    def excess(place: int) -> float:
         try:
-            spent = cost(scale)
+            spent = cost(_number(place, bits))
         except AccountingError:  # too little noise to account for
             return math.inf
+        spent *= 1 + _MARGIN
+        if not spent < math.inf:
+            return math.inf
         ratio = math.log(max(spent, _LEAST_COST) / epsilon)
-        return max(ratio, sys.float_info.min) if spent > epsilon else min(ratio, 0.0)
+        return min(ratio, 0.0) if spent <= epsilon else max(ratio, sys.float_info.min)
 
-    bracket = _bracket(excess, start, max(least, start / _LARGEST_FACTOR))
-    if bracket is None:
+    found = _bracket(
+        excess, _place(start, bits), _place(max(least, start / _LARGEST_FACTOR), bits), octave=1 << (bits - 1)
+    )
+    if found is None:
         raise AccountingError(f"no amount of noise meets epsilon = {epsilon:g} at delta = {delta:g}; raise one of them")
-    return (_bisection if tolerance_of == "scale" else _false_position)(excess, *bracket, tolerance)
+    return _number(_false_position(excess, *found), bits)
 
 
-Excess = Callable[[float], float]
-Point = tuple[float, float]  # a scale and its excess, the logarithm of cost over epsilon
+def _place(value: float, bits: int) -> int:
+    """The place on the grid of the least number on it that is not below the value."""
+    mantissa, exponent = math.frexp(value)
+    return (exponent - bits - 1) * (1 << (bits - 1)) + math.ceil(math.ldexp(mantissa, bits))
 
 
-def _bracket(excess: Excess, start: float, least: float) -> tuple[Point, Point] | None:
-    """Two scales a factor of 2 apart: the lower one costs too much, the upper one does not. None if all cost too much.
+def _number(place: int, bits: int) -> float:
+    exponent, rest = divmod(place, 1 << (bits - 1))
+    return math.ldexp((1 << (bits - 1)) + rest, exponent)
 
-    Where no scale costs too much, the two are the same, the least that was tried.
+
+Excess = Callable[[int], float]
+Point = tuple[int, float]  # a place on the grid and its excess, the logarithm of cost over epsilon
+
+
+def _bracket(excess: Excess, start: int, least: int, *, octave: int) -> tuple[Point, Point] | None:
+    """Two places at most a factor of 2 apart: the lower one costs too much, the upper one does not. None if all cost
+    too much. Where no place costs too much, the two are the same, the least.
     """
     high = low = start
     above = below = excess(start)
     while above > 0:
         low, below = high, above
-        high *= 2
-        above = excess(high)
-        if high > _LARGEST_FACTOR * start:
+        high += octave
+        if high > start + 40 * octave:
             return None
+        above = excess(high)
     while below <= 0:
         high, above = low, below
-        low /= 2
-        if low < least:
+        if high == least:
             return (high, above), (high, above)
+        low = max(low - octave, least)
         below = excess(low)
     return (low, below), (high, above)
 
 
-def _bisection(excess: Excess, below: Point, above: Point, tolerance: float) -> float:
-    low, high = below[0], above[0]
-    while high / low > 1 + tolerance:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
-    return high
-
-
-def _false_position(excess: Excess, below: Point, above: Point, tolerance: float) -> float:
+def _false_position(excess: Excess, below: Point, above: Point) -> int:
+    """The upper of the two neighbours between which the cost crosses the budget, by false position in logarithms, where
+    most costs are nearly lines; an end that is kept counts half the next time.
+    """
     (low, over), (high, under) = below, above
-    for _ in range(_STEPS):
-        if under > math.log1p(-tolerance) or high / low < 1 + 1e-9:
-            break
-        # Aim a little to the safe side of the line through both ends, and stay well inside the bracket.
-        share = (under + tolerance / 2) / (under - over) if math.isfinite(over) else 0.5
-        share = min(max(share, 0.02), 0.98)
-        middle = math.exp(math.log(high) + share * (math.log(low) - math.log(high)))
+    moved = 0  # the end that moved last, and how often in a row: below or above 0
+    while high - low > 1:
+        share = over / (over - under) if math.isfinite(over) and over > under else 0.5
+        middle = min(max(math.ceil(low + share * (high - low)), low + 1), high - 1)
         value = excess(middle)
         if value > 0:
-            low, over = middle, value
+            low, over, moved = middle, value, max(moved, 0) + 1
+            under *= 0.5 if moved > 1 else 1
         else:
-            high, under = middle, value
+            high, under, moved = middle, value, min(moved, 0) - 1
+            over *= 0.5 if moved < -1 else 1
     return high

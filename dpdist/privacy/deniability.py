@@ -47,6 +47,7 @@ from numpy.typing import ArrayLike
 
 from dpdist.errors import AccountingError
 from dpdist.privacy.arrays import Floats
+from dpdist.privacy.calibrate import shown
 from dpdist.privacy.events import SeedRecords
 from dpdist.privacy.guarantee import PlausibleDeniability
 from dpdist.privacy.pair import DominatingPair, lower_hull
@@ -167,7 +168,7 @@ def theorem1(*, k: int, gamma: float, epsilon0: float, delta: float) -> Plausibl
     Examples
     --------
     >>> theorem1(k=50, gamma=4, epsilon0=1, delta=1e-12).epsilon
-    1.167055
+    1.16706
     """
     SeedRecords(k=k, gamma=gamma, epsilon0=epsilon0, passing_mass=1.0, records=1)
     epsilons, deltas = _theorem1(k, gamma, epsilon0)
@@ -182,8 +183,8 @@ def theorem1(*, k: int, gamma: float, epsilon0: float, delta: float) -> Plausibl
         k=k,
         gamma=gamma,
         epsilon0=epsilon0,
-        epsilon=math.ceil(float(epsilons[best]) * 1e6) / 1e6,
-        delta=float(deltas[best]) * (1 + 1e-15),
+        epsilon=shown(float(epsilons[best])),
+        delta=shown(float(deltas[best])),
     )
 
 

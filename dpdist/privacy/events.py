@@ -46,6 +46,55 @@ class Event:
         return body
 
 
+_CHEAPER_LARGER = frozenset({"scale", "noise_multiplier", "passing_mass"})
+_ROUNDING = 1e-12  # of numbers that follow from those of a plan by a few products and quotients
+
+
+def covers(reserved: Any, planned: Any, *, within: float = math.inf) -> bool:
+    """Whether an event that was planned again, maybe on another processor, costs no more than the reserved one.
+
+    Parameters
+    ----------
+    reserved, planned : JSON of events
+        As of `Event.to_json`; None where a release has no event.
+    within : float
+        How much a number of the planned event may differ, relatively. A plan whose noise was seen already must be
+        within 1e-8: the same draws at two scales would show them.
+
+    Returns
+    -------
+    bool
+        True where both have the same structure, labels and whole numbers, and no number of the planned event costs
+        more: there is no less noise, and no larger loss, failure or rate.
+
+    Examples
+    --------
+    >>> reserved, less, more = (Gaussian(noise).to_json() for noise in (2.0, 1.9, 2.1))
+    >>> covers(reserved, less), covers(reserved, more)
+    (False, True)
+    """
+    if isinstance(reserved, Mapping) and isinstance(planned, Mapping):
+        return reserved.keys() == planned.keys() and all(
+            _number_covers(reserved[name], planned[name], larger=name in _CHEAPER_LARGER, within=within)
+            if isinstance(planned[name], float)
+            else covers(reserved[name], planned[name], within=within)
+            for name in planned
+        )
+    if isinstance(reserved, list | tuple) and isinstance(planned, list | tuple):
+        same = len(reserved) == len(planned)
+        return same and all(covers(*pair, within=within) for pair in zip(reserved, planned, strict=True))
+    if isinstance(planned, float):
+        return _number_covers(reserved, planned, larger=False, within=within)
+    return type(reserved) is type(planned) and bool(reserved == planned)
+
+
+def _number_covers(reserved: Any, planned: float, *, larger: bool, within: float) -> bool:
+    if not isinstance(reserved, int | float):
+        return False
+    cheaper = planned >= reserved * (1 - _ROUNDING) if larger else planned <= reserved * (1 + _ROUNDING)
+    return cheaper and (planned == reserved or abs(planned - reserved) <= within * abs(reserved))
+
+
 def _encode(value: Any) -> Any:
     if isinstance(value, Event):
         return value.to_json()

@@ -42,14 +42,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpdist.errors import AccountingError, GuaranteeRefused
-from dpdist.privacy.calibrate import least_scale
+from dpdist.privacy.calibrate import least_scale, round_up
 from dpdist.privacy.events import Composed, Event, LaplaceLeakage, NestedLeakage
 
 Leaking = LaplaceLeakage | NestedLeakage
 """Events whose leakage is accounted."""
 
 _LARGE = 700.0
-_UP = 1 + 2.0**-46  # covers the rounding of the closed forms
+_ERROR = 1 + 2.0**-40  # of the closed forms, and more
 
 
 def leakage(*, scale: float, alpha: float) -> float:
@@ -61,8 +61,8 @@ def leakage(*, scale: float, alpha: float) -> float:
         raise AccountingError(f"the scale of the noise must be finite and above 0, got {scale!r}")
     x = 2 / scale
     if x < math.log(2):  # small leakages keep their digits
-        return -math.log1p((1 - alpha) * math.expm1(-x)) * _UP
-    return -math.log(alpha + (1 - alpha) * math.exp(-x)) * _UP
+        return -math.log1p((1 - alpha) * math.expm1(-x)) * _ERROR
+    return -math.log(alpha + (1 - alpha) * math.exp(-x)) * _ERROR
 
 
 def noiseless_leakage(alpha: float) -> float:
@@ -101,7 +101,7 @@ def scale_for(*, epsilon: float, alpha: float) -> float:
             "assumption no noise would be needed, and the exact counts would be released; lower epsilon, or ask for it "
             "by name with `accept_no_noise: true`"
         )
-    return 2 / (epsilon - math.log1p(-alpha * math.expm1(epsilon) / (1 - alpha))) * _UP
+    return round_up(2 / (epsilon - math.log1p(-alpha * math.expm1(epsilon) / (1 - alpha))) * (1 + 2.0**-20))
 
 
 def common_scale(*, epsilon: float, alphas: Sequence[tuple[float, ...]]) -> float:
@@ -130,7 +130,7 @@ def common_scale(*, epsilon: float, alphas: Sequence[tuple[float, ...]]) -> floa
         return composed([chain_event(scale, chain) for chain in alphas])
 
     start = 2 * count / epsilon  # enough: by composition of differential privacy
-    return least_scale(together, epsilon=epsilon, delta=0.0, start=start, tolerance=1e-9, tolerance_of="scale")
+    return least_scale(together, epsilon=epsilon, delta=0.0, start=start)
 
 
 def chain_event(scale: float, alphas: tuple[float, ...], *, failure: float = 0.0) -> Leaking:
@@ -205,16 +205,16 @@ def composed(events: Sequence[Leaking]) -> float:
         return math.inf
     total = math.fsum(x * len(alphas) for x, alphas in noisy)
     if exact:
-        return (total + noiseless_leakage(exact[0])) * _UP
+        return (total + noiseless_leakage(exact[0])) * _ERROR
     if total > _LARGE:  # the exponentials would overflow: the best of the histograms alone
         alone = [(x, alpha) for x, alphas in noisy for alpha in alphas]
-        return min(total - x + leakage(scale=2 / x, alpha=alpha) for x, alpha in alone) * _UP
+        return min(total - x + leakage(scale=2 / x, alpha=alpha) for x, alpha in alone) * _ERROR
     shared = math.fsum(
         alpha * math.exp((len(alphas) - 1 - level) * x) * math.expm1(x)
         for x, alphas in noisy
         for level, alpha in enumerate(alphas)
     )
-    return total - math.log1p(shared) + total * (_UP - 1)
+    return total - math.log1p(shared) + total * (_ERROR - 1)
 
 
 def _alphas(event: Leaking) -> tuple[float, ...]:

@@ -95,12 +95,11 @@ class ClassMixtures:
         """Epsilon of the class at this noise, rounded upwards."""
         return accountant.epsilon(self.event(sigma_over_clip), delta=delta)
 
-    def sigma_over_clip(self, *, epsilon: float, delta: float, tolerance: float = 1e-4) -> float:
-        """Least noise, in units of the clipping norm, that keeps the class within (epsilon, delta); never beyond it,
-        and within `tolerance` of epsilon, relatively. Raises AccountingError: the budget is not valid, or no noise
-        meets it.
+    def sigma_over_clip(self, *, epsilon: float, delta: float) -> float:
+        """Least noise, in units of the clipping norm, that keeps the class within (epsilon, delta). Raises
+        AccountingError: the budget is not valid, or no noise meets it.
         """
-        return _calibrated(self, epsilon, delta, tolerance)
+        return _calibrated(self, epsilon, delta)
 
 
 def event_of_units(classes: Sequence[ClassMixtures], sigma_over_clip: float) -> tuple[SubsampledUnits, ...]:
@@ -125,7 +124,7 @@ def event_of_units(classes: Sequence[ClassMixtures], sigma_over_clip: float) -> 
     return tuple(events)
 
 
-def noise_of_units(classes: Sequence[ClassMixtures], *, epsilon: float, delta: float, tolerance: float) -> float:
+def noise_of_units(classes: Sequence[ClassMixtures], *, epsilon: float, delta: float) -> float:
     """Least noise, in units of the clipping norm, that keeps the mixtures of several classes within (epsilon, delta)
     for a unit. Raises AccountingError: as `ClassMixtures.sigma_over_clip`.
     """
@@ -134,15 +133,15 @@ def noise_of_units(classes: Sequence[ClassMixtures], *, epsilon: float, delta: f
         return accountant.epsilon(Composed(event_of_units(classes, 2 * multiplier / order)), delta=delta)
 
     order, unit = classes[0].order, classes[0].unit
-    return 2 / order * least_scale(cost, epsilon=epsilon, delta=delta, start=0.8 * unit, tolerance=tolerance)
+    return 2 / order * least_scale(cost, epsilon=epsilon, delta=delta, start=0.8 * unit)
 
 
 @lru_cache(maxsize=1024)
-def _calibrated(mixtures: ClassMixtures, epsilon: float, delta: float, tolerance: float) -> float:
+def _calibrated(mixtures: ClassMixtures, epsilon: float, delta: float) -> float:
     def cost(multiplier: float) -> float:
         return mixtures.epsilon(2 * multiplier / mixtures.order, delta=delta)
 
-    return 2 / mixtures.order * least_scale(cost, epsilon=epsilon, delta=delta, start=0.8, tolerance=tolerance)
+    return 2 / mixtures.order * least_scale(cost, epsilon=epsilon, delta=delta, start=0.8)
 
 
 def account_mixing(
@@ -278,7 +277,7 @@ def published_sigma_over_clip(
             delta=delta,
         )
 
-    return 2 / order * least_scale(cost, epsilon=epsilon, delta=delta, start=0.8, tolerance=1e-6)
+    return 2 / order * least_scale(cost, epsilon=epsilon, delta=delta, start=0.8)
 
 
 def _require(table_size: int, order: int, table_records: int, sigma_over_clip: float, delta: float) -> None:

@@ -119,7 +119,7 @@ def extreme(event: Event) -> tuple[float, float]:
     piece = piece_of(event)
     pair = piece.build(0.0)
     mass = max(pair.upper_infinite, pair.lower_infinite)
-    infinite = -math.expm1(piece.count * math.log1p(-min(mass, 1 - 2.0**-53)))
+    infinite = mass if piece.count == 1 else -math.expm1(piece.count * math.log1p(-min(mass, 1 - 2.0**-53)))
     return piece.count * float(np.abs(pair.losses).max(initial=0.0)), infinite
 
 

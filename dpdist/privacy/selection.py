@@ -46,34 +46,36 @@ import math
 from statistics import NormalDist
 
 from dpdist.errors import AccountingError
+from dpdist.privacy.calibrate import round_up
 
 LARGEST_COST = 6
 """Largest m of a pick."""
 
 _NORMAL = NormalDist()
-_UP = 1 + 2.0**-30  # more than what the floating-point functions lose
+_ERROR = 1 + 2.0**-30  # of the floating-point functions, and more
+_BITS = 26  # of a cost
 
 
 def pick_cost(*, scale: float) -> float:
-    """m: a pick at this scale, with scores of sensitivity 1, is m-GDP. Rounded upwards. Raises AccountingError: the
-    scale is not between 0.1 and 2**40.
+    """m: a pick at this scale, with scores of sensitivity 1, is m-GDP. Rounded upwards to 26 bits. Raises
+    AccountingError: the scale is not between 0.1 and 2**40.
     """
     if not 0.1 <= scale <= 2.0**40:
         raise AccountingError(f"the scale of a pick must be between 0.1 and 2**40, got {scale!r}")
     half = 1 / scale
     if half < 1e-4:  # h is concave above 0, so the tangent at 0 bounds it; the quantile would lose digits
-        return half * math.sqrt(2 * math.pi) / 2 * _UP
-    return -2 * _NORMAL.inv_cdf(1 / (1 + math.exp(half))) * _UP
+        return round_up(half * math.sqrt(2 * math.pi) / 2 * _ERROR, bits=_BITS)
+    return round_up(-2 * _NORMAL.inv_cdf(1 / (1 + math.exp(half))) * _ERROR, bits=_BITS)
 
 
 def pick_scale(*, cost: float) -> float:
-    """The least scale at which a pick is `cost`-GDP. Rounded upwards. Raises AccountingError: the cost is not in (0,
-    6], or its scale is out of range.
+    """The least scale at which a pick is `cost`-GDP. Rounded upwards to the grid. Raises AccountingError: the cost is
+    not in (0, 6], or its scale is out of range.
     """
     if not 0 < cost <= LARGEST_COST:
         raise AccountingError(f"a pick can cost more than 0 and at most {LARGEST_COST}, got {cost!r}")
     probability = 0.5 * math.erfc(cost / 2 / math.sqrt(2))  # of the worse end
-    scale = 1 / (math.log1p(-probability) - math.log(probability)) * (1 + 2.0**-20)
+    scale = round_up(1 / (math.log1p(-probability) - math.log(probability)) * (1 + 2.0**-20))
     if pick_cost(scale=scale) > cost:
         raise AccountingError(f"no scale of a pick can be computed for a cost of {cost!r}")
     return scale

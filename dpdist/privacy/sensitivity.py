@@ -38,15 +38,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import AccountingError, SpecError
+from dpdist.privacy.calibrate import ABOVE, round_up, shown
 from dpdist.privacy.guarantee import Adjacency
-
-_UP = 1 + 2.0**-40  # covers the rounding of the double-precision evaluation
 
 
 def _up(value: float, order: float) -> float:
@@ -84,7 +83,7 @@ def shannon(n: int) -> float:
     0.001473
     """
     n = _size(n)
-    return _UP * (math.log2(n) + (n - 1) * math.log1p(1 / (n - 1)) / math.log(2)) / n
+    return ABOVE * (math.log2(n) + (n - 1) * math.log1p(1 / (n - 1)) / math.log(2)) / n
 
 
 def shannon_published(n: int) -> float:
@@ -221,14 +220,18 @@ def tables(count: int, *, norm: Literal["l1", "l2"], adjacency: Adjacency = "add
 def _norm(count: int, norm: str) -> float:
     if count < 1 or norm not in ("l1", "l2"):
         raise AccountingError(f"expected a positive number of statistics and the norm l1 or l2, got {count}, {norm!r}")
-    return float(count) if norm == "l1" else math.sqrt(count) * _UP
+    return float(count) if norm == "l1" else math.sqrt(count) * ABOVE
+
+
+BITS: Final = 20
+"""Significant bits of a sensitivity that logarithms decide."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
     """How much one record moves an entropy of at least so many records, in bits."""
 
-    sensitivity: float  # exact, rounded upwards; what the noise is scaled with
+    sensitivity: float  # exact, rounded upwards to 20 bits; what the noise is scaled with
     published_bound: float  # of the papers: about twice the exact value for order 1, and false for any other
 
 
@@ -246,7 +249,7 @@ def bounds(*, records: int, order: float, adjacency: Adjacency) -> Bounds:
         raise SpecError(f"adjacency must be one of {', '.join(get_args(Adjacency))}, got {adjacency!r}")
     published = shannon_published(records) if order == 1 else renyi_published(records, order=order)
     exact = renyi_from(records, order=order, adjacency=adjacency)
-    return Bounds(sensitivity=exact, published_bound=published)
+    return Bounds(sensitivity=round_up(exact, bits=BITS), published_bound=shown(published))
 
 
 def account(*, records: int, order: float, adjacency: Adjacency) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from dpdist.errors import LedgerError, VerificationFailed
 from dpdist.ledger import Ledger
-from dpdist.ledger.records import canonical_event
+from dpdist.ledger.records import event_json
 from dpdist.ledger.signing import key_fingerprint
+from dpdist.privacy.events import covers
 from dpdist.privacy.formatting import upwards
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import VerifyReport, read_manifest, verify
@@ -77,7 +78,7 @@ def check_account(ledger: Ledger, manifest: Manifest, sha256: str) -> Account:
         "another manifest was committed": attempt.state == "committed" and attempt.manifest_sha256 != sha256,
         "it has another name": attempt.release != manifest.name,
         "it is of another data set": attempt.dataset != manifest.spec.get("dataset"),
-        "another charge was made": attempt.event != _event(manifest),
+        "another charge was made": not covers(event_json(attempt.event), manifest.parameters.get("event")),
     }
     wrong = [problem for problem, found in differs.items() if found]
     if wrong:
@@ -91,8 +92,3 @@ def check_account(ledger: Ledger, manifest: Manifest, sha256: str) -> Account:
         epsilon=None if attempt.event is None else float(attempt.epsilon),
         delta=float(statement.dataset.delta),
     )
-
-
-def _event(manifest: Manifest) -> str | None:
-    event = manifest.parameters.get("event")
-    return None if event is None else canonical_event(event)

@@ -44,8 +44,9 @@ from dpdist.ledger import Attempt as Reservation
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import kept_contract
 from dpdist.ledger.keys import BESIDES, WITH_TEST_KEY, KeyRef, require_test_keys
-from dpdist.ledger.records import canonical_event
+from dpdist.ledger.records import event_json
 from dpdist.ledger.signature import load_signing_key
+from dpdist.privacy.events import covers
 from dpdist.publish.manifest import require_vacant
 from dpdist.release.executors import executor_mode
 from dpdist.release.history import write_error, write_record
@@ -280,9 +281,10 @@ class Run:
                 spec_hash=self._wholly_bound,
                 input_fingerprint=self._fingerprint,
             )
-            if canonical_event(attempt.event) != canonical_event(self.plan.event):
+            if not covers(event_json(attempt.event), event_json(self.plan.event)):
                 raise ReleaseConflict(
-                    f"release {spec.name!r} was charged for another plan, most likely by another version of dpdist: "
+                    f"release {spec.name!r} was charged for a plan that costs less, or is another one, most likely by "
+                    "another version of dpdist: "
                     "resume it with that version, or start a new attempt (--new-attempt)"
                 )
         else:

@@ -16,6 +16,7 @@ from scipy.stats import binom
 
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant
+from dpdist.privacy.calibrate import shown
 from dpdist.privacy.composition import Tail
 from dpdist.privacy.events import (
     ApproximateDP,
@@ -170,7 +171,7 @@ def test_renyi_moments_are_never_below_the_privacy_loss_distribution() -> None:
     ],
 )
 def test_pure_losses_are_exact(event: Event, expected: float) -> None:
-    assert accountant.epsilon(event, delta=1e-9) == pytest.approx(expected, rel=1e-6, abs=1e-300)
+    assert accountant.epsilon(event, delta=1e-9) == pytest.approx(expected, rel=1e-5, abs=1e-300)
     assert accountant.epsilon(event, delta=1e-9) >= expected
 
 
@@ -228,7 +229,7 @@ def test_hardly_any_noise_is_refused() -> None:
     ],
 )
 def test_losses_that_are_no_floats_count_as_failures(event: Event, delta: float) -> None:
-    assert accountant.delta(event, epsilon=600.0) == pytest.approx(delta, rel=1e-6)
+    assert accountant.delta(event, epsilon=600.0) == pytest.approx(delta, rel=1e-5)
     with pytest.raises(AccountingError, match=r"no finite epsilon at delta = 1e-09: .*; raise delta or the noise"):
         accountant.epsilon(event, delta=1e-9)
 
@@ -248,10 +249,10 @@ def test_certain_samples_with_little_noise(count: int) -> None:
 
 
 def test_values_are_rounded_upwards() -> None:
-    assert accountant.round_up(0.12345678901) == 0.1234568
-    assert accountant.round_up(1e-9) >= 1e-9
-    assert math.isinf(accountant.round_up(math.inf))
-    assert accountant.round_up(0.0) == 0.0
+    assert shown(0.12345678901) == 0.123457
+    assert shown(1e-9) >= 1e-9
+    assert math.isinf(shown(math.inf))
+    assert shown(0.0) == 0.0
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-9), (1.0, 1e-9), (5.0, 1e-6)])
@@ -271,7 +272,7 @@ def test_gaussians_are_accounted_exactly(delta: float) -> None:
     event = Composed((Gaussian(3.0, 2), Gaussian(1.5), ApproximateDP(0.0, 1e-13)))
     multiplier = 1 / math.sqrt(2 / 9 + 1 / 2.25)
     exact = accountant.epsilon(event, delta=delta)
-    assert exact == pytest.approx(get_epsilon_gaussian(multiplier, delta - 1e-13), rel=1e-6)
+    assert exact == pytest.approx(get_epsilon_gaussian(multiplier, delta - 1e-13), rel=1e-5)
     assert exact >= get_epsilon_gaussian(multiplier, delta - 1e-13) * (1 - 1e-9)
     lattice = accountant.pld(event).get_epsilon_for_delta(delta)
     assert exact <= lattice <= exact * 1.001

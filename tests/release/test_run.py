@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from dpdist.families.base.registry import make_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.ledger import Ledger
 from dpdist.ledger.statement import budget_lines
+from dpdist.privacy.calibrate import least_scale
 from dpdist.publish.verify import read_manifest, read_release, verify
 from dpdist.release.run import run_release
 
@@ -223,7 +225,10 @@ def test_an_input_that_changes_while_it_is_read_is_not_published(tmp_path: Path)
     assert states(spec) == ["drawing"]
 
 
-def test_a_resume_under_another_plan_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("factor", "resumed"), [(1 + 1e-9, True), (1 - 1e-9, False), (0.9, False)])
+def test_a_resume_under_a_plan_that_costs_more_is_refused(
+    factor: float, resumed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def progress(name: str, done: int, total: int) -> None:
         if name == "synthesising":
             raise Crash
@@ -231,9 +236,12 @@ def test_a_resume_under_another_plan_is_refused(tmp_path: Path, monkeypatch: pyt
     spec = project(tmp_path)
     with pytest.raises(Crash):
         run_release(spec, progress=progress)
-    monkeypatch.setattr("dpdist.families.deniability.plan._STAGE_TOLERANCE", 0.5)
-    with pytest.raises(errors.ReleaseConflict, match="another plan"):
+    monkeypatch.setattr(
+        "dpdist.families.deniability.plan.least_scale", lambda cost, **options: factor * least_scale(cost, **options)
+    )
+    with nullcontext() if resumed else pytest.raises(errors.ReleaseConflict, match="a plan that costs less"):
         run_release(spec, resume=True)
+    assert states(spec) == ["committed" if resumed else "drawing"]
 
 
 def test_the_work_folder_is_the_operators_alone(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ Pure functions: exact statistics from counts, and correlation matrices from stat
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import combinations, permutations
 from typing import Any, TypeAlias
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.count import PairCounts, coarsen
+from dpdist.privacy.portable import log2
 from dpdist.schema.schema import Schema
 
 Axes: TypeAlias = tuple[tuple[int, bool], ...]
@@ -40,8 +40,8 @@ def entropies(counts: PairCounts, schema: Schema) -> NDArray[np.float64]:
     for columns in entropy_columns(schema):
         table = _counts(counts, schema, columns)
         cells = table[table > 0].astype(np.float64)
-        total = cells.sum()
-        result.append(math.log2(total) - float(np.sum(cells * np.log2(cells))) / total if total else 0.0)
+        total = cells.sum(keepdims=True)
+        result.append(float(log2(total)[0] - np.sum(cells * log2(cells)) / total[0]) if cells.size else 0.0)
     return np.array(result)
 
 

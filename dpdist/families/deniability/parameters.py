@@ -25,8 +25,9 @@ from dpdist.families.base.stored import Stored
 from dpdist.families.deniability.regression import SUMS_SHARE
 from dpdist.families.deniability.statistics import split_sums, split_tables
 from dpdist.families.deniability.structure import MAX_CELLS, Structure
-from dpdist.privacy.accountant import calibrate_discrete_laplace, calibrate_gaussian
+from dpdist.privacy.accountant import calibrate_discrete_laplace, calibrate_gaussian, laplace_deviation
 from dpdist.privacy.arrays import Counts
+from dpdist.privacy.calibrate import ABOVE, round_up
 from dpdist.privacy.events import ApproximateDP, Event, Gaussian
 from dpdist.privacy.noise import Noise
 from dpdist.schema.schema import Schema
@@ -35,8 +36,6 @@ Kind: TypeAlias = Literal["laplace", "gaussian", "none"]
 
 _ALLOCATION = {"laplace": 1 / 3, "gaussian": 2 / 5}
 """A table's share of the budget grows with this power of its cells; measured, flat around the optimum."""
-
-_UP = 1 + 2.0**-40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +60,7 @@ class ParameterPlan:
         weights = np.array(cells, np.float64) ** _ALLOCATION[self.noise]
         shares = weights / weights.sum()
         rates = self.total * (shares if self.noise == "laplace" else np.sqrt(shares))
-        scales = tuple(float(1 / rate) * _UP for rate in rates)
+        scales = tuple(round_up(1 / rate * ABOVE) for rate in rates.tolist())
         power = 1 if self.noise == "laplace" else 2
         spent = sum((1 / Fraction(scale) ** power for scale in scales), Fraction(0))
         if spent > Fraction(self.total) ** power:
@@ -74,8 +73,9 @@ class ParameterPlan:
         parents by `reach` at most.
         """
         power = 1 if self.noise == "laplace" else 2
-        counts = scale * (1 - SUMS_SHARE) ** (-1 / power) * _UP
-        sums = scale * reach * (parents / SUMS_SHARE) ** (1 / power) * _UP
+        times = (1 / (1 - SUMS_SHARE), parents / SUMS_SHARE)
+        many, few = times if power == 1 else map(math.sqrt, times)
+        counts, sums = scale * many * ABOVE, scale * reach * few * ABOVE
         spent = 1 / Fraction(counts) ** power + parents * (reach / Fraction(sums)) ** power
         if spent > 1 / Fraction(scale) ** power:
             raise ArithmeticError("the noise scales of a regression exceed the share of its table")
@@ -101,7 +101,7 @@ def parameter_plan(schema: Schema, *, epsilon: float, delta: float, regressed: b
     m = len(schema.attributes)
     scale = calibrate_discrete_laplace(epsilon=epsilon, delta=0.0, count=m)
     noise: Literal["laplace", "gaussian"] = "laplace"
-    total, deviation = epsilon, math.sqrt(_laplace_variance(scale))
+    total, deviation = epsilon, laplace_deviation(scale)
     event: Event = ApproximateDP(epsilon=epsilon, label="parameters")
     if delta:
         sigma = calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta)
@@ -114,11 +114,6 @@ def parameter_plan(schema: Schema, *, epsilon: float, delta: float, regressed: b
     return ParameterPlan(
         tables=m, noise=noise, total=total, standard_deviation=deviation, cells_at_most=sum(cells), event=event
     )
-
-
-def _laplace_variance(scale: float) -> float:
-    """Variance of the discrete Laplace distribution."""
-    return 2 * math.exp(-1 / scale) / math.expm1(-1 / scale) ** 2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -147,7 +142,7 @@ class NoisyTables(Stored):
     def _variance(self, scale: float) -> float:
         if scale == 0:
             return 0.0
-        return _laplace_variance(scale) if self.noise == "laplace" else scale**2 + 1 / 12
+        return laplace_deviation(scale) ** 2 if self.noise == "laplace" else scale**2 + 1 / 12
 
 
 def measure_tables(counts: Counts, structure: Structure, *, plan: ParameterPlan, noise: Noise) -> NoisyTables:

@@ -29,7 +29,7 @@ from dpdist.families.deniability.splits import (
     with_seeds,
 )
 from dpdist.privacy import accountant
-from dpdist.privacy.calibrate import least_scale
+from dpdist.privacy.calibrate import BITS, least_scale
 from dpdist.privacy.deniability import theorem1
 from dpdist.privacy.events import Event
 from dpdist.privacy.guarantee import Covers, DifferentialPrivacy, Guarantee, PlausibleDeniability
@@ -41,7 +41,6 @@ SMALLEST_BATCH = 1 << 12
 MEMORY_FOR_SEEDS = 0.1
 """Share of a worker's memory that the index of the seeds may take; larger ones are cut into ranges."""
 
-_STAGE_TOLERANCE = 1e-3
 _LARGEST_FACTOR = 8.0
 
 
@@ -217,7 +216,7 @@ class PlausibleDeniabilityPlan(Plan):
         if self.seeds is not None:
             return f"with split.records={other} other tests are best: dpdist plan --solve compares"
         try:
-            model = _budgeted(change(self.spec, {"split.records": other}), tolerance=0.01)
+            model = _budgeted(change(self.spec, {"split.records": other}), bits=7)
         except (AccountingError, SpecError):
             return f"split.records={other} is not within the budget"
         noise, own = (
@@ -235,19 +234,17 @@ def plan(spec: PlausibleDeniabilitySpec) -> PlausibleDeniabilityPlan:
         pair_cells(spec.table.cardinalities)  # refuses domains whose pairs do not fit a worker
     seeds = plan_seeds(spec) if spec.uses_seeds else None
     own = spec.model.hook is not None
-    model = declared_model(spec) if own else _budgeted(spec, tolerance=_STAGE_TOLERANCE)
+    model = declared_model(spec) if own else _budgeted(spec)
     event = model.event if seeds is None or seeds.event is None else with_seeds(model, seeds.event)
     return PlausibleDeniabilityPlan(spec=spec, model=model, seeds=seeds, event=event)
 
 
-def _budgeted(spec: PlausibleDeniabilitySpec, *, tolerance: float) -> ModelPlan:
+def _budgeted(spec: PlausibleDeniabilitySpec, *, bits: int = BITS) -> ModelPlan:
     """The model whose stages spend as much as its budget admits."""
     budget = spec.privacy.budget
 
     def cost(scale: float) -> float:
         return accountant.epsilon(plan_model(spec, 1 / scale).event, delta=budget.delta)
 
-    scale = least_scale(
-        cost, epsilon=budget.epsilon, delta=budget.delta, least=1 / _LARGEST_FACTOR, tolerance=tolerance
-    )
+    scale = least_scale(cost, epsilon=budget.epsilon, delta=budget.delta, least=1 / _LARGEST_FACTOR, bits=bits)
     return plan_model(spec, 1 / scale)

@@ -26,6 +26,7 @@ from dpdist.families.deniability.network import strides
 from dpdist.families.synthesis.choices import Choices, choose, without_triples
 from dpdist.privacy.accountant import calibrate_gaussian
 from dpdist.privacy.arrays import Codes, Counts
+from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.events import Event, Gaussian
 from dpdist.privacy.noise import Noise
 from dpdist.schema.schema import Schema
@@ -34,7 +35,6 @@ ROWS_EACH = 16
 """Rows of the pool for each combination of kept values, at least."""
 
 _HALF = np.uint64(32)
-_UP = 1 + 2.0**-40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ def pool_plan(schema: Schema, *, records: int, kept: int, epsilon: float, delta:
     """
     cards = schema.cardinalities
     multiplier = calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta)
-    choices = choose(cards, records=max(records, 1), mu=1 / multiplier / _UP)
+    choices = choose(cards, records=max(records, 1), mu=1 / multiplier / ABOVE)
     choices = replace(without_triples(choices), balance=0)
     if kept * ROWS_EACH > choices.pool_rows:
         raise SpecError(

@@ -41,7 +41,7 @@ from dpdist.privacy.accountant import choose_noise
 from dpdist.privacy.events import Event
 from dpdist.privacy.grid import grid_below, round_to_grid
 from dpdist.privacy.noise import Noise
-from dpdist.privacy.sensitivity import shannon, shannon_published
+from dpdist.privacy.sensitivity import bounds
 from dpdist.schema.schema import Schema
 
 Score: TypeAlias = Literal["cfs", "mutual-information", "total-variation"]
@@ -111,7 +111,8 @@ def structure_plan(
         exact, published = total_variation_sensitivity(minimum_records), 3 / minimum_records + 2 / minimum_records**2
     else:
         count = len(entropy_columns(schema))
-        exact, published = shannon(minimum_records), shannon_published(minimum_records)
+        both = bounds(records=minimum_records, order=1, adjacency="add/remove")
+        exact, published = both.sensitivity, both.published_bound
     grid = max(grid_below(exact * 2.0**-30), _FINEST_GRID)
     choice = choose_noise(
         count=count, sensitivity=exact + 2 * _FLOAT_ERROR, epsilon=epsilon, delta=delta, grid=grid, label="structure"

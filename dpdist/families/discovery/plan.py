@@ -18,7 +18,7 @@ from dpdist.privacy.formatting import number_of, upwards
 from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.publish.part_format import PartFormat
 
-_UP = 1 + 1e-9  # more than the error of `math.erfc` and `math.exp`
+_ERROR = 1 + 1e-9  # of `math.erfc` and `math.exp`, and more
 _BY_CHANCE = 1e-6  # probability that an empty bin counts as one with records
 
 
@@ -112,8 +112,8 @@ def plan(spec: DiscoverySpec) -> DiscoveryPlan:
 def tail(mechanism: Mechanism, scale: float, count: int) -> float:
     """Probability that the noise is at least `count`, which is positive; rounded upwards."""
     if mechanism == "gaussian":  # the nearest integer to a normal draw
-        return _UP * math.erfc((count - 0.5) / scale / math.sqrt(2)) / 2
-    return _UP * math.exp(-count / scale) / (1 + math.exp(-1 / scale))
+        return _ERROR * math.erfc((count - 0.5) / scale / math.sqrt(2)) / 2
+    return _ERROR * math.exp(-count / scale) / (1 + math.exp(-1 / scale))
 
 
 def least_above(above: Callable[[int], float], probability: float) -> int:

@@ -35,10 +35,12 @@ from dpdist.families.histogram.kernels import Basis
 from dpdist.families.histogram.measurement import changed_cells, sampler_delta
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Counts, Floats
+from dpdist.privacy.calibrate import round_up
 from dpdist.privacy.events import ApproximateDP, Composed, Event, Gaussian
 from dpdist.privacy.grid import grid_below
 from dpdist.privacy.guarantee import Adjacency
 from dpdist.privacy.noise import Noise
+from dpdist.privacy.portable import matmul
 
 MAX_CURVES = 1 << 31
 """Largest number of curves whose integer sums are exact."""
@@ -160,8 +162,8 @@ def plan_mean(
     sampler = sampler_delta(terms + 1)
     least = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=max(delta - sampler, 0.0))
     matrix, matrix_unit = _integer_matrix(basis, penalty)
-    norm = np.linalg.norm(matrix * matrix_unit / np.sqrt(basis.weights), 2) * (1 + 1e-9)
-    sensitivity = changed * clip * float(norm) * unit
+    norm = round_up(float(np.linalg.norm(matrix * matrix_unit / np.sqrt(basis.weights), 2)) * (1 + 1e-9), bits=20)
+    sensitivity = changed * clip * norm * unit
     private = adjacency == "add/remove"
     multiplier = least / math.sqrt(1 - count_share) if private else least
     grid = max(grid_below(multiplier * sensitivity * _FINE), matrix_unit * value_unit(basis, clip=clip))
@@ -251,5 +253,5 @@ def release_mean(sums: CurveSums, plan: CurvePlan, *, noise: Noise, name: str) -
     drawn = noise.gaussian_integers(f"{name}/coefficients", len(steps), sigma=plan.sigma / plan.grid)
     coefficients = np.array([step + int(draw) for step, draw in zip(steps, drawn, strict=True)], np.float64)
     coefficients *= plan.grid / curves
-    values = (np.sqrt(plan.basis.eigenvalues) * coefficients) @ plan.basis.functions
+    values = matmul(plan.basis.functions.T, np.sqrt(plan.basis.eigenvalues) * coefficients)
     return CurveMean(plan.basis.times, values, coefficients, curves)

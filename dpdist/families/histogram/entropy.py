@@ -25,6 +25,7 @@ from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Even
 from dpdist.privacy.grid import grid_below, round_to_grid
 from dpdist.privacy.guarantee import Adjacency
 from dpdist.privacy.noise import Noise
+from dpdist.privacy.portable import exp2, log2
 from dpdist.privacy.sensitivity import Bounds, bounds
 
 _GRID = 2.0**-30  # of the sensitivity
@@ -35,7 +36,7 @@ _EVALUATION = 2.0**-40  # bits: more than the rounding of two evaluations of an 
 def shannon(counts: ArrayLike) -> float:
     """Shannon entropy of a histogram, in bits. Raises SpecError: a count is negative or not finite, or all are zero."""
     shares = _shares(counts)
-    return float(-np.sum(shares * np.log2(shares)))
+    return float(-np.sum(shares * log2(shares)))
 
 
 def renyi(counts: ArrayLike, *, order: float) -> float:
@@ -48,7 +49,8 @@ def renyi(counts: ArrayLike, *, order: float) -> float:
         return shannon(counts)
     shares = _shares(counts)
     top = shares.max()  # powers relative to the largest share neither overflow nor vanish
-    return float((np.log2(np.sum((shares / top) ** order)) + order * np.log2(top)) / (1 - order))
+    log_total = log2(exp2(order * log2(shares / top)).sum(keepdims=True))
+    return float((log_total[0] + order * log2(np.array([top]))[0]) / (1 - order))
 
 
 def _shares(counts: ArrayLike) -> NDArray[np.float64]:
@@ -159,9 +161,7 @@ def _least_laplace(steps: Sequence[tuple[int, int]], epsilon: float, delta: floa
 
     relative = accountant.calibrate_discrete_laplace(epsilon=epsilon, delta=0.0, count=sum(n for _, n in steps))
     if delta:
-        calibrated = accountant.calibrate(
-            lambda r: Composed(events(r)), epsilon=epsilon, delta=delta, start=relative, tolerance=1e-3
-        )
+        calibrated = accountant.calibrate(lambda r: Composed(events(r)), epsilon=epsilon, delta=delta, start=relative)
         relative = min(relative, calibrated)
     return relative, events(relative)
 

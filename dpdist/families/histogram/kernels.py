@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from dpdist.errors import SpecError
 from dpdist.privacy.arrays import Floats
+from dpdist.privacy.portable import eigh, exp, sin_turns
 
 KernelName = Literal["wiener", "gaussian", "matern"]
 
@@ -48,10 +49,10 @@ class Kernel:
             return np.minimum(first, second)
         distance = np.abs(first - second) / self.length
         if self.name == "gaussian":
-            return np.asarray(np.exp(-(distance**2) / 2))
+            return np.asarray(exp(-(distance**2) / 2))
         distance = math.sqrt(2 * self.smoothness) * distance
         polynomial = {0.5: 1.0, 1.5: 1 + distance, 2.5: 1 + distance + distance**2 / 3}[self.smoothness]
-        return np.asarray(polynomial * np.exp(-distance))
+        return np.asarray(exp(-distance) * np.asarray(polynomial))
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +98,7 @@ def eigenbasis(kernel: Kernel, times: ArrayLike, *, terms: int | None = None) ->
 def _wiener(grid: Floats) -> tuple[Floats, Floats]:
     """Closed form: as many functions as there are times above 0, and one eigenvalue more."""
     frequencies = (np.arange(1, (grid > 0).sum() + 2) - 0.5) * np.pi
-    return 1 / frequencies**2, math.sqrt(2) * np.sin(np.outer(frequencies[:-1], grid))
+    return 1 / frequencies**2, math.sqrt(2) * sin_turns(np.outer(frequencies[:-1], grid) / (2 * np.pi))
 
 
 def _orthonormal(functions: Floats, weights: Floats) -> bool:
@@ -107,7 +108,7 @@ def _orthonormal(functions: Floats, weights: Floats) -> bool:
 def _nystrom(kernel: Kernel, grid: Floats, weights: Floats) -> tuple[Floats, Floats]:
     """Eigenpairs of the weighted matrix; one eigenvalue, 0, more than functions."""
     root = np.sqrt(weights)
-    ascending, vectors = np.linalg.eigh(root[:, None] * kernel(grid, grid) * root)
+    ascending, vectors = eigh(root[:, None] * kernel(grid, grid) * root)
     eigenvalues, functions = ascending[::-1], vectors.T[::-1] / root
     most = int((eigenvalues > _NEGLIGIBLE * eigenvalues[0]).sum())
     return np.append(eigenvalues[:most], 0.0), functions[:most]

@@ -24,7 +24,7 @@ from dpdist.errors import AccountingError, SpecError
 from dpdist.families.histogram.postprocess import largest_remainder
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Counts
-from dpdist.privacy.calibrate import least_scale
+from dpdist.privacy.calibrate import least_scale, shown
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event, Gaussian, LaplaceLeakage
 from dpdist.privacy.grid import LARGEST_SCALE
 from dpdist.privacy.guarantee import PML, Adjacency
@@ -73,8 +73,8 @@ class Measurement:
 def deviation(mechanism: Mechanism, scale: float) -> float:
     """Standard deviation of one draw of noise on integers."""
     if mechanism == "gaussian":
-        return math.hypot(scale, 1 / math.sqrt(12))
-    return math.sqrt(2 * math.exp(-1 / scale)) / -math.expm1(-1 / scale)
+        return math.sqrt(scale * scale + 1 / 12)
+    return accountant.laplace_deviation(scale)
 
 
 def plan_measurement(
@@ -148,7 +148,7 @@ def _unit_of_error(cells: Sequence[int], weights: Sequence[float], *, error: flo
     def precision(unit: float) -> float:
         return 1 / max(_error(cells, "laplace", [unit / weight for weight in weights]), 1e-300)
 
-    return least_scale(precision, epsilon=1 / error, delta=0.0, tolerance=1e-9)
+    return least_scale(precision, epsilon=1 / error, delta=0.0)
 
 
 def _laplace_unit(shares: Sequence[Fraction], *, changed: int, epsilon: float, delta: float, unit: int) -> float:
@@ -162,7 +162,6 @@ def _laplace_unit(shares: Sequence[Fraction], *, changed: int, epsilon: float, d
         epsilon=epsilon,
         delta=delta,
         start=basic,
-        tolerance=1e-3,
     )
     return min(basic, calibrated)
 
@@ -251,7 +250,7 @@ def plan_leakage(
     check_alpha(alpha, bins=max(bins))
     if count == 1 and accept_no_noise and noiseless_leakage(alpha) <= epsilon < math.inf:
         exact = LaplaceLeakage(None, alpha, label="histogram")
-        guarantee = PML(epsilon=noiseless_leakage(alpha), alpha=alpha)
+        guarantee = PML(epsilon=shown(noiseless_leakage(alpha)), alpha=alpha)
         return LeakagePlan(scale=None, histograms=1, guarantee=guarantee, event=exact)
     chained = {number for chain in chains for number, _ in chain}
     every = [*chains, *(((number, 1),) for number in range(count) if number not in chained)]
@@ -259,7 +258,7 @@ def plan_leakage(
     scale = common_scale(epsilon=epsilon, alphas=alphas)
     failures = [math.fsum(sampler_delta(bins[number]) for number, _ in chain) for chain in every]
     events = tuple(chain_event(scale, chain, failure=failure) for chain, failure in zip(alphas, failures, strict=True))
-    leaked = epsilon if count == 1 else composed(events)
+    leaked = epsilon if count == 1 else shown(composed(events))
     return LeakagePlan(
         scale=scale,
         histograms=count,

@@ -29,6 +29,7 @@ from dpdist.families.histogram.postprocess import (
 from dpdist.families.histogram.spec import CountsSpec
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
+from dpdist.privacy.portable import log2
 from dpdist.publish.statistics import STATISTICS
 from dpdist.schema.schema import Attribute, Category, Schema
 
@@ -181,7 +182,7 @@ def entropy_statistics(
     """Noisy entropies; fitted values are cut to what an entropy of a histogram of so many cells can be."""
     pieces = []
     for drawn, (number, order) in zip(noisy, targets, strict=True):
-        value = np.clip(drawn, 0.0, np.log2(cells[number]))
+        value = np.clip(drawn, 0.0, float(log2(np.array([float(cells[number])]))[0]))
         of = _of(plan.queries[number], schema, _of_one(chosen, number))
         pieces.append(_statistics(entropy_name(order), of, (("",),), np.array([drawn]), np.array([value])))
     return pieces

@@ -18,9 +18,6 @@ from dpdist.privacy.events import ApproximateDP, Composed, Event
 from dpdist.privacy.mixtures import ClassMixtures, event_of_units
 from dpdist.privacy.noise import SAMPLER_DELTA
 
-TOLERANCE = 1e-3
-"""Relative tolerance of a calibration, on epsilon."""
-
 MARGIN = 5e-4
 """Of epsilon, left unspent: the pair of several classes is found on a lattice."""
 
@@ -136,4 +133,4 @@ def filled_noise(
         events = class_events(classes, moments, width, scale, noises)
         return max(accountant.epsilon(event, delta=delta) for event in events)
 
-    return least_scale(cost, epsilon=epsilon * (1 - MARGIN), delta=delta, start=sigma, tolerance=TOLERANCE)
+    return least_scale(cost, epsilon=epsilon * (1 - MARGIN), delta=delta, start=sigma)

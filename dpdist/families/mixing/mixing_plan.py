@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from dpdist.errors import AccountingError
 from dpdist.families.base.family import Plan, mebibytes
-from dpdist.families.mixing.budget import TOLERANCE, ClassPlan, class_events, divide_budget
+from dpdist.families.mixing.budget import ClassPlan, class_events, divide_budget
 from dpdist.families.mixing.mixture import BLOCK_BYTES
 from dpdist.families.mixing.moments import MomentPlan
 from dpdist.families.mixing.order import common_noise
@@ -142,7 +142,6 @@ class MixingPlan(Plan):
                 order=self.order,
                 epsilon=budget.epsilon,
                 delta=budget.delta,
-                tolerance=TOLERANCE,
                 unit=at_most,
             )
         except AccountingError:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dpdist.errors import AccountingError
 from dpdist.families.base.family import SolveRequest
-from dpdist.families.mixing.budget import TOLERANCE, divide_budget
+from dpdist.families.mixing.budget import divide_budget
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.privacy.mixtures import ClassMixtures, noise_of_units
 from dpdist.schema.spec import change
@@ -94,7 +94,7 @@ def _fillable(classes: Mapping[str, tuple[int, int]], orders: Sequence[int], uni
 def _choice(
     order: int, classes: Mapping[str, tuple[int, int]], width: int, epsilon: float, delta: float, unit: int
 ) -> OrderChoice:
-    sigma = common_noise(classes, order=order, epsilon=epsilon, delta=delta, tolerance=TOLERANCE, unit=unit)
+    sigma = common_noise(classes, order=order, epsilon=epsilon, delta=delta, unit=unit)
     mean = sigma * math.sqrt(width)
     return OrderChoice(order=order, sigma_over_clip=sigma, noise_to_mean=mean, noise_to_spread=mean * math.sqrt(order))
 
@@ -105,7 +105,6 @@ def common_noise(
     order: int,
     epsilon: float,
     delta: float,
-    tolerance: float = 1e-4,
     unit: int = 1,
 ) -> float:
     """Noise over clip that keeps every class within the budget.
@@ -117,12 +116,12 @@ def common_noise(
         ClassMixtures(minimum=minimum, order=order, records=records, unit=unit) for minimum, records in classes.values()
     }
     if unit > 1:
-        return noise_of_units(list(mixtures), epsilon=epsilon, delta=delta, tolerance=tolerance)
+        return noise_of_units(list(mixtures), epsilon=epsilon, delta=delta)
     dearest, *others = sorted(mixtures, key=lambda one: one.sampling_rate**2 * one.records, reverse=True)
-    sigma = dearest.sigma_over_clip(epsilon=epsilon, delta=delta, tolerance=tolerance)
+    sigma = dearest.sigma_over_clip(epsilon=epsilon, delta=delta)
     for one in others:
         if one.epsilon(sigma, delta=delta) > epsilon:
-            sigma = one.sigma_over_clip(epsilon=epsilon, delta=delta, tolerance=tolerance)
+            sigma = one.sigma_over_clip(epsilon=epsilon, delta=delta)
     return sigma
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from dpdist.errors import SpecError
 from dpdist.families.base.family import AsReleased
-from dpdist.families.mixing.budget import TOLERANCE, ClassPlan, divide_budget, filled_noise, sampler_loss
+from dpdist.families.mixing.budget import ClassPlan, divide_budget, filled_noise, sampler_loss
 from dpdist.families.mixing.federated.plan import FederatedPlan
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.order import best_order, common_noise
@@ -43,9 +43,7 @@ def plan(spec: MixingSpec) -> MixingPlan:
     if order == "auto":
         order = best_order(divided.sizes, width=width, epsilon=epsilon, delta=delta, unit=spec.records_of_a_unit).order
     draft = planned(spec, order=order, sigma_over_clip=1.0)
-    sigma = common_noise(
-        divided.sizes, order=order, epsilon=epsilon, delta=delta, tolerance=TOLERANCE, unit=spec.records_of_a_unit
-    )
+    sigma = common_noise(divided.sizes, order=order, epsilon=epsilon, delta=delta, unit=spec.records_of_a_unit)
     sigma = filled_noise(
         sigma,
         draft.classes,

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.families.mixing.budget import MARGIN, TOLERANCE, Budget, class_events
+from dpdist.families.mixing.budget import MARGIN, Budget, class_events
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import Rows, clip_rows
 from dpdist.families.mixing.order import common_noise
@@ -120,7 +120,6 @@ def plan_selection(drafts: Sequence[MixingPlan], divided: Budget) -> SelectionPl
     share: dict[str, Any] = {
         "epsilon": divided.epsilon / count,
         "delta": divided.delta / count,
-        "tolerance": TOLERANCE,
     }
     drafts = [
         replace(draft, sigma_over_clip=common_noise(divided.sizes, order=draft.order, **share)) for draft in drafts
@@ -134,9 +133,7 @@ def plan_selection(drafts: Sequence[MixingPlan], divided: Budget) -> SelectionPl
     def cost(scale: float) -> float:
         return accountant.epsilon(_split(scaled(scale), choice), delta=privacy.delta)
 
-    scale = least_scale(
-        cost, epsilon=privacy.epsilon * (1 - MARGIN), delta=privacy.delta, start=1.0, tolerance=3 * TOLERANCE
-    )
+    scale = least_scale(cost, epsilon=privacy.epsilon * (1 - MARGIN), delta=privacy.delta, start=1.0)
     largest = max(drafts, key=lambda draft: draft.order)
     return SelectionPlan(
         spec=spec,

@@ -16,17 +16,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
-from scipy.special import ndtri
 
 from dpdist.families.prediction.scales import Scale
 from dpdist.privacy.arrays import Counts, Floats
+from dpdist.privacy.calibrate import round_up
+from dpdist.privacy.portable import exp, inner, log, ndtri
 
 CELLS = 4096
 """Cells of a continuous column, and most cells of a discrete one."""
 
 FOLDS = 5
 
-BANDWIDTHS = np.geomspace(0.02, 2.0, 20)
+BANDWIDTHS = np.geomspace(0.02, 2.0, 20).round(6)
 """Bandwidths that are tried, in units of Silverman's rule."""
 
 _LEAST = 1e-6  # density of an empty cell, in units of the uniform density, when bandwidths are compared
@@ -108,7 +109,7 @@ def pooled_deviation(marginals: Sequence[Marginal], records: Sequence[int]) -> f
     total = sum(records)
     masses = sum(marginal.masses * (count / total) for marginal, count in zip(marginals, records, strict=True))
     middles = marginals[0].middles
-    variance = float(masses @ (middles - masses @ middles) ** 2)
+    variance = inner(np.asarray(masses), (middles - inner(np.asarray(masses), middles)) ** 2)
     return math.sqrt(variance) if variance > 1e-18 else 1.0
 
 
@@ -136,7 +137,7 @@ def fit_marginal(counts: Counts, scale: Scale, *, rule: str = "cross-validated")
     if rule == "cross-validated":
         grid = np.maximum(BANDWIDTHS * reference, 0.25 / counts.shape[1])
         bandwidth = float(grid[np.argmax(likelihoods(counts, grid))])
-    masses = np.maximum(smooth(total, [bandwidth])[0], 0.0)
+    masses = smooth(total, [bandwidth])[0]
     return marginal_of_masses(masses, discrete=is_discrete(scale), bandwidth=bandwidth)
 
 
@@ -144,25 +145,27 @@ def silverman(counts: Counts) -> float:
     """Silverman's rule, ``0.9 min(sd, iqr / 1.34) n^(-1/5)``, from counts of cells; at least a quarter of a cell."""
     n, cells = int(counts.sum()), len(counts)
     middles = (np.arange(cells) + 0.5) / cells
-    mean = float(counts @ middles) / n
-    deviation = math.sqrt(max(float(counts @ (middles - mean) ** 2) / n, 0.0))
+    weights = counts / n
+    mean = inner(weights, middles)
+    deviation = math.sqrt(max(inner(weights, (middles - mean) ** 2), 0.0))
     cumulative = np.cumsum(counts) / n
     low, high = (middles[np.searchsorted(cumulative, q)] for q in (0.25, 0.75))
     spread = (high - low) / 1.34
     spread = min(deviation, spread) if spread > 0 else deviation
-    return float(max(0.9 * spread * n**-0.2, 0.25 / cells))
+    return round_up(max(0.9 * spread * n**-0.2, 0.25 / cells))
 
 
 def smooth(counts: NDArray[np.generic], bandwidths: Sequence[float] | Floats) -> Floats:
     """Counts smoothed with a Gaussian kernel that is reflected at both ends: float64[bandwidths, cells].
 
-    Bandwidths are on the unit interval. Each row has the sum of the counts; rounding may leave negatives of the order
-    of 1e-16 of it.
+    Bandwidths are on the unit interval. Each row has the sum of the counts, to a part in 2**26, and is rounded to that
+    grid: the last bits of a transform depend on the processor.
     """
     spectrum = fft.dct(np.asarray(counts, np.float64), type=2)
     waves = np.pi * np.arange(len(spectrum))
-    damped = spectrum * np.exp(-0.5 * np.outer(np.asarray(bandwidths, np.float64), waves) ** 2)
-    return np.asarray(fft.idct(damped, type=2, axis=1))
+    damped = spectrum * exp(-0.5 * np.outer(np.asarray(bandwidths, np.float64), waves) ** 2)
+    grid = math.ldexp(1.0, math.frexp(float(spectrum[0]))[1] - 27)  # of twice the sum
+    return np.asarray(np.maximum(np.rint(fft.idct(damped, type=2, axis=1) / grid), 0.0) * grid)
 
 
 def likelihoods(counts: Counts, bandwidths: Floats) -> Floats:
@@ -176,5 +179,5 @@ def likelihoods(counts: Counts, bandwidths: Floats) -> Floats:
             continue
         density = smooth(rest, bandwidths) * (cells / rest.sum())
         present = np.flatnonzero(counts[held])
-        out += np.log(np.maximum(density[:, present], _LEAST)) @ counts[held, present]
+        out += (log(np.maximum(density[:, present], _LEAST)) * counts[held, present]).sum(axis=1)
     return out

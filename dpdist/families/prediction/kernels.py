@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial.distance import cdist
 
 from dpdist.privacy.arrays import Floats
+from dpdist.privacy.portable import exp, matmul, power, squared_distances
 
 _CHUNK = 1 << 22  # kernel values at a time
 
@@ -30,16 +30,16 @@ _CHUNK = 1 << 22  # kernel values at a time
 def _wendland(r: Floats, dimension: int) -> Floats:
     order = dimension // 2 + 3
     r = np.minimum(r, 1.0)
-    return np.asarray((1 - r) ** order * (order * r + 1))
+    return power(1 - r, order) * (order * r + 1)
 
 
 def _gaussian(r: Floats, dimension: int) -> Floats:
-    return np.exp(-0.5 * r * r)
+    return exp(-0.5 * r * r)
 
 
 def _matern(r: Floats, dimension: int) -> Floats:
     s = math.sqrt(5) * r
-    return np.asarray((1 + s + s * s / 3) * np.exp(-s))
+    return np.asarray((1 + s + s * s / 3) * exp(-s))
 
 
 PROFILES: dict[str, Callable[[Floats, int], Floats]] = {
@@ -76,7 +76,7 @@ class Kernel:
     def __call__(self, a: Floats, b: Floats) -> Floats:
         """Kernel of every row of a, float64[n, p], with every row of b, float64[m, p]: float64[n, m]."""
         near, far = self.places(a), self.places(b)
-        values = PROFILES[self.name](cdist(near, far) / self.width, near.shape[1])
+        values = PROFILES[self.name](np.sqrt(squared_distances(near, far)) / self.width, near.shape[1])
         if self.parties and self.correlation < 1:
             values *= np.where(np.equal.outer(self.codes(a), self.codes(b)), 1.0, self.correlation)
         return values
@@ -90,9 +90,9 @@ class Kernel:
         return rows[:, -1].astype(np.int64) if self.parties else np.zeros(len(rows), np.int64)
 
     def apply(self, a: Floats, b: Floats, weights: Floats) -> Floats:
-        """``kernel(a, b) @ weights`` in bounded memory, float64[n] or float64[n, columns]."""
+        """``kernel(a, b) weights`` in bounded memory, float64[n] or float64[n, columns]."""
         out = np.empty((len(a), *weights.shape[1:]))
         step = max(1, _CHUNK // max(len(b), 1))
         for start in range(0, len(a), step):
-            out[start : start + step] = self(a[start : start + step], b) @ weights
+            out[start : start + step] = matmul(self(a[start : start + step], b), weights)
         return out

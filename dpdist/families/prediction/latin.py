@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
-from scipy.special import ndtr, ndtri
 
 from dpdist.families.prediction.density import Marginal
 from dpdist.privacy.arrays import Floats
+from dpdist.privacy.portable import cholesky, exp, log, matmul, ndtr, ndtri, positive_part, sin_turns, solve_lower
 
 SCORE_STEP = 2.0**-14
 """Grid of the normal scores: sums of their products are integers, exact for any order of summation up to 2^28 rows."""
@@ -63,8 +62,8 @@ def correlation(sums: ScoreSums) -> Floats:
 
 def nearest_correlation(matrix: Floats, *, least: float = 1e-6) -> Floats:
     """A symmetric matrix with its small eigenvalues raised to `least` and its diagonal scaled to one."""
-    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-    raised = (vectors * np.maximum(values, least)) @ vectors.T
+    floor = least * np.eye(len(matrix))
+    raised = positive_part(matrix - floor) + floor
     scale = np.sqrt(np.diag(raised))
     out = raised / np.outer(scale, scale)
     np.fill_diagonal(out, 1.0)
@@ -105,15 +104,13 @@ def latin_hypercube(target: Target, rows: int, rng: np.random.Generator) -> Floa
     uniforms = qmc.LatinHypercube(d=width, rng=rng).random(rows)
     scores = ndtri(np.clip(uniforms, _EDGE, 1 - _EDGE))
     if rows > 4 * width:
-        sample = np.linalg.cholesky(nearest_correlation(np.corrcoef(scores, rowvar=False).reshape(width, width)))
-        scores = solve_triangular(sample, scores.T, lower=True).T
-    return target.rows(scores @ _factor(target).T)
+        scores = solve_lower(cholesky(nearest_correlation(_sample_correlation(scores))), scores.T).T
+    return target.rows(matmul(scores, _factor(target).T))
 
 
 def gaussian_copula(target: Target, rows: int, rng: np.random.Generator) -> Floats:
     """Independent draws of the Gaussian copula."""
-    scores = rng.standard_normal((rows, len(target.marginals)))
-    return target.rows(scores @ _factor(target).T)
+    return target.rows(matmul(standard_normal(rng, (rows, len(target.marginals))), _factor(target).T))
 
 
 def uniform(target: Target, rows: int, rng: np.random.Generator) -> Floats:
@@ -123,12 +120,14 @@ def uniform(target: Target, rows: int, rng: np.random.Generator) -> Floats:
 
 def weibull(target: Target, rows: int, rng: np.random.Generator) -> Floats:
     """Independent Weibull draws, shape 1.5 and scale 0.5 of the scale's width, those beyond it at its end."""
-    return np.minimum(0.5 * rng.weibull(1.5, (rows, len(target.marginals))), 1.0)
+    exponential = -log(1 - rng.random((rows, len(target.marginals))))
+    return np.minimum(0.5 * exp(log(np.maximum(exponential, _EDGE)) / 1.5), 1.0)
 
 
 def cauchy(target: Target, rows: int, rng: np.random.Generator) -> Floats:
     """Independent Cauchy draws around the middle, scale 0.1 of the scale's width, those beyond it at its ends."""
-    return np.clip(0.5 + 0.1 * rng.standard_cauchy((rows, len(target.marginals))), 0.0, 1.0)
+    half_turns = np.maximum(rng.random((rows, len(target.marginals))), _EDGE) / 2
+    return np.clip(0.5 - 0.1 * sin_turns(half_turns + 0.25) / sin_turns(half_turns), 0.0, 1.0)
 
 
 FIRST_STAGES: dict[str, Draw] = {
@@ -141,5 +140,16 @@ FIRST_STAGES: dict[str, Draw] = {
 """First stages by name."""
 
 
+def standard_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    """Independent standard normal draws, the same on every processor: quantiles of uniforms."""
+    return ndtri(np.clip(rng.random(shape), _EDGE, 1 - _EDGE))
+
+
+def _sample_correlation(scores: Floats) -> Floats:
+    centred = scores - scores.mean(axis=0)
+    centred /= np.sqrt((centred * centred).sum(axis=0))
+    return matmul(centred.T, centred)
+
+
 def _factor(target: Target) -> Floats:
-    return np.asarray(np.linalg.cholesky(nearest_correlation(target.correlation)), np.float64)
+    return cholesky(nearest_correlation(target.correlation))

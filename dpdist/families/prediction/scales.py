@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.privacy.arrays import Floats
+from dpdist.privacy.portable import expm1, log1p
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +57,10 @@ class Scale:
         return float(low), float(high)
 
     def _forward(self, values: Floats) -> Floats:
-        return np.sign(values) * np.log1p(np.abs(values) / self.log) if self.log else values
+        return np.sign(values) * log1p(np.abs(values) / self.log) if self.log else values
 
     def _backward(self, scaled: Floats) -> Floats:
-        return np.sign(scaled) * self.log * np.expm1(np.abs(scaled)) if self.log else scaled
+        return np.sign(scaled) * self.log * expm1(np.abs(scaled)) if self.log else scaled
 
     def units(self, values: NDArray[np.generic]) -> Floats:
         """Values to the unit interval; values beyond the bounds are moved to them."""

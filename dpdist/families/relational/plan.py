@@ -19,13 +19,12 @@ from dpdist.families.synthesis.choices import Choices, choose, draws_at_most, dr
 from dpdist.families.synthesis.draw import LARGEST_PART
 from dpdist.families.synthesis.plan import parts_of
 from dpdist.privacy import accountant
+from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.events import Composed, Event, Gaussian
 from dpdist.privacy.formatting import number_of
 from dpdist.publish.part_format import PartFormat
 from dpdist.schema.schema import Attribute, Schema
 from dpdist.schema.spec import change
-
-_UP = 1 + 2.0**-40
 
 GIVEN_WEIGHT = 0.1
 """Weight of pairs of attributes that are given when a member is drawn: they only keep the fit of the others right."""
@@ -182,7 +181,7 @@ def plan(spec: RelationalSpec) -> RelationalPlan:
         sensitivity=1.0, epsilon=privacy.epsilon, delta=privacy.delta - lost.delta
     )
     event = Composed((Gaussian(multiplier, label="all noisy tables, distances and picks of both tables"), lost))
-    mu, rest, last = 1 / multiplier / _UP, 1 - privacy.margin_share, layout.at_most - 1
+    mu, rest, last = 1 / multiplier / ABOVE, 1 - privacy.margin_share, layout.at_most - 1
     shares = rest * privacy.parent_share, rest * (1 - privacy.parent_share)
     first, others = _choices(spec, mu * math.sqrt(shares[0]), mu * math.sqrt(shares[1]) / last)
     margin = mu * math.sqrt(privacy.margin_share / 2)

@@ -24,11 +24,10 @@ from numpy.typing import NDArray
 
 from dpdist.errors import AccountingError
 from dpdist.privacy.arrays import Counts
+from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.candidates import Candidates
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.selection import pick_cost, pick_scale
-
-_UP = 1 + 2.0**-40
 
 
 @dataclass(frozen=True)
@@ -88,9 +87,9 @@ class Account:
         Weights are rounded to powers of the root of two: each deviation has a sampler of its own, which takes some
         milliseconds to set up.
         """
-        rounded = np.array([2.0 ** (round(2 * math.log2(weight)) / 2) for weight in weights])
+        rounded = np.array([math.sqrt(2.0 ** round(2 * math.log2(weight))) for weight in weights])
         portions = rounded / rounded.sum()
-        sigmas: NDArray[np.float64] = 1 / (self.mu * np.sqrt(share * portions)) * _UP
+        sigmas: NDArray[np.float64] = 1 / (self.mu * np.sqrt(share * portions)) * ABOVE
         return sigmas
 
     def measure(
@@ -133,7 +132,7 @@ class Account:
 
     def pick_scale(self, share: float, picks: int) -> float:
         """The scale at which so many picks cost this share together."""
-        return pick_scale(cost=self.mu * math.sqrt(share / picks) / _UP)
+        return pick_scale(cost=self.mu * math.sqrt(share / picks) / ABOVE)
 
     def pick(self, name: str, candidates: Candidates, *, scale: float, allowed: Callable[[int], bool]) -> int:
         """The index that the exponential mechanism picks among those that a public rule allows.

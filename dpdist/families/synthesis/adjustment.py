@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.count import packed_index
-from dpdist.families.synthesis.portable import log2
 from dpdist.privacy.arrays import Counts, Floats
+from dpdist.privacy.portable import log2
 
 LOG_BITS = 20
 """Logarithms to base 2 are integers in units of 2**-20."""

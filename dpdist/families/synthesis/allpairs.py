@@ -1,7 +1,7 @@
 """Exact marginals of all pairs of attributes of a junction tree, by messages P(attributes, separator).
 
 A message carries the rows of many attributes at once: it is one matrix product an edge of the tree. A row's product
-does not depend on the other rows (`dpdist.families.synthesis.portable.probability_product`), so that the grouping of
+does not depend on the other rows (`dpdist.privacy.portable.probability_product`), so that the grouping of
 attributes, which bounds the memory, changes no bit.
 """
 
@@ -17,8 +17,8 @@ import numpy as np
 
 from dpdist.data.marginal import marginal
 from dpdist.families.synthesis.junction import JunctionTree, Set
-from dpdist.families.synthesis.portable import probability_product
 from dpdist.privacy.arrays import Floats
+from dpdist.privacy.portable import probability_product
 
 MESSAGE_CELLS = 1 << 19
 """Most cells of a message, unless one attribute has more."""

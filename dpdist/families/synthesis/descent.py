@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from dpdist.families.synthesis.evidence import with_evidence
 from dpdist.families.synthesis.inference import Inference
 from dpdist.families.synthesis.junction import JunctionTree, Set
-from dpdist.families.synthesis.portable import exp, inner, log2
 from dpdist.families.synthesis.zeros import with_zeros
 from dpdist.privacy.arrays import Floats
+from dpdist.privacy.portable import LN2, exp, inner, log2
 
 GROWTH = 1.05
 """Growth of the step length after each step."""
@@ -194,7 +194,7 @@ def fit(
 
 def _first(share: Floats) -> Floats:
     """Potentials of a set at first: those of independent attributes with the measured shares."""
-    return log2(np.maximum(share, LEAST_SHARE)) * math.log(2) if share.ndim == 1 else np.zeros(share.shape)
+    return log2(np.maximum(share, LEAST_SHARE)) * LN2 if share.ndim == 1 else np.zeros(share.shape)
 
 
 def _proportional(share: Floats, weight: float, known: Floats | None) -> Floats:
@@ -205,7 +205,7 @@ def _proportional(share: Floats, weight: float, known: Floats | None) -> Floats:
     if known is None:
         return np.zeros(share.shape)
     noise = 1 / math.sqrt(weight)
-    return log2((np.maximum(share, 0) + noise) / (known + noise)) * math.log(2)
+    return log2((np.maximum(share, 0) + noise) / (known + noise)) * LN2
 
 
 def _ahead(objective: _Objective, found: _Point, step: Floats) -> _Point:

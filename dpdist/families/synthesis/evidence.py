@@ -11,8 +11,8 @@ import math
 import numpy as np
 
 from dpdist.families.synthesis.choices import EMPTY
-from dpdist.families.synthesis.portable import inner
 from dpdist.privacy.arrays import Floats
+from dpdist.privacy.portable import inner
 
 
 def with_evidence(share: Floats, known: Floats, weight: float) -> Floats:

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.families.synthesis.account import Account
-from dpdist.families.synthesis.portable import exp, exp2
 from dpdist.families.synthesis.zeros import code_classes
 from dpdist.privacy.arrays import Counts, Floats
+from dpdist.privacy.portable import exp, exp2
 from dpdist.schema.rules import Rules
 
 SEEN = 4.0

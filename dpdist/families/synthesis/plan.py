@@ -30,14 +30,13 @@ from dpdist.families.synthesis.expected import Expected, expected
 from dpdist.families.synthesis.regression_steps import MOST_VALUES, STEPS, draws_of
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.privacy import accountant
+from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.events import Composed, Gaussian
 from dpdist.privacy.formatting import number_of, upwards
 from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.publish.part_format import PartFormat
 
 PARTITION_ROWS = 1 << 20
-
-_UP = 1 + 2.0**-40
 
 _LOST = 0.01
 """Part of delta that the draws of triples' tables may miss their distributions by."""
@@ -255,8 +254,8 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
 def _divided(mu: float, accuracy_share: float, regression_share: float) -> tuple[float, float, float]:
     """The parts of the model, of the accuracy and of the regressions; their squares sum to less than that of mu."""
     rest = 1 - accuracy_share - regression_share
-    model = mu if rest == 1 else mu * math.sqrt(rest) / _UP
-    return model, mu * math.sqrt(accuracy_share) / _UP, mu * math.sqrt(regression_share) / _UP
+    model = mu if rest == 1 else mu * math.sqrt(rest) / ABOVE
+    return model, mu * math.sqrt(accuracy_share) / ABOVE, mu * math.sqrt(regression_share) / ABOVE
 
 
 def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:

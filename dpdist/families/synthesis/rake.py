@@ -13,9 +13,9 @@ import numpy as np
 
 from dpdist.data.marginal import marginal
 from dpdist.families.synthesis.pieces import Threads
-from dpdist.families.synthesis.portable import inner
 from dpdist.families.synthesis.weighted import WeightedRows
 from dpdist.privacy.arrays import Floats
+from dpdist.privacy.portable import inner
 
 DAMPING = (0.8, 0.6, 0.4)
 """Powers of the last passes' steps."""

@@ -8,7 +8,7 @@ with x the terms of a record, the constant first. Measured is ``sum of round(cli
 T. `clip` shortens a record's vector to the norm `GRID`, and each of its d values is rounded to an integer, which moves
 the vector by at most sqrt(d)/2. So one record moves the sum by at most ``GRID + sqrt(d)/2`` in L2 norm, whatever T, b
 and the record are. A record's vector depends on nothing but its codes: it is computed element by element, in an order
-that does not depend on the batch, and the exponential is that of `dpdist.families.synthesis.portable`. Sums of integers
+that does not depend on the batch, and the exponential is that of `dpdist.privacy.portable`. Sums of integers
 are the same for all partitions.
 """
 
@@ -22,8 +22,8 @@ from functools import partial
 import numpy as np
 
 from dpdist.data.operators import Operator
-from dpdist.families.synthesis.portable import exp
 from dpdist.privacy.arrays import Codes, Counts, Floats
+from dpdist.privacy.portable import exp
 from dpdist.schema.conditions import Condition
 from dpdist.schema.regression import Term
 

@@ -195,7 +195,7 @@ class Steps:
         turn[0, 1:] = -self._unit * self._means / self._scales
         coefficients = turn @ found
         coefficients[0] += self._shift
-        return coefficients, turn @ covariance @ turn.T
+        return _rounded(coefficients), _rounded(turn @ covariance @ turn.T)
 
     def _contraction(self) -> float:
         """The square of the factor by which a step makes an error smaller, by the first two steps."""
@@ -272,7 +272,9 @@ def _standardised(term: Term, codes: Codes) -> tuple[Term, float, float]:
 
 
 def _rounded(numbers: Floats) -> Floats:
-    """Numbers to 24 bits: the last bits of linear algebra depend on the processor, and do not reach the scores."""
+    """Numbers to 24 bits: the last bits of linear algebra depend on the processor, and reach nothing that is used or
+    published.
+    """
     return numbers.astype(np.float32).astype(np.float64)
 
 

@@ -26,11 +26,11 @@ from dpdist.families.synthesis.junction import (
     pairs_of,
 )
 from dpdist.families.synthesis.marginals import Coding, OneWay, OneWayCounts, combine, expected_counts
-from dpdist.families.synthesis.portable import exp
 from dpdist.families.synthesis.tables import Pair, PairTables
 from dpdist.families.synthesis.zeros import fitting, possible_codes, with_zeros
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.candidates import Candidates
+from dpdist.privacy.portable import exp
 from dpdist.schema.rules import Rules
 
 LARGEST_WEIGHT = 1 << 10

@@ -29,13 +29,13 @@ from dpdist.families.synthesis.learn import Learned, learn
 from dpdist.families.synthesis.marginals import OneWay, coding_of, combine, expected_counts, merge_rare
 from dpdist.families.synthesis.measure import AllPairs, measure_triples, triple_scores
 from dpdist.families.synthesis.pool import with_margins
-from dpdist.families.synthesis.portable import exp, log2, probability_product
 from dpdist.families.synthesis.rake import rake, shrink
 from dpdist.families.synthesis.rounds import LARGEST_WEIGHT
 from dpdist.families.synthesis.tables import recode
 from dpdist.families.synthesis.weighted import WeightedRows
 from dpdist.privacy.candidates import Candidates
 from dpdist.privacy.noise import Noise
+from dpdist.privacy.portable import exp, log2, probability_product
 
 CARDS = (3, 4, 30, 6)
 KEY = Noise(bytes(range(32)))

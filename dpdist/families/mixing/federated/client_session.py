@@ -34,10 +34,12 @@ from dpdist.ledger import Attempt as Charge
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import kept_contract
 from dpdist.ledger.keys import WITH_TEST_KEY, KeyRef, forget_keys, load_noise, require_test_keys
-from dpdist.ledger.records import canonical_event
+from dpdist.ledger.records import event_json
+from dpdist.privacy.events import covers
 from dpdist.privacy.noise import Noise
 from dpdist.storage.store import Store
 
+_SEEN = 1e-8  # relative: a message was sent under the noise of the charge, and is not sent under another one
 _HELD = 4  # tables that a worker keeps between tasks, encoded
 
 ClientAttempt = Attempt[MixingSpec, FederatedPlan]
@@ -112,7 +114,8 @@ def charged(session: ClientSession, ledger: Ledger, *states: str) -> Charge:
     """
     attempt = ledger.attempt(session.own_attempt)
     require_state(attempt, *states)
-    if attempt.event != canonical_event(session.plan.event) or attempt.spec_hash != session.spec_hash:
+    same = covers(event_json(attempt.event), event_json(session.plan.event), within=_SEEN)
+    if not same or attempt.spec_hash != session.spec_hash:
         raise ReleaseConflict(
             "the attempt is charged for another plan, or began with another work folder: give federated.clients the "
             "`work` and `storage` that it began with"

@@ -14,7 +14,9 @@ published.
 
 from __future__ import annotations
 
-import numpy as np
+import math
+
+from dpdist.privacy.calibrate import shown
 
 ALPHAS = tuple(i / 100 for i in range(101))
 """The grid on which alpha is chosen."""
@@ -26,5 +28,5 @@ def largest_alpha(lid: float, *, eta: float, columns: int) -> float | None:
     """
     if not 0 < lid <= 1 or not eta > 0 or columns < 1:
         raise ValueError("expected a LID in (0, 1], a positive eta and at least one column")
-    alpha = 1 - 2 * eta / -np.expm1(np.log1p(-lid) / columns) if lid < 1 else 1.0
-    return float(alpha) if alpha >= 0 else None
+    alpha = 1 - 2 * eta * shown(-1 / math.expm1(math.log1p(-lid) / columns)) if lid < 1 else 1.0
+    return alpha if alpha >= 0 else None

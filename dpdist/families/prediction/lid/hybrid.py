@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.privacy.arrays import Floats
+from dpdist.privacy.portable import squared_distances
 
 MATCHED_ROWS = 2048
 """Most rows that are assigned exactly."""
@@ -29,16 +30,13 @@ def match_exactly(original: Floats, synthetic: Floats) -> Places:
     squared distance. Original row i meets synthetic row ``places[i]``.
     """
     from scipy.optimize import linear_sum_assignment
-    from scipy.spatial.distance import cdist
 
-    return np.asarray(linear_sum_assignment(cdist(original, synthetic, "sqeuclidean"))[1], np.int64)
+    return np.asarray(linear_sum_assignment(squared_distances(original, synthetic))[1], np.int64)
 
 
 def match_greedily(original: Floats, synthetic: Floats) -> Places:
     """As `match_exactly`, but each original row, in order, takes the nearest synthetic row that is left."""
-    from scipy.spatial.distance import cdist
-
-    distances = cdist(original, synthetic, "sqeuclidean")
+    distances = squared_distances(original, synthetic)
     places = np.empty(len(original), np.int64)
     for row, distance in enumerate(distances):
         places[row] = np.argmin(distance)

@@ -33,12 +33,12 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
-from scipy.spatial.distance import pdist
 
 from dpdist.families.base.stored import Stored
 from dpdist.families.prediction.kernels import Kernel, reach
 from dpdist.privacy.arrays import Floats
+from dpdist.privacy.calibrate import shown
+from dpdist.privacy.portable import cholesky, matmul, solve, solve_lower, squared_distances
 
 PENALTIES = tuple(10.0**power for power in range(-6, 3))
 WIDTHS = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -49,6 +49,7 @@ CORRELATIONS = (0.0, 0.25, 0.5, 0.75, 0.9, 0.97, 1.0)
 
 _FOLDS = 5
 _LEAST_PENALTY = 1e-10  # a record: below it rounding decides
+_JITTER = 1e-12  # a landmark, on the diagonal of their kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +122,9 @@ def tune(
 def _fold_errors(
     form: Kernel, inputs: Floats, responses: Floats, penalties: Sequence[float], folds: int
 ) -> Iterator[tuple[float, float]]:
-    """Each penalty and its mean squared error of the rows that are left out."""
+    """Each penalty and its mean squared error of the rows that are left out, to six digits: all of this decides between
+    few candidates, so that its last bits, which depend on the processor, say nothing.
+    """
     n, columns = len(inputs), (-1, *(1,) * (responses.ndim - 1))
     members = [np.arange(held, n, folds) for held in range(folds)]
     values, vectors = np.linalg.eigh(form(inputs, inputs))
@@ -135,7 +138,7 @@ def _fold_errors(
             weights = vectors @ (seen / (values + penalty).reshape(columns))
             inverse = scaled[fold] @ scaled[fold].T
             error += float(np.sum(np.linalg.solve(inverse, weights[fold]) ** 2)) / n
-        yield penalty, error
+        yield penalty, shown(error)
 
 
 def _centred(form: Kernel, inputs: Floats, responses: Floats, members: Sequence[NDArray[np.int64]]) -> Iterator[Floats]:
@@ -170,8 +173,8 @@ def _offsets(form: Kernel, rows: NDArray[np.int64], totals: Floats) -> Floats:
 
 
 def _median_distance(inputs: Floats) -> float:
-    distances = pdist(inputs[:500])
-    positive = distances[distances > 0]
+    distances = np.sqrt(squared_distances(inputs[:500], inputs[:500]))
+    positive = distances[np.triu(distances, 1) > 0]
     return float(np.median(positive)) if positive.size else 1.0
 
 
@@ -181,9 +184,8 @@ def _solve(system: Floats, right: Floats, penalty: float) -> Floats:
         shifted = system.copy()
         shifted.flat[:: len(system) + 1] += penalty
         try:
-            factor = cho_factor(shifted, lower=True, check_finite=False)
-            return np.asarray(cho_solve(factor, right, check_finite=False))
-        except LinAlgError:
+            return solve(shifted, right)
+        except np.linalg.LinAlgError:
             penalty *= 10
 
 
@@ -243,8 +245,8 @@ def nystroem_sums(inputs: Floats, responses: Floats, *, landmarks: Floats, kerne
     step = max(1, (1 << 22) // max(m, 1))
     for start in range(0, len(inputs), step):
         values = kernel(inputs[start : start + step], landmarks)
-        products += values.T @ values
-        right += values.T @ responses[start : start + step]
+        products += matmul(values.T, values)
+        right += matmul(values.T, responses[start : start + step])
         owners = codes[start : start + step]
         for party in range(parties):
             ones[party] += values[owners == party].sum(axis=0)
@@ -257,13 +259,12 @@ def fit_nystroem(sums: NystroemSums, *, landmarks: Floats, kernel: Kernel, penal
     The landmarks' functions are orthonormalised first, which keeps the least squares well conditioned.
     """
     offset = _offsets(kernel, sums.rows, sums.totals)
-    values, vectors = np.linalg.eigh(kernel(landmarks, landmarks))
-    kept = values > 1e-12 * values[-1]
-    basis = vectors[:, kept] / np.sqrt(values[kept])
-    system = basis.T @ sums.products @ basis
+    own = kernel(landmarks, landmarks)
+    lower = cholesky(own + _JITTER * len(own) * np.eye(len(own)))
+    system = solve_lower(lower, solve_lower(lower, sums.products).T)
     system = (system + system.T) / 2
     right = sums.responses
-    for ones, own in zip(sums.ones, offset, strict=True):
-        right = right - np.multiply.outer(ones, own)
-    weights = _solve(system, basis.T @ right, penalty)
-    return KernelRidge(kernel, offset, (landmarks,), (basis @ weights,))
+    for ones, mean in zip(sums.ones, offset, strict=True):
+        right = right - np.multiply.outer(ones, mean)
+    weights = _solve(system, solve_lower(lower, right), penalty)
+    return KernelRidge(kernel, offset, (landmarks,), (solve_lower(lower, weights, transposed=True),))

@@ -57,7 +57,6 @@ def charge(
         epsilon=epsilon,
         delta=delta,
         start=accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta) * (1 + 1e-6),
-        tolerance_of="scale",
     )
     one = {name: unit * multiplier / math.sqrt(share) for name, share in shares.items()}
     made = Charge(

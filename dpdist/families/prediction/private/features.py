@@ -17,9 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.families.prediction.density import Marginal
+from dpdist.families.prediction.latin import standard_normal
 from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, RANK_STEP, Cells, PrivateColumn
 from dpdist.families.prediction.scales import Scale
 from dpdist.privacy.arrays import Counts, Floats
+from dpdist.privacy.calibrate import round_up
+from dpdist.privacy.portable import inner, sin_turns, solve
 
 RESPONSE_CELLS = 4096
 """Cells of the response, as the ridge statistics see it."""
@@ -89,7 +92,7 @@ def feature_map(
     square root of the number of columns. The directions are drawn from `rng`, and are public in effect.
     """
     d = len(columns)
-    directions = rng.standard_normal((d, frequencies)) / (width * math.sqrt(d) * 2 * math.pi)
+    directions = standard_normal(rng, (d, frequencies)) / (width * math.sqrt(d) * 2 * math.pi)
     part = math.sqrt(weights[1] / d)
     linear: list[Counts] = []
     phases: list[Counts] = []
@@ -108,7 +111,7 @@ def feature_map(
 
 @lru_cache(maxsize=8)
 def _wave(amplitude: float) -> Counts:
-    return _towards_zero(amplitude * np.cos(2 * np.pi * np.arange(_TURN) / _TURN) * (1 - 2.0**-40))
+    return _towards_zero(amplitude * sin_turns(np.arange(_TURN) / _TURN + 0.25) * (1 - 2.0**-40))
 
 
 def _towards_zero(values: NDArray[np.floating[Any]]) -> Counts:
@@ -131,7 +134,7 @@ class Window:
 def response_window(marginal: Marginal, *, tail: float = 0.005) -> Window:
     """The window around the mean of the released marginal that leaves `tail` out at most at each end."""
     low, high = marginal.inverse(np.array([tail, 1 - tail])).tolist()
-    centre = float(marginal.masses @ marginal.middles)
+    centre = inner(marginal.masses, marginal.middles)
     return Window(centre, max(high - centre, centre - low) + 0.5 / marginal.cells)
 
 
@@ -165,14 +168,7 @@ def cross_products(features: Counts, responses: Counts) -> Counts:
 
 def modelled_products(features: Counts, *, total: float) -> Floats:
     """``sum phi phi^T`` of `total` records, as records drawn from the released model have it."""
-    values = features * FEATURE_STEP
-    return np.asarray(values.T @ values * (total / len(features)))
-
-
-def positive_part(products: Floats) -> Floats:
-    """The nearest symmetric matrix without negative eigenvalues."""
-    values, vectors = np.linalg.eigh((products + products.T) / 2)
-    return np.asarray((vectors * np.maximum(values, 0.0)) @ vectors.T)
+    return np.asarray(feature_products(features) * (FEATURE_STEP**2 * total / len(features)), np.float64)
 
 
 FLOOR = 0.5
@@ -190,11 +186,12 @@ def ridge_weights(products: Floats, cross: Floats, *, noise: float, product_nois
     values = np.maximum(values, 0.0)
     right = vectors.T @ cross
     spread = noise**2 + variance * values
-    least = max(FLOOR * max(noise, product_noise) * math.sqrt(len(cross)), 1e-6 * float(values[-1]), 1e-9)
-    best, chosen = math.inf, np.zeros(len(cross))
-    for penalty in least * np.geomspace(1, max(float(values[-1]) / least, 1.0) * 10, 60):
+    largest = round_up(max(float(values[-1]), 1e-9))
+    least = max(FLOOR * max(noise, product_noise) * math.sqrt(len(cross)), 1e-6 * largest, 1e-9)
+    best, chosen = math.inf, least
+    for penalty in map(round_up, least * np.geomspace(1, max(largest / least, 1.0) * 10, 60)):
         weights = right / (values + penalty)
         risk = float(values @ weights**2 - 2 * right @ weights + 2 * np.sum(spread / (values + penalty)))
-        if risk < best:
-            best, chosen = risk, weights
-    return np.asarray(vectors @ chosen)
+        if risk < best - 1e-9 * abs(best):
+            best, chosen = risk, penalty
+    return solve(products + chosen * np.eye(len(cross)), cross)

@@ -40,6 +40,7 @@ from dpdist.families.prediction.density import Marginal, marginal_of_masses
 from dpdist.families.prediction.latin import nearest_correlation
 from dpdist.families.prediction.scales import Scale
 from dpdist.privacy.arrays import Counts, Floats
+from dpdist.privacy.portable import inner, sin_turns
 
 FINE = 16
 """Fine cells, which features see, in a cell of a histogram."""
@@ -113,7 +114,7 @@ def noisy_total(histograms: Sequence[Counts]) -> float:
     """The number of records, from the noisy histograms of all columns; at least 1."""
     weights = np.array([1 / len(counts) for counts in histograms])
     totals = np.array([float(counts.sum()) for counts in histograms])
-    return max(float(weights @ totals / weights.sum()), 1.0)
+    return max(inner(weights, totals) / float(weights.sum()), 1.0)
 
 
 def private_marginal(column: PrivateColumn, noisy: Counts, *, total: float) -> Marginal:
@@ -154,9 +155,9 @@ def private_correlation(
     for i, (table, marginal) in enumerate(zip(tables, marginals, strict=True)):
         masses = np.diff(marginal.cumulative).repeat(len(table) // marginal.cells) / (len(table) // marginal.cells)
         ranks = table * RANK_STEP
-        deviations[i] = math.sqrt(max(float(masses @ ranks**2), 1e-4))
+        deviations[i] = math.sqrt(max(inner(masses, np.asarray(ranks**2, np.float64)), 1e-4))
     out = np.eye(d)
     upper = np.triu_indices(d, 1)
     spearman = noisy * RANK_STEP**2 / total / (deviations[upper[0]] * deviations[upper[1]])
-    out[upper] = np.clip(2 * np.sin(np.pi / 6 * np.clip(spearman, -1, 1)), -0.99, 0.99)
+    out[upper] = np.clip(2 * sin_turns(np.clip(spearman, -1, 1) / 12), -0.99, 0.99)
     return nearest_correlation(out + out.T - np.eye(d), least=1e-3)

@@ -17,7 +17,6 @@ from dpdist.families.prediction.private.features import (
     Window,
     feature_map,
     modelled_products,
-    positive_part,
     response_window,
     ridge_weights,
 )
@@ -34,6 +33,7 @@ from dpdist.families.prediction.private.statistics import NoisyCorrelations, Noi
 from dpdist.families.prediction.second_stage import FeatureSpec
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
+from dpdist.privacy.portable import inner, matmul, positive_part
 
 _MODELLED_ROWS = 1 << 15  # drawn from the released model for the second moments of the features
 
@@ -82,7 +82,7 @@ class PrivateModel:
 
     def predict(self, inputs: Floats) -> Floats:
         """Responses on the unit interval, for rows of the unit cube, float64[n, d]."""
-        predicted = self.features(_cells(self.columns, inputs)) @ self.weights * FEATURE_STEP
+        predicted = matmul(self.features(_cells(self.columns, inputs)).astype(np.float64), self.weights) * FEATURE_STEP
         return np.clip(self.window.centre + self.window.half * np.clip(predicted, -1.0, 1.0), 0.0, 1.0)
 
 
@@ -110,7 +110,7 @@ def fitted_model(
         np.asarray(noisy.cross * FEATURE_STEP**2, np.float64),
         noise=charge.cross,
         product_noise=charge.product,
-        variance=float(response.masses @ (values - response.masses @ values) ** 2),
+        variance=inner(response.masses, (values - inner(response.masses, values)) ** 2),
     )
     return PrivateModel(inputs, target, seen.features, weights, window)
 

@@ -1,0 +1,95 @@
+"""Functions and linear algebra that are the same on every processor: accurate, and made of portable operations."""
+
+from __future__ import annotations
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import linalg, special
+
+from dpdist.privacy import portable
+
+RNG = np.random.default_rng(3)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "places", "error"),
+    [
+        (portable.exp, np.exp, RNG.uniform(-600, 600, 20_000), 2e-13),
+        (portable.log, np.log, 10.0 ** RNG.uniform(-300, 300, 20_000), 1e-15),
+        (portable.log1p, np.log1p, 10.0 ** RNG.uniform(-20, 20, 20_000), 1e-14),
+        (portable.expm1, np.expm1, 10.0 ** RNG.uniform(-20, 2, 20_000), 1e-13),
+        (portable.ndtr, special.ndtr, RNG.uniform(-20, 8, 20_000), 1e-12),
+        (portable.ndtri, special.ndtri, RNG.uniform(0, 1, 20_000), 1e-12),
+        (portable.ndtri, special.ndtri, 10.0 ** RNG.uniform(-100, 0, 1000), 1e-12),
+    ],
+)
+def test_functions(ours: object, theirs: object, places: np.ndarray, error: float) -> None:
+    np.testing.assert_allclose(ours(places), theirs(places), rtol=error, atol=1e-14)  # type: ignore[operator]
+
+
+def test_the_coefficients_are_those_of_the_function() -> None:
+    for z in (0.0, 0.01, 0.5, 1.0, 3.0, 10.0, 25.0):
+        exact = float(mpmath.erfc(mpmath.mpf(z)))
+        assert float(portable._erfc(np.array([z]))[0]) == pytest.approx(exact, rel=1e-12)
+
+
+def test_sines_of_turns() -> None:
+    turns = RNG.uniform(-3, 3, 20_000)
+    np.testing.assert_allclose(portable.sin_turns(turns), np.sin(2 * np.pi * turns), atol=1e-14)
+    assert portable.sin_turns(np.array([0.0, 0.25, 0.5, 0.75, 1.0])).tolist() == [0, 1, 0, -1, 0]
+
+
+def test_powers() -> None:
+    assert (portable.power(np.array([2.0, 3.0]), 5) == [32, 243]).all()
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (7, 300, 5), (130, 128, 129), (3, 1000, 1)])
+def test_products(shape: tuple[int, int, int]) -> None:
+    a, b = RNG.normal(size=shape[:2]) * 1e5, RNG.normal(size=shape[1:]) * 1e-9
+    bound = np.abs(a).max(1)[:, None] * np.abs(b).max(0) * shape[1] * 2.0**-44
+    assert (np.abs(portable.matmul(a, b) - a @ b) <= bound).all()
+    np.testing.assert_array_equal(portable.matmul(a, b[:, 0]), portable.matmul(a, b)[:, 0])
+
+
+def test_slices_are_exact() -> None:
+    """Products of whole numbers that fit the slices come out exactly, whatever adds them."""
+    a, b = RNG.integers(-(2**22), 2**22, (50, 400)), RNG.integers(-(2**22), 2**22, (400, 20))
+    assert (portable.matmul(a.astype(float), b.astype(float)) == a @ b).all()
+
+
+@pytest.mark.parametrize("size", [1, 5, 64, 150])
+def test_systems(size: int) -> None:
+    root = RNG.normal(size=(size, size))
+    matrix, right = root @ root.T + 0.1 * np.eye(size), RNG.normal(size=(size, 3))
+    lower = portable.cholesky(matrix)
+    assert (np.triu(lower, 1) == 0).all()
+    np.testing.assert_allclose(lower, linalg.cholesky(matrix, lower=True), atol=1e-9)
+    np.testing.assert_allclose(matrix @ portable.solve(matrix, right), right, atol=1e-9)
+    np.testing.assert_allclose(matrix @ portable.solve(matrix, right[:, 0]), right[:, 0], atol=1e-9)
+
+
+def test_a_system_that_is_not_definite_is_refused() -> None:
+    for matrix in (-np.eye(3), np.diag([1.0, 0.0]), np.full((2, 2), np.nan)):
+        with pytest.raises(np.linalg.LinAlgError, match="not positive definite"):
+            portable.cholesky(matrix)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 40])
+def test_eigenvalues(size: int) -> None:
+    matrix = RNG.normal(size=(size, size))
+    matrix += matrix.T
+    values, vectors = portable.eigh(matrix)
+    exact, other = np.linalg.eigh(matrix)
+    np.testing.assert_allclose(values, exact, atol=1e-12 * size)
+    np.testing.assert_allclose(np.abs(vectors.T @ other), np.eye(size), atol=1e-8)
+    assert (np.take_along_axis(vectors, np.abs(vectors).argmax(0)[None], 0) > 0).all()
+    np.testing.assert_allclose(
+        portable.positive_part(matrix), (other * np.maximum(exact, 0)) @ other.T, atol=1e-7 * size
+    )
+    assert not portable.positive_part(np.zeros((size, size))).any()
+
+
+def test_distances() -> None:
+    a, b = RNG.normal(size=(6, 3)), RNG.normal(size=(4, 3))
+    np.testing.assert_allclose(portable.squared_distances(a, b), ((a[:, None] - b[None]) ** 2).sum(-1), rtol=1e-13)
