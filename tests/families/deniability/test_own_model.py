@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mixture import MixtureOfProducts, fit
 from releases import KEY, SCHEMA, project
 
 from dpdist.cluster.cluster import Cluster
@@ -21,7 +22,6 @@ from dpdist.families.deniability.candidates import Candidates
 from dpdist.families.deniability.claims import claims
 from dpdist.families.deniability.deniability import PrivacyTest, candidate_batch
 from dpdist.families.deniability.graph import first_passing, released_parts, sharded_seeds
-from dpdist.families.deniability.mixture import MixtureOfProducts, fit
 from dpdist.families.deniability.own_model import OwnSynthesizer
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
