@@ -26,7 +26,6 @@ from dpdist.evaluate.page.files import Folder, Pages
 from dpdist.evaluate.page.page import About, render
 from dpdist.evaluate.page.sections import Section, does_not_apply
 from dpdist.evaluate.utility import correlations, learning, regression, similarity
-from dpdist.evaluate.utility.baselines import baseline_section
 from dpdist.evaluate.utility.coverage import coverage_section
 from dpdist.evaluate.utility.holdout import holdout_section
 from dpdist.evaluate.utility.trial import Trial, make_trial, named_target
@@ -52,8 +51,6 @@ class Options:
     test: int = 15_000
     seed: int = 0  # of every sample and model
     attacks: bool = True  # whether to run the attacks
-    epsilon: float | None = None  # of the DP-ERM baselines; default: the release's own
-    demand: str | None = None  # ``QUANTITY:PRICE[:BRAND]``: also compare elasticities of demand
 
 
 def require_packages() -> None:
@@ -67,8 +64,6 @@ def record_sections(inputs: Inputs, options: Options, publication: Publication |
     """The sections on released records: utility, attacks if they are asked for, and what may be published."""
     view, seed, progress = inputs.view, inputs.seed, inputs.progress
     target = named_target(view, options.target or made_for(inputs.manifest, view))
-    if options.demand is not None:
-        regression.parse_demand(options.demand, view)
     counts = inputs.marginals()
     sections = [] if publication is None else [publication.publish(counts)]
     require_records(inputs.reports["real"])  # whether figures are published is the same for a table without any
@@ -86,13 +81,10 @@ def record_sections(inputs: Inputs, options: Options, publication: Publication |
     trial = _trial(samples, options)
     sections.append(learning.training_section(trial, view, target, progress=progress))
     sections.append(learning.attribute_section(trial, view, progress=progress))
-    sections.append(_baselines(inputs, trial, target, options))
     numbers = [i for i, axis in enumerate(view.axes) if axis.edges is not None]
     if numbers:
         number = target if target in numbers else _response(inputs.manifest, view, numbers)
         sections.append(regression.regression_section(trial, view, number, progress=progress))
-    if options.demand is not None:
-        sections.append(regression.demand_section(samples["real"], samples["released"], view, options.demand))
     if options.attacks:
         sections += attack_sections(inputs, samples)
     return sections
@@ -129,7 +121,6 @@ def vector_sections(inputs: Inputs, options: Options) -> list[Section]:
     return [
         *sections,
         learning.training_section(trial, inputs.view, target, progress=inputs.progress),
-        _baselines(inputs, trial, target, options),
         does_not_apply("marginals", "Marginals, correlations and attacks", why),
     ]
 
@@ -148,11 +139,6 @@ def _without_bad_holdout(samples: dict[str, Codes], inputs: Inputs) -> list[Sect
 def _trial(samples: Mapping[str, Codes], options: Options) -> Trial:
     tables = samples["real"], samples["released"], samples.get("holdout")
     return make_trial(*tables, train=options.train, test=options.test, seed=options.seed)
-
-
-def _baselines(inputs: Inputs, trial: Trial, target: int, options: Options) -> Section:
-    epsilon = options.epsilon or stated_epsilon(inputs.manifest)
-    return baseline_section(trial, inputs.view, target, epsilon=epsilon, progress=inputs.progress)
 
 
 def attack_sections(inputs: Inputs, samples: Mapping[str, Codes]) -> list[Section]:
@@ -175,14 +161,6 @@ def attack_sections(inputs: Inputs, samples: Mapping[str, Codes]) -> list[Sectio
         else " Give records like the real ones that the release was not made from with --holdout."
     )
     return [replace(s, verdict=s.verdict + advice) if s.figures.get("applies") is False else s for s in sections]
-
-
-def stated_epsilon(manifest: Manifest) -> float:
-    """The epsilon that a release states for itself or its model, 1 where it states none."""
-    for guarantee in manifest.guarantees:
-        if guarantee.get("kind") == "differential-privacy" and isinstance(guarantee.get("epsilon"), (int, float)):
-            return max(float(guarantee["epsilon"]), 1e-3)  # type: ignore[arg-type]
-    return 1.0
 
 
 def about_release(store: Store, manifest: Manifest, reports: Mapping[str, Any], options: Options) -> About:

@@ -230,8 +230,6 @@ def _linked(
 ) -> tuple[About, list[Section]]:
     from dpdist.evaluate.linked.sections import linked_sections, open_linked
 
-    if request.options.demand is not None:
-        raise SpecError("--demand: elasticities are not compared for linked tables, whose rows are not records")
     own, attributes = request.real_parents, tuple(linked.read.names[i] for i in linked.parent)
     against = request.source(request.against, parents=own, attributes=attributes)
     holdout = None

@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import dp_erm as erm
 import numpy as np
 
 from dpdist.data.inputs import table_source
@@ -35,7 +36,6 @@ from dpdist.data.table import open_table
 from dpdist.evaluate.attacks import distinguish
 from dpdist.evaluate.attacks.intervals import proportion
 from dpdist.evaluate.binning import view_of
-from dpdist.evaluate.utility import erm
 from dpdist.evaluate.utility.models import CLASSIFIERS, Encoder, Fitted, fit, labels_of
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.registry import load_spec, stages_of

@@ -33,9 +33,7 @@ QUESTIONS = {
     "models": "Does a model that learns from released records do as well on real people as one that learns from real "
     "records?",
     "attributes": "How well can each attribute be predicted from the others, having learned from released records?",
-    "dp-erm": "For this one prediction, is the release better than a model that is made differentially private itself?",
     "regression": "Can a number be predicted as well from released records as from real ones?",
-    "demand": "Would prices that are set by released records be the right ones?",
     "distinguishing": "Can a computer tell released records from real ones? This measures likeness, not privacy: "
     "copies of the real records could not be told apart at all.",
     "copies": "Does the release repeat the people it was made from more often than people it has never seen?",
