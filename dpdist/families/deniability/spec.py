@@ -206,16 +206,11 @@ class SynthesisSpec(Section):
         le=1,
         description="Declared public lower bound on the pass rate; checked with noise.",
     )
-    max_plausible: int | None = Field(
-        default=None,
-        ge=1,
-        description="Accepted for parity with the paper; not needed: all seeds are counted.",
-    )
     max_check_plausible: int | None = Field(
         default=None,
         ge=1,
         description="With `model.hook`: expected number of seeds, all of which each candidate is compared with, in a "
-        "table of data.minimum_records; default: all records. Else without effect: all seeds are counted.",
+        "table of data.minimum_records; default: all records. It goes with `model.hook` only.",
     )
 
 
@@ -248,6 +243,8 @@ class PlausibleDeniabilitySpec(ReleaseSpec):
             return self
         if self.model.learned_from is not None:
             raise ValueError("model.learned_from: goes with model.hook, a model of your own")
+        if self.synthesis.max_check_plausible is not None:
+            raise ValueError("synthesis.max_check_plausible: goes with model.hook; else all seeds are counted")
         if self.split.parameters == 0:
             raise ValueError("split.parameters: must be above 0")
         _ = self.privacy.budget  # refuses where there is none
