@@ -69,7 +69,6 @@ def whole_release(records: int, split: dict[str, float]) -> Any:
             "output": {"path": "unused"},
             "privacy": {
                 "model": {"epsilon": 3, "delta": 1e-6},
-                "check_share": 0.1,
                 "seed_check_epsilon": 0.3,
                 "checked_candidates": 4096,
                 "deniability": {"k": 60, "gamma": 2, "epsilon0": 0.25},

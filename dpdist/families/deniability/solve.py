@@ -38,7 +38,7 @@ from dpdist.families.deniability.expectations import Expectations, SeedsChoice, 
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan
 from dpdist.families.deniability.reference import Reference
 from dpdist.families.deniability.solution import Alternative, Solution
-from dpdist.families.deniability.spec import ALL_RECORDS, PlausibleDeniabilitySpec, Shares
+from dpdist.families.deniability.spec import ALL_RECORDS, CHECK_SHARE, PlausibleDeniabilitySpec, Shares
 from dpdist.families.deniability.splits import combined, lighter, lighter_seeds, plan_model
 from dpdist.privacy import accountant
 from dpdist.privacy.checks import count_check, expected_lower_bound, pass_check
@@ -258,7 +258,7 @@ class _Solver:
 
     def _minimum(self, share: Fraction, check_epsilon: float) -> int:
         """Lower bound of the seeds that the plan will confirm."""
-        delta = self.delta * self.spec.privacy.check_share / 2
+        delta = self.delta * CHECK_SHARE / 2
         return _confirmed_seeds(self.spec.data.minimum_records, float(share), check_epsilon, delta)
 
     def _declared(self, kept: int, share: Fraction, k: int, stage: float, *, rough: bool = False) -> SeedsChoice | None:
@@ -297,7 +297,7 @@ class _Solver:
                     seeds=minimum,
                     candidates=max(candidates, self.records),
                     epsilon=epsilon,
-                    delta=self.delta * self.spec.privacy.check_share / 2,
+                    delta=self.delta * CHECK_SHARE / 2,
                 )
                 bound = expected_lower_bound(check, pass_rate=rate) / minimum
                 if bound * (1 - 2 * part) ** 2 > worth / _ENOUGH:  # the records cost 1 / sqrt(k Z)

@@ -97,7 +97,6 @@ def learn_parents(attempt: DeniabilityAttempt) -> Structure:
         spec.table,
         records=spec.data.minimum_records * float(spec.split.shares.parameters),
         table_noise=plan.parameters.standard_deviation,
-        max_parent_configurations=spec.model.max_parent_configurations,
         order=spec.model.order,
         regressed=spec.regressed,
     )
@@ -117,10 +116,7 @@ def learn_parameters(attempt: DeniabilityAttempt) -> Network:
         return measure_tables(counts, structure, plan=plan, noise=attempt.noise)
 
     def estimate() -> Network:
-        model = spec.model
-        return estimate_network(
-            tables, structure, spec.table, noise=attempt.noise, prior=model.prior, estimate=model.estimate
-        )
+        return estimate_network(tables, structure, spec.table, noise=attempt.noise, estimate=spec.model.estimate)
 
     tables = attempt.stored(NoisyTables, measure)
     with attempt.stage("estimating"):

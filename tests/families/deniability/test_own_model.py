@@ -308,7 +308,7 @@ def test_the_number_of_seeds_follows_from_what_is_checked(tmp_path: Any) -> None
     ("settings", "message"),
     [
         ({"model.learned_from": None}, "say where the model's parameters come from"),
-        ({"model.prior": 1}, "only learned_from is set"),
+        ({"model.score": "cfs"}, "only learned_from is set"),
         ({"privacy.model": {"epsilon": 1, "delta": 1e-7}}, "no `model`"),
         ({"synthesis.omega": 2}, "draws all attributes"),
         ({"synthesis.max_check_plausible": 100}, "more records than"),

@@ -8,10 +8,7 @@ import pytest
 from dpdist.cluster.executor import InProcess
 from dpdist.evaluate.utility.regression import (
     delta_mse,
-    mean_absolute_percentage_deviation,
     mse,
-    optimal_markup,
-    optimal_profit_ratio,
 )
 from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
@@ -260,9 +257,3 @@ def test_synthetic_data_train_as_well_as_the_original() -> None:
 def test_measures() -> None:
     assert mse([1, 2], [1, 4]) == 2
     assert delta_mse(2.0, 1.5) == 0.25
-    assert optimal_markup([-2, -3, -0.5]).tolist()[:2] == [1.0, 0.5]
-    assert np.isnan(optimal_markup(-0.5))
-    assert optimal_profit_ratio(-3, -3) == pytest.approx(1)
-    # Profit (p - 1) p^-3 at the price 2 that -2 suggests, over the best, at 1.5.
-    assert optimal_profit_ratio(-3, -2) == pytest.approx((1 * 2**-3) / (0.5 * 1.5**-3))
-    assert mean_absolute_percentage_deviation([-2, -4], [-3, -4]) == 0.25

@@ -44,6 +44,9 @@ from dpdist.families.mixing.results import MixedClass, Mixtures, Restorations
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.storage.store import Store
 
+PATIENCE = 3600.0
+"""Seconds to wait for a client in each stage."""
+
 BEGUN_FILE = "begun"
 """Written before the first noise: from then on the round goes on, or is lost."""
 
@@ -101,7 +104,7 @@ def begin_round(attempt: FederatedAttempt) -> Round:
     if not isinstance(attempt.executor, Cluster):
         raise SpecError("cluster.mode: clients need worker processes of their own; use embedded or address")
     resources = {one.name: one.resource_name for one in plan.federated.clients}
-    groups = WorkerGroups(attempt.executor, resources, grace=spec.cluster.timeout, patience=plan.federated.patience)
+    groups = WorkerGroups(attempt.executor, resources, grace=spec.cluster.timeout, patience=PATIENCE)
     calls, begun = ClientCalls(attempt, groups), attempt.work.exists(BEGUN_FILE)
     try:
         members = attempt.stored(Roster, partial(_roster, calls)).members
