@@ -24,7 +24,7 @@ from dpdist.evaluate.binning import View
 from dpdist.evaluate.inputs import Inputs, require_records
 from dpdist.evaluate.page.files import Folder, Pages
 from dpdist.evaluate.page.page import About, render
-from dpdist.evaluate.page.sections import Section, does_not_apply
+from dpdist.evaluate.page.sections import PageSection, does_not_apply
 from dpdist.evaluate.utility import correlations, learning, regression, similarity
 from dpdist.evaluate.utility.coverage import coverage_section
 from dpdist.evaluate.utility.holdout import holdout_section
@@ -33,7 +33,7 @@ from dpdist.privacy.arrays import Codes
 from dpdist.publish.manifest import MANIFEST, OLD_NAMES, Manifest
 
 if TYPE_CHECKING:
-    from dpdist.evaluate.publishable import Publication
+    from dpdist.evaluate.publishable import FiguresPublication
     from dpdist.storage.store import Store
 
 PAGE, FIGURES = "evaluation.html", "evaluation.json"
@@ -60,7 +60,9 @@ def require_packages() -> None:
         raise SpecError(f"an evaluation needs {', '.join(missing)}: pip install 'dpdist[evaluate]'")
 
 
-def record_sections(inputs: Inputs, options: Options, publication: Publication | None = None) -> list[Section]:
+def record_sections(
+    inputs: Inputs, options: Options, publication: FiguresPublication | None = None
+) -> list[PageSection]:
     """The sections on released records: utility, attacks if they are asked for, and what may be published."""
     view, seed, progress = inputs.view, inputs.seed, inputs.progress
     target = named_target(view, options.target or made_for(inputs.manifest, view))
@@ -108,7 +110,7 @@ def _response(manifest: Manifest, view: View, numbers: list[int]) -> int:
     return place if place in numbers else numbers[-1]
 
 
-def vector_sections(inputs: Inputs, options: Options) -> list[Section]:
+def vector_sections(inputs: Inputs, options: Options) -> list[PageSection]:
     """The sections on released mixtures, which are no records: models that are trained on them."""
     target = named_target(inputs.view, options.target or made_for(inputs.manifest, inputs.view))
     samples = inputs.samples()
@@ -125,7 +127,7 @@ def vector_sections(inputs: Inputs, options: Options) -> list[Section]:
     ]
 
 
-def _without_bad_holdout(samples: dict[str, Codes], inputs: Inputs) -> list[Section]:
+def _without_bad_holdout(samples: dict[str, Codes], inputs: Inputs) -> list[PageSection]:
     """Take a hold-out that is none out of the samples; the section that says so."""
     if "holdout" not in samples:
         return []
@@ -141,7 +143,7 @@ def _trial(samples: Mapping[str, Codes], options: Options) -> Trial:
     return make_trial(*tables, train=options.train, test=options.test, seed=options.seed)
 
 
-def attack_sections(inputs: Inputs, samples: Mapping[str, Codes]) -> list[Section]:
+def attack_sections(inputs: Inputs, samples: Mapping[str, Codes]) -> list[PageSection]:
     """The sections on attacks; shadow models run the mechanism itself where the manifest says all about it."""
     records, written = inputs.reports["real"].kept, inputs.released.decoder.merged
     sections = attacks.attack_sections(
@@ -197,7 +199,7 @@ def _accuracy(manifest: Manifest) -> str | None:
     return sentence if isinstance(sentence, str) and sentence else None
 
 
-def to_json(about: About, sections: Sequence[Section], manifest: Manifest) -> dict[str, Any]:
+def to_json(about: About, sections: Sequence[PageSection], manifest: Manifest) -> dict[str, Any]:
     """The figures of an evaluation as a JSON object."""
     return {
         "confidential": about.banner,
@@ -253,7 +255,7 @@ def _check_folder(folder: Path, release: Store) -> None:
         )
 
 
-def write(pages: Pages, about: About, sections: Sequence[Section], manifest: Manifest) -> tuple[str, str]:
+def write(pages: Pages, about: About, sections: Sequence[PageSection], manifest: Manifest) -> tuple[str, str]:
     """Write the page and the figures, for the owner alone; an earlier evaluation there is replaced. Returns their
     addresses. Raises OutputUnwritable: the place cannot be written.
     """

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from dpdist.data.count import coarsen, configuration_index, pair_counts
-from dpdist.families.deniability.candidates import Synthesizer, seed_ranks
+from dpdist.families.deniability.candidates import SeedSynthesizer, seed_ranks
 from dpdist.families.deniability.deniability import PrivacyTest, candidate_batch
 from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.own_model import OwnSynthesizer
@@ -89,7 +89,7 @@ def information(counts: np.ndarray) -> float:
 
 def measure(network: Network, seeds: Codes, omegas: tuple[int, ...], count: int) -> dict[str, Any]:
     """Rates for one set of omegas."""
-    noise, synthesizer = Noise(bytes(32)), Synthesizer(network, omegas)
+    noise, synthesizer = Noise(bytes(32)), SeedSynthesizer(network, omegas)
     record: dict[str, Any] = {"omega": list(omegas), "candidates": count, "seeds": len(seeds[0])}
     index = None
     if synthesizer.uses_seeds:

@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LISTED, REMOVED = (Path(__file__).with_name(name) for name in ("features.json", "removed.json"))
 KINDS = ("plausible-deniability", "synthesis", "relational", "mixing", "histogram", "discovery", "two-stage")
 SECTION = re.compile(
-    r'(?:\bSection\((?:name=)?|does_not_apply\(|NAME = |NAME, TITLE = |name, title(?:, \w+)* = )"([a-z][a-z -]*)"'
+    r'(?:\bPageSection\((?:name=)?|does_not_apply\(|NAME = |NAME, TITLE = |name, title(?:, \w+)* = )"([a-z][a-z -]*)"'
 )
 """How the code names a section of an evaluation."""
 

@@ -18,7 +18,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from dpdist.evaluate.page.sections import Cell, Plot, Section, Table, plain, visible
+from dpdist.evaluate.page.sections import Cell, PageSection, PageTable, Plot, plain, visible
 
 CONFIDENTIAL = "CONFIDENTIAL: computed from private records without noise. For the holder of the data only."
 
@@ -72,7 +72,7 @@ class About:
     footer: str = ""
 
 
-def render(about: About, sections: Sequence[Section]) -> str:
+def render(about: About, sections: Sequence[PageSection]) -> str:
     """The page of an evaluation, its sections in this order: the whole HTML document. Raises ValueError: a section's
     name is no anchor or stands twice, or a plot is more than shapes and text.
     """
@@ -101,7 +101,7 @@ def render(about: About, sections: Sequence[Section]) -> str:
     )
 
 
-def _shown(section: Section) -> dict[str, object]:
+def _shown(section: PageSection) -> dict[str, object]:
     return {
         "name": section.name,
         "title": section.title,
@@ -116,7 +116,7 @@ def _shown(section: Section) -> dict[str, object]:
     }
 
 
-def _shown_table(table: Table) -> dict[str, object]:
+def _shown_table(table: PageTable) -> dict[str, object]:
     rows = [[{"text": text_of(cell), "number": _number(cell)} for cell in row] for row in table.rows]
     columns = [
         {"text": name, "number": any(row[i]["number"] is not None for row in rows)}

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 from dpdist.evaluate.binning import View
 from dpdist.evaluate.estimators import estimator
 from dpdist.evaluate.page import plots
-from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_apply
-from dpdist.evaluate.utility.models import Model
+from dpdist.evaluate.page.sections import Cell, PageSection, PageTable, State, does_not_apply
+from dpdist.evaluate.utility.models import ModelKind
 from dpdist.evaluate.utility.trial import Prediction, Trial, too_small
 from dpdist.families.base.attempt import Progress
 from dpdist.privacy.arrays import Codes
@@ -25,17 +25,17 @@ _BOTH = "few real and released"
 
 
 REGRESSORS = {
-    "ridge": Model(estimator("linear_model:Ridge", alpha=1.0), "indicators"),
-    "random forest": Model(
+    "ridge": ModelKind(estimator("linear_model:Ridge", alpha=1.0), "indicators"),
+    "random forest": ModelKind(
         estimator("ensemble:RandomForestRegressor", n_estimators=40, min_samples_leaf=3, max_leaf_nodes=600), "codes"
     ),
-    "gradient boosting": Model(
+    "gradient boosting": ModelKind(
         estimator("ensemble:HistGradientBoostingRegressor", max_iter=100, early_stopping=False), "codes"
     ),
 }
 
 
-def regression_section(trial: Trial, view: View, target: int, *, progress: Progress) -> Section:
+def regression_section(trial: Trial, view: View, target: int, *, progress: Progress) -> PageSection:
     """Mean squared error of a number, for models of real, released and both records.
 
     A user has `SMALL` records of their own; delta MSE is the share of the error that released records remove
@@ -78,14 +78,14 @@ def regression_section(trial: Trial, view: View, target: int, *, progress: Progr
     kept = (1 - ours / variance) / explained if explained > 0.02 else None
     state: State = "info" if kept is None else "good" if kept >= 0.9 else "fair" if kept >= 0.6 else "bad"
     columns = ("model", "trained on", "MSE", "variance explained", "delta MSE")
-    table = Table(title, columns, tuple(rows), f"Few real: {len(small[0]):,} records. {trial.sentence}")
+    table = PageTable(title, columns, tuple(rows), f"Few real: {len(small[0]):,} records. {trial.sentence}")
     series = [
         (source, [max(1 - figures[kind][source] / variance, 0.0) for kind in figures], colour)
         for source, colour in (("real", plots.REAL), ("released", plots.RELEASED), ("few real", plots.OTHER))
     ]
     plot = plots.bar_plot(f"Variance of {view.names[target]} explained", list(figures), series, label="explained")
     recorded = {"target": view.names[target], "variance": variance, "mse": figures, "train_rows": trial.rows[0]}
-    return Section(name, title, verdict, state, (table,), (plot,), recorded)
+    return PageSection(name, title, verdict, state, (table,), (plot,), recorded)
 
 
 def mse(truth: ArrayLike, predicted: ArrayLike) -> float:

@@ -40,7 +40,7 @@ class DeniabilitySpec(Section):
         return self.epsilon0 if self.test == "randomised" else None
 
 
-class PrivacySpec(PrivacyLimit):
+class DeniabilityPrivacySpec(PrivacyLimit):
     """What the release may cost and which guarantee it states."""
 
     model: ModelBudget | None = Field(
@@ -136,7 +136,7 @@ WITHOUT_SEEDS = {"structure": "1/5", "parameters": "4/5", "seeds": "0"}
 _OF_HOOKS = ("hook", "learned_from")
 
 
-class ModelSpec(Section):
+class NetworkSpec(Section):
     """The model that generates the records."""
 
     hook: Annotated[str, BeforeValidator(plugins.named)] | None = Field(
@@ -183,7 +183,7 @@ class ModelSpec(Section):
         return {name: value for name, value in tree.items() if name not in _OF_HOOKS or value is not None}
 
 
-class SynthesisSpec(Section):
+class CandidatesSpec(Section):
     """The records to release."""
 
     records: int = Field(ge=1, le=MOST_RECORDS, description="Number of released records, R.")
@@ -209,10 +209,10 @@ class PlausibleDeniabilitySpec(ReleaseSpec):
     """Full synthetic records from a DP Bayesian network, tested against the seeds."""
 
     kind: Literal["plausible-deniability"]
-    privacy: PrivacySpec
+    privacy: DeniabilityPrivacySpec
     split: SplitSpec = SplitSpec()
-    model: ModelSpec = ModelSpec()
-    synthesis: SynthesisSpec
+    model: NetworkSpec = NetworkSpec()
+    synthesis: CandidatesSpec
 
     @model_validator(mode="before")
     @classmethod
@@ -280,7 +280,7 @@ class PlausibleDeniabilitySpec(ReleaseSpec):
                 "model.learned_from: say where the model's parameters come from: public, or the epsilon and delta with "
                 "which they were learned from this data set"
             )
-        if given != ModelSpec(hook=given.hook, learned_from=given.learned_from):
+        if given != NetworkSpec(hook=given.hook, learned_from=given.learned_from):
             raise ValueError("model: with a hook, only learned_from is set")
         if self.privacy.model is not None or self.privacy.delta is None:
             raise ValueError(

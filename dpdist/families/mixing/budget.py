@@ -36,7 +36,7 @@ class ClassPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class BudgetShares:
     """How the budget of a release is divided, by basic composition."""
 
     encoding: Encoding  # by the declared domains
@@ -47,7 +47,7 @@ class Budget:
     sizes: Mapping[str, tuple[int, int]]  # of each class the minimum that its check confirms, and its mixtures
 
 
-def divide_budget(spec: MixingSpec) -> Budget:
+def divide_budget(spec: MixingSpec) -> BudgetShares:
     """Divide the budget of a spec. Raises SpecError: nothing is left to the mixtures; AccountingError: a class is too
     small for its check.
     """
@@ -62,7 +62,7 @@ def divide_budget(spec: MixingSpec) -> Budget:
         own = {"epsilon": privacy.epsilon * spent, "delta": privacy.delta * spent}
         moments = moment_plan(encoding, unit=spec.records_of_a_unit, **own)
         left -= spent
-    return Budget(
+    return BudgetShares(
         encoding=encoding,
         checks=checks,
         moments=moments,

@@ -40,7 +40,7 @@ class Line:
 
 
 @dataclass
-class Account:
+class GaussianAccount:
     """Draws the noise of a release and keeps its account.
 
     Parameters

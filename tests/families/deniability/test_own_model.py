@@ -18,7 +18,7 @@ from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import InProcess
 from dpdist.errors import GuaranteeRefused, SpecError
 from dpdist.families.base.registry import make_plan
-from dpdist.families.deniability.candidates import Candidates
+from dpdist.families.deniability.candidates import CandidateRecords
 from dpdist.families.deniability.claims import claims
 from dpdist.families.deniability.deniability import PrivacyTest, candidate_batch
 from dpdist.families.deniability.graph import first_passing, released_parts, sharded_seeds
@@ -164,7 +164,9 @@ def test_records_that_a_seed_cannot_give_are_never_plausible() -> None:
     index = SeedIndex(made.prefix_code, seed_keys(made.prefix_code, seeds))
     candidates = made.propose(NOISE, seeds, 0, 30)
     assert set(made.counts(index, candidates)[0].tolist()) <= {5, 10}  # of 15 seeds of its parity
-    odd = Candidates([candidates.codes[0], (candidates.codes[1] + 1) % 3], made.buckets(columns([(0, 1)] * 30), seeds))
+    odd = CandidateRecords(
+        [candidates.codes[0], (candidates.codes[1] + 1) % 3], made.buckets(columns([(0, 1)] * 30), seeds)
+    )
     impossible = odd.levels == odd.levels.min()
     assert impossible.any()
     assert not impossible.all()

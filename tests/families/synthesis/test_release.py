@@ -341,14 +341,16 @@ def test_the_audit_comes_near_and_rejects_nothing(step: str, tmp_path: Path, mon
 @pytest.mark.parametrize("step", STEPS)
 def test_the_audit_rejects_too_little_noise(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A third of the noise, and an account that does not see it."""
-    deviations = accounts.Account.deviations
-    spend = accounts.Account._spend
-    monkeypatch.setattr(accounts.Account, "deviations", lambda self, *given: deviations(self, *given) / 3)
+    deviations = accounts.GaussianAccount.deviations
+    spend = accounts.GaussianAccount._spend
+    monkeypatch.setattr(accounts.GaussianAccount, "deviations", lambda self, *given: deviations(self, *given) / 3)
     of_accuracy = measured.deviations
     monkeypatch.setattr(
         measured, "deviations", lambda *given, mu: {name: s / 3 for name, s in of_accuracy(*given, mu=mu).items()}
     )
-    monkeypatch.setattr(accounts.Account, "_spend", lambda self, name, spent, draws: spend(self, name, 0.0, draws))
+    monkeypatch.setattr(
+        accounts.GaussianAccount, "_spend", lambda self, name, spent, draws: spend(self, name, 0.0, draws)
+    )
     assert audit(claim(tmp_path, step, monkeypatch, epsilon=1), runs=500, key=bytes(32)).rejected
 
 

@@ -32,7 +32,7 @@ from dpdist.families.base.stored import Stored
 from dpdist.families.base.writing import write_records
 from dpdist.families.mixing.classes import note_left_out
 from dpdist.families.mixing.federated import client
-from dpdist.families.mixing.federated.client import Answer, Joined
+from dpdist.families.mixing.federated.client import ClientAnswer, Joined
 from dpdist.families.mixing.federated.client_calls import ClientCalls, FederatedAttempt, error_of, reasons_of, values_of
 from dpdist.families.mixing.federated.identity import key_statement, message_statement, require_signature
 from dpdist.families.mixing.federated.messages import Message, average, check_message, largest_step
@@ -282,5 +282,5 @@ def _agree(begun: Round, digest: str) -> None:
                     f"client {name!r} is away ({answer.reason}) and has not committed in its ledger, so nothing is "
                     "published yet; start its workers and resume the release"
                 )
-            if not isinstance(answer, Answer) or answer.error:
+            if not isinstance(answer, ClientAnswer) or answer.error:
                 raise RoundFailed(f"client {name!r} does not agree to the release ({error_of(answer)}): {RESUME}")
