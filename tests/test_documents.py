@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from mixture import BLOCKS
 
 from dpdist.cli.schema import json_schema_of
 from dpdist.families.base.registry import FAMILIES
@@ -50,8 +51,7 @@ def test_the_model_of_ones_own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     module = ModuleType("own_model_guide")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    text = (ROOT / "docs" / "how-to" / "own-model.md").read_text()
-    for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+    for block in BLOCKS:
         exec(compile(block, "own-model.md", "exec", dont_inherit=True), vars(module))  # noqa: S102  the documents are ours
     assert len(module.release) == 2_000
     assert "if its model is as declared" in module.release.guarantee

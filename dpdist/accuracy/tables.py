@@ -132,12 +132,6 @@ def tables_operator(cardinalities: Sequence[int]) -> Operator:
     return replace(operator, compact=whole, fan_in=pair_counts_operator(sizes).fan_in)
 
 
-def increments(cardinalities: Sequence[int]) -> int:
-    """Tables that the pass of `tables_operator` adds a record to."""
-    sizes = tuple(cardinalities)
-    return len(_blocks(sizes)) or len(covering_blocks(sizes)) + len(triples_of(sizes))
-
-
 @lru_cache(maxsize=64)
 def _blocks(cardinalities: tuple[int, ...]) -> tuple[Attributes, ...]:
     """Blocks that hold all pairs and compared triples; none where they are too large or too many to be of use."""

@@ -47,9 +47,6 @@ Target = Annotated[
         "one with two values."
     ),
 ]
-Demand = Annotated[
-    str | None, typer.Option(metavar="Q:P[:BRAND]", help="Also compare elasticities: quantity, price, brand.")
-]
 Train = Annotated[int, typer.Option(min=50, help="Records of each table to train models on, at most.")]
 Test = Annotated[int, typer.Option(min=50, help="Real records to test models on, at most.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of every sample and model.")]
@@ -72,7 +69,6 @@ def evaluate(
     output: Output = None,
     confidential: Confidential = False,
     target: Target = None,
-    demand: Demand = None,
     train: Train = 30_000,
     test: Test = 15_000,
     seed: Seed = 0,
@@ -98,7 +94,7 @@ def evaluate(
         spec=load(spec, settings) if spec is not None else None,
         output=output,
         confidential=confidential,
-        options=Options(target=target, train=train, test=test, seed=seed, attacks=attacks, demand=demand),
+        options=Options(target=target, train=train, test=test, seed=seed, attacks=attacks),
         cluster=cluster,
         public_key=load_public_key(public_key) if public_key else None,
         storage_options=storage_options(endpoint_url),

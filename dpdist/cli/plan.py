@@ -37,9 +37,6 @@ Write = Annotated[Path | None, typer.Option(help="With --solve or --accuracy: wr
 ForCluster = Annotated[
     bool, typer.Option("--cluster", help="Propose workers, memory and partitions for the declared number of records.")
 ]
-CostsPath = Annotated[
-    Path | None, typer.Option(help="With --cluster: costs measured on your machines (bench_sizing.py --json).")
-]
 
 
 def plan(
@@ -53,7 +50,6 @@ def plan(
     accuracy: Accuracy = None,
     write: Write = None,
     cluster: ForCluster = False,
-    costs: CostsPath = None,
 ) -> None:
     """Say what a release would guarantee, cost and need. Reads no record of its table."""
     from dpdist.families.base.registry import make_plan
@@ -61,8 +57,6 @@ def plan(
 
     options = {"epsilon": epsilon, "pass_rate": pass_rate, "public_table": public_table, "write": write}
     options["accuracy"] = accuracy
-    if costs is not None and not cluster:
-        raise SpecError("--costs: only with --cluster")
     found = _solution(spec, settings or [], options, asked=solve or accuracy is not None)
     if found is not None:
         show(found, as_json=as_json)
@@ -71,9 +65,9 @@ def plan(
         return
     made = make_plan(load(spec, settings))
     if cluster:
-        from dpdist.sizing.cluster_size import read_costs, size_cluster
+        from dpdist.families.base.cluster_size import size_cluster
 
-        show(size_cluster(made, costs=read_costs(costs)), as_json=as_json)
+        show(size_cluster(made), as_json=as_json)
     elif as_json:
         show_json(made.to_json())
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import logging
 import os
@@ -29,7 +28,6 @@ WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": 1, "MKL_NUM_THREADS": 1, "OPENBLAS_NUM_
 """Environment of embedded workers. Dask's own default also sets MALLOC_TRIM_THRESHOLD_=65536, which returns every
 temporary array to the kernel and makes NumPy code take about four times the CPU; it is left out on purpose."""
 
-_MAIN = ("__main__", "__mp_main__")
 
 SILENCE = 60.0
 """Seconds without an answer after which a scheduler counts as lost. TCP detects an unreachable machine, not a process
@@ -199,24 +197,16 @@ def require_guard() -> None:
     Raises
     ------
     SpecError
-        The statement of the script that is running does not stand below ``if __name__ == "__main__":``.
+        The script that is running has no ``if __name__ == "__main__":``.
     """
-    frame = sys._getframe()
-    while frame is not None and not (frame.f_globals.get("__name__") in _MAIN and frame.f_code.co_name == "<module>"):
-        frame = frame.f_back  # type: ignore[assignment]
-    path = None if frame is None else getattr(sys.modules["__main__"], "__file__", None)
-    if frame is None or path is None or frame.f_code.co_filename != path or Path(path).name == "__main__.py":
+    path = getattr(sys.modules["__main__"], "__file__", None)
+    if path is None or Path(path).name == "__main__.py":
         return  # a notebook, a package that is run, or no script at all: processes do not run it again
     try:
-        tree = ast.parse(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, SyntaxError):
+        words = set(re.findall(r"\w+", Path(path).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
         return
-    around = (
-        re.findall(r"\w+", ast.unparse(block.test))
-        for block in ast.walk(tree)
-        if isinstance(block, ast.If) and block.lineno <= frame.f_lineno <= (block.end_lineno or 0)
-    )
-    if any({"__name__", "parent_process"} & set(words) for words in around):
+    if words & {"__name__", "parent_process"}:
         return
     raise SpecError(
         'worker processes begin by running this script again: put what it does below `if __name__ == "__main__":`, or '

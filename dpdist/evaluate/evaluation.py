@@ -24,9 +24,8 @@ from dpdist.evaluate.binning import View
 from dpdist.evaluate.inputs import Inputs, require_records
 from dpdist.evaluate.page.files import Folder, Pages
 from dpdist.evaluate.page.page import About, render
-from dpdist.evaluate.page.sections import Section, does_not_apply
+from dpdist.evaluate.page.sections import PageSection, does_not_apply
 from dpdist.evaluate.utility import correlations, learning, regression, similarity
-from dpdist.evaluate.utility.baselines import baseline_section
 from dpdist.evaluate.utility.coverage import coverage_section
 from dpdist.evaluate.utility.holdout import holdout_section
 from dpdist.evaluate.utility.trial import Trial, make_trial, named_target
@@ -34,7 +33,7 @@ from dpdist.privacy.arrays import Codes
 from dpdist.publish.manifest import MANIFEST, OLD_NAMES, Manifest
 
 if TYPE_CHECKING:
-    from dpdist.evaluate.publishable import Publication
+    from dpdist.evaluate.publishable import FiguresPublication
     from dpdist.storage.store import Store
 
 PAGE, FIGURES = "evaluation.html", "evaluation.json"
@@ -52,8 +51,6 @@ class Options:
     test: int = 15_000
     seed: int = 0  # of every sample and model
     attacks: bool = True  # whether to run the attacks
-    epsilon: float | None = None  # of the DP-ERM baselines; default: the release's own
-    demand: str | None = None  # ``QUANTITY:PRICE[:BRAND]``: also compare elasticities of demand
 
 
 def require_packages() -> None:
@@ -63,12 +60,12 @@ def require_packages() -> None:
         raise SpecError(f"an evaluation needs {', '.join(missing)}: pip install 'dpdist[evaluate]'")
 
 
-def record_sections(inputs: Inputs, options: Options, publication: Publication | None = None) -> list[Section]:
+def record_sections(
+    inputs: Inputs, options: Options, publication: FiguresPublication | None = None
+) -> list[PageSection]:
     """The sections on released records: utility, attacks if they are asked for, and what may be published."""
     view, seed, progress = inputs.view, inputs.seed, inputs.progress
     target = named_target(view, options.target or made_for(inputs.manifest, view))
-    if options.demand is not None:
-        regression.parse_demand(options.demand, view)
     counts = inputs.marginals()
     sections = [] if publication is None else [publication.publish(counts)]
     require_records(inputs.reports["real"])  # whether figures are published is the same for a table without any
@@ -86,13 +83,10 @@ def record_sections(inputs: Inputs, options: Options, publication: Publication |
     trial = _trial(samples, options)
     sections.append(learning.training_section(trial, view, target, progress=progress))
     sections.append(learning.attribute_section(trial, view, progress=progress))
-    sections.append(_baselines(inputs, trial, target, options))
     numbers = [i for i, axis in enumerate(view.axes) if axis.edges is not None]
     if numbers:
         number = target if target in numbers else _response(inputs.manifest, view, numbers)
         sections.append(regression.regression_section(trial, view, number, progress=progress))
-    if options.demand is not None:
-        sections.append(regression.demand_section(samples["real"], samples["released"], view, options.demand))
     if options.attacks:
         sections += attack_sections(inputs, samples)
     return sections
@@ -116,7 +110,7 @@ def _response(manifest: Manifest, view: View, numbers: list[int]) -> int:
     return place if place in numbers else numbers[-1]
 
 
-def vector_sections(inputs: Inputs, options: Options) -> list[Section]:
+def vector_sections(inputs: Inputs, options: Options) -> list[PageSection]:
     """The sections on released mixtures, which are no records: models that are trained on them."""
     target = named_target(inputs.view, options.target or made_for(inputs.manifest, inputs.view))
     samples = inputs.samples()
@@ -129,12 +123,11 @@ def vector_sections(inputs: Inputs, options: Options) -> list[Section]:
     return [
         *sections,
         learning.training_section(trial, inputs.view, target, progress=inputs.progress),
-        _baselines(inputs, trial, target, options),
         does_not_apply("marginals", "Marginals, correlations and attacks", why),
     ]
 
 
-def _without_bad_holdout(samples: dict[str, Codes], inputs: Inputs) -> list[Section]:
+def _without_bad_holdout(samples: dict[str, Codes], inputs: Inputs) -> list[PageSection]:
     """Take a hold-out that is none out of the samples; the section that says so."""
     if "holdout" not in samples:
         return []
@@ -150,12 +143,7 @@ def _trial(samples: Mapping[str, Codes], options: Options) -> Trial:
     return make_trial(*tables, train=options.train, test=options.test, seed=options.seed)
 
 
-def _baselines(inputs: Inputs, trial: Trial, target: int, options: Options) -> Section:
-    epsilon = options.epsilon or stated_epsilon(inputs.manifest)
-    return baseline_section(trial, inputs.view, target, epsilon=epsilon, progress=inputs.progress)
-
-
-def attack_sections(inputs: Inputs, samples: Mapping[str, Codes]) -> list[Section]:
+def attack_sections(inputs: Inputs, samples: Mapping[str, Codes]) -> list[PageSection]:
     """The sections on attacks; shadow models run the mechanism itself where the manifest says all about it."""
     records, written = inputs.reports["real"].kept, inputs.released.decoder.merged
     sections = attacks.attack_sections(
@@ -175,14 +163,6 @@ def attack_sections(inputs: Inputs, samples: Mapping[str, Codes]) -> list[Sectio
         else " Give records like the real ones that the release was not made from with --holdout."
     )
     return [replace(s, verdict=s.verdict + advice) if s.figures.get("applies") is False else s for s in sections]
-
-
-def stated_epsilon(manifest: Manifest) -> float:
-    """The epsilon that a release states for itself or its model, 1 where it states none."""
-    for guarantee in manifest.guarantees:
-        if guarantee.get("kind") == "differential-privacy" and isinstance(guarantee.get("epsilon"), (int, float)):
-            return max(float(guarantee["epsilon"]), 1e-3)  # type: ignore[arg-type]
-    return 1.0
 
 
 def about_release(store: Store, manifest: Manifest, reports: Mapping[str, Any], options: Options) -> About:
@@ -219,7 +199,7 @@ def _accuracy(manifest: Manifest) -> str | None:
     return sentence if isinstance(sentence, str) and sentence else None
 
 
-def to_json(about: About, sections: Sequence[Section], manifest: Manifest) -> dict[str, Any]:
+def to_json(about: About, sections: Sequence[PageSection], manifest: Manifest) -> dict[str, Any]:
     """The figures of an evaluation as a JSON object."""
     return {
         "confidential": about.banner,
@@ -275,7 +255,7 @@ def _check_folder(folder: Path, release: Store) -> None:
         )
 
 
-def write(pages: Pages, about: About, sections: Sequence[Section], manifest: Manifest) -> tuple[str, str]:
+def write(pages: Pages, about: About, sections: Sequence[PageSection], manifest: Manifest) -> tuple[str, str]:
     """Write the page and the figures, for the owner alone; an earlier evaluation there is replaced. Returns their
     addresses. Raises OutputUnwritable: the place cannot be written.
     """

@@ -22,7 +22,7 @@ from dpdist.data.split import Split
 from dpdist.data.weighted import WeightedRecords
 from dpdist.errors import DataError, EmptyTable, SpecError
 from dpdist.evaluate.binning import View, view_of
-from dpdist.evaluate.page.sections import Section
+from dpdist.evaluate.page.sections import PageSection
 from dpdist.evaluate.utility.marginals import Marginals, Subset, chosen_triples, marginals_of, triples_operator
 from dpdist.evaluate.utility.rules import broken_operator, rules_section
 from dpdist.families.base.attempt import Progress
@@ -106,7 +106,7 @@ class Inputs:
         of = [marginals_of(pairs, cells, chosen) for pairs, cells in (released, first, second)]
         return {"released": of[0], "real": of[1] + of[2], "first half": of[1], "second half": of[2]}
 
-    def rules(self) -> Section:
+    def rules(self) -> PageSection:
         """How many records break the rules of the schema; the real ones were counted with the marginals."""
         rules, report = self.schema.forbidden, self.reports["real"]
         graph = table_pass(self.executor, self.released, broken_operator(rules), name="released-rules")

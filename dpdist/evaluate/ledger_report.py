@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dpdist.errors import SpecError
 from dpdist.evaluate.page.page import About, render
-from dpdist.evaluate.page.sections import Cell, Section, State, Table
+from dpdist.evaluate.page.sections import Cell, PageSection, PageTable, State
 from dpdist.privacy.formatting import downwards, number_of, upwards
 
 GUARANTEES: Final = {
@@ -75,10 +75,10 @@ def ledger_page(rows: Sequence[Mapping[str, Any]], *, ledger: str, at: str) -> s
     return render(about, [_section(number, row) for number, row in enumerate(rows, start=1)])
 
 
-def _section(number: int, row: Mapping[str, Any]) -> Section:
+def _section(number: int, row: Mapping[str, Any]) -> PageSection:
     name, title = f"dataset-{number}", f"Data set {row['dataset']}"
     if "error" in row:
-        return Section(name, title, row["error"], "bad")
+        return PageSection(name, title, row["error"], "bad")
     spent = "more than the cap" if row["spent_epsilon"] is None else upwards(row["spent_epsilon"])
     said = [
         *row["uncovered"],
@@ -94,7 +94,7 @@ def _section(number: int, row: Mapping[str, Any]) -> Section:
     if left_of(row) < LOW:
         said.append(f"{downwards(round(100 * left_of(row), 4))} % of the budget left")
     verdict = "; ".join(said)
-    return Section(name, title, f"{verdict[0].upper()}{verdict[1:]}.", _state(row), (_charges(row), *_more(row)))
+    return PageSection(name, title, f"{verdict[0].upper()}{verdict[1:]}.", _state(row), (_charges(row), *_more(row)))
 
 
 def _state(row: Mapping[str, Any]) -> State:
@@ -110,7 +110,7 @@ def left_of(row: Mapping[str, Any]) -> float:
     return max((1 - one["used"] if one["holds"] else 0.0 for one in row["filters"]), default=0.0)
 
 
-def _charges(row: Mapping[str, Any]) -> Table:
+def _charges(row: Mapping[str, Any]) -> PageTable:
     rows: list[tuple[Cell, ...]] = []
     for charge in reversed(row["charges"]):
         shares = [share for share in (charge["takes"] or {}).values() if share is not None]
@@ -131,10 +131,10 @@ def _charges(row: Mapping[str, Any]) -> Table:
     note = (
         "Newest first. The least share is that of the filter from which the release takes least; one filter must hold."
     )
-    return Table("What was spent", columns, tuple(rows), note)
+    return PageTable("What was spent", columns, tuple(rows), note)
 
 
-def _more(row: Mapping[str, Any]) -> list[Table]:
+def _more(row: Mapping[str, Any]) -> list[PageTable]:
     months = tuple(
         (one["month"], one["charges"], "more than the cap" if one["epsilon"] is None else upwards(one["epsilon"]))
         for one in reversed(row["months"])
@@ -153,11 +153,11 @@ def _more(row: Mapping[str, Any]) -> list[Table]:
         ("head of the journal", row["head"]),
     ]
     return [
-        Table(
+        PageTable(
             "By month", ("month", "charges", "epsilon together"), months, "By the day on which a charge was reserved."
         ),
-        Table("Filters", ("filter", "left", "delta"), left, "The ledger admits a release while one of them holds."),
-        Table(
+        PageTable("Filters", ("filter", "left", "delta"), left, "The ledger admits a release while one of them holds."),
+        PageTable(
             "Kept",
             ("what", "value"),
             tuple(facts),

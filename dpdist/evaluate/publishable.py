@@ -31,7 +31,7 @@ from dpdist.data.inputs import Input
 from dpdist.data.source import find_files, format_of
 from dpdist.errors import LedgerError, ReleaseConflict, SpecError
 from dpdist.evaluate.page.files import Pages
-from dpdist.evaluate.page.sections import Section, Table
+from dpdist.evaluate.page.sections import PageSection, PageTable
 from dpdist.evaluate.utility.marginals import Marginals, Subset
 from dpdist.ledger import Attempt, Ledger
 from dpdist.ledger.contract import Contract
@@ -171,7 +171,7 @@ def refuse_another_reading(manifest: Manifest, spec: ReleaseSpec | None, table: 
         )
 
 
-class Publication:
+class FiguresPublication:
     """The charge and the life of the publishable figures of one evaluation, in its folder. The `seed` of the choice of
     three-way marginals is public.
     """
@@ -240,7 +240,7 @@ class Publication:
             return None
         return self.ledger.share_key(attempt, self.pages.address(self.pages.hidden(f"key.{attempt.id}")))
 
-    def publish(self, counts: Mapping[str, Marginals]) -> Section:
+    def publish(self, counts: Mapping[str, Marginals]) -> PageSection:
         """Draw the noise, store the figures, commit, and make them visible. Raises ReleaseConflict: the figures were
         published from another folder; OutputUnwritable: the folder cannot be written.
         """
@@ -279,12 +279,12 @@ class Publication:
         }
         return (json.dumps(body, indent=2, sort_keys=True) + "\n").encode()
 
-    def _section(self, body: Mapping[str, Any]) -> Section:
+    def _section(self, body: Mapping[str, Any]) -> PageSection:
         figures = body["figures"]
         rows = tuple(
             (f"{k}-way", score, figures["half_width_95"][k]) for k, score in figures["k_marginal_score"].items()
         )
-        table = Table(
+        table = PageTable(
             "Figures that may be published",
             ("marginals", "score", "95 % half-width"),
             rows,
@@ -294,4 +294,4 @@ class Publication:
             f"{FILE} may be published: noisy scores, charged to data set {self.dataset} with epsilon "
             f"{self.plan.epsilon:g}. Nothing else on this page may."
         )
-        return Section("publishable", "What may be published", verdict, "info", (table,), (), dict(body))
+        return PageSection("publishable", "What may be published", verdict, "info", (table,), (), dict(body))

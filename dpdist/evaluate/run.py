@@ -28,7 +28,7 @@ from dpdist.evaluate.evaluation import (
 from dpdist.evaluate.inputs import Inputs, open_inputs
 from dpdist.evaluate.page.files import Pages, is_remote, pages_at
 from dpdist.evaluate.page.page import WORDS, About
-from dpdist.evaluate.page.sections import Section
+from dpdist.evaluate.page.sections import PageSection
 from dpdist.families.base.attempt import Progress, silent
 from dpdist.families.base.family import AsReleased
 from dpdist.families.base.linked import LinkedRows
@@ -42,7 +42,7 @@ from dpdist.schema.weight import WeightSpec
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-    from dpdist.evaluate.publishable import Publication
+    from dpdist.evaluate.publishable import FiguresPublication
     from dpdist.schema.spec import ReleaseSpec
     from dpdist.storage.store import Store
 
@@ -207,7 +207,7 @@ def page_of_evaluation(request: Request) -> str:
     except Exception:  # its text may quote a value, which the page may
         why = traceback.format_exc()
     store, manifest = open_release(request.release, request.public_key, storage_options=request.storage_options)
-    ended = Section("ended", "The evaluation ended early", why, "bad")
+    ended = PageSection("ended", "The evaluation ended early", why, "bad")
     return write(request.pages, about_release(store, manifest, {}, request.options), [ended], manifest)[0]
 
 
@@ -227,11 +227,9 @@ def linked_rows(manifest: Manifest, spec: ReleaseSpec | None) -> LinkedRows | No
 
 def _linked(
     request: Request, store: Store, manifest: Manifest, linked: LinkedRows, progress: Progress
-) -> tuple[About, list[Section]]:
+) -> tuple[About, list[PageSection]]:
     from dpdist.evaluate.linked.sections import linked_sections, open_linked
 
-    if request.options.demand is not None:
-        raise SpecError("--demand: elasticities are not compared for linked tables, whose rows are not records")
     own, attributes = request.real_parents, tuple(linked.read.names[i] for i in linked.parent)
     against = request.source(request.against, parents=own, attributes=attributes)
     holdout = None
@@ -258,7 +256,7 @@ def _linked(
 
 def _records(
     request: Request, store: Store, manifest: Manifest, real: AsReleased | None, progress: Progress
-) -> tuple[About, list[Section]]:
+) -> tuple[About, list[PageSection]]:
     against = request.source(request.against)
     holdout = request.source(request.holdout) if request.holdout else None
     weighed = manifest.spec.get("weight")
@@ -298,17 +296,17 @@ def _unit(manifest: Manifest) -> UnitSpec | None:
 
 
 @contextmanager
-def charged(request: Request, inputs: Inputs) -> Iterator[Publication | None]:
+def charged(request: Request, inputs: Inputs) -> Iterator[FiguresPublication | None]:
     """The publishable figures of a request, charged; None if none are asked for."""
     if request.publish is None:
         yield None
         return
-    from dpdist.evaluate.publishable import FiguresPlan, Publication
+    from dpdist.evaluate.publishable import FiguresPlan, FiguresPublication
     from dpdist.ledger import Ledger
 
     plan = FiguresPlan(request.publish, _unit(inputs.manifest))
     ledger = Ledger.open(request.ledger, create=False)
-    publication = Publication(ledger, inputs.manifest, plan, request.pages, request.options.seed)
+    publication = FiguresPublication(ledger, inputs.manifest, plan, request.pages, request.options.seed)
     try:
         publication.reserve(inputs.real.fingerprint)
         yield publication
@@ -316,7 +314,9 @@ def charged(request: Request, inputs: Inputs) -> Iterator[Publication | None]:
         ledger.close()
 
 
-def _statistics(request: Request, store: Store, manifest: Manifest, progress: Progress) -> tuple[About, list[Section]]:
+def _statistics(
+    request: Request, store: Store, manifest: Manifest, progress: Progress
+) -> tuple[About, list[PageSection]]:
     from dpdist.evaluate.utility.statistics import statistics_sections
 
     against = request.source(request.against)

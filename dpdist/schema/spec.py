@@ -61,6 +61,9 @@ Exact = Annotated[
 ]
 
 
+Epsilon = Annotated[float, Field(ge=1e-6, le=20, allow_inf_nan=False, description="Epsilon of the whole release.")]
+Delta = Annotated[float, Field(ge=1e-15, lt=0.1, allow_inf_nan=False, description="Delta of the whole release.")]
+
 MOST_RECORDS = 100_000_000_000
 """Largest number of records, of the table or of a release."""
 
@@ -124,14 +127,24 @@ class ParentTable(Section):
         return (self.path,) if isinstance(self.path, str) else self.path
 
 
-class DataSpec(Section):
-    """The table a release reads."""
+class FilesSpec(Section):
+    """The files of a table."""
 
     path: Annotated[Paths, READ] = Field(
         description="Files, folders or globs; local, from the folder of the spec, or s3://."
     )
     format: Literal["parquet", "csv"] | None = Field(default=None, description="Inferred from the name if absent.")
-    csv: CsvSpec = Field(default_factory=CsvSpec)
+    csv: CsvSpec = CsvSpec()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths as a tuple."""
+        return (self.path,) if isinstance(self.path, str) else self.path
+
+
+class DataSpec(FilesSpec):
+    """The table a release reads."""
+
     extra_columns: Literal["refuse", "ignore"] = Field(
         default="refuse", description="What to do with columns the schema does not name."
     )
@@ -140,17 +153,12 @@ class DataSpec(Section):
         le=MOST_RECORDS,
         description="Declared public lower bound on the number of records; checked with a noisy count.",
     )
-    storage: StorageSpec = Field(default_factory=StorageSpec)
+    storage: StorageSpec = StorageSpec()
     parent: ParentTable | None = Field(
         default=None,
         exclude_if=operator.not_,
         description="Where attributes of the units are in a table of their own, with the ids of `unit`.",
     )
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The paths as a tuple."""
-        return (self.path,) if isinstance(self.path, str) else self.path
 
 
 class OutputSpec(Section):
@@ -168,7 +176,7 @@ class OutputSpec(Section):
     signing_key: Annotated[str | None, READ] = Field(
         default=None, description="PEM file of an Ed25519 private key; default: the identity of the data set."
     )
-    storage: StorageSpec = Field(default_factory=StorageSpec)
+    storage: StorageSpec = StorageSpec()
 
 
 LEAST_WORKER_MEMORY = 256 << 20
@@ -270,7 +278,7 @@ class ReleaseSpec(Section):
         default=".dpdist",
         description="Confidential folder for what a running attempt stores: local, from the folder of the spec, or s3://.",
     )
-    cluster: ClusterSpec = Field(default_factory=ClusterSpec)
+    cluster: ClusterSpec = ClusterSpec()
     privacy: PrivacyLimit
     unit: UnitSpec | None = Field(
         default=None, description="Who is protected, as the contract says; without it a single record is."

@@ -35,7 +35,7 @@ from dpdist.evaluate.attacks.records import halves, size, take
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.registry import load_spec, stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
-from dpdist.families.deniability.candidates import Synthesizer, seed_ranks
+from dpdist.families.deniability.candidates import SeedSynthesizer, seed_ranks
 from dpdist.families.deniability.estimation import estimate_network
 from dpdist.families.deniability.parameters import exact_tables
 from dpdist.families.deniability.plan import plan
@@ -80,7 +80,7 @@ def leaky(spec: PlausibleDeniabilitySpec, training: Codes, key: KeyRef) -> Codes
     maps = [attribute.bucket_map for attribute in spec.table.attributes]
     tables = exact_tables(count_tables(training, structure=structure, bucket_maps=maps), structure)
     network = estimate_network(tables, structure, spec.table, noise=noise)
-    synthesizer = Synthesizer(network, (1,))
+    synthesizer = SeedSynthesizer(network, (1,))
     index = SeedIndex(synthesizer.prefix_code, seed_keys(synthesizer.prefix_code, training))
     count = 5 * size(training)
     prefix = index.prefixes(seed_ranks(noise, 0, count, seeds=index.size))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dpdist.families.base.registry import build_spec, make_plan
-from dpdist.families.deniability.candidates import Synthesizer
+from dpdist.families.deniability.candidates import SeedSynthesizer
 from dpdist.families.deniability.claims import (
     alike,
     even_network,
@@ -69,7 +69,6 @@ def whole_release(records: int, split: dict[str, float]) -> Any:
             "output": {"path": "unused"},
             "privacy": {
                 "model": {"epsilon": 3, "delta": 1e-6},
-                "check_share": 0.1,
                 "seed_check_epsilon": 0.3,
                 "checked_candidates": 4096,
                 "deniability": {"k": 60, "gamma": 2, "epsilon0": 0.25},
@@ -99,7 +98,7 @@ def synthesis(runs: int, confidence: float) -> Iterator[Callable[[], Finding]]:
         yield lambda c=canaries: audit_in_one_run(c, runs=5, **settings)
     for k, epsilon0, records, delta in SEEDS:
         test = PrivacyTest(k=k, gamma=2, epsilon0=epsilon0)
-        claim = records_claim(Synthesizer(even_network(schema(3, 4)), (1,)), test, records=records, delta=delta)
+        claim = records_claim(SeedSynthesizer(even_network(schema(3, 4)), (1,)), test, records=records, delta=delta)
         yield lambda c=claim: audit(c, runs=runs, **settings)
     for shares in ((0.2, 0.4, 0.4), (0, 0.5, 0.5)):
         split = dict(zip(("structure", "parameters", "seeds"), shares, strict=True))

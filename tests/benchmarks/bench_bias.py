@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from dpdist.data.count import pair_counts
-from dpdist.families.deniability.candidates import Synthesizer, seed_ranks
+from dpdist.families.deniability.candidates import SeedSynthesizer, seed_ranks
 from dpdist.families.deniability.deniability import PrivacyTest
 from dpdist.families.deniability.dependence import pair_distances
 from dpdist.families.deniability.estimation import estimate_network
@@ -68,7 +68,7 @@ def two_way(released: Codes, proposed: Codes, sizes: tuple[int, ...]) -> float:
 
 def measure(network: Network, seeds: Codes, omegas: tuple[int, ...], k: int, epsilon0: float, count: int) -> Any:
     """Bias for one set of omegas and one test."""
-    noise, synthesizer = Noise(bytes(32)), Synthesizer(network, omegas)
+    noise, synthesizer = Noise(bytes(32)), SeedSynthesizer(network, omegas)
     index = SeedIndex(synthesizer.prefix_code, seed_keys(synthesizer.prefix_code, seeds))
     candidates = synthesizer.propose(noise, index.prefixes(seed_ranks(noise, 0, count, seeds=index.size)), 0, count)
     counts = index.counts(candidates.codes)

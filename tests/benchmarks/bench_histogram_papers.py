@@ -360,7 +360,7 @@ def pass_rates(spec: Record, data: Path) -> list[Record]:
     """REAEDP's Figure 1 with the real test: pass rate against gamma, on ACS 2024, four to eight of eleven resampled."""
     from bench_privacy_test import SCHEMA, learn, read
 
-    from dpdist.families.deniability.candidates import Synthesizer
+    from dpdist.families.deniability.candidates import SeedSynthesizer
     from dpdist.families.deniability.deniability import PrivacyTest, candidate_batch
     from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
     from dpdist.schema.schema import Schema
@@ -370,7 +370,7 @@ def pass_rates(spec: Record, data: Path) -> list[Record]:
     schema = Schema.from_yaml(SCHEMA)
     codes = read(schema, data / "acs2024_workers.parquet")
     ascending = sorted(range(len(codes)), key=schema.cardinalities.__getitem__)
-    synthesizer = Synthesizer(learn(schema, codes, ascending), (4, 5, 6, 7, 8))
+    synthesizer = SeedSynthesizer(learn(schema, codes, ascending), (4, 5, 6, 7, 8))
     code = synthesizer.prefix_code
     index = SeedIndex(code, seed_keys(code, [column[::640] for column in codes]))
     records = []

@@ -18,7 +18,7 @@ from bench_households import SPEC, declare
 from dpdist.cluster.executor import InProcess
 from dpdist.data.released import ReleasedTable
 from dpdist.evaluate.linked.attacks import ATTACKS, CONTROL, attacked
-from dpdist.evaluate.linked.parents import Parents
+from dpdist.evaluate.linked.parents import ParentRecords
 from dpdist.evaluate.linked.sections import open_linked
 from dpdist.evaluate.run import Request, linked_rows
 from dpdist.families.base.registry import load_spec
@@ -79,7 +79,7 @@ def release(folder: Path, epsilon: float, at_most: int) -> str:
     return path
 
 
-def read(folder: Path, path: str) -> tuple[Parents, Parents, Parents]:
+def read(folder: Path, path: str) -> tuple[ParentRecords, ParentRecords, ParentRecords]:
     """Released, real and held-out households."""
     store, manifest = open_release(path)
     linked = linked_rows(manifest, None)
@@ -107,7 +107,9 @@ def read(folder: Path, path: str) -> tuple[Parents, Parents, Parents]:
     return found.released, found.real, found.holdout
 
 
-def report(name: str, released: Parents, real: Parents, holdout: Parents, asked: argparse.Namespace) -> None:
+def report(
+    name: str, released: ParentRecords, real: ParentRecords, holdout: ParentRecords, asked: argparse.Namespace
+) -> None:
     """Rows of the table: each attack with its own 95 % intervals."""
     for at_least in (asked.large, 1):
         found = attacked(released, real, holdout, at_least=at_least, seed=asked.seed, confidence=0.95)

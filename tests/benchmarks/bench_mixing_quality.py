@@ -173,7 +173,7 @@ def adult_equal() -> Task:
     made = adult()
     mixing = made.tree["mixing"]
     classes = {value: {"minimum": one["minimum"]} for value, one in mixing["classes"].items()}
-    made.tree["mixing"] = mixing | {"classes": classes, "records": {"total": 32_560, "per_class": "equal"}}
+    made.tree["mixing"] = mixing | {"classes": classes, "records": 32_560}
     made.decoded = True
     return made
 

@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import dp_erm as erm
 import numpy as np
 
 from dpdist.data.inputs import table_source
@@ -35,12 +36,11 @@ from dpdist.data.table import open_table
 from dpdist.evaluate.attacks import distinguish
 from dpdist.evaluate.attacks.intervals import proportion
 from dpdist.evaluate.binning import view_of
-from dpdist.evaluate.utility import erm
-from dpdist.evaluate.utility.models import CLASSIFIERS, Encoder, Fitted, fit, labels_of
+from dpdist.evaluate.utility.models import CLASSIFIERS, Encoder, ModelPredictions, fit, labels_of
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.registry import load_spec, stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
-from dpdist.families.deniability.candidates import Synthesizer, seed_ranks
+from dpdist.families.deniability.candidates import SeedSynthesizer, seed_ranks
 from dpdist.families.deniability.deniability import plausible_seeds
 from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.plan import plan
@@ -122,7 +122,7 @@ class Tables:
         self._reference = {name: self._fitted(name, self._real) for name in CLASSIFIERS}
         self._penalties: dict[str, float] = {}
 
-    def _fitted(self, name: str, records: Codes) -> Fitted:
+    def _fitted(self, name: str, records: Codes) -> ModelPredictions:
         kind = CLASSIFIERS[name]
         matrix, test = (self._encoder.matrix(table, kind.sees) for table in (records, self._test))
         return fit(kind.make, self._seed, matrix, labels_of(records, self._view, self._target), test)
@@ -187,7 +187,7 @@ def pass_rates(train: Codes, candidates: int, seed: int, table: str = "acs2013")
         seeds = [column[labels == 2] for column in train]
         result["seeds"] = len(seeds[0])
         result[order] = {
-            name: passing(Synthesizer(network, tuple(omegas)), seeds, noise, candidates)
+            name: passing(SeedSynthesizer(network, tuple(omegas)), seeds, noise, candidates)
             for name, omegas in PASSING.items()
         }
         result[order]["attributes"] = [spec.table.names[i] for i in network.order]
@@ -195,7 +195,7 @@ def pass_rates(train: Codes, candidates: int, seed: int, table: str = "acs2013")
 
 
 def passing(
-    synthesizer: Synthesizer, seeds: Codes, noise: Noise, candidates: int, *, gamma: float = 4.0
+    synthesizer: SeedSynthesizer, seeds: Codes, noise: Noise, candidates: int, *, gamma: float = 4.0
 ) -> list[float]:
     """Expected share that passes for each k, over the threshold noise."""
     index = SeedIndex(synthesizer.prefix_code, seed_keys(synthesizer.prefix_code, seeds))

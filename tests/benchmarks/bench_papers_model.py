@@ -26,7 +26,7 @@ from dpdist.data.count import pair_counts
 from dpdist.data.split import split_labels
 from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse
-from dpdist.families.deniability.candidates import Synthesizer
+from dpdist.families.deniability.candidates import SeedSynthesizer
 from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.plan import plan
 from dpdist.ledger.keys import KeyRef, load_noise
@@ -134,7 +134,7 @@ def pass_rates(train: Codes, candidates: int, gammas: tuple[float, ...] = (2.0, 
     seeds = [column[labels == 2] for column in train]
     return {"seeds": len(seeds[0]), "k": list(KS)} | {
         f"gamma {gamma:g}": {
-            name: passing(Synthesizer(network, tuple(omegas)), seeds, noise, candidates, gamma=gamma)
+            name: passing(SeedSynthesizer(network, tuple(omegas)), seeds, noise, candidates, gamma=gamma)
             for name, omegas in PASSING.items()
         }
         for gamma in gammas

@@ -14,6 +14,7 @@ import argparse
 import json
 import platform
 import resource
+import runpy
 import time
 from collections.abc import Sequence
 from itertools import combinations
@@ -24,9 +25,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from dpdist.data.count import coarsen, configuration_index, pair_counts
-from dpdist.families.deniability.candidates import Synthesizer, seed_ranks
+from dpdist.families.deniability.candidates import SeedSynthesizer, seed_ranks
 from dpdist.families.deniability.deniability import PrivacyTest, candidate_batch
-from dpdist.families.deniability.mixture import MixtureOfProducts, fit
 from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.own_model import OwnSynthesizer
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
@@ -89,7 +89,7 @@ def information(counts: np.ndarray) -> float:
 
 def measure(network: Network, seeds: Codes, omegas: tuple[int, ...], count: int) -> dict[str, Any]:
     """Rates for one set of omegas."""
-    noise, synthesizer = Noise(bytes(32)), Synthesizer(network, omegas)
+    noise, synthesizer = Noise(bytes(32)), SeedSynthesizer(network, omegas)
     record: dict[str, Any] = {"omega": list(omegas), "candidates": count, "seeds": len(seeds[0])}
     index = None
     if synthesizer.uses_seeds:
@@ -121,7 +121,9 @@ def own(schema: Schema, codes: Codes, seeds: int, count: int) -> dict[str, Any]:
     public, chosen = ([column[part] for column in codes] for part in (rows[:PUBLIC], rows[PUBLIC:][:seeds]))
     record: dict[str, Any] = {"seeds": seeds, "candidates": count, "components": COMPONENTS}
     begin = time.process_time()
-    model = MixtureOfProducts(*fit(public, schema.cardinalities, components=COMPONENTS, rounds=50))
+    guide = runpy.run_path(str(Path(__file__).parents[1] / "mixture.py"))
+    fitted = guide["fit"](public, schema.cardinalities, components=COMPONENTS, rounds=50)
+    model = guide["MixtureOfProducts"](*fitted)
     record["fit_seconds"] = time.process_time() - begin
     for gamma in (2, 4):
         test, synthesizer = PrivacyTest(k=500, gamma=gamma, epsilon0=0.05), OwnSynthesizer(model, schema, gamma)

@@ -111,7 +111,7 @@ def learn(spec: PlausibleDeniabilitySpec, codes: Codes, noise: Noise, seed: int,
     tables = measure_tables(counts, structure, plan=model.parameters, noise=noise)
     if not noisy:
         tables = exact_tables(counts, structure)
-    return estimate_network(tables, structure, schema, noise=noise, prior=spec.model.prior)
+    return estimate_network(tables, structure, schema, noise=noise)
 
 
 def measure(table: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:

@@ -31,7 +31,7 @@ from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
 from dpdist.families.base.graph import located_table, run_pass
-from dpdist.families.deniability.candidates import Synthesizer
+from dpdist.families.deniability.candidates import SeedSynthesizer
 from dpdist.families.deniability.deniability import PrivacyTest, candidate_batch
 from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
@@ -85,7 +85,7 @@ def _means(table: Counts, otherwise: float) -> Floats:
 def pass_rate(network: Network, codes: Codes, noise: Noise) -> float:
     """Share of the first candidates that pass the paper's test."""
     m = len(network)
-    made = Synthesizer(network, (m - 2, m - 1, m))
+    made = SeedSynthesizer(network, (m - 2, m - 1, m))
     chosen = np.random.default_rng(2).random(len(codes[0])) < SEEDS
     seeds = SeedIndex(made.prefix_code, seed_keys(made.prefix_code, [column[chosen] for column in codes]))
     test = PrivacyTest(k=50, gamma=4, epsilon0=1)

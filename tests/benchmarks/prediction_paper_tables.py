@@ -10,14 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow.csv as pa_csv
 from prediction_models import DATA, FILES, Ridge, Rows, both, errors, mean_sd
+from prediction_pricing import mean_absolute_percentage_deviation, optimal_markup, optimal_profit_ratio
 from prediction_published import hypercube, near
 
-from dpdist.evaluate.utility.regression import (
-    delta_mse,
-    mean_absolute_percentage_deviation,
-    optimal_markup,
-    optimal_profit_ratio,
-)
+from dpdist.evaluate.utility.regression import delta_mse
 from dpdist.families.prediction.lid.hybrid import match, mix
 from dpdist.privacy.arrays import Floats
 

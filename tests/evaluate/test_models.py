@@ -1,8 +1,7 @@
-"""Models and their baselines: leaks and ruins are told apart, the published algorithms are what they are."""
+"""Models of real and of released records: leaks and ruins are told apart."""
 
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,13 +10,11 @@ import pytest
 
 from dpdist.errors import SpecError
 from dpdist.evaluate.attacks.records import independent
-from dpdist.evaluate.binning import View, view_of
+from dpdist.evaluate.binning import view_of
 from dpdist.evaluate.evaluation import made_for
-from dpdist.evaluate.utility import erm
-from dpdist.evaluate.utility.baselines import baseline_section
 from dpdist.evaluate.utility.learning import _judged_losses, attribute_section, training_section
-from dpdist.evaluate.utility.models import Encoder, fit, labels_of
-from dpdist.evaluate.utility.regression import demand_section, regression_section
+from dpdist.evaluate.utility.models import fit
+from dpdist.evaluate.utility.regression import regression_section
 from dpdist.evaluate.utility.trial import Trial, default_target, make_trial, named_target
 from dpdist.families.base.attempt import silent
 from dpdist.privacy.arrays import Codes
@@ -105,7 +102,6 @@ def test_too_few_records_say_nothing() -> None:
     for section in (
         training_section(small, VIEW, 2, progress=silent),
         attribute_section(small, VIEW, progress=silent),
-        baseline_section(small, VIEW, 2, epsilon=1, progress=silent),
     ):
         assert section.state == "info"
         assert "too" in section.verdict or "needs" in section.verdict
@@ -128,15 +124,6 @@ def test_targets() -> None:
         named_target(VIEW, "c")
 
 
-# --- DP-ERM -----------------------------------------------------------------------------------------------------------
-
-
-def problem(rows: int = 1_500) -> tuple[object, np.ndarray]:
-    codes = records(rows, 0)
-    x = erm.unit_rows(Encoder.of(VIEW, [0, 1], codes).indicators(codes))
-    return x, erm.signs(labels_of(codes, VIEW, 2), 1)
-
-
 @pytest.mark.parametrize(
     ("spec", "name"),
     [
@@ -149,80 +136,6 @@ def problem(rows: int = 1_500) -> tuple[object, np.ndarray]:
 )
 def test_what_a_release_was_made_to_predict_is_predicted(spec: dict[str, Any], name: str | None) -> None:
     assert made_for(SimpleNamespace(spec=spec), VIEW) == name  # type: ignore[arg-type]
-
-
-def test_rows_are_of_length_one_at_most() -> None:
-    x, _ = problem()
-    assert np.sqrt((x.toarray() ** 2).sum(axis=1)).max() <= 1 + 1e-12  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("loss", [erm.LOGISTIC, erm.HUBER_SVM])
-def test_losses_have_the_slope_and_the_curvature_they_say(loss: erm.Loss) -> None:
-    z = np.linspace(-3, 3, 6_001)
-    np.testing.assert_allclose(np.gradient(loss.value(z), z)[1:-1], loss.slope(z)[1:-1], atol=1e-3)
-    assert np.abs(loss.slope(z)).max() <= 1
-    curvature = np.gradient(loss.slope(z), z)[1:-1].max()
-    assert 0.98 * loss.curvature <= curvature <= loss.curvature + 1e-3
-
-
-def test_the_minimiser_is_that_of_scikit_learn() -> None:
-    from sklearn.linear_model import LogisticRegression
-
-    x, y = problem()
-    penalty = 1e-3
-    found = erm.minimise(erm.LOGISTIC, x, y, penalty=penalty)
-    theirs = LogisticRegression(C=1 / (penalty * len(y)), fit_intercept=False, tol=1e-8, max_iter=2_000)
-    np.testing.assert_allclose(found, theirs.fit(x, y).coef_[0], atol=2e-2)
-
-
-def test_output_noise_has_its_scale() -> None:
-    """The length is Gamma(d, 2 / (n lambda epsilon)); a scale 30 % off is refused."""
-    rng = np.random.default_rng(1)
-    d, n, penalty, epsilon = 12, 1_000, 0.01, 0.5
-    lengths = np.array(
-        [np.linalg.norm(erm.output_noise((n, d), epsilon=epsilon, penalty=penalty, rng=rng)) for _ in range(4_000)]
-    )
-    scale = 2 / (n * penalty * epsilon)
-    z = abs(lengths.mean() - d * scale) / (math.sqrt(d) * scale / math.sqrt(len(lengths)))
-    assert z < 6
-    assert abs(lengths.mean() - 0.7 * d * scale) / (math.sqrt(d) * scale / math.sqrt(len(lengths))) > 30
-
-
-def test_objective_perturbation_follows_its_noise() -> None:
-    x, y = problem()
-    plain = erm.minimise(erm.LOGISTIC, x, y, penalty=1e-2)
-    weak, strong = (
-        np.mean(
-            [
-                np.linalg.norm(
-                    erm.objective_perturbation(
-                        erm.LOGISTIC, x, y, epsilon=epsilon, penalty=1e-2, rng=np.random.default_rng(i)
-                    )
-                    - plain
-                )
-                for i in range(5)
-            ]
-        )
-        for epsilon in (1_000.0, 0.5)
-    )
-    assert weak < 0.05 < strong
-    tiny = erm.objective_perturbation(  # epsilon' would be negative: the penalty grows instead
-        erm.LOGISTIC, x, y, epsilon=1e-3, penalty=1e-6, rng=np.random.default_rng(0)
-    )
-    assert np.isfinite(tiny).all()
-
-
-def test_the_baselines_are_worse_with_less_epsilon() -> None:
-    sections = [
-        baseline_section(trial(records(3_000, 2)), VIEW, 2, epsilon=epsilon, progress=silent)
-        for epsilon in (50.0, 0.01)
-    ]
-    found = [
-        [section.figures["models"][loss]["objective perturbation"]["accuracy"] for loss in section.figures["models"]]  # type: ignore
-        for section in sections
-    ]
-    assert min(found[0]) > 0.8 > max(found[1]) + 0.02
-    assert sections[1].state == "good"
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -244,20 +157,6 @@ def sales(rows: int, seed: int, betas: tuple[float, float]) -> Codes:
     price = np.exp(rng.normal(1, 0.4, rows))
     quantity = np.exp(5 + np.array(betas)[brand] * np.log(price) + rng.normal(0, 0.1, rows))
     return [brand.astype(np.uint8), price, quantity]
-
-
-def test_elasticities_are_found_and_wrong_ones_told() -> None:
-    view: View = view_of(NUMBERS)
-    real = sales(4_000, 0, (-2.0, -3.0))
-    good = demand_section(real, sales(4_000, 1, (-2.0, -3.0)), view, "quantity:price:brand")
-    bad = demand_section(real, sales(4_000, 1, (-1.2, -6.0)), view, "quantity:price:brand")
-    np.testing.assert_allclose(good.figures["elasticity"]["real"], [-2, -3], atol=0.03)  # type: ignore[index]
-    assert good.figures["mapd"] < 0.02 < 0.5 < bad.figures["mapd"]  # type: ignore[operator]
-    assert good.figures["optimal_profit_ratio"] > 0.999 > bad.figures["optimal_profit_ratio"]  # type: ignore[operator]
-    with pytest.raises(SpecError, match="kind `number`"):
-        demand_section(real, real, view, "brand:price")
-    with pytest.raises(SpecError, match="QUANTITY:PRICE"):
-        demand_section(real, real, view, "quantity")
 
 
 def test_regression_tells_good_records_from_independent_ones() -> None:

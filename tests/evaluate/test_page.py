@@ -15,13 +15,13 @@ import pytest
 from dpdist.evaluate.page import page as page_module
 from dpdist.evaluate.page import plots
 from dpdist.evaluate.page.page import About, render, text_of
-from dpdist.evaluate.page.sections import Plot, Section, Table
+from dpdist.evaluate.page.sections import PageSection, PageTable, Plot
 from tests.evaluate.browser import chromium, visit
 
 EVIL = "</td></script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}$\\foo^{"
 
 
-def sections(label: str = "plain") -> list[Section]:
+def sections(label: str = "plain") -> list[PageSection]:
     rng = np.random.default_rng(0)
     rows = tuple((f"{label} {i}", float(i % 3), None if i == 1 else i * 1_000) for i in range(8))
     names = [f"{label}-{i}" for i in range(4)]
@@ -33,10 +33,10 @@ def sections(label: str = "plain") -> list[Section]:
             label + " cloud", [(label, rng.normal(size=(300, 2)), plots.OTHER)], labels=(label, label), alt=label
         ),
     )
-    table = Table(label, (label, "b", "c"), rows, note=label)
+    table = PageTable(label, (label, "b", "c"), rows, note=label)
     return [
-        Section("marginals", label, label, "good", (table,), drawn, {label: label}),
-        Section("models", "Models", "ok", "bad"),
+        PageSection("marginals", label, label, "good", (table,), drawn, {label: label}),
+        PageSection("models", "Models", "ok", "bad"),
     ]
 
 
@@ -80,7 +80,7 @@ def test_control_characters_are_seen_and_do_nothing() -> None:
     text = page("a\u202eb\x07\x1b[31m")
     assert "a\ufffdb\ufffd\ufffd[31m" in text
     assert not set(text) & set("\u202e\x07\x1b")
-    assert Section("a", "A", "50 % of \x1b[2J 3%", "info").verdict == "50\u00a0% of \ufffd[2J 3\u00a0%"
+    assert PageSection("a", "A", "50 % of \x1b[2J 3%", "info").verdict == "50\u00a0% of \ufffd[2J 3\u00a0%"
 
 
 def test_the_policy_forbids_all_but_the_two_blocks_of_the_page() -> None:
@@ -119,7 +119,7 @@ def test_it_says_that_it_is_confidential_first() -> None:
     ],
 )
 def test_plots_that_could_do_more_than_show_are_refused(svg: str) -> None:
-    section = Section("a", "A", "v", "info", plots=(Plot("t", svg, "a"),))
+    section = PageSection("a", "A", "v", "info", plots=(Plot("t", svg, "a"),))
     with pytest.raises(ValueError, match="svg_of"):
         render(About(name="n", facts=(), guarantees=()), [section])
 
@@ -127,7 +127,7 @@ def test_plots_that_could_do_more_than_show_are_refused(svg: str) -> None:
 def test_anchors_are_letters_and_differ() -> None:
     for names in (("a", "a"), ("a b", "c"), ('"', "c")):
         with pytest.raises(ValueError, match="names of sections"):
-            render(About(name="n", facts=(), guarantees=()), [Section(name, "t", "v", "info") for name in names])
+            render(About(name="n", facts=(), guarantees=()), [PageSection(name, "t", "v", "info") for name in names])
 
 
 def test_plots_are_in_the_colours_of_the_page_and_repeatable() -> None:

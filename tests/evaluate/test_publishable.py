@@ -30,7 +30,7 @@ from dpdist.evaluate.publishable import (
     FILE,
     STEPS,
     FiguresPlan,
-    Publication,
+    FiguresPublication,
     measure,
     refuse_another_reading,
     steps_of_distance,
@@ -330,14 +330,14 @@ def test_figures_are_of_the_manifest_that_was_committed(own: Made) -> None:
     release = ledger.find("people", manifest.name)
     assert release is not None
     with pytest.raises(errors.ReleaseConflict, match="manifest"):
-        Publication(ledger, forged, FiguresPlan(0.5), Folder(own.folder), 0).reserve(release.input_fingerprint)
+        FiguresPublication(ledger, forged, FiguresPlan(0.5), Folder(own.folder), 0).reserve(release.input_fingerprint)
     ledger.close()
     assert all(name != "first/evaluation" for name, _, _ in charges(own))
 
 
 def test_publication_needs_its_charge(own: Made) -> None:
     ledger = Ledger.open(f"sqlite:///{own.folder}/ledger.db", create=False)
-    publication = Publication(ledger, open_release(own.release)[1], FiguresPlan(1.0), Folder(own.folder), 0)
+    publication = FiguresPublication(ledger, open_release(own.release)[1], FiguresPlan(1.0), Folder(own.folder), 0)
     with pytest.raises(errors.LedgerError, match="reserve comes first"):
         publication.publish({})
     ledger.close()

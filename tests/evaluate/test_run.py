@@ -88,7 +88,6 @@ def test_a_page_and_its_figures(made: Made, tmp_path: Path) -> None:
         "components",
         "models",
         "attributes",
-        "dp-erm",
         "distinguishing",
         "membership",
     }
@@ -255,7 +254,6 @@ def test_what_is_wrong_is_said_before_anything_is_read(made: Made, tmp_path: Pat
         ({"output": made.folder}, errors.SpecError, "must not contain"),
         ({"cluster": "fast"}, errors.SpecError, "--cluster"),
         ({"options": Options(target="sexe", attacks=False)}, errors.SpecError, "expected one of region"),
-        ({"options": Options(demand="a:b", attacks=False)}, errors.SpecError, "QUANTITY:PRICE"),
     ]:
         with pytest.raises(error, match=text):
             run_evaluation(request(made, **{"output": page, **changes}))

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from published import published
+from syntheses import choose_instead
 
 from dpdist.errors import DataNotFound, VerificationFailed
 from dpdist.families.base.attempt import drawing_key
@@ -57,9 +58,9 @@ def test_all_bytes_again(plain: Path) -> None:
     }
 
 
-def test_a_raked_release_too(tmp_path: Path) -> None:
-    model = {"shares": RAKED, "rounds": 1}
-    folder = published(tmp_path, model=model, privacy={"epsilon": 20, "delta": 1e-7})
+def test_a_raked_release_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose_instead(monkeypatch, RAKED)
+    folder = published(tmp_path, model={"rounds": 1}, privacy={"epsilon": 20, "delta": 1e-7})
     assert recompute(folder).rewritten == ()
     store, manifest = open_release(folder)
     assert read_model(store, manifest).fitted.adjustment is not None

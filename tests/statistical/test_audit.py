@@ -23,7 +23,7 @@ from dpdist.families.base.registry import build_spec, stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.deniability import deniability, estimation, splits
 from dpdist.families.deniability import plan as planning
-from dpdist.families.deniability.candidates import Candidates, Synthesizer
+from dpdist.families.deniability.candidates import CandidateRecords, SeedSynthesizer
 from dpdist.families.deniability.claims import (
     alike,
     claims,
@@ -89,7 +89,7 @@ def many_cells(*cardinalities: int, epsilon: float = 1.0, delta: float = 0.0) ->
 
 
 def records(*, k: int, epsilon0: float, count: int = 1, delta: float = 0.05, companions: int | None = None) -> Claim:
-    synthesizer = Synthesizer(even_network(schema(3, 4)), (1,))
+    synthesizer = SeedSynthesizer(even_network(schema(3, 4)), (1,))
     test = PrivacyTest(k=k, gamma=2, epsilon0=epsilon0)
     return records_claim(synthesizer, test, records=count, delta=delta, companions=companions)
 
@@ -170,7 +170,7 @@ def test_an_audit_out_of_range_is_refused(runs: int, confidence: float) -> None:
 def test_a_fixed_threshold_states_nothing_to_audit() -> None:
     test = PrivacyTest(k=3, gamma=2, epsilon0=None)
     with pytest.raises(ValueError, match="fixed threshold"):
-        records_claim(Synthesizer(even_network(schema(2, 2)), (1,)), test, records=1, delta=0.1)
+        records_claim(SeedSynthesizer(even_network(schema(2, 2)), (1,)), test, records=1, delta=0.1)
 
 
 # --- the shipped mechanisms -------------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def test_a_threshold_without_noise_is_rejected(monkeypatch: pytest.MonkeyPatch, 
 def test_visible_failures_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A candidate that fails leaves a gap: here the code 2, which no seed has."""
 
-    def gaps(cls: type[Passed], candidates: Candidates, passes: np.ndarray, start: int) -> Passed:
+    def gaps(cls: type[Passed], candidates: CandidateRecords, passes: np.ndarray, start: int) -> Passed:
         shown = [np.where(passes, column, column.dtype.type(2)) for column in candidates.codes]
         return cls(start + np.arange(len(passes)), shown)
 
@@ -305,7 +305,6 @@ def small_release(**model: Any) -> PlausibleDeniabilitySpec:
             "output": {"path": "unused"},
             "privacy": {
                 "model": {"epsilon": 3, "delta": 1e-6},
-                "check_share": 0.1,
                 "seed_check_epsilon": 0.3,
                 "checked_candidates": 4096,
                 "deniability": {"k": 60, "gamma": 2, "epsilon0": 0.25},

@@ -12,13 +12,13 @@ from functools import partial
 from dpdist.evaluate.attacks import copies, disclosure, distinguish, inference, linkage, membership
 from dpdist.evaluate.attacks.shadow import Generator
 from dpdist.evaluate.attacks.sizes import Sizes
-from dpdist.evaluate.attacks.tables import Tables
-from dpdist.evaluate.page.sections import Section
+from dpdist.evaluate.attacks.tables import AttackTables
+from dpdist.evaluate.page.sections import PageSection
 from dpdist.families.base.attempt import Progress, silent
 from dpdist.privacy.arrays import Codes
 from dpdist.schema.schema import Schema
 
-__all__ = ["Generator", "Sizes", "Tables", "attack_sections"]
+__all__ = ["AttackTables", "Generator", "Sizes", "attack_sections"]
 
 _ATTACKS = (distinguish, copies, linkage, inference, disclosure)
 
@@ -33,14 +33,14 @@ def attack_sections(
     progress: Progress = silent,
     sizes: Sizes | None = None,
     mechanism: Generator | None = None,
-) -> list[Section]:
+) -> list[PageSection]:
     """Attack a release and say what was found, from codes in schema order (float64 for a `number` without bins).
 
     Without a hold-out only the distinguishing game can be played. The same seed gives the same figures. `mechanism` is
     a table and a seed to a release of it, for shadow models that know the mechanism (`mechanism_of`). `progress` is
     called with ("attacks", finished attacks, all attacks).
     """
-    tables = Tables(
+    tables = AttackTables(
         released=released,
         training=training,
         holdout=holdout,
@@ -48,9 +48,9 @@ def attack_sections(
         seed=seed,
         sizes=sizes or Sizes(),
     )
-    attacks: list[Callable[[Tables], Section]] = [attack.section for attack in _ATTACKS]
+    attacks: list[Callable[[AttackTables], PageSection]] = [attack.section for attack in _ATTACKS]
     attacks.insert(2, partial(membership.section, mechanism=mechanism))
-    sections: list[Section] = []
+    sections: list[PageSection] = []
     for attack in attacks:
         progress("attacks", len(sections), len(attacks))
         sections.append(attack(tables))

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpdist.evaluate.attacks.intervals import Interval, difference, proportion
+from dpdist.evaluate.attacks.intervals import Estimate, difference, proportion
 from dpdist.evaluate.attacks.records import Agreement, drawn, size, stacked
-from dpdist.evaluate.attacks.tables import Hits, Tables, leak_state
-from dpdist.evaluate.page.sections import Section, Table
+from dpdist.evaluate.attacks.tables import AttackTables, Hits, leak_state
+from dpdist.evaluate.page.sections import PageSection, PageTable
 from dpdist.privacy.arrays import Codes
 
 NAME, TITLE = "copies", "Copies"
@@ -24,7 +24,7 @@ _NAMES = {
 }
 
 
-def section(tables: Tables) -> Section:
+def section(tables: AttackTables) -> PageSection:
     """Count the records of the training table, and of an equally large hold-out, that the release repeats.
 
     Every released record is looked at. A near copy agrees on all attributes but one at most; numbers without bins are
@@ -46,13 +46,13 @@ def section(tables: Tables) -> Section:
     }
     rows = [(_EQUAL, side, (number, released)) for side, number in equal.items()]
     rows += [(_NAMES[kind], side, found) for kind, by_side in hits.items() for side, found in by_side.items()]
-    repeated = Table(
+    repeated = PageTable(
         "Repeated records",
         ("what", "table", "count", "of", "share", "low", "high"),
         tuple((what, side, *found, *proportion(*found, confidence=confidence).cells) for what, side, found in rows),
         f"{released:,} released records against {count:,} records drawn from each table. {confidence:.0%} intervals.",
     )
-    differences = Table(
+    differences = PageTable(
         "Excess over the hold-out",
         ("what", "training less hold-out", "low", "high"),
         tuple((_NAMES[kind], *interval.cells) for kind, interval in excess.items()),
@@ -64,7 +64,7 @@ def section(tables: Tables) -> Section:
         "excess": {kind: interval.to_json() for kind, interval in excess.items()},
     }
     state = leak_state(max(interval.low for interval in excess.values()))
-    return Section(NAME, TITLE, _verdict(hits, excess, count), state, (repeated, differences), figures=figures)
+    return PageSection(NAME, TITLE, _verdict(hits, excess, count), state, (repeated, differences), figures=figures)
 
 
 def _repeated(records: Codes, released: Codes, everyone: Codes, agreement: Agreement) -> dict[str, Hits]:
@@ -81,7 +81,7 @@ def _repeated(records: Codes, released: Codes, everyone: Codes, agreement: Agree
     return hits
 
 
-def _verdict(hits: dict[str, dict[str, Hits]], excess: dict[str, Interval], count: int) -> str:
+def _verdict(hits: dict[str, dict[str, Hits]], excess: dict[str, Estimate], count: int) -> str:
     exact, base, more = hits["exact"]["training"][0], hits["exact"]["hold-out"][0], excess["exact"]
     words = "no more than chance explains"
     if more.low > 0:

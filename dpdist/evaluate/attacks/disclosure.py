@@ -11,8 +11,8 @@ import numpy as np
 
 from dpdist.evaluate.attacks.neighbours import Gower
 from dpdist.evaluate.attacks.records import column_names, drawn, size, span, take
-from dpdist.evaluate.attacks.tables import EXCESS, Excess, Tables, leak_state
-from dpdist.evaluate.page.sections import Section, Table, does_not_apply
+from dpdist.evaluate.attacks.tables import EXCESS, AttackTables, Excess, leak_state
+from dpdist.evaluate.page.sections import PageSection, PageTable, does_not_apply
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.schema.schema import Schema
 
@@ -42,7 +42,7 @@ def located(released: Codes, originals: Codes, schema: Schema, places: list[int]
     return np.asarray(np.sum(near, axis=0))
 
 
-def section(tables: Tables) -> Section:
+def section(tables: AttackTables) -> PageSection:
     """Pair released records with the nearest training, and hold-out, records and compare their numbers."""
     schema, places, both = tables.schema, numeric(tables.schema), tables.comparable
     if not places:
@@ -63,7 +63,7 @@ def section(tables: Tables) -> Section:
         for what, least in kinds.items():
             hits = [(int(np.count_nonzero(number >= least)), trials) for number in within]
             excess[eta, what] = tables.excess(*hits, among=2 * len(ETAS))
-    table_ = Table(
+    table_ = PageTable(
         "Released records that locate the nearest original",
         ("within", "in", *EXCESS),
         tuple((*key, *one.cells) for key, one in excess.items()),
@@ -84,4 +84,4 @@ def section(tables: Tables) -> Section:
         "columns": [schema.names[i] for i in places],
         "excess": {what: interval.to_json() for what, interval in named.items()},
     }
-    return Section(NAME, TITLE, verdict, leak_state(more.low, severe=0.05), (table_,), figures=figures)
+    return PageSection(NAME, TITLE, verdict, leak_state(more.low, severe=0.05), (table_,), figures=figures)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.evaluate.attacks.intervals import Interval, area_under_curve, proportion
+from dpdist.evaluate.attacks.intervals import Estimate, area_under_curve, proportion
 from dpdist.evaluate.attacks.records import drawn, independent, size, stacked
-from dpdist.evaluate.attacks.tables import Tables
+from dpdist.evaluate.attacks.tables import AttackTables
 from dpdist.evaluate.estimators import Maker, estimator
-from dpdist.evaluate.page.sections import Section, State, Table, does_not_apply
+from dpdist.evaluate.page.sections import PageSection, PageTable, State, does_not_apply
 from dpdist.privacy.arrays import Codes
 
 NAME, TITLE = "distinguishing", "Distinguishing game"
@@ -30,7 +30,7 @@ def features(columns: Codes) -> NDArray[np.float32]:
 
 def play(
     real: Codes, released: Codes, *, classifier: Maker, seed: int, confidence: float = 0.95
-) -> tuple[Interval, Interval]:
+) -> tuple[Estimate, Estimate]:
     """Train on one half of the records (as many real as released) and tell the other half apart: the share of right
     guesses, half of them real, and the area under the ROC curve.
     """
@@ -53,7 +53,7 @@ def play(
     )
 
 
-def section(tables: Tables) -> Section:
+def section(tables: AttackTables) -> PageSection:
     """The game on a release, and on independent marginals of the real records for scale."""
     sizes, holdout = tables.sizes, tables.holdout
     fresh = holdout is not None and size(holdout) >= sizes.least
@@ -69,7 +69,7 @@ def section(tables: Tables) -> Section:
         for name, classifier in CLASSIFIERS.items()
     }
     count = min(size(real), size(rivals["released"])) // 2 * 2
-    table = Table(
+    table = PageTable(
         "Telling released records from real ones",
         ("records", "classifier", "accuracy", "low", "high", "AUC", "low ", "high "),
         tuple((*key, *accuracy.cells, *area.cells) for key, (accuracy, area) in games.items()),
@@ -87,7 +87,7 @@ def section(tables: Tables) -> Section:
     figures = {
         f"{rival}, {name}": {"accuracy": a.to_json(), "auc": b.to_json()} for (rival, name), (a, b) in games.items()
     }
-    return Section(NAME, TITLE, verdict, _state(best.value, worst), (table,), figures={"records": count, **figures})
+    return PageSection(NAME, TITLE, verdict, _state(best.value, worst), (table,), figures={"records": count, **figures})
 
 
 def _state(accuracy: float, marginals: float) -> State:

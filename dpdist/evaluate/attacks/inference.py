@@ -16,11 +16,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.evaluate.attacks.intervals import Interval
+from dpdist.evaluate.attacks.intervals import Estimate
 from dpdist.evaluate.attacks.neighbours import Gower, blocks
 from dpdist.evaluate.attacks.records import Agreement, Keys, coarse, drawn, size, stacked, summed, take
-from dpdist.evaluate.attacks.tables import EXCESS, Tables, leak_state
-from dpdist.evaluate.page.sections import Cell, Section, Table, does_not_apply
+from dpdist.evaluate.attacks.tables import EXCESS, AttackTables, leak_state
+from dpdist.evaluate.page.sections import Cell, PageSection, PageTable, does_not_apply
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.schema.schema import Schema
 
@@ -68,7 +68,7 @@ def nearest_guesses(targets: Codes, released: Codes, schema: Schema) -> list[Cou
     return result
 
 
-def section(tables: Tables) -> Section:
+def section(tables: AttackTables) -> PageSection:
     """Guess each attribute in turn, of training records and, as the baseline, of held-out ones."""
     schema, sizes, both = tables.schema, tables.sizes, tables.comparable
     m = len(schema.attributes)
@@ -84,7 +84,7 @@ def section(tables: Tables) -> Section:
     nearest = nearest_guesses(targets, records, schema)
     fallback = coarse(records, schema)
     rows: list[tuple[Cell, ...]] = []
-    excess: dict[str, Interval] = {}
+    excess: dict[str, Estimate] = {}
     for place, name in enumerate(schema.names):
         guess = np.where(exact[place] >= 0, exact[place], take(fallback, nearest[place])[place])
         right = guess == known[place]
@@ -92,7 +92,7 @@ def section(tables: Tables) -> Section:
         rows.append((name, float(np.bincount(public[place]).max() / size(public)), *found.cells))
         excess[name] = found.more
     cut = " Numbers are guessed to one part in 32 of their bounds." if any(c.dtype.kind == "f" for c in targets) else ""
-    table = Table(
+    table = PageTable(
         "Values guessed right",
         ("attribute", "most frequent", *EXCESS),
         tuple(rows),
@@ -108,4 +108,4 @@ def section(tables: Tables) -> Section:
             f"more often than for others ({more.low:.1%} to {more.high:.1%})."
         )
     figures = {"targets": count, "excess": {name: interval.to_json() for name, interval in excess.items()}}
-    return Section(NAME, TITLE, verdict, leak_state(more.low), (table,), figures=figures)
+    return PageSection(NAME, TITLE, verdict, leak_state(more.low), (table,), figures=figures)

@@ -13,7 +13,7 @@ from dpdist.privacy.arrays import Floats
 
 
 @dataclass(frozen=True)
-class Interval:
+class Estimate:
     """An estimate with its confidence interval."""
 
     value: float
@@ -34,7 +34,7 @@ class Interval:
         return {"value": self.value, "low": self.low, "high": self.high}
 
 
-def proportion(hits: int, trials: int, *, confidence: float = 0.95) -> Interval:
+def proportion(hits: int, trials: int, *, confidence: float = 0.95) -> Estimate:
     """A proportion with its exact interval (Clopper and Pearson 1934). Raises ValueError: not ``0 <= hits <= trials``,
     or no trial.
     """
@@ -45,10 +45,10 @@ def proportion(hits: int, trials: int, *, confidence: float = 0.95) -> Interval:
     tail = (1 - confidence) / 2
     low = float(beta.ppf(tail, hits, trials - hits + 1)) if hits else 0.0
     high = float(beta.ppf(1 - tail, hits + 1, trials - hits)) if hits < trials else 1.0
-    return Interval(hits / trials, low, high)
+    return Estimate(hits / trials, low, high)
 
 
-def difference(first: tuple[int, int], second: tuple[int, int], *, confidence: float = 0.95) -> Interval:
+def difference(first: tuple[int, int], second: tuple[int, int], *, confidence: float = 0.95) -> Estimate:
     """The difference of two independent proportions, each as hits and trials, with Newcombe's interval on
     Clopper-Pearson limits (*Interval estimation for the difference between independent proportions*, 1998, method 10).
     """
@@ -56,10 +56,10 @@ def difference(first: tuple[int, int], second: tuple[int, int], *, confidence: f
     value = a.value - b.value
     low = value - math.hypot(a.value - a.low, b.high - b.value)
     high = value + math.hypot(a.high - a.value, b.value - b.low)
-    return Interval(value, max(low, -1.0), min(high, 1.0))
+    return Estimate(value, max(low, -1.0), min(high, 1.0))
 
 
-def area_under_curve(positive: ArrayLike, negative: ArrayLike, *, confidence: float = 0.95) -> Interval:
+def area_under_curve(positive: ArrayLike, negative: ArrayLike, *, confidence: float = 0.95) -> Estimate:
     """The probability that a positive scores higher than a negative (ties count half), with DeLong's interval.
 
     The variance is DeLong's (DeLong, DeLong, Clarke-Pearson, *Comparing the areas under two or more correlated ROC
@@ -82,9 +82,9 @@ def area_under_curve(positive: ArrayLike, negative: ArrayLike, *, confidence: fl
     if deviation == 0 or not 0 < area < 1:
         side = min(m, n)
         exact = proportion(round(area * side), side, confidence=confidence)
-        return Interval(area, min(exact.low, area), max(exact.high, area))
+        return Estimate(area, min(exact.low, area), max(exact.high, area))
     reach = norm.ppf((1 + confidence) / 2) * deviation / (area * (1 - area))
-    return Interval(area, float(expit(logit(area) - reach)), float(expit(logit(area) + reach)))
+    return Estimate(area, float(expit(logit(area) - reach)), float(expit(logit(area) + reach)))
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ class OperatingPoint:
     """How many positives are found when hardly any negative is."""
 
     allowed: float  # share of negatives that may be accused
-    found: Interval  # found, accused: shares of positives and of negatives at or above the threshold
-    accused: Interval
+    found: Estimate  # found, accused: shares of positives and of negatives at or above the threshold
+    accused: Estimate
 
     def to_json(self) -> dict[str, Any]:
         """The point as a JSON object."""

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from dpdist.evaluate.attacks.neighbours import Gower, blocks
 from dpdist.evaluate.attacks.records import column_names, drawn, is_continuous, size
-from dpdist.evaluate.attacks.tables import EXCESS, Tables, leak_state
-from dpdist.evaluate.page.sections import Section, Table, does_not_apply
+from dpdist.evaluate.attacks.tables import EXCESS, AttackTables, leak_state
+from dpdist.evaluate.page.sections import PageSection, PageTable, does_not_apply
 from dpdist.privacy.arrays import Codes
 from dpdist.schema.schema import Schema
 
@@ -59,7 +59,7 @@ def linked(
     return result
 
 
-def section(tables: Tables) -> Section:
+def section(tables: AttackTables) -> PageSection:
     """Link training records and, as the baseline, held-out ones."""
     schema, both = tables.schema, tables.comparable
     m = len(schema.attributes)
@@ -77,7 +77,7 @@ def section(tables: Tables) -> Section:
         number: tables.excess((ours, count), (theirs, count), among=len(NEAREST))
         for number, ours, theirs in zip(NEAREST, *hits, strict=True)
     }
-    table = Table(
+    table = PageTable(
         "Halves of a record linked through the release",
         ("nearest", *EXCESS),
         tuple((number, *one.cells) for number, one in excess.items()),
@@ -100,4 +100,4 @@ def section(tables: Tables) -> Section:
         "excess": {str(number): one.more.to_json() for number, one in excess.items()},
         "linked": {str(n): {"training": a, "hold-out": b} for n, a, b in zip(NEAREST, *hits, strict=True)},
     }
-    return Section(NAME, TITLE, verdict, leak_state(worst.low), (table,), figures=figures)
+    return PageSection(NAME, TITLE, verdict, leak_state(worst.low), (table,), figures=figures)

@@ -33,13 +33,13 @@ from functools import partial
 import numpy as np
 
 from dpdist.errors import DpdistError
-from dpdist.evaluate.attacks.intervals import Interval, OperatingPoint, area_under_curve, operating_point, roc_curve
+from dpdist.evaluate.attacks.intervals import Estimate, OperatingPoint, area_under_curve, operating_point, roc_curve
 from dpdist.evaluate.attacks.neighbours import Gower
 from dpdist.evaluate.attacks.plots import roc_plot
 from dpdist.evaluate.attacks.records import Agreement, coarse, drawn, halves, size, stacked, take
 from dpdist.evaluate.attacks.shadow import Generator, Profile, ShadowAttack, log_profiles
-from dpdist.evaluate.attacks.tables import Tables
-from dpdist.evaluate.page.sections import Section, State, Table, does_not_apply
+from dpdist.evaluate.attacks.tables import AttackTables
+from dpdist.evaluate.page.sections import PageSection, PageTable, State, does_not_apply
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.schema.schema import Schema
 
@@ -57,7 +57,7 @@ class Attack:
     name: str
     members: int  # members, others: targets
     others: int
-    area: Interval  # under the ROC curve; 0.5 is guessing
+    area: Estimate  # under the ROC curve; 0.5 is guessing
     point: OperatingPoint  # members found while 0.1 % of the non-members are accused
     curve: tuple[Floats, Floats]  # the ROC curve
 
@@ -88,7 +88,7 @@ def density_ratio(released: Profile, reference: Profile) -> Floats:
     return np.asarray(np.log(ours / theirs))
 
 
-def section(tables: Tables, *, mechanism: Generator | None = None) -> Section:
+def section(tables: AttackTables, *, mechanism: Generator | None = None) -> PageSection:
     """All attacks with their curves. The adversary may run `mechanism` on shadow tables; without it a stand-in copies
     records in part.
     """
@@ -99,7 +99,7 @@ def section(tables: Tables, *, mechanism: Generator | None = None) -> Section:
     rng = tables.rng(4)
     others, reference = halves(holdout, rng)
     attacks, control, known = _attacked(tables, others, reference, rng, mechanism)
-    table = Table(
+    table = PageTable(
         "Members told from non-members",
         ("attack", "AUC", "low", "high", "found at 0.1 %", "low ", "high ", "members", "non-members"),
         tuple((a.name, *a.area.cells, *a.point.found.cells, a.members, a.others) for a in [*attacks, control]),
@@ -112,11 +112,13 @@ def section(tables: Tables, *, mechanism: Generator | None = None) -> Section:
     curves = {attack.name: attack.curve for attack in attacks}
     plot = roc_plot("Members found against non-members accused", curves, allowed=ALLOWED)
     figures = {attack.name: _figures(attack) for attack in [*attacks, control]}
-    return Section(NAME, TITLE, _verdict(attacks, control), _state(attacks, control), (table,), plot, figures=figures)
+    return PageSection(
+        NAME, TITLE, _verdict(attacks, control), _state(attacks, control), (table,), plot, figures=figures
+    )
 
 
 def _attacked(
-    tables: Tables, others: Codes, reference: Codes, rng: np.random.Generator, mechanism: Generator | None
+    tables: AttackTables, others: Codes, reference: Codes, rng: np.random.Generator, mechanism: Generator | None
 ) -> tuple[list[Attack], Attack, bool]:
     """The three attacks, the control, and whether the shadow releases are of the mechanism."""
     sizes, schema, released = tables.sizes, tables.schema, tables.released

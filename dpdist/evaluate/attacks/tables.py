@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpdist.evaluate.attacks.intervals import Interval, difference, proportion
+from dpdist.evaluate.attacks.intervals import Estimate, difference, proportion
 from dpdist.evaluate.attacks.records import size
 from dpdist.evaluate.attacks.sizes import Sizes
-from dpdist.evaluate.page.sections import Cell, Section, State, does_not_apply
+from dpdist.evaluate.page.sections import Cell, PageSection, State, does_not_apply
 from dpdist.privacy.arrays import Codes
 from dpdist.schema.schema import Schema
 
@@ -21,7 +21,7 @@ Hits = tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Tables:
+class AttackTables:
     """A release, the records it was made from, and records of the same population that it was not made from."""
 
     released: Codes
@@ -42,7 +42,7 @@ class Tables:
             return None
         return self.training, self.holdout
 
-    def not_comparable(self, name: str, title: str) -> Section:
+    def not_comparable(self, name: str, title: str) -> PageSection:
         """Why an attack says nothing without a hold-out, or of so few records."""
         why = f"it needs {self.sizes.least} records in the release, its training and a hold-out."
         return does_not_apply(name, title, why)
@@ -66,9 +66,9 @@ class Tables:
 class Excess:
     """How often an attack succeeds on training records, on held-out ones, and the difference."""
 
-    training: Interval
-    holdout: Interval
-    more: Interval
+    training: Estimate
+    holdout: Estimate
+    more: Estimate
 
     @property
     def cells(self) -> tuple[Cell, ...]:

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpdist.evaluate.attacks.intervals import Interval, proportion
+from dpdist.evaluate.attacks.intervals import Estimate, proportion
 from dpdist.evaluate.attacks.membership import ALLOWED, Attack, judged
 from dpdist.evaluate.attacks.plots import roc_plot
 from dpdist.evaluate.attacks.sizes import Sizes
-from dpdist.evaluate.linked.closeness import Near, PairTables, pair_ratio
-from dpdist.evaluate.linked.parents import Parents
-from dpdist.evaluate.page.sections import Section, State, Table, does_not_apply
+from dpdist.evaluate.linked.closeness import Near, WithinPairTables, pair_ratio
+from dpdist.evaluate.linked.parents import ParentRecords
+from dpdist.evaluate.page.sections import PageSection, PageTable, State, does_not_apply
 from dpdist.privacy.arrays import Floats
 
 NAME, TITLE = "parents-membership", "Membership of parents"
@@ -46,21 +46,21 @@ _TIE = 2.0**-20
 
 
 @dataclass(frozen=True)
-class Found:
+class AttackResult:
     """What one attack found.
 
     Attributes
     ----------
     attack : Attack
-    guess : Interval
+    guess : Estimate
         Share of right guesses of an adversary who knows how many targets are members, and takes the highest scores.
     """
 
     attack: Attack
-    guess: Interval
+    guess: Estimate
 
     @classmethod
-    def of(cls, name: str, members: Floats, others: Floats, *, confidence: float, seed: int) -> Found:
+    def of(cls, name: str, members: Floats, others: Floats, *, confidence: float, seed: int) -> AttackResult:
         """By the scores of both; equal ones in random order."""
         scores = np.concatenate([members, others])
         ties = np.random.default_rng([seed, 21]).random(len(scores))
@@ -81,7 +81,7 @@ class Found:
         }
 
 
-def rare_size(parents: Parents) -> int:
+def rare_size(parents: ParentRecords) -> int:
     """The least number of members that at most a share `RARE` of the parents reaches."""
     counts = np.bincount(parents.sizes, minlength=parents.linked.unit.at_most + 2)
     above = np.cumsum(counts[::-1])[::-1] / max(len(parents), 1)
@@ -89,15 +89,15 @@ def rare_size(parents: Parents) -> int:
 
 
 def attacked(
-    released: Parents,
-    training: Parents,
-    holdout: Parents,
+    released: ParentRecords,
+    training: ParentRecords,
+    holdout: ParentRecords,
     *,
     at_least: int = 1,
     seed: int,
     sizes: Sizes = SIZES,
     confidence: float | None = None,
-) -> dict[str, Found] | None:
+) -> dict[str, AttackResult] | None:
     """All attacks on the parents with so many members or more; None where there are too few.
 
     `confidence` is that of each interval; by default those of the attacks hold together with that of the sizes.
@@ -119,17 +119,19 @@ def attacked(
     each = 1 - (1 - sizes.confidence) / len(ATTACKS) if confidence is None else confidence
     confidences = {CONTROL: _CONTROL}
     return {
-        name: Found.of(name, *map(np.concatenate, own), confidence=confidences.get(name, each), seed=seed)
+        name: AttackResult.of(name, *map(np.concatenate, own), confidence=confidences.get(name, each), seed=seed)
         for name, own in scores.items()
     }
 
 
-def _large(parents: Parents, at_least: int, rng: np.random.Generator) -> Parents:
+def _large(parents: ParentRecords, at_least: int, rng: np.random.Generator) -> ParentRecords:
     """The parents with so many members or more, in random order."""
     return parents.take(rng.permutation(np.flatnonzero(parents.sizes >= at_least)))
 
 
-def _scores(targets: Parents, released: Parents, copy: Parents, reference: Parents, sizes: Sizes) -> dict[str, Floats]:
+def _scores(
+    targets: ParentRecords, released: ParentRecords, copy: ParentRecords, reference: ParentRecords, sizes: Sizes
+) -> dict[str, Floats]:
     """The scores of each attack for targets that are not of the reference; tables are in random order."""
     few = targets.take(np.arange(min(len(targets), sizes.searched // 2)))
     cut = [one.take(np.arange(min(len(one), sizes.compared))) for one in (released, copy, reference)]
@@ -140,15 +142,15 @@ def _scores(targets: Parents, released: Parents, copy: Parents, reference: Paren
     return {
         "closest parent": usual.least * _TIE - found.least,
         "density": np.log(found.density / usual.density),
-        "pairs": pair_ratio(targets, PairTables.of(released), PairTables.of(reference)),
+        "pairs": pair_ratio(targets, WithinPairTables.of(released), WithinPairTables.of(reference)),
         COPY: np.log(copied.density / usual.density),
         CONTROL: np.log(both[0].density / both[1].density),
     }
 
 
 def section(
-    released: Parents, training: Parents, holdout: Parents | None, *, seed: int, sizes: Sizes = SIZES
-) -> Section:
+    released: ParentRecords, training: ParentRecords, holdout: ParentRecords | None, *, seed: int, sizes: Sizes = SIZES
+) -> PageSection:
     """The attacks on all parents and on those of rare composition."""
     name = training.linked.unit.name
     why = (
@@ -176,15 +178,15 @@ def section(
         f"The adversary knows all that the table has of a {name} and its members. {COPY.capitalize()}: the density "
         "attack on the real table as if it were the release. Control: on other records of the hold-out."
     )
-    table = Table(f"Each {name} told from others", columns, rows, note)
+    table = PageTable(f"Each {name} told from others", columns, rows, note)
     curves = {kind: one.attack.curve for kind, one in list(attacks.values())[-1].items() if kind in ATTACKS}
     plot = roc_plot(f"Attacks on {list(attacks)[-1]}", curves, allowed=ALLOWED)
     figures = {group: {kind: one.to_json() for kind, one in found.items()} for group, found in attacks.items()}
     verdict, state = _judged(attacks, name)
-    return Section(NAME, TITLE, verdict, state, (table,), plot, figures)
+    return PageSection(NAME, TITLE, verdict, state, (table,), plot, figures)
 
 
-def _judged(groups: Mapping[str, Mapping[str, Found]], name: str) -> tuple[str, State]:
+def _judged(groups: Mapping[str, Mapping[str, AttackResult]], name: str) -> tuple[str, State]:
     controls = [found[CONTROL].attack.area for found in groups.values()]
     if not all(control.covers(0.5) for control in controls):
         text = f"The hold-out is not like the real table, so the attacks say nothing: hold out {name}s at random."

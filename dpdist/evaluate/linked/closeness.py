@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dpdist.data.count import PairCounts, pair_counts
 from dpdist.evaluate.binning import view_of
-from dpdist.evaluate.linked.parents import Parents
+from dpdist.evaluate.linked.parents import ParentRecords
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.schema.schema import Schema
 
@@ -17,7 +17,7 @@ BLOCK_CELLS = 1 << 20
 """Pairs of parents that are compared at a time."""
 
 
-def wide(parents: Parents) -> NDArray[np.unsignedinteger]:
+def wide(parents: ParentRecords) -> NDArray[np.unsignedinteger]:
     """A row for each parent: its attributes, and those of its members in their order, 0 where there is none."""
     linked = parents.linked
     schema, owner, places = linked.schema, parents.owner, parents.places
@@ -56,7 +56,7 @@ class Near:
         return Near(np.minimum(self.least, more.least), density, count)
 
     @classmethod
-    def of(cls, targets: Parents, others: Parents) -> Near:
+    def of(cls, targets: ParentRecords, others: ParentRecords) -> Near:
         """Every target against every other parent."""
         ours, theirs = wide(targets), wide(others)
         weights = np.exp2(-4.0 * np.arange(len(ours) + 1))
@@ -73,19 +73,19 @@ class Near:
 
 
 @dataclass(frozen=True, eq=False)
-class PairTables:
+class WithinPairTables:
     """Counts of all pairs of attributes of parents with their first members, and of members with those before them."""
 
     parents: PairCounts
     members: PairCounts
 
     @classmethod
-    def of(cls, parents: Parents) -> PairTables:
+    def of(cls, parents: ParentRecords) -> WithinPairTables:
         """Those of some parents."""
         return cls(*(pair_counts(codes, sizes) for codes, sizes in _rows(parents)[:2]))
 
 
-def pair_ratio(targets: Parents, released: PairTables, reference: PairTables) -> Floats:
+def pair_ratio(targets: ParentRecords, released: WithinPairTables, reference: WithinPairTables) -> Floats:
     """For each target the sum, over pairs of attributes of its rows, of the log of the released over the reference's
     share of that cell.
     """
@@ -103,7 +103,7 @@ def _row_scores(rows: Codes, released: PairCounts, reference: PairCounts) -> Flo
     return score
 
 
-def _rows(parents: Parents) -> tuple[tuple[Codes, tuple[int, ...]], tuple[Codes, tuple[int, ...]], Counts]:
+def _rows(parents: ParentRecords) -> tuple[tuple[Codes, tuple[int, ...]], tuple[Codes, tuple[int, ...]], Counts]:
     """Rows of parents with the first member; rows of later members with parent, place, first and previous member; and
     the parent of each of these.
     """

@@ -18,7 +18,7 @@ from dpdist.data.records import Records
 from dpdist.data.released import Decoder, ReleasedTable
 from dpdist.data.report import RowReport
 from dpdist.evaluate.utility.rules import broken_operator
-from dpdist.families.base.bounding import Piece, blocks_of, joined, sharded
+from dpdist.families.base.bounding import ShardPiece, blocks_of, joined, sharded
 from dpdist.families.base.graph import table_pass
 from dpdist.families.base.linked import LinkedRows
 from dpdist.families.base.partitions import no_codes
@@ -32,7 +32,7 @@ _FAN_IN = 16
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Parents:
+class ParentRecords:
     """Parents with their members, one parent after another; confidential where they are real.
 
     Attributes
@@ -49,7 +49,7 @@ class Parents:
     ends: Counts
 
     @classmethod
-    def of(cls, linked: LinkedRows, codes: Codes, sizes: Counts) -> Parents:
+    def of(cls, linked: LinkedRows, codes: Codes, sizes: Counts) -> ParentRecords:
         """Parents of so many members each."""
         return cls(linked, codes, np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]))
 
@@ -71,23 +71,23 @@ class Parents:
         """The place of each member among those of its parent, from 0."""
         return np.arange(self.ends[-1]) - np.repeat(self.ends[:-1], self.sizes)
 
-    def take(self, chosen: NDArray[np.integer]) -> Parents:
+    def take(self, chosen: NDArray[np.integer]) -> ParentRecords:
         """Some parents, in this order."""
         sizes = self.sizes[chosen]
         ends = np.cumsum(sizes)
         rows = np.arange(ends[-1] if len(ends) else 0) + np.repeat(self.ends[:-1][chosen] - ends + sizes, sizes)
-        return Parents.of(self.linked, [column[rows] for column in self.codes], sizes)
+        return ParentRecords.of(self.linked, [column[rows] for column in self.codes], sizes)
 
-    def drawn(self, count: int, rng: np.random.Generator) -> Parents:
+    def drawn(self, count: int, rng: np.random.Generator) -> ParentRecords:
         """At most so many parents, without replacement."""
         return self.take(rng.permutation(len(self))[:count])
 
-    def halves(self, rng: np.random.Generator) -> tuple[Parents, Parents]:
+    def halves(self, rng: np.random.Generator) -> tuple[ParentRecords, ParentRecords]:
         """The parents in two random halves."""
         order = rng.permutation(len(self))
         return self.take(order[: len(order) // 2]), self.take(order[len(order) // 2 :])
 
-    def loose(self, rng: np.random.Generator) -> Parents:
+    def loose(self, rng: np.random.Generator) -> ParentRecords:
         """The same parents, each with members drawn from all: nothing is alike within a parent."""
         order, own = rng.permutation(self.ends[-1]), set(map(self.linked.place, self.linked.members))
         return replace(self, codes=[column[order] if i in own else column for i, column in enumerate(self.codes)])
@@ -125,7 +125,7 @@ def real_parents(
 
 def _shard(
     how: tuple[LinkedRows, Sequence[Decoder], np.uint64],
-    pieces: list[Piece],
+    pieces: list[ShardPiece],
     reports: list[RowReport],
     key: KeyRef,
 ) -> tuple[Codes, Counts, RowReport]:
@@ -173,7 +173,7 @@ def _own(codes: Codes, *, ids: int) -> Codes:
     return codes[ids:]
 
 
-def by_numbers(linked: LinkedRows, codes: Codes) -> Parents:
+def by_numbers(linked: LinkedRows, codes: Codes) -> ParentRecords:
     """Released parents, whose rows have a number of the parent first."""
     starts = np.flatnonzero(np.diff(codes[0], prepend=-1.0))
-    return Parents.of(linked, codes[linked.ids :], np.diff(starts, append=len(codes[0])))
+    return ParentRecords.of(linked, codes[linked.ids :], np.diff(starts, append=len(codes[0])))

@@ -18,9 +18,9 @@ from dpdist.evaluate.evaluation import Options
 from dpdist.evaluate.inputs import keep_apart, require_records
 from dpdist.evaluate.linked import attacks
 from dpdist.evaluate.linked.closeness import wide
-from dpdist.evaluate.linked.parents import Parents, by_numbers, real_parents, released_parents
+from dpdist.evaluate.linked.parents import ParentRecords, by_numbers, real_parents, released_parents
 from dpdist.evaluate.linked.within import within_section
-from dpdist.evaluate.page.sections import Section, does_not_apply
+from dpdist.evaluate.page.sections import PageSection, does_not_apply
 from dpdist.evaluate.utility import correlations, similarity
 from dpdist.evaluate.utility.holdout import holdout_section
 from dpdist.evaluate.utility.marginals import Marginals, chosen_triples, marginals_of, triples_operator
@@ -38,7 +38,7 @@ class LinkedInputs:
 
     Attributes
     ----------
-    released, real : Parents
+    released, real : ParentRecords
     holdout : Parents or None
     broken : ndarray of int64
         Released records that break each rule.
@@ -48,9 +48,9 @@ class LinkedInputs:
         What the policies met in ``real`` and ``holdout``.
     """
 
-    released: Parents
-    real: Parents
-    holdout: Parents | None
+    released: ParentRecords
+    real: ParentRecords
+    holdout: ParentRecords | None
     broken: Counts
     rows: int
     reports: dict[str, RowReport]
@@ -87,13 +87,13 @@ def open_linked(
     for name, (codes, sizes, report) in zip(inputs, found, strict=True):
         check(report, linked.read, rules=False)  # they are counted
         require_records(report)
-        reports[name], parents[name] = report, Parents.of(linked, codes, sizes)
+        reports[name], parents[name] = report, ParentRecords.of(linked, codes, sizes)
     return LinkedInputs(
         by_numbers(linked, made), parents["real"], parents.get("holdout"), broken, released.rows, reports
     )
 
 
-def linked_sections(inputs: LinkedInputs, options: Options) -> list[Section]:
+def linked_sections(inputs: LinkedInputs, options: Options) -> list[PageSection]:
     """All sections."""
     released, real, seed = inputs.released, inputs.real, options.seed
     linked, name = real.linked, real.linked.unit.name
@@ -128,7 +128,7 @@ def linked_sections(inputs: LinkedInputs, options: Options) -> list[Section]:
     return sections + (_attacks(inputs, options) if options.attacks else [])
 
 
-def _attacks(inputs: LinkedInputs, options: Options) -> list[Section]:
+def _attacks(inputs: LinkedInputs, options: Options) -> list[PageSection]:
     """The attacks, and what is wrong with the hold-out."""
     holdout, found = inputs.holdout, []
     if holdout is not None:

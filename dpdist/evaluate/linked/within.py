@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.evaluate.binning import code_labels
-from dpdist.evaluate.linked.parents import Parents
-from dpdist.evaluate.page.sections import Cell, Section, State, Table
+from dpdist.evaluate.linked.parents import ParentRecords
+from dpdist.evaluate.page.sections import Cell, PageSection, PageTable, State
 from dpdist.evaluate.utility.similarity import FAIR, GOOD
 from dpdist.privacy.arrays import Floats
 from dpdist.schema.schema import Attribute
@@ -42,7 +42,7 @@ class _Pairs:
     second: NDArray[np.integer]
 
 
-def statistics(parents: Parents) -> Statistics:
+def statistics(parents: ParentRecords) -> Statistics:
     """What parents are like inside."""
     sizes, most = parents.sizes, parents.linked.unit.at_most
     found: Statistics = {("members", f"{n}"): float(np.mean(sizes == n)) for n in range(1, most + 1)}
@@ -52,7 +52,7 @@ def statistics(parents: Parents) -> Statistics:
     return found
 
 
-def _shares(parents: Parents) -> Iterator[tuple[str, str, float]]:
+def _shares(parents: ParentRecords) -> Iterator[tuple[str, str, float]]:
     """Shares of parents with any member of a kind, and with a value of an attribute; and with all of one value."""
     owner, linked = parents.owner, parents.linked
     kinds = zip((name for name, _, _ in linked.kinds), linked.of_kinds(parents.codes), strict=True)
@@ -73,7 +73,7 @@ def _shares(parents: Parents) -> Iterator[tuple[str, str, float]]:
             )
 
 
-def _alike(parents: Parents) -> Iterator[tuple[str, str, float]]:
+def _alike(parents: ParentRecords) -> Iterator[tuple[str, str, float]]:
     """Shares of pairs of members that agree."""
     for pairs in _pairs(parents):
         for place, attribute in _members(parents):
@@ -82,7 +82,7 @@ def _alike(parents: Parents) -> Iterator[tuple[str, str, float]]:
                 yield f"{pairs.name} agree", attribute.name, _mean(column[pairs.first] == column[pairs.second])
 
 
-def _apart(parents: Parents) -> Iterator[tuple[str, str, float]]:
+def _apart(parents: ParentRecords) -> Iterator[tuple[str, str, float]]:
     """Mean differences of ordered attributes, in parts of the width of the domain."""
     for place, attribute in _members(parents):
         if attribute.kind == "categorical":
@@ -95,7 +95,7 @@ def _apart(parents: Parents) -> Iterator[tuple[str, str, float]]:
             yield f"{pairs.name}, mean difference", attribute.name, _mean(gaps)
 
 
-def _of_subgroups(parents: Parents) -> Iterator[tuple[str, str, float]]:
+def _of_subgroups(parents: ParentRecords) -> Iterator[tuple[str, str, float]]:
     """First and second member of the parents with each value of an attribute of theirs, and number of members."""
     first, second = parents.ends[:-1], parents.ends[:-1] + 1
     for place in map(parents.linked.place, parents.linked.parent):
@@ -114,7 +114,7 @@ def _of_subgroups(parents: Parents) -> Iterator[tuple[str, str, float]]:
                     yield f"first and second agree where {own.name} is {label}", attribute.name, _mean(a == b)
 
 
-def _pairs(parents: Parents) -> tuple[_Pairs, _Pairs, _Pairs]:
+def _pairs(parents: ParentRecords) -> tuple[_Pairs, _Pairs, _Pairs]:
     """First and second members, first and later ones, and later ones with those before them."""
     starts, places = parents.ends[:-1], parents.places
     pairs, later = starts[_several(parents)], np.flatnonzero(places > 1)
@@ -125,13 +125,13 @@ def _pairs(parents: Parents) -> tuple[_Pairs, _Pairs, _Pairs]:
     )
 
 
-def _members(parents: Parents) -> list[tuple[int, Attribute]]:
+def _members(parents: ParentRecords) -> list[tuple[int, Attribute]]:
     """The members' attributes, with their places."""
     places = map(parents.linked.place, parents.linked.members)
     return [(place, parents.linked.schema.attributes[place]) for place in places]
 
 
-def _several(parents: Parents) -> NDArray[np.bool_]:
+def _several(parents: ParentRecords) -> NDArray[np.bool_]:
     return np.asarray(parents.sizes > 1)
 
 
@@ -157,7 +157,7 @@ def _scaled(attribute: Attribute, column: NDArray[Any]) -> Floats:
     return np.asarray(numbers[column], np.float64)
 
 
-def within_section(released: Parents, real: Parents, *, seed: int) -> Section:
+def within_section(released: ParentRecords, real: ParentRecords, *, seed: int) -> PageSection:
     """Statistics of released and real parents, of two real halves, and of real members put together at random."""
     rng = np.random.default_rng([seed, 30])
     name, halves = real.linked.unit.name, real.halves(rng)
@@ -175,15 +175,15 @@ def within_section(released: Parents, real: Parents, *, seed: int) -> Section:
     plain = [key for key in shared if " where " not in key[0]]
     columns = ("statistic", "of", "real", "a half", "released", "members at random")
     tables_of = (
-        Table(
+        PageTable(
             "Mean differences to the real table",
             ("statistics", "number", "released", "two real halves", "members at random"),
             tuple((group, len(own), *np.mean(own, axis=0).tolist()) for group, own in by_group.items()),
             f"Differences are in parts of the width of a domain. Members at random: real {name}s, each with members "
             "drawn from all.",
         ),
-        Table("Statistics that differ most", columns, tuple(_row(key, values[key]) for key in worst)),
-        Table("All statistics but of subgroups", columns, tuple(_row(key, values[key]) for key in plain)),
+        PageTable("Statistics that differ most", columns, tuple(_row(key, values[key]) for key in worst)),
+        PageTable("All statistics but of subgroups", columns, tuple(_row(key, values[key]) for key in plain)),
     )
     figures = {
         "number": len(shared),
@@ -194,7 +194,7 @@ def within_section(released: Parents, real: Parents, *, seed: int) -> Section:
         },
     }
     state, verdict = _judged(means, len(shared), name)
-    return Section(NAME, TITLE, verdict, state, tables_of, (), figures)
+    return PageSection(NAME, TITLE, verdict, state, tables_of, (), figures)
 
 
 def _distances(values: Sequence[float]) -> tuple[float, float, float]:

@@ -47,7 +47,7 @@ class Folder:
         return str((self.path / name).absolute())
 
 
-class Prefix:
+class BucketPrefix:
     """A prefix of a confidential bucket, for pages; methods as of `Folder`."""
 
     def __init__(self, store: Store) -> None:
@@ -78,13 +78,13 @@ class Prefix:
         return self.store.address(name)
 
 
-Pages = Folder | Prefix
+Pages = Folder | BucketPrefix
 
 
 def pages_at(place: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Pages:
     """Where pages are written: a folder, or an ``s3://`` prefix."""
     if is_remote(place):
-        return Prefix(Store(place, storage_options))
+        return BucketPrefix(Store(place, storage_options))
     return Folder(Path(place))
 
 

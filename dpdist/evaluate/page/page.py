@@ -18,7 +18,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from dpdist.evaluate.page.sections import Cell, Plot, Section, Table, plain, visible
+from dpdist.evaluate.page.sections import Cell, PageSection, PageTable, Plot, plain, visible
 
 CONFIDENTIAL = "CONFIDENTIAL: computed from private records without noise. For the holder of the data only."
 
@@ -33,9 +33,7 @@ QUESTIONS = {
     "models": "Does a model that learns from released records do as well on real people as one that learns from real "
     "records?",
     "attributes": "How well can each attribute be predicted from the others, having learned from released records?",
-    "dp-erm": "For this one prediction, is the release better than a model that is made differentially private itself?",
     "regression": "Can a number be predicted as well from released records as from real ones?",
-    "demand": "Would prices that are set by released records be the right ones?",
     "distinguishing": "Can a computer tell released records from real ones? This measures likeness, not privacy: "
     "copies of the real records could not be told apart at all.",
     "copies": "Does the release repeat the people it was made from more often than people it has never seen?",
@@ -74,7 +72,7 @@ class About:
     footer: str = ""
 
 
-def render(about: About, sections: Sequence[Section]) -> str:
+def render(about: About, sections: Sequence[PageSection]) -> str:
     """The page of an evaluation, its sections in this order: the whole HTML document. Raises ValueError: a section's
     name is no anchor or stands twice, or a plot is more than shapes and text.
     """
@@ -103,7 +101,7 @@ def render(about: About, sections: Sequence[Section]) -> str:
     )
 
 
-def _shown(section: Section) -> dict[str, object]:
+def _shown(section: PageSection) -> dict[str, object]:
     return {
         "name": section.name,
         "title": section.title,
@@ -118,7 +116,7 @@ def _shown(section: Section) -> dict[str, object]:
     }
 
 
-def _shown_table(table: Table) -> dict[str, object]:
+def _shown_table(table: PageTable) -> dict[str, object]:
     rows = [[{"text": text_of(cell), "number": _number(cell)} for cell in row] for row in table.rows]
     columns = [
         {"text": name, "number": any(row[i]["number"] is not None for row in rows)}

@@ -26,7 +26,7 @@ Cell: TypeAlias = object
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """A table of the page. Raises ValueError: a row has another number of cells than there are columns."""
 
     title: str
@@ -58,14 +58,14 @@ class Plot:
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A part of an evaluation."""
 
     name: str  # its key in the JSON and its anchor in the page: lower-case letters, digits and hyphens
     title: str
     verdict: str  # one or two sentences that say what was found
     state: State
-    tables: tuple[Table, ...] = ()
+    tables: tuple[PageTable, ...] = ()
     plots: tuple[Plot, ...] = ()
     # what was measured, for the JSON: numbers, text, booleans, None, and lists and mappings of them
     figures: Mapping[str, object] = field(default_factory=dict)
@@ -94,9 +94,9 @@ def _spaced(text: str) -> str:
     return _PERCENT.sub("\u00a0%", visible(text))
 
 
-def does_not_apply(name: str, title: str, why: str) -> Section:
+def does_not_apply(name: str, title: str, why: str) -> PageSection:
     """A section that says why there is nothing to measure."""
-    return Section(name, title, f"Does not apply: {why}", "info", figures={"applies": False, "why": why})
+    return PageSection(name, title, f"Does not apply: {why}", "info", figures={"applies": False, "why": why})
 
 
 def plain(value: object) -> Any:

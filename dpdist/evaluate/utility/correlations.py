@@ -9,7 +9,7 @@ import numpy as np
 from dpdist.data.count import PairCounts
 from dpdist.evaluate.binning import View
 from dpdist.evaluate.page import plots
-from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_apply
+from dpdist.evaluate.page.sections import Cell, PageSection, PageTable, State, does_not_apply
 from dpdist.evaluate.utility.marginals import Marginals
 from dpdist.privacy.arrays import Codes, Floats
 
@@ -49,7 +49,7 @@ def cramers_v(counts: PairCounts) -> Floats:
     return result
 
 
-def correlation_section(counts: Mapping[str, Marginals], view: View) -> Section:
+def correlation_section(counts: Mapping[str, Marginals], view: View) -> PageSection:
     """Dependence of all pairs of attributes: Cramér's V of all, Pearson's correlation of the ordered ones."""
     names = view.names
     tables, maps = [], []
@@ -78,7 +78,7 @@ def correlation_section(counts: Mapping[str, Marginals], view: View) -> Section:
             pair = f"{names[places[i]]} × {names[places[j]]}"
             rows.append((pair, matrices["real"][i, j], matrices["released"][i, j], gap[i, j], chance[i, j]))
         columns = ("attributes", "real", "released", "difference", "two real halves")
-        tables.append(Table(f"{title}: pairs that differ most", columns, tuple(rows)))
+        tables.append(PageTable(f"{title}: pairs that differ most", columns, tuple(rows)))
         labels = [names[i] for i in places]
         figures[key] = {"mean_absolute_difference": mean, "mean_absolute_difference_of_halves": mean_halves}
         if len(places) > _DRAWN:
@@ -92,10 +92,10 @@ def correlation_section(counts: Mapping[str, Marginals], view: View) -> Section:
     verdict = f"Correlations differ from the real ones by {worst:.3f} on average (two real halves: {halves:.3f})" + (
         f", most for {where}: {most:.3f}." if where else "."
     )
-    return Section("correlations", "Correlations", verdict, state, tuple(tables), tuple(maps), figures)
+    return PageSection("correlations", "Correlations", verdict, state, tuple(tables), tuple(maps), figures)
 
 
-def component_section(real: Codes, released: Codes, view: View) -> Section:
+def component_section(real: Codes, released: Codes, view: View) -> PageSection:
     """Principal components of the real records, and where real and released ones (samples, as codes of the view) lie on
     them.
 
@@ -119,7 +119,7 @@ def component_section(real: Codes, released: Codes, view: View) -> Section:
         for i in range(len(order))
     )
     columns = ("component", "share of variance, real", "released", "ratio", "shift of the mean (deviations)")
-    table = Table("Principal components of the real records", columns, rows, f"{len(real[0]):,} records of each.")
+    table = PageTable("Principal components of the real records", columns, rows, f"{len(real[0]):,} records of each.")
     drawn = []
     if len(order) > 1:
         clouds = [
@@ -144,7 +144,7 @@ def component_section(real: Codes, released: Codes, view: View) -> Section:
         f"{moved:.2f} standard deviations."
     )
     figures = {"real_share": shares[0], "released_share": shares[1], "shift": shift}
-    return Section("components", "Principal components", verdict, state, (table,), tuple(drawn), figures)
+    return PageSection("components", "Principal components", verdict, state, (table,), tuple(drawn), figures)
 
 
 def indicators(codes: Codes, view: View) -> Floats:

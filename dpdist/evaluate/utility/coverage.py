@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpdist.data.released import ReleasedTable
-from dpdist.evaluate.page.sections import Section, State, Table, does_not_apply
+from dpdist.evaluate.page.sections import PageSection, PageTable, State, does_not_apply
 from dpdist.inference.coverage import coverage_of
 from dpdist.inference.published import Published
 from dpdist.privacy.arrays import Codes
@@ -12,7 +12,7 @@ _GOOD, _FAIR = 0.92, 0.85
 TITLE = "Intervals"
 
 
-def coverage_section(real: Codes, released: ReleasedTable, *, known: bool) -> list[Section]:
+def coverage_section(real: Codes, released: ReleasedTable, *, known: bool) -> list[PageSection]:
     """The section on a release with measured accuracy; none for others.
 
     Parameters
@@ -31,7 +31,7 @@ def coverage_section(real: Codes, released: ReleasedTable, *, known: bool) -> li
     found = coverage_of(real, release)
     least = min(found, key=lambda one: one.coverage)
     state: State = "good" if least.coverage >= _GOOD else "fair" if least.coverage >= _FAIR else "bad"
-    table = Table(
+    table = PageTable(
         title="Nominal 95 % intervals",
         columns=("of", "number", "held the truth", "naive intervals", "length"),
         rows=tuple((one.of, one.number, one.coverage, one.naive, one.width) for one in found),
@@ -43,4 +43,4 @@ def coverage_section(real: Codes, released: ReleasedTable, *, known: bool) -> li
         f"(least: {least.of}); naive ones in {100 * min(one.naive for one in found):.0f} %."
     )
     figures = {one.of: {"coverage": one.coverage, "naive": one.naive, "width": one.width} for one in found}
-    return [Section(name="coverage", title=TITLE, verdict=verdict, state=state, tables=(table,), figures=figures)]
+    return [PageSection(name="coverage", title=TITLE, verdict=verdict, state=state, tables=(table,), figures=figures)]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpdist.evaluate.attacks.intervals import proportion
 from dpdist.evaluate.attacks.records import Agreement, drawn, occurrences, size
-from dpdist.evaluate.page.sections import Section, Table
+from dpdist.evaluate.page.sections import PageSection, PageTable
 
 NAME, TITLE = "holdout", "The hold-out"
 
@@ -26,7 +26,9 @@ _CONFIDENCE = 0.9999
 _LARGEST = 200_000
 
 
-def holdout_section(training: Sequence[NDArray[Any]], holdout: Sequence[NDArray[Any]], *, seed: int) -> Section | None:
+def holdout_section(
+    training: Sequence[NDArray[Any]], holdout: Sequence[NDArray[Any]], *, seed: int
+) -> PageSection | None:
     """What is wrong with a hold-out; None if nothing is. Columns are in schema order; the seed is that of the hash of
     records, and of samples of large tables.
     """
@@ -48,11 +50,11 @@ def holdout_section(training: Sequence[NDArray[Any]], holdout: Sequence[NDArray[
         "from, or is of another population. It is not used, for what is said of it would mislead. Give a random part "
         "of the same table that the release was not made from."
     )
-    table = Table(
+    table = PageTable(
         "Records unlike every other record of the real table",
         ("records", "unlike", "of", "share"),
         (("hold-out", *fresh, rates[0]), ("real", *own, rates[1])),
         f"{size(list(training)):,} real records were searched.",
     )
     figures = {"unlike": {"hold-out": rates[0], "real": rates[1]}}
-    return Section(NAME, TITLE, verdict, "bad", (table,), figures=figures)
+    return PageSection(NAME, TITLE, verdict, "bad", (table,), figures=figures)

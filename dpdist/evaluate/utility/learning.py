@@ -9,8 +9,8 @@ import numpy as np
 
 from dpdist.evaluate.binning import View
 from dpdist.evaluate.page import plots
-from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_apply
-from dpdist.evaluate.utility.models import CLASSIFIERS, Fitted, Model, forest
+from dpdist.evaluate.page.sections import Cell, PageSection, PageTable, State, does_not_apply
+from dpdist.evaluate.utility.models import CLASSIFIERS, ModelKind, ModelPredictions, forest
 from dpdist.evaluate.utility.trial import Prediction, Trial, too_small
 from dpdist.families.base.attempt import Progress
 
@@ -21,7 +21,7 @@ Measured: TypeAlias = dict[str, float | None]
 """Figures of a model, by name."""
 
 
-def training_section(trial: Trial, view: View, target: int, *, progress: Progress) -> Section:
+def training_section(trial: Trial, view: View, target: int, *, progress: Progress) -> PageSection:
     """Train on synthetic, test on real, for each kind of model (the paper's Table 3 and the upper part of Table 4)."""
     task = Prediction(trial, view, target)
     name, title = "models", f"Models that predict {task.name}"
@@ -30,7 +30,7 @@ def training_section(trial: Trial, view: View, target: int, *, progress: Progres
     if trial.too_small or len(view.names) < 2:
         return too_small(name, title)
     pairs = [(kind, source) for kind in CLASSIFIERS for source in trial.training]
-    fits: dict[str, dict[str, Fitted]] = {kind: {} for kind in CLASSIFIERS}
+    fits: dict[str, dict[str, ModelPredictions]] = {kind: {} for kind in CLASSIFIERS}
     for done, (kind, source) in enumerate(pairs):
         progress("training models", done, len(pairs))
         fits[kind][source] = task.fit(CLASSIFIERS[kind], source)
@@ -53,7 +53,7 @@ def training_section(trial: Trial, view: View, target: int, *, progress: Progres
         rows.append((kind, source, found["accuracy"], found["auc"], agreement))
     rows.append(("most frequent value", "real", task.majority, None, None))
     columns = ("model", "trained on", "accuracy", "AUC", "agreement with the model of real records")
-    table = Table(f"Predicting {task.name}", columns, tuple(rows), trial.sentence)
+    table = PageTable(f"Predicting {task.name}", columns, tuple(rows), trial.sentence)
     series = [(of, [figures[kind][of]["accuracy"] or 0.0 for kind in fits], colour) for of, colour in _SERIES]
     plot = plots.bar_plot(f"Accuracy on real records, predicting {task.name}", list(fits), series, label="accuracy")
     recorded = {
@@ -64,7 +64,7 @@ def training_section(trial: Trial, view: View, target: int, *, progress: Progres
         "models": figures,
     }
     state, verdict = _judged(figures, task.majority)
-    return Section(name, title, verdict, state, (table,), (plot,), recorded)
+    return PageSection(name, title, verdict, state, (table,), (plot,), recorded)
 
 
 def _judged(figures: Mapping[str, Mapping[str, Measured]], majority: float) -> tuple[State, str]:
@@ -83,7 +83,7 @@ def _judged(figures: Mapping[str, Mapping[str, Measured]], majority: float) -> t
     return ("good" if kept >= 0.9 else "fair" if kept >= 0.6 else "bad"), text
 
 
-def attribute_section(trial: Trial, view: View, *, progress: Progress) -> Section:
+def attribute_section(trial: Trial, view: View, *, progress: Progress) -> PageSection:
     """How well a random forest predicts each attribute from all others (the paper's Figures 1 and 2)."""
     name, title = "attributes", "Each attribute from all others"
     trial = trial.part(_FOREST_ROWS, _FOREST_ROWS)
@@ -91,7 +91,7 @@ def attribute_section(trial: Trial, view: View, *, progress: Progress) -> Sectio
         return too_small(name, title)
     chosen = np.random.default_rng([trial.seed, 4]).permutation(len(view.names))[:_FOREST_TARGETS]
     targets = sorted(chosen.tolist())
-    small = Model(forest(_FOREST_TREES), "codes")
+    small = ModelKind(forest(_FOREST_TREES), "codes")
     rows: list[tuple[Cell, ...]] = []
     figures: dict[str, Measured] = {}
     losses: dict[str, float] = {}
@@ -118,8 +118,8 @@ def attribute_section(trial: Trial, view: View, *, progress: Progress) -> Sectio
         [(key.replace("_", " "), [of[key] or 0.0 for of in figures.values()], c) for key, c in colours.items()],
         label="accuracy",
     )
-    table = Table(title, columns, tuple(rows), note)
-    return Section(name, title, verdict, state, (table,), (plot,), {**trial.figures, "attributes": figures})
+    table = PageTable(title, columns, tuple(rows), note)
+    return PageSection(name, title, verdict, state, (table,), (plot,), {**trial.figures, "attributes": figures})
 
 
 def _judged_losses(losses: Mapping[str, float], kept: list[float]) -> tuple[State, str]:

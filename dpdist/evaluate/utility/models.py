@@ -23,7 +23,7 @@ TREES = 40
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelKind:
     """A kind of model: how to make one from a seed, and what it sees."""
 
     make: Maker
@@ -35,15 +35,15 @@ def forest(trees: int = TREES) -> Maker:
     return estimator("ensemble:RandomForestClassifier", n_estimators=trees, min_samples_leaf=3, max_leaf_nodes=600)
 
 
-CLASSIFIERS: dict[str, Model] = {
-    "tree": Model(estimator("tree:DecisionTreeClassifier", min_samples_leaf=20), "codes"),
-    "random forest": Model(forest(), "codes"),
-    "AdaBoost": Model(estimator("ensemble:AdaBoostClassifier", n_estimators=50), "codes"),
-    "gradient boosting": Model(
+CLASSIFIERS: dict[str, ModelKind] = {
+    "tree": ModelKind(estimator("tree:DecisionTreeClassifier", min_samples_leaf=20), "codes"),
+    "random forest": ModelKind(forest(), "codes"),
+    "AdaBoost": ModelKind(estimator("ensemble:AdaBoostClassifier", n_estimators=50), "codes"),
+    "gradient boosting": ModelKind(
         estimator("ensemble:HistGradientBoostingClassifier", max_iter=60, early_stopping=False), "codes"
     ),
-    "logistic regression": Model(estimator("linear_model:LogisticRegression", C=1.0, max_iter=300), "indicators"),
-    "linear SVM": Model(estimator("svm:LinearSVC", C=0.1, dual=False, max_iter=2000), "indicators"),
+    "logistic regression": ModelKind(estimator("linear_model:LogisticRegression", C=1.0, max_iter=300), "indicators"),
+    "linear SVM": ModelKind(estimator("svm:LinearSVC", C=0.1, dual=False, max_iter=2000), "indicators"),
 }
 """The kinds of models of the paper's Tables 3 and 4, and gradient boosting."""
 
@@ -103,7 +103,7 @@ def labels_of(records: Codes, view: View, target: int) -> Labels:
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
+class ModelPredictions:
     """What a model says about the test records."""
 
     predicted: Labels  # int64[records]
@@ -114,7 +114,7 @@ class Fitted:
         """Share of the test records whose label is right."""
         return float(np.mean(self.predicted == truth)) if truth.size else float("nan")
 
-    def agreement(self, other: Fitted) -> float:
+    def agreement(self, other: ModelPredictions) -> float:
         """Share of the test records on which two models say the same (PD, Section 6.3)."""
         return float(np.mean(self.predicted == other.predicted)) if self.predicted.size else float("nan")
 
@@ -127,7 +127,7 @@ class Fitted:
         return float(roc_auc_score(truth, self.score))
 
 
-def fit(make: Maker, seed: int, matrix: Any, labels: Labels, test: Any) -> Fitted:
+def fit(make: Maker, seed: int, matrix: Any, labels: Labels, test: Any) -> ModelPredictions:
     """Train a model on (records, d) numbers and int64[records] labels, and let it speak about the test records.
 
     A table whose labels are all alike trains the model that always says so.
@@ -135,7 +135,7 @@ def fit(make: Maker, seed: int, matrix: Any, labels: Labels, test: Any) -> Fitte
     classes = np.unique(labels)
     if len(classes) < 2:
         only = int(classes[0]) if classes.size else 0
-        return Fitted(np.full(test.shape[0], only, np.int64), None)
+        return ModelPredictions(np.full(test.shape[0], only, np.int64), None)
     import warnings
 
     from threadpoolctl import threadpool_limits
@@ -150,4 +150,4 @@ def fit(make: Maker, seed: int, matrix: Any, labels: Labels, test: Any) -> Fitte
                 score = np.asarray(model.decision_function(test), np.float64)
             else:
                 score = np.asarray(model.predict_proba(test)[:, 1], np.float64)
-    return Fitted(predicted, score)
+    return ModelPredictions(predicted, score)

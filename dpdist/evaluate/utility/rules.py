@@ -8,7 +8,7 @@ from operator import add
 import numpy as np
 
 from dpdist.data.operators import Operator
-from dpdist.evaluate.page.sections import Section, State, Table
+from dpdist.evaluate.page.sections import PageSection, PageTable, State
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.schema.rules import Rules
 
@@ -22,7 +22,7 @@ def _broken(codes: Codes, rules: Rules) -> Counts:
     return np.array([np.count_nonzero(rule.broken_by(codes)) for rule in rules], np.int64)
 
 
-def rules_section(rules: Rules, released: Counts, real: Counts, *, rows: tuple[int, int]) -> Section:
+def rules_section(rules: Rules, released: Counts, real: Counts, *, rows: tuple[int, int]) -> PageSection:
     """Records that break each rule; `rows` are the released records and the rows of the real table."""
     counted = list(zip(rules, released.tolist(), real.tolist(), strict=True))
     kept, broken = not released.any(), sum(1 for number in real.tolist() if number)
@@ -31,7 +31,7 @@ def rules_section(rules: Rules, released: Counts, real: Counts, *, rows: tuple[i
     )
     if broken:
         verdict += f" Records of the real table break {broken} of the {len(rules)} rules."
-    table = Table(
+    table = PageTable(
         "Records that break a rule",
         ("rule", "released", "real"),
         tuple((rule.rule.text, ours, theirs) for rule, ours, theirs in counted),
@@ -39,4 +39,4 @@ def rules_section(rules: Rules, released: Counts, real: Counts, *, rows: tuple[i
     )
     figures = {rule.rule.text: {"released": ours, "real": theirs} for rule, ours, theirs in counted}
     state: State = "bad" if not kept else "fair" if broken else "good"
-    return Section("rules", "Rules", verdict, state, (table,), figures=figures)
+    return PageSection("rules", "Rules", verdict, state, (table,), figures=figures)

@@ -10,7 +10,7 @@ import numpy as np
 
 from dpdist.evaluate.binning import View
 from dpdist.evaluate.page import plots
-from dpdist.evaluate.page.sections import Cell, Section, State, Table
+from dpdist.evaluate.page.sections import Cell, PageSection, PageTable, State
 from dpdist.evaluate.utility.marginals import (
     SUBSAMPLES,
     Marginals,
@@ -88,7 +88,7 @@ class Distances:
         return boxes if self.independent is None else [*boxes, ("independence", self.independent, plots.OTHER)]
 
 
-def marginal_section(counts: Mapping[str, Marginals], view: View, *, seed: int, weighted: bool = False) -> Section:
+def marginal_section(counts: Mapping[str, Marginals], view: View, *, seed: int, weighted: bool = False) -> PageSection:
     """Distances of the one-, two- and some three-way marginals, and NIST's score, from the counts of
     `Inputs.marginals`. The seed is that of the sample of three-way marginals and of the random parts; `weighted` says
     that records count by their weights.
@@ -97,7 +97,7 @@ def marginal_section(counts: Mapping[str, Marginals], view: View, *, seed: int, 
     of = {k: Distances.of(counts, k, seed=seed, weighted=weighted) for k in (1, 2, 3) if real.subsets(k)}
     note = _NOTE.format(triples=len(real.triples), all=comb(len(view.axes), 3), seed=seed)
     tables = [
-        Table(
+        PageTable(
             "Total variation distance to the real table",
             _COLUMNS,
             tuple((f"{k}-way", *one.row) for k, one in of.items()),
@@ -114,7 +114,7 @@ def marginal_section(counts: Mapping[str, Marginals], view: View, *, seed: int, 
     top = min(2, max(of))
     state, verdict = _judged(top, of[top])
     figures = {"records": {name: of_.records for name, of_ in counts.items()}, "seed": seed, **_figures(of, view)}
-    return Section("marginals", "Marginals", verdict, state, tuple(tables), (plot,), figures)
+    return PageSection("marginals", "Marginals", verdict, state, tuple(tables), (plot,), figures)
 
 
 def _figures(of: Mapping[int, Distances], view: View) -> dict[str, object]:
@@ -168,21 +168,21 @@ def share_text(share: float | None) -> str:
     return f"{share * 100:.2g} %"
 
 
-def _one_way(counts: Mapping[str, Marginals], view: View, of: Distances) -> Table:
+def _one_way(counts: Mapping[str, Marginals], view: View, of: Distances) -> PageTable:
     rows: list[tuple[Cell, ...]] = []
     for i, axis in enumerate(view.axes):
         real, released = (counts[name].table((i,)) / max(counts[name].records, 1) for name in ("real", "released"))
         place = int(np.argmax(np.abs(released - real)))
         rows.append((axis.name, axis.size, of.found[i], of.halves[i], axis.labels[place], real[place], released[place]))
     columns = ("attribute", "values", "distance", "two real halves", "differs most at", "real share", "released share")
-    return Table("One-way marginals", columns, tuple(rows))
+    return PageTable("One-way marginals", columns, tuple(rows))
 
 
-def _worst(title: str, view: View, of: Distances) -> Table:
+def _worst(title: str, view: View, of: Distances) -> PageTable:
     columns = [of.found, of.halves, *([] if of.independent is None else [of.independent])]
     order = np.argsort(-of.found, kind="stable")[:_WORST].tolist()
     rows = tuple(
         (" × ".join(view.names[i] for i in of.subsets[place]), *(column[place] for column in columns))
         for place in order
     )
-    return Table(title, ("attributes", "distance", "two real halves", "independence"), rows)
+    return PageTable(title, ("attributes", "distance", "two real halves", "independence"), rows)

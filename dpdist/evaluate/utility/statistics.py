@@ -15,7 +15,7 @@ from dpdist.data.weighted import WeightedRecords
 from dpdist.errors import SpecError, VerificationFailed
 from dpdist.evaluate.inputs import require_records
 from dpdist.evaluate.page import plots
-from dpdist.evaluate.page.sections import Cell, Section, State, Table, does_not_apply
+from dpdist.evaluate.page.sections import Cell, PageSection, PageTable, State, does_not_apply
 from dpdist.evaluate.utility.marginals import total_variation
 from dpdist.families.base.attempt import Progress
 from dpdist.families.base.family import Truth
@@ -33,7 +33,7 @@ _SHOWN = 15
 
 def statistics_sections(
     store: Store, manifest: Manifest, against: Input, cluster: Executor, *, progress: Progress
-) -> tuple[list[Section], RowReport]:
+) -> tuple[list[PageSection], RowReport]:
     """Compare released statistics with those of the real table; also the report of that table. Raises DataError: it
     cannot be read by the release's schema; VerificationFailed: the parts are not what the manifest says.
     """
@@ -57,7 +57,7 @@ def statistics_sections(
     return [*_compared(released, truths(summary)), no_records(manifest)], report
 
 
-def no_records(manifest: Manifest) -> Section:
+def no_records(manifest: Manifest) -> PageSection:
     """Why models and attacks are missing."""
     return does_not_apply(
         "records",
@@ -98,7 +98,7 @@ class Compared:
         return total_variation(self.truth, value)
 
 
-def _compared(released: pa.Table, truths: list[Truth]) -> list[Section]:
+def _compared(released: pa.Table, truths: list[Truth]) -> list[PageSection]:
     """One section for counts, entropies and means each."""
     if released.num_rows != sum(len(values) for _, _, values in truths):
         raise VerificationFailed("the release does not hold the statistics its spec names: copy it again")
@@ -113,7 +113,7 @@ def _compared(released: pa.Table, truths: list[Truth]) -> list[Section]:
     return [_section(*titles[statistic], compared) for statistic, compared in found.items()]
 
 
-def _section(name: str, title: str, found: list[Compared]) -> Section:
+def _section(name: str, title: str, found: list[Compared]) -> PageSection:
     columns = (
         "of",
         "statistic",
@@ -155,8 +155,10 @@ def _section(name: str, title: str, found: list[Compared]) -> Section:
             f"of true values), by {relative[most]:.2%} for {most}."
         )
     tables = (
-        Table(title, columns, tuple(rows), "Errors are absolute. Distance: total variation of the shares, of counts."),
-        Table("Where it differs most", ("of", "cell", "true", "released", "difference"), tuple(worst)),
+        PageTable(
+            title, columns, tuple(rows), "Errors are absolute. Distance: total variation of the shares, of counts."
+        ),
+        PageTable("Where it differs most", ("of", "cell", "true", "released", "difference"), tuple(worst)),
     )
     drawn = plots.bar_plot(
         f"{title}: errors over the true values",
@@ -165,4 +167,4 @@ def _section(name: str, title: str, found: list[Compared]) -> Section:
         label="sum of absolute errors / sum of true values",
     )
     figures = {"relative_error": relative, "of": [dict(zip(columns, row, strict=True)) for row in rows]}
-    return Section(name, title, verdict, state, tables, (drawn,) if relative else (), figures)
+    return PageSection(name, title, verdict, state, tables, (drawn,) if relative else (), figures)

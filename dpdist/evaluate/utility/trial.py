@@ -11,8 +11,8 @@ import numpy as np
 from dpdist.errors import SpecError
 from dpdist.evaluate.attacks.records import drawn, independent, size, take
 from dpdist.evaluate.binning import View
-from dpdist.evaluate.page.sections import Section, does_not_apply
-from dpdist.evaluate.utility.models import Encoder, Fitted, Labels, Model, fit, labels_of
+from dpdist.evaluate.page.sections import PageSection, does_not_apply
+from dpdist.evaluate.utility.models import Encoder, Labels, ModelKind, ModelPredictions, fit, labels_of
 from dpdist.privacy.arrays import Codes
 
 LEAST = 50
@@ -112,14 +112,14 @@ class Prediction:
         labels = self.labels(self.trial.training["real"])
         return float(np.mean(self.truth == np.bincount(labels).argmax()))
 
-    def fit(self, classifier: Model, source: str) -> Fitted:
+    def fit(self, classifier: ModelKind, source: str) -> ModelPredictions:
         """What a model of one training table says about the test records."""
         codes, sees = self.trial.training[source], classifier.sees
         matrix, test = (self.encoder.matrix(records, sees) for records in (codes, self.trial.test))
         return fit(classifier.make, self.trial.seed, matrix, self.labels(codes), test)
 
 
-def too_small(name: str, title: str) -> Section:
+def too_small(name: str, title: str) -> PageSection:
     """Why a section says nothing of so few records or attributes."""
     return does_not_apply(name, title, f"it needs {LEAST} records to train on and to test on, and two attributes.")
 

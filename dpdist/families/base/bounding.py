@@ -52,7 +52,7 @@ MOST_BLOCKS = 1 << 16
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Piece:
+class ShardPiece:
     """Records of one partition for one shard, block by block."""
 
     form: RowFormat
@@ -144,7 +144,9 @@ def _joined_pieces(
     return [[task("send", operator.itemgetter(0), one)] for one in found], reports
 
 
-def join_shard(table: JoinedTable, records: list[Piece], parents: list[Piece], key: KeyRef) -> tuple[Piece, RowReport]:
+def join_shard(
+    table: JoinedTable, records: list[ShardPiece], parents: list[ShardPiece], key: KeyRef
+) -> tuple[ShardPiece, RowReport]:
     """The records of a shard with the attributes of their parents, and what the rules met."""
     hashes, report = UnitHashes.of(load_noise(key)), RowReport.empty(table.schema)
     form, ends = RowFormat.of(table.schema), [0]
@@ -154,7 +156,7 @@ def join_shard(table: JoinedTable, records: list[Piece], parents: list[Piece], k
         found.append(form.pack(own[0][rows], columns))
         ends.append(ends[-1] + len(rows))
         report += met
-    return Piece(form, np.concatenate(found), np.array(ends, np.intp)), report
+    return ShardPiece(form, np.concatenate(found), np.array(ends, np.intp)), report
 
 
 def sizes_for(rows: int) -> tuple[int, int]:
@@ -163,7 +165,9 @@ def sizes_for(rows: int) -> tuple[int, int]:
     return shards, min(max(rows // shards // BLOCK_ROWS, 1), MOST_BLOCKS // shards)
 
 
-def split_partition(table: Records, partition: int, sizes: tuple[int, int], key: KeyRef) -> list[Piece | RowReport]:
+def split_partition(
+    table: Records, partition: int, sizes: tuple[int, int], key: KeyRef
+) -> list[ShardPiece | RowReport]:
     """The records of a partition for each of so many shards of so many blocks, and what the policies met."""
     shards, blocks = sizes
     hashes, report = UnitHashes.of(load_noise(key)), RowReport.empty(table.schema)
@@ -184,22 +188,22 @@ def split_partition(table: Records, partition: int, sizes: tuple[int, int], key:
     order = np.argsort(block, kind="stable")
     ends = np.append(0, np.cumsum(np.bincount(block, minlength=shards * blocks)))
     of_shards = [ends[first : first + blocks + 1] for first in range(0, shards * blocks, blocks)]
-    return [*(Piece(form, taken(whole, order[own[0] : own[-1]]), own - own[0]) for own in of_shards), report]
+    return [*(ShardPiece(form, taken(whole, order[own[0] : own[-1]]), own - own[0]) for own in of_shards), report]
 
 
-def _row_blocks(pieces: list[Piece]) -> Iterator[PackedRows]:
+def _row_blocks(pieces: list[ShardPiece]) -> Iterator[PackedRows]:
     """The records of a shard, block by block; a unit is in one block."""
     for number in range(len(pieces[0].ends) - 1 if pieces else 0):
         yield np.concatenate([piece.block(number) for piece in pieces])
 
 
-def blocks_of(pieces: list[Piece]) -> Iterator[tuple[Hashes, Codes]]:
+def blocks_of(pieces: list[ShardPiece]) -> Iterator[tuple[Hashes, Codes]]:
     """The hashes of the ids and the codes of the records of a shard, block by block; a unit is in one block."""
     for rows in _row_blocks(pieces):
         yield np.ascontiguousarray(rows[:, :2]), pieces[0].form.codes(rows)
 
 
-def bound_shard(how: tuple[Schema, int], pieces: list[Piece], reports: list[RowReport], key: KeyRef) -> Shard:
+def bound_shard(how: tuple[Schema, int], pieces: list[ShardPiece], reports: list[RowReport], key: KeyRef) -> Shard:
     """The records of a shard that are kept, and a report that counts them and what the partitions met."""
     schema, at_most = how
     form = RowFormat.of(schema)

@@ -1,6 +1,6 @@
 """What every family of releases is: a spec, a plan, stages that share an attempt, and claims that an audit attacks.
 
-A family is one `Family` record in `dpdist.families.base.registry.FAMILIES`. Sizing, command line, evaluation and audit
+A family is one `Family` record in `dpdist.families.base.registry.FAMILIES`. Command line, evaluation and audit
 ask the record and the plan; they never ask for a type.
 """
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from dpdist.data.operators import Operator
     from dpdist.families.base.attempt import Attempt
     from dpdist.families.base.linked import LinkedRows
-    from dpdist.families.base.workload import Layout, Work
     from dpdist.publish.manifest import Manifest
 
 
@@ -297,9 +296,6 @@ class Family(Generic[SpecT, PlanT]):
     claims: Callable[[PlanT], tuple[Claim, ...]] = no_claims
     # plan to the mechanisms that can be audited in one run
     canaries: Callable[[PlanT], tuple[Canaries, ...]] = no_canaries
-    # plan and `dpdist.families.base.workload.Layout` to the work of all stages, for sizing. Without it one pass over
-    # the table is sized
-    workload: Callable[[PlanT, Layout], Sequence[Work]] | None = None
     # spec and `SolveRequest` to what ``dpdist plan --solve`` shows. Without it nothing is solved
     solve: Callable[[SpecT, SolveRequest], Solution] | None = None
     # for families that release statistics: plan and the manifest's parameters to the operator that computes them on a

@@ -27,7 +27,7 @@ FAMILIES: dict[str, Family[Any, Any]] = {}
 
 
 def register(family: Family[Any, Any]) -> None:
-    """Make a family known: its specs can then be planned, released, sized, evaluated and audited. Raises ValueError:
+    """Make a family known: its specs can then be planned, released, evaluated and audited. Raises ValueError:
     its kind is taken.
     """
     if FAMILIES.setdefault(family.kind, family) is not family:
@@ -45,7 +45,6 @@ _shipped(
     "plausible-deniability",
     "deniability",
     "PlausibleDeniabilitySpec",
-    workload="workload:workload",
     solve="solve:solve",
     shadow="shadow:shadow",
 )
@@ -53,7 +52,6 @@ _shipped(
     "synthesis",
     "synthesis",
     "WholeSynthesisSpec",
-    workload="workload:workload",
     solve="accuracy:solve",
     public_tables="prior:prior_digest",
 )

@@ -23,7 +23,7 @@ from dpdist.privacy.noise import Noise
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Candidates:
+class CandidateRecords:
     """Candidate records and what the privacy test needs to know of their seeds."""
 
     codes: Codes  # all attributes in schema order
@@ -65,21 +65,21 @@ class SeedSynthesis(ABC):
         kept = self.order[: self.lengths[-1]]
         return PrefixCode(kept, tuple(self.cardinalities[i] for i in kept), self.lengths)
 
-    def counts(self, index: SeedIndex, candidates: Candidates) -> Counts:
+    def counts(self, index: SeedIndex, candidates: CandidateRecords) -> Counts:
         """Number of seeds, among those of an index, that the test counts of each candidate: int64[lengths, n]. The
         ranges of the seeds add up.
         """
         return index.counts(candidates.codes)
 
     @abstractmethod
-    def propose(self, noise: Noise, prefix: Sequence[NDArray[Any]], start: int, stop: int) -> Candidates:
+    def propose(self, noise: Noise, prefix: Sequence[NDArray[Any]], start: int, stop: int) -> CandidateRecords:
         """Candidates `start` to `stop` - 1, made from their seeds. `prefix` holds the longest prefix that may be kept
         of each candidate's seed (`seed_ranks`), in the order: unsigned integers, shape (stop - start,) each.
         """
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Synthesizer(SeedSynthesis):
+class SeedSynthesizer(SeedSynthesis):
     """The seed-based synthesis of PD, Section 3: a network, and how many attributes are resampled. Raises SpecError: a
     number is repeated or not between 1 and the number of attributes.
     """
@@ -107,7 +107,7 @@ class Synthesizer(SeedSynthesis):
         """Number of codes of each attribute."""
         return self.network.cardinalities
 
-    def propose(self, noise: Noise, prefix: Sequence[NDArray[Any]], start: int, stop: int) -> Candidates:
+    def propose(self, noise: Noise, prefix: Sequence[NDArray[Any]], start: int, stop: int) -> CandidateRecords:
         """Candidates `start` to `stop` - 1: the values that are not kept are drawn from the network."""
         network, count = self.network, stop - start
         levels = self._levels(noise, start, count)
@@ -120,7 +120,7 @@ class Synthesizer(SeedSynthesis):
             words = noise.words(f"candidates/value/{i}", count, start=start)
             values = network.draw(i, network.configuration(i, codes), words)
             codes[i] = values if position >= self.lengths[-1] else np.where(kept > position, codes[i], values)
-        return Candidates(codes, self._shared(codes, prefix))
+        return CandidateRecords(codes, self._shared(codes, prefix))
 
     def _levels(self, noise: Noise, start: int, count: int) -> NDArray[np.int64]:
         """Place of each candidate's kept prefix length: uniform over the omegas (ascending, so lengths descend)."""

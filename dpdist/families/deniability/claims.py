@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from dpdist.data.count import PairCounts, pair_counts
 from dpdist.errors import CheckFailed
 from dpdist.families.base.rehearsal import EXECUTOR, key_from, rehearse, released_codes
-from dpdist.families.deniability.candidates import SeedSynthesis, Synthesizer
+from dpdist.families.deniability.candidates import SeedSynthesis, SeedSynthesizer
 from dpdist.families.deniability.deniability import PrivacyTest
 from dpdist.families.deniability.graph import first_passing, released_parts
 from dpdist.families.deniability.network import Network
@@ -169,7 +169,7 @@ def even_network(schema: Schema) -> Network:
 
 
 def records_claim(
-    synthesizer: Synthesizer, test: PrivacyTest, *, records: int, delta: float, companions: int | None = None
+    synthesizer: SeedSynthesizer, test: PrivacyTest, *, records: int, delta: float, companions: int | None = None
 ) -> Claim:
     """Records released from seeds, with the network fixed and the passing mass of the table known.
 
@@ -208,7 +208,7 @@ def records_claim(
 
 
 def _released(
-    seeds: SeedIndex, synthesizer: Synthesizer, test: PrivacyTest, records: int, canary: Codes, noise: Noise
+    seeds: SeedIndex, synthesizer: SeedSynthesizer, test: PrivacyTest, records: int, canary: Codes, noise: Noise
 ) -> Floats:
     size = 2 * records + 6
     batches, counts = first_passing(
@@ -290,7 +290,7 @@ def claims(plan: PlausibleDeniabilityPlan) -> tuple[Claim, ...]:
     if plan.seeds is not None and plan.seeds.whole_release:
         claims.append(
             records_claim(
-                Synthesizer(even_network(spec.table), omegas),
+                SeedSynthesizer(even_network(spec.table), omegas),
                 PrivacyTest.of(spec.privacy.deniability),
                 records=min(spec.synthesis.records, _RECORDS),
                 delta=max(plan.delta, _SEED_DELTA),

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
-from dpdist.families.deniability.candidates import Candidates, SeedSynthesis, Synthesizer, seed_ranks
+from dpdist.families.deniability.candidates import CandidateRecords, SeedSynthesis, SeedSynthesizer, seed_ranks
 from dpdist.families.deniability.prefixes import SeedIndex
 from dpdist.families.deniability.spec import DeniabilitySpec
 from dpdist.privacy.arrays import Codes
@@ -77,7 +77,7 @@ class PrivacyTest:
         self,
         noise: Noise,
         synthesizer: SeedSynthesis,
-        candidates: Candidates,
+        candidates: CandidateRecords,
         counts: NDArray[np.int64],
         start: int,
     ) -> NDArray[np.bool_]:
@@ -90,7 +90,7 @@ class PrivacyTest:
         return plausible_seeds(synthesizer, candidates, counts, gamma=self.gamma) >= needed
 
 
-def log_probabilities(synthesizer: Synthesizer, codes: Codes) -> NDArray[np.float64]:
+def log_probabilities(synthesizer: SeedSynthesizer, codes: Codes) -> NDArray[np.float64]:
     """Exact ln p_s(y) of n candidates (all attributes in schema order) by the level of the seed: float64[lengths, n].
 
     Row t is for seeds that share a prefix of ``synthesizer.lengths[t]``, and not the next longer one; minus infinity
@@ -111,7 +111,7 @@ def log_probabilities(synthesizer: Synthesizer, codes: Codes) -> NDArray[np.floa
 
 
 def plausible_seeds(
-    synthesizer: SeedSynthesis, candidates: Candidates, counts: NDArray[np.int64], *, gamma: float
+    synthesizer: SeedSynthesis, candidates: CandidateRecords, counts: NDArray[np.int64], *, gamma: float
 ) -> NDArray[np.int64]:
     """Number of seeds whose probability of giving the candidate is in the bucket of its own seed's: int64[n].
 
@@ -120,7 +120,7 @@ def plausible_seeds(
     result: NDArray[np.int64] = counts[0]
     if len(counts) == 1:  # one omega: all seeds that can give the candidate do so with one probability; or own model
         return result
-    if not isinstance(synthesizer, Synthesizer):
+    if not isinstance(synthesizer, SeedSynthesizer):
         raise TypeError("several numbers of resampled attributes need a network's probabilities")
     width = log(gamma) * _NARROWER
     buckets = np.floor(log_probabilities(synthesizer, candidates.codes) / -width)
@@ -146,7 +146,7 @@ class Passed:
         return self.indices.nbytes + sum(column.nbytes for column in self.codes)
 
     @classmethod
-    def of(cls, candidates: Candidates, passes: NDArray[Any], start: int) -> Passed:
+    def of(cls, candidates: CandidateRecords, passes: NDArray[Any], start: int) -> Passed:
         """The candidates, number `start` and following, that pass."""
         rows = np.flatnonzero(passes)
         return cls(start + rows, [column.take(rows) for column in candidates.codes])

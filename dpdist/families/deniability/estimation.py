@@ -43,6 +43,9 @@ SIMULATED = 1 << 18
 """Records drawn from the network so far, to know how often each parent configuration will occur."""
 
 _SWEEPS = 4
+PRIOR = 0.1
+"""Weight of the Dirichlet prior, in records per value: every value is possible, and few records outweigh it."""
+
 _UNIFORM = 0.05  # share of the prior that is spread evenly over the values
 _TINY = 1e-9
 
@@ -53,14 +56,13 @@ def estimate_network(
     schema: Schema,
     *,
     noise: Noise,
-    prior: float = 0.1,
     estimate: Literal["mean", "sample"] = "mean",
 ) -> Network:
     """The network that the noisy tables support.
 
-    `prior` is the weight of the Dirichlet prior, in records per value. `estimate` is the posterior mean, or one draw
-    from the posterior (PD section 3.4). Streams of the noise: ``parameters/fit/<attribute index>`` (records simulated
-    to weigh parent configurations) and ``parameters/posterior/<attribute index>``.
+    `estimate` is the posterior mean, or one draw from the posterior (PD section 3.4). Streams of the noise:
+    ``parameters/fit/<attribute index>`` (records simulated to weigh parent configurations) and
+    ``parameters/posterior/<attribute index>``.
     """
     maps = tuple(a.bucket_map for a in schema.attributes)
     tables = pool([table.astype(np.float64) for table in noisy.tables], noisy.variances, structure, maps)
@@ -73,11 +75,11 @@ def estimate_network(
         row = configuration_index([buckets[p] for p in chosen], sizes) if chosen else np.zeros(SIMULATED, np.int64)
         expected = np.bincount(row, minlength=prod(sizes)) * (total / SIMULATED)
         if structure.sums[i]:
-            (margin,) = fit(tables[i], noisy.variances[i], expected=np.array([total]), sizes=[], prior=prior)
+            (margin,) = fit(tables[i], noisy.variances[i], expected=np.array([total]), sizes=[], prior=PRIOR)
             sums, variance = noisy.sums[i].astype(np.float64), noisy.sum_variances[i]
-            posterior = regression_table(margin, sums, variance, expected=expected, sizes=sizes, prior=prior)
+            posterior = regression_table(margin, sums, variance, expected=expected, sizes=sizes, prior=PRIOR)
         else:
-            posterior = fit(tables[i], noisy.variances[i], expected=expected, sizes=sizes, prior=prior)
+            posterior = fit(tables[i], noisy.variances[i], expected=expected, sizes=sizes, prior=PRIOR)
         if estimate == "sample":
             posterior = _gamma(posterior, noise.words(f"parameters/posterior/{i}", posterior.size))
         thresholds[i] = thresholds_from_weights(posterior)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.families.deniability.candidates import Candidates, SeedSynthesis, seed_ranks
+from dpdist.families.deniability.candidates import CandidateRecords, SeedSynthesis, seed_ranks
 from dpdist.families.deniability.deniability import Passed, PrivacyTest, candidate_batch
 from dpdist.families.deniability.prefixes import (
     PrefixCode,
@@ -218,19 +218,19 @@ def _find_seeds(key: KeyRef, index: SeedIndex, sizes: list[int], shard: int, sta
     return index.prefixes(ranks, offset=sum(sizes[:shard]))
 
 
-def _make(key: KeyRef, synthesizer: SeedSynthesis, found: list[Codes], start: int, stop: int) -> Candidates:
+def _make(key: KeyRef, synthesizer: SeedSynthesis, found: list[Codes], start: int, stop: int) -> CandidateRecords:
     prefix = [_add_all(list(columns)) for columns in zip(*found, strict=True)]
     return synthesizer.propose(load_noise(key), prefix, start, stop)
 
 
-def _count(synthesizer: SeedSynthesis, index: SeedIndex, candidates: Candidates) -> NDArray[np.int64]:
+def _count(synthesizer: SeedSynthesis, index: SeedIndex, candidates: CandidateRecords) -> NDArray[np.int64]:
     return synthesizer.counts(index, candidates)
 
 
 def _test(
     key: KeyRef,
     synthesizer: SeedSynthesis,
-    candidates: Candidates,
+    candidates: CandidateRecords,
     counts: list[NDArray[np.int64]],
     test: PrivacyTest,
     start: int,

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
 from dpdist.families.base.plugins import load
-from dpdist.families.deniability.candidates import Candidates, SeedSynthesis
+from dpdist.families.deniability.candidates import CandidateRecords, SeedSynthesis
 from dpdist.families.deniability.prefixes import SeedIndex
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.events import ApproximateDP, Event
@@ -150,7 +150,7 @@ class OwnSynthesizer(SeedSynthesis):
         """A candidate may depend on its whole seed."""
         return (len(self.schema.attributes),)
 
-    def propose(self, noise: Noise, prefix: Sequence[NDArray[Any]], start: int, stop: int) -> Candidates:
+    def propose(self, noise: Noise, prefix: Sequence[NDArray[Any]], start: int, stop: int) -> CandidateRecords:
         """Candidates `start` to `stop` - 1, drawn by the model given their seeds. Raises SpecError: the model returns
         other than one record of the schema for each seed.
         """
@@ -159,9 +159,9 @@ class OwnSynthesizer(SeedSynthesis):
         seeds = [np.ascontiguousarray(column) for column in prefix]
         uniforms: Floats = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
         codes = self._records(self.model.sample(seeds, uniforms), count)
-        return Candidates(codes, self.buckets(codes, seeds))
+        return CandidateRecords(codes, self.buckets(codes, seeds))
 
-    def counts(self, index: SeedIndex, candidates: Candidates) -> Counts:
+    def counts(self, index: SeedIndex, candidates: CandidateRecords) -> Counts:
         """Number of seeds in the bucket of each candidate's own seed, int64[1, n]; ranges of seeds add up."""
         seeds, times = index.distinct
         own, result = candidates.levels, np.zeros((1, len(candidates.levels)), np.int64)

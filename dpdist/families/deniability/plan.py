@@ -200,8 +200,6 @@ class PlausibleDeniabilityPlan(Plan):
         if spec.model.hook is not None:
             return lines
         lines.append(f"Comparison  {self._comparison}")
-        if spec.synthesis.max_plausible or spec.synthesis.max_check_plausible:
-            lines.append("Note        max_plausible and max_check_plausible have no effect: all seeds are counted")
         return lines
 
     def held(self, needs: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dpdist.data.count import PairCounts, pair_cells
 from dpdist.errors import SpecError
 from dpdist.families.base.stored import Stored
-from dpdist.families.deniability.candidates import Candidates, SeedSynthesis
+from dpdist.families.deniability.candidates import CandidateRecords, SeedSynthesis
 from dpdist.families.deniability.network import strides
 from dpdist.families.synthesis.choices import Choices, choose, without_triples
 from dpdist.privacy.accountant import calibrate_gaussian
@@ -100,7 +100,7 @@ def pool_plan(schema: Schema, *, records: int, kept: int, epsilon: float, delta:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Pool(Stored):
+class RecordPool(Stored):
     """Records of a model, sorted by the values of the kept attributes; safe to store and to read back."""
 
     FILE: ClassVar[str] = "pool.npz"
@@ -113,7 +113,9 @@ class Pool(Stored):
     cumulative: NDArray[np.int64]  # 0, and the sums of the weights up to each row; below 2**62
 
     @classmethod
-    def of(cls, rows: Codes, weights: Counts, cardinalities: tuple[int, ...], order: Sequence[int], kept: int) -> Pool:
+    def of(
+        cls, rows: Codes, weights: Counts, cardinalities: tuple[int, ...], order: Sequence[int], kept: int
+    ) -> RecordPool:
         """A pool of weighted rows."""
         first = tuple(order[:kept])
         sizes = [cardinalities[i] for i in first]
@@ -154,7 +156,7 @@ def _keys(columns: Sequence[NDArray[Any]], sizes: Sequence[int]) -> NDArray[np.i
     return keys
 
 
-def learn_pool(counts: PairCounts, plan: PoolPlan, *, order: Sequence[int], kept: int, noise: Noise) -> Pool:
+def learn_pool(counts: PairCounts, plan: PoolPlan, *, order: Sequence[int], kept: int, noise: Noise) -> RecordPool:
     """Measure, fit and draw the pool.
 
     Parameters
@@ -171,14 +173,14 @@ def learn_pool(counts: PairCounts, plan: PoolPlan, *, order: Sequence[int], kept
     rows = draw_part(fitted, noise, "pool/0", plan.choices.pool_rows)
     adjustment = fitted.adjustment
     weights = np.ones(len(rows[0]), np.int64) if adjustment is None else adjustment.weights(rows, fitted.domain)
-    return Pool.of(rows, weights, counts.cardinalities, order, kept)
+    return RecordPool.of(rows, weights, counts.cardinalities, order, kept)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PoolSynthesizer(SeedSynthesis):
     """Seed-based synthesis from a pool."""
 
-    pool: Pool
+    pool: RecordPool
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -195,7 +197,7 @@ class PoolSynthesizer(SeedSynthesis):
         """The number of kept attributes."""
         return (self.pool.kept,)
 
-    def propose(self, noise: Noise, prefix: Sequence[NDArray[Any]], start: int, stop: int) -> Candidates:
+    def propose(self, noise: Noise, prefix: Sequence[NDArray[Any]], start: int, stop: int) -> CandidateRecords:
         """Candidates `start` to `stop` - 1, made from their seeds' prefixes."""
         count, pool = stop - start, self.pool
         rows = pool.draw(list(prefix), noise.words("candidates/row", count, start=start))
@@ -205,4 +207,4 @@ class PoolSynthesizer(SeedSynthesis):
         ]
         for i, values in zip(pool.order, prefix, strict=False):
             codes[i] = np.ascontiguousarray(values)
-        return Candidates(codes, np.zeros(count, np.uint8))
+        return CandidateRecords(codes, np.zeros(count, np.uint8))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
-from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.families.deniability.spec import CHECK_SHARE, PlausibleDeniabilitySpec
 from dpdist.families.deniability.splits import ModelPlan, SeedPlan
 from dpdist.families.deniability.structure import structure_plan
 from dpdist.schema.spec import change
@@ -40,7 +40,7 @@ def _shadow_model(model: ModelPlan, spec: PlausibleDeniabilitySpec) -> ModelPlan
     """The model's plan: statistics whose sensitivity is that of so few records, at the stage's budget."""
     if model.check is None or model.structure is None:
         return replace(model, spec=spec)
-    spent = spec.privacy.check_share
+    spent = CHECK_SHARE
     least = max(2, int(spec.data.minimum_records * spec.split.shares.structure))
     structure = structure_plan(
         spec.table,

@@ -33,7 +33,7 @@ class Alternative:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Solution:
+class SeedSolution:
     """The completed spec, its plan, and what else there was."""
 
     plan: PlausibleDeniabilityPlan

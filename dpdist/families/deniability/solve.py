@@ -37,8 +37,8 @@ from dpdist.families.base.family import SolveRequest
 from dpdist.families.deniability.expectations import Expectations, SeedsChoice, stage_epsilon
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan
 from dpdist.families.deniability.reference import Reference
-from dpdist.families.deniability.solution import Alternative, Solution
-from dpdist.families.deniability.spec import ALL_RECORDS, PlausibleDeniabilitySpec, Shares
+from dpdist.families.deniability.solution import Alternative, SeedSolution
+from dpdist.families.deniability.spec import ALL_RECORDS, CHECK_SHARE, PlausibleDeniabilitySpec, Shares
 from dpdist.families.deniability.splits import combined, lighter, lighter_seeds, plan_model
 from dpdist.privacy import accountant
 from dpdist.privacy.checks import count_check, expected_lower_bound, pass_check
@@ -67,7 +67,7 @@ def solve_plan(
     epsilon: float | None = None,
     pass_rate: float | None = None,
     reference: Reference | None = None,
-) -> Solution:
+) -> SeedSolution:
     """Find the parameters of a release whose guarantee covers all of its records.
 
     The spec's records, minimum of records, delta, schema and model are kept; shares, budgets, test, omega, order and
@@ -86,7 +86,7 @@ def solve_plan(
     return solver.solve()
 
 
-def solve(spec: PlausibleDeniabilitySpec, request: SolveRequest) -> Solution:
+def solve(spec: PlausibleDeniabilitySpec, request: SolveRequest) -> SeedSolution:
     """What ``dpdist plan --solve`` finds, written to a file if that is asked for. Raises SpecError: as `solve_plan`, or
     the public table is the one that the spec names; DataError: it cannot be read, or does not follow the schema.
     """
@@ -118,7 +118,7 @@ class _Solver:
         self.names = tuple(spec.table.names[i] for i in self.order)
         self.expected = Expectations(spec, reference, target=target, budget=self._budget)
 
-    def solve(self) -> Solution:
+    def solve(self) -> SeedSolution:
         shares = self._best_shares()
         stage = self._calibrated(shares)
         self._tune(shares, stage)
@@ -145,7 +145,7 @@ class _Solver:
             expected_error=self.expected.error(None, self._without_seeds(shares), None),
             settings={},
         )
-        return Solution(plan=made, picked=picked, alternatives=(baseline, *others), reference=self.reference.source)
+        return SeedSolution(plan=made, picked=picked, alternatives=(baseline, *others), reference=self.reference.source)
 
     # --- shares -------------------------------------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class _Solver:
 
     def _minimum(self, share: Fraction, check_epsilon: float) -> int:
         """Lower bound of the seeds that the plan will confirm."""
-        delta = self.delta * self.spec.privacy.check_share / 2
+        delta = self.delta * CHECK_SHARE / 2
         return _confirmed_seeds(self.spec.data.minimum_records, float(share), check_epsilon, delta)
 
     def _declared(self, kept: int, share: Fraction, k: int, stage: float, *, rough: bool = False) -> SeedsChoice | None:
@@ -297,7 +297,7 @@ class _Solver:
                     seeds=minimum,
                     candidates=max(candidates, self.records),
                     epsilon=epsilon,
-                    delta=self.delta * self.spec.privacy.check_share / 2,
+                    delta=self.delta * CHECK_SHARE / 2,
                 )
                 bound = expected_lower_bound(check, pass_rate=rate) / minimum
                 if bound * (1 - 2 * part) ** 2 > worth / _ENOUGH:  # the records cost 1 / sqrt(k Z)

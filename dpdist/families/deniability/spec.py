@@ -11,13 +11,16 @@ from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, mode
 
 from dpdist.families.base import plugins
 from dpdist.families.deniability.regression import check_regressed
-from dpdist.schema.spec import MOST_RECORDS, Exact, PrivacyLimit, ReleaseSpec, Section
+from dpdist.schema.spec import MOST_RECORDS, Epsilon, Exact, PrivacyLimit, ReleaseSpec, Section
+
+CHECK_SHARE = 0.1
+"""Share of a stage's epsilon and delta that its checks take: noise grows by a ninth, and few declared minima fail."""
 
 
-class Budget(Section):
+class ModelBudget(Section):
     """An (epsilon, delta) pair."""
 
-    epsilon: float = Field(ge=1e-6, le=20, allow_inf_nan=False)
+    epsilon: Epsilon
     delta: float = Field(ge=1e-10, lt=1, allow_inf_nan=False)
 
 
@@ -37,10 +40,10 @@ class DeniabilitySpec(Section):
         return self.epsilon0 if self.test == "randomised" else None
 
 
-class PrivacySpec(PrivacyLimit):
+class DeniabilityPrivacySpec(PrivacyLimit):
     """What the release may cost and which guarantee it states."""
 
-    model: Budget | None = Field(
+    model: ModelBudget | None = Field(
         default=None,
         description="Budget of the model (structure and parameters); required, but for a model of your own.",
     )
@@ -49,14 +52,6 @@ class PrivacySpec(PrivacyLimit):
         gt=0,
         lt=1,
         description="Delta of the whole-release guarantee; default: that of the model; required with your own.",
-    )
-    limit: float | None = Field(
-        default=None,
-        gt=0,
-        description="Refuse to run if the charge exceeds this epsilon (per record, the charge is that of the model).",
-    )
-    check_share: float = Field(
-        default=0.1, gt=0, lt=0.5, description="Share of a stage's epsilon and delta spent on its checks."
     )
     seed_check_epsilon: float = Field(
         default=0.02, gt=0, le=10, description="Epsilon of each of the two checks on the seeds."
@@ -67,7 +62,7 @@ class PrivacySpec(PrivacyLimit):
         le=1 << 32,
         description="Candidates drawn at least, among which the pass rate is checked.",
     )
-    deniability: DeniabilitySpec = Field(default_factory=DeniabilitySpec)
+    deniability: DeniabilitySpec = DeniabilitySpec()
     accept_per_record: bool = Field(
         default=False,
         description="Accept a guarantee per released record where the whole release has none that is finite.",
@@ -79,11 +74,14 @@ class PrivacySpec(PrivacyLimit):
         return self.budget.delta if self.delta is None else self.delta
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> ModelBudget:
         """Budget of the model. ValueError for a model of the user's own, which has none."""
         if self.model is None:
             raise ValueError("privacy.model: expected epsilon and delta, the budget of the model")
         return self.model
+
+
+Share = Annotated[Exact, Field(ge=0, le=1)]
 
 
 class Shares(NamedTuple):
@@ -105,9 +103,9 @@ class SplitSpec(Section):
         description="disjoint: a secret coin sends each record to one stage. all: every stage uses all records, their "
         "costs compose, and the shares have no effect. `dpdist plan` compares the noise.",
     )
-    structure: Exact = Field(default=Fraction(1, 10), ge=0, le=1)
-    parameters: Exact = Field(default=Fraction(4, 10), ge=0, le=1)
-    seeds: Exact = Field(default=Fraction(5, 10), ge=0, le=1)
+    structure: Share = Fraction(1, 10)
+    parameters: Share = Fraction(4, 10)
+    seeds: Share = Fraction(5, 10)
 
     @model_validator(mode="after")
     def _one(self) -> SplitSpec:
@@ -138,7 +136,7 @@ WITHOUT_SEEDS = {"structure": "1/5", "parameters": "4/5", "seeds": "0"}
 _OF_HOOKS = ("hook", "learned_from")
 
 
-class ModelSpec(Section):
+class NetworkSpec(Section):
     """The model that generates the records."""
 
     hook: Annotated[str, BeforeValidator(plugins.named)] | None = Field(
@@ -147,7 +145,7 @@ class ModelSpec(Section):
         description="module:class of a generative model of your own, in place of a learned one: with `sample` and "
         "`log_prob` (see docs/how-to/own-model.md). No other setting of `model` goes with it, but learned_from.",
     )
-    learned_from: Literal["public"] | Budget | None = Field(
+    learned_from: Literal["public"] | ModelBudget | None = Field(
         default=None,
         description="With `hook`, what its parameters cost on this data set. public: nothing, they come from public "
         "data or from earlier releases alone. Epsilon and delta: they were learned from this data set with that "
@@ -164,12 +162,6 @@ class ModelSpec(Section):
         "(the same entropies, lowest expected error of the two-way marginals) or total-variation (the same search from "
         "distances to independence, whose sensitivity is several times smaller).",
     )
-    max_parent_configurations: int | None = Field(
-        default=None,
-        ge=1,
-        le=4_000_000,
-        description="Largest number of joint parent configurations; default: by the size of the table.",
-    )
     order: Literal["learned", "small-first"] | tuple[str, ...] = Field(
         default="small-first",
         description="Order of the attributes where the network leaves a choice (small domains first keeps more seeds "
@@ -178,7 +170,6 @@ class ModelSpec(Section):
     estimate: Literal["mean", "sample"] = Field(
         default="mean", description="Conditional tables: posterior mean, or one draw from the posterior."
     )
-    prior: float = Field(default=0.1, gt=0, description="Dirichlet prior, in records per value.")
     regression: tuple[str, ...] = Field(
         default=(),
         exclude_if=operator.not_,
@@ -192,7 +183,7 @@ class ModelSpec(Section):
         return {name: value for name, value in tree.items() if name not in _OF_HOOKS or value is not None}
 
 
-class SynthesisSpec(Section):
+class CandidatesSpec(Section):
     """The records to release."""
 
     records: int = Field(ge=1, le=MOST_RECORDS, description="Number of released records, R.")
@@ -206,16 +197,11 @@ class SynthesisSpec(Section):
         le=1,
         description="Declared public lower bound on the pass rate; checked with noise.",
     )
-    max_plausible: int | None = Field(
-        default=None,
-        ge=1,
-        description="Accepted for parity with the paper; not needed: all seeds are counted.",
-    )
     max_check_plausible: int | None = Field(
         default=None,
         ge=1,
         description="With `model.hook`: expected number of seeds, all of which each candidate is compared with, in a "
-        "table of data.minimum_records; default: all records. Else without effect: all seeds are counted.",
+        "table of data.minimum_records; default: all records. It goes with `model.hook` only.",
     )
 
 
@@ -223,10 +209,10 @@ class PlausibleDeniabilitySpec(ReleaseSpec):
     """Full synthetic records from a DP Bayesian network, tested against the seeds."""
 
     kind: Literal["plausible-deniability"]
-    privacy: PrivacySpec
-    split: SplitSpec = Field(default_factory=SplitSpec)
-    model: ModelSpec = Field(default_factory=ModelSpec)
-    synthesis: SynthesisSpec
+    privacy: DeniabilityPrivacySpec
+    split: SplitSpec = SplitSpec()
+    model: NetworkSpec = NetworkSpec()
+    synthesis: CandidatesSpec
 
     @model_validator(mode="before")
     @classmethod
@@ -248,6 +234,8 @@ class PlausibleDeniabilitySpec(ReleaseSpec):
             return self
         if self.model.learned_from is not None:
             raise ValueError("model.learned_from: goes with model.hook, a model of your own")
+        if self.synthesis.max_check_plausible is not None:
+            raise ValueError("synthesis.max_check_plausible: goes with model.hook; else all seeds are counted")
         if self.split.parameters == 0:
             raise ValueError("split.parameters: must be above 0")
         _ = self.privacy.budget  # refuses where there is none
@@ -292,7 +280,7 @@ class PlausibleDeniabilitySpec(ReleaseSpec):
                 "model.learned_from: say where the model's parameters come from: public, or the epsilon and delta with "
                 "which they were learned from this data set"
             )
-        if given != ModelSpec(hook=given.hook, learned_from=given.learned_from):
+        if given != NetworkSpec(hook=given.hook, learned_from=given.learned_from):
             raise ValueError("model: with a hook, only learned_from is set")
         if self.privacy.model is not None or self.privacy.delta is None:
             raise ValueError(

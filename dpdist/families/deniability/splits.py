@@ -15,7 +15,7 @@ from dpdist.errors import SpecError
 from dpdist.families.deniability.own_model import DeclaredModel
 from dpdist.families.deniability.parameters import ParameterPlan, parameter_plan
 from dpdist.families.deniability.pool import PoolPlan, pool_plan
-from dpdist.families.deniability.spec import Budget, PlausibleDeniabilitySpec
+from dpdist.families.deniability.spec import CHECK_SHARE, ModelBudget, PlausibleDeniabilitySpec
 from dpdist.families.deniability.structure import MAX_CELLS, StructurePlan, structure_plan
 from dpdist.families.synthesis.choices import draws_at_most
 from dpdist.privacy.checks import CountCheck, PassCheck, candidates_needed, count_check, pass_check
@@ -93,7 +93,7 @@ def plan_model(spec: PlausibleDeniabilitySpec, factor: float) -> ModelPlan:
     epsilon, delta = spec.privacy.budget.epsilon * factor, spec.privacy.budget.delta
     check = structure = None
     if spec.model.structure == "learned":
-        spent = spec.privacy.check_share
+        spent = CHECK_SHARE
         check = count_check(
             records=spec.data.minimum_records,
             share=float(spec.split.shares.structure),
@@ -122,7 +122,7 @@ def plan_model(spec: PlausibleDeniabilitySpec, factor: float) -> ModelPlan:
 def declared_model(spec: PlausibleDeniabilitySpec) -> ModelPlan:
     """The plan of a model of the user's own, which was learned elsewhere."""
     learned = spec.model.learned_from
-    epsilon, delta = (learned.epsilon, learned.delta) if isinstance(learned, Budget) else (0.0, 0.0)
+    epsilon, delta = (learned.epsilon, learned.delta) if isinstance(learned, ModelBudget) else (0.0, 0.0)
     parameters = DeclaredModel(hook=spec.model.hook or "", epsilon=epsilon, delta=delta)
     return ModelPlan(spec=spec, check=None, structure=None, parameters=parameters)
 
@@ -150,7 +150,7 @@ def plan_seeds(spec: PlausibleDeniabilitySpec) -> SeedPlan:
     """What is done to the seeds and what it costs."""
     test, privacy, synthesis = spec.privacy.deniability, spec.privacy, spec.synthesis
     whole = test.threshold_noise is not None and not privacy.accept_per_record
-    spent, delta = privacy.check_share, privacy.release_delta
+    spent, delta = CHECK_SHARE, privacy.release_delta
     count = count_check(
         records=spec.data.minimum_records,
         share=float(spec.split.shares.seeds),

@@ -14,7 +14,7 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Stage
 from dpdist.families.base.passes import Passes
 from dpdist.families.base.writing import ReleasedRecords, write_records
-from dpdist.families.deniability.candidates import SeedSynthesis, Synthesizer
+from dpdist.families.deniability.candidates import SeedSynthesis, SeedSynthesizer
 from dpdist.families.deniability.deniability import PrivacyTest
 from dpdist.families.deniability.estimation import estimate_network
 from dpdist.families.deniability.graph import (
@@ -29,7 +29,7 @@ from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.own_model import DeclaredModel, OwnSynthesizer
 from dpdist.families.deniability.parameters import NoisyTables, ParameterPlan, measure_tables
 from dpdist.families.deniability.plan import MEMORY_FOR_SEEDS, PlausibleDeniabilityPlan
-from dpdist.families.deniability.pool import Pool, PoolPlan, PoolSynthesizer, learn_pool
+from dpdist.families.deniability.pool import PoolPlan, PoolSynthesizer, RecordPool, learn_pool
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.statistics import seed_operator, tables_operator
 from dpdist.families.deniability.structure import (
@@ -97,7 +97,6 @@ def learn_parents(attempt: DeniabilityAttempt) -> Structure:
         spec.table,
         records=spec.data.minimum_records * float(spec.split.shares.parameters),
         table_noise=plan.parameters.standard_deviation,
-        max_parent_configurations=spec.model.max_parent_configurations,
         order=spec.model.order,
         regressed=spec.regressed,
     )
@@ -117,24 +116,21 @@ def learn_parameters(attempt: DeniabilityAttempt) -> Network:
         return measure_tables(counts, structure, plan=plan, noise=attempt.noise)
 
     def estimate() -> Network:
-        model = spec.model
-        return estimate_network(
-            tables, structure, spec.table, noise=attempt.noise, prior=model.prior, estimate=model.estimate
-        )
+        return estimate_network(tables, structure, spec.table, noise=attempt.noise, estimate=spec.model.estimate)
 
     tables = attempt.stored(NoisyTables, measure)
     with attempt.stage("estimating"):
         return attempt.stored(Network, estimate)
 
 
-def learn_model(attempt: DeniabilityAttempt) -> Pool:
+def learn_model(attempt: DeniabilityAttempt) -> RecordPool:
     """The pool of model records that agree with what candidates keep. Raises DataError: the table breaks its declared
     policies.
     """
     spec, plan = attempt.spec, attempt.plan.model.parameters
     assert isinstance(plan, PoolPlan)
 
-    def make() -> Pool:
+    def make() -> RecordPool:
         operator = pair_counts_operator(spec.table.cardinalities)
         counts = _passes(attempt).run(operator, label=_label(spec, PARAMETERS), stage="counting")
         noise = attempt.noise
@@ -142,7 +138,7 @@ def learn_model(attempt: DeniabilityAttempt) -> Pool:
             order = [spec.table.names.index(name) for name in spec.declared_order or ()]
             return learn_pool(counts, plan, order=order, kept=len(order) - spec.omegas[0], noise=noise)
 
-    return attempt.stored(Pool, make)
+    return attempt.stored(RecordPool, make)
 
 
 def index_seeds(attempt: DeniabilityAttempt) -> IndexedSeeds:
@@ -175,9 +171,9 @@ def _synthesizer(attempt: DeniabilityAttempt) -> SeedSynthesis:
         case DeclaredModel(hook=hook):
             return OwnSynthesizer.of(hook, spec.table, gamma=spec.privacy.deniability.gamma)
         case PoolPlan():
-            return PoolSynthesizer(attempt.result(Pool))
+            return PoolSynthesizer(attempt.result(RecordPool))
         case _:
-            return Synthesizer(attempt.result(Network), spec.omegas)
+            return SeedSynthesizer(attempt.result(Network), spec.omegas)
 
 
 def synthesise(attempt: DeniabilityAttempt) -> ReleasedRecords:

@@ -50,7 +50,7 @@ MAX_CELLS = 1 << 22
 """Largest number of cells of all count tables together (32 MiB of int64); an attribute's table has an equal share."""
 
 RECORDS_PER_CELL = 2
-"""Without `max_parent_configurations`, ``cfs`` keeps this many standard deviations of noise in an average cell."""
+"""``cfs`` keeps this many standard deviations of noise in an average cell."""
 
 BUCKET_LOSS = 0.1
 """Share of a pair's mutual information taken to be lost when a parent is seen through buckets; measured on census
@@ -208,16 +208,15 @@ def learn_structure(
     *,
     records: float,
     table_noise: float,
-    max_parent_configurations: int | None = None,
     order: Order = "small-first",
     regressed: tuple[int, ...] = (),
 ) -> Structure:
     """Choose parents and order from the noisy statistics; costs no privacy.
 
     `records` is about how many records the count tables will hold: public or released, never the true number.
-    `table_noise` is the deviation of the noise in one of their cells. `max_parent_configurations` limits the joint
-    configurations: by default ``cfs`` keeps the average cell above `RECORDS_PER_CELL` standard deviations of noise, and
-    the other scores weigh the noise themselves. `order` says where the parents leave a choice (schema order, or small
+    `table_noise` is the deviation of the noise in one of their cells: ``cfs`` keeps the average cell above
+    `RECORDS_PER_CELL` such deviations, and the other scores weigh the noise themselves. `order` says where the parents
+    leave a choice (schema order, or small
     domains first), or names all attributes in the order to keep: an attribute's parents are chosen among those before
     it. The conditionals of the `regressed` attributes will be regressions, whose noise does not grow with the joint
     configurations.
@@ -225,14 +224,14 @@ def learn_structure(
     sizes, buckets = schema.cardinalities, schema.bucket_counts
     places = _places(schema, order)
     largest = cells = MAX_CELLS // len(sizes)
-    if statistics.score == "cfs" and max_parent_configurations is None:
+    if statistics.score == "cfs":
         cells = min(cells, int(records / (RECORDS_PER_CELL * max(table_noise, 1e-9))))
 
     def admissible(i: int, chosen: Sequence[int]) -> bool:
         configurations, most = prod(buckets[p] for p in chosen), largest if i in regressed else cells
         if isinstance(order, tuple) and any(places[p] > places[i] for p in chosen):
             return False
-        return configurations <= (max_parent_configurations or most) and configurations * sizes[i] <= most
+        return configurations * sizes[i] <= most
 
     if statistics.score == "cfs":
         turns = sorted(range(len(sizes)), key=lambda i: (sizes[i], i))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, FiniteFloat, model_validator
 
 from dpdist.schema.schema import MAX_CARDINALITY, Attribute, Schema
-from dpdist.schema.spec import PrivacyLimit, ReleaseSpec
+from dpdist.schema.spec import Epsilon, PrivacyLimit, ReleaseSpec
 
 MISSING = "missing"
 """What the cell of missing values is called."""
@@ -24,7 +24,7 @@ Kind = Literal["text", "integer", "number"] | tuple[Bound, Bound]
 class DiscoveryPrivacy(PrivacyLimit):
     """What the whole release may cost."""
 
-    epsilon: float = Field(ge=1e-6, le=20, allow_inf_nan=False, description="Epsilon of the whole release.")
+    epsilon: Epsilon
     delta: float = Field(
         ge=1e-12,
         lt=0.1,

@@ -53,7 +53,7 @@ class Grid:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Axis:
+class AdaptiveAxis:
     """An axis of a histogram that has chosen bins."""
 
     histogram: int
@@ -67,7 +67,7 @@ class BinningPlan:
     """What bins are chosen, and with which noise."""
 
     grids: tuple[Grid, ...]
-    axes: tuple[Axis, ...]
+    axes: tuple[AdaptiveAxis, ...]
     share: Fraction  # of the release's budget
     measurement: Measurement  # noise of the levels of all grids, one grid after another
 
@@ -160,7 +160,9 @@ def plan_binning(spec: HistogramSpec) -> BinningPlan | None:
         adjacency=privacy.adjacency,
         unit=spec.records_of_a_unit,
     )
-    axes = [Axis(histogram=i, axis=axis, grid=names.index(name), bins=bins) for i, axis, name, bins in spec.binned]
+    axes = [
+        AdaptiveAxis(histogram=i, axis=axis, grid=names.index(name), bins=bins) for i, axis, name, bins in spec.binned
+    ]
     return BinningPlan(grids=tuple(grids), axes=tuple(axes), share=share, measurement=measurement)
 
 

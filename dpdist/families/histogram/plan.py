@@ -28,7 +28,7 @@ from dpdist.families.histogram.measurement import (
     plan_leakage,
     plan_measurement,
 )
-from dpdist.families.histogram.spec import HistogramSpec
+from dpdist.families.histogram.spec import CHECK_SHARE, HistogramSpec
 from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.events import ApproximateDP, Composed, Event, LaplaceLeakage, NestedLeakage, Replacement
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
@@ -336,7 +336,7 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
                 raise AccountingError(
                     "entropies need a check of data.minimum_records, which may fail: set privacy.delta above 0"
                 )
-            spent = privacy.check_share
+            spent = CHECK_SHARE
             check = _check(records, epsilon * float(spent), privacy.delta * float(spent), spec.records_of_a_unit)
             records = check.minimum
         entropies = plan_entropies(
@@ -352,9 +352,7 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
     binning = plan_binning(spec)
     total -= Fraction(0) if binning is None else binning.share
     if total <= 0:
-        raise AccountingError(
-            "entropies.share, privacy.check_share and privacy.bins_share leave nothing for the histograms; lower them"
-        )
+        raise AccountingError("entropies.share and privacy.bins_share leave nothing for the histograms; lower them")
     stated = [query.share for query in spec.queries if query.share is not None]
     measurement = plan_measurement(
         _released_cells(counts, binning),
@@ -381,8 +379,8 @@ def _check(records: int, epsilon: float, delta: float, unit: int) -> CountCheck:
         return count_check(records=records, epsilon=epsilon, delta=delta, unit=unit)
     except AccountingError as error:
         raise AccountingError(
-            f"{error} (privacy.check_share of the budget); or choose privacy.adjacency: replacement if the number of "
-            "records is public"
+            f"{error} ({float(CHECK_SHARE):.0%} of the budget); or choose privacy.adjacency: replacement if the number "
+            "of records is public"
         ) from None
 
 
@@ -427,7 +425,6 @@ def _plan_curves(spec: HistogramSpec) -> CurvePlan:
         epsilon=privacy.epsilon,
         delta=privacy.delta,
         adjacency=privacy.adjacency,
-        count_share=float(curves.count_share),
         unit=spec.records_of_a_unit,
     )
 

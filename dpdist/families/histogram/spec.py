@@ -14,6 +14,9 @@ from dpdist.schema.spec import Exact, PrivacyLimit, ReleaseSpec, Section
 MAX_SYNTHETIC = 1_000_000_000
 """Most synthetic records: each takes a draw."""
 
+CHECK_SHARE = Fraction(1, 50)
+"""Share of the budget of the check of the declared minimum, where entropies need one."""
+
 BINS_SHARE = Fraction(1, 3)
 """Share of the budget that the choice of adaptive bins takes, unless a spec states another."""
 
@@ -41,9 +44,6 @@ class HistogramPrivacySpec(PrivacyLimit):
     )
     accept_no_noise: bool = Field(
         default=False, description="With pml: release exact counts where epsilon >= ln(1/alpha) needs no noise."
-    )
-    check_share: Exact = Field(
-        default=Fraction(1, 50), gt=0, lt=1, description="With entropies: share of the check of minimum_records."
     )
     bins_share: Exact = Field(
         default=BINS_SHARE,
@@ -160,13 +160,10 @@ class CurvesSpec(Section):
         default=None, min_length=2, description="Times of the values; wide: by default equidistant over the domain."
     )
     domain: tuple[float, float] = Field(default=(0.0, 1.0), description="First and last time; mapped to [0, 1].")
-    kernel: KernelSpec = Field(default_factory=KernelSpec)
+    kernel: KernelSpec = KernelSpec()
     penalty: float = Field(gt=0, allow_inf_nan=False, description="Rho: more smooths more and needs less noise.")
     clip: float = Field(gt=0, allow_inf_nan=False, description="Tau: largest L2 norm of a curve; larger are scaled.")
     terms: int | None = Field(default=None, ge=1, description="Terms of the expansion; default: all on the grid.")
-    count_share: Exact = Field(
-        default=Fraction(1, 20), gt=0, lt=1, description="Share of the budget for the number of curves (add/remove)."
-    )
 
     @model_validator(mode="after")
     def _one_layout(self) -> CurvesSpec:
@@ -208,7 +205,7 @@ class HistogramSpec(ReleaseSpec):
         default="optimal",
         description="Split of the histograms' budget if they state no shares: equal, or least total squared error.",
     )
-    counts: CountsSpec = Field(default_factory=CountsSpec)
+    counts: CountsSpec = CountsSpec()
     entropies: EntropiesSpec | None = Field(default=None, description="Entropies to release.")
     curves: CurvesSpec | None = Field(
         default=None,

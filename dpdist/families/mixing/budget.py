@@ -10,7 +10,7 @@ from typing import Any
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.mixing.moments import MomentPlan, moment_plan
 from dpdist.families.mixing.scaling import Encoding, declared_encoding
-from dpdist.families.mixing.spec import MixingSpec
+from dpdist.families.mixing.spec import SCALING_SHARE, MixingSpec
 from dpdist.privacy import accountant
 from dpdist.privacy.calibrate import least_scale
 from dpdist.privacy.checks import CountCheck, count_check
@@ -33,7 +33,7 @@ class ClassPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class BudgetShares:
     """How the budget of a release is divided, by basic composition."""
 
     encoding: Encoding  # by the declared domains
@@ -44,7 +44,7 @@ class Budget:
     sizes: Mapping[str, tuple[int, int]]  # of each class the minimum that its check confirms, and its mixtures
 
 
-def divide_budget(spec: MixingSpec) -> Budget:
+def divide_budget(spec: MixingSpec) -> BudgetShares:
     """Divide the budget of a spec. Raises SpecError: nothing is left to the mixtures; AccountingError: a class is too
     small for its check.
     """
@@ -53,13 +53,13 @@ def divide_budget(spec: MixingSpec) -> Budget:
     encoding = declared_encoding(spec.table, class_attribute=spec.mixing.label)
     checks = tuple(_check(spec, str(value), wanted.minimum) for value, wanted in spec.mixing.classes.items())
     if spec.mixing.scaling != "bounds":
-        spent = float(privacy.scaling_share)
+        spent = SCALING_SHARE
         if share + spent >= 1:
-            raise SpecError("privacy.check_share and privacy.scaling_share leave nothing for the mixtures; lower them")
+            raise SpecError("privacy.check_share and the scaling leave nothing for the mixtures; lower it")
         own = {"epsilon": privacy.epsilon * spent, "delta": privacy.delta * spent}
         moments = moment_plan(encoding, unit=spec.records_of_a_unit, **own)
         left -= spent
-    return Budget(
+    return BudgetShares(
         encoding=encoding,
         checks=checks,
         moments=moments,

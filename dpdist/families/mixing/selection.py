@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.families.mixing.budget import MARGIN, Budget, class_events
+from dpdist.families.mixing.budget import MARGIN, BudgetShares, class_events
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import Rows, clip_rows
 from dpdist.families.mixing.order import common_noise
@@ -111,7 +111,7 @@ def parameters_of(plan: MixingPlan) -> dict[str, Any]:
     }
 
 
-def plan_selection(drafts: Sequence[MixingPlan], divided: Budget) -> SelectionPlan:
+def plan_selection(drafts: Sequence[MixingPlan], divided: BudgetShares) -> SelectionPlan:
     """Plan a release that tries orders: one draft of each, with any noise; the mixtures of all candidates cost the
     budget together. Raises AccountingError: no noise meets the budget.
     """

@@ -18,6 +18,12 @@ from dpdist.schema.strict import Value
 MOST_CANDIDATES = 8
 """Orders that are tried on a table, at most."""
 
+HELD_OUT = Fraction(1, 10)
+"""Share of the records on which orders are compared: enough to tell them apart, and little is lost to the mixtures."""
+
+SCALING_SHARE = 0.05
+"""Share of the budget of the noisy means and deviations of the scaling, which are sums over all records."""
+
 
 class MixingPrivacySpec(PrivacyLimit):
     """What the release may cost (add/remove adjacency)."""
@@ -31,9 +37,6 @@ class MixingPrivacySpec(PrivacyLimit):
     delta: float = Field(gt=0, lt=1, allow_inf_nan=False, description="Budget of the whole release.")
     check_share: Exact = Field(
         default=Fraction(1, 50), gt=0, lt=1, description="Share of the checks of the class minima."
-    )
-    scaling_share: Exact = Field(
-        default=Fraction(1, 20), gt=0, lt=1, description="Share of the noisy means and deviations of the scaling."
     )
 
 
@@ -51,22 +54,10 @@ class ClassSpec(Section):
     )
 
 
-class SharedRecordsSpec(Section):
-    """Mixtures of all classes together, and how the classes share them."""
-
-    total: int = Field(ge=1, le=MOST_RECORDS, description="Mixtures to release of all classes together, at most.")
-    per_class: Literal["equal"] = Field(
-        default="equal", description="Every class gets the same number, rounded down (balanced, as published)."
-    )
-
-
 class OrderSearchSpec(Section):
     """Try orders on the table itself, which is charged: each gets its share of the budget."""
 
     candidates: tuple[int, ...] = Field(min_length=2, max_length=MOST_CANDIDATES, description="Orders to try.")
-    held_out: Exact = Field(
-        default=Fraction(1, 10), gt=0, le=Fraction(1, 2), description="Share of the records to compare them on."
-    )
 
     @model_validator(mode="after")
     def _bounded(self) -> OrderSearchSpec:
@@ -84,8 +75,13 @@ class MixturesSpec(Section):
     classes: Mapping[Value, ClassSpec] = Field(
         min_length=1, description="The classes to release, by value; records of other classes are not used."
     )
-    records: SharedRecordsSpec | None = Field(
-        default=None, exclude=True, description="Share mixtures out to the classes, instead of a number for each."
+    records: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_RECORDS,
+        exclude=True,
+        description="Mixtures of all classes together, instead of a number for each: every class gets the same, "
+        "rounded down (balanced, as published).",
     )
     order: int | Literal["auto"] | OrderSearchSpec = Field(
         default="auto",
@@ -123,12 +119,14 @@ class MixturesSpec(Section):
         """Write the number of each class where `records` shares them out, so that the classes say all."""
         if not isinstance(tree, dict) or tree.get("records") is None or not isinstance(tree.get("classes"), Mapping):
             return tree
-        shared, classes = SharedRecordsSpec.model_validate(tree["records"]), tree["classes"]
+        total, classes = tree["records"], tree["classes"]
+        if not isinstance(total, int):
+            return tree
         if any(isinstance(one, Mapping) and "records" in one for one in classes.values()):
             raise ValueError("mixing.records shares mixtures out to all classes: give it, or `records` of each class")
-        if shared.total < len(classes):
-            raise ValueError(f"mixing.records.total: {len(classes)} classes need a mixture each")
-        each = shared.total // max(len(classes), 1)
+        if total < len(classes):
+            raise ValueError(f"mixing.records: {len(classes)} classes need a mixture each")
+        each = total // max(len(classes), 1)
         full = {value: {**one, "records": each} if isinstance(one, Mapping) else one for value, one in classes.items()}
         return tree | {"classes": full}
 
@@ -240,7 +238,6 @@ class MixingSpec(ReleaseSpec):
         tree = super().decisive()
         if self.federated is not None:
             elsewhere = {"storage", "resource", "ledger", "work", "identity"}
-            del tree["federated"]["patience"]
             tree["federated"]["clients"] = [
                 client.model_dump(mode="json", exclude=elsewhere) for client in self.federated.clients
             ]
@@ -272,7 +269,7 @@ class MixingSpec(ReleaseSpec):
     def mixed_share(self) -> Fraction:
         """Share of the records that is mixed: all but those on which orders are compared."""
         order = self.mixing.order
-        return 1 - order.held_out if isinstance(order, OrderSearchSpec) else Fraction(1)
+        return 1 - HELD_OUT if isinstance(order, OrderSearchSpec) else Fraction(1)
 
     @property
     def takes_covariances(self) -> bool:

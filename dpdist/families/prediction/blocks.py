@@ -31,7 +31,7 @@ Block = tuple[Floats, Floats]
 
 
 @dataclass(frozen=True)
-class Layout:
+class BlockLayout:
     """So many records in blocks."""
 
     rows: int

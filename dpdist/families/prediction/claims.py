@@ -17,7 +17,7 @@ from dpdist.families.base.rehearsal import key_from, rehearse
 from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, RANK_STEP
 from dpdist.families.prediction.private.plan import PrivatePlan
-from dpdist.families.prediction.private.stages import STAGES, Measured
+from dpdist.families.prediction.private.stages import STAGES, FittedInputs
 from dpdist.families.prediction.private.statistics import (
     NoisyCorrelations,
     NoisyMarginals,
@@ -62,8 +62,8 @@ def _evidence(plan: PrivatePlan, canaries: int, place: int | None, noise: Noise)
     ends = columns.codes(np.repeat([[0.0], [1.0]], inputs, axis=1), np.array([0.0, 1.0]))
     others, canary = [end[:1] for end in ends], [end[1:] for end in ends]
     codes = [np.repeat(end, [_OTHERS, canaries]) for end in ends]
-    made = rehearse(plan, STAGES, codes, key=key_from(noise), until=Measured)
-    known, design = made.result(Measured).known, made.result(Measured).design
+    made = rehearse(plan, STAGES, codes, key=key_from(noise), until=FittedInputs)
+    known, design = made.result(FittedInputs).known, made.result(FittedInputs).design
     work = marginal_operator(columns, plan.columns)
     groups = zip(made.result(NoisyMarginals).counts, work.chunk(others), work.chunk(canary), strict=True)
     ratios = [sum(_ratio(noisy, base, own, charge.marginal) for noisy, base, own in groups)]

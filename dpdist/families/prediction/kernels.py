@@ -59,7 +59,7 @@ def reach(name: str, dimension: int) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kernel:
+class RadialKernel:
     """A radial kernel; of rows of several parties, one that correlates the parties' regressions."""
 
     name: str  # of `PROFILES`

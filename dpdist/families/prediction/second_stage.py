@@ -24,6 +24,9 @@ LANDMARKS = 1000
 TUNING_ROWS = 800
 """Rows of the sample on which width and penalty are chosen."""
 
+WIDTH = 0.25
+"""Width of the Gaussian kernel of the random features, times the root of the number of columns."""
+
 MOST_PARTIES = 64
 """Most parties of a table."""
 
@@ -86,12 +89,6 @@ class FeatureSpec(Section):
     """Stage 2 of the differentially private variant: ridge regression on random Fourier features."""
 
     frequencies: int = Field(default=64, ge=1, le=1024, description="Pairs of random Fourier features.")
-    width: float = Field(
-        default=0.25,
-        ge=0.001,
-        le=100,
-        description="Width of the Gaussian kernel, times the root of the number of columns.",
-    )
     products: Literal["measured", "modelled"] = Field(
         default="measured",
         description="Second moments of the features: measured with noise, or as in the released model of the inputs.",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Mapping
-from fractions import Fraction
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
@@ -16,7 +15,7 @@ from dpdist.families.prediction.lid.disclosure import largest_alpha
 from dpdist.families.prediction.scales import Scale
 from dpdist.families.prediction.second_stage import MOST_PARTIES, FeatureSpec, PartySpec, RegressionSpec
 from dpdist.schema.schema import Attribute
-from dpdist.schema.spec import MOST_RECORDS, Exact, PrivacyLimit, ReleaseSpec, Section
+from dpdist.schema.spec import MOST_RECORDS, PrivacyLimit, ReleaseSpec, Section
 
 FIRST_STAGE_NAMES = ("lhs", "gaussian-copula", "uniform", "weibull", "cauchy")
 """First stages; `dpdist.families.prediction.latin.FIRST_STAGES` has them."""
@@ -52,11 +51,6 @@ class TwoStagePrivacySpec(PrivacyLimit):
         default=None, ge=1e-6, le=20, description="With guarantee dp: budget of the whole release (add/remove)."
     )
     delta: float | None = Field(default=None, ge=1e-10, lt=1, description="With guarantee dp.")
-    marginal_share: Exact = Field(default=Fraction(7, 20), gt=0, lt=1, description="Share of the marginals.")
-    correlation_share: Exact = Field(default=Fraction(3, 20), gt=0, lt=1, description="Share of the correlations.")
-    product_share: Exact = Field(
-        default=Fraction(1, 4), gt=0, lt=1, description="Share of the features' products, where they are measured."
-    )
 
     @model_validator(mode="after")
     def _matching(self) -> TwoStagePrivacySpec:
@@ -65,8 +59,6 @@ class TwoStagePrivacySpec(PrivacyLimit):
                 raise ValueError("guarantee lid takes `disclosure`, and neither epsilon nor delta: it is not DP")
         elif self.disclosure is not None or self.epsilon is None or self.delta is None:
             raise ValueError("guarantee dp takes epsilon and delta, and no `disclosure`")
-        if self.marginal_share + self.correlation_share + self.product_share >= 1:
-            raise ValueError("the shares leave nothing for the cross products; lower them")
         return self
 
 
@@ -102,7 +94,7 @@ class PredictionSpec(Section):
         le=1,
         description="Share of the original row; default: the largest within the disclosure (guarantee lid), or 0 (dp).",
     )
-    regression: RegressionSpec = Field(default_factory=RegressionSpec)
+    regression: RegressionSpec = RegressionSpec()
     parties: PartySpec | None = Field(
         default=None,
         exclude_if=operator.not_,
@@ -113,7 +105,7 @@ class PredictionSpec(Section):
     cells: int | None = Field(
         default=None, ge=2, le=4096, description="Cells of a noisy marginal (guarantee dp); default: by the noise."
     )
-    features: FeatureSpec = Field(default_factory=FeatureSpec)
+    features: FeatureSpec = FeatureSpec()
 
     @model_validator(mode="after")
     def _known(self) -> PredictionSpec:

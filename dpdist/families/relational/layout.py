@@ -129,11 +129,6 @@ class Layout:
         places |= {i: start + k for k, i in enumerate(self.members)}
         return (*_moved(self.schema.forbidden, places), *self._composition(places))
 
-    @cached_property
-    def other_rules(self) -> Rules:
-        """What no member after the first is: places are those of the joined schema."""
-        return self.schema.forbidden
-
     def _composition(self, places: dict[int, int]) -> Rules:
         """Kinds sum to the size at most, and the first member is one of those that are counted."""
         if self.kinds is None:

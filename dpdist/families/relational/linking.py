@@ -20,7 +20,7 @@ from dpdist.data.operators import pair_counts_operator
 from dpdist.data.records import Records
 from dpdist.data.report import RowReport, check
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.base.bounding import Piece, Shard, blocks_of, joined, sharded
+from dpdist.families.base.bounding import Shard, ShardPiece, blocks_of, joined, sharded
 from dpdist.families.base.graph import located_on, table_pass
 from dpdist.families.base.partitions import no_codes
 from dpdist.families.relational.layout import Layout
@@ -35,7 +35,7 @@ Linked = tuple[Shard, Shard, RowReport]
 """Rows of the parents' and of the members' table of a shard, and what the policies met."""
 
 
-def link_shard(layout: Layout, pieces: list[Piece], reports: list[RowReport], key: KeyRef) -> Linked:
+def link_shard(layout: Layout, pieces: list[ShardPiece], reports: list[RowReport], key: KeyRef) -> Linked:
     """The rows of both tables of the parents of a shard."""
     hashes, seen = UnitHashes.of(load_noise(key)), 0
     first, others, kept = [no_codes(layout.first)], [no_codes(layout.others)], 0

@@ -15,7 +15,7 @@ import numpy as np
 
 from dpdist.data.count import PairCounts
 from dpdist.families.relational.layout import Layout
-from dpdist.families.synthesis.account import Account
+from dpdist.families.synthesis.account import GaussianAccount
 from dpdist.families.synthesis.fitted import UNIT, Fitted
 from dpdist.families.synthesis.rake import shrink
 from dpdist.families.synthesis.tables import Pair
@@ -103,7 +103,7 @@ def measure_margins(counts: PairCounts, own: range, *, mu: float, noise: Noise, 
     mu : float
         For one row of the table.
     """
-    account, pairs = Account(mu, noise, f"margins/{name}/"), list(combinations(own, 2))
+    account, pairs = GaussianAccount(mu, noise, f"margins/{name}/"), list(combinations(own, 2))
     share = ONE_WAY if pairs else 1 - 2.0**-30
     singles, sigmas = account.measure("one-way", [counts.single(i) for i in own], share=share)
     if not pairs:

@@ -36,6 +36,13 @@ MEMBER_CELLS = 300_000
 """Most cells of the members' model: each member is drawn by a sum over those of a clique that are not given."""
 
 
+MARGIN_SHARE = 0.5
+"""Share of mu^2 of the margins, half for either table: the models' fit alone leaves the margins of members far off."""
+
+PARENT_SHARE = 0.4
+"""Share of what is left that the parents' model has; the members' table has more columns."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RelationalPlan(EventPlan):
     """Everything a release of two linked tables will do and cost, before it reads a record.
@@ -75,9 +82,8 @@ class RelationalPlan(EventPlan):
     @property
     def shares(self) -> tuple[float, float]:
         """Shares of mu^2 of the models of the two tables, for a whole parent; the margins have the rest."""
-        privacy = self.spec.privacy
-        rest = 1 - privacy.margin_share
-        return rest * privacy.parent_share, rest * (1 - privacy.parent_share)
+        rest = 1 - MARGIN_SHARE
+        return rest * PARENT_SHARE, rest * (1 - PARENT_SHARE)
 
     def public_parameters(self) -> dict[str, Any]:
         """The public parameters, for the manifest."""
@@ -86,7 +92,7 @@ class RelationalPlan(EventPlan):
         return super().public_parameters() | {
             "parents": self.spec.parent.records,
             "members_at_most": layout.at_most,
-            "margins": {"share": self.spec.privacy.margin_share, "mu_of_a_row": list(self.margins)},
+            "margins": {"share": MARGIN_SHARE, "mu_of_a_row": list(self.margins)},
             "parents_table": {"columns": list(layout.first.names), "share": first, "choices": _json(self.first)},
             "members_table": {"columns": list(layout.others.names), "share": others, "choices": _json(self.others)},
         }
@@ -124,7 +130,7 @@ class RelationalPlan(EventPlan):
             f"{len(layout.members)} of its own; up to {c - 1} rows of a {spec.unit.name}, so noise is {c - 1} times as "
             f"large. {100 * others:.3g} % of mu^2, about +-{sigmas[1]:,.0f} a count",
             f"Margins     tables of one and two of a {spec.unit.name}'s {len(layout.parent)} attributes, and of the "
-            f"{len(layout.members)} of its other members: {100 * spec.privacy.margin_share:.3g} % of mu^2, half for "
+            f"{len(layout.members)} of its other members: {100 * MARGIN_SHARE:.3g} % of mu^2, half for "
             f"either. {1 + SPARE} times as many are drawn, and exchanged until they have these margins",
             f"Records     {number_of(spec.parent.records, spec.unit.name)} with new numbers, and their members, in "
             f"{number_of(len(self.parts), 'part')}; any number costs the same",
@@ -181,10 +187,10 @@ def plan(spec: RelationalSpec) -> RelationalPlan:
         sensitivity=1.0, epsilon=privacy.epsilon, delta=privacy.delta - lost.delta
     )
     event = Composed((Gaussian(multiplier, label="all noisy tables, distances and picks of both tables"), lost))
-    mu, rest, last = 1 / multiplier / ABOVE, 1 - privacy.margin_share, layout.at_most - 1
-    shares = rest * privacy.parent_share, rest * (1 - privacy.parent_share)
+    mu, rest, last = 1 / multiplier / ABOVE, 1 - MARGIN_SHARE, layout.at_most - 1
+    shares = rest * PARENT_SHARE, rest * (1 - PARENT_SHARE)
     first, others = _choices(spec, mu * math.sqrt(shares[0]), mu * math.sqrt(shares[1]) / last)
-    margin = mu * math.sqrt(privacy.margin_share / 2)
+    margin = mu * math.sqrt(MARGIN_SHARE / 2)
     form = PartFormat(values=spec.output.values, bins=spec.output.bins)
     return RelationalPlan(
         spec=spec,

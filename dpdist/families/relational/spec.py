@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from dpdist.errors import SpecError
 from dpdist.families.relational.layout import Kinds, Layout
 from dpdist.schema.conditions import parse_condition
-from dpdist.schema.spec import MOST_RECORDS, PrivacyLimit, ReleaseSpec, Section
+from dpdist.schema.spec import MOST_RECORDS, Delta, Epsilon, PrivacyLimit, ReleaseSpec, Section
 
 MOST_MEMBERS = 64
 """Members of a parent at most: persons are drawn one after another."""
@@ -21,22 +21,8 @@ MOST_KINDS = 4
 class RelationalPrivacy(PrivacyLimit):
     """What the whole release may cost."""
 
-    epsilon: float = Field(ge=1e-6, le=20, allow_inf_nan=False, description="Epsilon of the whole release.")
-    delta: float = Field(ge=1e-15, lt=0.1, allow_inf_nan=False, description="Delta of the whole release.")
-    parent_share: float = Field(
-        default=0.4,
-        ge=0.01,
-        le=0.99,
-        description="Share of the models' budget (of mu^2) that the parents' table with the first members has; the "
-        "others' has the rest.",
-    )
-    margin_share: float = Field(
-        default=0.5,
-        ge=0.01,
-        le=0.98,
-        description="Share of the budget (of mu^2) of the margins, half of it for either table: tables of one and two "
-        "attributes of the parents, and of the members after the first. The models have the rest.",
-    )
+    epsilon: Epsilon
+    delta: Delta
 
 
 class ParentSpec(Section):
@@ -88,7 +74,7 @@ class RelationalSpec(ReleaseSpec):
     kind: Literal["relational"]
     privacy: RelationalPrivacy
     parent: ParentSpec
-    members: MembersSpec = Field(default_factory=MembersSpec)
+    members: MembersSpec = MembersSpec()
 
     @model_validator(mode="after")
     def _consistent(self) -> RelationalSpec:

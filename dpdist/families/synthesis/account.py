@@ -39,7 +39,7 @@ class Line:
 
 
 @dataclass
-class Account:
+class GaussianAccount:
     """Draws the noise of a release and keeps its account.
 
     Parameters

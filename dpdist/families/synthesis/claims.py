@@ -15,7 +15,7 @@ import numpy as np
 
 from dpdist.accuracy.measured import measure_accuracy
 from dpdist.accuracy.tables import Tables, triples_of
-from dpdist.families.synthesis.account import Account
+from dpdist.families.synthesis.account import GaussianAccount
 from dpdist.families.synthesis.choices import Choices
 from dpdist.families.synthesis.folder_claim import folder_claim
 from dpdist.families.synthesis.measure import Measured, Triples, measure, measure_triples
@@ -101,7 +101,7 @@ def _evidence(
     rules: Rules,
     noise: Noise,
 ) -> Floats:
-    account = Account(choices.mu, noise)
+    account = GaussianAccount(choices.mu, noise)
     measured = measure(exact.pairs, choices=choices, account=account, rules=rules)
     learner = measured.learner
     one_way = zip(learner.one_way.counts, learner.one_way.sigmas.tolist(), strict=True)

@@ -36,7 +36,7 @@ LEAST_SHARE = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Measurement:
+class TableMeasurement:
     """A noisy table, on the scale of probabilities.
 
     Attributes
@@ -57,7 +57,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
+class FactorModel:
     """A distribution on the model's attributes.
 
     Attributes
@@ -130,12 +130,12 @@ class _Objective:
 
 def fit(
     tree: JunctionTree,
-    measurements: Sequence[Measurement],
+    measurements: Sequence[TableMeasurement],
     links: Mapping[Set, NDArray[np.generic]],
     *,
     iterations: int,
-    start: Model | None = None,
-) -> Model:
+    start: FactorModel | None = None,
+) -> FactorModel:
     """Fit a model by accelerated mirror descent, from the potentials of an earlier model.
 
     Minimises ``sum_s weight_s |marginal_s - share_s|^2 / 2``. A step follows the gradient and goes on in the
@@ -189,7 +189,7 @@ def fit(
             continue
         found, before, momentum, step = new, there, following, step * GROWTH
         best = found if found.loss <= best.loss else best
-    return Model(tree, objective.split(best.potentials), best.beliefs, step, best.loss)
+    return FactorModel(tree, objective.split(best.potentials), best.beliefs, step, best.loss)
 
 
 def _first(share: Floats) -> Floats:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpdist.data.marginal import marginal
 from dpdist.families.synthesis.adjustment import Adjustment
-from dpdist.families.synthesis.descent import Model
+from dpdist.families.synthesis.descent import FactorModel
 from dpdist.families.synthesis.junction import JunctionTree, Set
 from dpdist.families.synthesis.marginals import Coding
 from dpdist.privacy.arrays import Floats
@@ -189,12 +189,12 @@ def steps_of(tree: JunctionTree, beliefs: Sequence[Floats]) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def fitted_of(model: Model, coding: Coding, pairs: Mapping[tuple[int, int], Floats] | None) -> Fitted:
+def fitted_of(model: FactorModel, coding: Coding, pairs: Mapping[tuple[int, int], Floats] | None) -> Fitted:
     """The model's conditionals along its drawing order, as integers.
 
     Parameters
     ----------
-    model : Model
+    model : FactorModel
     coding : Coding
     pairs : mapping, optional
         The model's marginals of all pairs, where records are to be balanced.

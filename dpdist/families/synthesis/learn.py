@@ -13,7 +13,7 @@ import numpy as np
 from dpdist.accuracy.tables import Attributes
 from dpdist.data.count import PairCounts
 from dpdist.errors import ReleaseConflict
-from dpdist.families.synthesis.account import Account
+from dpdist.families.synthesis.account import GaussianAccount
 from dpdist.families.synthesis.choices import Choices
 from dpdist.families.synthesis.draw import FORMAT
 from dpdist.families.synthesis.fitted import Fitted, fitted_of
@@ -129,7 +129,7 @@ def learn(
     AccountingError
         The steps would cost more than the account has.
     """
-    account = Account(choices.mu, noise, prefix)
+    account = GaussianAccount(choices.mu, noise, prefix)
     measured = measure(
         counts, choices=choices, account=account, prior=prior, rules=rules, levels=levels, progress=progress
     )

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.families.synthesis.account import Account
+from dpdist.families.synthesis.account import GaussianAccount
 from dpdist.families.synthesis.zeros import code_classes
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.portable import exp, exp2
@@ -63,7 +63,7 @@ class OneWayCounts(Protocol):
         """Counts of attribute `i`."""
 
 
-def measure_one_way(counts: OneWayCounts, account: Account, *, first: float, again: float) -> OneWay:
+def measure_one_way(counts: OneWayCounts, account: GaussianAccount, *, first: float, again: float) -> OneWay:
     """Measure all one-way tables, then again with most precision where rare values were seen.
 
     Parameters

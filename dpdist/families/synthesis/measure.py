@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpdist.accuracy.tables import Attributes
 from dpdist.data.count import PairCounts
-from dpdist.families.synthesis.account import Account
+from dpdist.families.synthesis.account import GaussianAccount
 from dpdist.families.synthesis.choices import EMPTY, L1_OF_NOISE, Choices
 from dpdist.families.synthesis.marginals import Levels, coding_of, measure_one_way
 from dpdist.families.synthesis.prior import public_model, towards
@@ -60,7 +60,7 @@ def measure(
     counts: PairCounts | SingleCounts,
     *,
     choices: Choices,
-    account: Account,
+    account: GaussianAccount,
     prior: PairCounts | None = None,
     rules: Rules = (),
     levels: Levels = (),
@@ -73,7 +73,7 @@ def measure(
     counts : PairCounts or SingleCounts
         Exact counts of all records. Confidential. Without pairs nothing is raked, and there is no prior.
     choices : Choices
-    account : Account
+    account : GaussianAccount
     prior : PairCounts, optional
         Of a public table, from which the model starts.
     rules : Rules
@@ -118,7 +118,7 @@ def measure(
     return Measured(learner, None)
 
 
-def _all_pairs(counts: PairCounts, choices: Choices, account: Account) -> AllPairs:
+def _all_pairs(counts: PairCounts, choices: Choices, account: GaussianAccount) -> AllPairs:
     """The tables of all pairs, with what the account has left but for triples."""
     tables = [counts.pair(*pair) for pair in combinations(range(len(counts.cardinalities)), 2)]
     share = max(_left(account, choices) - choices.triples - choices.triple_picks, choices.rake)
@@ -139,7 +139,7 @@ def _round(learner: Learner, choices: Choices, r: int, *, least: int, picks: flo
     return share
 
 
-def _left(account: Account, choices: Choices) -> float:
+def _left(account: GaussianAccount, choices: Choices) -> float:
     """What is left of the shares that the choices have, but for rounding."""
     return (account.left - max(1 - choices.spends, 0.0)) * (1 - 2.0**-30)
 
@@ -173,7 +173,7 @@ def measure_triples(
     expected: Mapping[Attributes, Floats],
     *,
     choices: Choices,
-    account: Account,
+    account: GaussianAccount,
 ) -> Triples:
     """Pick triples that a public model misses most, and measure their tables.
 

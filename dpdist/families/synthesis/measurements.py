@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.families.synthesis.account import Account
+from dpdist.families.synthesis.account import GaussianAccount
 from dpdist.families.synthesis.marginals import Coding
 from dpdist.privacy.arrays import Counts, Floats
 
@@ -132,7 +132,7 @@ class Measurements:
 
 
 def measurements_of(
-    account: Account, coding: Coding, coded: Sequence[tuple[int, ...]], triples: Sequence[tuple[int, ...]] = ()
+    account: GaussianAccount, coding: Coding, coded: Sequence[tuple[int, ...]], triples: Sequence[tuple[int, ...]] = ()
 ) -> Measurements:
     """The noisy tables that an account has drawn.
 

@@ -15,7 +15,6 @@ from dpdist.errors import SpecError
 from dpdist.families.base.event_plan import EventPlan
 from dpdist.families.synthesis.choices import (
     MOST_CODED_CELLS,
-    MOST_TRIPLES,
     Choices,
     choose,
     draws_at_most,
@@ -263,20 +262,13 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     m = len(spec.table.attributes)
     parts = spec.records // spec.output.rows_per_part  # whole ones: each uses as much of the pool as any other
     sizes = spec.table.cardinalities
-    own = spec.model.model_dump(exclude_none=True, exclude={"target", "priorities", "prior"})
-    own |= own.pop("shares", {})
-    raking = not is_wide(sizes) and own.get("rake") != 0
-    found = choose(sizes, records=spec.expected_records, mu=mu, parts=parts, raking=raking)
+    found = choose(sizes, records=spec.expected_records, mu=mu, parts=parts, raking=not is_wide(sizes))
     if draws_at_most(found, sizes) * SAMPLER_DELTA > _LOST * spec.privacy.delta:
         found = without_triples(found)
     if spec.model.prior:
         found = with_prior(found, m)
-    if "rake" in own:
-        own["triple_tables"] = min(found.triple_tables or MOST_TRIPLES, MOST_TRIPLES) if own["triples"] else 0
-    own["priorities"] = priorities_of(spec)
-    if "per_round" in own:
-        own["per_round"] = min(own["per_round"], max(m * m, 1))
-    return replace(found, **own)
+    own = spec.model.model_dump(exclude_none=True, include={"rounds", "balance"})
+    return replace(found, priorities=priorities_of(spec), **own)
 
 
 def priorities_of(spec: WholeSynthesisSpec) -> tuple[tuple[int, int, float], ...]:

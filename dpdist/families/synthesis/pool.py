@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.accuracy.tables import Attributes
-from dpdist.families.synthesis.account import Account
+from dpdist.families.synthesis.account import GaussianAccount
 from dpdist.families.synthesis.choices import TRIPLE_CELLS, Choices
 from dpdist.families.synthesis.draw import pool_part
 from dpdist.families.synthesis.fitted import UNIT, Fitted
@@ -111,7 +111,7 @@ class Pool:
         else:
             rake(self._rows, self._targets, sweeps=self._choices.sweeps)
 
-    def rake_to_triples(self, exact: Mapping[Attributes, Counts], account: Account) -> tuple[Attributes, ...]:
+    def rake_to_triples(self, exact: Mapping[Attributes, Counts], account: GaussianAccount) -> tuple[Attributes, ...]:
         """Pick triples that the weighted pool misses, measure them, and fit the weights to them too.
 
         Parameters

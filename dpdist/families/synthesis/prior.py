@@ -23,7 +23,7 @@ from dpdist.data.table import open_table
 from dpdist.errors import EmptyTable, ReleaseConflict, SpecError
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.owners import shared_file
-from dpdist.families.synthesis.account import Account
+from dpdist.families.synthesis.account import GaussianAccount
 from dpdist.families.synthesis.choices import Choices
 from dpdist.families.synthesis.marginals import Coding, OneWay
 from dpdist.families.synthesis.rake import shrink
@@ -126,7 +126,7 @@ def public_model(prior: PairCounts, coding: Coding, choices: Choices) -> Learner
     """A model of the public table on this table's coding: a tree and, with `Choices.prior_cells`, further pairs."""
     attributes = len(prior.cardinalities)
     exact = tuple(prior.single(i).astype(float) for i in range(attributes))
-    account = Account(_MU, Noise(_KEY))
+    account = GaussianAccount(_MU, Noise(_KEY))
     sigmas = account.deviations(0.1, [1.0] * attributes)
     one_way = OneWay(exact, sigmas, float(prior.total))
     learner = Learner(_smoothed(recode(prior, coding)), coding, one_way, account, replace(choices, mu=_MU))

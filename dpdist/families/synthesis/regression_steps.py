@@ -51,7 +51,7 @@ TOO_FEW = "the release has fewer than five records for each coefficient"
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class ScoreStep:
     """One step of one regression. Public.
 
     Attributes
@@ -116,7 +116,7 @@ class Steps:
         self._rows = np.stack([np.ones(len(self.codes[0])), *columns], axis=1)
         self._outcome = outcome[0].values[self.codes[outcome[0].attribute]]
         self.start = _rounded(self._fitted())
-        self.steps: list[Step] = []
+        self.steps: list[ScoreStep] = []
 
     @property
     def means(self) -> Floats:
@@ -169,7 +169,7 @@ class Steps:
         unseen = (n / released * GRID) ** 2 / len(step) * np.eye(len(step))
         noise = float(np.trace(back @ back.T @ self._hessian)) / len(step) * deviation**2
         found = _rounded(score.at + step)
-        self.steps.append(Step(score, found, self._hessian, noise, back @ (spread + unseen) @ back.T, size))
+        self.steps.append(ScoreStep(score, found, self._hessian, noise, back @ (spread + unseen) @ back.T, size))
 
     def result(self) -> tuple[Floats, Floats]:
         """The coefficients of the terms as they were asked for, and their covariance.

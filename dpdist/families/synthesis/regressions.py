@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpdist.errors import SpecError
-from dpdist.families.synthesis.account import Account
+from dpdist.families.synthesis.account import GaussianAccount
 from dpdist.families.synthesis.regression_scores import Score, sensitivity
 from dpdist.families.synthesis.regression_steps import STEPS, Steps
 from dpdist.privacy.arrays import Codes, Counts, Floats
@@ -147,7 +147,7 @@ def measure_regressions(
         All of it together is mu-GDP.
     noise : Noise
     """
-    account = Account(mu, noise, "regressions/")
+    account = GaussianAccount(mu, noise, "regressions/")
     every = [_UnderWay(regression) for regression in regressions]
     for one in every:
         one.start(released, records=records)

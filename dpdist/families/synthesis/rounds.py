@@ -11,10 +11,10 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.families.synthesis.account import Account
+from dpdist.families.synthesis.account import GaussianAccount
 from dpdist.families.synthesis.allpairs import PairMarginals
 from dpdist.families.synthesis.choices import EMPTY, L1_OF_NOISE, Choices
-from dpdist.families.synthesis.descent import Measurement, Model, fit
+from dpdist.families.synthesis.descent import FactorModel, TableMeasurement, fit
 from dpdist.families.synthesis.junction import (
     Components,
     Graph,
@@ -52,7 +52,7 @@ def pick_sets(
     name: str,
     scores: NDArray[np.int64],
     sets: tuple[A, ...],
-    account: Account,
+    account: GaussianAccount,
     *,
     scale: float,
     most: int,
@@ -96,7 +96,7 @@ class Learner:
     tables : PairTables
     coding : Coding
     one_way : OneWay
-    account : Account
+    account : GaussianAccount
     choices : Choices
     rules : Rules
 
@@ -117,12 +117,12 @@ class Learner:
     tables: PairTables
     coding: Coding
     one_way: OneWay
-    account: Account
+    account: GaussianAccount
     choices: Choices
     rules: Rules = ()
-    measurements: list[Measurement] = field(default_factory=list)
+    measurements: list[TableMeasurement] = field(default_factory=list)
     edges: list[Pair] = field(default_factory=list)
-    model: Model | None = None
+    model: FactorModel | None = None
     held: dict[Set, Floats] = field(default_factory=dict)  # potentials of a public model
     zeros: dict[int, tuple[Set, Floats]] = field(default_factory=dict)  # by their numbers, rules that fit the model
 
@@ -138,13 +138,13 @@ class Learner:
         self.measurements = self._of_one_way()
         self._predict(self._independent())
 
-    def _of_one_way(self) -> list[Measurement]:
+    def _of_one_way(self) -> list[TableMeasurement]:
         """The one-way tables on the model's codes."""
         found, records = [], self.one_way.records
         for i, k in enumerate(self.coding.fine):
             merging, sigma = self.coding.merging[i], float(self.one_way.sigmas[i])
             counts = np.bincount(merging.codes, weights=self._expected_values[i], minlength=merging.cardinality)
-            found.append(Measurement((k,), counts / records, (records / sigma) ** 2))
+            found.append(TableMeasurement((k,), counts / records, (records / sigma) ** 2))
         return found
 
     def measure_again(self, counts: OneWayCounts, share: float) -> None:
@@ -283,10 +283,10 @@ class Learner:
         measured = {measurement.attributes for measurement in self.measurements}
         for pair, table, sigma in zip(picked, noisy, sigmas.tolist(), strict=True):
             known = None if pair in measured else self.marginals[pair]
-            self.measurements.append(Measurement(pair, table / records, (records / sigma) ** 2, known))
+            self.measurements.append(TableMeasurement(pair, table / records, (records / sigma) ** 2, known))
         self.edges += [pair for pair in picked if pair not in self.edges]
 
-    def begin(self, prior: Model, edges: list[Pair], iterations: int) -> None:
+    def begin(self, prior: FactorModel, edges: list[Pair], iterations: int) -> None:
         """Start from a public model on the same coding, with what of it the one-way tables leave.
 
         The potentials of pairs that are not measured stay as they are: of all models with the measured tables, the fit
@@ -297,7 +297,7 @@ class Learner:
         self._join_rules()
         self.refit(iterations)
 
-    def refit(self, iterations: int) -> Model:
+    def refit(self, iterations: int) -> FactorModel:
         """Fit the model to all measurements and predict all pairs."""
         cards = self.coding.cardinalities
         tree = JunctionTree.of(cards, cliques_of(cards, self.all_edges))

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import operator
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from dpdist.errors import SpecError
 from dpdist.families.synthesis.regressions import MOST_COEFFICIENTS
-from dpdist.schema.paths import READ
 from dpdist.schema.regression import Regression, parse_regression
-from dpdist.schema.spec import MOST_RECORDS, CsvSpec, OutputSpec, Paths, PrivacyLimit, ReleaseSpec, Section
+from dpdist.schema.spec import MOST_RECORDS, Delta, Epsilon, FilesSpec, OutputSpec, PrivacyLimit, ReleaseSpec, Section
 
 
 class PrivacySpec(PrivacyLimit):
     """What the whole release may cost."""
 
-    epsilon: float = Field(ge=1e-6, le=20, allow_inf_nan=False, description="Epsilon of the whole release.")
-    delta: float = Field(ge=1e-15, lt=0.1, allow_inf_nan=False, description="Delta of the whole release.")
+    epsilon: Epsilon
+    delta: Delta
     accuracy_share: float = Field(
         default=0.03,
         ge=0,
@@ -35,33 +33,6 @@ class PrivacySpec(PrivacyLimit):
     )
 
 
-class SharesSpec(Section):
-    """Shares of the budget, as parts of mu^2; all of them or none, and they sum to at most one."""
-
-    one_way: float = Field(ge=0.001, le=1, description="All one-way tables.")
-    one_way_again: float = Field(default=0, ge=0, le=1, description="One-way tables again, most where values are rare.")
-    tree: float = Field(default=0, ge=0, le=1, description="Pair tables that join the attributes to a tree.")
-    pairs: float = Field(default=0, ge=0, le=1, description="Pair tables of all further rounds.")
-    picks: float = Field(default=0, ge=0, le=1, description="All picks of pairs.")
-    misfit: float = Field(default=0, ge=0, le=1, description="The noisy misfit that decides about raking.")
-    rake: float = Field(default=0, ge=0, le=1, description="Tables of all pairs, for raking.")
-    triples: float = Field(default=0, ge=0, le=1, description="Tables of three attributes, for raking.")
-    triple_picks: float = Field(default=0, ge=0, le=1, description="All picks of triples.")
-
-    @model_validator(mode="after")
-    def _one(self) -> SharesSpec:
-        total = math.fsum(self.model_dump().values())
-        if total > 1 + 1e-12:
-            raise ValueError(f"the shares sum to {total:g}; they may sum to 1 at most")
-        if bool(self.rake) != bool(self.misfit):
-            raise ValueError("`rake` and `misfit` go together")
-        if (self.tree or self.pairs) and not self.picks:
-            raise ValueError("`tree` and `pairs` need a share for `picks`")
-        if bool(self.triples) != bool(self.triple_picks) or (self.triples and not self.rake):
-            raise ValueError("`triples` and `triple_picks` go together, and with `rake`")
-        return self
-
-
 class PrioritySpec(Section):
     """A pair of attributes that matters more than others, or less."""
 
@@ -69,34 +40,14 @@ class PrioritySpec(Section):
     weight: float = Field(gt=0, le=100, allow_inf_nan=False, description="Weight of the pair; others have 1.")
 
 
-class PriorSpec(Section):
+class PriorSpec(FilesSpec):
     """A public table of the same schema, such as last year's release: the model starts from it."""
-
-    path: Annotated[Paths, READ] = Field(
-        description="Files, folders or globs of a PUBLIC table; local, from the folder of the spec, or s3://."
-    )
-    format: Literal["parquet", "csv"] | None = Field(default=None, description="Inferred from the name if absent.")
-    csv: CsvSpec = Field(default_factory=CsvSpec)
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The paths as a tuple."""
-        return (self.path,) if isinstance(self.path, str) else self.path
 
 
 class ModelSpec(Section):
     """Choices that the plan makes from public facts where they are not set."""
 
-    shares: SharesSpec | None = Field(default=None, description="Shares of the budget.")
     rounds: int | None = Field(default=None, ge=0, le=50, description="Rounds after the tree.")
-    per_round: int | None = Field(default=None, ge=1, le=2000, description="Pairs measured in a round at most.")
-    merge_below: float | None = Field(
-        default=None, ge=0, le=20, description="Values with noisy counts under so many deviations are merged."
-    )
-    coarse: tuple[tuple[int, int], ...] | None = Field(
-        default=None, description="(from, groups): attributes with so many codes get a coarse copy of so many groups."
-    )
-    cells: int | None = Field(default=None, ge=1000, le=10_000_000, description="Most cells of the model.")
     target: str | None = Field(
         default=None, description="Attribute that the records are to predict: its pairs have twice the weight."
     )
@@ -143,8 +94,8 @@ class WholeSynthesisSpec(ReleaseSpec):
     kind: Literal["synthesis"]
     output: SynthesisOutput
     privacy: PrivacySpec
-    model: ModelSpec = Field(default_factory=ModelSpec)
-    synthesis: SynthesisSpec = Field(default_factory=SynthesisSpec)
+    model: ModelSpec = ModelSpec()
+    synthesis: SynthesisSpec = SynthesisSpec()
     regressions: tuple[str, ...] = Field(
         default=(),
         max_length=32,
@@ -163,8 +114,6 @@ class WholeSynthesisSpec(ReleaseSpec):
                 raise ValueError(f"model: no attribute is called {name!r}; name attributes of the schema")
         if any(len(set(priority.attributes)) < 2 for priority in self.model.priorities):
             raise ValueError("model.priorities: name two different attributes")
-        if self.model.coarse is not None and any(not 2 <= groups < least for least, groups in self.model.coarse):
-            raise ValueError("model.coarse: a copy has at least 2 groups, and fewer than the codes it is for")
         self._check_regressions()
         return self
 

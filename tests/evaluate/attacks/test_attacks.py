@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from releases import SCHEMA, project
 
-from dpdist.evaluate.attacks import Sizes, Tables, attack_sections, disclosure, distinguish, linkage, membership
+from dpdist.evaluate.attacks import AttackTables, Sizes, attack_sections, disclosure, distinguish, linkage, membership
 from dpdist.evaluate.attacks.mechanisms import mechanism_of
 from dpdist.evaluate.attacks.records import drawn, independent, size
 from dpdist.evaluate.attacks.shadow import partial_copies
-from dpdist.evaluate.page.sections import Section
+from dpdist.evaluate.page.sections import PageSection
 from dpdist.families.base.rehearsal import rehearse
 from dpdist.families.deniability.plan import plan
 from dpdist.ledger.keys import KeyRef
@@ -45,23 +45,23 @@ def people(rows: int, seed: int) -> Codes:
     return [age, wage, *rest]
 
 
-def attacked(released: Codes, *, seed: int = 0, **options: Any) -> dict[str, Section]:
+def attacked(released: Codes, *, seed: int = 0, **options: Any) -> dict[str, PageSection]:
     training, holdout = people(ROWS, seed=1), people(ROWS, seed=2)
     sections = attack_sections(released, training, holdout, PEOPLE, seed=seed, sizes=SIZES, **options)
     return {section.name: section for section in sections}
 
 
 @cache
-def copied() -> dict[str, Section]:
+def copied() -> dict[str, PageSection]:
     return attacked(drawn(people(ROWS, seed=1), ROWS, np.random.default_rng(3)))
 
 
 @cache
-def fresh() -> dict[str, Section]:
+def fresh() -> dict[str, PageSection]:
     return attacked(people(ROWS, seed=9))
 
 
-def auc(section: Section, attack: str) -> dict[str, float]:
+def auc(section: PageSection, attack: str) -> dict[str, float]:
     figures: Any = section.figures[attack]
     return figures["auc"]
 
@@ -245,7 +245,7 @@ def test_shadow_models_know_the_mechanism(tmp_path: Path) -> None:
     assert any((a != b).any() for a, b in zip(made, mechanism(table, 6), strict=True))
     holdout: Codes = [rng.integers(0, n, 60_000).astype(np.uint8) for n in schema.cardinalities]
     sizes = Sizes(targets=2000, searched=200, compared=1000, shadows=1)
-    tables = Tables(released=table, training=table, holdout=holdout, schema=schema, seed=0, sizes=sizes)
+    tables = AttackTables(released=table, training=table, holdout=holdout, schema=schema, seed=0, sizes=sizes)
     section = membership.section(tables, mechanism=mechanism)
     assert "by the same mechanism" in section.tables[0].note
     assert auc(section, "shadow models")["low"] > 0.5

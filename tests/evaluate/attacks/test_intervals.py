@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binom
 
 from dpdist.evaluate.attacks.intervals import (
-    Interval,
+    Estimate,
     area_under_curve,
     difference,
     operating_point,
@@ -110,7 +110,7 @@ def test_a_curve_goes_from_nothing_to_everything() -> None:
 
 
 def test_an_interval_says_what_it_covers() -> None:
-    interval = Interval(0.5, 0.4, 0.6)
+    interval = Estimate(0.5, 0.4, 0.6)
     assert interval.covers(0.4)
     assert not interval.covers(0.61)
     assert interval.to_json() == {"value": 0.5, "low": 0.4, "high": 0.6}

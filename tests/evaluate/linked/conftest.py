@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dpdist.evaluate.linked.parents import Parents
+from dpdist.evaluate.linked.parents import ParentRecords
 from dpdist.families.base.linked import LinkedRows
 from dpdist.schema.schema import Schema
 from dpdist.schema.unit import UnitSpec
@@ -34,7 +34,7 @@ LINKED = LinkedRows(
 )
 
 
-def made_parents(count: int, seed: int, *, ages: int = 100) -> Parents:
+def made_parents(count: int, seed: int, *, ages: int = 100) -> ParentRecords:
     """Households of one to six persons, four in a hundred of six."""
     rng = np.random.default_rng(seed)
     sizes = rng.choice(np.arange(1, 7), count, p=[0.3, 0.3, 0.2, 0.1, 0.085, 0.015])
@@ -50,9 +50,9 @@ def made_parents(count: int, seed: int, *, ages: int = 100) -> Parents:
         rng.integers(0, 9, len(owner)),
     ]
     columns = [c.astype(a.dtype) for c, a in zip(codes, LINKED.schema.attributes, strict=True)]
-    return Parents.of(LINKED, columns, sizes)
+    return ParentRecords.of(LINKED, columns, sizes)
 
 
 @pytest.fixture(scope="session")
-def households() -> Callable[..., Parents]:
+def households() -> Callable[..., ParentRecords]:
     return made_parents

@@ -11,15 +11,15 @@ import pytest
 
 from dpdist.evaluate.attacks.sizes import Sizes
 from dpdist.evaluate.linked import attacks
-from dpdist.evaluate.linked.attacks import ATTACKS, CONTROL, COPY, Found
-from dpdist.evaluate.linked.closeness import Near, PairTables, pair_ratio, wide
-from dpdist.evaluate.linked.parents import Parents
+from dpdist.evaluate.linked.attacks import ATTACKS, CONTROL, COPY, AttackResult
+from dpdist.evaluate.linked.closeness import Near, WithinPairTables, pair_ratio, wide
+from dpdist.evaluate.linked.parents import ParentRecords
 
-Households = Callable[..., Parents]
+Households = Callable[..., ParentRecords]
 SIZES = Sizes(targets=2_000, searched=1_000, compared=20_000, least=50)
 
 
-def attacked(households: Households, released: Parents, **options: Any) -> dict[str, Found]:
+def attacked(households: Households, released: ParentRecords, **options: Any) -> dict[str, AttackResult]:
     found = attacks.attacked(released, households(6_000, 1), households(6_000, 2), seed=0, sizes=SIZES, **options)
     assert found is not None
     return found
@@ -49,14 +49,14 @@ def test_a_release_that_copies_one_household_in_four_is_found_out(households: Ho
     training, fresh = households(6_000, 1), households(6_000, 3)
     some = training.take(np.arange(0, 6_000, 4))
     columns = [np.concatenate(both) for both in zip(some.codes, fresh.codes, strict=True)]
-    released = Parents.of(training.linked, columns, np.concatenate([some.sizes, fresh.sizes]))
+    released = ParentRecords.of(training.linked, columns, np.concatenate([some.sizes, fresh.sizes]))
     found = attacked(households, released)
     assert found["closest parent"].attack.area.low > 0.55
     assert 0.55 < found["density"].attack.area.value < 0.75
 
 
 def test_the_section_says_what_was_found(households: Households) -> None:
-    def section(released: Parents, holdout: Parents | None) -> Any:
+    def section(released: ParentRecords, holdout: ParentRecords | None) -> Any:
         return attacks.section(released, households(6_000, 1), holdout, seed=0, sizes=SIZES)
 
     copied, fresh = (
@@ -77,7 +77,7 @@ def test_the_section_says_what_was_found(households: Households) -> None:
 
 def test_a_control_that_fails_silences_the_attacks(households: Households, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores of the control that tell members from others, as of a hold-out whose halves are unlike."""
-    apart = Found.of(CONTROL, np.ones(200), np.zeros(200), confidence=0.95, seed=0)
+    apart = AttackResult.of(CONTROL, np.ones(200), np.zeros(200), confidence=0.95, seed=0)
     found = attacked(households, households(6_000, 1)) | {CONTROL: apart}
     monkeypatch.setattr(attacks, "attacked", lambda *_, **__: found)
     told = attacks.section(*(households(6_000, k) for k in (1, 1, 2)), seed=0, sizes=SIZES)
@@ -103,19 +103,21 @@ def test_distances_count_attributes_of_parents_and_members(households: Household
 
 def test_pairs_that_the_release_has_more_often_score_higher(households: Households) -> None:
     targets, other = households(20, 1), households(5_000, 2)
-    same = PairTables.of(other)
+    same = WithinPairTables.of(other)
     np.testing.assert_allclose(pair_ratio(targets, same, same), 0, atol=1e-9)
     columns = [np.concatenate([a, *[b] * 3]) for a, b in zip(other.codes, targets.codes, strict=True)]
-    more = PairTables.of(Parents.of(other.linked, columns, np.concatenate([other.sizes, *[targets.sizes] * 3])))
+    more = WithinPairTables.of(
+        ParentRecords.of(other.linked, columns, np.concatenate([other.sizes, *[targets.sizes] * 3]))
+    )
     assert (pair_ratio(targets, more, same) > 0).all()
 
 
 def test_guesses_of_tied_scores_are_half_right() -> None:
     rng = np.random.default_rng(0)
-    tied = Found.of("tied", np.zeros(2_000), np.zeros(2_000), confidence=0.999, seed=1)
+    tied = AttackResult.of("tied", np.zeros(2_000), np.zeros(2_000), confidence=0.999, seed=1)
     assert tied.guess.covers(0.5)
-    apart = Found.of("apart", np.ones(100), np.zeros(80), confidence=0.95, seed=1)
+    apart = AttackResult.of("apart", np.ones(100), np.zeros(80), confidence=0.95, seed=1)
     assert apart.guess.value == 1
-    shifted = Found.of("shifted", rng.normal(1, 1, 5_000), rng.normal(0, 1, 5_000), confidence=0.999, seed=1)
+    shifted = AttackResult.of("shifted", rng.normal(1, 1, 5_000), rng.normal(0, 1, 5_000), confidence=0.999, seed=1)
     assert shifted.guess.covers(0.6915)  # the normal distribution at one half
     assert shifted.attack.area.covers(0.7602)  # at 1 / sqrt(2)

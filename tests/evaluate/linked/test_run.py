@@ -22,7 +22,6 @@ from dpdist.data.inputs import Files
 from dpdist.data.released import ReleasedTable
 from dpdist.data.source import ParentSource, TableSource
 from dpdist.errors import SpecError
-from dpdist.evaluate.evaluation import Options
 from dpdist.evaluate.linked import parents as module
 from dpdist.evaluate.linked.sections import LinkedInputs, open_linked
 from dpdist.evaluate.run import Request, linked_rows, run_evaluation
@@ -166,7 +165,6 @@ def test_what_cannot_be_done_is_refused(made: Made, tmp_path: Path) -> None:
         ({"publish": 0.1}, "--publish"),
         ({"holdout": (made.path("table"),)}, "--holdout"),
         ({"spec": spec}, "--spec"),
-        ({"options": Options(demand="age:score")}, "--demand"),
     ):
         with pytest.raises(SpecError, match=told):
             evaluated(made, tmp_path / "none", **changes)

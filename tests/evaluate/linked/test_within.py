@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpdist.evaluate.linked.parents import Parents
+from dpdist.evaluate.linked.parents import ParentRecords
 from dpdist.evaluate.linked.within import statistics, within_section
 
-Households = Callable[..., Parents]
+Households = Callable[..., ParentRecords]
 
 
 def test_statistics_are_those_of_the_rows(households: Households) -> None:
@@ -56,7 +56,7 @@ def test_rows_of_a_parent_are_what_its_members_say(households: Households) -> No
 
 
 def test_members_put_together_at_random_are_seen(households: Households) -> None:
-    def section(released: Parents) -> Any:
+    def section(released: ParentRecords) -> Any:
         return within_section(released, households(6_000, 1), seed=0)
 
     fresh, loose = section(households(6_000, 3)), section(households(6_000, 3).loose(np.random.default_rng(0)))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpdist.errors import CheckFailed, SpecError
-from dpdist.families.deniability.candidates import Candidates, Synthesizer, seed_ranks
+from dpdist.families.deniability.candidates import CandidateRecords, SeedSynthesizer, seed_ranks
 from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.privacy.arrays import Codes
@@ -25,12 +25,12 @@ RandomCodes = Callable[..., Codes]
 PValue = Callable[[np.ndarray, np.ndarray], float]
 
 
-def propose(synthesizer: Synthesizer, index: SeedIndex, start: int, stop: int) -> tuple[Codes, Candidates]:
+def propose(synthesizer: SeedSynthesizer, index: SeedIndex, start: int, stop: int) -> tuple[Codes, CandidateRecords]:
     prefix = index.prefixes(seed_ranks(NOISE, start, stop, seeds=index.size))
     return prefix, synthesizer.propose(NOISE, prefix, start, stop)
 
 
-def index_of(synthesizer: Synthesizer, codes: Codes) -> SeedIndex:
+def index_of(synthesizer: SeedSynthesizer, codes: Codes) -> SeedIndex:
     return SeedIndex(synthesizer.prefix_code, seed_keys(synthesizer.prefix_code, codes))
 
 
@@ -61,7 +61,7 @@ def test_candidates_have_the_exact_distribution(
 ) -> None:
     network = random_network(5, SIZES)
     seeds = random_codes(2, SIZES, 60)
-    synthesizer = Synthesizer(network, omegas)
+    synthesizer = SeedSynthesizer(network, omegas)
     count = 300_000
     prefix: Codes = []
     if synthesizer.uses_seeds:
@@ -81,7 +81,7 @@ def test_candidates_have_the_exact_distribution(
 def test_a_candidate_depends_on_its_index_only(
     start: int, cuts: list[int], random_network: RandomNetwork, random_codes: RandomCodes
 ) -> None:
-    synthesizer = Synthesizer(random_network(1, SIZES), (1, 2, 3))
+    synthesizer = SeedSynthesizer(random_network(1, SIZES), (1, 2, 3))
     index = index_of(synthesizer, random_codes(1, SIZES, 100))
     _, whole = propose(synthesizer, index, start, start + 400)
     edges = sorted({0, 400, *cuts})
@@ -93,7 +93,7 @@ def test_a_candidate_depends_on_its_index_only(
 
 def test_each_choice_has_its_own_stream(random_network: RandomNetwork, random_codes: RandomCodes) -> None:
     network = random_network(9, SIZES)
-    synthesizer = Synthesizer(network, (1, 3))
+    synthesizer = SeedSynthesizer(network, (1, 3))
     index = index_of(synthesizer, random_codes(9, SIZES, 50))
     start, stop = 1000, 1400
     assert np.array_equal(
@@ -116,7 +116,7 @@ def test_each_choice_has_its_own_stream(random_network: RandomNetwork, random_co
 
 
 def test_the_level_is_the_longest_shared_prefix(random_network: RandomNetwork, random_codes: RandomCodes) -> None:
-    synthesizer = Synthesizer(random_network(3, SIZES), (4, 1, 2))
+    synthesizer = SeedSynthesizer(random_network(3, SIZES), (4, 1, 2))
     assert synthesizer.lengths == (0, 2, 3)
     prefix, candidates = propose(synthesizer, index_of(synthesizer, random_codes(3, SIZES, 100)), 0, 5000)
     y = np.stack([candidates.codes[i] for i in synthesizer.network.order])
@@ -129,7 +129,7 @@ def test_the_level_is_the_longest_shared_prefix(random_network: RandomNetwork, r
 
 
 def test_without_kept_attributes_no_seed_is_needed(random_network: RandomNetwork) -> None:
-    synthesizer = Synthesizer(random_network(3, SIZES), (4,))
+    synthesizer = SeedSynthesizer(random_network(3, SIZES), (4,))
     assert not synthesizer.uses_seeds
     candidates = synthesizer.propose(NOISE, [], 10, 300)
     assert len(candidates.codes[0]) == 290
@@ -140,7 +140,7 @@ def test_without_kept_attributes_no_seed_is_needed(random_network: RandomNetwork
 @pytest.mark.parametrize("omegas", [(), (0,), (5,), (2, 2), (-1, 2)])
 def test_impossible_omegas_are_refused(omegas: tuple[int, ...], random_network: RandomNetwork) -> None:
     with pytest.raises(SpecError, match=r"synthesis\.omega.*between 1 and 4"):
-        Synthesizer(random_network(1, SIZES), omegas)
+        SeedSynthesizer(random_network(1, SIZES), omegas)
 
 
 def test_an_empty_list_of_seeds_is_refused() -> None:

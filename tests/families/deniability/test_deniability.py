@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dpdist.errors import SpecError
 from dpdist.families.deniability import deniability
-from dpdist.families.deniability.candidates import Candidates, Synthesizer, seed_ranks
+from dpdist.families.deniability.candidates import CandidateRecords, SeedSynthesizer, seed_ranks
 from dpdist.families.deniability.deniability import PrivacyTest, candidate_batch, log_probabilities, plausible_seeds
 from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.prefixes import SeedIndex, key_histogram, key_ranges, keys_between, seed_keys
@@ -40,7 +40,7 @@ def codes_of(records: Sequence[Record]) -> Codes:
     return [np.array(column, np.uint8) for column in zip(*records, strict=True)]
 
 
-def index_of(synthesizer: Synthesizer, seeds: Codes) -> SeedIndex:
+def index_of(synthesizer: SeedSynthesizer, seeds: Codes) -> SeedIndex:
     return SeedIndex(synthesizer.prefix_code, seed_keys(synthesizer.prefix_code, seeds))
 
 
@@ -53,7 +53,7 @@ def chance(network: Network, position: int, y: Record) -> Fraction:
     return Fraction(steps[y[i] + 1] - steps[y[i]], 2**64)
 
 
-def exact_probability(synthesizer: Synthesizer, seed: Record, y: Record) -> Fraction:
+def exact_probability(synthesizer: SeedSynthesizer, seed: Record, y: Record) -> Fraction:
     """p_d(y) by its definition, in rational arithmetic: the mean over omega of the products of chances."""
     network, m = synthesizer.network, len(synthesizer.network)
     total = Fraction(0)
@@ -80,7 +80,7 @@ class Enumeration(NamedTuple):
     plausible: int
 
 
-def enumerate_mechanism(synthesizer: Synthesizer, seeds: list[Record], gamma: Fraction) -> list[Enumeration]:
+def enumerate_mechanism(synthesizer: SeedSynthesizer, seeds: list[Record], gamma: Fraction) -> list[Enumeration]:
     """Every different seed with every record of the domain that it can give, by going through all seeds."""
     result = []
     copies = Counter(seeds)
@@ -93,7 +93,7 @@ def enumerate_mechanism(synthesizer: Synthesizer, seeds: list[Record], gamma: Fr
     return result
 
 
-def level(synthesizer: Synthesizer, seed: Record, y: Record) -> int:
+def level(synthesizer: SeedSynthesizer, seed: Record, y: Record) -> int:
     order = synthesizer.network.order
     return sum(all(seed[i] == y[i] for i in order[:n]) for n in synthesizer.lengths) - 1
 
@@ -118,7 +118,7 @@ def test_probabilities_equal_enumeration(
     omegas: tuple[int, ...], random_network: RandomNetwork, random_codes: RandomCodes
 ) -> None:
     for number in range(3):
-        synthesizer = Synthesizer(random_network(number, SIZES), omegas)
+        synthesizer = SeedSynthesizer(random_network(number, SIZES), omegas)
         seeds = records_of(random_codes(number, SIZES, 12))
         cases = enumerate_mechanism(synthesizer, seeds, Fraction(2))
         found = log_probabilities(synthesizer, codes_of([case.y for case in cases]))
@@ -132,7 +132,7 @@ def test_probabilities_equal_enumeration(
 def test_plausible_seeds_equal_enumeration(
     omegas: tuple[int, ...], gamma: Fraction, random_network: RandomNetwork, random_codes: RandomCodes
 ) -> None:
-    synthesizer = Synthesizer(random_network(11, SIZES), omegas)
+    synthesizer = SeedSynthesizer(random_network(11, SIZES), omegas)
     check_plausible_seeds(synthesizer, random_codes(7, SIZES, 40), gamma)
 
 
@@ -141,10 +141,10 @@ def test_plausible_seeds_equal_enumeration(
 def test_probabilities_on_the_edge_of_a_bucket_belong_to_it(omegas: tuple[int, ...], gamma: Fraction) -> None:
     random = np.random.default_rng(2)
     seeds = [random.integers(0, 2, 30).astype(np.uint8) for _ in range(4)]
-    check_plausible_seeds(Synthesizer(uniform_binary(4), omegas), seeds, gamma)
+    check_plausible_seeds(SeedSynthesizer(uniform_binary(4), omegas), seeds, gamma)
 
 
-def check_plausible_seeds(synthesizer: Synthesizer, seeds: Codes, gamma: Fraction) -> None:
+def check_plausible_seeds(synthesizer: SeedSynthesizer, seeds: Codes, gamma: Fraction) -> None:
     records = records_of(seeds)
     cases = enumerate_mechanism(synthesizer, records, gamma)
     codes = codes_of([case.y for case in cases])
@@ -153,7 +153,7 @@ def check_plausible_seeds(synthesizer: Synthesizer, seeds: Codes, gamma: Fractio
         counts = index_of(synthesizer, seeds).counts(codes)
     else:
         counts = np.full((1, len(cases)), len(records), np.int64)
-    found = plausible_seeds(synthesizer, Candidates(codes, levels), counts, gamma=float(gamma))
+    found = plausible_seeds(synthesizer, CandidateRecords(codes, levels), counts, gamma=float(gamma))
     assert found.tolist() == [case.plausible for case in cases]
     assert found.min() >= 1
 
@@ -170,7 +170,7 @@ def test_a_seed_whose_own_values_the_network_never_gives_is_not_plausible() -> N
         (network.thresholds[0], never, network.thresholds[2]),
     )
     seeds = codes_of([(0, 0, 0)] * 5 + [(1, 0, 0)] * 3 + [(0, 1, 0)] * 2)
-    synthesizer = Synthesizer(network, (1, 3))
+    synthesizer = SeedSynthesizer(network, (1, 3))
     found = log_probabilities(synthesizer, codes_of([(0, 0, 1)]))
     assert found[0, 0] == -np.inf
     assert found[1, 0] == pytest.approx(log(1 / 4))
@@ -182,7 +182,7 @@ def test_very_small_probabilities_keep_their_bucket(random_network: RandomNetwor
     network = random_network(1, sizes, parents=1)
     random = np.random.default_rng(0)
     y = tuple(int(v) for v in random.integers(0, 200, 300))
-    synthesizer = Synthesizer(network, (300, 299))
+    synthesizer = SeedSynthesizer(network, (300, 299))
     found = log_probabilities(synthesizer, [np.array([v], np.uint8) for v in y])
     exact = exact_probability(synthesizer, y, y)
     assert exact.denominator.bit_length() - exact.numerator.bit_length() > 1100  # below the smallest double
@@ -207,7 +207,7 @@ def test_the_passing_candidates_have_the_exact_distribution(
     random_codes: RandomCodes,
     chi_square: PValue,
 ) -> None:
-    synthesizer = Synthesizer(random_network(21, SIZES), omegas)
+    synthesizer = SeedSynthesizer(random_network(21, SIZES), omegas)
     seeds = random_codes(21, SIZES, 60)
     test = PrivacyTest(k=9, gamma=2, epsilon0=epsilon0)
     count = 400_000
@@ -248,7 +248,7 @@ def test_thresholds_are_drawn_by_candidate_index() -> None:
 def test_any_division_of_the_candidates_gives_the_same_records(
     cuts: list[int], block: int, random_network: RandomNetwork, random_codes: RandomCodes
 ) -> None:
-    synthesizer = Synthesizer(random_network(4, SIZES), (1, 2, 3))
+    synthesizer = SeedSynthesizer(random_network(4, SIZES), (1, 2, 3))
     index = index_of(synthesizer, random_codes(4, SIZES, 80))
     test = PrivacyTest(k=25, gamma=2, epsilon0=0.5)
     start = 12_345
@@ -267,7 +267,7 @@ def test_any_division_of_the_candidates_gives_the_same_records(
 def test_ranges_of_seeds_give_the_same_passes(
     shards: int, random_network: RandomNetwork, random_codes: RandomCodes
 ) -> None:
-    synthesizer = Synthesizer(random_network(8, SIZES), (1, 2, 4))
+    synthesizer = SeedSynthesizer(random_network(8, SIZES), (1, 2, 4))
     seeds, code = random_codes(8, SIZES, 200), synthesizer.prefix_code
     test = PrivacyTest(k=30, gamma=2, epsilon0=0.2)
     whole = candidate_batch(NOISE, synthesizer, index_of(synthesizer, seeds), test, 0, 3000)
@@ -286,7 +286,7 @@ def test_ranges_of_seeds_give_the_same_passes(
 
 
 def test_when_every_attribute_is_resampled_all_pass(random_network: RandomNetwork) -> None:
-    synthesizer = Synthesizer(random_network(2, SIZES), (4,))
+    synthesizer = SeedSynthesizer(random_network(2, SIZES), (4,))
     test = PrivacyTest(k=10**9, gamma=2, epsilon0=1)
     passed = candidate_batch(NOISE, synthesizer, None, test, 100, 600)
     assert passed.indices.tolist() == list(range(100, 600))
@@ -305,6 +305,6 @@ def test_impossible_parameters_are_refused(setting: str, value: float) -> None:
 
 
 def test_what_holds_records_does_not_print_them(random_network: RandomNetwork) -> None:
-    synthesizer = Synthesizer(random_network(2, SIZES), (4,))
+    synthesizer = SeedSynthesizer(random_network(2, SIZES), (4,))
     passed = candidate_batch(NOISE, synthesizer, None, PrivacyTest(k=1, gamma=2, epsilon0=1), 0, 5)
     assert "array" not in repr(passed) + repr(synthesizer.propose(NOISE, [], 0, 5)) + repr(synthesizer)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.optimize import minimize
 
+from dpdist.families.deniability import estimation
 from dpdist.families.deniability.estimation import estimate_network, fit, pool, project, rake, refine, shrink
 from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.parameters import NoisyTables, exact_tables
@@ -215,9 +216,10 @@ def _probabilities(network: Network, i: int) -> np.ndarray:
     return np.exp(network.log_probability(i, grid[:, 0], grid[:, 1])).reshape(rows, values)
 
 
-def test_without_noise_the_network_has_the_frequencies(counts):
+def test_without_noise_the_network_has_the_frequencies(counts, monkeypatch):
     exact = exact_tables(counts, STRUCTURE)
-    network = estimate_network(exact, STRUCTURE, SCHEMA, noise=Noise(bytes(32)), prior=1e-6)
+    monkeypatch.setattr(estimation, "PRIOR", 1e-6)
+    network = estimate_network(exact, STRUCTURE, SCHEMA, noise=Noise(bytes(32)))
     assert (network.parents, network.order) == (STRUCTURE.parents, STRUCTURE.order)
     for i, table in enumerate(exact.tables):
         truth = table / np.maximum(table.sum(axis=1, keepdims=True), 1)

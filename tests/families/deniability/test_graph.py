@@ -21,7 +21,7 @@ from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import Executor, InProcess
 from dpdist.data.records import RecordsInMemory
 from dpdist.families.base.graph import run_pass
-from dpdist.families.deniability.candidates import Synthesizer
+from dpdist.families.deniability.candidates import SeedSynthesizer
 from dpdist.families.deniability.deniability import Passed, PrivacyTest, candidate_batch
 from dpdist.families.deniability.graph import (
     candidate_batches,
@@ -73,12 +73,12 @@ def seeds(random_codes: RandomCodes) -> Codes:
 
 
 @pytest.fixture(scope="module")
-def synthesizer(random_network: RandomNetwork) -> Synthesizer:
-    return Synthesizer(random_network(6, SIZES), (1, 2, 4))
+def synthesizer(random_network: RandomNetwork) -> SeedSynthesizer:
+    return SeedSynthesizer(random_network(6, SIZES), (1, 2, 4))
 
 
 @pytest.fixture(scope="module")
-def expected(synthesizer: Synthesizer, seeds: Codes) -> Passed:
+def expected(synthesizer: SeedSynthesizer, seeds: Codes) -> Passed:
     """What NumPy alone makes of the first 6000 candidates."""
     index = SeedIndex(synthesizer.prefix_code, seed_keys(synthesizer.prefix_code, seeds))
     passed = candidate_batch(load_noise(KEY), synthesizer, index, TEST, 0, 6000)
@@ -95,7 +95,7 @@ def test_the_release_is_that_of_numpy(
     shards: int,
     batch_size: int,
     rows_per_part: int,
-    synthesizer: Synthesizer,
+    synthesizer: SeedSynthesizer,
     seeds: Codes,
     expected: Passed,
 ) -> None:
@@ -113,7 +113,7 @@ def test_the_release_is_that_of_numpy(
     assert sum(below) == (expected.indices < 777).sum()
 
 
-def test_the_search_ends_where_too_few_pass(synthesizer: Synthesizer, seeds: Codes) -> None:
+def test_the_search_ends_where_too_few_pass(synthesizer: SeedSynthesizer, seeds: Codes) -> None:
     never = PrivacyTest(k=10**6, gamma=2, epsilon0=None)
     indexes = sharded_seeds(DASK, in_memory(seeds, 2), synthesizer.prefix_code, shards=1)
     shown: list[tuple[int, int]] = []
@@ -135,7 +135,7 @@ def test_the_search_ends_where_too_few_pass(synthesizer: Synthesizer, seeds: Cod
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_seeds_come_from_a_pass_over_a_table(
-    partitions: int, synthesizer: Synthesizer, seeds: Codes, expected: Passed
+    partitions: int, synthesizer: SeedSynthesizer, seeds: Codes, expected: Passed
 ) -> None:
     schema = Schema(
         attributes=tuple(Attribute(name=f"a{i}", kind="integer", bounds=(0, size - 1)) for i, size in enumerate(SIZES))
@@ -147,7 +147,7 @@ def test_seeds_come_from_a_pass_over_a_table(
 
 
 def test_without_kept_attributes_every_candidate_is_released(random_network: RandomNetwork) -> None:
-    synthesizer = Synthesizer(random_network(6, SIZES), (4,))
+    synthesizer = SeedSynthesizer(random_network(6, SIZES), (4,))
     here = InProcess()
     batches = candidate_batches(here, synthesizer, TEST, [], KEY, batches=range(3), batch_size=100)
     counts = passed_counts(here, batches)
@@ -160,7 +160,7 @@ def test_without_kept_attributes_every_candidate_is_released(random_network: Ran
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_building_graphs_computes_nothing(
-    shards: int, synthesizer: Synthesizer, monkeypatch: pytest.MonkeyPatch
+    shards: int, synthesizer: SeedSynthesizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("a task ran while a graph was built")
@@ -177,7 +177,7 @@ def test_building_graphs_computes_nothing(
         released_parts(DASK, batches, [10] * 4, records=40, rows_per_part=7)
 
 
-def test_tasks_have_readable_names_of_their_own(synthesizer: Synthesizer, seeds: Codes) -> None:
+def test_tasks_have_readable_names_of_their_own(synthesizer: SeedSynthesizer, seeds: Codes) -> None:
     indexes = sharded_seeds(DASK, in_memory(seeds, 2), synthesizer.prefix_code, shards=2)
     batches = candidate_batches(DASK, synthesizer, TEST, indexes, KEY, batches=range(2), batch_size=1000)
     tasks = [*passed_counts(DASK, batches), *released_parts(DASK, batches, [5, 5], records=9, rows_per_part=4)]
@@ -193,7 +193,7 @@ def test_tasks_have_readable_names_of_their_own(synthesizer: Synthesizer, seeds:
 
 
 def test_the_key_is_in_no_graph(
-    synthesizer: Synthesizer, seeds: Codes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    synthesizer: SeedSynthesizer, seeds: Codes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DPDIST_KEK", base64.b64encode(os.urandom(32)).decode())
     secret = new_key()
@@ -208,7 +208,7 @@ def test_the_key_is_in_no_graph(
 
 
 def test_the_model_is_sent_once(random_network: RandomNetwork, seeds: Codes) -> None:
-    synthesizer = Synthesizer(random_network(6, (30, 20, 10, 40)), (1, 2, 4))
+    synthesizer = SeedSynthesizer(random_network(6, (30, 20, 10, 40)), (1, 2, 4))
     indexes = sharded_seeds(DASK, in_memory(seeds, 2), synthesizer.prefix_code, shards=1)
     batches = candidate_batches(DASK, synthesizer, TEST, indexes, KEY, batches=range(30), batch_size=1000)
     graph = {name: task for batch in batches for name, task in dict(batch.__dask_graph__()).items()}
@@ -240,18 +240,18 @@ def test_too_few_passing_candidates_are_refused_without_their_number() -> None:
 
 
 def test_seeds_are_given_exactly_when_they_are_used(
-    synthesizer: Synthesizer, random_network: RandomNetwork, seeds: Codes
+    synthesizer: SeedSynthesizer, random_network: RandomNetwork, seeds: Codes
 ) -> None:
     with pytest.raises(ValueError, match="seeds"):
         candidate_batches(DASK, synthesizer, TEST, [], KEY, batches=[0], batch_size=10)
     indexes = sharded_seeds(DASK, in_memory(seeds, 1), synthesizer.prefix_code, shards=1)
     with pytest.raises(ValueError, match="seeds"):
         candidate_batches(
-            DASK, Synthesizer(random_network(6, SIZES), (4,)), TEST, indexes, KEY, batches=[0], batch_size=10
+            DASK, SeedSynthesizer(random_network(6, SIZES), (4,)), TEST, indexes, KEY, batches=[0], batch_size=10
         )
 
 
-def test_shards_follow_the_memory_of_a_worker(synthesizer: Synthesizer) -> None:
+def test_shards_follow_the_memory_of_a_worker(synthesizer: SeedSynthesizer) -> None:
     code = synthesizer.prefix_code
     size = code.index_bytes(10**6)
     assert shard_count(code, records=10**6, memory=size) == 1

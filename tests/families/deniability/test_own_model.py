@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mixture import MixtureOfProducts, fit
 from releases import KEY, SCHEMA, project
 
 from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import InProcess
 from dpdist.errors import GuaranteeRefused, SpecError
 from dpdist.families.base.registry import make_plan
-from dpdist.families.deniability.candidates import Candidates
+from dpdist.families.deniability.candidates import CandidateRecords
 from dpdist.families.deniability.claims import claims
 from dpdist.families.deniability.deniability import PrivacyTest, candidate_batch
 from dpdist.families.deniability.graph import first_passing, released_parts, sharded_seeds
-from dpdist.families.deniability.mixture import MixtureOfProducts, fit
 from dpdist.families.deniability.own_model import OwnSynthesizer
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
@@ -164,7 +164,9 @@ def test_records_that_a_seed_cannot_give_are_never_plausible() -> None:
     index = SeedIndex(made.prefix_code, seed_keys(made.prefix_code, seeds))
     candidates = made.propose(NOISE, seeds, 0, 30)
     assert set(made.counts(index, candidates)[0].tolist()) <= {5, 10}  # of 15 seeds of its parity
-    odd = Candidates([candidates.codes[0], (candidates.codes[1] + 1) % 3], made.buckets(columns([(0, 1)] * 30), seeds))
+    odd = CandidateRecords(
+        [candidates.codes[0], (candidates.codes[1] + 1) % 3], made.buckets(columns([(0, 1)] * 30), seeds)
+    )
     impossible = odd.levels == odd.levels.min()
     assert impossible.any()
     assert not impossible.all()
@@ -308,7 +310,7 @@ def test_the_number_of_seeds_follows_from_what_is_checked(tmp_path: Any) -> None
     ("settings", "message"),
     [
         ({"model.learned_from": None}, "say where the model's parameters come from"),
-        ({"model.prior": 1}, "only learned_from is set"),
+        ({"model.score": "cfs"}, "only learned_from is set"),
         ({"privacy.model": {"epsilon": 1, "delta": 1e-7}}, "no `model`"),
         ({"synthesis.omega": 2}, "draws all attributes"),
         ({"synthesis.max_check_plausible": 100}, "more records than"),

@@ -19,7 +19,7 @@ from dpdist.families.deniability import pool as module
 from dpdist.families.deniability.claims import claims, release_claim
 from dpdist.families.deniability.deniability import plausible_seeds
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan
-from dpdist.families.deniability.pool import Pool, PoolPlan, PoolSynthesizer, learn_pool
+from dpdist.families.deniability.pool import PoolPlan, PoolSynthesizer, RecordPool, learn_pool
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.stages import stages
@@ -59,7 +59,7 @@ def every_prefix(times: int) -> Codes:
 
 def test_the_rest_comes_from_rows_with_the_prefix_by_weight(chi_square: PValue) -> None:
     columns, weights = weighted()
-    made = PoolSynthesizer(Pool.of(columns, weights, SIZES, ORDER, KEPT))
+    made = PoolSynthesizer(RecordPool.of(columns, weights, SIZES, ORDER, KEPT))
     prefix, times = every_prefix(20_000), 20_000
     candidates = made.propose(NOISE, prefix, 0, 6 * times)
     assert [codes.dtype for codes in candidates.codes] == [np.uint8] * 3
@@ -79,13 +79,13 @@ def test_the_rest_comes_from_rows_with_the_prefix_by_weight(chi_square: PValue) 
 
 def test_a_list_of_a_hundred_thousand_codes() -> None:
     rows = [np.array([0, 1, 1]), np.array([99_999, 70_000, 3])]
-    pool = Pool.of(rows, np.array([1, 0, 2]), (2, 100_000), (0, 1), 1)
+    pool = RecordPool.of(rows, np.array([1, 0, 2]), (2, 100_000), (0, 1), 1)
     found = PoolSynthesizer(pool).propose(NOISE, [np.array([0, 1, 1, 0], np.uint8)], 0, 4).codes[1]
     assert found.tolist() == [99_999, 3, 3, 99_999]
 
 
 def test_a_candidate_is_a_function_of_its_number_and_prefix() -> None:
-    made = PoolSynthesizer(Pool.of(*weighted(), SIZES, ORDER, KEPT))
+    made = PoolSynthesizer(RecordPool.of(*weighted(), SIZES, ORDER, KEPT))
     prefix = every_prefix(50)
     whole = made.propose(NOISE, prefix, 0, 300).codes
     pieces = [made.propose(NOISE, [p[a:b] for p in prefix], a, b).codes for a, b in ((0, 7), (7, 150), (150, 300))]
@@ -94,7 +94,7 @@ def test_a_candidate_is_a_function_of_its_number_and_prefix() -> None:
 
 
 def test_seeds_with_the_prefix_are_plausible(random_codes: Callable[..., Codes]) -> None:
-    made = PoolSynthesizer(Pool.of(*weighted(), SIZES, ORDER, KEPT))
+    made = PoolSynthesizer(RecordPool.of(*weighted(), SIZES, ORDER, KEPT))
     assert (made.lengths, made.uses_seeds, made.prefix_code.attributes) == ((2,), True, (1, 0))
     seeds = random_codes(1, SIZES, 500)
     index = SeedIndex(made.prefix_code, seed_keys(made.prefix_code, seeds))
@@ -106,8 +106,8 @@ def test_seeds_with_the_prefix_are_plausible(random_codes: Callable[..., Codes])
 
 
 def test_a_pool_is_stored_and_read_back() -> None:
-    pool = Pool.of(*weighted(), SIZES, ORDER, KEPT)
-    again = Pool.from_bytes(pool.to_bytes())
+    pool = RecordPool.of(*weighted(), SIZES, ORDER, KEPT)
+    again = RecordPool.from_bytes(pool.to_bytes())
     assert again.to_bytes() == pool.to_bytes()
     assert (again.order, again.kept, again.cardinalities) == (ORDER, KEPT, SIZES)
 

@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as hnp
 from releases import KEY, SCHEMA, project
 
 from dpdist.errors import SpecError
+from dpdist.families.deniability import estimation
 from dpdist.families.deniability.estimation import estimate_network
 from dpdist.families.deniability.parameters import ParameterPlan, exact_tables, measure_tables, parameter_plan
 from dpdist.families.deniability.plan import plan
@@ -297,13 +298,14 @@ def test_the_fit_never_fails(data, sizes, codes):
     thresholds_from_weights(found)
 
 
-def test_generated_records_have_the_measured_sums_and_counts(random_codes):
+def test_generated_records_have_the_measured_sums_and_counts(random_codes, monkeypatch):
     rng = np.random.default_rng(1)
     first, _, last = random_codes(2, SIZES, 50_000)
     middle = np.clip(first + last + rng.integers(0, 2, len(first)), 0, 4).astype(np.uint8)
     codes = [first, middle, last]
     exact = exact_tables(counted(codes), STRUCTURE)
-    network = estimate_network(exact, STRUCTURE, TABLE, noise=Noise(bytes(32)), prior=1e-6)
+    monkeypatch.setattr(estimation, "PRIOR", 1e-6)
+    network = estimate_network(exact, STRUCTURE, TABLE, noise=Noise(bytes(32)))
     made: list[Any] = [np.zeros(50_000, np.uint8)] * 3
     for i in network.order:
         words = Noise(bytes([1]) * 32).words(f"value/{i}", 50_000)

@@ -23,7 +23,7 @@ from dpdist.families.deniability.dependence import entropy_columns
 from dpdist.families.deniability.expectations import stage_epsilon
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan
 from dpdist.families.deniability.reference import Reference
-from dpdist.families.deniability.solution import Solution
+from dpdist.families.deniability.solution import SeedSolution
 from dpdist.families.deniability.solve import solve, solve_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.structure import StructureStatistics, learn_structure
@@ -44,7 +44,7 @@ def small(folder: Path, **changes: Any) -> PlausibleDeniabilitySpec:
 
 
 @pytest.fixture(scope="module")
-def solved(tmp_path_factory: pytest.TempPathFactory) -> Solution:
+def solved(tmp_path_factory: pytest.TempPathFactory) -> SeedSolution:
     return solve_plan(small(tmp_path_factory.mktemp("solved")), epsilon=4)
 
 
@@ -67,7 +67,7 @@ def taken(spec: PlausibleDeniabilitySpec, made: PlausibleDeniabilityPlan) -> flo
     return float(epsilon)
 
 
-def test_the_solution_spends_the_budget_and_no_more(solved: Solution) -> None:
+def test_the_solution_spends_the_budget_and_no_more(solved: SeedSolution) -> None:
     assert 0.97 * 4 < solved.plan.epsilon <= 4
     assert solved.plan.kind == "dp"
     assert solved.picked.epsilon == solved.plan.epsilon == make_plan(solved.spec).epsilon
@@ -81,7 +81,7 @@ def test_the_solution_spends_the_budget_and_no_more(solved: Solution) -> None:
     assert seeds.passes is None  # the pass rate is that of every table
 
 
-def test_alternatives_are_told_with_a_reason(solved: Solution) -> None:
+def test_alternatives_are_told_with_a_reason(solved: SeedSolution) -> None:
     baseline, *others = solved.alternatives
     assert baseline.kept == ()
     assert solved.picked in others

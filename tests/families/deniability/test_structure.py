@@ -151,16 +151,6 @@ def test_strong_dependence_is_found(counts, score):
     assert again == structure
 
 
-@pytest.mark.parametrize("score", SCORES)
-def test_limits_on_the_parents_are_kept(counts, score):
-    statistics = measure_structure(counts, SCHEMA, plan=_plan(score, epsilon=20.0), noise=Noise(bytes(32)))
-    limits = (1, 3, 4, 16)
-    for limit in limits:
-        structure = learn_structure(statistics, SCHEMA, records=1e9, table_noise=1.0, max_parent_configurations=limit)
-        assert max(structure.configurations) <= limit
-    assert any(structure.parents)  # of the last limit
-
-
 def test_by_default_cfs_keeps_the_cells_above_the_noise(counts):
     statistics = measure_structure(counts, SCHEMA, plan=_plan("cfs", epsilon=20.0), noise=Noise(bytes(32)))
     for records in (200, 400, 1_000, 4_000):

@@ -113,7 +113,7 @@ class TestPlan:
 
     def test_few_records_for_entropies(self) -> None:
         data = {"path": "t", "minimum_records": 100}
-        with pytest.raises(AccountingError, match=r"privacy.check_share.*privacy.adjacency: replacement"):
+        with pytest.raises(AccountingError, match=r"2% of the budget.*privacy.adjacency: replacement"):
             planned(entropies={}, data=data)
         pure = {"epsilon": 1, "adjacency": "replacement"}
         assert planned(entropies={}, data=data, privacy=pure).epsilon == pytest.approx(1, rel=1e-6)
@@ -165,7 +165,7 @@ class TestPlan:
         with pytest.raises(AccountingError, match=r"set privacy\.delta"):
             planned(privacy={"epsilon": 1}, entropies={})
         with pytest.raises(AccountingError, match="leave nothing for the histograms"):
-            planned(privacy={"epsilon": 1, "delta": 1e-9, "check_share": 0.5}, entropies={"share": 0.5})
+            planned(privacy={"epsilon": 1, "delta": 1e-9}, entropies={"share": 0.99})
 
 
 @pytest.mark.parametrize(

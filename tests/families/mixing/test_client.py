@@ -48,7 +48,7 @@ def sessions(spec: MixingSpec) -> dict[str, ClientSession]:
     }
 
 
-def well(answer: client.Answer) -> Any:
+def well(answer: client.ClientAnswer) -> Any:
     assert answer.error == ""
     return answer.value
 
@@ -62,7 +62,7 @@ def joined(sessions: dict[str, ClientSession]) -> dict[str, Joined]:
     return members
 
 
-def steps(answer: client.Answer) -> np.ndarray:
+def steps(answer: client.ClientAnswer) -> np.ndarray:
     message = well(answer)
     assert isinstance(message, Message)
     return message.steps

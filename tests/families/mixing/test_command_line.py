@@ -102,7 +102,6 @@ def test_what_is_not_solved_says_what_is(name: str, options: list[str], message:
     ("options", "message"),
     [
         (["--epsilon", "1"], "--epsilon: only with --solve"),
-        (["--costs", "costs.json"], "--costs: only with --cluster"),
         (["--solve", "--write", "new.yaml", "--pass-rate", "0.1"], "--pass-rate, --write: only with plausible"),
     ],
 )

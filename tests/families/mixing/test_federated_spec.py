@@ -97,7 +97,6 @@ def test_where_clients_are_is_neither_published_nor_bound(tree: dict[str, Any]) 
     moved = changed(
         tree,
         federated__clients=clients_with(tree, resource="else", ledger="sqlite:///else.db", work="/else", identity="x"),
-        federated__patience=5,
     )
     assert moved.fingerprint == spec.fingerprint
     assert changed(tree, federated__colluding=1).fingerprint != spec.fingerprint

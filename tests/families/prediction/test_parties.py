@@ -19,8 +19,8 @@ from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import Executor, InProcess
 from dpdist.errors import CheckFailed
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.prediction.blocks import Layout
-from dpdist.families.prediction.kernels import Kernel
+from dpdist.families.prediction.blocks import BlockLayout
+from dpdist.families.prediction.kernels import RadialKernel
 from dpdist.families.prediction.lid import ridge
 from dpdist.families.prediction.lid.inputs import InputDistribution, disclosed, near_counts
 from dpdist.families.prediction.lid.method import Disclosure, Method
@@ -54,8 +54,8 @@ def simulated(rows: int, seed: int, *, differ: float = 1.0, noise: float = 0.05)
 @pytest.mark.parametrize("correlation", [0.0, 0.4, 1.0])
 def test_the_kernel_is_the_product_of_two(correlation: float) -> None:
     rows, _ = simulated(70, 0)
-    kernel = Kernel(name="compact", width=1.0, parties=3, correlation=correlation)
-    gram, plain = kernel(rows, rows), Kernel(name="compact", width=1.0)
+    kernel = RadialKernel(name="compact", width=1.0, parties=3, correlation=correlation)
+    gram, plain = kernel(rows, rows), RadialKernel(name="compact", width=1.0)
     for i, j in product(range(0, 70, 7), repeat=2):
         factor = 1 if rows[i, -1] == rows[j, -1] else correlation
         assert gram[i, j] == pytest.approx(factor * plain(rows[[i], :-1], rows[[j], :-1])[0, 0])
@@ -65,15 +65,15 @@ def test_the_kernel_is_the_product_of_two(correlation: float) -> None:
 def test_correlations_are_from_none_to_whole() -> None:
     for wrong in (-0.1, 1.1, float("nan")):
         with pytest.raises(ValueError, match="from 0 to 1"):
-            Kernel(name="compact", width=1.0, parties=2, correlation=wrong)
+            RadialKernel(name="compact", width=1.0, parties=2, correlation=wrong)
 
 
 def test_without_correlation_each_party_is_fitted_by_itself_and_with_all_of_it_all_together() -> None:
     (x, y), (grid, _) = simulated(90, 1), simulated(50, 2)
-    penalty, plain = 0.1, Kernel(name="matern", width=1.0)
+    penalty, plain = 0.1, RadialKernel(name="matern", width=1.0)
 
     def fitted_with(correlation: float) -> np.ndarray:
-        kernel = Kernel(name="matern", width=1.0, parties=3, correlation=correlation)
+        kernel = RadialKernel(name="matern", width=1.0, parties=3, correlation=correlation)
         return ridge.fit_exact(x, y, kernel=kernel, penalty=penalty).predict(grid)
 
     alone = np.empty(50)
@@ -94,7 +94,7 @@ def test_without_correlation_each_party_is_fitted_by_itself_and_with_all_of_it_a
 def test_all_landmarks_and_one_group_are_exact(correlation: float, classes: bool) -> None:
     x, y = simulated(60, 1)
     responses = np.column_stack([y, y**2]) if classes else y
-    kernel = Kernel(name="matern", width=1.0, parties=3, correlation=correlation)
+    kernel = RadialKernel(name="matern", width=1.0, parties=3, correlation=correlation)
     exact = ridge.fit_exact(x, responses, kernel=kernel, penalty=0.1)
     first, second = (
         ridge.nystroem_sums(x[part], responses[part], landmarks=x, kernel=kernel) for part in (slice(25), slice(25, 60))
@@ -110,7 +110,7 @@ def test_all_landmarks_and_one_group_are_exact(correlation: float, classes: bool
 def test_tuning_leaves_out_rows_also_from_the_means_of_their_parties() -> None:
     x, y = simulated(100, 3)
     tuning = ridge.tune(x, y, kernel="gaussian", width=1.0, penalties=(0.1,), parties=3, correlations=(0.5,))
-    kernel, loss = Kernel(name="gaussian", width=1.0, parties=3, correlation=0.5), 0.0
+    kernel, loss = RadialKernel(name="gaussian", width=1.0, parties=3, correlation=0.5), 0.0
     for fold in range(5):
         out = np.arange(100) % 5 == fold
         model = ridge.fit_exact(x[~out], y[~out], kernel=kernel, penalty=0.1)
@@ -133,7 +133,7 @@ def test_distributed_and_nystroem_are_near_exact_and_every_group_has_every_party
     scales = (*(Scale(name=f"x{i}", low=0, high=1) for i in range(2)), Scale(name="p", low=0, high=2, discrete=True))
     units, features = np.column_stack([x[:, :2], (x[:, 2] + 0.5) / 3]), Features(scales, np.ones(3), party=2)
     assert np.array_equal(features(units), x)
-    sample = sampled(InProcess(), [(units, y)], Layout(1500), features, KEY, size=800)
+    sample = sampled(InProcess(), [(units, y)], BlockLayout(1500), features, KEY, size=800)
     found = {}
     for estimator in ("exact", "distributed", "nystroem"):
         wanted = RegressionSpec(estimator=estimator, group_rows=150, landmarks=300, width=1.0)

@@ -8,15 +8,12 @@ import pytest
 from dpdist.cluster.executor import InProcess
 from dpdist.evaluate.utility.regression import (
     delta_mse,
-    mean_absolute_percentage_deviation,
     mse,
-    optimal_markup,
-    optimal_profit_ratio,
 )
 from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
-from dpdist.families.prediction.blocks import Layout
-from dpdist.families.prediction.kernels import PROFILES, Kernel, reach
+from dpdist.families.prediction.blocks import BlockLayout
+from dpdist.families.prediction.kernels import PROFILES, RadialKernel, reach
 from dpdist.families.prediction.lid import ridge
 from dpdist.families.prediction.lid.regression import Features, fitted, predicted, sampled, tuning_of
 from dpdist.families.prediction.plan import plan
@@ -45,7 +42,7 @@ def simulated(rows: int, seed: int, noise: float = 0.2) -> tuple[np.ndarray, np.
 @pytest.mark.parametrize("dimension", [1, 3, 8])
 def test_kernels_are_positive_definite_and_one_at_zero(name: str, dimension: int) -> None:
     points = np.random.default_rng(0).random((60, dimension))
-    gram = Kernel(name=name, width=reach(name, dimension))(points, points)
+    gram = RadialKernel(name=name, width=reach(name, dimension))(points, points)
     assert np.diag(gram) == pytest.approx(1)
     assert np.linalg.eigvalsh(gram).min() > -1e-10
     r = np.array([1e-3])  # the same curvature at zero as exp(-r^2 / 2)
@@ -56,12 +53,12 @@ def test_the_compact_kernel_of_three_inputs_is_the_published_one() -> None:
     r = np.linspace(0, 2, 50)
     assert PROFILES["compact"](r, 3) == pytest.approx(np.maximum(1 - r, 0) ** 4 * (4 * r + 1))
     with pytest.raises(ValueError, match="positive width"):
-        Kernel(name="compact", width=0)
+        RadialKernel(name="compact", width=0)
 
 
 def test_exact_ridge_solves_its_equations() -> None:
     x, y = simulated(80, 1)
-    kernel, penalty = Kernel(name="compact", width=1.0), 0.3
+    kernel, penalty = RadialKernel(name="compact", width=1.0), 0.3
     model = ridge.fit_exact(x, y, kernel=kernel, penalty=penalty)
     alpha = np.linalg.solve(kernel(x, x) + penalty * np.eye(80), y - y.mean())
     grid = np.random.default_rng(2).random((30, 3))
@@ -72,7 +69,7 @@ def test_exact_ridge_solves_its_equations() -> None:
 
 def test_nystroem_with_all_landmarks_is_exact() -> None:
     x, y = simulated(60, 1)
-    kernel = Kernel(name="matern", width=1.0)
+    kernel = RadialKernel(name="matern", width=1.0)
     sums = ridge.nystroem_sums(x[:25], y[:25], landmarks=x, kernel=kernel)
     sums += ridge.nystroem_sums(x[25:], y[25:], landmarks=x, kernel=kernel)
     nystroem = ridge.fit_nystroem(sums, landmarks=x, kernel=kernel, penalty=0.1)
@@ -82,7 +79,7 @@ def test_nystroem_with_all_landmarks_is_exact() -> None:
 
 def test_distributed_with_one_group_is_exact_and_lambda_is_that_of_the_full_size() -> None:
     x, y = simulated(60, 1)
-    kernel = Kernel(name="gaussian", width=0.5)
+    kernel = RadialKernel(name="gaussian", width=0.5)
     one = ridge.average([ridge.fit_group(x, y, rows=60, kernel=kernel, penalty=0.2)])
     assert one.predict(x) == pytest.approx(ridge.fit_exact(x, y, kernel=kernel, penalty=0.2).predict(x))
     halves = [ridge.fit_group(x[i::2], y[i::2], rows=60, kernel=kernel, penalty=0.2) for i in (0, 1)]
@@ -97,7 +94,7 @@ def test_distributed_and_nystroem_are_near_exact() -> None:
     x, y = simulated(3000, 1)
     grid = np.random.default_rng(5).random((1000, 3))
     features, errors = Features(UNIT, np.ones(3)), {}
-    sample = sampled(InProcess(), [(x, y)], Layout(3000), features, KEY, size=800)
+    sample = sampled(InProcess(), [(x, y)], BlockLayout(3000), features, KEY, size=800)
     for estimator in ("exact", "distributed", "nystroem"):
         wanted = RegressionSpec(estimator=estimator, group_rows=500, landmarks=200, width=1.0)
         tuning = tuning_of(wanted, sample)
@@ -112,7 +109,7 @@ def test_several_columns_are_each_predicted_as_one_alone() -> None:
     """One system serves all columns: solved, averaged, over landmarks, and in cross-validation."""
     x, y = simulated(90, 1)
     columns = np.eye(3)[np.digitize(y, [5.0, 15.0])]
-    kernel = Kernel(name="matern", width=1.0)
+    kernel = RadialKernel(name="matern", width=1.0)
 
     def made(targets: np.ndarray) -> list[ridge.KernelRidge]:
         halves = [ridge.fit_group(x[i::2], targets[i::2], rows=90, kernel=kernel, penalty=0.2) for i in (0, 1)]
@@ -140,7 +137,7 @@ def test_classes_are_predicted_where_the_response_has_no_order() -> None:
     codes = np.where(x[:, 0] < 0.5, 0, 2)  # class 1 never occurs, and is between the others
     features = Features(UNIT, np.ones(3), 3)
     blocks = [(x[:300], (codes[:300] + 0.5) / 3), (x[300:], (codes[300:] + 0.5) / 3)]
-    sample = sampled(InProcess(), blocks, Layout(600, 300), features, KEY, size=200)
+    sample = sampled(InProcess(), blocks, BlockLayout(600, 300), features, KEY, size=200)
     assert sample[2].shape == (200, 3)
     for estimator in ("exact", "distributed", "nystroem"):
         wanted = RegressionSpec(estimator=estimator, group_rows=150, landmarks=100, width=1.0)
@@ -154,7 +151,7 @@ def test_classes_are_predicted_where_the_response_has_no_order() -> None:
 def test_tuning_is_five_fold_cross_validation() -> None:
     x, y = simulated(100, 3)
     tuning = ridge.tune(x, y, kernel="compact", width=1.0)
-    centred, kernel = y - y.mean(), Kernel(name="compact", width=1.0)
+    centred, kernel = y - y.mean(), RadialKernel(name="compact", width=1.0)
     errors = {}
     for penalty in ridge.PENALTIES:
         loss = 0.0
@@ -188,7 +185,7 @@ def test_the_sample_does_not_depend_on_the_cut() -> None:
         sampled(
             InProcess(),
             [(x[i : i + rows], y[i : i + rows]) for i in range(0, 100, rows)],
-            Layout(100, rows),
+            BlockLayout(100, rows),
             Features(UNIT, np.ones(3)),
             KEY,
             size=10,
@@ -246,7 +243,7 @@ def test_both_stages_are_exchangeable() -> None:
 def test_synthetic_data_train_as_well_as_the_original() -> None:
     x, y = simulated(1000, 7)
     grid = np.random.default_rng(5).random((1000, 3))
-    kernel = Kernel(name="compact", width=1.0)
+    kernel = RadialKernel(name="compact", width=1.0)
 
     def error(inputs: np.ndarray, responses: np.ndarray) -> float:
         tuning = ridge.tune(inputs[:400], responses[:400], width=1.0)
@@ -260,9 +257,3 @@ def test_synthetic_data_train_as_well_as_the_original() -> None:
 def test_measures() -> None:
     assert mse([1, 2], [1, 4]) == 2
     assert delta_mse(2.0, 1.5) == 0.25
-    assert optimal_markup([-2, -3, -0.5]).tolist()[:2] == [1.0, 0.5]
-    assert np.isnan(optimal_markup(-0.5))
-    assert optimal_profit_ratio(-3, -3) == pytest.approx(1)
-    # Profit (p - 1) p^-3 at the price 2 that -2 suggests, over the best, at 1.5.
-    assert optimal_profit_ratio(-3, -2) == pytest.approx((1 * 2**-3) / (0.5 * 1.5**-3))
-    assert mean_absolute_percentage_deviation([-2, -4], [-3, -4]) == 0.25

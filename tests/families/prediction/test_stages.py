@@ -12,7 +12,7 @@ from scipy.stats import gaussian_kde, norm
 
 from dpdist.errors import CheckFailed, SpecError
 from dpdist.families.base import plugins
-from dpdist.families.prediction.blocks import Layout, generator, shuffled, slices
+from dpdist.families.prediction.blocks import BlockLayout, generator, shuffled, slices
 from dpdist.families.prediction.density import (
     BANDWIDTHS,
     CELLS,
@@ -307,7 +307,7 @@ def test_kept_columns_stay_and_categories_are_not_mixed() -> None:
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(1, 30), st.integers(1, 50))
 def test_blocks_and_parts_cover_every_row_once(sizes: list[int], block_rows: int, rows_per_part: int) -> None:
-    layout = Layout(sum(sizes), block_rows)
+    layout = BlockLayout(sum(sizes), block_rows)
     cut = [piece for block in slices(sizes, block_rows) for piece in block]
     assert [row for i, a, b in cut for row in range(sum(sizes[:i]) + a, sum(sizes[:i]) + b)] == list(range(sum(sizes)))
     parts = layout.parts(rows_per_part)
@@ -317,7 +317,7 @@ def test_blocks_and_parts_cover_every_row_once(sizes: list[int], block_rows: int
 
 
 def test_parts_take_evenly_from_all_blocks() -> None:
-    for part in Layout(100_000, 10_000).parts(5_000):
+    for part in BlockLayout(100_000, 10_000).parts(5_000):
         assert {b for b, _, _ in part} == set(range(10))
         assert all(abs(last - first - 500) <= 1 for _, first, last in part)
 

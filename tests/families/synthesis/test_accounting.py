@@ -13,7 +13,7 @@ import pytest
 from scipy.special import ndtr
 
 from dpdist.data.count import pair_counts
-from dpdist.families.synthesis.account import Account
+from dpdist.families.synthesis.account import GaussianAccount
 from dpdist.families.synthesis.marginals import OneWay, coding_of
 from dpdist.families.synthesis.tables import PairTables, recode
 from dpdist.privacy.noise import Noise
@@ -48,7 +48,7 @@ class Release:
     """
 
     def __init__(self, mu: float, *, one_way: float, picks: float, pairs: float) -> None:
-        account = Account(mu, Noise(bytes(32)))
+        account = GaussianAccount(mu, Noise(bytes(32)))
         self.mu = mu
         self.one_way = float(account.deviations(one_way, [1.0] * 3)[0])
         self.pairs = float(account.deviations(pairs / 2, [1.0])[0])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dpdist.data.marginal import marginal
 from dpdist.families.synthesis.allpairs import PairMarginals
-from dpdist.families.synthesis.descent import Measurement, Model, fit
+from dpdist.families.synthesis.descent import FactorModel, TableMeasurement, fit
 from dpdist.families.synthesis.inference import Inference
 from dpdist.families.synthesis.junction import Components, Graph, JunctionTree, Paths, cells_of, cliques_of
 
@@ -141,7 +141,7 @@ def test_impossible_combinations_stay_impossible() -> None:
     possible = np.array([[True, True, False], [False, False, True]])
     tree = JunctionTree.of((2, 3), cliques_of((2, 3), [(0, 1)]))
     share = np.array([0.2, 0.3, 0.5])
-    model = fit(tree, [Measurement((1,), share, 1e6)], {(0, 1): possible}, iterations=400)
+    model = fit(tree, [TableMeasurement((1,), share, 1e6)], {(0, 1): possible}, iterations=400)
     (belief,) = model.beliefs
     assert (belief[~possible] == 0).all()
     np.testing.assert_allclose(belief.sum(0), share, atol=1e-3)
@@ -159,7 +159,7 @@ def test_the_fit_meets_consistent_tables_exactly() -> None:
     edges = [(0, 1), (1, 2), (2, 3), (1, 3), (3, 4)]
     joint = joint_of({edge: rng.gamma(1.0, size=[CARDS[a] for a in edge]) for edge in edges})
     tree = JunctionTree.of(CARDS, cliques_of(CARDS, edges))
-    measurements = [Measurement(edge, marginal(joint, edge), 1e8) for edge in edges]
+    measurements = [TableMeasurement(edge, marginal(joint, edge), 1e8) for edge in edges]
     model = fit(tree, measurements, {}, iterations=3000)
     for pair, table in PairMarginals(tree, model.beliefs).all().items():
         assert np.abs(table - marginal(joint, pair)).sum() < 2e-3
@@ -168,7 +168,7 @@ def test_the_fit_meets_consistent_tables_exactly() -> None:
 def test_a_fit_goes_on_from_an_earlier_one_and_weighs_measurements() -> None:
     tree = JunctionTree.of((2, 2), cliques_of((2, 2), [(0, 1)]))
     even, odd = np.full((2, 2), 0.25), np.array([[0.4, 0.1], [0.1, 0.4]])
-    both = [Measurement((0, 1), even, 1e6), Measurement((0, 1), odd, 3e6)]
+    both = [TableMeasurement((0, 1), even, 1e6), TableMeasurement((0, 1), odd, 3e6)]
     model = fit(tree, both, {}, iterations=500)
     np.testing.assert_allclose(model.beliefs[0], even / 4 + odd * 0.75, atol=1e-4)
     again = fit(tree, both, {}, iterations=1, start=model)
@@ -188,8 +188,8 @@ def test_a_fit_begins_anew_where_an_earlier_model_vanishes_in_larger_cliques() -
     whole = JunctionTree.of(cards, [(0, 1, 2, 3)])
     assert Inference(whole, list(first)).beliefs({s: np.exp(p) for s, p in first.items()}) is None
     share = np.array([[0.1, 0.2], [0.3, 0.4]])
-    measurements = [Measurement(pair, share, 1.0) for pair in [*first, (0, 3)]]
-    model = fit(whole, measurements, {}, iterations=50, start=Model(chain, first, beliefs, 1.0, 0.0))
+    measurements = [TableMeasurement(pair, share, 1.0) for pair in [*first, (0, 3)]]
+    model = fit(whole, measurements, {}, iterations=50, start=FactorModel(chain, first, beliefs, 1.0, 0.0))
     assert model.beliefs[0].sum() == pytest.approx(1)
     assert model.loss == fit(whole, measurements, {}, iterations=50).loss < 0.1
 
@@ -213,7 +213,7 @@ def test_a_fit_begins_anew_where_an_earlier_model_leaves_nothing() -> None:
     """Noise on a few records makes potentials that contradict each other in floating point, and no belief was left."""
     tree = JunctionTree.of(CARDS, cliques_of(CARDS, [(0, 1), (1, 2)]))
     measurements = [
-        Measurement(pair, np.full((2, CARDS[pair[1]]), 1 / 2 / CARDS[pair[1]]), 1.0) for pair in ((0, 1), (1, 2))
+        TableMeasurement(pair, np.full((2, CARDS[pair[1]]), 1 / 2 / CARDS[pair[1]]), 1.0) for pair in ((0, 1), (1, 2))
     ]
     only = {pair: np.full((2, CARDS[pair[1]]), -2000.0) for pair in ((0, 1), (1, 2))}
     only[0, 1][0, 0] = only[1, 2][1, 0] = 0.0

@@ -19,7 +19,7 @@ from dpdist.data.count import pair_counts
 from dpdist.errors import AccountingError, ReleaseConflict
 from dpdist.families.synthesis import pieces
 from dpdist.families.synthesis import rake as raking
-from dpdist.families.synthesis.account import Account
+from dpdist.families.synthesis.account import GaussianAccount
 from dpdist.families.synthesis.adjustment import power_of_two
 from dpdist.families.synthesis.balance import CELL_BITS, PairIndex, TableRows, balance
 from dpdist.families.synthesis.choices import Choices, choose
@@ -102,7 +102,7 @@ def test_what_no_pair_is_picked_for_goes_to_the_one_way_tables() -> None:
 
 
 def test_the_account_refuses_what_it_does_not_have() -> None:
-    account = Account(0.5, KEY)
+    account = GaussianAccount(0.5, KEY)
     table = np.zeros(10, np.int64)
     account.measure("first", [table, table], share=0.7)
     assert account.left == pytest.approx(0.3)
@@ -120,7 +120,7 @@ def test_the_account_refuses_what_it_does_not_have() -> None:
 
 
 def test_deviations_of_weighted_tables_and_of_sums() -> None:
-    account = Account(0.5, KEY)
+    account = GaussianAccount(0.5, KEY)
     tables = [np.zeros(40_000, np.int64)] * 2
     noisy, sigmas = account.measure("weighted", tables, share=0.5, weights=[1.0, 3.0])
     assert (1 / sigmas**2).sum() == pytest.approx(0.5 * 0.25)
@@ -515,7 +515,7 @@ def test_one_record_moves_a_triples_score_by_one_at_most() -> None:
 
 def test_triples_are_picked_where_the_model_misses_and_within_the_account() -> None:
     choices = replace(choose(CARDS, records=10**6, mu=2.0), triples=0.2, triple_picks=0.05, triple_tables=1)
-    account = Account(2.0, KEY)
+    account = GaussianAccount(2.0, KEY)
     rng = np.random.default_rng(0)
     exact = {(0, 1, k): rng.poisson(400, 24) for k in (2, 3)}
     expected = {(0, 1, 2): exact[0, 1, 2] + 0.0, (0, 1, 3): np.full(24, float(exact[0, 1, 3].sum()))}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields as fields_of
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from attempts import attempt_of, run_stages
 from releases import SCHEMA, table
+from syntheses import choose_instead
 
 from dpdist.accuracy import measured
 from dpdist.accuracy.measured import Accuracy
@@ -26,7 +27,6 @@ from dpdist.families.base.registry import build_spec, make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis import account as accounts
 from dpdist.families.synthesis import draw as drawing
-from dpdist.families.synthesis.choices import Choices
 from dpdist.families.synthesis.claims import claims
 from dpdist.families.synthesis.fitted import Fitted
 from dpdist.families.synthesis.learn import Learned
@@ -75,30 +75,12 @@ def planned(folder: Path, **changes: Any) -> SynthesisPlan:
     return plan
 
 
-WITH_TRIPLES = {
-    "model": {
-        "shares": {
-            "one_way": 0.1,
-            "one_way_again": 0.1,
-            "tree": 0.2,
-            "pairs": 0.1,
-            "picks": 0.05,
-            "misfit": 0.05,
-            "rake": 0.2,
-            "triples": 0.15,
-            "triple_picks": 0.05,
-        }
-    },
-    "privacy": {"epsilon": 20, "delta": 1e-7},
-}
+PLENTY = {"privacy": {"epsilon": 20, "delta": 1e-7}}
 RAKED = {
-    "model": {
-        "shares": {
-            "one_way": 0.1, "one_way_again": 0.1, "tree": 0.2, "pairs": 0.1, "picks": 0.05, "misfit": 0.05, "rake": 0.4
-        }
-    },
-    "privacy": {"epsilon": 20, "delta": 1e-7},
+    "one_way": 0.1, "one_way_again": 0.1, "tree": 0.2, "pairs": 0.1, "picks": 0.05, "misfit": 0.05, "rake": 0.4
 }  # fmt: skip
+WITH_TRIPLES = {**RAKED, "rake": 0.2, "triples": 0.15, "triple_picks": 0.05}
+"""Shares of the budget of a model whose records are raked, with and without triples."""
 
 
 # --- plan -------------------------------------------------------------------------------------------------------------
@@ -117,15 +99,9 @@ def test_the_plan_spends_the_budget_and_says_what_for(tmp_path: Path) -> None:
     assert plan.resources()["partitions"] == 1
 
 
-def test_every_choice_can_be_set(tmp_path: Path) -> None:
-    shares = {"one_way": 0.5, "tree": 0.4, "picks": 0.1}
-    model = {
-        "shares": shares, "rounds": 1, "per_round": 2, "merge_below": 1, "coarse": [[9, 3]], "cells": 2000, "balance": 0
-    }  # fmt: skip
-    choices = planned(tmp_path, model=model).choices
-    assert (choices.one_way, choices.one_way_again, choices.tree, choices.pairs, choices.rake) == (0.5, 0, 0.4, 0, 0)
-    assert (choices.rounds, choices.per_round, choices.merge_below, choices.cells) == (1, 2, 1, 2000)
-    assert (choices.coarse, choices.balance) == (((9, 3),), 0)
+def test_rounds_and_exchanges_can_be_set(tmp_path: Path) -> None:
+    choices, default = planned(tmp_path, model={"rounds": 1, "balance": 0}).choices, planned(tmp_path).choices
+    assert choices == replace(default, mu=choices.mu, rounds=1, balance=0)
 
 
 def test_a_target_and_priorities_are_weights_of_pairs(tmp_path: Path) -> None:
@@ -147,11 +123,7 @@ def test_a_target_and_priorities_are_weights_of_pairs(tmp_path: Path) -> None:
         ({"model": {"target": "salary"}}, "no attribute is called 'salary'"),
         ({"model": {"priorities": [{"attributes": ["score", "salary"], "weight": 2}]}}, "'salary'"),
         ({"model": {"priorities": [{"attributes": ["score", "score"], "weight": 2}]}}, "two different"),
-        ({"model": {"shares": {"one_way": 0.5, "tree": 0.6, "picks": 0.1}}}, "sum to 1.2"),
-        ({"model": {"shares": {"one_way": 0.5, "rake": 0.5}}}, "go together"),
-        ({"model": {"shares": {"one_way": 0.5, "tree": 0.5}}}, "picks"),
-        ({"model": {"shares": {"one_way": 0.5, "triples": 0.5}}}, "with `rake`"),
-        ({"model": {"coarse": [[4, 6]]}}, "at least 2 groups"),
+        ({"model": {"shares": {"one_way": 0.5}}}, "model.shares: there is no such setting"),
         ({"privacy": {"epsilon": 0, "delta": 1e-7}}, "epsilon"),
         ({"synthesis": {"records": 0}}, "records"),
         (
@@ -171,21 +143,6 @@ def test_refuses_parts_that_are_too_large(tmp_path: Path) -> None:
         planned(tmp_path, output=output, synthesis={"records": 3_000_000})
 
 
-def test_shares_without_raking_have_the_rounds_of_a_model(tmp_path: Path) -> None:
-    """Also on a table that would be raked by default."""
-    large = {"data": {"path": str(tmp_path / "table.parquet"), "minimum_records": 5_000_000}}
-    raked = planned(tmp_path, **large).choices
-    shares = {"one_way": 0.3, "tree": 0.4, "pairs": 0.25, "picks": 0.05}
-    chosen = planned(tmp_path, **large, model={"shares": shares}).choices
-    assert raked.rake > 0
-    assert chosen.rake == chosen.triple_tables == 0
-    fields = {field.name: field.default for field in fields_of(Choices)}
-    assert (chosen.rounds, chosen.iterations) == (fields["rounds"], fields["iterations"])
-    assert (raked.rounds, raked.iterations) != (chosen.rounds, chosen.iterations)
-    kept = planned(tmp_path, **large, model={"rounds": 7}).choices
-    assert (kept.rounds, kept.rake) == (7, raked.rake)
-
-
 def test_parts() -> None:
     assert parts_of(5_000, 2_000) == [2_000, 2_000, 1_000]
     assert parts_of(4_000, 2_000) == [2_000, 2_000]
@@ -197,17 +154,21 @@ def test_parts() -> None:
 MODEL = {"privacy": {"epsilon": 0.5, "delta": 1e-7}}
 
 
-@pytest.mark.parametrize("changes", [MODEL, RAKED, WITH_TRIPLES], ids=["model", "raked", "triples"])
-def test_the_same_bits_for_any_partitions_and_executor(changes: dict[str, Any], tmp_path: Path) -> None:
-    spec = project(tmp_path, **changes)
+@pytest.mark.parametrize("shares", [None, RAKED, WITH_TRIPLES], ids=["model", "raked", "triples"])
+def test_the_same_bits_for_any_partitions_and_executor(
+    shares: dict[str, float] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shares is not None:
+        choose_instead(monkeypatch, shares)
+    spec = project(tmp_path, **(MODEL if shares is None else PLENTY))
     attempts = [
         run_stages(attempt_of(spec, tmp_path / f"p{partitions}", partitions=partitions)) for partitions in (1, 3, 16)
     ]
     attempts.append(run_stages(attempt_of(spec, tmp_path / "dask", executor=Cluster(), partitions=3)))
     first = attempts[0]
     report = first.result(Learned).report
-    assert report["raked"] is (changes is not MODEL)
-    assert ("triples" in report) is (changes is WITH_TRIPLES)
+    assert report["raked"] is (shares is not None)
+    assert ("triples" in report) is (shares is WITH_TRIPLES)
     measured_at = [table.step for table in first.result(Learned).measurements.tables]
     assert measured_at.count("triples") == len(report.get("triples", []))
     assert [part.rows for part in first.parts] == [2_000, 2_000, 1_000]
@@ -264,7 +225,8 @@ def test_a_pool_that_is_held_is_not_drawn_again(
         return drawing.kept_part(fitted, noise, f"pool/{part}", rows, rules)
 
     monkeypatch.setattr(drawing, "pool_part", pool_part)  # of the stage that draws; learning draws the pool itself
-    spec = project(tmp_path, **RAKED)
+    choose_instead(monkeypatch, RAKED)
+    spec = project(tmp_path, **PLENTY)
     whole = run_stages(attempt_of(spec, tmp_path / "whole", executor=executor))
     assert not drawn
     run_stages(attempt_of(spec, tmp_path / "once", executor=executor), until="records")
@@ -275,7 +237,8 @@ def test_a_pool_that_is_held_is_not_drawn_again(
 
 def test_a_pool_is_of_the_model_that_was_stored_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two processes at one attempt learn other models: both draw from the one that is stored."""
-    spec = project(tmp_path, **RAKED)
+    choose_instead(monkeypatch, RAKED)
+    spec = project(tmp_path, **PLENTY)
     first = run_stages(attempt_of(spec, tmp_path / "first"))
     content, stored = (tmp_path / "first" / "work" / Learned.FILE).read_bytes(), Store.write_exclusive
 
@@ -339,13 +302,15 @@ STEPS = {
 }  # fmt: skip
 
 
-def claim(folder: Path, step: str, *, epsilon: float, folder_too: bool = False) -> Claim:
+def claim(
+    folder: Path, step: str, monkeypatch: pytest.MonkeyPatch, *, epsilon: float, folder_too: bool = False
+) -> Claim:
     """What is released where nearly all of the account goes to one step."""
     names = "abc" if step == "triples" else "ab"
+    choose_instead(monkeypatch, STEPS[step], rounds=1, per_round=1, balance=0)
     changes = {
         "schema": {"attributes": [{"name": name, "kind": "categorical", "values": [0, 1, 2]} for name in names]},
         "data": {"path": "unused", "minimum_records": 100},
-        "model": {"shares": STEPS[step], "rounds": 1, "per_round": 1, "balance": 0},
         "privacy": {"epsilon": epsilon, "delta": 0.09, "accuracy_share": 0.5 if step == "accuracy" else 0.03},
     }
     if step == "regressions":
@@ -354,9 +319,9 @@ def claim(folder: Path, step: str, *, epsilon: float, folder_too: bool = False) 
     return claims(planned(folder, **changes))[folder_too]
 
 
-def test_the_whole_folder_is_attacked(tmp_path: Path) -> None:
+def test_the_whole_folder_is_attacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its files and records alone; the bound is near what is stated, so the attack has power."""
-    found = claim(tmp_path, "one-way", epsilon=4, folder_too=True)
+    found = claim(tmp_path, "one-way", monkeypatch, epsilon=4, folder_too=True)
     assert found.name == "folder of 2 attributes"
     finding = audit(found, runs=200, key=bytes(32))
     assert not finding.rejected
@@ -364,8 +329,10 @@ def test_the_whole_folder_is_attacked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_the_audit_comes_near_and_rejects_nothing(step: str, tmp_path: Path) -> None:
-    finding = audit(claim(tmp_path, step, epsilon=4), runs=2_000 if step == "triples" else 500, key=bytes(32))
+def test_the_audit_comes_near_and_rejects_nothing(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finding = audit(
+        claim(tmp_path, step, monkeypatch, epsilon=4), runs=2_000 if step == "triples" else 500, key=bytes(32)
+    )
     assert not finding.rejected
     # half is spent on accuracy or regressions
     assert finding.lower_bound > (0.1 if step in ("accuracy", "regressions") else 0.15) * finding.epsilon
@@ -374,15 +341,17 @@ def test_the_audit_comes_near_and_rejects_nothing(step: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("step", STEPS)
 def test_the_audit_rejects_too_little_noise(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A third of the noise, and an account that does not see it."""
-    deviations = accounts.Account.deviations
-    spend = accounts.Account._spend
-    monkeypatch.setattr(accounts.Account, "deviations", lambda self, *given: deviations(self, *given) / 3)
+    deviations = accounts.GaussianAccount.deviations
+    spend = accounts.GaussianAccount._spend
+    monkeypatch.setattr(accounts.GaussianAccount, "deviations", lambda self, *given: deviations(self, *given) / 3)
     of_accuracy = measured.deviations
     monkeypatch.setattr(
         measured, "deviations", lambda *given, mu: {name: s / 3 for name, s in of_accuracy(*given, mu=mu).items()}
     )
-    monkeypatch.setattr(accounts.Account, "_spend", lambda self, name, spent, draws: spend(self, name, 0.0, draws))
-    assert audit(claim(tmp_path, step, epsilon=1), runs=500, key=bytes(32)).rejected
+    monkeypatch.setattr(
+        accounts.GaussianAccount, "_spend", lambda self, name, spent, draws: spend(self, name, 0.0, draws)
+    )
+    assert audit(claim(tmp_path, step, monkeypatch, epsilon=1), runs=500, key=bytes(32)).rejected
 
 
 def test_rehearsals_release_as_many_records(tmp_path: Path) -> None:

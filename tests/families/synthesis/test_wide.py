@@ -15,7 +15,7 @@ from dpdist.data.count import PairCounts, pair_counts
 from dpdist.data.operators import Operator
 from dpdist.errors import SpecError
 from dpdist.families.base.registry import build_spec, make_plan
-from dpdist.families.synthesis.account import Account
+from dpdist.families.synthesis.account import GaussianAccount
 from dpdist.families.synthesis.choices import MOST_CODED_CELLS, Choices, choose, draws_at_most, is_wide
 from dpdist.families.synthesis.learn import learn
 from dpdist.families.synthesis.marginals import OneWay, coding_of
@@ -162,7 +162,7 @@ def test_what_a_record_changes_in_two_passes_is_what_is_charged(monkeypatch: pyt
     replayed: list[tuple[list[Any], Any, list[Any]]] = []
     spent: list[float] = []
 
-    class Taped(Account):
+    class Taped(GaussianAccount):
         def measure(self, name: str, tables: Any, **how: Any) -> Any:
             if not replayed:
                 tape.append((list(tables), super().measure(name, tables, **how), list(self.lines)))
@@ -182,7 +182,7 @@ def test_what_a_record_changes_in_two_passes_is_what_is_charged(monkeypatch: pyt
             assert max(abs(new - old) for old, new in zip(before, scores, strict=True)) <= weight
             return int(found)
 
-    monkeypatch.setattr("dpdist.families.synthesis.learn.Account", Taped)
+    monkeypatch.setattr("dpdist.families.synthesis.learn.GaussianAccount", Taped)
     choices = choose(tuple(CODES.values()), records=4_000, mu=1.0, raking=False)
     records = codes_of()
     levels = ((np.arange(CODES["a"]) // 100,), (), ())

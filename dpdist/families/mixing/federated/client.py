@@ -49,7 +49,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Answer:
+class ClientAnswer:
     """What a client answers: a value, or the type of an error."""
 
     value: Any = None
@@ -58,20 +58,20 @@ class Answer:
 
 def answering(
     function: Callable[Concatenate[ClientSession, Parameters], Result],
-) -> Callable[..., Answer]:
+) -> Callable[..., ClientAnswer]:
     """A task that answers with the value of a function, or with the type of its error; the text is stored."""
 
     @functools.wraps(function)
-    def answer(session: ClientSession, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Answer:
+    def answer(session: ClientSession, *args: Parameters.args, **kwargs: Parameters.kwargs) -> ClientAnswer:
         try:
-            return Answer(function(session, *args, **kwargs))
+            return ClientAnswer(function(session, *args, **kwargs))
         except Exception as error:
             with suppress(Exception):
                 _make_folders(session)
                 work_of(session).write_bytes(
                     "error.txt", f"{function.__name__}: {type(error).__name__}: {error}".encode()
                 )
-            return Answer(error=_kind(error))
+            return ClientAnswer(error=_kind(error))
 
     return answer
 

@@ -10,7 +10,7 @@ from typing import Any
 from dpdist.cluster.worker_groups import Lost, WorkerGroups
 from dpdist.errors import RoundFailed
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.mixing.federated.client import Answer
+from dpdist.families.mixing.federated.client import ClientAnswer
 from dpdist.families.mixing.federated.client_session import ClientSession
 from dpdist.families.mixing.federated.plan import FederatedPlan
 from dpdist.families.mixing.spec import MixingSpec
@@ -40,14 +40,16 @@ class ClientCalls:
     attempt: FederatedAttempt  # the coordinator's
     groups: WorkerGroups  # the workers of each client
 
-    def ask(self, task: Callable[..., Answer], names: Iterable[str], *args: Any) -> dict[str, Answer | Lost]:
+    def ask(
+        self, task: Callable[..., ClientAnswer], names: Iterable[str], *args: Any
+    ) -> dict[str, ClientAnswer | Lost]:
         """The answers of some clients."""
         told = {name: (session_of(self.attempt, name), *args) for name in names}
-        answers: dict[str, Answer | Lost] = self.groups.call(f"client-{task.__name__}", task, told)
+        answers: dict[str, ClientAnswer | Lost] = self.groups.call(f"client-{task.__name__}", task, told)
         return answers
 
     def each(
-        self, stage: str, task: Callable[..., Answer], names: Iterable[str], *args: Any, fault: str
+        self, stage: str, task: Callable[..., ClientAnswer], names: Iterable[str], *args: Any, fault: str
     ) -> dict[str, Any]:
         """The values of all clients of the round. Raises RoundFailed: a client gave none; the message ends with
         `fault`.
@@ -61,12 +63,14 @@ class ClientCalls:
         return values
 
 
-def values_of(answers: Mapping[str, Answer | Lost], left_out: dict[str, str]) -> dict[str, Any]:
+def values_of(answers: Mapping[str, ClientAnswer | Lost], left_out: dict[str, str]) -> dict[str, Any]:
     """The values that clients answered; `left_out` gets the reason of every other client."""
     for name, answer in answers.items():
-        if not isinstance(answer, Answer) or answer.error:
+        if not isinstance(answer, ClientAnswer) or answer.error:
             left_out[name] = error_of(answer)
-    return {name: answer.value for name, answer in answers.items() if isinstance(answer, Answer) and not answer.error}
+    return {
+        name: answer.value for name, answer in answers.items() if isinstance(answer, ClientAnswer) and not answer.error
+    }
 
 
 def reasons_of(left_out: Mapping[str, str]) -> str:
@@ -81,6 +85,6 @@ def error_of(answer: Any) -> str:
     """Why an answer has no value, in printable characters."""
     if isinstance(answer, Lost):
         return answer.reason
-    if not isinstance(answer, Answer) or not isinstance(answer.error, str):
+    if not isinstance(answer, ClientAnswer) or not isinstance(answer.error, str):
         return "it sent something else than an answer"
     return "".join(letter if letter.isprintable() else "?" for letter in answer.error[:200])

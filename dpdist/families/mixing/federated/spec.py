@@ -19,7 +19,7 @@ class ClientSpec(Section):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,49}$", description="Name of the client.")
     path: str | tuple[str, ...] = Field(description="Its files, folders or globs, as its workers see them.")
-    storage: StorageSpec = Field(default_factory=StorageSpec)
+    storage: StorageSpec = StorageSpec()
     resource: str | None = Field(
         default=None,
         pattern=NAME,
@@ -82,7 +82,6 @@ class FederatedSpec(Section):
         description="Clients that must be ready, or nothing begins; default: two beyond `colluding` (local: one). "
         "Those that are not ready are left out before the round.",
     )
-    patience: float = Field(default=3600, gt=0, description="Seconds to wait for a client in each stage.")
     clients: tuple[ClientSpec, ...] = Field(min_length=2, max_length=1000, description="The clients, all disjoint.")
 
     @property

@@ -32,7 +32,7 @@ from dpdist.families.base.stored import Stored
 from dpdist.families.base.writing import write_records
 from dpdist.families.mixing.classes import note_left_out
 from dpdist.families.mixing.federated import client
-from dpdist.families.mixing.federated.client import Answer, Joined
+from dpdist.families.mixing.federated.client import ClientAnswer, Joined
 from dpdist.families.mixing.federated.client_calls import ClientCalls, FederatedAttempt, error_of, reasons_of, values_of
 from dpdist.families.mixing.federated.identity import key_statement, message_statement, require_signature
 from dpdist.families.mixing.federated.messages import Message, average, check_message, largest_step
@@ -43,6 +43,9 @@ from dpdist.families.mixing.restore import Restoration, mixture_sums, restoratio
 from dpdist.families.mixing.results import MixedClass, Mixtures, Restorations
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.storage.store import Store
+
+PATIENCE = 3600.0
+"""Seconds to wait for a client in each stage."""
 
 BEGUN_FILE = "begun"
 """Written before the first noise: from then on the round goes on, or is lost."""
@@ -101,7 +104,7 @@ def begin_round(attempt: FederatedAttempt) -> Round:
     if not isinstance(attempt.executor, Cluster):
         raise SpecError("cluster.mode: clients need worker processes of their own; use embedded or address")
     resources = {one.name: one.resource_name for one in plan.federated.clients}
-    groups = WorkerGroups(attempt.executor, resources, grace=spec.cluster.timeout, patience=plan.federated.patience)
+    groups = WorkerGroups(attempt.executor, resources, grace=spec.cluster.timeout, patience=PATIENCE)
     calls, begun = ClientCalls(attempt, groups), attempt.work.exists(BEGUN_FILE)
     try:
         members = attempt.stored(Roster, partial(_roster, calls)).members
@@ -279,5 +282,5 @@ def _agree(begun: Round, digest: str) -> None:
                     f"client {name!r} is away ({answer.reason}) and has not committed in its ledger, so nothing is "
                     "published yet; start its workers and resume the release"
                 )
-            if not isinstance(answer, Answer) or answer.error:
+            if not isinstance(answer, ClientAnswer) or answer.error:
                 raise RoundFailed(f"client {name!r} does not agree to the release ({error_of(answer)}): {RESUME}")

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
 from dpdist.families.base.plugins import load
-from dpdist.families.prediction.blocks import Block, Layout, joined
-from dpdist.families.prediction.kernels import Kernel
+from dpdist.families.prediction.blocks import Block, BlockLayout, joined
+from dpdist.families.prediction.kernels import RadialKernel
 from dpdist.families.prediction.lid import ridge
 from dpdist.families.prediction.lid.ridge import KernelRidge, NystroemSums, Tuning
 from dpdist.families.prediction.scales import Scale
@@ -72,7 +72,7 @@ Sample = tuple[NDArray[np.uint64], Floats, Floats]
 
 
 def sampled(
-    executor: Executor, blocks: Sequence[Deferred], layout: Layout, features: Features, key: KeyRef, *, size: int
+    executor: Executor, blocks: Sequence[Deferred], layout: BlockLayout, features: Features, key: KeyRef, *, size: int
 ) -> Deferred:
     """Task of the sample of all blocks: the `size` records with the smallest keyed words."""
     task = executor.tasks("sample")
@@ -105,7 +105,7 @@ def tuning_of(regression: RegressionSpec, sample: Sample, relation: tuple[int, f
     parties, given = relation
     correlation = given if parties else 1.0
     if regression.width is not None and regression.penalty is not None and correlation is not None:
-        kernel = Kernel(name=regression.kernel, width=regression.width, parties=parties, correlation=correlation)
+        kernel = RadialKernel(name=regression.kernel, width=regression.width, parties=parties, correlation=correlation)
         return Tuning(kernel=kernel, penalty=regression.penalty)
     penalties = ridge.PENALTIES if regression.penalty is None else (regression.penalty,)
     inputs, responses = (part[:TUNING_ROWS] for part in sample[1:])

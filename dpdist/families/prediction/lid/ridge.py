@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.families.base.stored import Stored
-from dpdist.families.prediction.kernels import Kernel, reach
+from dpdist.families.prediction.kernels import RadialKernel, reach
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.calibrate import shown
 from dpdist.privacy.portable import cholesky, matmul, solve, solve_lower, squared_distances
@@ -58,7 +58,7 @@ class KernelRidge(Stored):
 
     FILE: ClassVar[str] = "model.npz"
 
-    kernel: Kernel
+    kernel: RadialKernel
     offset: Floats  # added to the expansions, by party: float64[parties or 1] or float64[parties or 1, columns]
     centres: tuple[Floats, ...]  # tuple of float64[m, p]
     weights: tuple[Floats, ...]  # tuple of float64[m] or float64[m, columns]
@@ -78,7 +78,7 @@ class Tuning(Stored):
 
     FILE: ClassVar[str] = "tuning.json"
 
-    kernel: Kernel
+    kernel: RadialKernel
     penalty: float  # mu
     # mean squared error in cross-validation, in the unit of the responses; None where nothing was tried
     error: float | None = None
@@ -110,7 +110,7 @@ def tune(
     best, least = None, math.inf
     for one in widths:
         for correlation in correlations:
-            form = Kernel(name=kernel, width=one, parties=parties, correlation=correlation)
+            form = RadialKernel(name=kernel, width=one, parties=parties, correlation=correlation)
             for penalty, error in _fold_errors(form, inputs, responses, penalties, folds):
                 if error < least:
                     best, least = Tuning(kernel=form, penalty=penalty, error=error), error
@@ -120,7 +120,7 @@ def tune(
 
 
 def _fold_errors(
-    form: Kernel, inputs: Floats, responses: Floats, penalties: Sequence[float], folds: int
+    form: RadialKernel, inputs: Floats, responses: Floats, penalties: Sequence[float], folds: int
 ) -> Iterator[tuple[float, float]]:
     """Each penalty and its mean squared error of the rows that are left out, to six digits: all of this decides between
     few candidates, so that its last bits, which depend on the processor, say nothing.
@@ -141,7 +141,9 @@ def _fold_errors(
         yield penalty, shown(error)
 
 
-def _centred(form: Kernel, inputs: Floats, responses: Floats, members: Sequence[NDArray[np.int64]]) -> Iterator[Floats]:
+def _centred(
+    form: RadialKernel, inputs: Floats, responses: Floats, members: Sequence[NDArray[np.int64]]
+) -> Iterator[Floats]:
     """The responses as each fold sees them: less the mean of all; or of parties less the offsets of the other folds, as
     a party of few rows would else be predicted by its own responses.
     """
@@ -151,18 +153,18 @@ def _centred(form: Kernel, inputs: Floats, responses: Floats, members: Sequence[
         yield responses - offsets(form, codes[others], responses[others])[codes]
 
 
-def offsets(form: Kernel, codes: NDArray[np.int64], responses: Floats) -> Floats:
+def offsets(form: RadialKernel, codes: NDArray[np.int64], responses: Floats) -> Floats:
     """What each party's responses are centred at, from rows of these parties."""
     return _offsets(form, *_party_totals(form, codes, responses))
 
 
-def _party_totals(form: Kernel, codes: NDArray[np.int64], responses: Floats) -> tuple[NDArray[np.int64], Floats]:
+def _party_totals(form: RadialKernel, codes: NDArray[np.int64], responses: Floats) -> tuple[NDArray[np.int64], Floats]:
     """Rows and sum of the responses of each party."""
     mine = [responses[codes == party] for party in range(max(form.parties, 1))]
     return np.array([len(part) for part in mine]), np.stack([part.sum(axis=0) for part in mine])
 
 
-def _offsets(form: Kernel, rows: NDArray[np.int64], totals: Floats) -> Floats:
+def _offsets(form: RadialKernel, rows: NDArray[np.int64], totals: Floats) -> Floats:
     """The offsets from rows and sums; that of a party without rows is the mean of all."""
     out = np.repeat(totals.sum(axis=0, keepdims=True) / rows.sum(), len(rows), axis=0)
     some = rows > 0
@@ -189,7 +191,7 @@ def _solve(system: Floats, right: Floats, penalty: float) -> Floats:
             penalty *= 10
 
 
-def fit_exact(inputs: Floats, responses: Floats, *, kernel: Kernel, penalty: float) -> KernelRidge:
+def fit_exact(inputs: Floats, responses: Floats, *, kernel: RadialKernel, penalty: float) -> KernelRidge:
     """One system of all rows: inputs float64[n, p], responses float64[n] or float64[n, columns]."""
     codes = kernel.codes(inputs)
     offset = offsets(kernel, codes, responses)
@@ -197,7 +199,7 @@ def fit_exact(inputs: Floats, responses: Floats, *, kernel: Kernel, penalty: flo
     return KernelRidge(kernel, offset, (inputs,), (weights,))
 
 
-def fit_group(inputs: Floats, responses: Floats, *, rows: int, kernel: Kernel, penalty: float) -> KernelRidge:
+def fit_group(inputs: Floats, responses: Floats, *, rows: int, kernel: RadialKernel, penalty: float) -> KernelRidge:
     """The estimator of one group of rows, with lambda as for all `rows` of them."""
     return fit_exact(inputs, responses, kernel=kernel, penalty=penalty * len(inputs) / rows)
 
@@ -237,7 +239,7 @@ class NystroemSums:
         )
 
 
-def nystroem_sums(inputs: Floats, responses: Floats, *, landmarks: Floats, kernel: Kernel) -> NystroemSums:
+def nystroem_sums(inputs: Floats, responses: Floats, *, landmarks: Floats, kernel: RadialKernel) -> NystroemSums:
     """Sums over some rows; they are floating point, so the order in which parts are added is fixed by the caller."""
     m = len(landmarks)
     parties, codes = max(kernel.parties, 1), kernel.codes(inputs)
@@ -253,7 +255,7 @@ def nystroem_sums(inputs: Floats, responses: Floats, *, landmarks: Floats, kerne
     return NystroemSums(products, right, ones, *_party_totals(kernel, codes, responses))
 
 
-def fit_nystroem(sums: NystroemSums, *, landmarks: Floats, kernel: Kernel, penalty: float) -> KernelRidge:
+def fit_nystroem(sums: NystroemSums, *, landmarks: Floats, kernel: RadialKernel, penalty: float) -> KernelRidge:
     """The Nystroem estimator from the sums over all rows.
 
     The landmarks' functions are orthonormalised first, which keeps the least squares well conditioned.

@@ -18,7 +18,7 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Stage
 from dpdist.families.base.passes import Passes
 from dpdist.families.base.writing import ReleasedRecords, write_records
-from dpdist.families.prediction.blocks import Block, Layout, cut_block, joined, shuffled
+from dpdist.families.prediction.blocks import Block, BlockLayout, cut_block, joined, shuffled
 from dpdist.families.prediction.columns import Columns, columns_of
 from dpdist.families.prediction.latin import correlation
 from dpdist.families.prediction.lid.inputs import (
@@ -62,7 +62,7 @@ class TableBlocks:
     """The records of the table in blocks."""
 
     blocks: Sequence[Deferred]
-    layout: Layout
+    layout: BlockLayout
     records: tuple[int, ...]  # of each party; of all together where no column names the party
 
 
@@ -75,7 +75,7 @@ def read(attempt: LidAttempt) -> TableBlocks:
     codes = passes.codes()
     count = executor.tasks("sizes")
     sizes = executor.compute([count("count", _rows_of, part) for part in codes])
-    layout = Layout(sum(sizes), attempt.plan.method.block_rows)
+    layout = BlockLayout(sum(sizes), attempt.plan.method.block_rows)
     if layout.rows < spec.data.minimum_records:
         raise CheckFailed(
             "the table has fewer records than data.minimum_records declares, so nothing is published: declare fewer"
@@ -95,7 +95,7 @@ def read(attempt: LidAttempt) -> TableBlocks:
     return TableBlocks(held, layout, records)
 
 
-def _party_records(attempt: LidAttempt, blocks: Sequence[Deferred], layout: Layout) -> tuple[int, ...]:
+def _party_records(attempt: LidAttempt, blocks: Sequence[Deferred], layout: BlockLayout) -> tuple[int, ...]:
     """The records of each party. Raises CheckFailed: a party has fewer than declared."""
     parties = attempt.spec.prediction.parties
     if parties is None:

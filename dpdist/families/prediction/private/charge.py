@@ -32,6 +32,11 @@ class Charge:
     event: Composed  # what is charged, the samplers' losses included
 
 
+MARGINAL_SHARE, CORRELATION_SHARE, PRODUCT_SHARE = 0.35, 0.15, 0.25
+"""Shares of the budget of the marginals, the correlations, and the features' products where they are measured; the
+cross products have the rest. Marginals decide how each column looks, so theirs is the largest."""
+
+
 def charge(
     *,
     inputs: int,

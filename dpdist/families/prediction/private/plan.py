@@ -6,9 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dpdist.families.prediction.private.charge import Charge, cells_for, charge
+from dpdist.families.prediction.private.charge import (
+    CORRELATION_SHARE,
+    MARGINAL_SHARE,
+    PRODUCT_SHARE,
+    Charge,
+    cells_for,
+    charge,
+)
 from dpdist.families.prediction.private.features import CHUNK_ROWS
 from dpdist.families.prediction.private.mechanisms import PrivateColumn, private_column
+from dpdist.families.prediction.second_stage import WIDTH
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.two_stage import TwoStagePlan
 from dpdist.privacy.events import Composed
@@ -40,9 +48,10 @@ class PrivatePlan(TwoStagePlan):
 
     def public_parameters(self) -> dict[str, Any]:
         """Cells, features and noise."""
+        made = self.spec.prediction.features
         return super().public_parameters() | {
             "cells": {column.scale.name: column.cells for column in self.columns},
-            "features": self.spec.prediction.features.model_dump(mode="json"),
+            "features": {"frequencies": made.frequencies, "width": WIDTH, "products": made.products},
             "noise": {
                 "marginal": self.charge.marginal,
                 "correlation": self.charge.correlation,
@@ -92,9 +101,9 @@ def plan_private(spec: TwoStageSpec) -> PrivatePlan:
         inputs=inputs,
         epsilon=privacy.epsilon,
         delta=privacy.delta,
-        marginal_share=float(privacy.marginal_share),
-        correlation_share=float(privacy.correlation_share),
-        product_share=float(privacy.product_share) if measured else 0.0,
+        marginal_share=MARGINAL_SHARE,
+        correlation_share=CORRELATION_SHARE,
+        product_share=PRODUCT_SHARE if measured else 0.0,
         draws=4096 * (inputs + 1) + inputs**2 + width + (width * width if measured else 0),
         unit=spec.records_of_a_unit,
     )

@@ -36,7 +36,7 @@ PrivateAttempt = Attempt[TwoStageSpec, PrivatePlan]
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class FittedInputs:
     """What follows from the noisy statistics of the inputs; the statistics themselves are results of their own."""
 
     known: InputModel  # marginals of inputs and response
@@ -44,7 +44,7 @@ class Measured:
     design: Design  # how the regression sees records
 
 
-def measure(attempt: PrivateAttempt) -> Measured:
+def measure(attempt: PrivateAttempt) -> FittedInputs:
     """Marginals, correlations and the statistics of the regression, each drawn once and stored. Raises DataError: the
     table breaks its declared policies.
     """
@@ -69,12 +69,12 @@ def measure(attempt: PrivateAttempt) -> Measured:
         return NoisyRegression.draw(*sums, charge=charge, noise=attempt.noise)
 
     attempt.stored(NoisyRegression, regression)
-    return Measured(known, target, seen)
+    return FittedInputs(known, target, seen)
 
 
 def fit(attempt: PrivateAttempt) -> PrivateModel:
     """The model that follows from the noisy statistics."""
-    plan, measured = attempt.plan, attempt.result(Measured)
+    plan, measured = attempt.plan, attempt.result(FittedInputs)
     with attempt.stage("fitting"):
         return fitted_model(
             plan.columns,

@@ -5,8 +5,8 @@ Chaudhuri, Monteleoni, Sarwate [1]_: a linear classifier that minimises
 record) by noise on the result (Algorithm 1) or in the objective (Algorithm 2). The paper's Table 4 compares models
 trained on released records with both, for the logistic and the Huber loss.
 
-These models serve for comparison: they are trained, tested and thrown away, and only their accuracy is reported, on a
-page that is confidential. So their noise is NumPy's floating-point noise, which is no noise to publish with.
+These models serve for comparison: they are trained, tested and thrown away, and only their accuracy is reported. So
+their noise is NumPy's floating-point noise, which is no noise to publish with.
 
 There is no well-kept library with all four: diffprivlib has the objective perturbation of the logistic loss only.
 

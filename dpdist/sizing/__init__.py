@@ -1,1 +1,0 @@
-"""How large a cluster a release needs, and how long it takes."""

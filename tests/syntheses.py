@@ -1,0 +1,28 @@
+"""Choices of a synthesis that its plan would make otherwise, for tests of what each choice does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dpdist.families.synthesis import plan
+from dpdist.families.synthesis.choices import MOST_TRIPLES, Choices, choose
+
+SHARES = (
+    "one_way", "one_way_again", "tree", "pairs", "picks", "misfit", "rake", "triples", "triple_picks",
+)  # fmt: skip
+
+
+def choose_instead(monkeypatch: pytest.MonkeyPatch, shares: Mapping[str, float], **others: Any) -> None:
+    """Let plans divide the budget by `shares`, 0 where one is not there, and choose `others` as given."""
+    whole: dict[str, Any] = {**dict.fromkeys(SHARES, 0.0), **shares}
+
+    def chosen(cardinalities: Sequence[int], *, raking: bool = True, **given: Any) -> Choices:
+        found = choose(cardinalities, raking=raking and whole["rake"] > 0, **given)
+        triples = (found.triple_tables or MOST_TRIPLES) if whole["triples"] else 0
+        return replace(found, triple_tables=triples, **whole, **others)
+
+    monkeypatch.setattr(plan, "choose", chosen)
