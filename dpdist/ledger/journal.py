@@ -31,9 +31,6 @@ from dpdist.ledger.anchor import Mark
 Row = Mapping[str, Any]
 
 CREATED: Final = "created"
-FILTERS: Final = "filters"
-"""The entry of a ledger that had none: filters, and the costs of the charges before."""
-
 IDENTITY: Final = "identity"
 """The entry of a new signing identity; the first one may stand in entry 0."""
 
@@ -51,8 +48,8 @@ ADMITTED: Final = "input"
 RESERVATION: Final = ("attempt", "release", "guarantee", "event", "epsilon", "spec_hash", "input_fingerprint", "costs")
 _RESERVED: Final = f'"state":"{tables.RESERVED}"'
 _AT_ONCE: Final = 4096
-_OPTIONAL: Final = ("pml_cap", "filters", "contract")
-_TERMS: Final = ("name", "epsilon_cap", "delta_cap", "guarantees", "created")
+_OPTIONAL: Final = ("pml_cap", "contract")
+_TERMS: Final = ("name", "epsilon_cap", "delta_cap", "guarantees", "created", "filters")
 
 
 def digest(previous: str, sequence: int, record: str) -> str:
@@ -242,8 +239,6 @@ def public_keys_in(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _said_of(attempt: str, record: Mapping[str, Any]) -> dict[str, Any]:
     """What an entry says of the columns of a charge."""
-    if record["state"] == FILTERS:
-        return {"costs": record["costs"].get(attempt)}
     if record.get("attempt") != attempt:
         return {}
     return {name: record[name] for name in (*RESERVATION, "state", "manifest_sha256") if name in record}

@@ -153,10 +153,6 @@ def _charges(records: Iterable[Mapping[str, Any]], begins: date) -> list[dict[st
             found[record["attempt"]] = dict(record)
         elif record["state"] == tables.VOID:
             found.pop(record["attempt"], None)
-        elif record["state"] == journal.FILTERS:
-            for attempt, costs in record["costs"].items():
-                if attempt in found:
-                    found[attempt]["costs"] = costs
     return list(found.values())
 
 

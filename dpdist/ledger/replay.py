@@ -12,7 +12,6 @@ from dpdist.ledger.journal import (
     ADMITTED,
     AMENDED,
     CREATED,
-    FILTERS,
     IDENTITIES_ALTERED,
     IDENTITY,
     RESERVATION,
@@ -89,9 +88,7 @@ def _replayed(dataset: Row, entries: Sequence[Row]) -> tuple[dict[str, dict[str,
         problems.append("the data set's caps or policy were altered")
     attempts: dict[str, dict[str, Any]] = {}
     for position, (entry, record) in enumerate(zip(entries[1:], records, strict=True), start=1):
-        if record["state"] == FILTERS:
-            account = _with_filters(dataset, attempts, record["costs"])
-        elif record["state"] not in (ADMITTED, AMENDED, IDENTITY):
+        if record["state"] not in (ADMITTED, AMENDED, IDENTITY):
             account = _moved(dataset, attempts, account, entry, record, problems, position)
         if "account" in record and record["account"] != account.to_json():
             problems.append(f"the sums in journal entry {position} are not those of the charges before it")
@@ -102,9 +99,7 @@ def _last_terms(created: Mapping[str, Any], records: Iterable[Mapping[str, Any]]
     """The terms after the first entry and all that amend them."""
     terms = {name: value for name, value in created.items() if name not in ("state", "account", "terms", IDENTITY)}
     for record in records:
-        if record["state"] == FILTERS:
-            terms["filters"] = record["filters"]
-        elif record["state"] == AMENDED:
+        if record["state"] == AMENDED:
             terms |= record["changes"]
     return {name: value for name, value in terms.items() if value is not None}
 
@@ -140,17 +135,6 @@ def changed(dataset: Row, account: Account, charge: Mapping[str, Any], *, sign: 
         return account.charged(Charged.from_text(charge["costs"]), sign=sign)
     leaked = charge.get("guarantee") == "pml" and dataset["pml_cap"] is not None and charge.get("event") != "null"
     return account.charged(None, sign=sign) if leaked else account
-
-
-def _with_filters(dataset: Row, attempts: dict[str, dict[str, Any]], costs: Mapping[str, str]) -> Account:
-    """The account of a ledger that got its filters here, from the costs of the charges before."""
-    account = Account.empty(portfolio_of(dataset))
-    for name, attempt in attempts.items():
-        attempt["costs"] = costs.get(name)
-        account = account.entered()
-        if attempt["state"] != tables.VOID:
-            account = changed(dataset, account, attempt)
-    return account
 
 
 def _differences(attempts: dict[str, dict[str, Any]], charges: Iterable[Row]) -> list[str]:

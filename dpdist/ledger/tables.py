@@ -18,7 +18,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-REVISION: Final = "0005"
+REVISION: Final = "0001"
 VERSION_TABLE: Final = "dpdist_ledger_version"
 
 RESERVED: Final = "reserved"
@@ -45,7 +45,7 @@ dataset = sa.Table(
     sa.Column("length", sa.Integer, nullable=False),
     sa.Column("head", sa.String(64), nullable=False),
     sa.Column("pml_cap", sa.Text),
-    sa.Column("filters", sa.Text),
+    sa.Column("filters", sa.Text, nullable=False),
     sa.Column("contract", sa.Text),
 )
 

@@ -1,4 +1,4 @@
-"""The first ledger: data sets, charges and the journal."""
+"""The tables of the ledger, as `dpdist.ledger.tables` declares them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the three tables."""
+    """Create them."""
     op.create_table(
         "dpdist_dataset",
         sa.Column("id", sa.Integer, primary_key=True),
@@ -23,6 +23,9 @@ def upgrade() -> None:
         sa.Column("created", sa.String(40), nullable=False),
         sa.Column("length", sa.Integer, nullable=False),
         sa.Column("head", sa.String(64), nullable=False),
+        sa.Column("pml_cap", sa.Text),
+        sa.Column("filters", sa.Text, nullable=False),
+        sa.Column("contract", sa.Text),
     )
     op.create_table(
         "dpdist_charge",
@@ -42,6 +45,7 @@ def upgrade() -> None:
         sa.Column("updated", sa.String(40), nullable=False),
         sa.Column("wrapped_key", sa.LargeBinary),
         sa.Column("key_uri", sa.Text),
+        sa.Column("costs", sa.Text),
         sa.CheckConstraint(
             "state IN ('reserved', 'drawing', 'committed', 'abandoned', 'void')", name="dpdist_charge_state"
         ),
@@ -54,6 +58,25 @@ def upgrade() -> None:
         unique=True,
         sqlite_where=live,
         postgresql_where=live,
+    )
+    stored = sa.text("key_uri IS NOT NULL")
+    op.create_index("dpdist_charge_dataset", "dpdist_charge", ["dataset_id"])
+    op.create_index("dpdist_charge_release", "dpdist_charge", ["dataset_id", "release"])
+    op.create_index("dpdist_charge_key", "dpdist_charge", ["dataset_id"], sqlite_where=stored, postgresql_where=stored)
+    op.create_table(
+        "dpdist_input",
+        sa.Column("dataset_id", sa.Integer, sa.ForeignKey("dpdist_dataset.id"), primary_key=True),
+        sa.Column("fingerprint", sa.String(64), primary_key=True),
+        sa.Column("contract", sa.String(64), primary_key=True),
+        sa.Column("sequence", sa.Integer, nullable=False),
+    )
+    op.create_table(
+        "dpdist_identity",
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("dataset_id", sa.Integer, sa.ForeignKey("dpdist_dataset.id"), nullable=False),
+        sa.Column("public_key", sa.String(64), nullable=False),
+        sa.Column("wrapped_key", sa.LargeBinary, nullable=False),
+        sa.Column("created", sa.String(40), nullable=False),
     )
     op.create_table(
         "dpdist_journal",
