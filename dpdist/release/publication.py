@@ -18,7 +18,7 @@ from dpdist.families.base.family import Plan
 from dpdist.ledger import Attempt as Reservation
 from dpdist.ledger import Ledger
 from dpdist.ledger.keys import BESIDES
-from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, name_in, publish, require_vacant
+from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, publish, require_vacant
 from dpdist.release.history import write_record
 from dpdist.release.leftovers import CLAIM, sweep_output
 from dpdist.release.outcome import Outcome, outcome_of
@@ -60,8 +60,7 @@ class Publication:
             )
         folder = self.work / reserved.id
         for place in (output, folder):
-            name = name_in(place, MANIFEST)
-            content = place.read_bytes(name) if place.exists(name) else b""
+            content = place.read_bytes(MANIFEST) if place.exists(MANIFEST) else b""
             if hashlib.sha256(content).hexdigest() == reserved.manifest_sha256:
                 published = self._make_visible(content)
                 ledger.erase(reserved)
@@ -107,9 +106,8 @@ class Publication:
 
     def _stored_manifest(self, attempt: Attempt[Any, Any], reserved: Reservation, *, fixed_key: bool) -> bytes:
         """The manifest's bytes, made once and stored in the work folder."""
-        name = name_in(attempt.work, MANIFEST)
-        if attempt.work.exists(name):
-            return attempt.work.read_bytes(name)
+        if attempt.work.exists(MANIFEST):
+            return attempt.work.read_bytes(MANIFEST)
         manifest = build_manifest(
             guarantees=self.plan.guarantees,
             kind=self.spec.kind,
