@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +20,7 @@ from dpdist.errors import ContractBroken, SpecError
 from dpdist.ledger.records import LARGEST_CAP, LEAST_CAP
 from dpdist.privacy.events import Event, takes_size_for_public
 from dpdist.schema.part import departures as schema_departures
-from dpdist.schema.paths import READ, WRITTEN, from_folder
+from dpdist.schema.paths import PATH, from_folder
 from dpdist.schema.schema import Schema
 from dpdist.schema.spec import CsvSpec, DataSpec, Exact, ParentTable, ReleaseSpec, Section, StorageSpec
 from dpdist.schema.strict_yaml import load_yaml
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 class InputSpec(Section):
     """The files of a data set and how they are read, or the clients of federated releases that hold them."""
 
-    path: Annotated[str | tuple[str, ...], READ] = Field(
+    path: Annotated[str | tuple[str, ...], PATH] = Field(
         default=(), description="Files, folders or globs; local, from the folder of the contract, or s3://."
     )
     clients: dict[str, str] = Field(
@@ -45,7 +44,7 @@ class InputSpec(Section):
         description="Instead of files: the clients of federated releases by name, with their public keys. Each has a "
         "contract of its own for its data set.",
     )
-    later: Annotated[tuple[str, ...], WRITTEN] = Field(
+    later: Annotated[tuple[str, ...], PATH] = Field(
         default=(),
         description="Patterns such as s3://bucket/????-??-??.parquet: inputs that may be added later.",
     )
@@ -125,7 +124,7 @@ class Contract(Section):
         description="By attribute, the least probability that a record has any one of its values, whoever reads the "
         "release: what a guarantee `pml` about it may assume.",
     )
-    public_tables: Annotated[tuple[str, ...], READ] = Field(
+    public_tables: Annotated[tuple[str, ...], PATH] = Field(
         default=(), description="Paths, or patterns of them, of public tables that a release may start its model from."
     )
     pml: Exact | None = Field(
@@ -186,7 +185,7 @@ class Contract(Section):
             raise SpecError(f"{path} is no contract: expected a mapping with `schema`, `data`, `epsilon` ...")
         if isinstance(tree.get("schema"), str):
             tree["schema"] = Schema.from_yaml(Path(path).parent / tree["schema"])
-        tree = from_folder(tree, cls, Path(path).parent, source=str(path))
+        tree = from_folder(tree, cls, Path(path).parent)
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
@@ -220,12 +219,6 @@ class Contract(Section):
                     given = section[name]
                     section[name] = absolute(given) if isinstance(given, str) else [absolute(path) for path in given]
         return Contract.model_validate(tree)
-
-    @property
-    def is_located(self) -> bool:
-        """Whether the paths of its files name the same files from any folder."""
-        parent = self.data.parent.paths if self.data.parent is not None else ()
-        return all("://" in path or os.path.isabs(path) for path in (*self.data.paths, *self.data.later, *parent))
 
     def departures(self, spec: ReleaseSpec, *, event: Event | None) -> list[str]:
         """What a release asks for that the contract does not admit; empty where it keeps the contract."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from dpdist.errors import SpecError
 from dpdist.families.synthesis.regressions import MOST_COEFFICIENTS
-from dpdist.schema.paths import READ
+from dpdist.schema.paths import PATH
 from dpdist.schema.regression import Regression, parse_regression
 from dpdist.schema.spec import MOST_RECORDS, CsvSpec, OutputSpec, Paths, PrivacyLimit, ReleaseSpec, Section
 
@@ -30,7 +29,6 @@ class PrivacySpec(PrivacyLimit):
         default=None,
         gt=0,
         le=0.5,
-        exclude_if=lambda value: value is None,
         description="Share of the budget (of mu^2) that measures the declared regressions; default: 0.1 if any are.",
     )
 
@@ -72,7 +70,7 @@ class PrioritySpec(Section):
 class PriorSpec(Section):
     """A public table of the same schema, such as last year's release: the model starts from it."""
 
-    path: Annotated[Paths, READ] = Field(
+    path: Annotated[Paths, PATH] = Field(
         description="Files, folders or globs of a PUBLIC table; local, from the folder of the spec, or s3://."
     )
     format: Literal["parquet", "csv"] | None = Field(default=None, description="Inferred from the name if absent.")
@@ -148,7 +146,6 @@ class WholeSynthesisSpec(ReleaseSpec):
     regressions: tuple[str, ...] = Field(
         default=(),
         max_length=32,
-        exclude_if=operator.not_,
         description="Regressions whose coefficients are measured, as questions of `dpdist infer`, such as "
         '"regression wage on age, sex = 1" or "logistic regression income = 2 on age, sex = 1 where state = 8".',
     )
