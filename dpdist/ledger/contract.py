@@ -175,10 +175,7 @@ class Contract(Section):
     def from_yaml(cls, path: str | Path) -> Contract:
         """Read a contract file; a schema given by path is read from beside it.
 
-        Raises
-        ------
-        SpecError
-            The file cannot be read or is no contract; the message names each setting.
+        Raises SpecError: the file cannot be read or is no contract; the message names each setting.
         """
         tree = load_yaml(path)
         if not isinstance(tree, dict):
@@ -297,11 +294,8 @@ def adjacency_of(text: str | None) -> str:
 def kept_contract(ledger: Ledger, spec: ReleaseSpec, *, dataset: str, event: Event | None) -> str | None:
     """The digest of the contract of a data set, which a release keeps; None where the data set has none.
 
-    Raises
-    ------
-    ContractBroken
-        The release asks for something else than a part of the contract. Nothing was read.
-    DatasetUnknown
+    Raises ContractBroken: the release asks for something else than a part of the contract. Nothing was read;
+    DatasetUnknown.
     """
     text = ledger.dataset(dataset).contract
     if text is None:

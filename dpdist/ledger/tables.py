@@ -4,7 +4,7 @@
   set.
 - ``charge``: one row per attempt. A partial unique index admits one *live* attempt per release name, so at most
   one commit.
-- ``input``: the inputs of a data set that keep its contract, with the journal entry that says so.
+- ``input``: the inputs of a data set that keep its contract.
 - ``identity``: the key pairs with which the releases of a data set are signed, the private ones wrapped.
 - ``journal``: what happened to the data set, append-only and chained by SHA-256.
 
@@ -94,7 +94,6 @@ admitted_input = sa.Table(
     sa.Column("dataset_id", sa.Integer, sa.ForeignKey("dpdist_dataset.id"), primary_key=True),
     sa.Column("fingerprint", sa.String(64), primary_key=True),
     sa.Column("contract", sa.String(64), primary_key=True),
-    sa.Column("sequence", sa.Integer, nullable=False),
 )
 
 identity = sa.Table(

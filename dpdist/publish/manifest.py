@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from dpdist.errors import OutputExists, OutputUnwritable, VerificationFailed
-from dpdist.ledger.signature import sign
+from dpdist.ledger.signing import sign
 from dpdist.privacy.guarantee import Guarantee
 from dpdist.publish.extra import FileRecord
 from dpdist.publish.part_format import PartFormat, PartRecord

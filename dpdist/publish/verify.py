@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from dpdist.errors import DataNotFound, VerificationFailed
-from dpdist.ledger.signature import check_signature
-from dpdist.ledger.signing import key_fingerprint
+from dpdist.ledger.signing import check_signature, key_fingerprint
 from dpdist.publish.extra import read_file
 from dpdist.publish.manifest import MANIFEST, SIGNATURE, Manifest
 from dpdist.publish.part_format import PartRecord

@@ -40,12 +40,11 @@ from dpdist.families.base.attempt import Attempt, Progress, silent
 from dpdist.families.base.family import Stage
 from dpdist.families.base.owners import refuse_tables_of_others
 from dpdist.families.base.registry import family_of, make_plan
-from dpdist.ledger import Attempt as Reservation
-from dpdist.ledger import Ledger
+from dpdist.ledger import Charge, Ledger
 from dpdist.ledger.contract import kept_contract
 from dpdist.ledger.keys import BESIDES, WITH_TEST_KEY, KeyRef, require_test_keys
 from dpdist.ledger.records import canonical_event
-from dpdist.ledger.signature import load_signing_key
+from dpdist.ledger.signing import load_signing_key
 from dpdist.publish.manifest import require_vacant
 from dpdist.release.executors import executor_mode
 from dpdist.release.history import write_error, write_record
@@ -319,7 +318,7 @@ class Run:
             public_tables=self._public_tables,
         )
 
-    def _mark_drawing(self, attempt: Reservation) -> None:
+    def _mark_drawing(self, attempt: Charge) -> None:
         self._ledger.mark_drawing(attempt)
 
     def _give_back(self) -> None:

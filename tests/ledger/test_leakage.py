@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from dpdist.errors import AccountingError, BudgetExceeded, GuaranteeRefused, LedgerError
-from dpdist.ledger import Attempt, Ledger, tables
+from dpdist.ledger import Charge, Ledger, tables
 from dpdist.privacy.events import DiscreteLaplace, LaplaceLeakage
 from dpdist.privacy.leakage import composed, leakage, noiseless_leakage
 
@@ -19,7 +19,7 @@ NOISY = LaplaceLeakage(4.0, 0.05, failure=1e-15)
 EXACT = LaplaceLeakage(None, 0.05)
 
 
-def reserve(ledger: Ledger, event: Any, release: str = "first", **changes: Any) -> Attempt:
+def reserve(ledger: Ledger, event: Any, release: str = "first", **changes: Any) -> Charge:
     terms = {"dataset": "acs", "guarantee": "pml", "spec_hash": "s", "input_fingerprint": "i"} | changes
     return ledger.reserve(release=release, event=event, **terms)
 

@@ -24,7 +24,7 @@ FREE = {("dpdist_charge", "id"), ("dpdist_charge", "wrapped_key"), ("dpdist_char
 FREE |= {("dpdist_identity", column) for column in ("id", "wrapped_key", "created")}
 """What no entry of the journal says: numbers of rows, keys (a changed one does not open) and where their files are."""
 
-TABLES = ("dpdist_dataset", "dpdist_charge", "dpdist_journal", "dpdist_identity")
+TABLES = ("dpdist_dataset", "dpdist_charge", "dpdist_journal", "dpdist_identity", "dpdist_input")
 SCHEMA = {"attributes": [{"name": "sex", "kind": "categorical", "values": ["f", "m"]}]}
 
 
@@ -54,6 +54,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ledger.reserve(**(mine | leaking), release="fourth")
     ledger.new_identity("acs")
     ledger.amend("acs", _contract(epsilon=3), reason="more is asked")
+    ledger.admit_input("acs", fingerprint="f" * 64, contract=_contract(epsilon=3).located().digest)
     other = request | {"dataset": "other", "input_fingerprint": "o" * 64}
     ledger.mark_drawing(ledger.reserve(**other, release="fifth"))
     ledger.reserve(**(other | {"guarantee": "lid", "event": None}), release="sixth")
@@ -130,8 +131,23 @@ def test_whatever_is_changed_is_found(history: Path, tampered: Ledger, data: st.
             connection.commit()
         except sqlite3.IntegrityError:
             return  # the database itself refuses it
+    assume(_content(file) != _content(history))
     names = sorted({"acs", "other", *tampered.datasets()})
-    assert any(_is_refused(partial(tampered.verify, name)) for name in names)
+    assert any(all(_is_refused(work) for work in _works(tampered, name)) for name in names)
+
+
+def test_what_is_as_it_was_is_not_refused(history: Path, tampered: Ledger) -> None:
+    shutil.copy(history, str(tampered.database.file))
+    assert not any(_is_refused(work) for name in ("acs", "other") for work in _works(tampered, name))
+
+
+def _works(ledger: Ledger, name: str) -> list[Callable[[], object]]:
+    """What reads the book of a data set."""
+    request = {"release": "next", "spec_hash": "s", "guarantee": "dp", "event": '"0"'}
+    owned = {"input_fingerprint": "f" * 64, "contract": _contract(epsilon=3).located().digest}
+    request |= owned if name == "acs" else {"input_fingerprint": "o" * 64}
+    reading = (ledger.verify, ledger.show, ledger.remaining, ledger.public_keys)
+    return [partial(ledger.rehearse, **request, dataset=name), *(partial(work, name) for work in reading)]
 
 
 def _is_refused(work: Callable[[], object]) -> bool:
@@ -140,3 +156,13 @@ def _is_refused(work: Callable[[], object]) -> bool:
     except DpdistError:
         return True
     return False
+
+
+def _content(file: Path) -> list[list[str]]:
+    """All that the entries of the journal say, whatever the numbers of the rows."""
+    tables = ((table, row) for table in TABLES for row in _rows(file, table))
+    fields = (
+        [table, *(f"{name}={value!r}" for name, value in row.items() if (table, name) not in FREE and name != "place")]
+        for table, row in tables
+    )
+    return sorted(fields)

@@ -30,8 +30,7 @@ from dpdist.families.mixing.federated.plan import FederatedPlan
 from dpdist.families.mixing.federated.spec import ClientSpec
 from dpdist.families.mixing.plan import planned
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.ledger import Attempt as Charge
-from dpdist.ledger import Ledger
+from dpdist.ledger import Charge, Ledger
 from dpdist.ledger.contract import kept_contract
 from dpdist.ledger.keys import WITH_TEST_KEY, KeyRef, forget_keys, load_noise, require_test_keys
 from dpdist.ledger.records import canonical_event
