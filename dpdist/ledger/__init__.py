@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpdist.ledger.account import Price, PriceOf, accountant_price
+    from dpdist.ledger.custodian import Statement
     from dpdist.ledger.ledger import Ledger
-    from dpdist.ledger.records import GUARANTEES, Budget, Charge, Dataset, Statement
+    from dpdist.ledger.records import GUARANTEES, Budget, Charge, Dataset
 
 _MODULES = {
     "Price": "account",
@@ -30,7 +31,7 @@ _MODULES = {
     "Budget": "records",
     "Charge": "records",
     "Dataset": "records",
-    "Statement": "records",
+    "Statement": "custodian",
 }
 
 __all__ = ["GUARANTEES", "Budget", "Charge", "Dataset", "Ledger", "Price", "PriceOf", "Statement", "accountant_price"]

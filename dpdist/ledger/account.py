@@ -1,4 +1,4 @@
-"""What releases take from a budget: prices, sums over charges, and whether one more fits. Exact numbers only."""
+"""What releases take from a budget: prices, sums over charges, and whether one more fits. All numbers are exact."""
 
 from __future__ import annotations
 
@@ -9,15 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dpdist.errors import AccountingError, BudgetExceeded
+from dpdist.errors import AccountingError
 from dpdist.privacy.filter import NOTHING_TAKEN, Cost
-from dpdist.privacy.formatting import downwards, number_of, upwards
 from dpdist.privacy.portfolio import Portfolio
-
-if TYPE_CHECKING:
-    from dpdist.ledger.records import Dataset
 
 
 @dataclass(frozen=True)
@@ -172,49 +168,6 @@ def composed_leakage(events: Sequence[str]) -> Fraction | None:
     return None if total == math.inf else Fraction(total)
 
 
-def admit(dataset: Dataset, account: Account, price: Price, *, release: str) -> Costs:
-    """Return what a release is charged.
-
-    Raises BudgetExceeded: no filter would hold after it. The message names public numbers only.
-    """
-    portfolio = dataset.portfolio
-    costs = account.costs_of(portfolio, price)
-    if costs is not None:
-        return costs
-    spent = account.epsilon(portfolio)
-    remaining = Fraction(0) if spent is None else max(dataset.epsilon - spent, Fraction(0))
-    if account.alone is not None:
-        why = "its first release took all of the cap"
-    else:
-        after = portfolio.epsilon_of(account.charged(Costs(price.costs)).taken)
-        why = f"with {number_of(account.charges, 'charge')} before it that comes to {_epsilon(after)}"
-    raise BudgetExceeded(
-        f"data set {dataset.name!r}: release {release!r} asks for {_epsilon(price.epsilon)} at delta "
-        f"{upwards(dataset.delta)}; {why}, the cap is epsilon {upwards(dataset.epsilon)}, remaining "
-        f"{downwards(remaining)}. Ask for less epsilon or delta in the spec's privacy section"
-    )
-
-
-def admit_leakage(dataset: Dataset, events: Sequence[str], event: str, *, release: str) -> Fraction:
-    """Return the leakage of `event` by itself if all events and it compose to at most the cap of the account.
-
-    Raises BudgetExceeded: they do not.
-    """
-    cap = dataset.pml or Fraction(0)
-    alone, total = composed_leakage([event]), composed_leakage([*events, event])
-    if alone is not None and total is not None and total <= cap:
-        return alone
-    asked, together = (
-        "infinite leakage" if value is None else f"leakage of {upwards(value)} nats" for value in (alone, total)
-    )
-    raise BudgetExceeded(
-        f"data set {dataset.name!r}: release {release!r} asks for {asked}; with "
-        f"{number_of(len(events), 'charge')} before it that composes to {together}, "
-        f"the cap of the account is {upwards(cap)} nats. Ask for less epsilon in the "
-        "spec's privacy section"
-    )
-
-
 def portfolio_text(portfolio: Portfolio) -> str:
     """The filters of a portfolio as the column of its data set."""
     return _text(portfolio.to_json())
@@ -230,10 +183,6 @@ def float_below(value: Fraction) -> float:
     """Return the largest float not above `value`: a delta is rounded downwards."""
     nearest = float(value)
     return nearest if Fraction(nearest) <= value else math.nextafter(nearest, 0.0)
-
-
-def _epsilon(value: Fraction | None) -> str:
-    return "an infinite epsilon" if value is None else f"epsilon {upwards(value)}"
 
 
 def _text(body: Any) -> str:

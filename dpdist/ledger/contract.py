@@ -12,12 +12,12 @@ import json
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from dpdist.errors import ContractBroken, SpecError
-from dpdist.ledger.records import LARGEST_CAP, LEAST_CAP
+from dpdist.ledger.records import LARGEST_CAP, LEAST_CAP, Dataset
 from dpdist.privacy.events import Event, takes_size_for_public
 from dpdist.schema.part import departures as schema_departures
 from dpdist.schema.paths import PATH, from_folder
@@ -28,9 +28,6 @@ from dpdist.schema.unit import UnitSpec, adjacency_words, refuse_released_ids
 from dpdist.schema.validation import setting_names, validation_message
 from dpdist.schema.weight import WeightSpec, refuse_released_weights
 from dpdist.storage.files import absolute
-
-if TYPE_CHECKING:
-    from dpdist.ledger.ledger import Ledger
 
 
 class InputSpec(Section):
@@ -291,22 +288,21 @@ def adjacency_of(text: str | None) -> str:
     return adjacency_words(None if text is None else Contract.from_text(text).protected)
 
 
-def kept_contract(ledger: Ledger, spec: ReleaseSpec, *, dataset: str, event: Event | None) -> str | None:
+def kept_contract(dataset: Dataset, spec: ReleaseSpec, *, event: Event | None) -> str | None:
     """The digest of the contract of a data set, which a release keeps; None where the data set has none.
 
-    Raises ContractBroken: the release asks for something else than a part of the contract. Nothing was read;
-    DatasetUnknown.
+    Raises ContractBroken: the release asks for something else than a part of the contract. Nothing was read.
     """
-    text = ledger.dataset(dataset).contract
+    text, name = dataset.contract, dataset.name
     if text is None:
         if spec.protects_only_units:
             raise ContractBroken(
-                f"unit: data set {dataset!r} has no contract, so its account is one of records, and a record more of a "
+                f"unit: data set {name!r} has no contract, so its account is one of records, and a record more of a "
                 f"unit changes a release of kind {spec.kind} by more than a unit does: declare the unit in a contract"
             )
         if spec.unit is not None and spec.unit.at_most == 1:
             raise ContractBroken(
-                f"unit.at_most: data set {dataset!r} has no contract, so its account is one of records, and a record "
+                f"unit.at_most: data set {name!r} has no contract, so its account is one of records, and a record "
                 "more may exchange the only one that is used of a unit: declare the unit in a contract, or at_most: 2"
             )
         return None
@@ -314,7 +310,7 @@ def kept_contract(ledger: Ledger, spec: ReleaseSpec, *, dataset: str, event: Eve
     found = contract.departures(spec, event=event)
     if found:
         raise ContractBroken(
-            f"the spec is not a part of the contract of data set {dataset!r} (dpdist contract show {dataset}):\n"
+            f"the spec is not a part of the contract of data set {name!r} (dpdist contract show {name}):\n"
             + "\n".join(found)
         )
     return contract.digest

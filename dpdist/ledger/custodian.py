@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
@@ -21,11 +22,28 @@ from dpdist.ledger.book import Book
 from dpdist.ledger.contract import Contract
 from dpdist.ledger.database import Database, create_file
 from dpdist.ledger.key_encryption import KeyEncryptionKey
-from dpdist.ledger.records import Budget, Charge, Dataset, Rational, Statement, damaged
+from dpdist.ledger.records import Budget, Charge, Dataset, Rational, damaged
 from dpdist.ledger.signing import Identity
 from dpdist.ledger.terms import Period
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A data set with its budget and the charges of all its attempts, oldest first.
+
+    ``head`` is the digest of the newest journal entry: noted elsewhere, it proves later that nothing before it
+    was altered (`Ledger.verify`). ``besides`` are the other data sets that charge the same inputs; ``period`` is the
+    present one, where the contract limits what one may spend.
+    """
+
+    dataset: Dataset
+    budget: Budget
+    attempts: tuple[Charge, ...]
+    head: str
+    besides: tuple[str, ...] = ()
+    period: Period | None = None
 
 
 class Custodian:

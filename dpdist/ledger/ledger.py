@@ -136,7 +136,7 @@ class Ledger(Custodian):
             self.reserve(**charge, rehearse=True)
 
     def attempt(self, attempt: Charge | str) -> Charge:
-        """Return the charge of an attempt as it is now.
+        """Return the charge of an attempt as its row is now; `verify` and `find` check it.
 
         Raises LedgerError: no such attempt.
         """
@@ -218,7 +218,8 @@ class Ledger(Custodian):
         Raises LedgerError: the attempt is not drawing; KeyUnavailable: the key-encryption key is missing or another
         one.
         """
-        charge = self._charge(_id(attempt))
+        identity = _id(attempt)
+        charge = self._read(lambda book: book.charges[identity], self._owner(identity), anchored=False)
         if charge["state"] == tables.RESERVED:
             raise LedgerError(f"the key of attempt {charge['attempt']} is handed out only after mark_drawing")
         if charge["state"] != tables.DRAWING:
@@ -305,8 +306,11 @@ class Ledger(Custodian):
 
     def _with_charge(self, attempt: str, work: Callable[[Book, Row], T]) -> T:
         """Change the book of an attempt."""
-        dataset = self._charge(attempt)["dataset"]
-        return self._write(lambda book: work(book, book.charges[attempt]), dataset)
+        return self._write(lambda book: work(book, book.charges[attempt]), self._owner(attempt))
+
+    def _owner(self, attempt: str) -> str:
+        """The name of an attempt's data set."""
+        return str(self._charge(attempt)["dataset"])
 
 
 def _left_behind(charges: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -7,14 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from dpdist.errors import AccountingError, LedgerError
 from dpdist.ledger.account import Account, Costs, composed_leakage, portfolio_of
 from dpdist.privacy.portfolio import Portfolio
-
-if TYPE_CHECKING:
-    from dpdist.ledger.terms import Period
 
 Rational = Fraction | Decimal | int | float | str
 
@@ -227,23 +224,6 @@ class Budget:
         """The share of each filter's limits that is taken, by its name; None where no amount bounds it."""
         filters = self.portfolio.filters
         return {one.name: one.used(cost) for one, cost in zip(filters, self.account.taken, strict=True)}
-
-
-@dataclass(frozen=True)
-class Statement:
-    """A data set with its budget and the charges of all its attempts, oldest first.
-
-    ``head`` is the digest of the newest journal entry: noted elsewhere, it proves later that nothing before it
-    was altered (`Ledger.verify`). ``besides`` are the other data sets that charge the same inputs; ``period`` is the
-    present one, where the contract limits what one may spend.
-    """
-
-    dataset: Dataset
-    budget: Budget
-    attempts: tuple[Charge, ...]
-    head: str
-    besides: tuple[str, ...] = ()
-    period: Period | None = None
 
 
 def rational(value: Rational, *, setting: str) -> Fraction:

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 from dpdist.errors import AccountingError, DpdistError, LedgerError, LedgerUnavailable
 from dpdist.ledger.account import Account, Costs, accountant_price
 from dpdist.ledger.contract import adjacency_of, kept_contract
+from dpdist.ledger.custodian import Statement
 from dpdist.ledger.keys import WITH_TEST_KEY
 from dpdist.ledger.ledger import Ledger
-from dpdist.ledger.records import Budget, Charge, Statement, canonical_event
+from dpdist.ledger.records import Budget, Charge, canonical_event
 from dpdist.ledger.signing import key_fingerprint
 from dpdist.ledger.tables import COMMITTED, OPEN, STATES
+from dpdist.ledger.terms import Period
 from dpdist.privacy.events import from_json, takes_size_for_public
 from dpdist.privacy.formatting import downwards, number_of, upwards
 
 if TYPE_CHECKING:
     from dpdist.families.base.family import Plan
-    from dpdist.ledger.terms import Period
 
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -176,7 +177,7 @@ def contract_sentence(plan: Plan) -> str:
     except DpdistError:
         return "unknown, as there is no ledger to ask"
     try:
-        digest = kept_contract(ledger, spec, dataset=spec.dataset, event=plan.event)
+        digest = kept_contract(ledger.dataset(spec.dataset), spec, event=plan.event)
     except DpdistError as error:
         return str(error)
     finally:

@@ -13,18 +13,19 @@ its work done.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from dpdist.errors import GuaranteeRefused, LedgerError, ReleaseConflict
+from dpdist.errors import BudgetExceeded, GuaranteeRefused, LedgerError, ReleaseConflict
 from dpdist.ledger import tables
-from dpdist.ledger.account import Costs, Price, admit, admit_leakage
+from dpdist.ledger.account import Account, Costs, Price, composed_leakage
 from dpdist.ledger.book import Book, Row
 from dpdist.ledger.records import BUDGETED, NO_EVENT, Dataset
 from dpdist.ledger.terms import refuse_beyond_period, refuse_unadmitted
+from dpdist.privacy.formatting import downwards, number_of, upwards
 from dpdist.privacy.portfolio import Portfolio
 
 _ENDS: Final = {tables.RESERVED: tables.VOID, tables.DRAWING: tables.ABANDONED}
@@ -83,10 +84,57 @@ def _admitted(book: Book, request: Mapping[str, str], price: Price | None) -> tu
     if request["event"] == NO_EVENT:
         return Fraction(0), None
     if book.dataset.leaks(request):
-        return admit_leakage(book.dataset, book.leakage, request["event"], release=release), None
+        return _leakage(book.dataset, book.leakage, request["event"], release=release), None
     if price is None:
         raise LedgerError(f"release {release!r} has a charge without a price")
-    return price.epsilon or Fraction(0), admit(book.dataset, book.account, price, release=release)
+    return price.epsilon or Fraction(0), _costs(book.dataset, book.account, price, release=release)
+
+
+def _costs(dataset: Dataset, account: Account, price: Price, *, release: str) -> Costs:
+    """Return what a release is charged.
+
+    Raises BudgetExceeded: no filter would hold after it. The message names public numbers only.
+    """
+    portfolio = dataset.portfolio
+    costs = account.costs_of(portfolio, price)
+    if costs is not None:
+        return costs
+    spent = account.epsilon(portfolio)
+    remaining = Fraction(0) if spent is None else max(dataset.epsilon - spent, Fraction(0))
+    if account.alone is not None:
+        why = "its first release took all of the cap"
+    else:
+        after = portfolio.epsilon_of(account.charged(Costs(price.costs)).taken)
+        why = f"with {number_of(account.charges, 'charge')} before it that comes to {_epsilon(after)}"
+    raise BudgetExceeded(
+        f"data set {dataset.name!r}: release {release!r} asks for {_epsilon(price.epsilon)} at delta "
+        f"{upwards(dataset.delta)}; {why}, the cap is epsilon {upwards(dataset.epsilon)}, remaining "
+        f"{downwards(remaining)}. Ask for less epsilon or delta in the spec's privacy section"
+    )
+
+
+def _leakage(dataset: Dataset, events: Sequence[str], event: str, *, release: str) -> Fraction:
+    """Return the leakage of `event` by itself if all events and it compose to at most the cap of the account.
+
+    Raises BudgetExceeded: they do not.
+    """
+    cap = dataset.pml or Fraction(0)
+    alone, total = composed_leakage([event]), composed_leakage([*events, event])
+    if alone is not None and total is not None and total <= cap:
+        return alone
+    asked, together = (
+        "infinite leakage" if value is None else f"leakage of {upwards(value)} nats" for value in (alone, total)
+    )
+    raise BudgetExceeded(
+        f"data set {dataset.name!r}: release {release!r} asks for {asked}; with "
+        f"{number_of(len(events), 'charge')} before it that composes to {together}, "
+        f"the cap of the account is {upwards(cap)} nats. Ask for less epsilon in the "
+        "spec's privacy section"
+    )
+
+
+def _epsilon(value: Fraction | None) -> str:
+    return "an infinite epsilon" if value is None else f"epsilon {upwards(value)}"
 
 
 def _move(book: Book, charge: Row, state: str, **fields: str) -> None:

@@ -163,7 +163,7 @@ class Run:
             self.outcome = self._publication.committed()
             if self.outcome is not None:
                 return
-        self._contract = kept_contract(self._ledger, spec, dataset=spec.dataset, event=self.plan.event)
+        self._contract = kept_contract(self._ledger.dataset(spec.dataset), spec, event=self.plan.event)
         if self._fixed_key is not None and self._contract is not None:
             require_test_keys()
         refuse_tables_of_others(self._ledger, spec, self._input.source, dataset=spec.dataset)

@@ -170,7 +170,7 @@ def contract_of(session: ClientSession, ledger: Ledger) -> str | None:
     contract.
     """
     dataset = session.client.dataset
-    digest = kept_contract(ledger, own_spec(session), dataset=dataset, event=session.plan.event)
+    digest = kept_contract(ledger.dataset(dataset), own_spec(session), event=session.plan.event)
     refuse_tables_of_others(ledger, session.spec, source_of(session), dataset=dataset)
     if digest is None and session.under_contract:
         raise ContractBroken(
