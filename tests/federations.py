@@ -22,7 +22,7 @@ from dpdist.families.mixing.federated.identity import identity_text
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
-from dpdist.ledger.signature import load_signing_key
+from dpdist.ledger.signing import load_signing_key
 from dpdist.release.conformity import check_input
 from dpdist.schema.spec import override
 

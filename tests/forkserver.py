@@ -37,7 +37,6 @@ PRELOADED = (
     "dp_accounting.rdp",
     "flint",
     "dpdist.cli.commands",
-    "dpdist.ledger.refitting",
     "dpdist.release.run",
     "dpdist.families.deniability.stages",
     "dpdist.families.histogram.stages",

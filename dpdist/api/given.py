@@ -29,7 +29,7 @@ def executor_for(client: Client | None, *, dask: bool) -> Cluster | None:
 def key_of(key: Any) -> Ed25519PublicKey | None:
     """A public key, or the one in a PEM file."""
     if isinstance(key, str | os.PathLike):
-        from dpdist.ledger.signature import load_public_key
+        from dpdist.ledger.signing import load_public_key
 
         return load_public_key(Path(key))
     return key  # type: ignore[no-any-return]

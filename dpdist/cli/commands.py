@@ -218,7 +218,7 @@ def verify(
 ) -> None:
     """Check every file of a release against its manifest, the guarantee against its events, and the signature."""
     from dpdist.ledger import Ledger
-    from dpdist.ledger.signature import load_public_key
+    from dpdist.ledger.signing import load_public_key
     from dpdist.publish.account import verify_with_account
     from dpdist.publish.verify import verify as verify_release
 

@@ -83,7 +83,7 @@ def evaluate(
     """Compare a release with the real table: one CONFIDENTIAL page with plots, and the figures as JSON."""
     from dpdist.evaluate.evaluation import Options
     from dpdist.evaluate.run import Request, run_evaluation
-    from dpdist.ledger.signature import load_public_key
+    from dpdist.ledger.signing import load_public_key
 
     request = Request(
         release=release,

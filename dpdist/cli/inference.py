@@ -29,7 +29,7 @@ _MOST_MADE_UP = 100_000  # records of a made-up table
 
 def _open(release: str, public_key: Path | None, endpoint_url: str | None) -> Published:
     from dpdist.inference.published import Published
-    from dpdist.ledger.signature import load_public_key
+    from dpdist.ledger.signing import load_public_key
 
     key = load_public_key(public_key) if public_key else None
     return Published.open(release, key, storage_options=storage_options(endpoint_url))

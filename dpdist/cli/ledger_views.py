@@ -66,8 +66,7 @@ def metrics(
 
 def read(ledger: str) -> str:
     """The metrics of a ledger; where it cannot be read, they say so."""
-    from dpdist.ledger.metrics import exposition
-    from dpdist.ledger.statement import ledger_rows
+    from dpdist.ledger.statement import exposition, ledger_rows
 
     try:
         with open_ledger(ledger) as opened:
@@ -87,7 +86,7 @@ def server(listen: str, ledger: str) -> ThreadingHTTPServer:
     """
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-    from dpdist.ledger.metrics import CONTENT_TYPE
+    from dpdist.ledger.statement import CONTENT_TYPE
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

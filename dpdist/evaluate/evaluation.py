@@ -30,7 +30,7 @@ from dpdist.evaluate.utility.coverage import coverage_section
 from dpdist.evaluate.utility.holdout import holdout_section
 from dpdist.evaluate.utility.trial import Trial, make_trial, named_target
 from dpdist.privacy.arrays import Codes
-from dpdist.publish.manifest import MANIFEST, OLD_NAMES, Manifest
+from dpdist.publish.manifest import MANIFEST, Manifest
 
 if TYPE_CHECKING:
     from dpdist.evaluate.publishable import FiguresPublication
@@ -230,7 +230,7 @@ def check_output(pages: Pages, release: Store) -> None:
     bucket, *rest = place.removeprefix("s3://").split("/")
     for end in range(len(rest) + 1):
         above = pages.store.beside("s3://" + "/".join([bucket, *rest[:end]]))
-        if above.exists(MANIFEST) or above.exists(OLD_NAMES[MANIFEST]):
+        if above.exists(MANIFEST):
             raise SpecError(f"--output {place} is inside a release ({above.uri}): an evaluation is confidential")
     pages.store.check_writable()
 
@@ -246,7 +246,7 @@ def _check_folder(folder: Path, release: Store) -> None:
                 "release is published"
             )
     for above in inside:
-        if (above / MANIFEST).exists() or (above / OLD_NAMES[MANIFEST]).exists():
+        if (above / MANIFEST).exists():
             raise SpecError(f"--output {folder} is inside a release ({above}): an evaluation is confidential")
     standing = next(above for above in inside if above.exists())
     if not standing.is_dir() or not os.access(standing, os.W_OK | os.X_OK):

@@ -33,7 +33,7 @@ from dpdist.errors import LedgerError, ReleaseConflict, SpecError
 from dpdist.evaluate.page.files import Pages
 from dpdist.evaluate.page.sections import PageSection, PageTable
 from dpdist.evaluate.utility.marginals import Marginals, Subset
-from dpdist.ledger import Attempt, Ledger
+from dpdist.ledger import Charge, Ledger
 from dpdist.ledger.contract import Contract
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy import accountant
@@ -180,7 +180,7 @@ class FiguresPublication:
         self.ledger, self.manifest, self.plan, self.pages, self.seed = ledger, manifest, plan, pages, seed
         self.dataset = str(manifest.spec.get("dataset", ""))
         self.name = f"{manifest.name}/evaluation"
-        self._attempt: Attempt | None = None
+        self._attempt: Charge | None = None
 
     @property
     def bound(self) -> str:

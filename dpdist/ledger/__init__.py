@@ -4,12 +4,12 @@ A release is charged before its first noise is drawn, and published at most once
 
     ledger = Ledger.open("sqlite:////var/lib/dpdist/ledger.sqlite")
     ledger.create_dataset("acs", epsilon=4, delta="1e-8")
-    attempt = ledger.reserve(dataset="acs", release="acs-2013", spec_hash=…, input_fingerprint=…,
-                             event=plan.event, guarantee="dp")
-    attempt = ledger.mark_drawing(attempt)
-    ref = ledger.share_key(attempt, "s3://…/key.json")      # workers: dpdist.ledger.keys.load_noise(ref)
+    charge = ledger.reserve(dataset="acs", release="acs-2013", spec_hash=…, input_fingerprint=…,
+                            event=plan.event, guarantee="dp")
+    charge = ledger.mark_drawing(charge)
+    ref = ledger.share_key(charge, "s3://…/key.json")      # workers: dpdist.ledger.keys.load_noise(ref)
     …
-    ledger.commit(attempt, manifest_sha256=…)
+    ledger.commit(charge, manifest_sha256=…)
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpdist.ledger.budget import Price, PriceOf, accountant_price
+    from dpdist.ledger.account import Price, PriceOf, accountant_price
+    from dpdist.ledger.custodian import Statement
     from dpdist.ledger.ledger import Ledger
-    from dpdist.ledger.records import GUARANTEES, Attempt, Budget, Dataset, Statement
+    from dpdist.ledger.records import GUARANTEES, Budget, Charge, Dataset
 
 _MODULES = {
-    "Price": "budget",
-    "PriceOf": "budget",
-    "accountant_price": "budget",
+    "Price": "account",
+    "PriceOf": "account",
+    "accountant_price": "account",
     "Ledger": "ledger",
     "GUARANTEES": "records",
-    "Attempt": "records",
     "Budget": "records",
+    "Charge": "records",
     "Dataset": "records",
-    "Statement": "records",
+    "Statement": "custodian",
 }
 
-__all__ = ["GUARANTEES", "Attempt", "Budget", "Dataset", "Ledger", "Price", "PriceOf", "Statement", "accountant_price"]
+__all__ = ["GUARANTEES", "Budget", "Charge", "Dataset", "Ledger", "Price", "PriceOf", "Statement", "accountant_price"]
 
 
 def __getattr__(name: str) -> Any:

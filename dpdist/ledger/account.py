@@ -1,43 +1,63 @@
-"""The account of a data set: sums over its charges, which every entry of its journal carries.
-
-The sums are kept, not computed again: a reservation reads the newest entry of the journal. What was given back before
-noise was drawn is taken off again, so a cost that nothing bounds is counted apart.
-"""
+"""What releases take from a budget: prices, sums over charges, and whether one more fits. All numbers are exact."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
-from dpdist.privacy.filter import Cost
+from dpdist.errors import AccountingError
+from dpdist.privacy.filter import NOTHING_TAKEN, Cost
 from dpdist.privacy.portfolio import Portfolio
 
 
 @dataclass(frozen=True)
-class Charged:
-    """What one release is charged.
+class Price:
+    """What a release costs.
 
     Attributes
     ----------
     costs : tuple of Cost
-        For each filter of the portfolio.
+        What it takes from each filter.
+    epsilon : Fraction or None
+        Of the release by itself at the delta cap, rounded upwards; None when it is infinite.
+    """
+
+    costs: tuple[Cost, ...]
+    epsilon: Fraction | None
+
+
+PriceOf = Callable[[str, Portfolio], Price]
+"""``price(event, portfolio)``: the costs of a charge's event (JSON)."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What one charge takes from the filters of its data set.
+
+    Attributes
+    ----------
+    filters : tuple of Cost
+        From each filter of the portfolio.
     alone : Fraction or None
         The epsilon of a release that no filter admits and that has the data set for itself; None for all others.
     """
 
-    costs: tuple[Cost, ...]
+    filters: tuple[Cost, ...]
     alone: Fraction | None = None
 
     def to_text(self) -> str:
         """Canonical JSON."""
-        body: dict[str, Any] = {"filters": [cost.to_json() for cost in self.costs]}
+        body: dict[str, Any] = {"filters": [cost.to_json() for cost in self.filters]}
         return _text(body if self.alone is None else {**body, "alone": str(self.alone)})
 
     @classmethod
-    def from_text(cls, text: str) -> Charged:
+    def from_text(cls, text: str) -> Costs:
         """What `to_text` wrote."""
         body = json.loads(text)
         alone = body.get("alone")
@@ -46,84 +66,106 @@ class Charged:
 
 @dataclass(frozen=True)
 class Account:
-    """Sums over the charges of a data set.
+    """Sums over charges of a data set.
 
     Attributes
     ----------
-    amounts, failures : tuple of Fraction
-        What is taken from each filter, where an amount bounds it.
-    unbounded : tuple of int
-        How many of the charges no amount of the filter bounds.
+    taken : tuple of Cost
+        What is taken from each filter.
     charges : int
         Charges that are spent, those to the account of leakage included.
-    rows : int
-        Attempts that were ever reserved.
     alone : Fraction or None
         The epsilon of the release that has the data set for itself.
     """
 
-    amounts: tuple[Fraction, ...]
-    failures: tuple[Fraction, ...]
-    unbounded: tuple[int, ...]
+    taken: tuple[Cost, ...]
     charges: int = 0
-    rows: int = 0
     alone: Fraction | None = None
 
     @classmethod
-    def empty(cls, portfolio: Portfolio) -> Account:
-        """The account of a data set without charges."""
-        size = len(portfolio.filters)
-        return cls((Fraction(0),) * size, (Fraction(0),) * size, (0,) * size)
+    def of(cls, portfolio: Portfolio, costs: Iterable[str | None]) -> Account:
+        """Add up charges to the filters of `portfolio`, as `Costs.to_text` wrote them; None is one to another account.
+
+        Most charges of a data set are alike: each kind of them is read once, and multiplied.
+        """
+        account = cls((NOTHING_TAKEN,) * len(portfolio.filters))
+        for text, count in Counter(costs).items():
+            account = account.charged(None if text is None else Costs.from_text(text), count)
+        return account
+
+    def charged(self, costs: Costs | None, count: int = 1) -> Account:
+        """The account with another charge, or several that are alike; None is one to another account."""
+        if costs is None:
+            return Account(self.taken, self.charges + count, self.alone)
+        more = zip(self.taken, costs.filters, strict=True)
+        taken = tuple(before + _times(cost, count) for before, cost in more)
+        return Account(taken, self.charges + count, self.alone if costs.alone is None else costs.alone)
 
     @property
-    def taken(self) -> tuple[Cost, ...]:
-        """What is taken from each filter."""
-        sums = zip(self.amounts, self.failures, self.unbounded, strict=True)
-        return tuple(Cost(None if count else amount, failure) for amount, failure, count in sums)
-
-    def entered(self) -> Account:
-        """The account after one more attempt was reserved."""
-        return replace(self, rows=self.rows + 1)
-
-    def charged(self, charge: Charged | None, *, sign: int = 1) -> Account:
-        """The account with a charge, or with one that is given back (`sign` -1); None is one to another account."""
-        if charge is None:
-            return replace(self, charges=self.charges + sign)
-        parts = [(cost.amount or Fraction(0), cost.failure, cost.amount is None) for cost in charge.costs]
-        return replace(
-            self,
-            amounts=tuple(a + sign * part[0] for a, part in zip(self.amounts, parts, strict=True)),
-            failures=tuple(f + sign * part[1] for f, part in zip(self.failures, parts, strict=True)),
-            unbounded=tuple(u + sign * part[2] for u, part in zip(self.unbounded, parts, strict=True)),
-            charges=self.charges + sign,
-            alone=self.alone if charge.alone is None else charge.alone if sign > 0 else None,
-        )
+    def is_empty(self) -> bool:
+        """Whether nothing is taken from any filter."""
+        return all(cost == NOTHING_TAKEN for cost in self.taken)
 
     def is_kept(self, portfolio: Portfolio) -> bool:
         """Whether a filter holds, or the only release is within the caps by itself."""
         return portfolio.holds(self.taken) or (self.alone is not None and self.alone <= portfolio.epsilon)
 
-    def to_json(self) -> dict[str, Any]:
-        """The sums, exactly, as text."""
-        return {
-            "taken": [list(map(str, part)) for part in zip(self.amounts, self.failures, self.unbounded, strict=True)],
-            "charges": self.charges,
-            "rows": self.rows,
-            "alone": None if self.alone is None else str(self.alone),
-        }
+    def epsilon(self, portfolio: Portfolio) -> Fraction | None:
+        """The least epsilon at which the filters would have admitted all charges; None where there is none."""
+        return portfolio.epsilon_of(self.taken) if self.alone is None else self.alone
 
-    @classmethod
-    def from_json(cls, body: dict[str, Any]) -> Account:
-        """The account that `to_json` wrote."""
-        parts = body["taken"]
-        return cls(
-            tuple(Fraction(part[0]) for part in parts),
-            tuple(Fraction(part[1]) for part in parts),
-            tuple(int(part[2]) for part in parts),
-            body["charges"],
-            body["rows"],
-            None if body["alone"] is None else Fraction(body["alone"]),
-        )
+    def costs_of(self, portfolio: Portfolio, price: Price) -> Costs | None:
+        """What a release is charged: its costs while a filter holds after it; None where it does not fit.
+
+        The first release is chosen before anything was seen. So one that no filter admits may have the data set for
+        itself where it is within the cap alone, and none is admitted after it.
+        """
+        if self.alone is not None:
+            return None
+        costs = Costs(price.costs)
+        if portfolio.holds(self.charged(costs).taken):
+            return costs
+        if self.is_empty and price.epsilon is not None and price.epsilon <= portfolio.epsilon:
+            return Costs(price.costs, price.epsilon)
+        return None
+
+
+def _times(cost: Cost, count: int) -> Cost:
+    return cost if count == 1 else Cost(None if cost.amount is None else cost.amount * count, cost.failure * count)
+
+
+@lru_cache(maxsize=256)
+def accountant_price(event: str, portfolio: Portfolio) -> Price:
+    """The price of an event by dpdist's accountant.
+
+    Raises AccountingError: the event is unknown, or no epsilon bounds it at the delta cap.
+    """
+    from dpdist.privacy import accountant
+    from dpdist.privacy.events import from_json
+    from dpdist.privacy.filter import exact_sum
+
+    read = from_json(event)
+    stated = exact_sum(read)
+    epsilon = Fraction(accountant.epsilon(read, delta=float_below(portfolio.delta)))
+    if stated is not None and stated.amount is not None and stated.failure <= portfolio.delta:
+        epsilon = min(stated.amount, epsilon)
+    return Price(portfolio.costs(read), epsilon)
+
+
+def composed_leakage(events: Sequence[str]) -> Fraction | None:
+    """Return the leakage of charges together in nats as an exact number, None when it is infinite.
+
+    Raises AccountingError: a charge is not one of leakage.
+    """
+    from dpdist.privacy.events import from_json
+    from dpdist.privacy.leakage import composed as leak
+    from dpdist.privacy.leakage import leaking_parts
+
+    read = [leaking_parts(from_json(text)) for text in events]
+    if not all(read):
+        raise AccountingError("the account of leakage takes charges of histograms with a bound on their leakage only")
+    total = leak([histogram for release in read for histogram in release])
+    return None if total == math.inf else Fraction(total)
 
 
 def portfolio_text(portfolio: Portfolio) -> str:
@@ -134,8 +176,13 @@ def portfolio_text(portfolio: Portfolio) -> str:
 def portfolio_of(row: Any) -> Portfolio:
     """The portfolio of a data set's row."""
     caps = {"epsilon": Fraction(row["epsilon_cap"]), "delta": Fraction(row["delta_cap"])}
-    filters: Sequence[Any] = json.loads(row["filters"])
-    return Portfolio.from_json(filters, **caps)
+    return Portfolio.from_json(json.loads(row["filters"]), **caps)
+
+
+def float_below(value: Fraction) -> float:
+    """Return the largest float not above `value`: a delta is rounded downwards."""
+    nearest = float(value)
+    return nearest if Fraction(nearest) <= value else math.nextafter(nearest, 0.0)
 
 
 def _text(body: Any) -> str:

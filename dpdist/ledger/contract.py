@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from dpdist.errors import ContractBroken, SpecError
-from dpdist.ledger.records import LARGEST_CAP, LEAST_CAP
+from dpdist.ledger.records import LARGEST_CAP, LEAST_CAP, Dataset
 from dpdist.privacy.events import Event, takes_size_for_public
 from dpdist.schema.part import departures as schema_departures
-from dpdist.schema.paths import READ, WRITTEN, from_folder
+from dpdist.schema.paths import PATH, from_folder
 from dpdist.schema.schema import Schema
 from dpdist.schema.spec import CsvSpec, DataSpec, Exact, ParentTable, ReleaseSpec, Section, StorageSpec
 from dpdist.schema.strict_yaml import load_yaml
@@ -30,14 +29,11 @@ from dpdist.schema.validation import setting_names, validation_message
 from dpdist.schema.weight import WeightSpec, refuse_released_weights
 from dpdist.storage.files import absolute
 
-if TYPE_CHECKING:
-    from dpdist.ledger.ledger import Ledger
-
 
 class InputSpec(Section):
     """The files of a data set and how they are read, or the clients of federated releases that hold them."""
 
-    path: Annotated[str | tuple[str, ...], READ] = Field(
+    path: Annotated[str | tuple[str, ...], PATH] = Field(
         default=(), description="Files, folders or globs; local, from the folder of the contract, or s3://."
     )
     clients: dict[str, str] = Field(
@@ -45,7 +41,7 @@ class InputSpec(Section):
         description="Instead of files: the clients of federated releases by name, with their public keys. Each has a "
         "contract of its own for its data set.",
     )
-    later: Annotated[tuple[str, ...], WRITTEN] = Field(
+    later: Annotated[tuple[str, ...], PATH] = Field(
         default=(),
         description="Patterns such as s3://bucket/????-??-??.parquet: inputs that may be added later.",
     )
@@ -125,7 +121,7 @@ class Contract(Section):
         description="By attribute, the least probability that a record has any one of its values, whoever reads the "
         "release: what a guarantee `pml` about it may assume.",
     )
-    public_tables: Annotated[tuple[str, ...], READ] = Field(
+    public_tables: Annotated[tuple[str, ...], PATH] = Field(
         default=(), description="Paths, or patterns of them, of public tables that a release may start its model from."
     )
     pml: Exact | None = Field(
@@ -176,17 +172,14 @@ class Contract(Section):
     def from_yaml(cls, path: str | Path) -> Contract:
         """Read a contract file; a schema given by path is read from beside it.
 
-        Raises
-        ------
-        SpecError
-            The file cannot be read or is no contract; the message names each setting.
+        Raises SpecError: the file cannot be read or is no contract; the message names each setting.
         """
         tree = load_yaml(path)
         if not isinstance(tree, dict):
             raise SpecError(f"{path} is no contract: expected a mapping with `schema`, `data`, `epsilon` ...")
         if isinstance(tree.get("schema"), str):
             tree["schema"] = Schema.from_yaml(Path(path).parent / tree["schema"])
-        tree = from_folder(tree, cls, Path(path).parent, source=str(path))
+        tree = from_folder(tree, cls, Path(path).parent)
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
@@ -220,12 +213,6 @@ class Contract(Section):
                     given = section[name]
                     section[name] = absolute(given) if isinstance(given, str) else [absolute(path) for path in given]
         return Contract.model_validate(tree)
-
-    @property
-    def is_located(self) -> bool:
-        """Whether the paths of its files name the same files from any folder."""
-        parent = self.data.parent.paths if self.data.parent is not None else ()
-        return all("://" in path or os.path.isabs(path) for path in (*self.data.paths, *self.data.later, *parent))
 
     def departures(self, spec: ReleaseSpec, *, event: Event | None) -> list[str]:
         """What a release asks for that the contract does not admit; empty where it keeps the contract."""
@@ -301,25 +288,21 @@ def adjacency_of(text: str | None) -> str:
     return adjacency_words(None if text is None else Contract.from_text(text).protected)
 
 
-def kept_contract(ledger: Ledger, spec: ReleaseSpec, *, dataset: str, event: Event | None) -> str | None:
+def kept_contract(dataset: Dataset, spec: ReleaseSpec, *, event: Event | None) -> str | None:
     """The digest of the contract of a data set, which a release keeps; None where the data set has none.
 
-    Raises
-    ------
-    ContractBroken
-        The release asks for something else than a part of the contract. Nothing was read.
-    DatasetUnknown
+    Raises ContractBroken: the release asks for something else than a part of the contract. Nothing was read.
     """
-    text = ledger.dataset(dataset).contract
+    text, name = dataset.contract, dataset.name
     if text is None:
         if spec.protects_only_units:
             raise ContractBroken(
-                f"unit: data set {dataset!r} has no contract, so its account is one of records, and a record more of a "
+                f"unit: data set {name!r} has no contract, so its account is one of records, and a record more of a "
                 f"unit changes a release of kind {spec.kind} by more than a unit does: declare the unit in a contract"
             )
         if spec.unit is not None and spec.unit.at_most == 1:
             raise ContractBroken(
-                f"unit.at_most: data set {dataset!r} has no contract, so its account is one of records, and a record "
+                f"unit.at_most: data set {name!r} has no contract, so its account is one of records, and a record "
                 "more may exchange the only one that is used of a unit: declare the unit in a contract, or at_most: 2"
             )
         return None
@@ -327,7 +310,7 @@ def kept_contract(ledger: Ledger, spec: ReleaseSpec, *, dataset: str, event: Eve
     found = contract.departures(spec, event=event)
     if found:
         raise ContractBroken(
-            f"the spec is not a part of the contract of data set {dataset!r} (dpdist contract show {dataset}):\n"
+            f"the spec is not a part of the contract of data set {name!r} (dpdist contract show {name}):\n"
             + "\n".join(found)
         )
     return contract.digest

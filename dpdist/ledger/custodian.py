@@ -1,25 +1,103 @@
-"""What the custodian of a data set does: enters it, amends it, admits its inputs, verifies it, gives it an identity."""
+"""Opening a ledger, and what the custodian of a data set does: enters it, amends it, admits its inputs, verifies it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import os
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Self, TypeVar
 
 import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from sqlalchemy.exc import IntegrityError
 
 from dpdist.errors import DatasetExists, LedgerError
-from dpdist.ledger import amendment, catalogue, journal, rows, signing, transitions
-from dpdist.ledger.access import Access
-from dpdist.ledger.anchor import VARIABLE, Mark
-from dpdist.ledger.budget import budget_of
+from dpdist.ledger import book as books
+from dpdist.ledger import tables, terms
+from dpdist.ledger.account import PriceOf, accountant_price
+from dpdist.ledger.anchor import VARIABLE, Anchor, Mark
+from dpdist.ledger.book import Book
 from dpdist.ledger.contract import Contract
-from dpdist.ledger.period import Period, period_of
-from dpdist.ledger.records import Dataset, Rational, Statement
+from dpdist.ledger.database import Database, create_file
+from dpdist.ledger.key_encryption import KeyEncryptionKey
+from dpdist.ledger.records import Budget, Charge, Dataset, Rational, damaged
+from dpdist.ledger.signing import Identity
+from dpdist.ledger.terms import Period
+
+T = TypeVar("T")
 
 
-class Custodian(Access):
-    """The data sets of a ledger."""
+@dataclass(frozen=True)
+class Statement:
+    """A data set with its budget and the charges of all its attempts, oldest first.
+
+    ``head`` is the digest of the newest journal entry: noted elsewhere, it proves later that nothing before it
+    was altered (`Ledger.verify`). ``besides`` are the other data sets that charge the same inputs; ``period`` is the
+    present one, where the contract limits what one may spend.
+    """
+
+    dataset: Dataset
+    budget: Budget
+    attempts: tuple[Charge, ...]
+    head: str
+    besides: tuple[str, ...] = ()
+    period: Period | None = None
+
+
+class Custodian:
+    """A ledger's database, its anchor and its data sets."""
+
+    def __init__(self, database: Database, price: PriceOf, anchor: Anchor | None = None) -> None:
+        self.database = database
+        self._price = price
+        self._anchor = anchor
+
+    def __repr__(self) -> str:
+        return f"Ledger({self.database.name!r})"
+
+    @classmethod
+    def open(
+        cls, url: str, *, create: bool = True, price: PriceOf = accountant_price, anchor: str | None = None
+    ) -> Self:
+        """Open a ledger.
+
+        Parameters
+        ----------
+        url : str
+            ``sqlite:///path`` (one machine, local disk) or ``postgresql+psycopg://user@host/database``.
+        create : bool
+            Make the ledger, or bring its tables to this version, when needed.
+        price : callable
+            ``price(event, portfolio)``: what the JSON of a privacy event costs; by the accountant by default.
+        anchor : str, optional
+            A local folder or ``s3://bucket/prefix`` outside of the database, where the heads of the journals are kept;
+            by default what ``DPDIST_LEDGER_ANCHOR`` says. A database that is older is refused.
+
+        Raises LedgerError: there is no usable ledger at `url`. The message never shows credentials.
+        """
+        database = Database(url)
+        if database.file and not database.file.exists():
+            if not create:
+                raise LedgerError(
+                    f"no ledger at {database.name}, which is {database.file.absolute()}: a ledger is looked for from "
+                    "the folder in which dpdist runs. If the data set has one, name it (DPDIST_LEDGER, or `ledger` in "
+                    "the spec), as a new one knows nothing of what was spent. Else make one with dpdist ledger create"
+                )
+            create_file(database.file)
+        if create:
+            database.migrate()
+        elif (revision := database.revision()) != tables.REVISION:
+            raise LedgerError(
+                f"the ledger at {database.name} has tables of version {revision}, this dpdist needs "
+                f"{tables.REVISION}: run dpdist ledger create once to bring them up to date"
+            )
+        return cls(database, price, Anchor.find(anchor))
+
+    def close(self) -> None:
+        """Release what the driver holds; the ledger may still be used."""
+        self.database.engine.dispose()
 
     def create_dataset(
         self,
@@ -29,7 +107,6 @@ class Custodian(Access):
         delta: Rational,
         guarantees: Iterable[str] = ("dp",),
         pml: Rational | None = None,
-        contract: str | None = None,
     ) -> Dataset:
         """Enter a data set with its caps and policy, and a signing identity for its releases.
 
@@ -46,82 +123,70 @@ class Custodian(Access):
         pml : number or text, optional
             The cap of an account of pointwise maximal leakage, in nats. With it, releases with the guarantee ``pml``
             are charged there; without, they are charged their equal differential privacy.
-        contract : str, optional
-            The contract as JSON (`create_from_contract`).
 
         Raises DatasetExists: the name is taken; LedgerError: a cap is out of range, a kind is unknown, or the anchor
         knows a data set of this name that was used.
         """
-        terms = catalogue.terms_of(name, epsilon, delta, guarantees, pml, contract)
-        keys = signing.make_if_protected(self.database)
-
-        def create(connection: sa.Connection) -> Dataset:
-            created = catalogue.create(connection, terms, keys)
-            if self._anchor is not None:  # before anybody sees the data set
-                self._anchor.begin(name, catalogue.head(connection, name))
-            return created
-
-        try:
-            return self.database.write(create)
-        except IntegrityError:
-            raise DatasetExists(f"data set {name!r} is in the ledger already; its caps are final") from None
+        return self._enter(terms.terms_of(name, epsilon, delta, guarantees, pml, None))
 
     def create_from_contract(self, name: str, contract: Contract) -> Dataset:
         """Enter a data set with its contract, which has its caps and policy.
 
         Raises DatasetExists, LedgerError: as `create_dataset`.
         """
-        contract = contract.located()
-        return self.create_dataset(
-            name,
-            epsilon=contract.epsilon,
-            delta=contract.delta,
-            guarantees=contract.guarantees,
-            pml=contract.pml,
-            contract=contract.text,
-        )
+        return self._enter(terms.terms_of_contract(name, contract.located()))
+
+    def _enter(self, columns: dict[str, str | None]) -> Dataset:
+        name = str(columns["name"])
+        protected = any(os.environ.get(variable) for variable in ("DPDIST_KEK", "DPDIST_KEK_FILE"))
+        identity = Identity.new(self._kek(create=True)) if protected or self.database.file else None
+
+        def enter(connection: sa.Connection) -> Dataset:
+            row = books.create(connection, columns, None if identity is None else identity.public)
+            if identity is not None:
+                _store(connection, row, identity, str(columns["created"]))
+            if self._anchor is not None:  # before anybody sees the data set
+                self._anchor.begin(name, Mark(row["length"], row["head"]))
+            return Dataset.of(row)
+
+        try:
+            return self.database.write(enter)
+        except IntegrityError:
+            raise DatasetExists(f"data set {name!r} is in the ledger already; its caps are final") from None
 
     def amend(self, dataset: str, contract: Contract, *, reason: str) -> Dataset:
         """Give a data set another contract, with its caps: an act of its custodian, in the journal with its reason.
 
-        Raises DatasetUnknown; LedgerError, BudgetExceeded: see `dpdist.ledger.amendment.amend`.
+        Raises DatasetUnknown; LedgerError, BudgetExceeded: see `dpdist.ledger.terms.amend`.
         """
-
-        def work(connection: sa.Connection, mark: Mark | None) -> None:
-            amendment.amend(connection, dataset, contract=contract.located(), reason=reason, mark=mark)
-
-        self._write(work, dataset)
+        self._write(lambda book: terms.amend(book, contract.located(), reason=reason), dataset)
         return self.dataset(dataset)
 
     def admit_input(self, dataset: str, *, fingerprint: str, contract: str, besides: Collection[str] = ()) -> None:
         """Write down that an input keeps the contract with this digest: an act of the custodian, who checked it.
 
-        Raises DatasetUnknown; ContractBroken: see `dpdist.ledger.amendment.admit_input`.
+        Raises DatasetUnknown; ContractBroken: see `dpdist.ledger.terms.admit_input`.
         """
-
-        def work(connection: sa.Connection, mark: Mark | None) -> None:
-            given = {"fingerprint": fingerprint, "contract": contract}
-            amendment.admit_input(connection, dataset, **given, besides=besides, mark=mark)
-
-        self._write(work, dataset)
+        admit = partial(terms.admit_input, fingerprint=fingerprint, contract=contract, besides=besides)
+        self._write(admit, dataset)
 
     def verify(self, dataset: str, *, receipts: Iterable[str] = ()) -> Statement:
-        """Check that the records of a data set are whole, and its spend within the caps.
+        """Check that the records of a data set are whole.
 
         Parameters
         ----------
         dataset : str
         receipts : iterable of str
-            Digests noted elsewhere (`Attempt.receipt`, `Statement.head`) that must be in the journal.
+            Digests noted elsewhere (`Charge.receipt`, `Statement.head`) that must be in the journal.
 
-        Raises DatasetUnknown; LedgerError: a row was edited, added or deleted outside of dpdist, or more is spent
-        than the caps admit.
+        Raises DatasetUnknown; LedgerError: a row was edited, added or deleted outside of dpdist, or a receipt is
+        missing.
         """
-        noted = tuple(receipts)
-        problems = self.database.read(lambda connection: catalogue.problems_of(connection, dataset, noted))
-        if problems:
-            raise journal.damaged(dataset, problems)
-        return self.show(dataset)
+        book, besides = self._read(_with_others, dataset)
+        missing = [f"receipt {one[:12]} is not in the journal" for one in receipts if one not in book.receipts]
+        if missing:
+            raise damaged(dataset, missing)
+        return _statement(book, besides)
 
     def anchor(self, dataset: str) -> Mark:
         """Set the anchor of a data set to the newest entry of its journal, once all of it is verified.
@@ -130,12 +195,8 @@ class Custodian(Access):
         """
         if self._anchor is None:
             raise LedgerError(f"the ledger has no anchor: set {VARIABLE} to a folder or an S3 prefix outside of it")
-        problems = self.database.read(lambda connection: catalogue.problems_of(connection, dataset, ()))
-        if problems:
-            raise journal.damaged(dataset, problems)
-        if self._anchor.is_set(dataset):  # an old backup agrees with itself
-            self._read(dataset)
-        mark = self._head(dataset)
+        # an old backup agrees with itself
+        mark = self._read(lambda book: book.mark, dataset, anchored=self._anchor.is_set(dataset))
         self._anchor.write(dataset, mark)
         return mark
 
@@ -144,55 +205,117 @@ class Custodian(Access):
 
         Raises DatasetUnknown; KeyUnavailable: there is no key-encryption key that could protect the private key.
         """
-        made = signing.make(self.database)
-        self._write(lambda connection, mark: signing.enter(connection, dataset, made, mark=mark), dataset)
-        return self.public_keys(dataset)[0]
+        identity = Identity.new(self._kek(create=True))
+
+        def enter(book: Book) -> None:
+            book.append(books.IDENTITY, {"public_key": identity.public})
+            _store(book.connection, book.row, identity, book.at)
+
+        self._write(enter, dataset)
+        return identity.public_key
 
     def public_keys(self, dataset: str) -> tuple[Ed25519PublicKey, ...]:
         """Return the public keys of a data set, that of the present identity first; none where it has none.
 
-        Raises DatasetUnknown.
+        Raises DatasetUnknown; LedgerError: the ledger is damaged.
         """
-        return signing.public_keys(self.database, dataset)
+        return tuple(identity.public_key for identity in self._identities(dataset))
 
     def signing_key(self, dataset: str) -> Ed25519PrivateKey | None:
         """Return the private key of the present identity of a data set, None where it has none.
 
-        Raises DatasetUnknown; KeyUnavailable: the key-encryption key is missing or another one.
+        Raises DatasetUnknown; KeyUnavailable: the key-encryption key is missing or another one; LedgerError: the
+        ledger is damaged.
         """
-        return signing.signing_key(self.database, dataset)
+        found = self._identities(dataset)
+        return found[0].private_key(self._kek(), dataset) if found else None
+
+    def _identities(self, dataset: str) -> list[Identity]:
+        """The identities of a data set, the newest first."""
+        rows = self._read(lambda book: book.identities, dataset, anchored=False)
+        return [Identity(row["public_key"], bytes(row["wrapped_key"])) for row in reversed(rows)]
 
     def period(self, dataset: str) -> Period | None:
         """Return the present period of a data set; None where its contract does not limit what one may spend.
 
         Raises DatasetUnknown; LedgerError: the ledger is damaged.
         """
-        return self._period(self._read(dataset)[0])
-
-    def _period(self, row: rows.Row) -> Period | None:
-        return self.database.read(lambda connection: period_of(connection, row, transitions.now()))
+        return self._read(Period.of, dataset)
 
     def dataset(self, name: str) -> Dataset:
         """Return a data set.
 
         Raises DatasetUnknown.
         """
-        row = self.database.read(lambda connection: rows.lock_dataset(connection, name, lock=False))
-        return rows.dataset_record(row)
+        return self.database.read(lambda connection: Dataset.of(books.dataset_row(connection, name)))
 
     def datasets(self) -> tuple[str, ...]:
         """Return the names of all data sets, in order."""
-        return self.database.read(catalogue.datasets)
+        query = sa.select(tables.dataset.c.name).order_by(tables.dataset.c.name)
+        return self.database.read(lambda connection: tuple(connection.execute(query).scalars()))
 
     def show(self, dataset: str) -> Statement:
-        """Return a data set with its budget and its attempts.
+        """Return a data set with its budget and its charges.
 
         Raises DatasetUnknown; LedgerError: the ledger is damaged.
         """
-        row, account, leakage = self._read(dataset, history=True)
-        terms = rows.dataset_record(row)
-        charges = self.database.read(lambda connection: rows.charges_of(connection, row))
-        attempts = tuple(rows.attempt_record(charge, dataset) for charge in charges)
-        besides = self.database.read(lambda connection: amendment.besides(connection, row))
-        budget = budget_of(terms, account, leakage)
-        return Statement(terms, budget, attempts, row["head"], tuple(besides), self._period(row))
+        return _statement(*self._read(_with_others, dataset))
+
+    def _book(self, dataset: str) -> Book:
+        """A book as it is now, for what takes long: its transaction has ended."""
+        return self._read(lambda book: book, dataset)
+
+    def _read(self, work: Callable[[Book], T], dataset: str, *, anchored: bool = True) -> T:
+        """Read a book; what the anchor has seen must be in it."""
+        mark = None if self._anchor is None or not anchored else self._anchor.read(dataset)
+        return self.database.read(lambda connection: work(Book.open(connection, dataset, mark=mark)))
+
+    def _write(self, work: Callable[[Book], T], dataset: str) -> T:
+        """Change a book; what the anchor has seen must be in it, and the anchor sees the outcome."""
+        mark = None if self._anchor is None else self._anchor.read(dataset)
+
+        def write(connection: sa.Connection) -> tuple[T, Mark]:
+            book = Book.open(connection, dataset, mark=mark, lock=True)
+            return work(book), book.mark
+
+        made, head = self.database.write(write)
+        while self._anchor is not None and head != mark:
+            self._anchor.advance(dataset, head)
+            mark, head = head, self._head(dataset)  # another process may have set the anchor meanwhile, to less
+        return made
+
+    def _head(self, dataset: str) -> Mark:
+        row = self.database.read(lambda connection: books.dataset_row(connection, dataset))
+        return Mark(row["length"], row["head"])
+
+    @property
+    def _default_kek(self) -> Path | None:
+        """The file of the embedded key-encryption key, ``<SQLite file>.kek``."""
+        file = self.database.file
+        return file.with_name(file.name + ".kek") if file else None
+
+    def _kek(self, *, create: bool = False) -> KeyEncryptionKey:
+        return KeyEncryptionKey.find(self._default_kek, create=create)
+
+
+def _store(connection: sa.Connection, row: books.Row, identity: Identity, at: str) -> None:
+    """Store a key pair whose public key is in the journal."""
+    values = {"dataset_id": row["id"], "public_key": identity.public, "created": at}
+    connection.execute(sa.insert(tables.identity).values(**values, wrapped_key=identity.wrapped))
+
+
+def _with_others(book: Book) -> tuple[Book, tuple[str, ...]]:
+    """A book, and the other data sets that charge the inputs which it admits."""
+    return book, tuple(terms.others_of(book, {fingerprint for fingerprint, _ in book.inputs}))
+
+
+def _statement(book: Book, besides: tuple[str, ...]) -> Statement:
+    dataset = book.dataset
+    return Statement(
+        dataset=dataset,
+        budget=Budget.of(dataset, book.account, book.leakage),
+        attempts=tuple(Charge.of(charge, book.name) for charge in book.charges.values()),
+        head=book.row["head"],
+        besides=besides,
+        period=Period.of(book),
+    )

@@ -92,10 +92,7 @@ class Database:
     def migrate(self) -> None:
         """Bring the tables to this version, under a lock; nothing to do is the common and fast case.
 
-        Raises
-        ------
-        LedgerError
-            The ledger was written by a newer dpdist.
+        Raises LedgerError: the ledger was written by a newer dpdist.
         """
         if self.revision() != tables.REVISION:
             self.write(self._upgrade)
@@ -162,10 +159,7 @@ _POSTGRES_SETTINGS: Final = sa.select(
 def create_file(path: Path) -> None:
     """Make an empty SQLite file that only its owner may read, unless it is there.
 
-    Raises
-    ------
-    LedgerError
-        The folder cannot be written.
+    Raises LedgerError: the folder cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

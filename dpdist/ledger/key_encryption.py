@@ -91,10 +91,8 @@ class KeyEncryptionKey:
     def unwrap(self, wrapped: bytes, *, attempt: str) -> bytes:
         """Return the key that `wrap` was given.
 
-        Raises
-        ------
-        KeyUnavailable
-            The bytes are damaged, belong to another attempt or were wrapped by another key-encryption key.
+        Raises KeyUnavailable: the bytes are damaged, belong to another attempt or were wrapped by another
+        key-encryption key.
         """
         try:
             return AESGCM(self.secret).decrypt(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], _context(attempt))

@@ -92,10 +92,7 @@ class KeyRef:
     def public_hex(self) -> str:
         """The digits of a fixed key: for keys that are public by design.
 
-        Raises
-        ------
-        KeyUnavailable
-            It is the key of an attempt.
+        Raises KeyUnavailable: it is the key of an attempt.
         """
         if not self.is_fixed:
             raise KeyUnavailable("the key of an attempt is secret: it has no public digits")
@@ -109,12 +106,8 @@ class KeyRef:
 def write_key_file(uri: str, *, attempt: str, wrapped: bytes, kek_file: str = "") -> KeyRef:
     """Store the wrapped key of an attempt for its workers; return the reference to it.
 
-    Raises
-    ------
-    KeyUnavailable
-        The file cannot be written.
-    StorageUnavailable, OutOfDisk
-        The storage does not answer or is full.
+    Raises KeyUnavailable: the file cannot be written; StorageUnavailable, OutOfDisk: the storage does not answer or is
+    full.
     """
     content = _beginning(attempt) + json.dumps(base64.b64encode(wrapped).decode()).encode() + b"}"
     try:
@@ -213,12 +206,8 @@ _cache_lock = threading.Lock()
 def load_noise(ref: KeyRef) -> Noise:
     """Return the noise of an attempt, unwrapping its key once per process.
 
-    Raises
-    ------
-    KeyUnavailable
-        The key file or the key-encryption key cannot be read, or they do not belong together.
-    StorageUnavailable
-        The storage of the key file does not answer.
+    Raises KeyUnavailable: the key file or the key-encryption key cannot be read, or they do not belong together;
+    StorageUnavailable: the storage of the key file does not answer.
     """
     if ref.is_fixed:
         return Noise(bytes.fromhex(ref.uri.removeprefix(_FIXED)))

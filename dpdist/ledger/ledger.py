@@ -1,9 +1,9 @@
-"""The ledger: what has been spent on each data set, and who may publish."""
+"""The ledger: what has been spent on each data set, who may publish, and who holds the keys."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -13,15 +13,16 @@ from uuid import UUID, uuid4
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from dpdist.errors import LedgerError
-from dpdist.ledger import amendment, custody, rows, tables, transitions
-from dpdist.ledger.account import Charged, portfolio_of
-from dpdist.ledger.anchor import Mark
-from dpdist.ledger.budget import Price, budget_of, charge_of
-from dpdist.ledger.custodian import Custodian
+from dpdist.errors import KeyUnavailable, LedgerError, ResourceError
+from dpdist.ledger import keys, tables, transitions
+from dpdist.ledger.account import Costs, Price
+from dpdist.ledger.book import Book, Row, charge_row
+from dpdist.ledger.custodian import Custodian, T
+from dpdist.ledger.key_encryption import sweep_key_encryption_key
 from dpdist.ledger.keys import KeyRef
-from dpdist.ledger.records import Attempt, Budget, canonical_event, checked_name
+from dpdist.ledger.records import NO_EVENT, Budget, Charge, canonical_event, checked_name
 from dpdist.privacy.noise import Noise
+from dpdist.privacy.portfolio import Portfolio
 
 
 class _Rehearsed(Exception):
@@ -48,19 +49,17 @@ class Ledger(Custodian):
         Raises DatasetUnknown; LedgerError: the ledger is damaged; AccountingError: no epsilon bounds the event at the
         data set's delta cap, or the charges compose to no finite leakage.
         """
-        row, account, leakage = self._read(dataset, history=True)
-        terms = rows.dataset_record(row)
-        if event is not None and rows.is_leakage(row, guarantee):
-            leakage, account = [*leakage, canonical_event(event)], account.charged(None)
+        book, request = self._book(dataset), {"guarantee": guarantee, "event": canonical_event(event)}
+        account, leakage, portfolio = book.account, book.leakage, book.dataset.portfolio
+        if event is not None and book.dataset.leaks(request):
+            leakage, account = [*leakage, request["event"]], account.charged(None)
         elif event is not None:
-            price = self._price(canonical_event(event), terms.portfolio)
-            charge = charge_of(terms, account, price)
-            account = (
-                replace(account, alone=None).charged(Charged(price.costs))
-                if charge is None
-                else account.charged(charge)
-            )
-        return budget_of(terms, account, leakage)
+            price = self._price(request["event"], portfolio)
+            costs = account.costs_of(portfolio, price)
+            if costs is None:  # it does not fit: what it would come to
+                account, costs = replace(account, alone=None), Costs(price.costs)
+            account = account.charged(costs)
+        return Budget.of(book.dataset, account, leakage)
 
     def reserve(
         self,
@@ -75,7 +74,7 @@ class Ledger(Custodian):
         new_attempt: bool = False,
         rehearse: bool = False,
         contract: str | None = None,
-    ) -> Attempt:
+    ) -> Charge:
         """Charge a release to a data set before anything is read, and make the attempt's key.
 
         The attempt is bound to `spec_hash` and `input_fingerprint`: a resume on anything else is refused. `event` is
@@ -96,31 +95,36 @@ class Ledger(Custodian):
             "spec_hash": checked_name(spec_hash, setting="the spec's hash"),
             "input_fingerprint": checked_name(input_fingerprint, setting="the input's fingerprint"),
         }
-        filters, price = self._priced(dataset, request)
-        wrapped_key = custody.new_wrapped_key(self.database, identity)
+        portfolio, price = self._priced(dataset, request)  # before anything is locked
+        wrapped_key = self._kek(create=True).wrap(keys.new_key(), attempt=identity)
 
-        def charge(connection: sa.Connection, mark: Mark | None) -> tuple[Attempt, list[str]]:
+        def charge(book: Book) -> tuple[Charge, list[str]]:
             transitions.reserve(
-                connection,
-                request=request,
-                dataset=dataset,
+                book,
+                request,
                 price=price,
-                filters=filters,
+                portfolio=portfolio,
                 wrapped_key=wrapped_key,
                 new_attempt=new_attempt,
-                mark=mark,
-                admits=partial(amendment.refuse_unadmitted, request=request, contract=contract),
+                contract=contract,
             )
             if rehearse:
                 raise _Rehearsed
-            return rows.read_attempt(connection, identity), custody.left_behind(connection, dataset)
+            return book.record(identity), _left_behind(book.charges.values())
 
         try:
             made, ended = self._write(charge, dataset)
-        except IntegrityError:  # another data set, whose lock this is not, got an attempt of this id meanwhile
+        except IntegrityError:  # an attempt of another data set has this id
             raise transitions.taken(identity) from None
-        custody.sweep(self.database, ended)
+        self._sweep(ended)
         return made
+
+    def _priced(self, dataset: str, request: dict[str, str]) -> tuple[Portfolio, Price | None]:
+        """The filters of a data set as they are, unchecked, and what a charge costs under them."""
+        found = self.dataset(dataset)
+        transitions.refuse_guarantee(found, request)
+        free = request["event"] == NO_EVENT or found.leaks(request)
+        return found.portfolio, None if free else self._price(request["event"], found.portfolio)
 
     def rehearse(self, **charge: Any) -> None:
         """Refuse what `reserve` would refuse now, with the same arguments; nothing is written.
@@ -131,40 +135,47 @@ class Ledger(Custodian):
         with suppress(_Rehearsed):
             self.reserve(**charge, rehearse=True)
 
-    def attempt(self, attempt: Attempt | str) -> Attempt:
-        """Return an attempt as it is now.
+    def attempt(self, attempt: Charge | str) -> Charge:
+        """Return the charge of an attempt as its row is now; `verify` and `find` check it.
 
         Raises LedgerError: no such attempt.
         """
-        identity = _id(attempt)
-        return self.database.read(lambda connection: rows.read_attempt(connection, identity))
+        row = self._charge(_id(attempt))
+        return Charge.of(row, row["dataset"])
 
-    def find(self, dataset: str, release: str) -> Attempt | None:
-        """Return the open or committed attempt of a release, None when it has none.
+    def find(self, dataset: str, release: str) -> Charge | None:
+        """Return the charge of the open or committed attempt of a release, None when it has none.
 
-        Raises DatasetUnknown.
+        Raises DatasetUnknown; LedgerError: the ledger is damaged.
         """
-        charge = self.database.read(lambda connection: transitions.live(connection, dataset, release))
-        return None if charge is None else rows.attempt_record(charge, dataset)
 
-    def resume(self, *, dataset: str, release: str, spec_hash: str, input_fingerprint: str) -> Attempt:
-        """Return the open attempt of a release, to go on with it at no new charge.
+        def find(book: Book) -> Charge | None:
+            charge = book.live(release)
+            return None if charge is None else book.record(charge["attempt"])
+
+        return self._read(find, dataset, anchored=False)
+
+    def resume(self, *, dataset: str, release: str, spec_hash: str, input_fingerprint: str) -> Charge:
+        """Return the charge of the open attempt of a release, to go on with it at no new one.
 
         Raises DatasetUnknown; ReleaseConflict: the release is committed, or its spec or input is not the one the
-        attempt began with; LedgerError: the release has no open attempt.
+        attempt began with; LedgerError: the release has no open attempt, or the ledger is damaged.
         """
-        return self.database.read(
-            lambda connection: transitions.resume(connection, dataset, release, spec_hash, input_fingerprint)
-        )
 
-    def mark_drawing(self, attempt: Attempt | str) -> Attempt:
+        def resume(book: Book) -> Charge:
+            bound = {"spec_hash": spec_hash, "input_fingerprint": input_fingerprint}
+            return book.record(transitions.resumed(book, release, **bound)["attempt"])
+
+        return self._read(resume, dataset, anchored=False)
+
+    def mark_drawing(self, attempt: Charge | str) -> Charge:
         """Write down that noise is about to be drawn; `noise` comes only after it.
 
         Raises ReleaseConflict: the attempt has ended: this run is stale.
         """
         return self._move(_id(attempt), transitions.mark_drawing)
 
-    def commit(self, attempt: Attempt | str, *, manifest_sha256: str) -> Attempt:
+    def commit(self, attempt: Charge | str, *, manifest_sha256: str) -> Charge:
         """Make this attempt the release: the only one under its name, for ever. Then erase its key.
 
         Repeating it with the same digest is harmless and finishes an interrupted erasure.
@@ -179,7 +190,7 @@ class Ledger(Custodian):
         self.erase(identity)
         return made
 
-    def void(self, attempt: Attempt | str) -> Attempt:
+    def void(self, attempt: Charge | str) -> Charge:
         """Give the charge back and erase the key.
 
         Raises LedgerError: noise was drawn (or may have been): the charge stays.
@@ -188,7 +199,7 @@ class Ledger(Custodian):
         self.erase(ended)
         return ended
 
-    def give_up(self, attempt: Attempt | str) -> Attempt:
+    def give_up(self, attempt: Charge | str) -> Charge:
         """End an open attempt that nobody will resume, and erase its key; idempotent.
 
         Its charge is given back if no noise was drawn, and stays spent otherwise. A run that still works on it finds
@@ -201,15 +212,21 @@ class Ledger(Custodian):
         self.erase(ended)
         return ended
 
-    def noise(self, attempt: Attempt | str) -> Noise:
+    def noise(self, attempt: Charge | str) -> Noise:
         """Return the noise of a drawing attempt, for this process.
 
         Raises LedgerError: the attempt is not drawing; KeyUnavailable: the key-encryption key is missing or another
         one.
         """
-        return custody.noise(self.database, _id(attempt))
+        identity = _id(attempt)
+        charge = self._read(lambda book: book.charges[identity], self._owner(identity), anchored=False)
+        if charge["state"] == tables.RESERVED:
+            raise LedgerError(f"the key of attempt {charge['attempt']} is handed out only after mark_drawing")
+        if charge["state"] != tables.DRAWING:
+            raise transitions.stale(charge)
+        return Noise(self._kek().unwrap(bytes(charge["wrapped_key"]), attempt=charge["attempt"]))
 
-    def share_key(self, attempt: Attempt | str, uri: str) -> KeyRef:
+    def share_key(self, attempt: Charge | str, uri: str) -> KeyRef:
         """Store the wrapped key of an open attempt at an fsspec address, for its workers; idempotent.
 
         Before `mark_drawing` the key serves the coins of the split only, which are released in no form: a table that is
@@ -217,46 +234,96 @@ class Ledger(Custodian):
 
         Raises ReleaseConflict: the attempt has ended; KeyUnavailable: the address cannot be written.
         """
-        return custody.share(self.database, _id(attempt), uri)
+        identity, kek = _id(attempt), self._kek()
 
-    def erase(self, attempt: Attempt | str) -> None:
+        def place(book: Book, charge: Row) -> tuple[bytes, str | None]:
+            if charge["state"] not in tables.OPEN:
+                raise transitions.stale(charge)
+            _set_uri(book.connection, identity, uri)  # before the file is written: it is always found again
+            return bytes(charge["wrapped_key"]), charge["key_uri"]
+
+        wrapped, before = self._with_charge(identity, place)
+        if before not in (None, uri):
+            keys.erase_key_file(str(before), attempt=identity)
+        ref = keys.write_key_file(uri, attempt=identity, wrapped=wrapped, kek_file=kek.path)
+        charge = self._charge(identity)
+        if charge["state"] not in tables.OPEN:  # it ended meanwhile: leave nothing behind
+            keys.erase_key_file(uri, attempt=identity)
+            raise transitions.stale(charge)
+        return ref
+
+    def erase(self, attempt: Charge | str) -> None:
         """Destroy the key of an attempt that has ended, its file included; idempotent.
 
         Raises LedgerError: the attempt is open: its key is still needed; KeyUnavailable: the key file cannot be
         deleted.
         """
-        custody.erase(self.database, _id(attempt))
+        self._erase(_id(attempt))
+
+    def _erase(self, attempt: str, *, patient: bool = True) -> None:
+        """Destroy the key file of an attempt that has ended; its row lost the key with its last transition.
+
+        A file that is not there is looked for again by `sweep`: it may be on another machine, or about to be written.
+        """
+        charge = self._charge(attempt)
+        if charge["state"] in tables.OPEN:
+            raise LedgerError(f"attempt {attempt} is {charge['state']}: commit or void it before its key is erased")
+        keys.forget_keys(attempt)
+        uri = charge["key_uri"]
+        if uri is not None and keys.erase_key_file(uri, attempt=attempt, patient=patient):
+            self.database.write(lambda connection: _set_uri(connection, attempt, None))
 
     def sweep(self) -> None:
         """Erase what interrupted runs left of keys, as far as the storage answers; `reserve` does so as well."""
-        for dataset in self.datasets():
-            left = partial(custody.left_behind, dataset=dataset)
-            custody.sweep(self.database, self.database.read(left))
+        query = sa.select(tables.charge).where(tables.charge.c.key_uri.is_not(None))
+        rows = self.database.read(lambda connection: list(map(dict, connection.execute(query).mappings())))
+        self._sweep(_left_behind(rows))
+
+    def _sweep(self, attempts: Iterable[str]) -> None:
+        """Erase the key files of ended attempts, and unfinished key-encryption keys."""
+        if self._default_kek is not None:
+            sweep_key_encryption_key(self._default_kek)
+        for attempt in attempts:
+            with suppress(KeyUnavailable, ResourceError):
+                self._erase(attempt, patient=False)
 
     def ended(self, beginning: str) -> bool:
         """Whether there are attempts whose ids begin so, and all were given up: they will never publish."""
-        states = self.database.read(lambda connection: rows.states_of(connection, beginning))
-        return bool(states) and set(states) <= {tables.VOID, tables.ABANDONED}
+        begins = tables.charge.c.attempt.startswith(beginning, autoescape=True)
+        query = sa.select(tables.charge.c.state).where(begins)
+        states = set(self.database.read(lambda connection: connection.execute(query).scalars().all()))
+        return bool(states) and states <= {tables.VOID, tables.ABANDONED}
 
-    def _priced(self, dataset: str, request: Mapping[str, str]) -> tuple[str, Price | None]:
-        """The filters of a data set, and what a charge costs under them; before anything is locked."""
-        row, _, _ = self._read(dataset)
-        transitions.refuse_guarantee(row, request)
-        if request["event"] == rows.NO_EVENT or rows.is_leakage(row, request["guarantee"]):
-            return row["filters"], None
-        return row["filters"], self._price(request["event"], portfolio_of(row))
+    def _charge(self, attempt: str) -> Row:
+        return self.database.read(lambda connection: charge_row(connection, attempt))
 
-    def _move(self, attempt: str, transition: Callable[..., None]) -> Attempt:
-        dataset = "" if self._anchor is None else self.attempt(attempt).dataset
+    def _move(self, attempt: str, transition: Callable[[Book, Row], None]) -> Charge:
+        def move(book: Book, charge: Row) -> Charge:
+            transition(book, charge)
+            return book.record(attempt)
 
-        def move(connection: sa.Connection, mark: Mark | None) -> Attempt:
-            transition(connection, attempt, mark=mark)
-            return rows.read_attempt(connection, attempt)
+        return self._with_charge(attempt, move)
 
-        return self._write(move, dataset)
+    def _with_charge(self, attempt: str, work: Callable[[Book, Row], T]) -> T:
+        """Change the book of an attempt."""
+        return self._write(lambda book: work(book, book.charges[attempt]), self._owner(attempt))
+
+    def _owner(self, attempt: str) -> str:
+        """The name of an attempt's data set."""
+        return str(self._charge(attempt)["dataset"])
 
 
-def _id(attempt: Attempt | str) -> str:
+def _left_behind(charges: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Attempts that ended with a key file: an interrupted run left it."""
+    ended = (row for row in charges if row["key_uri"] is not None and row["state"] not in tables.OPEN)
+    return [row["attempt"] for row in ended]
+
+
+def _set_uri(connection: sa.Connection, attempt: str, uri: str | None) -> None:
+    connection.execute(sa.update(tables.charge).where(tables.charge.c.attempt == attempt).values(key_uri=uri))
+
+
+def _id(attempt: Charge | str) -> str:
     return attempt if isinstance(attempt, str) else attempt.id
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Self
 
-from dpdist.errors import LedgerError
-from dpdist.ledger.account import Account, Charged
+from dpdist.errors import AccountingError, LedgerError
+from dpdist.ledger.account import Account, Costs, composed_leakage, portfolio_of
 from dpdist.privacy.portfolio import Portfolio
-
-if TYPE_CHECKING:
-    from dpdist.ledger.period import Period
 
 Rational = Fraction | Decimal | int | float | str
 
@@ -27,6 +24,26 @@ LARGEST_CAP: Final = 1_000_000
 
 BUDGETED: Final = ("dp", "dp-declared", "pd-per-record", "pml")
 """Kinds whose charge always carries a privacy event."""
+
+NO_EVENT: Final = "null"
+"""The event (JSON) of a charge that has none."""
+
+_SAME: Final = (
+    *("release", "state", "guarantee", "spec_hash", "input_fingerprint"),
+    *("manifest_sha256", "receipt", "created", "updated"),
+)
+
+
+UNREADABLE: Final = (AccountingError, ArithmeticError, AttributeError, KeyError, TypeError, ValueError)
+"""What reading a row or an entry raises that somebody wrote anything into."""
+
+
+def damaged(name: str, problems: Sequence[str]) -> LedgerError:
+    """Return the error of a ledger whose records do not agree."""
+    return LedgerError(
+        f"the ledger of data set {name!r} is damaged: {'; '.join(problems[:5])}. "
+        "Restore it from a backup, and charge nothing until then"
+    )
 
 
 @dataclass(frozen=True)
@@ -60,15 +77,39 @@ class Dataset:
     pml: Fraction | None = None
     contract: str | None = None
 
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Self:
+        """The record of a row.
+
+        Raises LedgerError: the row cannot be read.
+        """
+        try:
+            return cls(
+                name=row["name"],
+                epsilon=Fraction(row["epsilon_cap"]),
+                delta=Fraction(row["delta_cap"]),
+                guarantees=tuple(json.loads(row["guarantees"])),
+                created=row["created"],
+                portfolio=portfolio_of(row),
+                pml=None if row["pml_cap"] is None else Fraction(row["pml_cap"]),
+                contract=row["contract"],
+            )
+        except UNREADABLE:
+            raise damaged(row["name"], ["the data set's caps or policy were altered"]) from None
+
+    def leaks(self, charge: Mapping[str, Any]) -> bool:
+        """Whether a charge, or the request of one, goes to the account of leakage."""
+        return self.pml is not None and charge["guarantee"] == "pml" and charge["event"] != NO_EVENT
+
 
 @dataclass(frozen=True)
-class Attempt:
-    """One attempt at a release and its charge, as the ledger had it when it was read.
+class Charge:
+    """The charge of one attempt at a release, as the ledger had it when it was read.
 
     Attributes
     ----------
     id : str
-        Random (UUID 4). Every transition carries it, so that a stale attempt is detected.
+        The attempt's, random (UUID 4). Every transition carries it, so that a stale attempt is detected.
     dataset, release : str
     state : str
         ``reserved``, ``drawing``, ``committed``, ``abandoned`` (replaced after noise was drawn: still spent) or
@@ -86,7 +127,7 @@ class Attempt:
         Digest of the reservation in the data set's journal; `Ledger.verify` can look for it later.
     created, updated : str
         ISO 8601, UTC.
-    charged : Charged or None
+    costs : Costs or None
         What it takes from each filter; None when it is charged to none.
     """
 
@@ -103,7 +144,19 @@ class Attempt:
     receipt: str
     created: str
     updated: str
-    charged: Charged | None = None
+    costs: Costs | None = None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], dataset: str) -> Self:
+        """The record of a row."""
+        return cls(
+            id=row["attempt"],
+            dataset=dataset,
+            event=None if row["event"] == NO_EVENT else row["event"],
+            epsilon=Fraction(row["epsilon"]),
+            costs=None if row["costs"] is None else Costs.from_text(row["costs"]),
+            **{name: row[name] for name in _SAME},
+        )
 
 
 @dataclass(frozen=True)
@@ -136,6 +189,26 @@ class Budget:
     pml_cap: Fraction | None = None
     pml_spent: Fraction = Fraction(0)
 
+    @classmethod
+    def of(cls, dataset: Dataset, account: Account, leakage: Sequence[str] = ()) -> Self:
+        """What an account, and the events of leakage, leave of the caps of a data set.
+
+        Raises AccountingError: the charges to the account of leakage compose to no finite leakage.
+        """
+        leaked = composed_leakage(leakage)
+        if leaked is None:
+            raise AccountingError(f"data set {dataset.name!r}: its charges compose to no finite leakage")
+        return cls(
+            epsilon_cap=dataset.epsilon,
+            delta_cap=dataset.delta,
+            epsilon_spent=account.epsilon(dataset.portfolio),
+            charges=account.charges,
+            portfolio=dataset.portfolio,
+            account=account,
+            pml_cap=dataset.pml,
+            pml_spent=leaked,
+        )
+
     @property
     def is_kept(self) -> bool:
         """Whether no cap is exceeded: a filter of the portfolio holds, and so does the cap on leakage."""
@@ -153,30 +226,10 @@ class Budget:
         return {one.name: one.used(cost) for one, cost in zip(filters, self.account.taken, strict=True)}
 
 
-@dataclass(frozen=True)
-class Statement:
-    """A data set with its budget and all its attempts, oldest first.
-
-    ``head`` is the digest of the newest journal entry: noted elsewhere, it proves later that nothing before it
-    was altered (`Ledger.verify`). ``besides`` are the other data sets that charge the same inputs; ``period`` is the
-    present one, where the contract limits what one may spend.
-    """
-
-    dataset: Dataset
-    budget: Budget
-    attempts: tuple[Attempt, ...]
-    head: str
-    besides: tuple[str, ...] = ()
-    period: Period | None = None
-
-
 def rational(value: Rational, *, setting: str) -> Fraction:
     """Read a number exactly; a float stands for the decimal it prints as (0.1 is 1/10).
 
-    Raises
-    ------
-    LedgerError
-        `value` is not a finite number, or has more than 400 digits before or after the point.
+    Raises LedgerError: `value` is not a finite number, or has more than 400 digits before or after the point.
     """
     try:
         if isinstance(value, float | str) and "/" not in str(value):
@@ -191,10 +244,7 @@ def rational(value: Rational, *, setting: str) -> Fraction:
 def canonical_event(event: Any) -> str:
     """Return the canonical JSON of a privacy event (an object with ``to_json`` or JSON itself); ``null`` for None.
 
-    Raises
-    ------
-    LedgerError
-        It is no JSON.
+    Raises LedgerError: it is no JSON.
     """
     value = event.to_json() if hasattr(event, "to_json") else event
     try:

@@ -1,123 +1,135 @@
-"""The signing identity of a data set: an Ed25519 key pair with which its releases are signed.
+"""Ed25519 signatures of manifests, and through them of every part; keys from files, and identities of data sets.
 
-The private key is kept as the keys of attempts are: in the ledger, wrapped with the key-encryption key. The public key
-is in the journal, so that a row that was replaced is found by ``dpdist ledger verify``. A new identity replaces
-the one before; releases that were signed with that stay as they are, and its public key stays known.
+Releases are signed with the identity of their data set in the ledger, or with a key of their own (`signing_key`). The
+private key of an identity is kept as the keys of attempts are: in the ledger, wrapped with the key-encryption key. The
+public key is in the journal, so that a row that was replaced is found. A new identity replaces the one before; releases
+that were signed with that stay as they are, and its public key stays known.
+
+The signature is the 64 bytes of RFC 8032 in a file beside the manifest, so that a reader without dpdist can check it::
+
+    openssl genpkey -algorithm ed25519 -out signing.pem && chmod 600 signing.pem
+    openssl pkey -in signing.pem -pubout -out public.pem
+    openssl pkeyutl -verify -rawin -in _manifest.json -sigfile _manifest.sig -pubin -inkey public.pem
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from pathlib import Path
+from typing import Final
 
-import sqlalchemy as sa
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
 
-from dpdist.errors import KeyUnavailable
-from dpdist.ledger import journal, tables
-from dpdist.ledger.anchor import Mark
-from dpdist.ledger.custody import default_kek
-from dpdist.ledger.database import Database
-from dpdist.ledger.key_encryption import KeyEncryptionKey
-from dpdist.ledger.rows import Row, lock_dataset
-from dpdist.ledger.transitions import now
+from dpdist.errors import KeyUnavailable, SpecError, VerificationFailed
+from dpdist.ledger.key_encryption import KeyEncryptionKey, is_exposed
 
-IDENTITY: Final = journal.IDENTITY
+VARIABLE: Final = "DPDIST_SIGNING_KEY"
+"""Environment variable that holds the PEM text of the private key, where it does not come from a file."""
+
+_MAKE_ONE: Final = "make one with `openssl genpkey -algorithm ed25519 -out signing.pem`"
 
 
 @dataclass(frozen=True)
-class NewIdentity:
-    """A key pair that is about to be entered: the public key in hexadecimal, and the wrapped private key."""
+class Identity:
+    """The key pair of a data set: the public key in hexadecimal, and the wrapped private key."""
 
     public: str
     wrapped: bytes = field(repr=False)
 
+    @classmethod
+    def new(cls, kek: KeyEncryptionKey) -> Identity:
+        """Make a key pair."""
+        private = Ed25519PrivateKey.generate()
+        public = private.public_key().public_bytes_raw().hex()
+        return cls(public, kek.wrap(private.private_bytes_raw(), attempt=_bound(public)))
 
-def make(database: Database) -> NewIdentity:
-    """Make a key pair.
+    def private_key(self, kek: KeyEncryptionKey, dataset: str) -> Ed25519PrivateKey:
+        """Return the private key.
 
-    Raises
-    ------
-    KeyUnavailable
-        There is no key-encryption key that could protect it.
+        Raises KeyUnavailable: it was wrapped with another key-encryption key.
+        """
+        try:
+            secret = kek.unwrap(self.wrapped, attempt=_bound(self.public))
+        except KeyUnavailable:
+            raise KeyUnavailable(
+                f"the signing identity of data set {dataset!r} does not open with the key-encryption key from "
+                f"{kek.source}: give the one it was made with, or make a new identity with `dpdist ledger identity "
+                f"{dataset} --new`"
+            ) from None
+        return Ed25519PrivateKey.from_private_bytes(secret)
+
+    @property
+    def public_key(self) -> Ed25519PublicKey:
+        """The public key."""
+        return Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.public))
+
+
+def _bound(public: str) -> str:
+    return f"signing identity {public}"
+
+
+def load_signing_key(path: str | Path | None = None) -> Ed25519PrivateKey | None:
+    """The private key in a PEM file, or in the environment variable `VARIABLE`, or None if neither is given. Raises
+    SpecError: the file cannot be read, may be read by others, or holds no unencrypted Ed25519 private key.
     """
-    kek = KeyEncryptionKey.find(default_kek(database), create=True)
-    private = Ed25519PrivateKey.generate()
-    public = private.public_key().public_bytes_raw().hex()
-    return NewIdentity(public, kek.wrap(private.private_bytes_raw(), attempt=_bound(public)))
-
-
-def make_if_protected(database: Database) -> NewIdentity | None:
-    """A key pair where a key-encryption key is configured or comes with the ledger; else None."""
-    configured = any(os.environ.get(name) for name in ("DPDIST_KEK", "DPDIST_KEK_FILE"))
-    return make(database) if configured or default_kek(database) else None
-
-
-def enter(connection: sa.Connection, dataset: str, identity: NewIdentity, *, mark: Mark | None = None) -> None:
-    """Make a key pair the identity of a data set, and write it into its journal."""
-    row = lock_dataset(connection, dataset)
-    account = journal.checked_account(connection, row, mark=mark)
-    at = now()
-    journal.append(connection, row, IDENTITY, at, {"public_key": identity.public}, account=account)
-    store(connection, row, identity, at)
-
-
-def store(connection: sa.Connection, dataset: Mapping[str, Any], identity: NewIdentity, at: str) -> None:
-    """Store a key pair whose public key is in the journal."""
-    values = {"dataset_id": dataset["id"], "public_key": identity.public, "created": at}
-    connection.execute(sa.insert(tables.identity).values(**values, wrapped_key=identity.wrapped))
-
-
-def identities(connection: sa.Connection, dataset: Row) -> list[Row]:
-    """The identities of a data set, oldest first."""
-    query = sa.select(tables.identity).where(tables.identity.c.dataset_id == dataset["id"])
-    return [dict(row) for row in connection.execute(query.order_by(tables.identity.c.id)).mappings()]
-
-
-def _read(database: Database, dataset: str) -> list[Row]:
-    """The identities of a data set, oldest first. Raises LedgerError: they are not those of its journal."""
-
-    def read(connection: sa.Connection) -> list[Row]:
-        row = lock_dataset(connection, dataset, lock=False)
-        found = identities(connection, row)
-        if [one["public_key"] for one in found] != journal.entered_keys(connection, row):
-            raise journal.damaged(dataset, [journal.IDENTITIES_ALTERED])
-        return found
-
-    return database.read(read)
-
-
-def public_keys(database: Database, dataset: str) -> tuple[Ed25519PublicKey, ...]:
-    """The public keys of a data set, the newest first; none where it has no identity."""
-    keys = [Ed25519PublicKey.from_public_bytes(bytes.fromhex(row["public_key"])) for row in _read(database, dataset)]
-    return tuple(reversed(keys))
-
-
-def signing_key(database: Database, dataset: str) -> Ed25519PrivateKey | None:
-    """The private key of the newest identity; None where there is none.
-
-    Raises
-    ------
-    KeyUnavailable
-        The key-encryption key is missing or another one.
-    """
-    rows = _read(database, dataset)
-    if not rows:
+    if path is not None:
+        where = f"signing key {path}"
+        content = _read(Path(path), where)
+        if is_exposed(os.stat(path)):
+            raise SpecError(f"the {where} may be read or written by others: run `chmod 600 {path}`")
+    elif os.environ.get(VARIABLE):
+        where, content = f"signing key in {VARIABLE}", os.environ[VARIABLE].encode()
+    else:
         return None
-    public, kek = rows[-1]["public_key"], KeyEncryptionKey.find(default_kek(database))
     try:
-        secret = kek.unwrap(bytes(rows[-1]["wrapped_key"]), attempt=_bound(public))
-    except KeyUnavailable:
-        raise KeyUnavailable(
-            f"the signing identity of data set {dataset!r} does not open with the key-encryption key from "
-            f"{kek.source}: give the one it was made with, or make a new identity with `dpdist ledger identity "
-            f"{dataset} --new`"
+        key = load_pem_private_key(content, password=None)
+    except TypeError:
+        raise SpecError(f"the {where} is encrypted: decrypt it with `openssl pkey`, or {_MAKE_ONE}") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise SpecError(f"the {where} is not a private key in PEM: {_MAKE_ONE}") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise SpecError(f"the {where} is not an Ed25519 key: {_MAKE_ONE}")
+    return key
+
+
+def load_public_key(path: str | Path) -> Ed25519PublicKey:
+    """The public key in a PEM file. Raises SpecError: the file cannot be read or holds no Ed25519 public key."""
+    where = f"public key {path}"
+    advice = "make it with `openssl pkey -in signing.pem -pubout -out public.pem`"
+    try:
+        key = load_pem_public_key(_read(Path(path), where))
+    except (ValueError, UnsupportedAlgorithm):
+        raise SpecError(f"the {where} is not a public key in PEM: {advice}") from None
+    if not isinstance(key, Ed25519PublicKey):
+        raise SpecError(f"the {where} is not an Ed25519 key: {advice}")
+    return key
+
+
+def sign(manifest: bytes, key: Ed25519PrivateKey) -> bytes:
+    """The signature of a manifest, 64 bytes; deterministic."""
+    return key.sign(manifest)
+
+
+def check_signature(manifest: bytes, signature: bytes, key: Ed25519PublicKey) -> None:
+    """Check the signature of a manifest. Raises VerificationFailed: the manifest was changed, or was signed with
+    another key.
+    """
+    try:
+        key.verify(signature, manifest)
+    except InvalidSignature:
+        raise VerificationFailed(
+            "the signature does not fit the manifest and the public key: the manifest was changed "
+            "after signing, or signed with another key; get the release, or the key, again from its publisher"
         ) from None
-    return Ed25519PrivateKey.from_private_bytes(secret)
 
 
 def key_fingerprint(key: Ed25519PublicKey) -> str:
@@ -131,5 +143,8 @@ def public_pem(key: Ed25519PublicKey) -> str:
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
-def _bound(public: str) -> str:
-    return f"signing identity {public}"
+def _read(path: Path, where: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SpecError(f"the {where} cannot be read ({error.strerror}): check the path and its mode") from None

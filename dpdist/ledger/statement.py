@@ -1,25 +1,53 @@
-"""What a data set has left, in words and as JSON."""
+"""What a data set has left: in words, as JSON and as metrics of Prometheus."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, time
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dpdist.errors import AccountingError, DpdistError, LedgerError, LedgerUnavailable
-from dpdist.ledger import Budget, Ledger, accountant_price
-from dpdist.ledger.account import Account, Charged
+from dpdist.ledger.account import Account, Costs, accountant_price
 from dpdist.ledger.contract import adjacency_of, kept_contract
+from dpdist.ledger.custodian import Statement
 from dpdist.ledger.keys import WITH_TEST_KEY
-from dpdist.ledger.records import Attempt, Statement, canonical_event
+from dpdist.ledger.ledger import Ledger
+from dpdist.ledger.records import Budget, Charge, canonical_event
 from dpdist.ledger.signing import key_fingerprint
+from dpdist.ledger.tables import COMMITTED, OPEN, STATES
+from dpdist.ledger.terms import Period
 from dpdist.privacy.events import from_json, takes_size_for_public
 from dpdist.privacy.formatting import downwards, number_of, upwards
 
 if TYPE_CHECKING:
     from dpdist.families.base.family import Plan
-    from dpdist.ledger.period import Period
+
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+METRICS: Final = {
+    "dpdist_ledger_up": "Whether the ledger could be read.",
+    "dpdist_dataset_damaged": "Whether the records of a data set disagree with its journal.",
+    "dpdist_epsilon_cap": "Cap on epsilon over all releases, at the delta of the data set.",
+    "dpdist_epsilon_remaining": "The cap minus what is spent.",
+    "dpdist_delta_cap": "Cap on delta over all releases.",
+    "dpdist_filter_left_ratio": "Share of a filter's limits that is left; the ledger admits while one is above 0.",
+    "dpdist_leakage_cap_nats": "Cap of the account of pointwise maximal leakage.",
+    "dpdist_leakage_remaining_nats": "The cap minus what is spent.",
+    "dpdist_period_epsilon_cap": "Cap on epsilon of the releases of the present period.",
+    "dpdist_period_epsilon_remaining": "The cap of the period minus what is spent in it.",
+    "dpdist_period_end_timestamp_seconds": "When the next period begins.",
+    "dpdist_attempts": "Attempts by state: committed ones are releases, reserved and drawing ones are open.",
+    "dpdist_oldest_open_attempt_timestamp_seconds": "When the oldest open attempt began; absent where none is open.",
+    "dpdist_last_release_timestamp_seconds": "When the newest release was committed; absent before the first.",
+}
+"""The metrics and what each says."""
+
+Labels = Mapping[str, str]
+Line = tuple[str, Labels, float]
 
 
 def budget_sentence(ledger: Ledger, dataset: str) -> str:
@@ -149,7 +177,7 @@ def contract_sentence(plan: Plan) -> str:
     except DpdistError:
         return "unknown, as there is no ledger to ask"
     try:
-        digest = kept_contract(ledger, spec, dataset=spec.dataset, event=plan.event)
+        digest = kept_contract(ledger.dataset(spec.dataset), spec, event=plan.event)
     except DpdistError as error:
         return str(error)
     finally:
@@ -201,7 +229,7 @@ def _dataset_row(ledger: Ledger, name: str) -> dict[str, Any]:
                 "state": attempt.state,
                 "guarantee": attempt.guarantee,
                 "epsilon": None if attempt.guarantee == "lid" else float(attempt.epsilon),  # lid has none
-                "takes": _shares(statement.budget, attempt.charged),
+                "takes": _shares(statement.budget, attempt.costs),
                 "created": attempt.created,
                 "updated": attempt.updated,
             }
@@ -227,18 +255,16 @@ def _period_row(period: Period) -> dict[str, Any]:
 
 def _months(statement: Statement) -> list[dict[str, Any]]:
     """What the charges of each month come to by themselves at the delta of the data set, as JSON objects."""
-    by_month: dict[str, list[Attempt]] = {}
+    by_month: dict[str, list[Charge]] = {}
     for attempt in statement.attempts:
         if attempt.state != "void":
             by_month.setdefault(attempt.created[:7], []).append(attempt)
     rows, portfolio = [], statement.dataset.portfolio
-    for month, attempts in sorted(by_month.items()):
-        account = Account.empty(portfolio)
-        for attempt in attempts:
-            account = account.charged(attempt.charged)
-        together = portfolio.epsilon_of(account.taken) if account.alone is None else account.alone
+    for month, charges in sorted(by_month.items()):
+        account = Account.of(portfolio, (None if one.costs is None else one.costs.to_text() for one in charges))
+        together = account.epsilon(portfolio)
         epsilon = None if together is None else float(together)
-        rows.append({"month": month, "charges": len(attempts), "epsilon": epsilon})
+        rows.append({"month": month, "charges": len(charges), "epsilon": epsilon})
     return rows
 
 
@@ -262,12 +288,80 @@ def _filter_rows(budget: Budget) -> list[dict[str, Any]]:
     return rows
 
 
-def _shares(budget: Budget, charged: Charged | None) -> dict[str, float | None] | None:
+def _shares(budget: Budget, costs: Costs | None) -> dict[str, float | None] | None:
     """The share of each filter's limits that a charge takes; None where it is not charged to filters."""
-    if charged is None:
+    if costs is None:
         return None
     shares = {}
-    for one, cost in zip(budget.portfolio.filters, charged.costs, strict=True):
+    for one, cost in zip(budget.portfolio.filters, costs.filters, strict=True):
         used = one.used(cost)
         shares[one.name] = None if used is None else float(used)
     return shares
+
+
+def exposition(rows: Sequence[Mapping[str, Any]] | None) -> str:
+    """What `ledger_rows` found, in the text format of Prometheus; None where the ledger could not be read.
+
+    Nothing in it depends on a record beyond what the charges already cover. How long the stages of a release take does
+    depend on the table, so there is no such metric.
+    """
+    found: dict[str, list[str]] = {name: [] for name in METRICS}
+    for name, labels, value in _samples(rows):
+        given = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+        found[name].append(f"{name}{{{given}}} {value!r}" if given else f"{name} {value!r}")
+    lines = []
+    for name, samples in found.items():
+        if samples:
+            lines += [f"# HELP {name} {METRICS[name]}", f"# TYPE {name} gauge", *samples]
+    return "\n".join([*lines, ""])
+
+
+def _samples(rows: Sequence[Mapping[str, Any]] | None) -> Iterable[Line]:
+    yield "dpdist_ledger_up", {}, float(rows is not None)
+    for row in rows or ():
+        labels = {"dataset": row["dataset"]}
+        yield "dpdist_dataset_damaged", labels, float("error" in row)
+        if "error" not in row:
+            yield from _budget(row, labels)
+            yield from _attempts(row, labels)
+
+
+def _budget(row: Mapping[str, Any], labels: Labels) -> Iterable[Line]:
+    yield "dpdist_epsilon_cap", labels, row["epsilon"]
+    yield "dpdist_epsilon_remaining", labels, row["remaining_epsilon"]
+    yield "dpdist_delta_cap", labels, row["delta"]
+    for one in row["filters"]:
+        left = max(0.0, 1 - one["used"]) if one["holds"] else 0.0
+        yield "dpdist_filter_left_ratio", {**labels, "filter": one["filter"]}, left
+    if row["pml"] is not None:
+        yield "dpdist_leakage_cap_nats", labels, row["pml"]
+        yield "dpdist_leakage_remaining_nats", labels, max(0.0, row["pml"] - row["spent_pml"])
+    period = row["period"]
+    if period is not None:
+        ends = datetime.combine(date.fromisoformat(period["ends"]), time(), UTC)
+        per = {**labels, "per": period["per"]}
+        yield "dpdist_period_epsilon_cap", per, period["epsilon"]
+        yield "dpdist_period_epsilon_remaining", per, period["remaining_epsilon"]
+        yield "dpdist_period_end_timestamp_seconds", per, ends.timestamp()
+
+
+def _attempts(row: Mapping[str, Any], labels: Labels) -> Iterable[Line]:
+    charges = row["charges"]
+    counts = Counter((charge["guarantee"], charge["state"]) for charge in charges)
+    for kind in sorted({*row["guarantees"], *(charge["guarantee"] for charge in charges)}):
+        for state in STATES:
+            yield "dpdist_attempts", {**labels, "guarantee": kind, "state": state}, float(counts[kind, state])
+    begun = [charge["created"] for charge in charges if charge["state"] in OPEN]
+    if begun:
+        yield "dpdist_oldest_open_attempt_timestamp_seconds", labels, _seconds(min(begun))
+    released = [charge["updated"] for charge in charges if charge["state"] == COMMITTED]
+    if released:
+        yield "dpdist_last_release_timestamp_seconds", labels, _seconds(max(released))
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

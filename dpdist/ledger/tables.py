@@ -4,7 +4,7 @@
   set.
 - ``charge``: one row per attempt. A partial unique index admits one *live* attempt per release name, so at most
   one commit.
-- ``input``: the inputs of a data set that keep its contract, with the journal entry that says so.
+- ``input``: the inputs of a data set that keep its contract.
 - ``identity``: the key pairs with which the releases of a data set are signed, the private ones wrapped.
 - ``journal``: what happened to the data set, append-only and chained by SHA-256.
 
@@ -18,7 +18,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-REVISION: Final = "0005"
+REVISION: Final = "0001"
 VERSION_TABLE: Final = "dpdist_ledger_version"
 
 RESERVED: Final = "reserved"
@@ -45,7 +45,7 @@ dataset = sa.Table(
     sa.Column("length", sa.Integer, nullable=False),
     sa.Column("head", sa.String(64), nullable=False),
     sa.Column("pml_cap", sa.Text),
-    sa.Column("filters", sa.Text),
+    sa.Column("filters", sa.Text, nullable=False),
     sa.Column("contract", sa.Text),
 )
 
@@ -94,7 +94,6 @@ admitted_input = sa.Table(
     sa.Column("dataset_id", sa.Integer, sa.ForeignKey("dpdist_dataset.id"), primary_key=True),
     sa.Column("fingerprint", sa.String(64), primary_key=True),
     sa.Column("contract", sa.String(64), primary_key=True),
-    sa.Column("sequence", sa.Integer, nullable=False),
 )
 
 identity = sa.Table(

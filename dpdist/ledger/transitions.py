@@ -1,4 +1,4 @@
-"""What may happen to a charge, each inside one transaction that holds the lock of its data set.
+"""What may happen to a charge, each inside one transaction that holds the book of its data set.
 
 ::
 
@@ -13,210 +13,189 @@ its work done.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from dpdist.errors import GuaranteeRefused, LedgerError, ReleaseConflict
-from dpdist.ledger import journal, period, tables
-from dpdist.ledger.account import Account, Charged
-from dpdist.ledger.anchor import Mark
-from dpdist.ledger.budget import Price, admit, admit_leakage
-from dpdist.ledger.records import BUDGETED, Attempt
-from dpdist.ledger.replay import changed
-from dpdist.ledger.rows import (
-    NO_EVENT,
-    Row,
-    attempt_record,
-    dataset_record,
-    is_leakage,
-    leakage_events,
-    live_charge,
-    lock_charge,
-    lock_dataset,
-    release_charges,
-    stale,
-)
-
-
-def now() -> str:
-    """Return the time, ISO 8601 in UTC."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def reserve(
-    connection: sa.Connection,
-    *,
-    request: Mapping[str, str],
-    dataset: str,
-    price: Price | None,
-    filters: str,
-    wrapped_key: bytes,
-    new_attempt: bool,
-    mark: Mark | None,
-    admits: Callable[[sa.Connection, Row], None],
-) -> None:
-    """Reserve a charge.
-
-    `request` holds the attempt, release, guarantee, event, spec hash and input fingerprint; `price` what the event
-    costs under the data set's `filters`; `admits` refuses what the data set's contract does not admit.
-    """
-    row = lock_dataset(connection, dataset)
-    account = journal.checked_account(connection, row, mark=mark)
-    journal.check_history(connection, row, account)
-    if _is_repeated(connection, row, request):
-        return
-    refuse_guarantee(row, request)
-    admits(connection, row)
-    mine = release_charges(connection, row, request["release"])
-    for charge in mine:
-        journal.check_charge(connection, row, charge)
-    replaced = _replaceable(mine, request, new_attempt=new_attempt)
-    if replaced is not None:
-        row, account = move(connection, row, account, replaced, _ENDS[replaced["state"]])
-    if row["filters"] != filters:
-        raise LedgerError(f"data set {dataset!r} got other filters while this release was priced: run it again")
-    at = now()
-    epsilon, charged, account = _admitted(connection, row, account, request, price)
-    period.admit(connection, row, request, price, at=at)
-    fields = {**request, "epsilon": str(epsilon), "costs": None if charged is None else charged.to_text()}
-    receipt = journal.append(connection, row, tables.RESERVED, at, fields, account=account.entered())["head"]
-    connection.execute(
-        sa.insert(tables.charge).values(
-            dataset_id=row["id"],
-            state=tables.RESERVED,
-            receipt=receipt,
-            created=at,
-            updated=at,
-            wrapped_key=wrapped_key,
-            **fields,
-        )
-    )
-
-
-def _is_repeated(connection: sa.Connection, dataset: Row, request: Mapping[str, str]) -> bool:
-    """Whether this attempt is reserved already; refuse another request of its id."""
-    same = sa.select(tables.charge).where(tables.charge.c.attempt == request["attempt"])
-    charge = connection.execute(same).mappings().one_or_none()
-    if charge is None:
-        return False
-    if charge["dataset_id"] != dataset["id"] or any(charge[name] != value for name, value in request.items()):
-        raise taken(request["attempt"])
-    return True
-
-
-def taken(attempt: str) -> ReleaseConflict:
-    """The error for an attempt id that something else has."""
-    return ReleaseConflict(f"attempt {attempt} is reserved with another data set, spec, input or charge")
-
-
-def _admitted(
-    connection: sa.Connection, row: Row, account: Account, request: Mapping[str, str], price: Price | None
-) -> tuple[Fraction, Charged | None, Account]:
-    """What is charged, by itself and from each filter, and the account after it."""
-    terms, release = dataset_record(row), request["release"]
-    if request["event"] == NO_EVENT:
-        return Fraction(0), None, account
-    if is_leakage(row, request["guarantee"]):
-        leaked = admit_leakage(terms, leakage_events(connection, row), request["event"], release=release)
-        return leaked, None, account.charged(None)
-    if price is None:
-        raise LedgerError(f"release {release!r} has a charge without a price")
-    charged = admit(terms, account, price, release=release)
-    return price.epsilon or Fraction(0), charged, account.charged(charged)
-
+from dpdist.errors import BudgetExceeded, GuaranteeRefused, LedgerError, ReleaseConflict
+from dpdist.ledger import tables
+from dpdist.ledger.account import Account, Costs, Price, composed_leakage
+from dpdist.ledger.book import Book, Row
+from dpdist.ledger.records import BUDGETED, NO_EVENT, Dataset
+from dpdist.ledger.terms import refuse_beyond_period, refuse_unadmitted
+from dpdist.privacy.formatting import downwards, number_of, upwards
+from dpdist.privacy.portfolio import Portfolio
 
 _ENDS: Final = {tables.RESERVED: tables.VOID, tables.DRAWING: tables.ABANDONED}
 
 
-def move(
-    connection: sa.Connection, dataset: Row, account: Account, charge: Row, state: str, **fields: str
-) -> tuple[Row, Account]:
-    """Write a transition; return the data set's row and its account after it. The key is erased with the last state."""
-    at = now()
-    if state == tables.VOID:
-        account = changed(dataset, account, charge, sign=-1)
-    body = {"attempt": charge["attempt"], **fields}
-    after = journal.append(connection, dataset, state, at, body, account=account)
-    values: dict[str, Any] = {"state": state, "updated": at, **fields}
+def reserve(
+    book: Book,
+    request: Mapping[str, str],
+    *,
+    price: Price | None,
+    portfolio: Portfolio,
+    wrapped_key: bytes,
+    new_attempt: bool,
+    contract: str | None,
+) -> None:
+    """Reserve a charge.
+
+    `request` holds the attempt, release, guarantee, event, spec hash and input fingerprint; `price` what the event
+    costs under the filters of `portfolio`; `contract` is the digest of the contract that the release keeps.
+    """
+    if _is_repeated(book, request):
+        return
+    refuse_guarantee(book.dataset, request)
+    refuse_unadmitted(book, request["input_fingerprint"], contract)
+    replaced = _replaceable(book, request, new_attempt=new_attempt)
+    if replaced is not None:
+        _move(book, replaced, _ENDS[replaced["state"]])
+    if book.dataset.portfolio != portfolio:
+        raise LedgerError(f"data set {book.name!r} got other filters while this release was priced: run it again")
+    epsilon, costs = _admitted(book, request, price)
+    refuse_beyond_period(book, request, price)
+    fields = {**request, "epsilon": str(epsilon), "costs": None if costs is None else costs.to_text()}
+    receipt = book.append(tables.RESERVED, fields)
+    times = {"created": book.at, "updated": book.at}
+    row = {"dataset_id": book.row["id"], "state": tables.RESERVED, "receipt": receipt, **times, **fields}
+    insert = sa.insert(tables.charge).values(**row, wrapped_key=wrapped_key).returning(tables.charge)
+    book.charges[request["attempt"]] = dict(book.connection.execute(insert).mappings().one())
+
+
+def _is_repeated(book: Book, request: Mapping[str, str]) -> bool:
+    """Whether this attempt is reserved already; refuse another request of its id."""
+    charge = book.charges.get(request["attempt"])
+    if charge is not None and any(charge[name] != value for name, value in request.items()):
+        raise taken(request["attempt"])
+    return charge is not None
+
+
+def taken(attempt: str) -> ReleaseConflict:
+    """Return the error for an attempt id that something else has."""
+    return ReleaseConflict(f"attempt {attempt} is reserved with another data set, spec, input or charge")
+
+
+def _admitted(book: Book, request: Mapping[str, str], price: Price | None) -> tuple[Fraction, Costs | None]:
+    """What is charged, by itself and from each filter."""
+    release = request["release"]
+    if request["event"] == NO_EVENT:
+        return Fraction(0), None
+    if book.dataset.leaks(request):
+        return _leakage(book.dataset, book.leakage, request["event"], release=release), None
+    if price is None:
+        raise LedgerError(f"release {release!r} has a charge without a price")
+    return price.epsilon or Fraction(0), _costs(book.dataset, book.account, price, release=release)
+
+
+def _costs(dataset: Dataset, account: Account, price: Price, *, release: str) -> Costs:
+    """Return what a release is charged.
+
+    Raises BudgetExceeded: no filter would hold after it. The message names public numbers only.
+    """
+    portfolio = dataset.portfolio
+    costs = account.costs_of(portfolio, price)
+    if costs is not None:
+        return costs
+    spent = account.epsilon(portfolio)
+    remaining = Fraction(0) if spent is None else max(dataset.epsilon - spent, Fraction(0))
+    if account.alone is not None:
+        why = "its first release took all of the cap"
+    else:
+        after = portfolio.epsilon_of(account.charged(Costs(price.costs)).taken)
+        why = f"with {number_of(account.charges, 'charge')} before it that comes to {_epsilon(after)}"
+    raise BudgetExceeded(
+        f"data set {dataset.name!r}: release {release!r} asks for {_epsilon(price.epsilon)} at delta "
+        f"{upwards(dataset.delta)}; {why}, the cap is epsilon {upwards(dataset.epsilon)}, remaining "
+        f"{downwards(remaining)}. Ask for less epsilon or delta in the spec's privacy section"
+    )
+
+
+def _leakage(dataset: Dataset, events: Sequence[str], event: str, *, release: str) -> Fraction:
+    """Return the leakage of `event` by itself if all events and it compose to at most the cap of the account.
+
+    Raises BudgetExceeded: they do not.
+    """
+    cap = dataset.pml or Fraction(0)
+    alone, total = composed_leakage([event]), composed_leakage([*events, event])
+    if alone is not None and total is not None and total <= cap:
+        return alone
+    asked, together = (
+        "infinite leakage" if value is None else f"leakage of {upwards(value)} nats" for value in (alone, total)
+    )
+    raise BudgetExceeded(
+        f"data set {dataset.name!r}: release {release!r} asks for {asked}; with "
+        f"{number_of(len(events), 'charge')} before it that composes to {together}, "
+        f"the cap of the account is {upwards(cap)} nats. Ask for less epsilon in the "
+        "spec's privacy section"
+    )
+
+
+def _epsilon(value: Fraction | None) -> str:
+    return "an infinite epsilon" if value is None else f"epsilon {upwards(value)}"
+
+
+def _move(book: Book, charge: Row, state: str, **fields: str) -> None:
+    """Write a transition. The key is erased with the last state."""
+    book.append(state, {"attempt": charge["attempt"], **fields})
+    values: dict[str, Any] = {"state": state, "updated": book.at, **fields}
     if state not in tables.OPEN:
         values["wrapped_key"] = None
-    connection.execute(sa.update(tables.charge).where(tables.charge.c.id == charge["id"]).values(values))
-    return after, account
+    book.connection.execute(sa.update(tables.charge).where(tables.charge.c.id == charge["id"]).values(values))
+    charge |= values
 
 
-def _locked(connection: sa.Connection, attempt: str, mark: Mark | None) -> tuple[Row, Row, Account]:
-    """The data set of an attempt, locked, its charge and its account, all checked with the journal."""
-    dataset, charge = lock_charge(connection, attempt)
-    account = journal.checked_account(connection, dataset, mark=mark)
-    journal.check_charge(connection, dataset, charge)
-    return dataset, charge, account
-
-
-def mark_drawing(connection: sa.Connection, attempt: str, *, mark: Mark | None = None) -> None:
+def mark_drawing(book: Book, charge: Row) -> None:
     """Write down that noise is about to be drawn."""
-    dataset, charge, account = _locked(connection, attempt, mark)
     if charge["state"] == tables.RESERVED:
-        move(connection, dataset, account, charge, tables.DRAWING)
+        _move(book, charge, tables.DRAWING)
     elif charge["state"] != tables.DRAWING:
         raise stale(charge)
 
 
-def commit(connection: sa.Connection, attempt: str, manifest_sha256: str, *, mark: Mark | None = None) -> None:
+def commit(book: Book, charge: Row, manifest_sha256: str) -> None:
     """Commit an attempt to the manifest with this digest."""
-    dataset, charge, account = _locked(connection, attempt, mark)
     if charge["state"] == tables.DRAWING:
-        move(connection, dataset, account, charge, tables.COMMITTED, manifest_sha256=manifest_sha256)
+        _move(book, charge, tables.COMMITTED, manifest_sha256=manifest_sha256)
     elif charge["state"] == tables.RESERVED:
-        raise LedgerError(f"attempt {attempt} cannot be committed: mark_drawing comes first, before any noise")
+        raise LedgerError(
+            f"attempt {charge['attempt']} cannot be committed: mark_drawing comes first, before any noise"
+        )
     elif charge["state"] != tables.COMMITTED:
         raise stale(charge)
     elif charge["manifest_sha256"] != manifest_sha256:
         raise ReleaseConflict(
-            f"release {charge['release']!r} of data set {dataset['name']!r} is committed with another manifest: "
+            f"release {charge['release']!r} of data set {book.name!r} is committed with another manifest: "
             "choose another release name"
         )
 
 
-def void(connection: sa.Connection, attempt: str, *, mark: Mark | None = None) -> None:
+def void(book: Book, charge: Row) -> None:
     """Give a charge back; only before noise was drawn."""
-    dataset, charge, account = _locked(connection, attempt, mark)
     if charge["state"] == tables.RESERVED:
-        move(connection, dataset, account, charge, tables.VOID)
+        _move(book, charge, tables.VOID)
     elif charge["state"] != tables.VOID:
         raise LedgerError(
-            f"attempt {attempt} is {charge['state']}: noise was drawn, so its charge stays; resume the release or "
-            "let it be"
+            f"attempt {charge['attempt']} is {charge['state']}: noise was drawn, so its charge stays; resume the "
+            "release or let it be"
         )
 
 
-def give_up(connection: sa.Connection, attempt: str, *, mark: Mark | None = None) -> None:
+def give_up(book: Book, charge: Row) -> None:
     """End an open attempt: its charge is given back, or stays spent where noise may have been drawn."""
-    dataset, charge, account = _locked(connection, attempt, mark)
     if charge["state"] == tables.COMMITTED:
-        raise ReleaseConflict(f"attempt {attempt} is committed: it is the release, and its charge stays")
+        raise ReleaseConflict(f"attempt {charge['attempt']} is committed: it is the release, and its charge stays")
     if charge["state"] in tables.OPEN:
-        move(connection, dataset, account, charge, _ENDS[charge["state"]])
+        _move(book, charge, _ENDS[charge["state"]])
 
 
-def live(connection: sa.Connection, dataset: str, release: str) -> Row | None:
-    """The open or committed charge of a release, None when it has none."""
-    row = lock_dataset(connection, dataset, lock=False)
-    charge = live_charge(release_charges(connection, row, release), release)
-    if charge is not None:  # what it committed to is signed
-        journal.checked_account(connection, row)
-        journal.check_charge(connection, row, charge)
-    return charge
-
-
-def resume(connection: sa.Connection, dataset: str, release: str, spec_hash: str, input_fingerprint: str) -> Attempt:
-    """Return the open attempt of a release if spec and input are the same."""
-    charge = live(connection, dataset, release)
+def resumed(book: Book, release: str, *, spec_hash: str, input_fingerprint: str) -> Row:
+    """Return the open charge of a release if spec and input are the same."""
+    charge = book.live(release)
     if charge is None:
-        raise LedgerError(f"release {release!r} of data set {dataset!r} has no open attempt: run it without resuming")
+        raise LedgerError(f"release {release!r} of data set {book.name!r} has no open attempt: run it without resuming")
     if charge["state"] == tables.COMMITTED:
         raise _committed(charge)
     if charge["spec_hash"] != spec_hash:
@@ -226,32 +205,32 @@ def resume(connection: sa.Connection, dataset: str, release: str, spec_hash: str
             f"release {release!r}: the input changed since attempt {charge['attempt']} began, and the same noise on "
             "changed data would show the change; restore the input, or ask for a new attempt (new key, new charge)"
         )
-    return attempt_record(charge, dataset)
+    return charge
 
 
-def refuse_guarantee(dataset: Row, request: Mapping[str, str]) -> None:
+def refuse_guarantee(dataset: Dataset, request: Mapping[str, str]) -> None:
     """Refuse a kind of guarantee that the policy of the data set does not allow, or that lacks its event."""
-    kind, allowed = request["guarantee"], json.loads(dataset["guarantees"])
+    kind, allowed = request["guarantee"], dataset.guarantees
     if kind not in allowed:
         raise GuaranteeRefused(
-            f"data set {dataset['name']!r} allows the guarantees {', '.join(allowed)}, not {kind!r}: choose another "
+            f"data set {dataset.name!r} allows the guarantees {', '.join(allowed)}, not {kind!r}: choose another "
             f"kind of release, or a data set made with `dpdist ledger create --allow {kind}`"
         )
     if kind in BUDGETED and request["event"] == NO_EVENT:
         raise GuaranteeRefused(f"a release with the guarantee {kind!r} needs a privacy event to charge")
     event = json.loads(request["event"])
     exact = isinstance(event, dict) and event.get("scale", 1) is None
-    if kind == "pml" and exact and not is_leakage(dataset, kind):
+    if kind == "pml" and exact and not dataset.leaks(request):
         raise GuaranteeRefused(
-            f"data set {dataset['name']!r} has no account of leakage, so a release is charged its differential "
+            f"data set {dataset.name!r} has no account of leakage, so a release is charged its differential "
             "privacy, and exact counts have none: add noise (a smaller privacy.epsilon), or use a data set that was "
             "created with --pml"
         )
 
 
-def _replaceable(mine: list[Row], request: Mapping[str, str], *, new_attempt: bool) -> Row | None:
+def _replaceable(book: Book, request: Mapping[str, str], *, new_attempt: bool) -> Row | None:
     """Return the open charge that the request replaces, None when there is none; refuse a taken release name."""
-    live = live_charge(mine, request["release"])
+    live = book.live(request["release"])
     if live is not None and live["state"] == tables.COMMITTED:
         raise _committed(live)
     if live is not None and not new_attempt:
@@ -261,10 +240,19 @@ def _replaceable(mine: list[Row], request: Mapping[str, str], *, new_attempt: bo
             f"release {request['release']!r} has the open attempt {live['attempt']}: wait for its run, or "
             "resume it (no new charge), or ask for a new attempt (new key, new charge)"
         )
-    for row in mine:
-        if row["state"] in (tables.DRAWING, tables.ABANDONED) and row["spec_hash"] != request["spec_hash"]:
+    for row in book.charges.values():
+        drawn = row["release"] == request["release"] and row["state"] in (tables.DRAWING, tables.ABANDONED)
+        if drawn and row["spec_hash"] != request["spec_hash"]:
             raise _other_spec(row)
     return live
+
+
+def stale(charge: Mapping[str, Any]) -> ReleaseConflict:
+    """Return the error for a transition of an attempt that has ended."""
+    return ReleaseConflict(
+        f"attempt {charge['attempt']} of release {charge['release']!r} is {charge['state']}: this run is stale and "
+        "must stop; nothing it computed may be published"
+    )
 
 
 def _committed(charge: Row) -> ReleaseConflict:

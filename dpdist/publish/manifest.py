@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from dpdist.errors import OutputExists, OutputUnwritable, VerificationFailed
-from dpdist.ledger.signature import sign
+from dpdist.ledger.signing import sign
 from dpdist.privacy.guarantee import Guarantee
 from dpdist.publish.extra import FileRecord
 from dpdist.publish.part_format import PartFormat, PartRecord
@@ -34,9 +34,6 @@ from dpdist.storage.store import Store
 MANIFEST = "_manifest.json"
 SIGNATURE = "_manifest.sig"
 """Readers of folders of Parquet files, such as pandas, ignore names that begin with an underscore."""
-
-OLD_NAMES = {MANIFEST: "manifest.json", SIGNATURE: "manifest.sig"}
-"""Names in releases of earlier versions."""
 
 NOT_PRIVATE = (
     "not private: the noise came from a fixed test key that others know, so it hides nothing and the guarantee below "
@@ -220,20 +217,13 @@ def build_manifest(
     )
 
 
-def name_in(store: Store, name: str) -> str:
-    """The name of a manifest or signature in a folder: that of an earlier version, where only this is there."""
-    old = OLD_NAMES[name]
-    return old if store.exists(old) and not store.exists(name) else name
-
-
 def require_vacant(store: Store) -> None:
     """Refuse an output that holds a release. Raises OutputExists: there is a manifest; DataNotFound,
     StorageUnavailable: the output cannot be read.
     """
-    found = name_in(store, MANIFEST)
-    if store.exists(found):
+    if store.exists(MANIFEST):
         raise OutputExists(
-            f"{store.uri} already holds a release ({found}): choose another output.path, or delete that one first"
+            f"{store.uri} already holds a release ({MANIFEST}): choose another output.path, or delete that one first"
         )
 
 
@@ -247,8 +237,8 @@ def publish(store: Store, manifest: Manifest, *, signing_key: Ed25519PrivateKey 
     OutputUnwritable: a part is missing or has another size, or the place cannot be written; OutOfDisk,
     StorageUnavailable: as `Store.write_bytes`.
     """
-    content, name = manifest.to_bytes(), name_in(store, MANIFEST)
-    if not store.exists(name):
+    content = manifest.to_bytes()
+    if not store.exists(MANIFEST):
         sizes = store.sizes()
         for part in manifest.listed:
             if sizes.get(part.name) != part.bytes:
@@ -263,7 +253,7 @@ def publish(store: Store, manifest: Manifest, *, signing_key: Ed25519PrivateKey 
             store.write_bytes(SIGNATURE, sign(content, signing_key))
         content = store.write_exclusive(MANIFEST, content)
     else:
-        content = store.read_bytes(name)
+        content = store.read_bytes(MANIFEST)
     try:
         stored = Manifest.from_bytes(content)
     except VerificationFailed:

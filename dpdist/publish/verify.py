@@ -18,10 +18,9 @@ import pyarrow.parquet as pq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from dpdist.errors import DataNotFound, VerificationFailed
-from dpdist.ledger.signature import check_signature
-from dpdist.ledger.signing import key_fingerprint
+from dpdist.ledger.signing import check_signature, key_fingerprint
 from dpdist.publish.extra import read_file
-from dpdist.publish.manifest import MANIFEST, SIGNATURE, Manifest, name_in
+from dpdist.publish.manifest import MANIFEST, SIGNATURE, Manifest
 from dpdist.publish.part_format import PartRecord
 from dpdist.publish.parts import arrow_schema, released_columns
 from dpdist.publish.statement import check_statement
@@ -130,7 +129,7 @@ def verify(
                     )
     for file in manifest.files:
         read_file(store, file)
-    listed = {name_in(store, MANIFEST), name_in(store, SIGNATURE), *(file.name for file in manifest.listed)}
+    listed = {MANIFEST, SIGNATURE, *(file.name for file in manifest.listed)}
     return VerifyReport(
         uri=store.uri,
         kind=manifest.kind,
@@ -233,15 +232,14 @@ def read_release(
 
 def _open(store: Store, key: Ed25519PublicKey | None) -> tuple[Manifest, Literal["valid", "not checked", "none"]]:
     try:
-        content = store.read_bytes(name_in(store, MANIFEST))
+        content = store.read_bytes(MANIFEST)
     except DataNotFound as error:
         raise DataNotFound(f"there is no finished release at {store.uri}: {error}") from None
-    signature = name_in(store, SIGNATURE)
-    signed = store.exists(signature)
+    signed = store.exists(SIGNATURE)
     if key is not None:
         if not signed:
-            raise VerificationFailed(f"{signature} is missing, but a public key was given: {_AGAIN}")
-        check_signature(content, store.read_bytes(signature), key)
+            raise VerificationFailed(f"{SIGNATURE} is missing, but a public key was given: {_AGAIN}")
+        check_signature(content, store.read_bytes(SIGNATURE), key)
     manifest = Manifest.from_bytes(content)
     return manifest, "none" if not signed else "not checked" if key is None else "valid"
 

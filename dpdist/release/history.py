@@ -13,8 +13,7 @@ from dpdist.errors import DpdistError, LedgerError
 
 if TYPE_CHECKING:
     from dpdist.families.base.attempt import Attempt
-    from dpdist.ledger import Attempt as Reservation
-    from dpdist.ledger import Ledger
+    from dpdist.ledger import Charge, Ledger
     from dpdist.schema.spec import ReleaseSpec
     from dpdist.storage.store import Store
 
@@ -74,7 +73,7 @@ def list_runs(ledger: Ledger, work: Store) -> list[RunSummary]:
     )
 
 
-def find_attempt(ledger: Ledger, beginning: str) -> Reservation:
+def find_attempt(ledger: Ledger, beginning: str) -> Charge:
     """The attempt whose id is this text or begins with it. Raises LedgerError: there is none, or more than one, or the
     beginning is too short.
     """
@@ -92,7 +91,7 @@ def find_attempt(ledger: Ledger, beginning: str) -> Reservation:
     return found[0] if len(found) == 1 else ledger.attempt(beginning)
 
 
-def run_record(work: Store, attempt: Reservation) -> dict[str, Any]:
+def run_record(work: Store, attempt: Charge) -> dict[str, Any]:
     """The run record of an attempt; confidential, because it holds private counts. Raises DataNotFound: the folder does
     not hold it; the run has not finished, or used another work folder.
     """
@@ -100,7 +99,7 @@ def run_record(work: Store, attempt: Reservation) -> dict[str, Any]:
     return record
 
 
-def write_record(attempt: Attempt[Any, Any], reserved: Reservation) -> None:
+def write_record(attempt: Attempt[Any, Any], reserved: Charge) -> None:
     """Write the operator's run record: confidential, beside the attempt's other files, never in the release."""
     record = {
         "confidential": CONFIDENTIAL,

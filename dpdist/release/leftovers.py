@@ -18,7 +18,7 @@ from typing import Any
 
 from dpdist.errors import LedgerError
 from dpdist.ledger import Ledger
-from dpdist.publish.manifest import MANIFEST, name_in
+from dpdist.publish.manifest import MANIFEST
 from dpdist.storage.store import Store
 
 log = logging.getLogger("dpdist")
@@ -72,7 +72,7 @@ def _is_void(ledger: Ledger, output: Store) -> bool:
         state = ledger.attempt(claimed).state
     except LedgerError:  # of another ledger
         return False
-    return state in ("void", "abandoned") or (state == "committed" and output.exists(name_in(output, MANIFEST)))
+    return state in ("void", "abandoned") or (state == "committed" and output.exists(MANIFEST))
 
 
 def sweep_errors(*, older: float = ERRORS_KEPT) -> list[str]:

@@ -15,10 +15,9 @@ from dpdist.data.inputs import Input
 from dpdist.errors import DpdistError, LedgerError, OutputExists, ReleaseConflict
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Plan
-from dpdist.ledger import Attempt as Reservation
-from dpdist.ledger import Ledger
+from dpdist.ledger import Charge, Ledger
 from dpdist.ledger.keys import BESIDES
-from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, name_in, publish, require_vacant
+from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, publish, require_vacant
 from dpdist.release.history import write_record
 from dpdist.release.leftovers import CLAIM, sweep_output
 from dpdist.release.outcome import Outcome, outcome_of
@@ -60,8 +59,7 @@ class Publication:
             )
         folder = self.work / reserved.id
         for place in (output, folder):
-            name = name_in(place, MANIFEST)
-            content = place.read_bytes(name) if place.exists(name) else b""
+            content = place.read_bytes(MANIFEST) if place.exists(MANIFEST) else b""
             if hashlib.sha256(content).hexdigest() == reserved.manifest_sha256:
                 published = self._make_visible(content)
                 ledger.erase(reserved)
@@ -71,7 +69,7 @@ class Publication:
             "folder holds its manifest: give the output.path and work it was made with"
         )
 
-    def publish(self, attempt: Attempt[Any, Any], reserved: Reservation, *, fixed_key: bool) -> Outcome:
+    def publish(self, attempt: Attempt[Any, Any], reserved: Charge, *, fixed_key: bool) -> Outcome:
         """Commit an attempt whose parts are written, and publish its manifest. Raises ReleaseConflict: the input
         changed while it was read; OutputExists: another release has claimed or filled the output.
         """
@@ -105,11 +103,10 @@ class Publication:
         self.output.delete(CLAIM)
         return published
 
-    def _stored_manifest(self, attempt: Attempt[Any, Any], reserved: Reservation, *, fixed_key: bool) -> bytes:
+    def _stored_manifest(self, attempt: Attempt[Any, Any], reserved: Charge, *, fixed_key: bool) -> bytes:
         """The manifest's bytes, made once and stored in the work folder."""
-        name = name_in(attempt.work, MANIFEST)
-        if attempt.work.exists(name):
-            return attempt.work.read_bytes(name)
+        if attempt.work.exists(MANIFEST):
+            return attempt.work.read_bytes(MANIFEST)
         manifest = build_manifest(
             guarantees=self.plan.guarantees,
             kind=self.spec.kind,
@@ -127,13 +124,13 @@ class Publication:
         )
         return attempt.work.write_exclusive(MANIFEST, manifest.to_bytes())
 
-    def give_free(self, reserved: Reservation) -> None:
+    def give_free(self, reserved: Charge) -> None:
         """Let others have the output: this attempt will not fill it, or claims it again when it is resumed."""
         with suppress(DpdistError):
             if self.output.exists(CLAIM) and self.output.read_bytes(CLAIM) == reserved.id.encode():
                 self.output.delete(CLAIM)
 
-    def claim(self, reserved: Reservation) -> None:
+    def claim(self, reserved: Charge) -> None:
         """Reserve the output, before a record is read; replace the claim of an attempt that was given up.
 
         The ledger cannot tell of the attempts of another one.
@@ -157,5 +154,5 @@ class Publication:
             return self.ledger.attempt(attempt).state in ("void", "abandoned")
         return False
 
-    def _log(self, message: str, reserved: Reservation) -> None:
+    def _log(self, message: str, reserved: Charge) -> None:
         log.info(message, extra={"release": self.spec.name, "dataset": self.spec.dataset, "attempt": reserved.id})

@@ -40,12 +40,11 @@ from dpdist.families.base.attempt import Attempt, Progress, silent
 from dpdist.families.base.family import Stage
 from dpdist.families.base.owners import refuse_tables_of_others
 from dpdist.families.base.registry import family_of, make_plan
-from dpdist.ledger import Attempt as Reservation
-from dpdist.ledger import Ledger
+from dpdist.ledger import Charge, Ledger
 from dpdist.ledger.contract import kept_contract
 from dpdist.ledger.keys import BESIDES, WITH_TEST_KEY, KeyRef, require_test_keys
 from dpdist.ledger.records import event_json
-from dpdist.ledger.signature import load_signing_key
+from dpdist.ledger.signing import load_signing_key
 from dpdist.privacy.events import covers
 from dpdist.publish.manifest import require_vacant
 from dpdist.release.executors import executor_mode
@@ -165,7 +164,7 @@ class Run:
             self.outcome = self._publication.committed()
             if self.outcome is not None:
                 return
-        self._contract = kept_contract(self._ledger, spec, dataset=spec.dataset, event=self.plan.event)
+        self._contract = kept_contract(self._ledger.dataset(spec.dataset), spec, event=self.plan.event)
         if self._fixed_key is not None and self._contract is not None:
             require_test_keys()
         refuse_tables_of_others(self._ledger, spec, self._input.source, dataset=spec.dataset)
@@ -321,7 +320,7 @@ class Run:
             public_tables=self._public_tables,
         )
 
-    def _mark_drawing(self, attempt: Reservation) -> None:
+    def _mark_drawing(self, attempt: Charge) -> None:
         self._ledger.mark_drawing(attempt)
 
     def _give_back(self) -> None:

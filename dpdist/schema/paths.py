@@ -11,31 +11,19 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from dpdist.errors import SpecError
 
-
-@dataclass(frozen=True)
 class PathMark:
-    """Marks a setting as a path, or several, relative to the folder of the file that says it.
-
-    Parameters
-    ----------
-    is_read : bool
-        Whether there must be such a file beforehand.
-    """
-
-    is_read: bool
+    """Marks a setting as a path, or several, relative to the folder of the file that says it."""
 
 
-READ, WRITTEN = PathMark(is_read=True), PathMark(is_read=False)
+PATH = PathMark()
 
 
 @dataclass(frozen=True)
 class PathSetting:
-    """A setting that is a path: its names from the outside in, its mark and its default."""
+    """A setting that is a path: its names from the outside in, and its default."""
 
     names: tuple[str, ...]
-    mark: PathMark
     default: Any
 
 
@@ -43,9 +31,8 @@ def path_settings(model: type[BaseModel]) -> Iterator[PathSetting]:
     """The settings of a model that are marked as paths."""
     for name, field in model.model_fields.items():
         key = field.alias or name
-        for mark in field.metadata:
-            if isinstance(mark, PathMark):
-                yield PathSetting((key,), mark, field.default)
+        if PATH in field.metadata:
+            yield PathSetting((key,), field.default)
         for section in _sections(field.annotation):
             for found in path_settings(section):
                 yield replace(found, names=(key, *found.names))
@@ -58,7 +45,7 @@ def _sections(annotation: Any) -> list[type[BaseModel]]:
 
 
 def from_folder(
-    tree: Mapping[str, Any], model: type[BaseModel], base: Path, *, keep: Collection[str] = (), source: str = "the spec"
+    tree: Mapping[str, Any], model: type[BaseModel], base: Path, *, keep: Collection[str] = ()
 ) -> dict[str, Any]:
     """A spec or contract as a mapping, with its relative paths led from `base` to the working folder.
 
@@ -72,11 +59,6 @@ def from_folder(
         The folder of the file.
     keep : collection of str
         Settings that stay as they are, by dotted path: those of the command line are relative to the working folder.
-
-    Raises
-    ------
-    SpecError
-        There is no such file, but there is one from the working folder: from there, paths were read before.
     """
     found = dict(tree)
     for setting in path_settings(model):
@@ -88,9 +70,9 @@ def from_folder(
             continue
         value = section.get(names[-1], setting.default)
         if isinstance(value, str) and value:
-            section[names[-1]] = _led(value, base, setting.mark, f"{source}: {dotted}")
+            section[names[-1]] = _led(value, base)
         elif isinstance(value, list | tuple) and value and all(isinstance(path, str) for path in value):
-            section[names[-1]] = [_led(path, base, setting.mark, f"{source}: {dotted}") for path in value]
+            section[names[-1]] = [_led(path, base) for path in value]
     return found
 
 
@@ -114,16 +96,11 @@ def _section(tree: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any] | N
     return tree
 
 
-def _led(path: str, base: Path, mark: PathMark, setting: str) -> str:
+def _led(path: str, base: Path) -> str:
     """A path from the working folder, of one from `base`; addresses and absolute paths as they are."""
     if "://" in path or os.path.isabs(path) or path.startswith("~"):
         return path
     here = os.path.realpath(os.curdir)
     whole = os.path.normpath(os.path.join(os.path.realpath(base), path))
-    if mark.is_read and not os.path.lexists(whole) and os.path.lexists(path):
-        right = os.path.relpath(os.path.realpath(path), os.path.realpath(base))
-        raise SpecError(
-            f"{setting}: paths are relative to the folder of the file, {base}, where there is no {path}: write {right}"
-        )
     inside = os.path.relpath(whole, here)
     return whole if inside.startswith(os.pardir) else inside

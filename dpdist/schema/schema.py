@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import operator
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
@@ -119,7 +118,6 @@ class Attribute(Frozen):
     )
     levels: tuple[Prefix | Width | Edges | Groups | tuple[int, ...], ...] = Field(
         default=(),
-        exclude_if=operator.not_,
         description="A public hierarchy of the values, from fine to coarse, each as `buckets` are or {prefix: n}, the "
         "values' first characters: a synthesis of many values measures the finest level of about twenty groups first. "
         "Each level is a function of the one before.",
@@ -389,7 +387,6 @@ class Schema(Frozen):
     attributes: tuple[Attribute, ...] = Field(min_length=1)
     rules: tuple[Rule, ...] = Field(
         default=(),
-        exclude_if=operator.not_,
         description="What no record can be, as the public knows. No record that a synthesis releases breaks a rule.",
     )
 

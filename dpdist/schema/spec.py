@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import operator
 import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
@@ -25,7 +24,7 @@ from pydantic import (
 )
 
 from dpdist.errors import SpecError
-from dpdist.schema.paths import READ, WRITTEN, without_paths
+from dpdist.schema.paths import PATH, without_paths
 from dpdist.schema.schema import Schema
 from dpdist.schema.strict import StrictModel
 from dpdist.schema.strict_yaml import LONGEST_NUMBER, check_characters, parse_yaml
@@ -118,7 +117,7 @@ Paths = Annotated[str, Field(min_length=1)] | Annotated[tuple[str, ...], Field(m
 class ParentTable(Section):
     """A table with a row for each unit; its attributes are those of all records with the same id."""
 
-    path: Annotated[Paths, READ] = Field(description="Files, folders or globs, laid out as those of the records.")
+    path: Annotated[Paths, PATH] = Field(description="Files, folders or globs, laid out as those of the records.")
     attributes: tuple[str, ...] = Field(min_length=1, description="Attributes of the schema that it has.")
 
     @property
@@ -130,7 +129,7 @@ class ParentTable(Section):
 class FilesSpec(Section):
     """The files of a table."""
 
-    path: Annotated[Paths, READ] = Field(
+    path: Annotated[Paths, PATH] = Field(
         description="Files, folders or globs; local, from the folder of the spec, or s3://."
     )
     format: Literal["parquet", "csv"] | None = Field(default=None, description="Inferred from the name if absent.")
@@ -156,7 +155,6 @@ class DataSpec(FilesSpec):
     storage: StorageSpec = StorageSpec()
     parent: ParentTable | None = Field(
         default=None,
-        exclude_if=operator.not_,
         description="Where attributes of the units are in a table of their own, with the ids of `unit`.",
     )
 
@@ -164,7 +162,7 @@ class DataSpec(FilesSpec):
 class OutputSpec(Section):
     """Where and how the release is written."""
 
-    path: Annotated[str, WRITTEN] = Field(description="Folder of the release, from that of the spec, or s3:// prefix.")
+    path: Annotated[str, PATH] = Field(description="Folder of the release, from that of the spec, or s3:// prefix.")
     values: Literal["values", "labels", "codes"] = Field(
         default="values", description="Write the declared values, their labels, or integer codes."
     )
@@ -173,7 +171,7 @@ class OutputSpec(Section):
         description="Binned integers as an integer drawn uniformly in the bin, or as the bin's text.",
     )
     rows_per_part: int = Field(default=250_000, ge=1_000, le=100_000_000, description="Rows in each Parquet part.")
-    signing_key: Annotated[str | None, READ] = Field(
+    signing_key: Annotated[str | None, PATH] = Field(
         default=None, description="PEM file of an Ed25519 private key; default: the identity of the data set."
     )
     storage: StorageSpec = StorageSpec()
@@ -194,11 +192,11 @@ def parse_bytes(text: str) -> int:
 class SecuritySpec(Section):
     """Files for TLS between the processes of a Dask cluster; `dpdist cluster certs` makes them."""
 
-    ca: Annotated[str, READ] = Field(
+    ca: Annotated[str, PATH] = Field(
         description="PEM file of the authority that signed all certificates of the cluster."
     )
-    cert: Annotated[str, READ] = Field(description="PEM file of this client's certificate.")
-    key: Annotated[str, READ] = Field(description="PEM file of its private key.")
+    cert: Annotated[str, PATH] = Field(description="PEM file of this client's certificate.")
+    key: Annotated[str, PATH] = Field(description="PEM file of its private key.")
 
 
 class ClusterSpec(Section):
@@ -212,7 +210,7 @@ class ClusterSpec(Section):
         ),
     )
     address: str | None = Field(default=None, description="Scheduler address, such as tls://scheduler:8786.")
-    scheduler_file: Annotated[str | None, READ] = Field(
+    scheduler_file: Annotated[str | None, PATH] = Field(
         default=None, description="File that a Dask scheduler wrote (`--scheduler-file`), instead of `address`."
     )
     security: SecuritySpec | None = Field(default=None, description="Certificates, for an address tls://…")
@@ -274,7 +272,7 @@ class ReleaseSpec(Section):
     table: Schema = Field(alias="schema", description="The schema, or the path of its file (from the spec).")
     output: OutputSpec
     ledger: str = Field(default=DEFAULT_LEDGER, repr=False, description="SQLAlchemy URL of the ledger.")
-    work: Annotated[str, WRITTEN] = Field(
+    work: Annotated[str, PATH] = Field(
         default=".dpdist",
         description="Confidential folder for what a running attempt stores: local, from the folder of the spec, or s3://.",
     )
@@ -407,9 +405,10 @@ class ReleaseSpec(Section):
 
     def decisive(self) -> dict[str, Any]:
         """The settings that decide the released bytes: all but where the release runs and where its files are."""
-        tree = self.model_dump(mode="json", by_alias=True, exclude={"cluster", "ledger", "work"})
-        del tree["data"]["storage"], tree["output"]["storage"]
-        return _without_absent(without_paths(tree, type(self)))
+        elsewhere: Any = {"cluster": True, "ledger": True, "work": True}
+        elsewhere |= {"data": {"storage"}, "output": {"storage"}}
+        tree = self.model_dump(mode="json", by_alias=True, exclude=elsewhere, exclude_defaults=True)
+        return without_paths(tree, type(self))
 
     def public(self) -> dict[str, Any]:
         """The public settings, for the manifest: not the schema, nor where the release runs and where its files are."""
@@ -417,12 +416,7 @@ class ReleaseSpec(Section):
         tree["data"] = {"minimum_records": self.data.minimum_records}
         for name in ("storage", "signing_key", "path"):
             del tree["output"][name]
-        return _without_absent(tree)
-
-
-def _without_absent(tree: dict[str, Any]) -> dict[str, Any]:
-    """The settings, without a unit where a single record is protected, and without weights where there are none."""
-    return {name: value for name, value in tree.items() if value is not None or name not in ("unit", "weight")}
+        return tree
 
 
 AnySpec = TypeVar("AnySpec", bound=ReleaseSpec)

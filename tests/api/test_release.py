@@ -215,20 +215,6 @@ def test_other_readers_read_the_folder_of_a_release(ledger: dpdist.Ledger) -> No
     assert len(pytest.importorskip("dask.dataframe").read_parquet("out/first/data")) == len(release)
 
 
-def test_a_release_of_an_earlier_version_still_opens(ledger: dpdist.Ledger) -> None:
-    """Its manifest and signature have names without an underscore; an output that holds one is taken."""
-    release = dpdist.release(spec(), data=frame(), ledger=ledger)
-    for path in Path("out/first").glob("_manifest.*"):
-        path.rename(path.with_name(path.name.removeprefix("_")))
-    report = dpdist.verify("out/first", ledger=ledger)
-    assert report.signature == "valid"
-    assert not report.unlisted
-    assert dpdist.open_release("out/first").to_arrow().equals(release.to_arrow())
-    with pytest.raises(dpdist.errors.OutputExists):
-        dpdist.release(spec("second", output={"path": "out/first"}), data=frame(), ledger=ledger)
-    assert dpdist.release(spec(), data=frame(), ledger=ledger, once=True).guarantee == release.guarantee
-
-
 def test_settings_and_files_as_on_the_command_line(ledger: dpdist.Ledger) -> None:
     frame().to_parquet("table.parquet")
     settings = {"synthesis.records": 1_500}

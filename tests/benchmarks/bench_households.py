@@ -141,7 +141,7 @@ def declare(spec: ReleaseSpec) -> None:
     found = check_input(contract)
     assert not found.problems, found.problems
     with closing(Ledger.open(spec.ledger)) as ledger:
-        ledger.create_dataset(spec.dataset, epsilon=30, delta="1e-6", contract=contract.text)
+        ledger.create_from_contract(spec.dataset, contract)
         ledger.admit_input(spec.dataset, fingerprint=found.fingerprint, contract=contract.digest)
 
 

@@ -107,19 +107,6 @@ def test_a_contract_protects_its_files_from_any_folder(
         run_release(_spec(path, **more))
 
 
-def test_a_contract_without_a_place_admits_nothing(place: Path) -> None:
-    """One that was entered by an earlier version."""
-    ledger = Ledger.open("sqlite:///ledger.db")
-    terms = {"schema": SCHEMA, "data": {"path": "old.parquet"}, "minimum_records": 2, "epsilon": 1, "delta": "1e-6"}
-    contract = Contract.model_validate(terms)
-    ledger.create_dataset("old", epsilon=1, delta="1e-6", contract=contract.text)
-    with pytest.raises(ContractBroken, match=r"'old' names its files by relative paths.*contract amend old"):
-        run_release(_spec("other.parquet"))
-    ledger.amend("old", contract, reason="its place")
-    assert Contract.from_text(ledger.dataset("old").contract or "").data.path == str(place / "old.parquet")
-    run_release(_spec("other.parquet"))
-
-
 def test_a_contract_s_files_are_local_or_in_s3() -> None:
     terms = {"schema": SCHEMA, "minimum_records": 2, "epsilon": 1, "delta": "1e-6"}
     with pytest.raises(ValidationError, match="elsewhere a file has several names"):

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dpdist.cli.ledger_views import server
 from dpdist.ledger import Ledger
-from dpdist.ledger.metrics import exposition
+from dpdist.ledger.statement import exposition
 from dpdist.privacy.events import ApproximateDP, LaplaceLeakage
 
 Metrics = dict[tuple[str, ...], float]

@@ -34,8 +34,7 @@ from dpdist.families.base.family import Family, Stage
 from dpdist.families.base.passes import Passes
 from dpdist.families.base.registry import FAMILIES, json_schema, make_plan, register
 from dpdist.families.base.writing import ReleasedRecords, write_records
-from dpdist.ledger import Attempt as Reservation
-from dpdist.ledger import Ledger
+from dpdist.ledger import Charge, Ledger
 from dpdist.ledger.keys import load_noise
 from dpdist.ledger.records import canonical_event
 from dpdist.privacy.events import DiscreteLaplace
@@ -146,7 +145,7 @@ def content(spec: ReleaseSpec) -> tuple[list[bytes], dict[str, Any]]:
     return parts(folder), {name: value for name, value in tree.items() if name not in LEFT_OUT}
 
 
-def attempts(spec: ReleaseSpec) -> list[Reservation]:
+def attempts(spec: ReleaseSpec) -> list[Charge]:
     """The attempts of the ledger, which is whole."""
     with closing(Ledger.open(spec.ledger, create=False)) as ledger:
         ledger.verify(spec.dataset)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dpdist.ledger.metrics import METRICS
+from dpdist.ledger.statement import METRICS
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "monitoring"

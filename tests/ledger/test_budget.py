@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdist.errors import AccountingError, BudgetExceeded, LedgerError
-from dpdist.ledger import Attempt, Ledger, Price, PriceOf, accountant_price
-from dpdist.ledger.budget import float_below
+from dpdist.ledger import Charge, Ledger, Price, PriceOf, accountant_price
+from dpdist.ledger.account import float_below
 from dpdist.ledger.records import canonical_event, rational
 from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Gaussian
@@ -31,7 +31,7 @@ def ledger_of(tmp_path: Path, price: PriceOf, epsilon: Any = 1, delta: Any = 0) 
     return ledger
 
 
-def charge(ledger: Ledger, release: str, event: Any = "1") -> Attempt:
+def charge(ledger: Ledger, release: str, event: Any = "1") -> Charge:
     return ledger.reserve(
         dataset="acs", release=release, spec_hash="s", input_fingerprint="f", event=event, guarantee="dp"
     )

@@ -222,7 +222,14 @@ def test_a_full_disk_is_an_error_that_can_be_resumed(tmp_path: Path) -> None:
         for number in range(10_000):
             connection.execute(
                 sa.insert(tables.dataset).values(
-                    name=f"{number}", epsilon_cap="1", delta_cap="0", guarantees="[]", created="", length=1, head=""
+                    name=f"{number}",
+                    epsilon_cap="1",
+                    delta_cap="0",
+                    guarantees="[]",
+                    filters="[]",
+                    created="",
+                    length=1,
+                    head="",
                 )
             )
 

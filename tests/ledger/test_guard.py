@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,6 @@ from sqlalchemy.engine import make_url
 
 from dpdist.errors import DatasetExists, LedgerError
 from dpdist.ledger import Ledger
-from dpdist.ledger import journal as journal_module
 from dpdist.ledger.anchor import VARIABLE, Anchor, Mark
 from dpdist.ledger.tables import charge, dataset, journal
 
@@ -48,60 +46,50 @@ def used(ledger: Ledger) -> Ledger:
     return ledger
 
 
-ROWS = {
-    "a deleted charge": (sa.delete(charge).where(charge.c.release == "first"), "3 charges were reserved, and 2 are"),
-    "a swapped charge": (sa.update(charge).where(charge.c.release == "first").values(attempt="x"), "was deleted"),
+CHANGES = {
+    "a deleted charge": (sa.delete(charge).where(charge.c.release == "first"), "was deleted"),
+    "a swapped charge": (
+        sa.update(charge).where(charge.c.release == "first").values(attempt="x"),
+        "was deleted; the charge of attempt x is not in the journal",
+    ),
     "a smaller charge": (sa.update(charge).where(charge.c.release == "first").values(event='"0"'), "was altered"),
     "a cheaper charge": (sa.update(charge).where(charge.c.release == "first").values(costs="{}"), "was altered"),
     "a charge given back": (
         sa.update(charge).where(charge.c.release == "first").values(state="void"),
-        "2 charges are spent by",
+        "altered: state",
     ),
     "a charge set back": (
         sa.update(charge).where(charge.c.release == "first").values(state="abandoned"),
-        "altered: st",
+        "altered: state",
     ),
     "an edited entry": (sa.update(journal).where(journal.c.sequence == 1).values(record="{}"), "entry 1 was altered"),
-    "a deleted entry": (sa.delete(journal).where(journal.c.sequence == 2), "entries of the journal are missing"),
-}
-"""Changes of the older history: a reservation finds them."""
-
-CHANGES = {
+    "a deleted entry": (sa.delete(journal).where(journal.c.sequence == 2), "journal entry 2 is missing"),
     "a raised cap": (sa.update(dataset).values(epsilon_cap="100"), "caps or policy were altered"),
     "other filters": (sa.update(dataset).values(filters="[]"), "caps or policy were altered"),
     "an account of leakage": (sa.update(dataset).values(pml_cap="100"), "caps or policy were altered"),
-    "a deleted last entry": (sa.delete(journal).where(journal.c.sequence == 6), "entries of the journal are missing"),
+    "a deleted last entry": (sa.delete(journal).where(journal.c.sequence == 6), "the end of the journal was cut off"),
     "an edited last entry": (
         sa.update(journal).where(journal.c.sequence == 6).values(record='{"account": {}}'),
         "journal entry 6 was altered",
     ),
     "another head": (sa.update(dataset).values(head="b" * 64), "the end of the journal was cut off or altered"),
-    "a shorter journal": (sa.update(dataset).values(length=6), "entries of the journal are missing|the end of the"),
+    "a shorter journal": (sa.update(dataset).values(length=6), "the end of the journal was cut off"),
 }
 
 
-@pytest.mark.parametrize("what", CHANGES | ROWS)
-def test_a_change_is_refused_at_the_next_reservation(used: Ledger, what: str) -> None:
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_is_found_by_whatever_opens_the_book(used: Ledger, what: str) -> None:
     third = used.find("acs", "third")
     assert third is not None
-    statement, message = (CHANGES | ROWS)[what]
-    works = 3 if what in CHANGES else 1
+    statement, message = CHANGES[what]
     run(used, statement)
-    for work in (lambda: reserve(used, "next"), lambda: used.mark_drawing(third), lambda: used.void(third))[:works]:
+    transitions = (lambda: reserve(used, "next"), lambda: used.mark_drawing(third), lambda: used.void(third))
+    for work in (*transitions, lambda: used.show("acs"), lambda: used.remaining("acs"), lambda: used.verify("acs")):
         with pytest.raises(LedgerError, match=f"({message}).*Restore it from a backup, and charge nothing until then"):
             work()
     states = {row.release: row.state for row in rows(used)}
     assert "next" not in states
     assert states["third"] == "reserved"
-
-
-@pytest.mark.parametrize("what", CHANGES | ROWS)
-def test_a_change_is_told_wherever_the_budget_is(used: Ledger, what: str) -> None:
-    statement, message = (CHANGES | ROWS)[what]
-    run(used, statement)
-    for work in (used.show, used.remaining):
-        with pytest.raises(LedgerError, match=f"({message}).*Restore it from a backup, and charge nothing until then"):
-            work("acs")
 
 
 @pytest.mark.parametrize("ends", ["committed", "drawing", "void"])
@@ -115,7 +103,7 @@ def test_a_charge_whose_state_was_changed_is_not_given_back(ledger: Ledger, ends
     if ends == "committed":
         ledger.commit(attempt, manifest_sha256="a" * 64)
     run(ledger, sa.update(charge).values(state="reserved"))
-    message = f"the charge of attempt {attempt} was altered: state. Restore it|charges are spent by the journal"
+    message = f"the charge of attempt {attempt} was altered: state"
     again = {"new_attempt": True}
     for work in (ledger.give_up, ledger.void, ledger.mark_drawing, lambda _: reserve(ledger, "first", **again)):
         with pytest.raises(LedgerError, match=message):
@@ -125,87 +113,9 @@ def test_a_charge_whose_state_was_changed_is_not_given_back(ledger: Ledger, ends
     assert entries == {"committed": 4, "drawing": 3, "void": 3}[ends]
 
 
-def test_no_more_is_given_back_than_was_charged(ledger: Ledger) -> None:
-    attempt = reserve(ledger, "first")
-    dear = ledger.attempt(attempt).charged
-    assert dear is not None
-    run(ledger, sa.update(charge).values(costs=dear.to_text().replace("1/10", "1/2")))
-    with pytest.raises(LedgerError, match=f"the charge of attempt {attempt} was altered: costs"):
-        ledger.void(attempt)
-
-
-def test_a_charge_is_compared_with_a_journal_that_was_edited(ledger: Ledger) -> None:
-    """Neither an edited entry of the attempt nor one that is gone lets its charge be given back."""
-    attempt = reserve(ledger, "first")
-    ledger.mark_drawing(attempt)
-    for number in range(3):
-        reserve(ledger, f"r{number}", event='"1/1000"')
-    run(ledger, sa.update(charge).values(state="reserved"))
-    run(ledger, sa.update(journal).where(journal.c.sequence == 2).values(record='{"state":"input"}'))
-    with pytest.raises(LedgerError, match="journal entry 2 was altered"):
-        ledger.give_up(attempt)
-    run(ledger, sa.update(journal).where(journal.c.sequence == 1).values(record='{"state":"input"}'))
-    with pytest.raises(LedgerError, match=f"the charge of attempt {attempt} is not in the journal"):
-        ledger.give_up(attempt)
-
-
-def test_a_long_history_is_checked_at_its_end_and_somewhere_else(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Windows of 20 entries: an altered old entry is found after some reservations (missed once in 10^8 times)."""
-    monkeypatch.setattr(journal_module, "WINDOW", 20)
-    for number in range(50):
-        reserve(ledger, f"r{number}", event='"1/1000"')
-    run(ledger, sa.update(journal).where(journal.c.sequence == 25).values(record="{}"))
-
-    def go_on() -> None:
-        for number in range(100):
-            ledger.void(reserve(ledger, f"s{number}", event='"1/1000"'))
-
-    with pytest.raises(LedgerError, match="journal entry 25 was altered"):
-        go_on()
-
-
 def rows(ledger: Ledger) -> list[Any]:
     with ledger.database.engine.begin() as connection:
         return list(connection.execute(sa.select(charge)))
-
-
-def test_a_sum_made_smaller_is_refused(used: Ledger) -> None:
-    """The sums are part of the chain: editing them breaks it."""
-    with used.database.engine.begin() as connection:
-        last = connection.execute(sa.select(journal.c.record).where(journal.c.sequence == 6)).scalar_one()
-    body = json.loads(last)
-    body["account"]["taken"][0][0] = "0"
-    run(used, sa.update(journal).where(journal.c.sequence == 6).values(record=json.dumps(body)))
-    with pytest.raises(LedgerError, match="journal entry 6 was altered"):
-        reserve(used, "next")
-
-
-def test_a_reservation_reads_no_more_of_a_longer_history(ledger: Ledger) -> None:
-    """The statements stay the same, and none reads all charges."""
-    reserve(ledger, "warm", event='"1/1000"')
-    first = statements(ledger, "a")
-    for number in range(30):
-        reserve(ledger, f"r{number}", event='"1/1000"')
-    later = statements(ledger, "b")
-    assert later == first
-    whole = [text for text in later if "FROM dpdist_charge" in text and "count" not in text]
-    narrow = ("attempt =", "attempt IN (...)", "release =", "key_uri IS NOT NULL")
-    assert all(any(condition in text for condition in narrow) for text in whole)
-
-
-def statements(ledger: Ledger, release: str) -> list[str]:
-    """The statements of a reservation."""
-    seen: list[str] = []
-
-    def note(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
-        seen.append(re.sub(r"IN \(.*\)", "IN (...)", statement))
-
-    sa.event.listen(ledger.database.engine, "after_cursor_execute", note)
-    reserve(ledger, release, event='"1/1000"')
-    sa.event.remove(ledger.database.engine, "after_cursor_execute", note)
-    return seen
 
 
 # Anchors

@@ -1,4 +1,4 @@
-"""Whatever is edited, added, deleted or reordered behind the ledger's back is detected."""
+"""What a chain that was written anew cannot hide. What is changed in part, `test_tampering` finds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from dpdist.errors import LedgerError
 from dpdist.ledger import Ledger
-from dpdist.ledger.journal import canonical, digest
+from dpdist.ledger.book import digest
 from dpdist.ledger.tables import charge, dataset, journal
 
 
@@ -36,74 +36,6 @@ def run(ledger: Ledger, *statements: sa.Executable) -> None:
     with ledger.database.engine.begin() as connection:
         for statement in statements:
             connection.execute(statement)
-
-
-COLUMNS = {
-    "release": "other",
-    "guarantee": "lid",
-    "event": '"1/100"',
-    "epsilon": "0",
-    "spec_hash": "other",
-    "input_fingerprint": "other",
-    "state": "void",
-    "manifest_sha256": "b" * 64,
-    "receipt": "b" * 64,
-    "created": "2000-01-01",
-    "updated": "2000-01-01",
-}
-
-
-@pytest.mark.parametrize("column", COLUMNS)
-def test_an_edited_charge_is_detected(used: Ledger, column: str) -> None:
-    first = used.find("acs", "first")
-    assert first is not None
-    run(used, sa.update(charge).where(charge.c.attempt == first.id).values({column: COLUMNS[column]}))
-    with pytest.raises(LedgerError, match=f"the charge of attempt {first.id} was altered: {column}"):
-        used.verify("acs")
-
-
-def test_a_deleted_charge_is_detected(used: Ledger) -> None:
-    run(used, sa.delete(charge).where(charge.c.state == "abandoned"))
-    with pytest.raises(LedgerError, match=r"the charge of attempt .* was deleted.*Restore it from a backup"):
-        used.verify("acs")
-
-
-def test_an_added_charge_is_detected(used: Ledger) -> None:
-    with used.database.engine.begin() as connection:
-        row = dict(connection.execute(sa.select(charge).where(charge.c.state == "void")).mappings().one())
-    run(used, sa.insert(charge).values({**row, "id": 99, "attempt": "forged"}))
-    with pytest.raises(LedgerError, match="the charge of attempt forged is not in the journal"):
-        used.verify("acs")
-
-
-@pytest.mark.parametrize(
-    "values", [{"epsilon_cap": "100"}, {"delta_cap": "1/10"}, {"guarantees": '["dp"]'}, {"created": "2000-01-01"}]
-)
-def test_an_edited_cap_or_policy_is_detected(used: Ledger, values: dict[str, str]) -> None:
-    run(used, sa.update(dataset).values(values))
-    with pytest.raises(LedgerError, match="the data set's caps or policy were altered"):
-        used.verify("acs")
-
-
-@pytest.mark.parametrize("position", [0, 1, 3])
-def test_a_deleted_entry_is_detected(used: Ledger, position: int) -> None:
-    run(used, sa.delete(journal).where(journal.c.sequence == position))
-    with pytest.raises(LedgerError, match=f"journal entry {position} is missing"):
-        used.verify("acs")
-
-
-@pytest.mark.parametrize("position", [0, 1, 3])
-def test_an_edited_entry_is_detected(used: Ledger, position: int) -> None:
-    run(used, sa.update(journal).where(journal.c.sequence == position).values(record="{}"))
-    with pytest.raises(LedgerError, match=f"journal entry {position} was altered"):
-        used.verify("acs")
-
-
-def test_a_cut_end_is_detected(used: Ledger) -> None:
-    last = len(entries(used)) - 1
-    run(used, sa.delete(journal).where(journal.c.sequence == last))
-    with pytest.raises(LedgerError, match="the end of the journal was cut off"):
-        used.verify("acs")
 
 
 def entries(ledger: Ledger) -> list[sa.RowMapping]:
@@ -143,15 +75,6 @@ def test_a_chain_with_an_impossible_transition_is_detected(used: Ledger) -> None
     position = next(i for i, record in enumerate(records) if json.loads(record)["state"] == "committed")
     rewrite(used, records[: position + 1] + records[position:])  # committed twice
     with pytest.raises(LedgerError, match=f"journal entry {position + 1} is no valid transition"):
-        used.verify("acs")
-
-
-def test_altered_sums_are_detected(used: Ledger) -> None:
-    """The sums of a forged chain are compared with the charges."""
-    records = [json.loads(entry["record"]) for entry in entries(used)]
-    records[-1]["account"]["taken"][0][0] = "0"
-    rewrite(used, [canonical(record) for record in records])
-    with pytest.raises(LedgerError, match=f"the sums in journal entry {len(records) - 1} are not those of the charges"):
         used.verify("acs")
 
 

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
 
 from dpdist.errors import AccountingError, BudgetExceeded, GuaranteeRefused, LedgerError
-from dpdist.ledger import Attempt, Ledger, journal, tables
+from dpdist.ledger import Charge, Ledger, tables
 from dpdist.privacy.events import DiscreteLaplace, LaplaceLeakage
 from dpdist.privacy.leakage import composed, leakage, noiseless_leakage
 
@@ -21,7 +19,7 @@ NOISY = LaplaceLeakage(4.0, 0.05, failure=1e-15)
 EXACT = LaplaceLeakage(None, 0.05)
 
 
-def reserve(ledger: Ledger, event: Any, release: str = "first", **changes: Any) -> Attempt:
+def reserve(ledger: Ledger, event: Any, release: str = "first", **changes: Any) -> Charge:
     terms = {"dataset": "acs", "guarantee": "pml", "spec_hash": "s", "input_fingerprint": "i"} | changes
     return ledger.reserve(release=release, event=event, **terms)
 
@@ -106,40 +104,3 @@ def test_the_cap_is_in_the_journal(with_account: Ledger) -> None:
         connection.execute(sa.update(tables.dataset).values(pml_cap="100"))
     with pytest.raises(LedgerError, match="caps or policy were altered"):
         with_account.verify("acs")
-
-
-def test_a_ledger_of_the_first_version_goes_on(ledger_url: str) -> None:
-    """Its data sets have no account of leakage, and their journals still agree."""
-    from dpdist.ledger.database import Database
-
-    database = Database(ledger_url)
-    if database.file:
-        database.file.touch(mode=0o600)
-    config = Config()
-    config.set_main_option("script_location", "dpdist.ledger:migrations")
-    terms = {
-        "name": "acs",
-        "epsilon_cap": "1",
-        "delta_cap": "1/100000000",
-        "guarantees": '["dp", "pml"]',
-        "created": "2026",
-    }
-
-    def first(connection: sa.Connection) -> None:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-        record = journal.canonical({"state": "created", **terms})
-        head = journal.digest("", 0, record)
-        columns = ", ".join([*terms, "length", "head"])
-        texts = ", ".join(f"'{value}'" for value in [*terms.values(), 1, head])
-        connection.execute(sa.text(f"INSERT INTO dpdist_dataset ({columns}) VALUES ({texts})"))
-        entry = {"dataset_id": 1, "sequence": 0, "record": record, "digest": head}
-        connection.execute(sa.insert(tables.journal).values(entry))
-
-    database.write(first)
-    with pytest.raises(LedgerError, match=f"tables of version 0001, this dpdist needs {tables.REVISION}"):
-        Ledger.open(ledger_url, create=False)
-    ledger = Ledger.open(ledger_url)
-    assert ledger.verify("acs").dataset.pml is None
-    reserve(ledger, NOISY)
-    assert float(ledger.verify("acs").budget.epsilon_spent) == pytest.approx(0.5)

@@ -23,24 +23,24 @@ from dpdist.errors import (
     LedgerError,
     ReleaseConflict,
 )
-from dpdist.ledger import Attempt, Ledger
+from dpdist.ledger import Charge, Ledger
 from dpdist.ledger.keys import load_noise
 from dpdist.ledger.tables import charge
 
 SHA, OTHER_SHA = "a" * 64, "b" * 64
 
 
-def reserve(ledger: Ledger, release: str = "r", epsilon: str = "1/4", **changes: Any) -> Attempt:
+def reserve(ledger: Ledger, release: str = "r", epsilon: str = "1/4", **changes: Any) -> Charge:
     request = {"dataset": "acs", "spec_hash": "spec", "input_fingerprint": "input", "guarantee": "dp"}
     return ledger.reserve(**{**request, "release": release, "event": f'"{epsilon}"', **changes})
 
 
-def resume(ledger: Ledger, release: str = "r", **changes: str) -> Attempt:
+def resume(ledger: Ledger, release: str = "r", **changes: str) -> Charge:
     request = {"dataset": "acs", "release": release, "spec_hash": "spec", "input_fingerprint": "input"}
     return ledger.resume(**{**request, **changes})
 
 
-def draw(ledger: Ledger, release: str = "r", **changes: Any) -> Attempt:
+def draw(ledger: Ledger, release: str = "r", **changes: Any) -> Charge:
     return ledger.mark_drawing(reserve(ledger, release, **changes))
 
 

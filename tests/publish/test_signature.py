@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from dpdist.errors import SpecError, VerificationFailed
-from dpdist.ledger.signature import VARIABLE, check_signature, load_public_key, load_signing_key, sign
+from dpdist.ledger.signing import VARIABLE, check_signature, load_public_key, load_signing_key, sign
 from dpdist.publish.manifest import MANIFEST, SIGNATURE, Manifest
 from dpdist.publish.verify import read_manifest, read_release, verify
 from dpdist.storage.store import Store

@@ -64,7 +64,7 @@ def on(spec_file: Path, monkeypatch: pytest.MonkeyPatch) -> Schedule:
     """What a schedule does on a day; `named` is the day that an operator sets."""
 
     def run(day: str, *, named: str | None = None) -> Outcome:
-        monkeypatch.setattr("dpdist.ledger.transitions.now", lambda: f"{day}T03:00:00.000+00:00")
+        monkeypatch.setattr("dpdist.ledger.book.now", lambda: f"{day}T03:00:00.000+00:00")
         settings = {} if named is None else {"date": named}
         return run_release(load_spec(spec_file, settings, day=date.fromisoformat(day)), once=True)
 
@@ -100,7 +100,7 @@ def test_three_months_with_one_missed_and_one_doubled_run(tmp_path: Path, on: Sc
 def test_a_run_that_is_continued_in_the_next_month_is_the_same_release(
     tmp_path: Path, spec_file: Path, on: Schedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dpdist.ledger.transitions.now", lambda: "2026-01-31T23:59:00.000+00:00")
+    monkeypatch.setattr("dpdist.ledger.book.now", lambda: "2026-01-31T23:59:00.000+00:00")
     with Run(load_spec(spec_file, day=date(2026, 1, 31)), once=True) as run:
         for step in list(run.steps.values())[:2]:
             step()

@@ -15,8 +15,7 @@ from releases import KEY, project
 
 from dpdist.errors import KeyUnavailable, LedgerError, VerificationFailed
 from dpdist.ledger import Ledger
-from dpdist.ledger.signature import load_public_key
-from dpdist.ledger.signing import key_fingerprint, public_pem
+from dpdist.ledger.signing import key_fingerprint, load_public_key, public_pem
 from dpdist.publish.manifest import MANIFEST, SIGNATURE
 from dpdist.publish.verify import verify
 from dpdist.release.run import run_release

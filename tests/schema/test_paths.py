@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dpdist.errors import SpecError
 from dpdist.families.base.registry import FAMILIES, load_spec
 from dpdist.ledger.contract import Contract
 from dpdist.schema.paths import path_settings
@@ -80,18 +79,6 @@ def test_what_a_call_sets_is_from_the_working_folder(house: Path) -> None:
     assert (spec.data.path, spec.output.path) == ("here.csv", "there")
     assert spec.cluster.security is not None
     assert (spec.cluster.security.ca, spec.cluster.security.key) == ("b.pem", str(house / "specs" / "a.pem"))
-
-
-def test_a_spec_of_before_is_told_what_to_write(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written(house, data={"path": "data/people.csv", "minimum_records": 1})
-    monkeypatch.chdir(house)
-    with pytest.raises(
-        SpecError, match=r"data\.path: paths are relative to the folder of the file.*write \.\./data/people\.csv"
-    ):
-        load_spec(path)
-    (house / "specs" / "data").mkdir()
-    (house / "specs" / "data" / "people.csv").write_text("age\n1\n")
-    assert load_spec(path).data.path == "specs/data/people.csv"
 
 
 def test_a_folder_of_the_same_name_as_the_output_is_no_mistake(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:

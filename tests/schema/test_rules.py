@@ -150,11 +150,6 @@ def test_contradictions_are_those_of_enumeration(forbidden: list[set[tuple[int, 
             schema(*rules, attributes=TINY)
 
 
-def test_a_schema_without_rules_is_written_as_before() -> None:
-    assert "rules" not in schema().model_dump(mode="json", by_alias=True)
-    assert schema().fingerprint == Schema.model_validate({"attributes": ATTRIBUTES}).fingerprint
-
-
 def test_rules_are_read_back_from_json() -> None:
     made = schema(
         {"determines": ["years", "job"], "mapping": {9: ["a", "none"], 4: "b"}}, {"at_most": ["wed at", "age"]}

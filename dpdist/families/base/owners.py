@@ -45,11 +45,6 @@ def refuse_tables_of_others(ledger: Ledger, spec: ReleaseSpec, source: TableSour
         contract = None if text is None else Contract.from_text(text)
         if contract is None or contract.data.clients:
             continue
-        if not contract.is_located:
-            raise ContractBroken(
-                f"the contract of data set {owner!r} names its files by relative paths, which are other files in "
-                f"another folder: its custodian writes it again, with dpdist contract amend {owner}"
-            )
         own = contract_source(contract.data, paths=(*contract.data.paths, *contract.data.later))
         if source is not None and owner != dataset and (path := shared_file(source, own)):
             raise ContractBroken(

@@ -123,8 +123,7 @@ def build_spec(
     Raises
     ------
     SpecError
-        The mapping is not a valid spec, the schema's path leaves the folder of the spec, or a path of the table is
-        from the working folder.
+        The mapping is not a valid spec, or the schema's path leaves the folder of the spec.
     """
     try:
         tree = dated(override({**tree}, overrides or {}), day=day)
@@ -141,7 +140,7 @@ def build_spec(
         tree["schema"] = Schema.from_yaml(base / schema)
     spec_class = FAMILIES[kind].spec_class
     if base is not None:
-        tree = from_folder(tree, spec_class, base, keep=overrides or (), source=source)
+        tree = from_folder(tree, spec_class, base, keep=overrides or ())
     spec: ReleaseSpec = validated(spec_class, tree, source)
     return spec
 

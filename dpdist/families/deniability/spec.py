@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import operator
 from fractions import Fraction
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from dpdist.families.base import plugins
 from dpdist.families.deniability.regression import check_regressed
@@ -121,19 +120,11 @@ class SplitSpec(Section):
         """The shares that are used."""
         return ALL_RECORDS if self.records == "all" else Shares(self.structure, self.parameters, self.seeds)
 
-    @model_serializer(mode="wrap")
-    def _without_default(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        tree: dict[str, Any] = handler(self)
-        return {name: value for name, value in tree.items() if (name, value) != ("records", "disjoint")}
-
 
 ALL_RECORDS = Shares(Fraction(1), Fraction(1), Fraction(1))
 
 WITHOUT_SEEDS = {"structure": "1/5", "parameters": "4/5", "seeds": "0"}
 """Default shares of a release whose records keep nothing of a seed: no record waits for what is not done."""
-
-
-_OF_HOOKS = ("hook", "learned_from")
 
 
 class NetworkSpec(Section):
@@ -172,15 +163,9 @@ class NetworkSpec(Section):
     )
     regression: tuple[str, ...] = Field(
         default=(),
-        exclude_if=operator.not_,
         description="Ordered attributes (integers, binned numbers, ordinals) whose conditional is a regression on the "
         "buckets of their parents, in place of a noisy table with a row for each combination of these.",
     )
-
-    @model_serializer(mode="wrap")
-    def _without_hook(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        tree: dict[str, Any] = handler(self)
-        return {name: value for name, value in tree.items() if name not in _OF_HOOKS or value is not None}
 
 
 class CandidatesSpec(Section):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from fractions import Fraction
 from typing import ClassVar, Literal
 
@@ -49,7 +48,6 @@ class HistogramPrivacySpec(PrivacyLimit):
         default=BINS_SHARE,
         gt=0,
         lt=1,
-        exclude_if=lambda share: share == BINS_SHARE,
         description="With adaptive bins: share of their choice, for all columns together.",
     )
 
@@ -73,7 +71,6 @@ class HistogramQuerySpec(Section):
     buckets: bool = Field(default=False, description="Count the buckets of the columns instead of their values.")
     adaptive: dict[str, int] = Field(
         default_factory=dict,
-        exclude_if=operator.not_,
         description="Bins of about equal counts instead of values, chosen from the data for a share of the budget "
         "(privacy.bins_share): column -> number of bins. For ordered columns; their values, or public `bins`, are the "
         "grid on which edges lie.",

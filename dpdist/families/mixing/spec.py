@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from dpdist.families.mixing.federated.spec import FederatedSpec
 from dpdist.families.mixing.mixture import LARGEST_ORDER
-from dpdist.schema.paths import READ
+from dpdist.schema.paths import PATH
 from dpdist.schema.schema import Attribute, Category
 from dpdist.schema.spec import MOST_RECORDS, DataSpec, Exact, PrivacyLimit, ReleaseSpec, Section
 from dpdist.schema.strict import Value
@@ -151,7 +151,7 @@ class MixturesSpec(Section):
 class MixingDataSpec(DataSpec):
     """The table a release reads, or how the tables of its clients are laid out."""
 
-    path: Annotated[str | tuple[str, ...], READ] = Field(
+    path: Annotated[str | tuple[str, ...], PATH] = Field(
         default=(),
         description="Files, folders or globs; local, from the spec's folder, or s3://. Absent if clients hold them.",
     )
@@ -239,7 +239,8 @@ class MixingSpec(ReleaseSpec):
         if self.federated is not None:
             elsewhere = {"storage", "resource", "ledger", "work", "identity"}
             tree["federated"]["clients"] = [
-                client.model_dump(mode="json", exclude=elsewhere) for client in self.federated.clients
+                client.model_dump(mode="json", exclude=elsewhere, exclude_defaults=True)
+                for client in self.federated.clients
             ]
         return tree
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Mapping
 from functools import cached_property
@@ -97,7 +96,6 @@ class PredictionSpec(Section):
     regression: RegressionSpec = RegressionSpec()
     parties: PartySpec | None = Field(
         default=None,
-        exclude_if=operator.not_,
         description="Parties (hospitals, branches, regions) in one table: the inputs of each are synthesised by "
         "themselves, and their regressions are correlated (guarantee lid only).",
     )

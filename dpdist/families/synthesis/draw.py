@@ -23,7 +23,7 @@ from dpdist.schema.rules import Rules, broken_by
 MOST_REDRAWS = 32
 """How often rows that break a rule are drawn again, at most. Public, as the rules are."""
 
-FORMAT = 2
+FORMAT = 1
 """Of how a model and a key give records: weights of a pool belong to the rows that the pool was drawn with."""
 
 LARGEST_PART = 1 << 20

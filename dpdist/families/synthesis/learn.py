@@ -12,10 +12,8 @@ import numpy as np
 
 from dpdist.accuracy.tables import Attributes
 from dpdist.data.count import PairCounts
-from dpdist.errors import ReleaseConflict
 from dpdist.families.synthesis.account import GaussianAccount
 from dpdist.families.synthesis.choices import Choices
-from dpdist.families.synthesis.draw import FORMAT
 from dpdist.families.synthesis.fitted import Fitted, fitted_of
 from dpdist.families.synthesis.marginals import Levels
 from dpdist.families.synthesis.measure import Measured, measure
@@ -62,24 +60,13 @@ class Learned:
         buffer = io.BytesIO()
         arrays = counts | self.fitted.arrays()
         noisy = self.measurements.counts
-        np.savez(buffer, allow_pickle=False, format=FORMAT, report=report, tables=tables, noisy=noisy, **arrays)
+        np.savez(buffer, allow_pickle=False, report=report, tables=tables, noisy=noisy, **arrays)
         return buffer.getvalue()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Learned:
-        """What `to_bytes` wrote.
-
-        Raises
-        ------
-        ReleaseConflict
-            A version did that draws records otherwise.
-        """
+        """What `to_bytes` wrote."""
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            if "format" not in arrays or arrays["format"] != FORMAT:
-                raise ReleaseConflict(
-                    "the model of this attempt was learnt by a version of dpdist that draws records otherwise: resume "
-                    "the release with that version, or start a new attempt (--new-attempt), which is charged again"
-                )
             fitted = Fitted.from_arrays(arrays)
             counts = tuple(arrays[f"one_way{i}"] for i in range(len(fitted.fine)))
             measurements = Measurements.of(json.loads(arrays["tables"].tobytes()), arrays["noisy"])

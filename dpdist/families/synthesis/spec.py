@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -28,7 +27,6 @@ class PrivacySpec(PrivacyLimit):
         default=None,
         gt=0,
         le=0.5,
-        exclude_if=lambda value: value is None,
         description="Share of the budget (of mu^2) that measures the declared regressions; default: 0.1 if any are.",
     )
 
@@ -99,7 +97,6 @@ class WholeSynthesisSpec(ReleaseSpec):
     regressions: tuple[str, ...] = Field(
         default=(),
         max_length=32,
-        exclude_if=operator.not_,
         description="Regressions whose coefficients are measured, as questions of `dpdist infer`, such as "
         '"regression wage on age, sex = 1" or "logistic regression income = 2 on age, sex = 1 where state = 8".',
     )

@@ -339,7 +339,7 @@ def test_units_and_weights_take_as_much_noise_as_records() -> None:
         assert plan.epsilon == pytest.approx(1, rel=1e-9)
 
 
-def test_specs_without_adaptive_bins_have_the_fingerprint_they_had() -> None:
+def test_the_fingerprint_of_adaptive_bins() -> None:
     plain = build_spec(tree(histograms=[{"columns": ["sex"]}]))
     assert "adaptive" not in json.dumps(plain.decisive())
     assert "bins_share" not in json.dumps(plain.decisive())

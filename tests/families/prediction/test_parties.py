@@ -216,7 +216,7 @@ def test_the_plan_says_who_the_parties_are_and_that_they_are_released() -> None:
     assert kept.public_parameters()["original_columns"] == ["site", "age"]
     without = plan(spec(parties=None))
     assert "parties" not in without.public_parameters()
-    assert "parties" not in without.spec.public()["prediction"]
+    assert without.spec.public()["prediction"]["parties"] is None
     assert made.resources()["task_bytes"] > without.resources()["task_bytes"]
 
 

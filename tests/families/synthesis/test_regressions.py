@@ -289,7 +289,6 @@ def test_the_share_is_of_the_same_account(tmp_path: Path) -> None:
     assert (plan.epsilon, plan.delta) == (without.epsilon, without.delta)
     assert without.regression_mu == 0
     assert "regression_mu" not in without.public_parameters()
-    assert "regressions" not in without.spec.model_dump()
     assert "2 declared regressions measured in 3 passes" in plan.explain()
     assert "with 10 % of mu^2" in plan.explain()
     assert [stage.name for stage in stages_of(plan)][2:4] == ["accuracy", "regressions"]

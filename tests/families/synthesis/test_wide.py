@@ -27,7 +27,7 @@ from dpdist.privacy.arrays import Codes
 from dpdist.privacy.candidates import Candidates
 from dpdist.privacy.noise import Noise
 from dpdist.release.run import run_release
-from dpdist.schema.schema import Attribute, Schema
+from dpdist.schema.schema import Attribute
 from dpdist.schema.spec import change
 
 CODES = {"a": 20_000, "b": 2_000, "c": 3}
@@ -249,10 +249,6 @@ def test_levels_are_groups_of_codes() -> None:
 def test_hierarchies_that_are_none(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         attribute(**changes)
-
-
-def test_schemas_without_levels_are_written_as_before() -> None:
-    assert "levels" not in Schema(attributes=(attribute(),)).model_dump_json()
 
 
 def test_coarse_copies_have_the_groups_of_a_level() -> None:

@@ -30,8 +30,7 @@ from dpdist.families.mixing.federated.plan import FederatedPlan
 from dpdist.families.mixing.federated.spec import ClientSpec
 from dpdist.families.mixing.plan import planned
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.ledger import Attempt as Charge
-from dpdist.ledger import Ledger
+from dpdist.ledger import Charge, Ledger
 from dpdist.ledger.contract import kept_contract
 from dpdist.ledger.keys import WITH_TEST_KEY, KeyRef, forget_keys, load_noise, require_test_keys
 from dpdist.ledger.records import event_json
@@ -174,7 +173,7 @@ def contract_of(session: ClientSession, ledger: Ledger) -> str | None:
     contract.
     """
     dataset = session.client.dataset
-    digest = kept_contract(ledger, own_spec(session), dataset=dataset, event=session.plan.event)
+    digest = kept_contract(ledger.dataset(dataset), own_spec(session), event=session.plan.event)
     refuse_tables_of_others(ledger, session.spec, source_of(session), dataset=dataset)
     if digest is None and session.under_contract:
         raise ContractBroken(

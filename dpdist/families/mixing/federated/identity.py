@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from numpy.typing import NDArray
 
 from dpdist.errors import RoundFailed, SpecError
-from dpdist.ledger.signature import load_signing_key
+from dpdist.ledger.signing import load_signing_key
 
 MAKE_ONE = "make one with `openssl genpkey -algorithm ed25519 -out FILE` and chmod 600"
 

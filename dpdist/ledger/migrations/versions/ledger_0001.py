@@ -1,9 +1,10 @@
-"""The first ledger: data sets, charges and the journal."""
+"""The tables of the ledger, as they are declared; whoever alters one first writes them down here as they were."""
 
 from __future__ import annotations
 
-import sqlalchemy as sa
 from alembic import op
+
+from dpdist.ledger.tables import metadata
 
 revision = "0001"
 down_revision = None
@@ -12,56 +13,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the three tables."""
-    op.create_table(
-        "dpdist_dataset",
-        sa.Column("id", sa.Integer, primary_key=True),
-        sa.Column("name", sa.String(200), nullable=False, unique=True),
-        sa.Column("epsilon_cap", sa.Text, nullable=False),
-        sa.Column("delta_cap", sa.Text, nullable=False),
-        sa.Column("guarantees", sa.Text, nullable=False),
-        sa.Column("created", sa.String(40), nullable=False),
-        sa.Column("length", sa.Integer, nullable=False),
-        sa.Column("head", sa.String(64), nullable=False),
-    )
-    op.create_table(
-        "dpdist_charge",
-        sa.Column("id", sa.Integer, primary_key=True),
-        sa.Column("dataset_id", sa.Integer, sa.ForeignKey("dpdist_dataset.id"), nullable=False),
-        sa.Column("attempt", sa.String(36), nullable=False, unique=True),
-        sa.Column("release", sa.String(200), nullable=False),
-        sa.Column("guarantee", sa.String(40), nullable=False),
-        sa.Column("event", sa.Text, nullable=False),
-        sa.Column("epsilon", sa.Text, nullable=False),
-        sa.Column("spec_hash", sa.Text, nullable=False),
-        sa.Column("input_fingerprint", sa.Text, nullable=False),
-        sa.Column("state", sa.String(10), nullable=False),
-        sa.Column("manifest_sha256", sa.String(64)),
-        sa.Column("receipt", sa.String(64), nullable=False),
-        sa.Column("created", sa.String(40), nullable=False),
-        sa.Column("updated", sa.String(40), nullable=False),
-        sa.Column("wrapped_key", sa.LargeBinary),
-        sa.Column("key_uri", sa.Text),
-        sa.CheckConstraint(
-            "state IN ('reserved', 'drawing', 'committed', 'abandoned', 'void')", name="dpdist_charge_state"
-        ),
-    )
-    live = sa.text("state IN ('reserved', 'drawing', 'committed')")
-    op.create_index(
-        "dpdist_charge_live",
-        "dpdist_charge",
-        ["dataset_id", "release"],
-        unique=True,
-        sqlite_where=live,
-        postgresql_where=live,
-    )
-    op.create_table(
-        "dpdist_journal",
-        sa.Column("dataset_id", sa.Integer, sa.ForeignKey("dpdist_dataset.id"), primary_key=True),
-        sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=False),
-        sa.Column("record", sa.Text, nullable=False),
-        sa.Column("digest", sa.String(64), nullable=False),
-    )
+    """Create them."""
+    metadata.create_all(op.get_bind())
 
 
 def downgrade() -> None:
