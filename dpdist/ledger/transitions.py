@@ -23,8 +23,9 @@ from dpdist.errors import BudgetExceeded, GuaranteeRefused, LedgerError, Release
 from dpdist.ledger import tables
 from dpdist.ledger.account import Account, Costs, Price, composed_leakage
 from dpdist.ledger.book import Book, Row
-from dpdist.ledger.records import BUDGETED, NO_EVENT, Dataset
+from dpdist.ledger.records import BUDGETED, NO_EVENT, Dataset, event_json
 from dpdist.ledger.terms import refuse_beyond_period, refuse_unadmitted
+from dpdist.privacy.events import covers
 from dpdist.privacy.formatting import downwards, number_of, upwards
 from dpdist.privacy.portfolio import Portfolio
 
@@ -68,9 +69,12 @@ def reserve(
 def _is_repeated(book: Book, request: Mapping[str, str]) -> bool:
     """Whether this attempt is reserved already; refuse another request of its id."""
     charge = book.charges.get(request["attempt"])
-    if charge is not None and any(charge[name] != value for name, value in request.items()):
+    if charge is None:
+        return False
+    same = all(charge[name] == value for name, value in request.items() if name != "event")
+    if not same or not covers(event_json(charge["event"]), event_json(request["event"]), within=1e-8):
         raise taken(request["attempt"])
-    return charge is not None
+    return True
 
 
 def taken(attempt: str) -> ReleaseConflict:
