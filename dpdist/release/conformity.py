@@ -99,7 +99,12 @@ def _of_ids(report: RowReport, contract: Contract) -> list[str]:
     if unit is None or unit.missing == "drop":
         return []
     found = [
-        (report.nameless, f"rows without an id, whose {unit.name} nobody knows", "find the ids"),
+        (
+            report.nameless,
+            f"rows without an id, whose {unit.name} nobody knows (a float with a fraction, or so large that it may "
+            "have been rounded, is no id)",
+            "find the ids, and write them as integers or texts",
+        ),
         (report.orphans, f"records whose {unit.name} has no row in data.parent", "add these rows, or correct the ids"),
         (report.childless, "rows in data.parent that no record belongs to", "add their records, or leave them out"),
         (report.repeated, f"several rows in data.parent for one {unit.name}", "leave one of them"),
