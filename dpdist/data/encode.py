@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dpdist.data.integers import LIMIT, IntegerDomain, parse_integer, refuse_padded
 from dpdist.data.numbers import NumberEncoder, wrong_type
 from dpdist.data.report import ABOVE, BELOW, DEFECTS, MISSING, MISTYPED, OUTSIDE, UNKNOWN, RowReport
+from dpdist.data.texts import is_text
 from dpdist.schema.rules import Forbidden
 from dpdist.schema.schema import Attribute, Category, Schema
 
@@ -236,11 +237,6 @@ def _policy_tables(attribute: Attribute, integers: IntegerDomain | None) -> tupl
     elif attribute.out_of_domain == "clip" and integers is not None:
         codes[size + BELOW], codes[size + ABOVE] = integers.end_codes
     return codes.astype(attribute.dtype), drops
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Whether an Arrow type is a text."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _filled(array: pa.Array) -> pa.Array:

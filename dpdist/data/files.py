@@ -9,10 +9,11 @@ from itertools import accumulate
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpdist.data.encode import check_type, is_text
+from dpdist.data.encode import check_type
 from dpdist.data.keyed_ids import check_type_beside
 from dpdist.data.lines import first_record
 from dpdist.data.source import ExtraColumns, FoundFile, TableSource
+from dpdist.data.texts import is_text
 from dpdist.errors import ColumnMismatch, EmptyTable
 from dpdist.schema.schema import Schema
 from dpdist.storage.files import compression_of, is_local, open_file, storage_errors, unless_damaged

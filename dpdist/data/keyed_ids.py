@@ -22,8 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dpdist.data.encode import is_text
-from dpdist.data.texts import decoded
+from dpdist.data.texts import NO_TEXT, decoded, is_text
 from dpdist.errors import ColumnMismatch
 from dpdist.privacy.keyed_hash import LONGEST, Hashes, KeyedHash
 
@@ -80,6 +79,7 @@ def canonical(ids: pa.Array) -> pa.Array:
         return ids
     if _all(pc.ascii_is_decimal(ids)) and not _any(pc.starts_with(ids, "0")):
         return ids
+    ids = pc.if_else(pc.equal(ids, NO_TEXT), pa.scalar(None, ids.type), ids)
     texts = ids if _all(pc.string_is_ascii(ids)) else pc.utf8_normalize(ids, form="NFC")
     plain = pc.replace_substring_regex(texts, r"^\+?(-?)0*([0-9])", r"\1\2")
     texts = pc.if_else(pc.match_substring_regex(texts, _WHOLE), plain, texts)

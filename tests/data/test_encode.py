@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dpdist.data.arrow import TableInMemory
 from dpdist.data.encode import ColumnEncoder, TableEncoder, check_type
 from dpdist.data.integers import parse_integer
 from dpdist.data.report import RowReport, check
@@ -301,3 +302,36 @@ def test_reports_add_up_and_show_nothing() -> None:
     total = RowReport.empty(schema) + reports[0] + reports[1] + reports[2]
     assert (total.rows, total.kept, total.counts.tolist()) == (4, 2, [[2, 0, 1, 0, 0]])
     assert repr(total) == "RowReport(<counts hidden>)"
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())]
+)
+@pytest.mark.parametrize("policy", ["drop", {"category": "other"}])
+def test_a_text_that_is_no_utf8_is_out_of_domain(kind: pa.DataType, policy: object) -> None:
+    """In files and in tables in memory: by the policy, beside good texts, missing ones and numbers."""
+    attributes = [
+        {"name": "a", "kind": "categorical", "values": ["x", "é", "other"], "out_of_domain": policy},
+        {"name": "n", "kind": "number", "bounds": [0, 9], "bins": {"count": 3}, "out_of_domain": "drop"},
+    ]
+    schema = Schema.model_validate({"attributes": attributes})
+    texts = pa.array([b"x", b"\xff", "é".encode(), b"\xc3"]).view(pa.string())
+    numbers = pa.array(["1", "2", "3", "4"])
+    table = pa.table(
+        {"a": texts.dictionary_encode() if pa.types.is_dictionary(kind) else texts.cast(kind), "n": numbers}
+    )
+    (batch,) = TableInMemory(table, "a table").open(schema).batches(0)
+    assert batch.codes[0].tolist()[::2] == [0, 1]
+    assert batch.report.counts[0].tolist() == [0, 0, 0, 2, 0]
+    if policy == "drop":
+        assert batch.keep is not None
+        assert batch.keep.tolist() == [True, False, True, False]
+    else:
+        assert batch.codes[0].tolist() == [0, 2, 1, 2]
+
+
+def test_a_number_of_bytes_that_are_no_text_is_mistyped() -> None:
+    schema = Schema.model_validate({"attributes": [{"name": "n", "kind": "number", "bounds": [0, 9]}]})
+    table = pa.table({"n": pa.array([b"1", b"\xff"]).view(pa.string())})
+    (batch,) = TableInMemory(table, "a table").open(schema).batches(0)
+    assert batch.report.counts[0].tolist() == [0, 0, 0, 0, 1]

@@ -151,6 +151,12 @@ def test_a_person_of_two_spellings_is_bounded_once(ids: tuple[pa.Array, ...], tm
     assert (found.counts["rows_kept"], found.counts["rows_beyond_bound"]) == (2, 2)
 
 
+def test_bytes_that_are_no_text_are_no_id(tmp_path: Path) -> None:
+    found = checked(tmp_path, pa.array([b"\xff", b"Zoe"]).view(pa.string()))
+    assert (found.counts["rows_without_id"], found.counts["rows_kept"]) == (2, 2)
+    assert "column 'id': rows without an id" in found.problems[0]
+
+
 def test_a_check_names_the_column_of_ids_that_were_rounded(tmp_path: Path) -> None:
     found = checked(tmp_path, pa.array([2**53 + 1]), pa.array([2.0**53]))
     assert "column 'id': rows without an id" in found.problems[0]
