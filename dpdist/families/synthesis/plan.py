@@ -22,6 +22,7 @@ from dpdist.families.synthesis.choices import (
     draws_lost,
     is_wide,
     reasons,
+    with_pool,
     with_prior,
     without_triples,
 )
@@ -272,6 +273,8 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
         found = without_triples(found)
     if spec.model.prior:
         found = with_prior(found, m)
+    if own.get("rake") and not found.pool_rows:  # where the plan would not rake
+        found = with_pool(found, records=spec.expected_records, parts=parts)
     if "rake" in own:
         own["triple_tables"] = min(found.triple_tables or MOST_TRIPLES, MOST_TRIPLES) if own["triples"] else 0
     own["priorities"] = priorities_of(spec)

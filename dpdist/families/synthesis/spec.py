@@ -36,6 +36,11 @@ class PrivacySpec(PrivacyLimit):
     )
 
 
+OF_PAIRS = ("tree", "pairs", "picks", "misfit", "rake")
+OF_TRIPLES = ("triples", "triple_picks")
+"""Shares of tables of two and of three attributes."""
+
+
 class SharesSpec(Section):
     """Shares of the budget, as parts of mu^2; all of them or none, and they sum to at most one."""
 
@@ -166,8 +171,19 @@ class WholeSynthesisSpec(ReleaseSpec):
             raise ValueError("model.priorities: name two different attributes")
         if self.model.coarse is not None and any(not 2 <= groups < least for least, groups in self.model.coarse):
             raise ValueError("model.coarse: a copy has at least 2 groups, and fewer than the codes it is for")
+        self._check_shares()
         self._check_regressions()
         return self
+
+    def _check_shares(self) -> None:
+        """Refuse shares of tables that so few attributes do not have."""
+        for least, names in ((2, OF_PAIRS), (3, OF_TRIPLES)):
+            found = [name for name in names if self.model.shares is not None and getattr(self.model.shares, name)]
+            if found and len(self.table.attributes) < least:
+                raise ValueError(
+                    f"model.shares: {', '.join(found)}: tables of {least} attributes need {least} attributes, and the "
+                    f"schema has {len(self.table.attributes)}: leave these shares out"
+                )
 
     def _check_regressions(self) -> None:
         if not self.regressions and self.privacy.regression_share is not None:

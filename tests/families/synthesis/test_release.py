@@ -100,6 +100,8 @@ RAKED = {
     "privacy": {"epsilon": 20, "delta": 1e-7},
 }  # fmt: skip
 
+FEW = {number: {"attributes": SCHEMA["attributes"][:number]} for number in (1, 2)}
+
 
 # --- plan -------------------------------------------------------------------------------------------------------------
 
@@ -151,6 +153,12 @@ def test_a_target_and_priorities_are_weights_of_pairs(tmp_path: Path) -> None:
         ({"model": {"shares": {"one_way": 0.5, "rake": 0.5}}}, "go together"),
         ({"model": {"shares": {"one_way": 0.5, "tree": 0.5}}}, "picks"),
         ({"model": {"shares": {"one_way": 0.5, "triples": 0.5}}}, "with `rake`"),
+        (
+            {"schema": FEW[1], "model": {"shares": {"one_way": 0.5, "tree": 0.4, "picks": 0.1}}},
+            "tree, picks: tables of 2 attributes need 2 attributes, and the schema has 1",
+        ),
+        ({"schema": FEW[1], **RAKED}, "rake: tables of 2 attributes"),
+        ({"schema": FEW[2], **WITH_TRIPLES}, "triples, triple_picks: tables of 3 attributes need 3"),
         ({"model": {"coarse": [[4, 6]]}}, "at least 2 groups"),
         ({"privacy": {"epsilon": 0, "delta": 1e-7}}, "epsilon"),
         ({"synthesis": {"records": 0}}, "records"),
@@ -184,6 +192,15 @@ def test_shares_without_raking_have_the_rounds_of_a_model(tmp_path: Path) -> Non
     assert (raked.rounds, raked.iterations) != (chosen.rounds, chosen.iterations)
     kept = planned(tmp_path, **large, model={"rounds": 7}).choices
     assert (kept.rounds, kept.rake) == (7, raked.rake)
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 4])
+def test_shares_with_raking_have_a_pool(epsilon: float, tmp_path: Path) -> None:
+    """Also on a table that would have one-way tables only by default."""
+    changes = RAKED | {"privacy": {"epsilon": epsilon, "delta": 1e-7}}
+    assert (planned(tmp_path, privacy=changes["privacy"]).choices.pool_rows > 0) == (epsilon == 4)
+    choices = planned(tmp_path, **changes).choices
+    assert choices.pool_parts * choices.pool_rows == 200_000
 
 
 def test_parts() -> None:
