@@ -17,12 +17,13 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dpdist.errors import CheckFailed, DpdistError
+from dpdist.errors import AccountingError, CheckFailed, DpdistError
 from dpdist.families.base.family import Plan
 from dpdist.families.base.registry import build_spec, make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse
@@ -283,7 +284,7 @@ def outcome(seed: int, kind: str | None = None) -> str:
 
 def rehearsed(plan: Plan, codes: Codes, key: KeyRef, *, partitions: int) -> None:
     plan.explain()
-    plan.resources()
+    plan.to_json()
     rehearse(plan, stages_of(plan), codes, key=key, until=None, partitions=partitions)
 
 
@@ -302,6 +303,22 @@ SAMPLE: dict[str, tuple[int, ...]] = {
 def test_what_a_plan_accepts_runs_to_its_end(kind: str) -> None:
     found = Counter(outcome(seed, kind) for seed in SAMPLE[kind])
     assert found["run"] + found["not confirmed"] > 0, found
+
+
+def test_a_guarantee_that_cannot_be_stated_is_refused_by_the_plan() -> None:
+    """Not when the release is published, which is after its charge."""
+    tree = spec_of(0, "plausible-deniability") | {
+        "schema": {"attributes": [{"name": n, "kind": "categorical", "values": ["x", "y", "z"]} for n in "ab"]},
+        "data": {"path": "table.parquet", "minimum_records": 10**6},
+        "model": {"structure": "independent"},
+        "synthesis": {"records": 40, "omega": 1},
+        "split": {},
+    }
+    for k, fits in ((20, True), (2, False)):
+        test = {"k": k, "gamma": 4, "epsilon0": 1}
+        tree["privacy"] = {"model": {"epsilon": 1, "delta": 1e-3}, "deniability": test, "accept_per_record": True}
+        with nullcontext() if fits else pytest.raises(AccountingError, match="raise k to at least 8"):
+            make_plan(build_spec(tree))
 
 
 def _stop(*_: object) -> None:
