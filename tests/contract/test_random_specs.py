@@ -92,7 +92,7 @@ def column(attribute: Attribute, rows: int, rng: np.random.Generator) -> np.ndar
 
 def shares(rng: random.Random, names: list[str], total: float) -> Tree:
     """Shares of any size; most are left out, some are tiny, and together they are at most the total."""
-    weights = {name: 10 ** rng.uniform(-6, 0) for name in names if rng.random() < 0.6}
+    weights = {name: 10 ** rng.uniform(-rng.choice([3, 15]), 0) for name in names if rng.random() < 0.6}
     scale = total * some(rng, 1.0, 0.5, 0.999) / max(sum(weights.values()), 1e-9)
     return {name: weight * scale for name, weight in weights.items()}
 
@@ -165,6 +165,8 @@ def histogram(rng: random.Random) -> Tree:
     queries = [{"columns": rng.sample(names, rng.randint(1, len(names)))} for _ in range(some(rng, 1, 1, 2, 3))]
     for query in queries:
         maybe(rng, query, "buckets", True, chance=0.2)
+        if len(queries) == 2 and rng.random() < 0.3:
+            query["share"] = some(rng, "1/2", "1/1000000000000000", "999999999999999/1000000000000000")
         if rng.random() < 0.2:
             query["adaptive"] = {query["columns"][0]: some(rng, 2, 3)}
     privacy: Tree = {"epsilon": some(rng, *EPSILONS), "delta": some(rng, 0, *DELTAS)}
@@ -243,12 +245,12 @@ def two_stage(rng: random.Random) -> Tree:
 
 
 KINDS: dict[str, tuple[float, Callable[[random.Random], Tree]]] = {
-    "synthesis": (0.56, synthesis),
-    "plausible-deniability": (0.13, deniability),
+    "synthesis": (0.75, synthesis),
+    "plausible-deniability": (0.03, deniability),
     "histogram": (0.13, histogram),
     "curves": (0.05, curves),
-    "mixing": (0.04, mixing),
-    "two-stage": (0.09, two_stage),
+    "mixing": (0.01, mixing),
+    "two-stage": (0.03, two_stage),
 }
 
 

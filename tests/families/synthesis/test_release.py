@@ -19,7 +19,7 @@ from dpdist.accuracy import measured
 from dpdist.accuracy.measured import Accuracy
 from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import Executor, InProcess
-from dpdist.errors import SpecError
+from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.accuracy import ReleaseAccuracy
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.registry import build_spec, make_plan, stages_of
@@ -201,6 +201,32 @@ def test_shares_with_raking_have_a_pool(epsilon: float, tmp_path: Path) -> None:
     assert (planned(tmp_path, privacy=changes["privacy"]).choices.pool_rows > 0) == (epsilon == 4)
     choices = planned(tmp_path, **changes).choices
     assert choices.pool_parts * choices.pool_rows == 200_000
+
+
+REGRESSED = {
+    "regressions": ["regression score on age"],
+    "privacy": {"epsilon": 1e-5, "delta": 1e-10, "regression_share": 1e-8},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (REGRESSED, r"privacy\.regression_share: noise of a deviation of up to"),
+        ({"privacy": {"epsilon": 1e-6, "delta": 1e-10, "accuracy_share": 1e-20}}, r"privacy\.accuracy_share: noise"),
+        (
+            {"model": {"shares": {"one_way": 0.5, "tree": 1e-25, "picks": 0.1}}},
+            r"model\.shares\.tree: noise .* and at most 2\^45 is drawn",
+        ),
+        ({"model": {"shares": {"one_way": 0.5, "tree": 0.1, "picks": 1e-30}}}, r"model\.shares\.picks: .*of a pick"),
+    ],
+)
+def test_noise_that_cannot_be_drawn_is_refused_by_the_plan(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(AccountingError, match=message):
+        planned(tmp_path, **changes)
+    planned(tmp_path, privacy={"epsilon": 1e-6, "delta": 1e-12})  # the least budget, by the default choices
 
 
 def test_parts() -> None:
