@@ -295,6 +295,24 @@ def test_types_that_can(kind: pa.DataType) -> None:
     check_type(values(1, 2), kind)
 
 
+@pytest.mark.parametrize(
+    ("column", "what", "fitting"),
+    [
+        (pa.array([1, 2]), "integers", {"values": ("1", "x")}),
+        (pa.array([True]), "true and false", {"values": ("true", "false")}),
+        (pa.array([datetime.date(2024, 1, 1)]), "days", {"values": ("2024-01-01",)}),
+        (pa.array([1, 2]).dictionary_encode(), "integers", {"values": ("a",), "aliases": {"1": "a"}}),
+        (pa.array([1, 2]), "integers", {"values": ("a",), "out_of_domain": {"category": "a"}}),
+    ],
+)
+def test_a_type_of_which_no_value_is_declared(column: pa.Array, what: str, fitting: dict[str, Any]) -> None:
+    """Whatever the policy drops: no record would be in the domain, as the type alone shows."""
+    check_type(Attribute(name="v", kind="categorical", **fitting), column.type)
+    unfit = values("Male", "01/02/2024", out_of_domain="drop")
+    with pytest.raises(ColumnMismatch, match=f"column 'v' holds {what}, and no declared value is one: .*aliases"):
+        check_type(unfit, column.type)
+
+
 def test_reports_add_up_and_show_nothing() -> None:
     schema = Schema(attributes=(integer(missing="drop"),))
     encoder = TableEncoder(schema)
