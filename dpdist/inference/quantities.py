@@ -21,7 +21,7 @@ Range = tuple[float, float]
 ANY = (-math.inf, math.inf)
 
 _QUANTITY = re.compile(
-    r"\s*(?:(?P<counted>count|share)|(?:(?P<averaged>mean|median)|quantile\s+(?P<level>[0-9.]+))\s+(?:of\s+)?"
+    r"\s*(?:(?P<counted>count|share)|(?:(?P<averaged>mean|median)|quantile\s+(?P<level>[0-9]*\.?[0-9]+))\s+(?:of\s+)?"
     rf"(?P<numbers>(?:`[^`]+`|\S+)(?:{MISSING_AS}\S+)?))(?:\s+where\s+(?P<where>.+))?\s*\Z",
     re.DOTALL,
 )
